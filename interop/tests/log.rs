@@ -85,7 +85,7 @@ fn another_size_is_told() {
     let server = Server::start(&config::with("", "", file));
     let disk = fs::File::options().write(true).open(server.dir().join("disk.img")).expect("made");
     disk.set_len(2 << 20).expect("grows");
-    says(&server, &["LUN 7 of iqn.2026-11.org.example:disks has another size now: 2097152 bytes"]);
+    says(&server, &["LUN 7 of iqn.2026-11.org.example:disks changed its size to 2097152 bytes"]);
 }
 
 #[test]

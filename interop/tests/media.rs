@@ -67,7 +67,7 @@ fn deleted_and_replaced_images_are_handled_as_set() {
     for what in ["a.img was deleted", &moved, "c.img was replaced by another file"] {
         until(what, || server.log().lines().any(|line| line.contains("ERROR") && line.contains(what)));
     }
-    until("withheld", || server.log().contains("c.img: writes are refused"));
+    until("withheld", || server.log().contains("c.img: writes are rejected"));
     let save = format!("cp --sparse=always /proc/{}/fd/", server.pid());
     assert_eq!(server.log().matches(&save).count(), 2, "of those that have no name");
     raw.write(0, &write10(0, 1), &[7; 512]).good();
@@ -132,10 +132,10 @@ fn a_shrunk_image_never_grows_again_by_a_write() {
     one.write(0, &write10(7, 1), &[8; 512]).good();
     let capacity = other.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).good();
     assert_eq!((capacity[..4].to_vec(), size()), (vec![0, 0, 0, 7], 4096));
-    let sizes = "has another size now: 4096 bytes; it had 1048576";
+    let sizes = "changed its size to 4096 bytes; it had 1048576";
     until("a warning", || server.log().lines().any(|line| line.contains("WARN") && line.contains(sizes)));
     File::options().write(true).open(&path).and_then(|file| file.set_len(2 * MIB)).expect("grown");
-    let sizes = "has another size now: 2097152 bytes; it had 4096";
+    let sizes = "changed its size to 2097152 bytes; it had 4096";
     until("a line", || server.log().lines().any(|line| line.contains("INFO") && line.contains(sizes)));
 }
 

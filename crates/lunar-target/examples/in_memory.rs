@@ -1,6 +1,8 @@
-//! What iSER and SRP cost by themselves: an initiator and a target on one core, with memory between them instead of a
-//! network, and a null disk. As `cargo xtask bench` uses it: `in_memory iser|srp read|write BYTES DEPTH SECONDS`. Prints
-//! what was reached, and the CPU time of both ends together.
+//! Measures the cost of iSER and SRP without a network: initiator and target on one core, connected by memory, with a
+//! null disk.
+//!
+//! Usage, as in `cargo xtask bench`: `in_memory iser|srp read|write BYTES DEPTH SECONDS`. It prints IOPS, and the CPU
+//! time of both sides for each command.
 
 use lunar_block::Backend;
 use lunar_initiator::options::Transport;
@@ -22,10 +24,10 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "iqn.2026-11.org.example:disk";
 const CAPACITY: u64 = 1 << 30;
-/// Time that does not count: buffers and tables have their sizes after it.
+/// Warm-up, excluded from the results: buffers and tables get their sizes.
 const RAMP: Duration = Duration::from_millis(200);
 
-/// What is asked for.
+/// The workload.
 #[derive(Clone, Copy)]
 struct Load {
     transport: Transport,
@@ -127,7 +129,7 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
     })
 }
 
-/// Logs in to a target that is begun here.
+/// Logs in to a target that this starts.
 async fn log_in(
     load: Load,
     config: TargetConfig,
@@ -162,7 +164,7 @@ async fn work(
     let places = CAPACITY / load.bytes as u64;
     let (mut buf, mut at) = (Buf::zeroed(load.bytes), first);
     while on.get() {
-        // Steps of a large prime: no two are neighbours.
+        // Steps of a large prime: no two offsets are neighbours.
         at = (at + 1_000_003) % places;
         let offset = at * load.bytes as u64;
         let (result, back) =
@@ -193,7 +195,7 @@ async fn run(load: Load, config: TargetConfig, place: CorePlacement) -> Result<(
     Ok((done, used))
 }
 
-/// CPU time of this thread, where both ends are.
+/// CPU time of this thread, which runs both sides.
 fn cpu_ns() -> Result<u64, String> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").map_err(|e| e.to_string())?;
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).ok_or_else(|| format!("schedstat: {stat}"))
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_of_both_protocols_go_both_ways() {
+    fn iser_and_srp_read_and_write() {
         for transport in [Transport::Iser, Transport::Srp] {
             for write in [false, true] {
                 let load = Load { transport, write, bytes: 4096, depth: 8, time: Duration::from_millis(50) };

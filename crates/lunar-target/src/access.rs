@@ -1,4 +1,4 @@
-//! Who may log in where, how they prove who they are, and which LUNs they see.
+//! Access control: which initiators may log in, how they authenticate, and which LUNs they see.
 
 use crate::LogicalUnit;
 use crate::config::{AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, TargetConfig, TargetNode};
@@ -12,31 +12,35 @@ use std::sync::Arc;
 /// A LUN as one initiator sees it.
 #[derive(Clone)]
 pub struct LunEntry {
-    /// What serves it.
+    /// The logical unit behind it.
     pub unit: Arc<LogicalUnit>,
-    /// Writes are refused.
+    /// The target rejects writes.
     pub read_only: bool,
-    /// Asynchronous SCSI events are sent.
+    /// The target sends asynchronous SCSI events.
     pub aen: bool,
 }
 
-/// Initiator's LUN to what serves it.
+/// Maps the LUN that the initiator uses to the logical unit behind it.
 pub type LunMap = BTreeMap<u16, LunEntry>;
 
-/// A connection's view of the configuration: through which portal group, from where.
+/// The facts about a connection that decide what its login may reach.
 #[derive(Clone)]
 pub struct LoginContext {
-    /// The configuration at the time of the login.
+    /// The configuration in force when the connection arrived.
     pub config: Arc<TargetConfig>,
-    /// Tag of the portal group.
+    /// Tag of the portal group that the connection arrived at.
     pub group: u16,
     /// The initiator's address.
     pub peer: IpAddr,
 }
 
 impl LoginContext {
-    /// The access entry that decides for an initiator; None for a target without a list (everybody, all), an
-    /// error when nobody lets it in.
+    /// The access rule that applies to an initiator: the first that matches.
+    ///
+    /// None: the target has no access list, so every initiator may use all of it.
+    ///
+    /// # Errors
+    /// AUTHORIZATION FAILURE when no rule matches.
     pub fn entry<'a>(
         &self,
         target: &'a TargetNode,
@@ -57,7 +61,7 @@ impl LoginContext {
         }
     }
 
-    /// Whether this initiator may see the target at all, in discovery.
+    /// Whether discovery shows the target to this initiator.
     pub fn shows(&self, target: &TargetNode, initiator: &str) -> bool {
         self.entry(target, initiator).is_ok()
     }
@@ -82,7 +86,7 @@ fn admits(access: &AccessRule, initiator: &str, peer: IpAddr) -> bool {
 }
 
 impl IpNetwork {
-    /// Whether an address lies in it; an IPv4 address mapped into IPv6 counts as IPv4.
+    /// Whether the network contains the address. An IPv4 address mapped into IPv6 counts as IPv4.
     pub fn contains(&self, peer: IpAddr) -> bool {
         match (self.address, peer.to_canonical()) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -98,16 +102,16 @@ fn same_prefix(a: u128, b: u128, width: u32, bits: u8) -> bool {
     (a ^ b).checked_shr(width.saturating_sub(bits as u32)).unwrap_or(0) == 0
 }
 
-/// Whether a byte of UTF-8 is not the first of its character.
+/// Whether this is a continuation byte of UTF-8.
 fn is_inside(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// Whether a name fits a pattern, in which * stands for any characters and ? for one.
+/// Whether a name matches a pattern: `*` matches any characters, `?` matches one.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (p, n) = (pattern.as_bytes(), name.as_bytes());
     let (mut i, mut j) = (0, 0);
-    // Where to go on when the characters after the last * do not fit: one further into the name.
+    // Where to resume when the characters after the last `*` do not match: one byte further into the name.
     let mut retry = None;
     while j < n.len() {
         match p.get(i) {
@@ -115,7 +119,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
                 retry = Some((i, j));
                 i += 1;
             }
-            // One character, whatever its length in UTF-8.
+            // One character, however many bytes it has in UTF-8.
             Some(b'?') if !is_inside(n[j]) => {
                 i += 1;
                 j += 1 + n[j + 1..].iter().take_while(|byte| is_inside(**byte)).count();
@@ -185,8 +189,7 @@ impl LoginPolicy for LoginContext {
         initiator: &str,
         user: Option<&str>,
     ) -> Result<(), LoginStatus> {
-        // Authentication admitted the users of this very entry only; what is left is a list that asks for
-        // one.
+        // Authentication used the accounts of this rule only. What remains is a rule that requires an account.
         let Some(target) = target.and_then(|t| self.config.targets.get(t)) else { return Ok(()) };
         match self.entry(target, initiator)? {
             Some(AccessRule { chap: Some(users), .. }) => {
@@ -198,8 +201,10 @@ impl LoginPolicy for LoginContext {
     }
 }
 
-/// An address for SendTargets: host:port,tag. Of a portal that is bound to every address, the one that the initiator has
-/// reached is one that it can reach; None: that is an address of the other family, which the portal does not take.
+/// An address for SendTargets: `host:port,tag`.
+///
+/// A portal may be bound to every address. Then the address that the initiator connected to is one that it can reach.
+/// None: that address has the other IP version, which the portal does not accept.
 pub fn target_address(told: Option<&str>, bound: SocketAddr, local: SocketAddr, tag: u16) -> Option<String> {
     match told {
         Some(host) => Some(format!("{host},{tag}")),
@@ -214,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn name_pattern_wildcards_match() {
         for (pattern, name, fits) in [
             ("*", "", true),
             ("*", "iqn.x", true),
@@ -234,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn send_targets_address_follows_binding() {
         let at = |a: &str| a.parse().expect("an address");
         for (told, bound, local, address) in [
             (None, "192.0.2.1:1", "192.0.2.9:2", Some("192.0.2.1:1,7")),
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn demand_has_the_allowed_algorithms_alone() {
+    fn chap_offers_allowed_algorithms_only() {
         let users = vec![ChapAccount { name: "alice".into(), secret: b"twelve bytes".to_vec().into() }];
         let demand = authentication(&[Algorithm::Sha3], Some(&users), None);
         assert!(demand.required);
@@ -258,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn networks() {
+    fn network_contains_its_addresses() {
         let net = |a: &str, bits| IpNetwork { address: a.parse().expect("an address"), bits };
         let ip = |a: &str| a.parse().expect("an address");
         for (network, peer, inside) in [

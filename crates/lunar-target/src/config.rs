@@ -1,5 +1,5 @@
-//! A whole configuration as the target runs it: plain values, checked by whoever makes them. It is replaced
-//! as a whole when the configuration is read again.
+//! The configuration that the target runs: plain values, checked by the code that builds them. A reload replaces it as
+//! a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,30 +14,30 @@ use lunar_proto::parameters::Offer;
 use lunar_wire::iscsi::status::LoginStatus;
 use zeroize::Zeroizing;
 
-/// Everything that is served, to whom, and within which limits.
+/// Everything that is served, to which initiators, and within which limits.
 pub struct TargetConfig {
-    /// Bounds on what peers can make the process hold.
+    /// Bounds on the resources that peers can use.
     pub limits: TargetLimits,
-    /// What is offered and accepted in negotiation.
+    /// Parameters that the target offers and accepts in negotiation.
     pub session: SessionConfig,
-    /// Who may discover.
+    /// Access to discovery.
     pub discovery: DiscoveryConfig,
-    /// Where connections arrive.
+    /// The portals that accept connections.
     pub portal_groups: Vec<PortalGroup>,
-    /// What is served, by iSCSI name.
+    /// The targets, by iSCSI name.
     pub targets: BTreeMap<String, TargetNode>,
-    /// Tags of portal groups at which more targets are to come: logins to others than those that are there are refused with
-    /// 03/01 there, so that initiators try again.
+    /// Tags of portal groups for which more targets are still being opened. A login there to an unknown target fails
+    /// with 03/01, so that the initiator tries again.
     pub awaited: BTreeSet<u16>,
-    /// The SCSI routing instance whose targets alone are found at a portal group, by its tag: who asks for any other there
-    /// has asked it.
+    /// For a portal group that serves one SCSI routing instance only: that instance, by tag. Failed logins there count
+    /// for it.
     pub instances: BTreeMap<u16, Arc<Instance>>,
-    /// What keys of our own mean in Text Requests.
+    /// Answers to the X-org.lunar. keys in Text Requests.
     pub text_keys: TextKeyHandler,
 }
 
 impl TargetConfig {
-    /// Counts a login to a target that was refused at a portal group.
+    /// Counts a login that was rejected at a portal group.
     pub(crate) fn refused(&self, group: u16, target: &str, status: LoginStatus) {
         let own = || self.targets.get(target)?.instance.as_ref();
         if let Some(instance) = self.instances.get(&group).or_else(own) {
@@ -46,52 +46,54 @@ impl TargetConfig {
     }
 }
 
-/// Who answers the keys whose names begin with X-org.lunar. (RFC 7143 section 13.26) in Text Requests, of normal
-/// and of Discovery sessions. By default nobody does, and they are keys like any other that is not known.
+/// The handler of X-org.lunar. keys (RFC 7143 section 13.26) in Text Requests of normal and Discovery sessions.
+/// Without a handler such keys are unknown keys.
 #[derive(Clone, Default)]
 pub struct TextKeyHandler(Option<Arc<TextKeyFn>>);
 
-/// From the target of the session (None in discovery), a key and its value to the value of the answer, without NUL;
-/// None is NotUnderstood, which a Discovery session rejects. It is called on the cores that serve, so it must not wait.
+/// Arguments: the target of the session (None in discovery), the key and its value. Result: the value to send, without
+/// NUL. None means NotUnderstood, which a Discovery session rejects.
+///
+/// It runs on the cores that serve commands, so it must not block.
 type TextKeyFn = dyn Fn(Option<&str>, &str, &str) -> Option<String> + Send + Sync;
 
 impl TextKeyHandler {
-    /// They are answered so.
+    /// Uses this function.
     pub fn new(
         answer: impl Fn(Option<&str>, &str, &str) -> Option<String> + Send + Sync + 'static,
     ) -> TextKeyHandler {
         TextKeyHandler(Some(Arc::new(answer)))
     }
 
-    /// The answer to a key.
+    /// The value to answer a key with.
     pub(crate) fn ask(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
         self.0.as_ref()?(target, key, value)
     }
 }
 
-/// Bounds on what peers can make the process hold.
+/// Bounds on the resources that peers can use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetLimits {
-    /// TCP connections in all.
+    /// TCP connections in total.
     pub connections: usize,
-    /// Connections that have not logged in.
+    /// Connections that have not completed their login.
     pub connections_before_login: usize,
-    /// A login that takes longer is cut.
+    /// Time within which a login must complete.
     pub login_timeout: Duration,
-    /// Normal sessions in all.
+    /// Normal sessions in total.
     pub sessions: usize,
-    /// Normal sessions of one initiator name: of a CHAP user, or of an address where there is no user. A name that was
-    /// only claimed proves nothing.
+    /// Normal sessions of one initiator name. With CHAP they count per account, without CHAP per address, because any
+    /// initiator can claim a name.
     pub sessions_per_initiator: usize,
-    /// Discovery sessions in all.
+    /// Discovery sessions in total.
     pub discovery_sessions: usize,
-    /// A discovery session that is silent for longer is ended.
+    /// Time after which an idle discovery session ends.
     pub discovery_timeout: Duration,
-    /// The CmdSN window.
+    /// The size of the CmdSN window.
     pub commands_per_session: u32,
     /// Bytes of key text in one negotiation.
     pub text_bytes: usize,
-    /// Bytes of buffers of commands in flight.
+    /// Bytes of buffers for commands in flight.
     pub memory: usize,
 }
 
@@ -114,22 +116,22 @@ pub struct SessionConfig {
     pub default_time2wait: u16,
     /// DefaultTime2Retain in seconds.
     pub default_time2retain: u16,
-    /// May no header digest be chosen, may CRC32C be.
+    /// Whether the target accepts no header digest, and whether it accepts CRC32C.
     pub header_digest: Digests,
-    /// The same for data.
+    /// The same for the data digest.
     pub data_digest: Digests,
-    /// Ping an initiator after so much silence; None: never.
+    /// Silence after which the target pings an initiator; None: never.
     pub nop_interval: Option<Duration>,
-    /// End the connection when a ping stays unanswered so long.
+    /// Time that an initiator has to answer a ping before its connection ends.
     pub nop_timeout: Duration,
-    /// End the connection when data of a write that was announced does not come for so long.
+    /// Time that the announced data of a write may be missing before the connection ends.
     pub data_out_timeout: Duration,
     /// CHAP algorithms that an initiator may choose.
     pub chap_algorithms: Vec<Algorithm>,
 }
 
 impl SessionConfig {
-    /// The same as negotiation wants it.
+    /// The same values as the negotiation takes them.
     pub(crate) fn offer(&self) -> Offer {
         Offer {
             initial_r2t: self.initial_r2t,
@@ -147,14 +149,14 @@ impl SessionConfig {
     }
 }
 
-/// Who may discover.
+/// Access to discovery.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveryConfig {
-    /// Discovery sessions are refused (02/09).
+    /// Discovery sessions are rejected (02/09).
     pub disabled: bool,
-    /// Users that may; None: everybody, without CHAP.
+    /// Accounts that may discover; None: all initiators may, without CHAP.
     pub chap: Option<Vec<ChapAccount>>,
-    /// As whom the target answers a challenge.
+    /// The account with which the target answers a challenge (mutual CHAP).
     pub mutual: Option<ChapAccount>,
 }
 
@@ -163,7 +165,7 @@ pub struct DiscoveryConfig {
 pub struct ChapAccount {
     /// CHAP_N.
     pub name: String,
-    /// The secret; never printed, and cleared from memory when it goes.
+    /// The secret. It is never printed, and its memory is cleared when it is dropped.
     pub secret: Zeroizing<Vec<u8>>,
 }
 
@@ -187,67 +189,67 @@ pub struct PortalGroup {
 pub struct Portal {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// What SendTargets tells instead: host[:port].
+    /// The address that SendTargets reports instead: `host[:port]`.
     pub advertise: Option<String>,
-    /// What it carries.
+    /// The protocols that it accepts.
     pub transports: Transports,
 }
 
 impl Portal {
-    /// One that is what it says, for iSCSI over TCP.
+    /// A portal for iSCSI over TCP that advertises its own address.
     pub fn tcp(listen: SocketAddr) -> Portal {
         Portal { listen, advertise: None, transports: Transports::TCP }
     }
 }
 
-/// What a portal carries. One port may carry iSCSI in both of its forms, told apart by their first bytes.
+/// The protocols of a portal. One port may accept iSCSI over TCP and iSER: the first bytes tell which it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
     /// iSCSI over TCP.
     pub tcp: bool,
     /// iSCSI over RDMA (RFC 7145).
     pub iser: bool,
-    /// SRP; then it carries nothing else.
+    /// SRP. A portal for SRP accepts nothing else.
     pub srp: bool,
-    /// What is RDMA here.
+    /// The RDMA provider of the portal.
     pub provider: RdmaProvider,
 }
 
-/// What carries RDMA.
+/// An implementation of RDMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RdmaProvider {
     /// Software iWARP, on the TCP port.
     #[default]
     Iwarp,
-    /// The RDMA devices that have the address, by rdma-core.
+    /// The RDMA devices that have the address, through rdma-core.
     Verbs,
 }
 
 impl Transports {
-    /// iSCSI over TCP alone.
+    /// iSCSI over TCP only.
     pub const TCP: Transports =
         Transports { tcp: true, iser: false, srp: false, provider: RdmaProvider::Iwarp };
 
-    /// SRP alone.
+    /// SRP only.
     pub const SRP: Transports = Transports { tcp: false, srp: true, ..Transports::TCP };
 
-    /// Something is carried by RDMA.
+    /// The portal accepts a protocol over RDMA.
     pub fn by_rdma(self) -> bool {
         self.iser || self.srp
     }
 
-    /// Connections come by RDMA devices.
+    /// Connections arrive through RDMA devices.
     pub fn by_devices(self) -> bool {
         self.by_rdma() && self.provider == RdmaProvider::Verbs
     }
 
-    /// Connections come by TCP.
+    /// Connections arrive through TCP.
     pub fn by_tcp(self) -> bool {
         self.tcp || !self.by_devices()
     }
 }
 
-/// What is carried, in words: `TCP and iSER`, `SRP by RDMA devices`.
+/// The protocols in words: `TCP and iSER`, `SRP by RDMA devices`.
 impl fmt::Display for Transports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.srp, self.tcp, self.iser) {
@@ -266,59 +268,59 @@ pub struct TargetNode {
     pub name: String,
     /// TargetAlias.
     pub alias: Option<String>,
-    /// Tags of the portal groups where it is found.
+    /// Tags of the portal groups that offer it.
     pub portal_groups: Vec<u16>,
-    /// Where logins to a portal group are sent instead.
+    /// Redirects of logins, by portal group.
     pub redirects: Vec<LoginRedirect>,
-    /// Logins are refused with 03/01.
+    /// Logins fail with 03/01.
     pub offline: bool,
-    /// As whom it answers a challenge (mutual CHAP).
+    /// The account with which the target answers a challenge (mutual CHAP).
     pub mutual: Option<ChapAccount>,
     /// Its logical units.
     pub luns: BTreeMap<u16, Arc<LogicalUnit>>,
-    /// Who may use which of them; the first entry that matches decides. Empty: everybody, all.
+    /// The access list: the first rule that matches applies. Empty: every initiator may use all LUNs.
     pub access: Vec<AccessRule>,
     /// The SCSI routing instance that it belongs to.
     pub instance: Option<Arc<Instance>>,
-    /// Commands that a session may have in flight, where that is less than [`TargetLimits::commands_per_session`]: as
-    /// many as the logical units behind it take.
+    /// Commands that a session may have in flight, where the logical units behind the target take fewer than
+    /// [`TargetLimits::commands_per_session`].
     pub depth: Option<u32>,
 }
 
 /// A login redirect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoginRedirect {
-    /// For logins to this portal group.
+    /// The portal group whose logins are redirected.
     pub portal_group: u16,
-    /// host[:port] of the new place.
+    /// The new address: `host[:port]`.
     pub to: String,
-    /// For good.
+    /// The redirect is permanent.
     pub permanent: bool,
 }
 
-/// An entry of an access list.
+/// A rule of an access list.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(Default))]
 pub struct AccessRule {
-    /// Patterns of initiator names with * and ?; empty: all.
+    /// Patterns of initiator names with `*` and `?`; empty: all names.
     pub initiators: Vec<String>,
-    /// Networks; empty: all.
+    /// Networks of initiators; empty: all addresses.
     pub networks: Vec<IpNetwork>,
-    /// One of these users must log in by CHAP; None: no authentication asked for.
+    /// The initiator must log in with one of these accounts; None: no authentication.
     pub chap: Option<Vec<ChapAccount>>,
-    /// Initiator's LUN to target's LUN; None: all, unchanged.
+    /// Maps the LUN that the initiator uses to the LUN of the target; None: all LUNs, unchanged.
     pub luns: Option<BTreeMap<u16, u16>>,
-    /// Writes are refused.
+    /// Writes are rejected.
     pub read_only: bool,
-    /// Send asynchronous SCSI events.
+    /// The target sends asynchronous SCSI events.
     pub aen: bool,
 }
 
-/// An address with the number of its leading bits that count.
+/// An IP network: an address and the length of its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpNetwork {
     /// The address.
     pub address: IpAddr,
-    /// 0 to 32, or 0 to 128.
+    /// Length of the prefix: 0 to 32, or 0 to 128.
     pub bits: u8,
 }

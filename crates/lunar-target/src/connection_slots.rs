@@ -1,4 +1,5 @@
-//! The places of connections: in all, and before login. A new address gets one of the latter in a full table.
+//! Admission of connections: slots in total, and slots before login. When all slots before login are in use, a new
+//! address gets the slot of another one.
 
 use crate::config::TargetLimits;
 use crate::fair_share::{AdmissionSlot, SlotTable, SourcePrefix};
@@ -38,46 +39,46 @@ impl fmt::Display for AdmissionError {
     }
 }
 
-/// Connections in all, and those not logged in.
+/// The slots in use: in total, and before login.
 #[derive(Default)]
 pub struct ConnectionSlots {
     all: SlotTable,
     before_login: SlotTable,
-    /// Those not logged in, the oldest first.
+    /// Connections before login, the oldest first.
     pending_logins: BTreeMap<u64, PendingLogin>,
-    /// Of the latest.
+    /// The serial of the latest.
     serial: u64,
 }
 
-/// A connection that is not logged in. When this is dropped, it has lost its place.
+/// A connection before login. Dropping it takes its slot away.
 pub struct PendingLogin {
     origin: SourcePrefix,
     place: AdmissionSlot,
     _holds: flume::Sender<()>,
 }
 
-/// The place of a connection among those not logged in.
+/// The slot of a connection before login.
 pub struct LoginTicket {
     serial: u64,
     evicted: flume::Receiver<()>,
 }
 
-/// Comes back when a place is lost.
+/// Resolves when the slot of a connection is taken away.
 #[derive(Default)]
 pub struct EvictionNotice(Option<flume::Receiver<()>>);
 
 impl LoginTicket {
-    /// Comes back when the place is lost.
+    /// A future that resolves when the slot is taken away.
     pub fn evicted(&self) -> EvictionNotice {
         EvictionNotice(Some(self.evicted.clone()))
     }
 }
 
 impl EvictionNotice {
-    /// What comes before a session, unless it takes too long or its place is lost.
+    /// Runs `work`, which comes before a session, within `limit` and while the connection has its slot.
     ///
     /// # Errors
-    /// Those of `work`, and why it was cut off.
+    /// Those of `work`, a timeout, and the loss of the slot.
     pub async fn or<T>(self, limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let evicted = async {
             match self.0 {
@@ -92,16 +93,17 @@ impl EvictionNotice {
 }
 
 impl ConnectionSlots {
-    /// Connections in all.
+    /// Connections in total.
     #[cfg(test)]
     pub fn used(&self) -> usize {
         self.all.used()
     }
 
-    /// There is a place for a connection from this address, where file descriptors allow `room` connections.
+    /// Checks that a connection from this address gets a slot. `room`: connections that the file descriptors of this
+    /// process allow.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The limit that is used up.
     pub fn admits(
         &self,
         origin: SourcePrefix,
@@ -111,7 +113,7 @@ impl ConnectionSlots {
         if !self.all.has_room(origin, limits.connections) {
             return Err(AdmissionError::ConnectionLimit);
         }
-        // The shares are of what there are.
+        // With few descriptors, the shares are shares of those.
         if !self.all.has_room(origin, limits.connections.min(room)) {
             return Err(AdmissionError::FileDescriptors);
         }
@@ -123,8 +125,8 @@ impl ConnectionSlots {
         Ok(())
     }
 
-    /// The login that gives way to a connection from this address, in a table without a free place: the oldest of those
-    /// that have the most.
+    /// The login that loses its slot to a connection from this address when no slot is free: the oldest of the
+    /// prefixes with the most logins.
     fn victim(&self, origin: SourcePrefix, limits: &TargetLimits) -> Option<u64> {
         if self.before_login.used() < limits.connections_before_login {
             return None;
@@ -134,10 +136,10 @@ impl ConnectionSlots {
         logins.find(|(_, login)| self.before_login.is_of(largest, login.origin)).map(|(serial, _)| *serial)
     }
 
-    /// Takes a place for a connection from this address, in all and before login.
+    /// Takes a slot in total and one before login for a connection from this address.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The limit that is used up.
     pub fn enter(
         &mut self,
         origin: SourcePrefix,
@@ -162,12 +164,12 @@ impl ConnectionSlots {
         Some(login)
     }
 
-    /// The login is done. None: another connection has its place.
+    /// Ends the login. None: another connection took the slot.
     pub fn logged_in(&mut self, ticket: &LoginTicket) -> Option<PendingLogin> {
         self.end_login(ticket.serial)
     }
 
-    /// A connection is over.
+    /// Releases the slots of a connection.
     pub fn leave(&mut self, place: AdmissionSlot, ticket: Option<LoginTicket>) {
         self.all.leave(place);
         ticket.map(|ticket| self.end_login(ticket.serial));
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn among_equal_addresses_the_oldest_login_gives_way() {
+    fn equal_addresses_oldest_login_is_evicted() {
         let origin = |last: u8| SourcePrefix::from(IpAddr::from([192, 0, 2, last]));
         let (limits, mut slots) = (limits(), ConnectionSlots::default());
         let mut all: Vec<_> =
@@ -208,9 +210,10 @@ mod tests {
         assert_eq!(left, [vec![false; 35], vec![true; 5]].concat());
     }
 
-    /// A table of logins that one network has filled takes a neighbour of its site; the oldest of the network is over.
+    /// One network fills the table of logins; a neighbour in its site still gets in, and the oldest login of the
+    /// network ends.
     #[test]
-    fn a_full_table_takes_a_new_network_of_the_same_site() {
+    fn full_table_admits_new_network_of_same_site() {
         let origin = |address: &str| SourcePrefix::from(address.parse::<IpAddr>().expect("an address"));
         let limits = limits();
         let mut slots = ConnectionSlots::default();

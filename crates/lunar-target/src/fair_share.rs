@@ -1,35 +1,37 @@
-//! How much of a table one address may fill: most of it while nobody else needs it, and never the part that is kept for
-//! others. A new address gets in whatever another one has done.
+//! Fair shares of a table. One address may fill most of it while no other needs it, but never the reserve for other
+//! addresses. So a new address always gets an entry, whatever another one does.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The part of a table that is kept for addresses with few entries.
+/// The reserve: one part in this many of a table, for addresses with few entries.
 const RESERVE: usize = 4;
-/// Within the reserve an address may have this part of what is free.
+/// Within the reserve, an address gets one part in this many of the free entries.
 const FEW: usize = 32;
-/// The bits of an IPv6 address that a link, a customer and a site have (RFC 4291 section 2.5.1, RFC 6177). The owner of some
-/// bits chooses the rest freely. Within the reserve each may have so many times the part of an address.
+/// Prefix lengths of a link, a customer and a site in IPv6 (RFC 4291 section 2.5.1, RFC 6177). The owner of a prefix
+/// chooses the rest of the address freely. The second number: shares of an address that the group gets within the
+/// reserve.
 const GROUPS: [(u32, usize); LEVELS] = [(64, 1), (56, 4), (48, 8)];
 const LEVELS: usize = 3;
 /// The largest group.
 const SITE: usize = LEVELS - 1;
 
-/// Entries that count for the groups of an address, the smallest group first: all of the smallest, and of the larger ones
-/// those within the reserve. So an address that fills a table leaves the reserve to its neighbours.
+/// Entries that count for the groups of an address, the smallest group first. For the smallest group all entries
+/// count, for larger ones those within the reserve. So an address that fills a table leaves the reserve to its
+/// neighbours.
 pub type GroupCounts = [usize; LEVELS];
 
 /// An entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionSlot {
     origin: SourcePrefix,
-    /// It is within the reserve.
+    /// The entry is within the reserve.
     is_reserved: bool,
 }
 
 impl AdmissionSlot {
-    /// One more entry of this address, where so many are used; None: its share or the limit is used up.
+    /// An entry for this address, with `used` entries in the table. None: the limit or its share is used up.
     pub fn new(origin: SourcePrefix, limit: usize, used: usize, own: GroupCounts) -> Option<AdmissionSlot> {
         let free = limit.saturating_sub(used);
         let is_few = |(own, (_, weight)): (usize, (u32, usize))| own < (free * weight / FEW).max(1);
@@ -38,7 +40,7 @@ impl AdmissionSlot {
         admits.then_some(AdmissionSlot { origin, is_reserved })
     }
 
-    /// What it adds to the entries of an address.
+    /// What this entry adds to the counts of an address.
     pub fn counts_for(self, other: SourcePrefix) -> GroupCounts {
         let (own, others) = (self.origin.groups(), other.groups());
         std::array::from_fn(|level| usize::from(own[level] == others[level] && self.counts_at(level)))
@@ -49,7 +51,7 @@ impl AdmissionSlot {
     }
 }
 
-/// Who counts as one: an IPv4 address, or the first 64 bits of an IPv6 address.
+/// The source of a connection: an IPv4 address, or the first 64 bits of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourcePrefix(IpAddr);
 
@@ -74,17 +76,17 @@ fn prefix(address: IpAddr, bits: u32) -> IpAddr {
 }
 
 impl SourcePrefix {
-    /// Its groups, the smallest first. An IPv4 address is alone in each.
+    /// Its groups, the smallest first. For IPv4 each group is the address itself.
     fn groups(self) -> [IpAddr; LEVELS] {
         GROUPS.map(|(bits, _)| prefix(self.0, bits))
     }
 }
 
-/// A table of which only the numbers count.
+/// The number of entries of a table, in total and by group.
 #[derive(Default)]
 pub struct SlotTable {
     used: usize,
-    /// Of each group of each level.
+    /// Entries by level and group.
     of: HashMap<(usize, IpAddr), GroupCount>,
 }
 
@@ -92,21 +94,21 @@ pub struct SlotTable {
 #[derive(Clone, Copy, Default)]
 struct GroupCount {
     all: usize,
-    /// Those that count for shares.
+    /// Entries that count for shares.
     own: usize,
 }
 
-/// The prefixes of an address ([`SourcePrefix`]) that have the most entries of a site.
+/// The prefixes ([`SourcePrefix`]) with the most entries of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LargestPrefixes {
-    /// Of each site with so many entries.
+    /// Of each site that has this many entries.
     OfSites(usize),
-    /// Those with so many entries, of this site.
+    /// Those with this many entries, of this site.
     ExecutionGuards(IpAddr, usize),
 }
 
 impl SlotTable {
-    /// Entries in all.
+    /// Entries in total.
     pub fn used(&self) -> usize {
         self.used
     }
@@ -120,13 +122,14 @@ impl SlotTable {
         AdmissionSlot::new(origin, limit, self.used, own)
     }
 
-    /// The limit and the share of this address allow one more.
+    /// The limit and the share of this address allow one more entry.
     pub fn has_room(&self, origin: SourcePrefix, limit: usize) -> bool {
         self.place(origin, limit).is_some()
     }
 
-    /// The largest prefixes of the largest sites, if they have more than the site of this address would have with one more
-    /// entry, or this one has none. Otherwise those of its own site, by the same rule.
+    /// The largest prefixes, which give way to this address. They are those of the largest sites, if these have more
+    /// entries than the site of this address would have with one more, or if that has none. Otherwise they are those
+    /// of its own site, by the same rule.
     pub fn largest_before(&self, origin: SourcePrefix) -> Option<LargestPrefixes> {
         let is_less = |own, most| own == 0 || own + 1 < most;
         let sites = self.of.iter().filter(|((level, _), _)| *level == SITE);
@@ -146,7 +149,7 @@ impl SlotTable {
         prefixes.map(|(_, count)| count.all).max().unwrap_or_default()
     }
 
-    /// The address is in one of these prefixes.
+    /// The address belongs to one of these prefixes.
     pub fn is_of(&self, largest: LargestPrefixes, origin: SourcePrefix) -> bool {
         let (site, own) = (origin.groups()[SITE], self.count(origin, 0).all);
         match largest {
@@ -157,7 +160,7 @@ impl SlotTable {
         }
     }
 
-    /// Takes an entry. Where there is no room it counts as one within the reserve.
+    /// Adds an entry. Beyond the limit it counts as one within the reserve.
     pub fn enter(&mut self, origin: SourcePrefix, limit: usize) -> AdmissionSlot {
         let place = self.place(origin, limit).unwrap_or(AdmissionSlot { origin, is_reserved: true });
         self.used += 1;
@@ -169,7 +172,7 @@ impl SlotTable {
         place
     }
 
-    /// Gives an entry back.
+    /// Removes an entry.
     pub fn leave(&mut self, place: AdmissionSlot) {
         self.used -= 1;
         for key in place.origin.groups().into_iter().enumerate() {
@@ -191,12 +194,12 @@ mod tests {
         address.parse::<IpAddr>().expect("an address").into()
     }
 
-    /// So many entries an address gets.
+    /// The number of entries that an address gets.
     fn fill(table: &mut SlotTable, address: &str, limit: usize) -> usize {
         std::iter::from_fn(|| enter(table, address, limit).then_some(())).count()
     }
 
-    /// Takes an entry, if there is room.
+    /// Adds an entry, if there is room.
     fn enter(table: &mut SlotTable, address: &str, limit: usize) -> bool {
         let may = table.has_room(origin(address), limit);
         may.then(|| table.enter(origin(address), limit));
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_address_and_an_ipv6_prefix_count_as_one() {
+    fn ipv4_address_and_ipv6_prefix_count_as_one() {
         assert_eq!(origin("2001:db8::1"), origin("2001:db8::ffff:1"));
         assert_ne!(origin("2001:db8::1"), origin("2001:db8:0:1::1"));
         assert_eq!(origin("::ffff:192.0.2.1"), origin("192.0.2.1"));
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_fills_most_and_many_others_get_in() {
+    fn full_share_of_one_address_admits_others() {
         for limit in [256, 2048, 4096] {
             let mut table = SlotTable::default();
             assert_eq!(fill(&mut table, "192.0.2.1", limit), limit - limit / 4, "{limit}");
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn many_greedy_addresses_leave_room_for_new_ones() {
+    fn many_greedy_addresses_admit_new_one() {
         let mut table = SlotTable::default();
         for greedy in 0..100 {
             assert!(fill(&mut table, &format!("192.0.2.{greedy}"), 2048) > 0, "{greedy}");
@@ -233,7 +236,7 @@ mod tests {
 
     /// A site of 65,536 networks counts as eight addresses.
     #[test]
-    fn a_site_of_many_networks_leaves_room_for_others() {
+    fn site_of_many_networks_admits_others() {
         for limit in [256, 2048] {
             let mut table = SlotTable::default();
             let networks = 0..0x10000;
@@ -246,9 +249,9 @@ mod tests {
         }
     }
 
-    /// Many hosts are in one site: all of a company, and most of those with unique local addresses (RFC 4193).
+    /// Many hosts belong to one site: all of a company, and most of those with unique local addresses (RFC 4193).
     #[test]
-    fn a_greedy_network_leaves_room_for_others_of_its_site() {
+    fn greedy_network_admits_others_of_its_site() {
         for (limit, of_customer, of_site) in [(256, 7, 12), (2048, 56, 102)] {
             for (step, count) in [(1, of_customer), (0x100, of_site)] {
                 let mut table = SlotTable::default();
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reserve_gave_counts_for_the_site_until_it_is_back() {
+    fn reserved_entry_counts_for_site_until_released() {
         let (mut table, limit) = (SlotTable::default(), 256);
         let all = fill(&mut table, "fd00::1", limit);
         let (first, second) = (origin("fd00:0:0:1::1"), origin("fd00:0:0:2::1"));
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_site_gives_way_to_smaller_ones() {
+    fn largest_site_gives_way_to_smaller_ones() {
         let sites = ["2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:ff00::1", "192.0.2.1", "192.0.2.1"];
         let table = table_of(&sites);
         let largest = table.largest_before(origin("192.0.2.2")).expect("a site of three");
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_prefix_gives_way_within_its_site() {
+    fn largest_prefix_gives_way_within_its_site() {
         let (greedy, modest) = ("fd00:0:0:1::1", "fd00:0:0:2::1");
         let table = table_of(&[modest, greedy, greedy, greedy, "192.0.2.1"]);
         for other in ["fd00:0:0:3::1", modest, "192.0.2.1", "192.0.2.2"] {
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_never_more_than_full_and_small_ones_are_used() {
+    fn small_table_is_used_to_its_limit() {
         for limit in 0..9 {
             let mut table = SlotTable::default();
             let first = fill(&mut table, "192.0.2.1", limit);
@@ -316,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_there_again() {
+    fn released_entries_are_free_again() {
         let mut table = SlotTable::default();
         let all: Vec<_> = (0..12).map(|_| table.enter(origin("192.0.2.1"), 16)).collect();
         assert!(!table.has_room(origin("192.0.2.1"), 16));

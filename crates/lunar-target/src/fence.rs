@@ -1,21 +1,21 @@
-//! The end of a session whose core does not answer. A core may be held up for longer than initiators wait. The commands
-//! that it has begun have to end first; those that it has not begun must never begin once somebody has relied on that.
+//! The end of a session whose core is stalled. A core may be stalled for longer than initiators wait. The commands
+//! that it has begun must end before the session is replaced. Those that it has not begun must never begin.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 const CLOSED: u32 = 1 << 31;
 
-/// Counts what of a session is under way, so that another core can end the session while its own is held up. It has a
-/// cache line of its own: the core of the session writes to it for each receive.
+/// Counts the work in progress of a session, so that another core can end the session while its own is stalled. It has
+/// a cache line of its own, because the core of the session writes to it for each receive.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct SessionFence(AtomicU32);
 
-/// Something that may carry out commands is under way while this lives.
+/// Work that may execute commands is in progress while this lives.
 pub struct InFlightGuard<F: Deref<Target = SessionFence>>(F);
 
-/// Begins something that may carry out commands. None once the fence is closed.
+/// Begins work that may execute commands. None: the fence is closed.
 #[inline]
 pub fn enter<F: Deref<Target = SessionFence>>(fence: F) -> Option<InFlightGuard<F>> {
     let before = fence.0.fetch_add(1, SeqCst);
@@ -30,12 +30,12 @@ impl<F: Deref<Target = SessionFence>> Drop for InFlightGuard<F> {
 }
 
 impl SessionFence {
-    /// Nothing begins from here on. What is under way goes on to its end.
+    /// Lets nothing new begin. Work in progress goes on to its end.
     pub fn close(&self) {
         self.0.fetch_or(CLOSED, SeqCst);
     }
 
-    /// It is closed, and nothing is under way: nothing of the session will ever be again.
+    /// The fence is closed, and no work is in progress: the session will never execute anything again.
     pub fn is_quiet(&self) -> bool {
         self.0.load(SeqCst) == CLOSED
     }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_fence_is_quiet_when_the_last_has_ended() {
+    fn closed_fence_is_quiet_after_last_work() {
         let fence = Arc::new(SessionFence::default());
         let (first, second) = (enter(fence.clone()), enter(fence.clone()));
         assert!(!fence.is_quiet());

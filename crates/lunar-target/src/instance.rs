@@ -1,4 +1,4 @@
-//! SCSI routing instances: a name that several targets share, with what is counted and limited under it.
+//! SCSI routing instances: several targets with common counters and limits.
 
 use lunar_runtime::latency::LatencyCounter;
 use lunar_wire::iscsi::status::LoginStatus;
@@ -6,31 +6,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::SystemTime;
 
-/// A SCSI routing instance. It lives on from one configuration to the next.
+/// A SCSI routing instance. It survives a reload of the configuration.
 #[derive(Debug)]
 pub struct Instance {
     /// Its name.
     pub name: String,
-    /// Since when.
+    /// When it started.
     pub started: SystemTime,
     /// Logins that succeeded.
     pub logins_accepted: AtomicU64,
-    /// Sessions.
+    /// Sessions that are logged in.
     pub logins_active: AtomicUsize,
-    /// Logins refused for what their target is: no access list lets them in, there is none, it takes none now, or no more.
+    /// Logins rejected because of their target: the access list does not match, the target does not exist, or it
+    /// accepts no login now.
     pub target_access_failures: AtomicU64,
-    /// Logins refused for what CHAP came to.
+    /// Logins rejected by CHAP.
     pub authentication_failures: AtomicU64,
-    /// Sessions at most.
+    /// Maximum number of sessions.
     pub max_sessions: AtomicUsize,
-    /// It takes no logins.
+    /// It accepts no logins.
     pub draining: AtomicBool,
-    /// From the arrival of a command to its being carried out: its data, its turn, and its gate.
+    /// The time from the arrival of a command to its execution: data, order and lock.
     pub front: LatencyCounter,
 }
 
 impl Instance {
-    /// Starts now.
+    /// An instance that starts now.
     pub fn new(name: impl Into<String>) -> Instance {
         Instance {
             name: name.into(),
@@ -47,7 +48,7 @@ impl Instance {
 }
 
 impl Instance {
-    /// Counts a login that was refused.
+    /// Counts a rejected login.
     pub(crate) fn refused(&self, status: LoginStatus) {
         match status {
             LoginStatus::AUTHENTICATION_FAILURE => &self.authentication_failures,
@@ -61,7 +62,7 @@ impl Instance {
     }
 }
 
-/// A session's place in an instance; given up when dropped, if not before.
+/// A session of an instance. Dropping it releases its place.
 #[derive(Debug)]
 pub struct InstanceSession {
     instance: Arc<Instance>,
@@ -72,7 +73,7 @@ impl InstanceSession {
     /// Counts a login.
     ///
     /// # Errors
-    /// When there are as many sessions as there may be, or none is taken now.
+    /// When the instance has as many sessions as it may, or accepts none now.
     pub fn enter(instance: &Arc<Instance>) -> Result<InstanceSession, LoginStatus> {
         if instance.draining.load(Relaxed) {
             return Err(LoginStatus::SERVICE_UNAVAILABLE);
@@ -85,12 +86,12 @@ impl InstanceSession {
         Ok(InstanceSession { instance: instance.clone(), has_left: AtomicBool::new(false) })
     }
 
-    /// Where.
+    /// The instance.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.instance
     }
 
-    /// Gives the place up.
+    /// Releases the place.
     pub fn leave(&self) {
         if !self.has_left.swap(true, SeqCst) {
             self.instance.logins_active.fetch_sub(1, SeqCst);
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_counted_by_what_they_are_about() {
+    fn rejected_logins_are_counted_by_cause() {
         let instance = Instance::new("r1");
         for status in [
             LoginStatus::AUTHORIZATION_FAILURE,

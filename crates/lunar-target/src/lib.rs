@@ -1,4 +1,4 @@
-//! The target: portals, access lists, sessions, and the data mover over TCP.
+//! The SCSI target: portals, access lists, logical units and task sets, with iSCSI, iSER and SRP as front ends.
 #![forbid(unsafe_code)]
 
 pub mod access;

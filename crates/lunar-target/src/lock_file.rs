@@ -1,7 +1,7 @@
-//! Files by which one process at a time has something: a lock (flock) that the kernel ends with the process.
+//! Lock files: one process at a time holds the lock (flock(2)) of a file, and the kernel releases it with the process.
 //!
-//! Somebody may delete the file, or the folder that it is in. So the holder looks for it each second, and creates and locks it
-//! again. A mark that is no file ([`host_lock`]) keeps others of the same host out meanwhile.
+//! A user may delete the file or its folder. The holder therefore checks once a second, and then creates and locks the
+//! file again. Until then a second lock without a file ([`host_lock`]) keeps other processes of the same host out.
 
 mod host_lock;
 mod watcher;
@@ -17,39 +17,40 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
-/// A process that was killed may need a moment to end.
+/// A killed process may need a moment to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The end of a lock waits so long for the file system. One that does not answer ends it later, or with the process.
+/// How long releasing a lock waits for the file system. An unresponsive file system releases it later, or with the
+/// process.
 const UNLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A locked file. It is unlocked when this is dropped.
+/// A lock file. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct LockFile(Arc<LockInner>);
 
 #[derive(Debug)]
 struct LockInner {
     path: PathBuf,
-    /// Never locked during a call of the file system, which may not come back.
+    /// Not locked during a file system call, which may block for ever.
     state: Mutex<State>,
-    /// One writes into the file at a time.
+    /// Serializes writes to the file.
     writing: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// None: the lock is given up, and nobody creates the file again.
+    /// None: the lock was released, and the file must not be created again.
     file: Option<Arc<File>>,
-    /// None: this process must do without, as one without a network may have to.
+    /// None: this process has to do without a host lock.
     host_lock: Option<HostLock>,
     text: String,
-    /// When the log said that the file cannot be had back.
+    /// When the log last reported that the file could not be locked again.
     logged: Option<Instant>,
 }
 
 impl LockFile {
-    /// The locked file, which is created if it is not there; None: another has the lock all the time. It waits for a second.
+    /// Locks the file, and creates it if it is missing. It tries for a second. None: another process holds the lock.
     ///
     /// # Errors
     /// Those of the file system.
@@ -64,7 +65,7 @@ impl LockFile {
         }
     }
 
-    /// The mark comes first: where another has it, no file is left behind.
+    /// The host lock comes first: if another process has it, no file is left behind.
     fn once(path: &Path) -> io::Result<Option<LockFile>> {
         let Ok(host_lock) = HostLock::take(path) else { return Ok(None) };
         let Some(file) = try_lock(path)? else { return Ok(None) };
@@ -76,7 +77,7 @@ impl LockFile {
         Ok(Some(LockFile(held)))
     }
 
-    /// Writes into the file who has it, for what. The lock holds without that too.
+    /// Writes the owner and its purpose into the file, for users. The lock works without that.
     ///
     /// # Errors
     /// Those of the file system.
@@ -85,7 +86,7 @@ impl LockFile {
         self.0.write()
     }
 
-    /// Gives the lock up and removes the file, unless it is that of another by now.
+    /// Releases the lock, and removes the file unless it belongs to another process now.
     pub fn remove(&self) {
         self.0.end(true);
     }
@@ -102,7 +103,7 @@ impl LockInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the text of now into the file of now.
+    /// Writes the current text into the current file.
     fn write(&self) -> io::Result<()> {
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, text) = {
@@ -114,7 +115,7 @@ impl LockInner {
         file.write_all_at(text.as_bytes(), 0)
     }
 
-    /// Gives the lock up, whoever looks at its file just now.
+    /// Releases the lock, even while the watcher checks its file.
     fn end(&self, removes: bool) {
         let (file, host_lock) = {
             let mut state = self.state();
@@ -127,16 +128,16 @@ impl LockInner {
     }
 }
 
-/// Unlocks a file. Others may have it open too: closing it would not be enough.
+/// Unlocks a file. Closing it would not be enough: others may have the same open file.
 fn release(file: &File, path: &Path, removes: bool) {
     if removes && FileId::of_open(file).is_ok_and(|id| id.is_at(path)) {
-        // While it is locked, so that nobody removes the file of another.
+        // Under the lock, so that this never removes the file of another process.
         _ = std::fs::remove_file(path);
     }
     _ = file.unlock();
 }
 
-/// Waits no longer than that for work that may not come back. It is left out if there is no thread for it.
+/// Waits up to `limit` for work that may block for ever. Without a thread for it, the work is skipped.
 fn within(limit: Duration, work: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel::<()>();
     let thread = Builder::new().name("unlock".into()).spawn(move || {
@@ -157,7 +158,8 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// The locked file; None: another has the lock. A lock counts only while its file is at its path: its holder may remove it.
+/// Locks the file at once. None: another process holds the lock. The lock counts only if the file is still at its
+/// path, because its holder may remove it.
 ///
 /// # Errors
 /// Those of the file system.
@@ -171,7 +173,7 @@ pub fn try_lock(path: &Path) -> io::Result<Option<File>> {
     Ok(FileId::of_open(&file)?.is_at(path).then_some(file))
 }
 
-/// The locked file, however long another has the lock.
+/// Locks the file, however long another process holds the lock.
 ///
 /// # Errors
 /// Those of the file system.
@@ -185,13 +187,13 @@ pub fn wait(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The file system offers no locks. After any other fault another may have the lock.
+/// The file system supports no locks. After any other error another process may hold the lock.
 pub fn has_no_locks(e: &io::Error) -> bool {
     let errors = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS];
     e.raw_os_error().is_some_and(|code| errors.contains(&Errno::from_raw_os_error(code)))
 }
 
-/// Another has the lock. Nothing is created.
+/// Another process holds the lock. This creates nothing.
 pub fn is_held(path: &Path) -> bool {
     let lock = File::open(path).map(|file| file.try_lock_shared());
     matches!(lock, Ok(Err(TryLockError::WouldBlock))) || host_lock::is_taken(path)

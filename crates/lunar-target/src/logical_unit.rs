@@ -1,4 +1,4 @@
-//! A served logical unit: the device server's side, the blocks behind it, and the file that keeps its state.
+//! A served logical unit: its device server, its backend, and its state file.
 
 use crate::PassthroughLu;
 use crate::missing_medium::MediumWatch;
@@ -13,43 +13,43 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-/// A logical unit with its backend. It stays the same for as long as the LUN is served, whatever of its
-/// definition changes ([`Quiesced::redefine`](crate::Resting::redefine)): so there is one gate and one device server before a medium.
+/// A logical unit with its backend. It stays the same for as long as the LUN is served, even when its definition
+/// changes ([`Quiesced::redefine`](crate::Quiesced::redefine)). So a medium has one task set and one device server.
 pub struct LogicalUnit {
-    /// The device server's side.
+    /// The device server.
     pub lu: Arc<Lu>,
-    /// Where reservations with APTPL and saved mode pages are kept; None: not kept.
+    /// The file for reservations with APTPL and saved mode pages; None: they are not kept.
     pub state_file: Option<PathBuf>,
     pub(crate) task_set: Arc<TaskSetLock>,
-    /// The blocks. Replaced while no command runs.
+    /// The backend. It is replaced while no command runs.
     backend: RwLock<Arc<dyn Backend>>,
-    /// Where commands are handed to that are not carried out here; it has no blocks then.
+    /// The remote logical unit, if this is a passthrough. Then there is no backend.
     passthrough: Option<Arc<dyn PassthroughLu>>,
-    /// Held while the state file is written.
+    /// Locked while the state file is written.
     saved: Mutex<SavedState>,
-    /// Lines about accesses that failed.
+    /// Limits log lines about failed I/O.
     io_failures: LogRateLimit,
-    /// The path of the medium.
+    /// Watches the path of the medium.
     pub(crate) watch: MediumWatch,
-    /// A command has found that the medium became shorter, and the next look at its size says so.
+    /// A command has found that the medium became shorter. The next check of the size reports it.
     has_shrunk: AtomicBool,
-    /// Bytes of the medium as the log knows them.
+    /// Size of the medium in bytes that was logged last.
     logged_size: AtomicU64,
-    /// Lines about state that cannot be kept.
+    /// Limits log lines about state that cannot be saved.
     pub(crate) save_failures: LogRateLimit,
 }
 
-/// What is known of the state file.
+/// The state of the state file.
 #[derive(Default)]
 struct SavedState {
-    /// The version of the state that is on stable storage.
+    /// The version of the state on stable storage.
     version: Option<u64>,
-    /// The file is somebody else's from here on.
+    /// The file belongs to another logical unit from here on.
     retired: bool,
 }
 
 impl LogicalUnit {
-    /// Puts the parts together. Without a state file the logical unit promises to keep nothing.
+    /// A logical unit with this backend. Without a state file it reports that it keeps nothing.
     pub fn new(lu: Arc<Lu>, backend: Arc<dyn Backend>, state_file: Option<PathBuf>) -> LogicalUnit {
         if state_file.is_none() {
             lu.set_volatile();
@@ -73,7 +73,7 @@ impl LogicalUnit {
         }
     }
 
-    /// A logical unit elsewhere: its device server is one that passes ([`lunar_scsi::PassthroughMode`]).
+    /// A passthrough: the device server forwards commands ([`lunar_scsi::PassthroughMode`]).
     pub fn new_passthrough(
         lu: Arc<Lu>,
         passthrough: Arc<dyn PassthroughLu>,
@@ -85,27 +85,27 @@ impl LogicalUnit {
         }
     }
 
-    /// Where commands are handed to that are not carried out here.
+    /// The remote logical unit, if this is a passthrough.
     pub fn passthrough(&self) -> Option<&Arc<dyn PassthroughLu>> {
         self.passthrough.as_ref()
     }
 
-    /// The blocks, as they are for as long as the caller is inside the gate.
+    /// The backend. It stays current while the caller holds the task set lock.
     pub fn backend(&self) -> Arc<dyn Backend> {
         self.backend.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells that an access of the medium failed; of many a few lines and a number.
+    /// Logs a failed access to the medium. Of many failures it logs a few and a count.
     pub(crate) fn log_io_failure(&self, error: &io::Error, offset: u64) {
         let Some(left_out) = self.io_failures.may(Instant::now()) else { return };
         let medium = self.backend().describe();
         let medium = medium.iter().rev().find(|(name, _)| name == "path" || name == "backend");
         let medium = medium.map(|(_, what)| what.as_str());
         let serial = self.lu.settings().identity.serial.clone();
-        tracing::warn!(%error, medium, serial, offset, left_out, "an access of the medium failed");
+        tracing::warn!(%error, medium, serial, offset, left_out, "access to the medium failed");
     }
 
-    /// Keeps the state of the logical unit on stable storage: as it is now, or as somebody kept it meanwhile.
+    /// Saves the current state to stable storage, unless it was saved meanwhile.
     ///
     /// # Errors
     /// Those of the file system; `Unsupported` without a state file.
@@ -114,10 +114,10 @@ impl LogicalUnit {
         lunar_runtime::blocking(move || unit.save_now()).await
     }
 
-    /// Keeps what a command is to change on stable storage, and then changes it.
+    /// Saves the state after a change to stable storage, and then makes the change.
     ///
     /// # Errors
-    /// Those of the file system; nothing has changed then.
+    /// Those of the file system. Then nothing has changed.
     pub async fn persist(self: &Arc<Self>, draft: PendingCommit) -> io::Result<PlanResult> {
         let unit = self.clone();
         lunar_runtime::blocking(move || unit.persist_now(draft)).await
@@ -127,9 +127,9 @@ impl LogicalUnit {
         let Some(path) = &self.state_file else { return Ok(self.commit_volatile(draft)) };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         if saved.retired {
-            return Err(io::Error::other("the logical unit is gone"));
+            return Err(io::Error::other("the logical unit was removed"));
         }
-        // Others who keep something wait for the lock; only the end of a SANITIZE changes something before it.
+        // Others that save state wait for the lock. Only the end of a SANITIZE changes state without it.
         loop {
             let bytes = draft.bytes().to_vec();
             state_file::replace(path, &bytes).inspect_err(|_| self.restore_file(path))?;
@@ -137,10 +137,10 @@ impl LogicalUnit {
                 CommitOutcome::Again(next) => draft = next,
                 CommitOutcome::Done(answer) => {
                     let (version, now) = self.lu.saved_state();
-                    // A command that failed after all, or a change that its own command keeps in a moment.
+                    // They differ if the command failed in the end, or if another command is about to save its change.
                     let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
                     if let Err(error) = &kept {
-                        tracing::error!(%error, state_file = ?path, "it holds what was refused");
+                        tracing::error!(%error, state_file = ?path, "the state file contains a rejected change");
                     }
                     saved.version = kept.is_ok().then_some(version);
                     return Ok(answer);
@@ -149,7 +149,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Without a file there is nothing that a draft could be ahead of.
+    /// Makes a change without saving it: there is no state file.
     fn commit_volatile(&self, mut draft: PendingCommit) -> PlanResult {
         loop {
             match self.lu.commit(draft) {
@@ -159,13 +159,13 @@ impl LogicalUnit {
         }
     }
 
-    /// A state file that was replaced, but not to the end, is to be again what holds.
+    /// Restores a state file that a failed change has replaced.
     fn restore_file(&self, path: &Path) {
         let (_, holds) = self.lu.saved_state();
         if std::fs::read(path).is_ok_and(|found| found != holds)
             && let Err(error) = state_file::replace(path, &holds)
         {
-            tracing::error!(%error, state_file = ?path, "it holds what was refused");
+            tracing::error!(%error, state_file = ?path, "the state file contains a rejected change");
         }
     }
 
@@ -173,7 +173,7 @@ impl LogicalUnit {
         let Some(path) = &self.state_file else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         if saved.retired {
-            return Err(io::Error::other("the logical unit is gone"));
+            return Err(io::Error::other("the logical unit was removed"));
         }
         let (version, bytes) = self.lu.saved_state();
         if saved.version.is_none_or(|s| version > s) {
@@ -183,37 +183,37 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Looks whether the medium has another size now; if so, initiators hear of it with their next command.
+    /// Checks the size of the medium. If it changed, initiators get a unit attention.
     pub fn refresh(&self) -> bool {
-        // Of units that share a medium only the first hears from it that something is new. It may wait: nothing is held.
+        // If several units share a medium, only the first call learns of a change. It may block, so nothing is locked.
         self.backend().refresh();
-        // Held, so that a medium that is replaced meanwhile does not get the size of the one before.
+        // Locked, so that a medium that is replaced meanwhile does not get the old size.
         let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
         self.lu.resized(backend.facts().capacity) | self.has_shrunk.swap(false, Relaxed)
     }
 
-    /// Logs the size that the medium has now, beside the one that was logged before.
+    /// Logs the size of the medium, with the size before.
     pub(crate) fn log_size(&self, target: &str, lun: u16) {
         let bytes = self.backend().facts().capacity;
         let before = self.logged_size.swap(bytes, Relaxed);
-        let what = format!("LUN {lun} of {target} has another size now: {bytes} bytes; it had {before}");
+        let what = format!("LUN {lun} of {target} changed its size to {bytes} bytes; it had {before}");
         match bytes < before {
             true => tracing::warn!(
-                "{what}; hint: stop the hosts, and restore the medium unless it was to be smaller"
+                "{what}; hint: stop the hosts, and restore the medium unless you made it smaller on purpose"
             ),
             false => tracing::info!("{what}"),
         }
     }
 
-    /// A command came to an end of the medium that hosts do not know of yet: they hear of it with their next command.
-    /// Whether the access at this offset is beyond the end, or was.
+    /// Handles a command that found an unknown end of the medium: initiators get a unit attention. Whether this offset
+    /// is, or was, beyond the end.
     pub(crate) fn ends_before(&self, offset: u64) -> bool {
         let is_new = self.refresh();
         self.has_shrunk.fetch_or(is_new, Relaxed);
         is_new || offset >= self.backend().facts().capacity
     }
 
-    /// Other blocks from here on, if `with`, which is done in the same step, does not fail. No command runs.
+    /// Replaces the backend, after `with` has succeeded, in one step. No command runs.
     pub(crate) fn replace_backend(
         &self,
         backend: Arc<dyn Backend>,
@@ -226,7 +226,7 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// The state file belongs to another unit from here on: nothing is written to it any more.
+    /// Gives the state file to another logical unit: nothing is written to it any more.
     pub(crate) fn leave_state_file(&self) {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner).retired = true;
     }

@@ -1,4 +1,4 @@
-//! Units whose medium is missing from its path: hosts go on, are write protected, or find the unit not ready.
+//! Logical units whose medium is missing from its path: hosts go on, cannot write, or find the unit not ready.
 
 use crate::LogicalUnit;
 use lunar_block::{Backend, MissingMedium};
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCs
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The behaviour of a unit while its file is deleted or replaced, or its device is gone.
+/// The behaviour while the file of a medium is deleted or replaced, or its device is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMissing {
-    /// Hosts go on: the file that is open is read and written.
+    /// Hosts go on reading and writing the open file.
     #[default]
     Continue,
-    /// Hosts read; writes are refused.
+    /// Hosts can read. Writes are rejected.
     ReadOnly,
-    /// The unit is not ready.
+    /// The logical unit is not ready.
     NotReady,
 }
 
 impl OnMissing {
-    /// All of them.
+    /// All settings.
     pub const ALL: [OnMissing; 3] = [OnMissing::Continue, OnMissing::ReadOnly, OnMissing::NotReady];
 
-    /// As a configuration names it.
+    /// The value in a configuration.
     pub fn name(self) -> &'static str {
         match self {
             OnMissing::Continue => "continue",
@@ -42,17 +42,17 @@ impl OnMissing {
 
     fn consequence(self) -> &'static str {
         match self {
-            OnMissing::Continue => "hosts go on reading and writing what is open",
-            OnMissing::ReadOnly => "writes are refused",
+            OnMissing::Continue => "hosts go on reading and writing the open file",
+            OnMissing::ReadOnly => "writes are rejected",
             OnMissing::NotReady => "the LUN is not ready",
         }
     }
 }
 
-/// The error is repeated in the log this often.
+/// Interval at which the log repeats the error.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// The state of the path of a unit's medium.
+/// The state of the path of a medium.
 #[derive(Default)]
 pub(crate) struct MediumWatch {
     /// An index of [`OnMissing::ALL`].
@@ -61,7 +61,7 @@ pub(crate) struct MediumWatch {
     is_checking: AtomicBool,
 }
 
-/// The only look at a medium, until it is dropped.
+/// The only check of a medium, until this is dropped.
 pub(crate) struct MediumCheck<'a>(&'a AtomicBool);
 
 impl Drop for MediumCheck<'_> {
@@ -71,21 +71,21 @@ impl Drop for MediumCheck<'_> {
 }
 
 struct LoggedMissing {
-    /// Of this medium: a unit may have another one when its path is looked at again.
+    /// The medium that was missing. The unit may have another one at the next check.
     medium: Weak<dyn Backend>,
     missing: MissingMedium,
-    /// When the log said so.
+    /// When it was logged.
     logged: Instant,
 }
 
-/// The outcome of a look at the path.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum MediumChange {
     /// Nothing to log.
     None,
-    /// The medium is missing, in another way than before or still.
+    /// The medium is missing. This is new, has changed, or is due to be logged again.
     Missing(MissingMedium),
-    /// The very medium that was missing is at its path again.
+    /// The same medium is at its path again.
     Back,
 }
 
@@ -94,7 +94,7 @@ impl MediumWatch {
         OnMissing::ALL[usize::from(self.on_missing.load(Relaxed)) % OnMissing::ALL.len()]
     }
 
-    /// Takes what was found of a medium and says what is new of it.
+    /// Records the result of a check, and returns what is to be logged.
     fn change(&self, medium: &Arc<dyn Backend>, found: Option<MissingMedium>, now: Instant) -> MediumChange {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.take().filter(|seen| std::ptr::addr_eq(seen.medium.as_ptr(), Arc::as_ptr(medium)));
@@ -118,13 +118,13 @@ impl LogicalUnit {
         self.watch.on_missing.store(on_missing as u8, Relaxed);
     }
 
-    /// None: another look has not come back.
+    /// None: the previous check is still blocked.
     pub(crate) fn begin_check(&self) -> Option<MediumCheck<'_>> {
         let is_checking = &self.watch.is_checking;
         (!is_checking.swap(true, SeqCst)).then_some(MediumCheck(is_checking))
     }
 
-    /// Looks whether the medium is at its path, and does what is to be done where it is not.
+    /// Checks whether the medium is at its path, and applies the setting if it is not.
     pub(crate) fn check_path(&self, now: Instant) -> MediumChange {
         let backend = self.backend();
         let found = backend.missing();
@@ -136,14 +136,14 @@ impl LogicalUnit {
         self.watch.change(&backend, found, now)
     }
 
-    /// As [`LogicalUnit::check_path`]; the log says what is new.
+    /// As [`LogicalUnit::check_path`], and logs the result.
     pub(crate) fn watch_path(&self, target: &str, lun: u16) {
         let on_missing = self.watch.on_missing();
         match self.check_path(Instant::now()) {
             MediumChange::None => {}
             MediumChange::Back => tracing::info!("LUN {lun} of {target}: its medium is at its path again"),
             MediumChange::Missing(missing) => {
-                let lost = if missing.is_unlinked { "; its data end with this server" } else { "" };
+                let lost = if missing.is_unlinked { "; its data are lost when this server ends" } else { "" };
                 tracing::error!("LUN {lun} of {target}: {missing}{lost}; hint: {}", missing.remedy());
                 tracing::warn!(
                     "LUN {lun} of {target}: {}: {} (on_missing_file = \"{}\")",
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_medium_is_news_once_and_each_minute() {
+    fn missing_medium_is_logged_once_a_minute() {
         let (watch, now, disk) = (MediumWatch::default(), Instant::now(), lunar_block::nothing());
         let change = |found, now| watch.change(&disk, found, now);
         assert_eq!(change(None, now), MediumChange::None);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn another_medium_is_not_the_missing_one_come_back() {
+    fn other_medium_does_not_count_as_returned() {
         let (watch, now) = (MediumWatch::default(), Instant::now());
         let [one, other] = [(); 2].map(|()| lunar_block::nothing());
         assert_eq!(watch.change(&one, Some(missing(None)), now), MediumChange::Missing(missing(None)));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_has_a_name_and_its_consequence() {
+    fn on_missing_settings_have_name_and_effect() {
         let watch = MediumWatch::default();
         for (at, (name, withheld)) in
             [("continue", Withheld::Nothing), ("read-only", Withheld::Writes), ("not-ready", Withheld::All)]

@@ -1,10 +1,11 @@
-//! The I_T_L nexuses of a session, where every core can end them.
+//! The I_T_L nexuses of a session, which any core can end.
 
 use lunar_scsi::{Lu, Nexus, NexusId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The nexuses that a session has now. Its own core lists them; another core ends them when that one does not answer.
+/// The I_T_L nexuses that a session has now. The core of the session lists them. Another core ends them when that core
+/// is stalled.
 #[derive(Default)]
 pub struct NexusList(Mutex<BTreeMap<NexusId, Arc<Lu>>>);
 
@@ -25,14 +26,14 @@ impl NexusList {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists a nexus.
+    /// Adds a nexus.
     pub fn list(self: &Arc<Self>, nexus: &Nexus) -> NexusListing {
         self.lock().insert(nexus.id(), nexus.lu().clone());
         NexusListing { list: self.clone(), nexus: nexus.id() }
     }
 
-    /// I_T nexus loss (SAM-5 section 6.3.4): what the logical units keep for these nexuses ends, such as RESERVE and PREVENT
-    /// ALLOW MEDIUM REMOVAL. Nothing of the session may be under way.
+    /// I_T nexus loss (SAM-5 section 6.3.4): the logical units release what they hold for these nexuses, such as
+    /// RESERVE and PREVENT ALLOW MEDIUM REMOVAL. The session must not execute anything.
     pub fn lose(&self) {
         for (nexus, lu) in std::mem::take(&mut *self.lock()) {
             lu.nexus_lost(nexus);

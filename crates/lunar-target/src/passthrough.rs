@@ -1,4 +1,4 @@
-//! The seam of SCSI pass-through: a logical unit elsewhere to which commands are handed as they are.
+//! SCSI passthrough: a remote logical unit that executes commands unchanged.
 
 use lunar_block::LocalBoxFuture;
 use lunar_runtime::Buf;
@@ -7,45 +7,44 @@ use lunar_wire::iscsi::request::{TaskAttribute, TaskManagementFunction};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A logical unit elsewhere, shared by all cores.
+/// A remote logical unit, shared by all cores.
 pub trait PassthroughLu: Send + Sync {
-    /// The way to it of one I_T nexus: at once, whether the logical unit can be reached or not. It stays on the
-    /// core of the caller, and ends when it is dropped.
+    /// Creates the nexus of one I_T nexus with it. This never waits, even if the logical unit is unreachable. The
+    /// nexus stays on the core of the caller, and ends when it is dropped.
     fn enter(&self, port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus>;
 
-    /// Counters and settings for people, as (name, value).
+    /// Counters and settings for users, as (name, value).
     fn describe(&self) -> Vec<(String, String)>;
 }
 
-/// The way of one I_T nexus to a logical unit elsewhere.
+/// The nexus of one I_T nexus with a remote logical unit.
 pub trait PassthroughNexus {
-    /// Hands a command over and waits for its end.
+    /// Forwards a command and waits for its response.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse>;
 
-    /// Ends the command of this tag, there and here, and says what is known of it. Its
-    /// [`PassthroughNexus::submit`] ends soon, whatever the
-    /// answer.
+    /// Aborts the command with this tag, there and here. Returns whether it may still be executed. Its
+    /// [`PassthroughNexus::submit`] resolves soon, whatever the result.
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate>;
 
-    /// A task management function on the logical unit: ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET. True
-    /// when it is done there; commands that it ended are still to be aborted one by one.
+    /// Performs ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET at the remote logical unit. Returns whether it
+    /// was performed. The caller still aborts the affected commands one by one.
     fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool>;
 }
 
 /// What is known of a command that has ended here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommandFate {
-    /// It is not carried out any more.
+    /// The remote logical unit does not execute it any more.
     #[default]
     Ended,
-    /// It may still be carried out.
+    /// The remote logical unit may still execute it.
     Indeterminate,
 }
 
-/// A command on its way.
+/// A command to forward.
 #[derive(Debug)]
 pub struct PassthroughCommand {
-    /// Names it among the commands of its way, from [`PassthroughNexus::submit`] to its end.
+    /// Identifies it among the commands of its nexus, from [`PassthroughNexus::submit`] to its end.
     pub tag: u64,
     /// The CDB, 16 to 260 bytes.
     pub cdb: Box<[u8]>,
@@ -55,27 +54,27 @@ pub struct PassthroughCommand {
     pub data: PassthroughData,
 }
 
-/// The data of a command that is passed on.
+/// The data of a forwarded command.
 #[derive(Debug)]
 pub enum PassthroughData {
     /// None.
     None,
-    /// Data-In, at most as much as the buffer holds.
+    /// Data-In, at most the size of the buffer.
     In(Buf),
     /// Data-Out, the whole buffer.
     Out(Buf),
 }
 
-/// What a logical unit answered, or what stands for its answer when there was none.
+/// The response of a remote logical unit, or its substitute if there was none.
 #[derive(Debug)]
 pub struct PassthroughResponse {
     /// SCSI status.
     pub status: u8,
-    /// Sense data as they came; empty without any.
+    /// Sense data as received; empty if there were none.
     pub sense: Box<[u8]>,
-    /// Data-In: what has come, with its length.
+    /// The Data-In that was received; its length is that of the buffer.
     pub data: Option<Buf>,
-    /// Bytes that the command had to move by its CDB: what came in or was taken, and what found no room.
+    /// Bytes that the CDB asks for: those that were moved, and those that found no room.
     pub moved: u64,
     /// Whether the command may still be carried out.
     pub fate: CommandFate,

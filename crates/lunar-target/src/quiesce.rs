@@ -1,4 +1,4 @@
-//! A unit at rest: how what it is made of changes under its initiators.
+//! Quiescing a logical unit, to change its settings or its backend while it is served.
 
 use crate::LogicalUnit;
 use crate::task_set_lock::ExclusiveGuard;
@@ -8,13 +8,14 @@ use std::io;
 use std::sync::Arc;
 
 impl LogicalUnit {
-    /// Brings the unit to rest: from now on commands are answered BUSY, and when this ends none runs, and
-    /// what was written is stable as far as `flushed` tells. When the future is dropped, it was nothing.
+    /// Quiesces the logical unit: new commands end with BUSY. When the future resolves, no command runs, and `flushed`
+    /// says whether all writes are stable. Dropping the future undoes it.
     ///
     /// # Errors
-    /// `ResourceBusy` while a SANITIZE operation is under way: it may take days.
+    /// `ResourceBusy` during a SANITIZE operation, which may take days.
     pub async fn quiesce(self: &Arc<Self>) -> io::Result<Quiesced> {
-        let sanitizing = || Err(io::Error::new(io::ErrorKind::ResourceBusy, "it is being sanitized"));
+        let sanitizing =
+            || Err(io::Error::new(io::ErrorKind::ResourceBusy, "a SANITIZE operation is in progress"));
         if self.lu.is_sanitizing() {
             return sanitizing();
         }
@@ -29,22 +30,21 @@ impl LogicalUnit {
     }
 }
 
-/// A unit at rest: no command runs, and new ones are answered BUSY, until this is dropped.
+/// A quiesced logical unit: no command runs, and new ones end with BUSY, until this is dropped.
 pub struct Quiesced {
-    /// The unit.
+    /// The logical unit.
     pub unit: Arc<LogicalUnit>,
-    /// Whether all that was written is stable.
+    /// Whether all writes are stable.
     pub flushed: io::Result<()>,
     retired: bool,
     alone: Option<ExclusiveGuard>,
 }
 
 impl Quiesced {
-    /// The unit goes on with these settings and blocks; what it knows of its initiators stays. `replaced`:
-    /// these are other blocks than before.
+    /// Changes settings and backend. The state of the initiators stays. `replaced`: the medium is another one.
     ///
     /// # Errors
-    /// As [`Lu::redefine`]; nothing changes then.
+    /// As [`Lu::redefine`]. Then nothing changes.
     pub fn redefine(
         &self,
         settings: LuSettings,
@@ -54,8 +54,8 @@ impl Quiesced {
         self.unit.replace_backend(backend, |lu| lu.redefine(settings, replaced))
     }
 
-    /// The unit serves nobody any more: it answers BUSY until the last session has noticed, lets go of its
-    /// blocks, and leaves its state file to others.
+    /// Retires the logical unit: it answers BUSY until the last session has gone, closes its backend, and leaves its
+    /// state file to others.
     pub fn retire(mut self) {
         self.retired = true;
         self.unit.leave_state_file();
@@ -70,7 +70,7 @@ impl Drop for Quiesced {
         if !self.retired {
             self.unit.lu.set_busy(false);
         }
-        // Then the gate opens, to commands that have waited there.
+        // Then the lock opens for the commands that wait for it.
         self.alone = None;
     }
 }

@@ -1,4 +1,4 @@
-//! Connections that come by RDMA devices.
+//! Connections through RDMA devices.
 
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::{iser, srp};
@@ -8,10 +8,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Listens at the address of a portal, on one of the cores; connections are dealt out over all of them.
+/// Listens at the address of a portal, on one core. Connections are distributed over all cores.
 ///
 /// # Errors
-/// When no device has the address, or there is nothing to use devices with: for people.
+/// When no device has the address, or RDMA devices cannot be used here.
 pub fn listen(shared: &Arc<ServerState>, cores: &Arc<Cores>, at: usize, portal: usize) -> io::Result<()> {
     let address = shared.portals[portal].address;
     let (shared, to) = (shared.clone(), cores.clone());
@@ -23,7 +23,7 @@ pub fn listen(shared: &Arc<ServerState>, cores: &Arc<Cores>, at: usize, portal: 
     begun.map_err(|e| named(address, e))
 }
 
-/// Looks whether [`listen`] would fail. Nothing is taken.
+/// Checks whether [`listen`] would fail, without listening.
 ///
 /// # Errors
 /// As [`listen`].

@@ -1,5 +1,4 @@
-//! The receiving side of a connection over RDMA: what comes arrives in batches, of which a part may have to wait, until it
-//! is stopped.
+//! The receiving side of an RDMA connection. Events arrive in batches, and a part of a batch may have to wait.
 
 use event_listener::Event as Notify;
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, LocalBoxFuture};
@@ -8,72 +7,73 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-/// Something has come.
+/// A received event.
 pub enum RdmaDelivery<'a> {
     /// A message.
     Message(&'a [u8]),
-    /// An RDMA Read has ended well: its number, and its buffer.
+    /// An RDMA Read has succeeded: its number and its buffer.
     Read(u64, Buf),
 }
 
-/// What takes what comes.
+/// The handler of received events.
 pub trait DeliveryHandler {
-    /// Takes one thing that has come. False: nothing more is wanted.
+    /// Handles one event. False: it wants no more.
     ///
     /// # Errors
-    /// Why the connection cannot go on.
+    /// The reason why the connection cannot go on.
     fn take(&mut self, delivery: RdmaDelivery<'_>) -> io::Result<bool>;
 
-    /// There is no room for more answers now.
+    /// There is no room for more responses now.
     fn is_full(&self) -> bool;
 }
 
-/// What a receive came to.
+/// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveOutcome {
-    /// Go on when there is more.
+    /// Receive again when there is more.
     More,
-    /// There is no room for more answers: go on when there is.
+    /// Receive again when there is room for more responses.
     Full,
-    /// The peer has closed, or nothing more is wanted.
+    /// The peer has closed the connection, or the handler wants no more.
     End,
 }
 
 /// The receiving side of a connection.
 pub struct RdmaReceiver {
     endpoint: Rc<dyn Endpoint>,
-    /// Bytes of the longest message that is taken.
+    /// Bytes of the longest message that is accepted.
     longest: usize,
-    /// What has come and was not taken yet.
+    /// Received events that were not handled.
     events: RefCell<EndpointEvents>,
-    /// Nothing more is taken.
+    /// Nothing more is received.
     over: Cell<bool>,
-    /// The end of the connection was seen: no RDMA Read is under way any more.
+    /// The end of the connection was handled: no RDMA Read is in flight any more.
     ended: Cell<bool>,
-    /// The end of the connection is among what has come.
+    /// The received events include the end of the connection.
     ends: Cell<bool>,
-    /// Events that were taken so far.
+    /// Events that were handled.
     taken: Cell<u64>,
     stopped: Notify,
 }
 
 impl RdmaReceiver {
-    /// That of a connection on which this has come already, and takes messages of so many bytes.
+    /// The receiver of a connection. `begun`: events that have arrived already. `longest`: bytes of the longest
+    /// message.
     pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: EndpointEvents) -> RdmaReceiver {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
         let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
         RdmaReceiver { endpoint, longest, events, over, ended, ends, taken, stopped: Notify::new() }
     }
 
-    /// Hands over what is there, one by one, unless it was stopped.
+    /// Passes received events to the handler, unless receiving was stopped.
     ///
     /// # Errors
-    /// When the connection has broken, or what came breaks it.
+    /// When the connection has failed, or the received data are invalid.
     pub fn receive(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveOutcome> {
         if self.over.get() { Ok(ReceiveOutcome::End) } else { self.take(taker) }
     }
 
-    /// The same, stopped or not.
+    /// The same, even if receiving was stopped.
     ///
     /// # Errors
     /// As [`RdmaReceiver::receive`].
@@ -120,7 +120,7 @@ impl RdmaReceiver {
         result
     }
 
-    /// Waits until there may be something to take, or it is stopped.
+    /// Waits until there may be an event, or receiving is stopped.
     pub fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async {
             let stopped = self.stopped.listen();
@@ -135,30 +135,30 @@ impl RdmaReceiver {
         })
     }
 
-    /// Waits until there is something to take, stopped or not.
+    /// Waits until there is an event, even if receiving was stopped.
     ///
     /// # Errors
-    /// When nothing can come any more.
+    /// When no event can arrive any more.
     pub async fn wait_for_event(&self) -> io::Result<()> {
         if self.events.borrow().is_empty() { self.endpoint.readable().await } else { Ok(()) }
     }
 
-    /// The connection has ended, or was ended here: no data comes or goes any more.
+    /// The connection has ended here: no data are in flight any more.
     pub fn has_ended(&self) -> bool {
         self.ended.get()
     }
 
-    /// The connection has ended, whatever it has brought before that and was not taken yet.
+    /// The connection has ended, even if events from before the end were not handled.
     pub fn ends(&self) -> bool {
         self.ended.get() || self.ends.get() || self.endpoint.has_ended()
     }
 
-    /// What it receives from.
+    /// The endpoint of the connection.
     pub fn endpoint(&self) -> &dyn Endpoint {
         &*self.endpoint
     }
 
-    /// Events that were taken so far.
+    /// Events that were handled.
     pub fn taken(&self) -> u64 {
         self.taken.get()
     }
@@ -169,25 +169,25 @@ impl RdmaReceiver {
         self.endpoint.close();
     }
 
-    /// The same, and what is on its way is thrown away.
+    /// Ends the connection, and discards what is in flight.
     pub fn reset(&self) {
         self.ended.set(true);
         self.endpoint.reset();
     }
 
-    /// Nothing more is taken.
+    /// Stops receiving.
     pub fn stop(&self) {
         self.over.set(true);
         self.stopped.notify(usize::MAX);
     }
 }
 
-/// The end is the last event.
+/// The last event is the end of the connection.
 fn ends(events: &EndpointEvents) -> bool {
     matches!(events.list.last(), Some(EndpointEvent::End(_)))
 }
 
-/// The connection cannot go on, because of what the initiator did.
+/// The error of a connection that the initiator has broken.
 pub fn broken(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }

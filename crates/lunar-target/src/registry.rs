@@ -1,4 +1,4 @@
-//! The sessions of the process, across cores: who they are, how to reach them, and how one replaces another.
+//! The sessions of the process, across cores: their identity, their mailboxes, and session reinstatement.
 
 use crate::access::LunMap;
 use crate::config::TargetLimits;
@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What makes a session unique (RFC 7143 section 4.4.3; for discovery section 7.4.2).
+/// The identity of a session (RFC 7143 section 4.4.3; for discovery section 7.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionKey {
     /// iSCSI name of the initiator.
@@ -24,60 +24,60 @@ pub struct SessionKey {
     pub target: Option<String>,
     /// Target portal group tag.
     pub tag: u16,
-    /// The portal, which tells unnamed discovery sessions apart.
+    /// The portal, by which unnamed discovery sessions differ.
     pub portal: Option<SocketAddr>,
-    /// The CHAP user. Name and ISID are no secret (READ FULL STATUS). Another user is another initiator port: neither ends the
-    /// sessions of the other, nor keeps it out.
+    /// The CHAP account. Name and ISID of an initiator are not secret (READ FULL STATUS). Another account therefore is
+    /// another initiator port, and neither ends nor blocks the sessions of the first.
     pub user: Option<String>,
 }
 
-/// How often a login looks for room, and how long it waits in between.
+/// How often a login tries to find room, and the time between two tries.
 const TRIES: u32 = 5;
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// A message to a connection. It answers by dropping `done`.
+/// A message to a session. The session answers by dropping `done`.
 pub enum SessionMessage {
-    /// End all tasks, then the connection.
+    /// Abort all tasks, and end the session.
     End {
-        /// For the log.
+        /// The reason of the end.
         reason: EndReason,
-        /// Dropped once it is over.
+        /// Dropped when the session is over.
         done: DoneSender,
     },
-    /// End tasks that others have a say in.
+    /// Abort tasks for a function of another session.
     Abort {
-        /// Which.
+        /// The tasks.
         scope: AbortScope,
-        /// The session that ends them.
+        /// The session that requested the function.
         from: Arc<SessionInfo>,
-        /// Set where one of them may still be carried out elsewhere.
+        /// Set when one of the tasks may still be executed elsewhere.
         indeterminate: Indeterminate,
-        /// Dropped once no task is left.
+        /// Dropped when no task is left.
         done: DoneSender,
     },
-    /// Finish what is in flight, ask the initiator to log out, end the connection.
+    /// Finish the commands in flight, request a logout, and end the session.
     Stop {
         /// Dropped once it is over.
         done: DoneSender,
     },
-    /// The configuration has changed: this is what the initiator sees now; None: nothing any more.
+    /// The configuration has changed. These are the LUNs that the initiator sees now; None: no target any more.
     Luns(Option<Arc<LunMap>>),
-    /// A logical unit has something to tell (asynchronous SCSI event), where the access list asks for it.
+    /// A logical unit has an asynchronous SCSI event. It is sent where the access rule wants events.
     Attention(Arc<LogicalUnit>),
 }
 
-/// Tasks have ended here and may still be carried out elsewhere.
+/// Whether tasks that have ended here may still be executed elsewhere.
 pub type Indeterminate = Arc<AtomicBool>;
 
-/// A sender that is never used: its end is the news.
+/// A sender that never sends: dropping it is the signal.
 pub type DoneSender = flume::Sender<()>;
 
-/// Which tasks to end.
+/// The tasks that a function aborts.
 #[derive(Clone)]
 pub enum AbortScope {
-    /// All of some logical units, in the order of their addresses: made by [`AbortScope::units`].
+    /// All tasks of some logical units, sorted by address ([`AbortScope::units`]).
     LogicalUnits(Arc<[Arc<LogicalUnit>]>),
-    /// Those of some nexuses.
+    /// All tasks of some nexuses.
     Nexuses(Arc<[NexusId]>),
 }
 
@@ -90,7 +90,7 @@ impl AbortScope {
         AbortScope::LogicalUnits(units.into())
     }
 
-    /// Whether it names the tasks of a nexus at a logical unit.
+    /// The scope covers the tasks of a nexus with a logical unit.
     pub fn covers(&self, unit: &Arc<LogicalUnit>, nexus: NexusId) -> bool {
         match self {
             AbortScope::LogicalUnits(units) => {
@@ -118,25 +118,25 @@ pub struct Registry {
 #[derive(Default)]
 struct SessionTable {
     sessions: BTreeMap<u16, SessionEntry>,
-    /// The handle given last: the next one differs, so that an old one is not soon used again.
+    /// The latest handle. The next one differs, so that an old one is not reused soon.
     last: u16,
 }
 
-/// What a login asks for.
+/// The request of a login for a session.
 pub struct RegisterRequest {
     /// The session's identity.
     pub key: SessionKey,
-    /// TSIH of the login: 0 for a new session.
+    /// TSIH of the login; 0: a new session.
     pub tsih: u16,
     /// Connection ID.
     pub cid: u16,
-    /// Where the connection takes messages.
+    /// The mailbox of the session.
     pub mailbox: flume::Sender<SessionMessage>,
-    /// What `lunar session` shows.
+    /// The facts that `lunar session` shows.
     pub info: Arc<SessionInfo>,
 }
 
-/// A place among the sessions; given up when dropped.
+/// A session in the registry. Dropping it removes the session.
 pub struct SessionGuard {
     registry: Arc<Registry>,
     info: Arc<SessionInfo>,
@@ -152,17 +152,18 @@ impl Drop for SessionGuard {
 
 enum Registration {
     Registered(u16),
-    /// An older session with the same identity has to end first.
+    /// A session with the same identity must end first.
     ReplaceFirst(u16, flume::Sender<SessionMessage>, Arc<SessionInfo>),
 }
 
-/// A session that is replaced has so long for an orderly end once nothing of it is under way. One whose core is held up does
-/// not come to it.
+/// The time that a replaced session has for an orderly end, before and after its fence is closed. A stalled core does
+/// not manage it.
 const ORDERLY: Duration = Duration::from_millis(250);
-/// How often it is looked whether something is under way.
+/// Interval of checks whether something is being executed.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Ends when nothing of these sessions is under way, nor will be, and they have not come to an orderly end: false.
+/// Closes the fences of sessions that do not end, and resolves to false when nothing of them is being executed any
+/// more.
 async fn fence_unresponsive(sessions: &[(u16, Arc<SessionInfo>)]) -> bool {
     let fences = || sessions.iter().map(|(_, info)| &info.fence);
     compio::time::sleep(ORDERLY).await;
@@ -186,8 +187,8 @@ fn request_end(
     reason: EndReason,
 ) -> EndingSessions {
     let (done, ended) = flume::bounded(0);
-    // Either the letter arrives, or the connection is already gone. A letter that nobody read goes with the last sender:
-    // ours must not outlive the wait.
+    // The message arrives, or the session has gone. An unread message is dropped with the last sender, so none of ours
+    // may outlive the wait.
     let ask = |(tsih, mailbox, info): (u16, flume::Sender<SessionMessage>, Arc<SessionInfo>)| {
         let _ = mailbox.send(SessionMessage::End { reason, done: done.clone() });
         (tsih, info)
@@ -200,8 +201,7 @@ impl Registry {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Takes a place, after the session that it reinstates (if any) has ended with all its tasks
-    /// (RFC 7143 section 6.3.5).
+    /// Registers a session. A session that it reinstates first ends with all its tasks (RFC 7143 section 6.3.5).
     pub async fn register(
         self: &Arc<Self>,
         request: &RegisterRequest,
@@ -213,7 +213,7 @@ impl Registry {
             if registration.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES)
                 && tries < TRIES
             {
-                // Sessions whose peers have closed them do not count: they are over in a moment.
+                // Sessions whose peers have closed the connection end in a moment, and must not count.
                 tries += 1;
                 compio::time::sleep(SETTLE).await;
                 continue;
@@ -224,7 +224,7 @@ impl Registry {
                 }
                 Registration::ReplaceFirst(tsih, old, info) => {
                     self.wait_for_end(request_end(vec![(tsih, old, info)], EndReason::Reinstated)).await;
-                    // A reinstated connection keeps the handle of its session.
+                    // A reinstated session keeps its handle.
                     kept = kept.or((wanted != 0).then_some(wanted));
                     wanted = 0;
                 }
@@ -263,7 +263,7 @@ impl Registry {
         Ok(Registration::Registered(tsih))
     }
 
-    /// Writes to every session but `except` and waits until all have dropped the letter's `done`.
+    /// Sends a message to every session except `except`, and waits until all of them have dropped its `done`.
     pub async fn broadcast(&self, except: Option<u16>, message: impl Fn(DoneSender) -> SessionMessage) {
         let (done, ended) = flume::bounded(0);
         let others: Vec<_> = {
@@ -278,7 +278,7 @@ impl Registry {
         let _ = ended.recv_async().await;
     }
 
-    /// Ends the sessions that are chosen, and waits until they are over. How many there were.
+    /// Ends the chosen sessions, and waits until they are over. Returns their number.
     pub async fn end(&self, chosen: impl Fn(&SessionInfo) -> bool, reason: EndReason) -> usize {
         let chosen: Vec<_> = {
             let table = self.lock();
@@ -290,8 +290,8 @@ impl Registry {
         count
     }
 
-    /// Waits until sessions are over. That of a core that is held up is over once nothing of it can be carried out any more:
-    /// what it held is given up for it.
+    /// Waits until sessions are over. The session of a stalled core is over when nothing of it can be executed any
+    /// more: then this releases what it held.
     async fn wait_for_end(&self, EndingSessions { sessions, ended }: EndingSessions) {
         let is_over = async {
             _ = ended.recv_async().await;
@@ -303,12 +303,12 @@ impl Registry {
         for (tsih, info) in &sessions {
             info.give_up();
             if self.lock().remove(*tsih, info) {
-                tracing::warn!(tsih, initiator = %info.initiator, "a session is replaced whose core does not answer");
+                tracing::warn!(tsih, initiator = %info.initiator, "replaced a session whose core does not respond");
             }
         }
     }
 
-    /// Writes to every session what `message` makes of its key and address.
+    /// Sends to each session the message that `message` returns for it.
     pub fn send_each(&self, message: impl Fn(&SessionInfo) -> Option<SessionMessage>) {
         for entry in self.lock().sessions.values() {
             if let Some(l) = message(&entry.info) {
@@ -317,31 +317,32 @@ impl Registry {
         }
     }
 
-    /// What is known of a session; None if there is none with this TSIH.
+    /// The facts about the session with this TSIH, if there is one.
     pub fn find(&self, tsih: u16) -> Option<Arc<SessionInfo>> {
         self.lock().sessions.get(&tsih).map(|e| e.info.clone())
     }
 
-    /// What is known of every session, by TSIH.
+    /// The facts about all sessions, by TSIH.
     pub fn list(&self) -> Vec<(u16, Arc<SessionInfo>)> {
         self.lock().sessions.iter().map(|(tsih, e)| (*tsih, e.info.clone())).collect()
     }
 }
 
 impl SessionTable {
-    /// The handle may be that of a newer session: false.
+    /// Removes a session. False: the handle belongs to a newer session.
     fn remove(&mut self, tsih: u16, info: &Arc<SessionInfo>) -> bool {
         let is_it = self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
         is_it && self.sessions.remove(&tsih).is_some()
     }
 
-    /// One more session, where the limits and the share of its address allow it. Discovery takes nothing from normal sessions.
+    /// A slot for one more session, if the limits and the share of its address allow it. Discovery sessions take no
+    /// slots from normal ones.
     fn place(&self, info: &SessionInfo, limits: &TargetLimits) -> Option<AdmissionSlot> {
         let origin = SourcePrefix::from(info.address.ip());
         let (mut used, mut of_groups, mut of_name) = (0, fair_share::GroupCounts::default(), 0);
         for other in self.sessions.values().filter(|e| e.info.discovery == info.discovery) {
             let counts = other.place.counts_for(origin);
-            // Without CHAP anybody may claim a name.
+            // Without CHAP any initiator can claim a name.
             let is_same = (&other.info.initiator, &other.info.user) == (&info.initiator, &info.user);
             used += 1;
             of_groups.iter_mut().zip(counts).for_each(|(own, one)| *own += one);

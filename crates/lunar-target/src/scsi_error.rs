@@ -1,9 +1,9 @@
-//! What a SCSI device says of a failure, carried in an error of the operating system.
+//! A SCSI status in an I/O error.
 
 use lunar_wire::scsi::{Sense, Status};
 use std::{fmt, io};
 
-/// The answer of a SCSI device that stands behind a backend, to be passed on as it is.
+/// The failure that a SCSI device behind a backend reported, to be passed on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScsiError {
     /// The status.
@@ -13,7 +13,7 @@ pub struct ScsiError {
 }
 
 impl ScsiError {
-    /// What an error carries, if it carries an answer.
+    /// The SCSI failure that an error carries, if it carries one.
     pub fn of(e: &io::Error) -> Option<ScsiError> {
         e.get_ref()?.downcast_ref().copied()
     }
@@ -34,8 +34,8 @@ impl From<ScsiError> for io::Error {
 impl fmt::Display for ScsiError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.sense {
-            Some(sense) => write!(f, "the device says: {sense}"),
-            None => write!(f, "the device answers with status {:02x}h", self.status as u8),
+            Some(sense) => write!(f, "device error: {sense}"),
+            None => write!(f, "device status {:02x}h", self.status as u8),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The server: listeners, cores, and the way from one configuration to the next.
+//! The server: listeners, cores, and reloads of the configuration.
 
 use crate::config::{Portal, PortalGroup, TargetConfig};
 use crate::connection_slots::AdmissionError;
@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// How often the sizes and the paths of media are looked at.
+/// Interval of the checks of media.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Looks that have not come back: with more, none begins. A core has more threads than that.
+/// Blocked checks above which no new one begins. A core has more threads than that.
 const MAX_CHECKS: usize = 32;
-/// Connections of a portal that wait for room, how often each looks, and the time in between.
+/// Connections of a portal that wait for room, how often each checks, and the interval.
 const WAITING: usize = 64;
 const TRIES: usize = 20;
 const SETTLE: Duration = Duration::from_millis(5);
-/// How long a portal that is taken is tried again.
+/// How long binding a portal in use is tried.
 const BIND: Duration = Duration::from_secs(1);
-/// How long a reload waits for the commands of what it changes.
+/// How long a reload waits for commands of the logical units that it changes.
 const REST: Duration = Duration::from_secs(10);
 /// How long a stop waits for commands and initiators.
 const STOP: Duration = Duration::from_secs(20);
@@ -34,13 +34,13 @@ const STOP: Duration = Duration::from_secs(20);
 /// A running target.
 pub struct Server {
     shared: Arc<ServerState>,
-    /// Takes connections: a loop of its own, so that hosts get in while a core is held up.
+    /// The event loop that accepts connections. It is separate, so that initiators get in while a core is stalled.
     entrance: Cores,
     cores: Arc<Cores>,
 }
 
 impl Server {
-    /// Binds all portals and serves on these CPUs.
+    /// Binds all portals, and serves on these CPUs.
     ///
     /// # Errors
     /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
@@ -48,7 +48,7 @@ impl Server {
         let (portals, sockets) = bind(&config)?;
         let cores = Arc::new(Cores::start(cpus)?);
         descriptors::hold_spares();
-        // What the server itself has open does not count as room for connections.
+        // The files that the server itself has open are no room for connections.
         let shared = Arc::new(ServerState::new(config, portals));
         shared.warn_of_room();
         let entrance = Cores::one()?;
@@ -66,7 +66,7 @@ impl Server {
         Ok(Server { shared, entrance, cores })
     }
 
-    /// Where it listens, with portal group tags.
+    /// The portals, with portal group tags.
     pub fn portals(&self) -> &[BoundPortal] {
         &self.shared.portals
     }
@@ -81,11 +81,11 @@ impl Server {
         self.shared.config()
     }
 
-    /// Brings units to rest, one after the other, so that what they are made of can be changed. Each answers
-    /// BUSY from then on. Waits ten seconds at most for commands that run.
+    /// Quiesces logical units, one after the other, so that they can be changed. Each answers BUSY from then on. It
+    /// waits ten seconds at most for running commands.
     ///
     /// # Errors
-    /// What keeps a unit from its rest, with its number in the list; all of them go on then.
+    /// The failure of a logical unit, with its index in the list. Then all of them go on.
     pub fn quiesce(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)> {
         if units.is_empty() {
             return Ok(Vec::new());
@@ -94,11 +94,11 @@ impl Server {
         self.cores.run_on(0, move || {
             lunar_runtime::spawn(async move { drop(result.send(quiesce(&units).await)) });
         });
-        ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop died"))))
+        ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop has ended"))))
     }
 
-    /// Replaces the configuration. Sessions stay, unless their target or their access to it is gone;
-    /// initiators hear of changed LUNs. Portals stay as they were bound, and so does the limit on memory.
+    /// Replaces the configuration. Sessions stay unless their target or their access to it was removed. Initiators get
+    /// unit attentions for changed LUNs. The portals and the memory limit stay as they are.
     pub fn reload(&self, config: TargetConfig) {
         let config = Arc::new(config);
         self.shared.set_setup(config.clone());
@@ -106,8 +106,8 @@ impl Server {
         self.shared.registry.send_each(|info| luns_update(&config, info));
     }
 
-    /// Asks the sessions of a SCSI routing instance to log out once their commands have ended, and ends those that
-    /// do not. It is not waited for.
+    /// Asks the sessions of a SCSI routing instance to log out when their commands have ended, and ends those that do
+    /// not. It does not wait.
     pub fn dismiss(&self, instance: &str) {
         self.shared.registry.send_each(|info| {
             let is_there = info
@@ -118,11 +118,11 @@ impl Server {
         });
     }
 
-    /// Takes no more commands, finishes those in flight, asks initiators to log out, makes every medium
-    /// stable. Then `last` is called, while the event loops still run.
+    /// Stops the server: it accepts no more commands, finishes those in flight, asks initiators to log out, and
+    /// flushes every medium. Then it calls `last`, while the event loops still run.
     ///
     /// # Errors
-    /// When a medium could not be made stable; the last such error.
+    /// When a flush failed: the last such error.
     pub fn stop(self, last: impl FnOnce()) -> io::Result<()> {
         self.shared.stopping.store(true, SeqCst);
         let (result, ended) = flume::bounded(1);
@@ -130,7 +130,7 @@ impl Server {
         self.cores.run_on(0, move || {
             lunar_runtime::spawn(async move { drop(result.send(stop_sessions(shared).await)) });
         });
-        let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")));
+        let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop has ended")));
         last();
         self.entrance.stop();
         self.cores.stop();
@@ -165,14 +165,14 @@ async fn stop_sessions(shared: Arc<ServerState>) -> io::Result<()> {
         if let Err(e) = backend.flush().await
             && !backend.is_unwritten()
         {
-            tracing::error!(error = %e, "a medium could not be made stable");
+            tracing::error!(error = %e, "a medium could not be flushed");
             result = Err(e);
         }
     }
     result
 }
 
-/// Portals that cannot be bound now, each with the error of a server that starts. Nothing is taken.
+/// The portals that cannot be bound now, each with the error that a starting server would report. This binds nothing.
 pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<(SocketAddr, io::Error)> {
     let portals = groups.iter().flat_map(|group| &group.portals);
     let refused = |portal: &Portal| {
@@ -194,7 +194,7 @@ fn not_bound(address: SocketAddr, e: io::Error) -> io::Error {
     lunar_runtime::error::with_context(e, format!("cannot listen on {address}"))
 }
 
-/// The portals, and the sockets of those that take TCP.
+/// The portals, and the sockets of those that use TCP.
 fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpListener>>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
     for (tag, portal) in config.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
@@ -208,8 +208,8 @@ fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpLi
     Ok((bound, sockets))
 }
 
-/// Binds an address. The kernel lets go of the sockets of a killed process a moment after the process itself:
-/// an address that seems taken is tried again.
+/// Binds an address. After a process was killed, the kernel releases its sockets a moment later. So an address in use
+/// is tried again.
 fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     let end = Instant::now() + BIND;
     loop {
@@ -222,8 +222,8 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Takes connections of one portal and deals them out over the cores: each to one that has the fewest, and of
-/// these to the one where its packets arrive.
+/// Accepts the connections of one portal, and distributes them over the cores: to a core with the fewest, and of these
+/// to the one where the packets of the connection arrive.
 async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
     let listener = match Listener::new(socket) {
         Ok(l) => l,
@@ -235,8 +235,8 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener
             Ok((stream, peer)) => {
                 let Some(peer) = peer.as_socket() else { continue };
                 if lunar_runtime::stream::is_hung_up(&stream) {
-                    // It waits in vain no more: a place in the counts is for those who do.
-                    tracing::debug!(%peer, "a connection was closed before it was taken");
+                    // The peer has given up. Slots are for connections that still wait.
+                    tracing::debug!(%peer, "a connection was closed before it was accepted");
                     continue;
                 }
                 let stream = stream.into();
@@ -260,7 +260,7 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener
     }
 }
 
-/// A connection that was accepted.
+/// An accepted connection.
 struct AcceptedConnection {
     shared: Arc<ServerState>,
     cores: Arc<Cores>,
@@ -270,8 +270,7 @@ struct AcceptedConnection {
 }
 
 impl AcceptedConnection {
-    /// Waits a moment for room: connections that their peers have closed do not count against a new one, and the cores
-    /// take note of them soon.
+    /// Waits a moment for room: connections that their peers have closed do not count, and the cores notice them soon.
     async fn settle(self) {
         for _ in 0..TRIES {
             compio::time::sleep(SETTLE).await;
@@ -284,7 +283,7 @@ impl AcceptedConnection {
 
     fn hand_over(self) {
         let AcceptedConnection { shared, cores, stream, peer, portal } = self;
-        // To wake another CPU costs more than most commands do.
+        // Waking another CPU costs more than most commands.
         match ConnectionGuard::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
             Err(AdmissionError::FileDescriptors) => shared.out_of_descriptors(peer),
             Err(reason) => shared.log_closed_before_login(peer, &reason.to_string()),
@@ -295,8 +294,8 @@ impl AcceptedConnection {
     }
 }
 
-/// Notices media that were resized, deleted or replaced from outside. A look may not come back, as that at a path on a
-/// file server that is gone: a thread does it, and the next one looks at all other media.
+/// Detects media that were resized, deleted or replaced. A check may block, for example at a path on an unreachable
+/// file server. So a thread does it, and the next check skips that medium.
 pub(crate) async fn refresh(shared: Arc<ServerState>) {
     let mut next = Instant::now();
     let looks = Arc::new(());
@@ -315,7 +314,7 @@ pub(crate) async fn refresh(shared: Arc<ServerState>) {
     }
 }
 
-/// Looks at each medium that nobody looks at, unless another configuration is in force meanwhile.
+/// Checks each medium without a check in progress, unless the configuration was replaced meanwhile.
 fn check_media(shared: &ServerState) {
     let config = shared.config();
     let all = config.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));

@@ -1,4 +1,4 @@
-//! What all connections of a server share, and their places in its counts.
+//! The state that all connections of a server share, and their slots.
 
 use crate::access::LoginContext;
 use crate::config::{TargetConfig, TargetNode, Transports};
@@ -15,32 +15,32 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
-/// What all connections share.
+/// The state that all connections share.
 pub struct ServerState {
     config: RwLock<Arc<TargetConfig>>,
     /// The sessions.
     pub registry: Arc<Registry>,
     /// Buffers of commands in flight.
     pub pool: Pool,
-    /// Where it listens.
+    /// The bound portals.
     pub portals: Vec<BoundPortal>,
-    /// Connections in all, and those not logged in.
+    /// Connections in total, and before login.
     slots: Mutex<ConnectionSlots>,
-    /// No new connections or commands.
+    /// The server accepts no new connections and commands.
     pub stopping: AtomicBool,
     /// Connections that the file descriptors of this process allow.
     room: usize,
-    /// Lines about those who did not get in.
+    /// Limits log lines about connections that got no session.
     closed_before_login: LogRateLimit,
     no_descriptors: OncePerMinute,
     login_refused: LogRateLimit,
-    /// Lines about sessions that begin and end.
+    /// Limits log lines about sessions that begin and end.
     pub began: LogRateLimit,
     pub ended: LogRateLimit,
 }
 
 impl ServerState {
-    /// What the connections of these portals share.
+    /// The state of a server with these portals.
     pub fn new(config: TargetConfig, portals: Vec<BoundPortal>) -> ServerState {
         ServerState {
             pool: Pool::new(config.limits.memory),
@@ -58,7 +58,7 @@ impl ServerState {
         }
     }
 
-    /// Connections in all.
+    /// Connections in total.
     #[cfg(test)]
     pub fn connections(&self) -> usize {
         self.slots().used()
@@ -68,23 +68,22 @@ impl ServerState {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells why a connection ended before it was logged in; of a flood a few lines and a number.
+    /// Logs why a connection ended before login. Of many it logs a few and a count.
     pub fn log_closed_before_login(&self, peer: SocketAddr, reason: &str) {
         if let Some(left_out) = self.closed_before_login.may_of(peer.ip(), Instant::now()) {
             tracing::info!(%peer, reason, left_out, "connection closed before login");
         }
     }
 
-    /// Reports that the file descriptors are used up, which is a fault of this server and of no peer.
+    /// Logs that the file descriptors are used up, which is a fault of this server and not of a peer.
     pub(crate) fn out_of_descriptors(&self, peer: SocketAddr) {
         if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
-            let hint =
-                "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or have fewer connections";
+            let hint = "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or reduce the number of connections";
             tracing::warn!(%peer, reason = %AdmissionError::FileDescriptors, left_out, hint, "new connections are closed");
         }
     }
 
-    /// Tells who was refused at login, and why; of a flood a few lines and a number.
+    /// Logs why a login was rejected. Of many it logs a few and a count.
     pub fn log_login_refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
         if let Some(left_out) = self.login_refused.may_of(peer.ip(), Instant::now()) {
             let known = |name| Some(name).filter(|name: &&str| !name.is_empty());
@@ -93,8 +92,8 @@ impl ServerState {
         }
     }
 
-    /// The target ports that the portals of a group make: one for iSCSI, one for SRP, or both. A group without portals
-    /// is one that others serve.
+    /// The target ports of a portal group: one for iSCSI, one for SRP, or both. Another server serves a group without
+    /// portals.
     pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
         let any = |srp| self.portals.iter().any(|portal| portal.tag == group && portal.transports.srp == srp);
         let (srp, iscsi) = (any(true), any(false));
@@ -105,14 +104,14 @@ impl ServerState {
             .map(move |(protocol, _)| TargetPort { protocol, group })
     }
 
-    /// Warns of a limit that the file descriptors do not allow.
+    /// Warns of a connection limit beyond the limit on open files.
     pub(crate) fn warn_of_room(&self) {
         let (connections, room) = (self.config().limits.connections, self.room);
         if connections > room {
             tracing::warn!(
                 connections,
                 room,
-                "`connections` of [limits] is more than the open files of this process allow: ulimit -Hn, LimitNOFILE="
+                "`connections` of [limits] exceeds the limit of this process on open files; hint: raise it (ulimit -Hn, LimitNOFILE=)"
             );
         }
     }
@@ -128,24 +127,24 @@ impl ServerState {
     }
 }
 
-/// A portal that is listening.
+/// A bound portal.
 #[derive(Clone, Debug)]
 pub struct BoundPortal {
-    /// Its address, with the port that it got.
+    /// Its address, with the actual port.
     pub address: SocketAddr,
     /// Tag of its portal group.
     pub tag: u16,
-    /// What SendTargets tells instead.
+    /// The address that SendTargets reports instead.
     pub advertise: Option<String>,
-    /// What it carries.
+    /// The protocols that it accepts.
     pub transports: Transports,
 }
 
-/// What a session sees in a configuration.
+/// The LUNs of a session after a change of the configuration.
 pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
     let target = config.targets.get(info.target.as_ref()?);
     let login_context = LoginContext { config: config.clone(), group: info.tag, peer: info.address.ip() };
-    // What another entry grants to CHAP users is not for one that logged in without being one of them.
+    // A rule for CHAP accounts does not apply to a session that logged in without one of them.
     let may = |t: &&TargetNode| {
         login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
     };
@@ -153,19 +152,19 @@ pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<Ses
     Some(SessionMessage::Luns(seen.map(|t| Arc::new(login_context.lun_map(t, &info.initiator)))))
 }
 
-/// A connection's place in the counts.
+/// The slot of a connection. Dropping it releases the slot.
 pub struct ConnectionGuard {
     shared: Arc<ServerState>,
     place: CorePlacement,
     entry: fair_share::AdmissionSlot,
-    /// Among those before login; None: it is logged in.
+    /// Its slot before login; None: it has logged in.
     ticket: Option<LoginTicket>,
-    /// It is not evicted any more.
+    /// Set by the login: the connection cannot be evicted any more.
     done: Option<PendingLogin>,
 }
 
 impl ConnectionGuard {
-    /// A place for a connection from this address, or why there is none.
+    /// Takes a slot for a connection from this address.
     pub fn new(
         shared: &Arc<ServerState>,
         peer: SocketAddr,
@@ -179,23 +178,23 @@ impl ConnectionGuard {
         Ok(ConnectionGuard { shared: shared.clone(), place, entry, ticket: Some(ticket), done: None })
     }
 
-    /// There is a place for a connection from this address.
+    /// A connection from this address would get a slot.
     pub(crate) fn has_room(shared: &ServerState, peer: SocketAddr) -> bool {
         let (limits, origin) = (&shared.config().limits, SourcePrefix::from(peer.ip()));
         shared.slots().admits(origin, limits, shared.room).is_ok()
     }
 
-    /// The core that it has its place on.
+    /// The core of the connection.
     pub(crate) fn core(&self) -> usize {
         self.place.core()
     }
 
-    /// Comes back when the place goes to another connection before this one is logged in.
+    /// Resolves when another connection takes the slot before this one has logged in.
     pub(crate) fn evicted(&self) -> EvictionNotice {
         self.ticket.as_ref().map(LoginTicket::evicted).unwrap_or_default()
     }
 
-    /// The login is done. False: another connection has its place.
+    /// Completes the login. False: another connection took the slot.
     pub fn logged_in(&mut self) -> bool {
         if let Some(ticket) = self.ticket.take() {
             self.done = self.shared.slots().logged_in(&ticket);

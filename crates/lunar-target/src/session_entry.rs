@@ -1,4 +1,4 @@
-//! The entry of sessions: a place among the others once a login has succeeded, and what is logged.
+//! Registration of a session after a successful login, and its log lines.
 
 use crate::InstanceSession;
 use crate::config::{TargetConfig, TargetNode};
@@ -12,34 +12,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
-/// Between whom a connection is.
+/// The addresses of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Addresses {
-    /// Our address.
+    /// The local address.
     pub local: SocketAddr,
-    /// The initiator's.
+    /// The address of the initiator.
     pub peer: SocketAddr,
 }
 
-/// A session that has its place among the others.
+/// A registered session.
 pub struct RegisteredSession {
-    /// What is known of it.
+    /// The facts about it.
     pub info: Arc<SessionInfo>,
-    /// Its place.
+    /// Its entry in the registry.
     pub guard: SessionGuard,
     /// Commands that may be in flight.
     pub depth: u32,
-    /// Its messages.
+    /// Messages from other cores.
     pub messages: flume::Receiver<SessionMessage>,
-    /// Its place in the counts.
+    /// Its slot among the connections.
     pub count: ConnectionGuard,
 }
 
 impl RegisteredSession {
-    /// Takes a place under this key; one of the same key is given up by whoever has it.
+    /// Registers a session with this identity, which replaces one with the same identity.
     ///
     /// # Errors
-    /// The status with which the login is refused.
+    /// The status with which the login fails.
     pub async fn register(
         shared: &Arc<ServerState>,
         config: &Arc<TargetConfig>,
@@ -52,7 +52,7 @@ impl RegisteredSession {
         let request = RegisterRequest { key, tsih, cid: info.cid, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| config.targets.get(name));
         let guard = shared.registry.register(&request, &config.limits).await?;
-        // A stop says goodbye to those who were in before it, and flushes behind them.
+        // A stop ends the sessions that were registered before, and flushes after them.
         if shared.stopping.load(SeqCst) {
             return Err(LoginStatus::SERVICE_UNAVAILABLE);
         }
@@ -64,23 +64,23 @@ impl RegisteredSession {
         }
         let now = shared.config();
         if !Arc::ptr_eq(&now, config) {
-            // The configuration was read again meanwhile, when this session was not yet there to hear of it.
+            // The configuration was replaced before this session could get the message.
             luns_update(&now, &info).into_iter().for_each(|message| drop(request.mailbox.send(message)));
         }
         Ok(RegisteredSession { info, guard, depth, messages, count })
     }
 }
 
-/// Takes a place in the SCSI routing instance of a target, if it has one.
+/// Counts the session in the SCSI routing instance of its target, if there is one.
 fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(), LoginStatus> {
     let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
     let instance_session = InstanceSession::enter(instance)?;
-    // Nobody else knows of this session yet.
+    // The session is not known to others yet.
     let _ = info.instance_session.set(instance_session);
     Ok(())
 }
 
-/// Logs that a session begins.
+/// Logs the begin of a session.
 pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard) {
     let SessionInfo { initiator, address, .. } = info;
     let (tsih, user) = (guard.tsih, info.user.as_deref());
@@ -92,7 +92,8 @@ pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard)
     }
 }
 
-/// Logs that a session ends: for the reason `end`, or because its connection broke, or because its initiator closed it.
+/// Logs the end of a session: with its reason, or else the error of its connection, or else that the initiator closed
+/// it.
 pub fn log_end(
     shared: &ServerState,
     info: &SessionInfo,

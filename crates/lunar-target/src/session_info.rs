@@ -1,4 +1,4 @@
-//! What is known of a session from outside.
+//! Facts about a session for other cores and for users.
 
 use crate::InstanceSession;
 use crate::config::RdmaProvider;
@@ -10,28 +10,28 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// What carries a session.
+/// The transport of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionTransport {
     /// iSCSI over TCP.
     Tcp,
     /// iSCSI over RDMA.
     Iser(RdmaProvider),
-    /// SCSI over RDMA: the session is one of the channels between two ports.
+    /// SCSI over RDMA. The session is one of the channels between two ports.
     Srp(RdmaProvider),
 }
 
-/// What a session was found to be at login, and what it has done since.
+/// Facts about a session: the result of its login, and its counters.
 pub struct SessionInfo {
     /// iSCSI name of the initiator.
     pub initiator: String,
     /// InitiatorAlias.
     pub alias: Option<String>,
-    /// Where it comes from.
+    /// Address of the initiator.
     pub address: SocketAddr,
-    /// The portal that it came to.
+    /// Address of the portal.
     pub portal: SocketAddr,
-    /// iSCSI name of the target; None in unnamed discovery.
+    /// iSCSI name of the target; None: unnamed discovery.
     pub target: Option<String>,
     /// Target portal group tag.
     pub tag: u16,
@@ -39,54 +39,54 @@ pub struct SessionInfo {
     pub isid: [u8; 6],
     /// Connection ID.
     pub cid: u16,
-    /// A discovery session.
+    /// It is a discovery session.
     pub discovery: bool,
-    /// What carries it.
+    /// The transport.
     pub transport: SessionTransport,
-    /// The CHAP user that logged in.
+    /// The CHAP account.
     pub user: Option<String>,
-    /// What was negotiated.
+    /// The negotiated parameters.
     pub parameters: Parameters,
-    /// When.
+    /// When it logged in.
     pub since: Instant,
     /// What it has done.
     pub counters: SessionCounters,
     /// Its place in the SCSI routing instance of its target.
     pub instance_session: OnceLock<InstanceSession>,
-    /// What of it is under way.
+    /// Counts the work in progress.
     pub fence: Arc<SessionFence>,
-    /// Its nexuses.
+    /// Its I_T_L nexuses.
     pub nexuses: Arc<NexusList>,
 }
 
 impl SessionInfo {
-    /// The other has the same ports: over SRP it is another channel between them.
+    /// The other session has the same ports: over SRP it is another channel between them.
     pub fn is_beside(&self, other: &SessionInfo) -> bool {
         (&self.initiator, &self.target, self.tag) == (&other.initiator, &other.target, other.tag)
     }
 
-    /// Ends what the session holds where others want it, while its core does not answer. Its fence is closed, and nothing of it
-    /// is under way.
+    /// Releases what the session holds while its core is stalled. Its fence is closed, and it executes nothing.
     pub(crate) fn give_up(&self) {
         self.nexuses.lose();
         self.instance_session.get().into_iter().for_each(InstanceSession::leave);
     }
 
-    /// Both may be sessions of one host. An SRP initiator port names no host: each HCA port of one has another.
+    /// Both may be sessions of one host. An SRP initiator port does not identify a host: each HCA port of a host has
+    /// its own.
     pub fn may_be_of_host(&self, other: &SessionInfo) -> bool {
         let is_srp = |info: &SessionInfo| matches!(info.transport, SessionTransport::Srp(_));
         self.initiator == other.initiator || is_srp(self) || is_srp(other)
     }
 }
 
-/// Counters of a session. Written by one core alone.
+/// Counters of a session. Only its core writes them.
 #[derive(Default)]
 pub struct SessionCounters {
     /// SCSI commands.
     pub commands: SessionCounter,
-    /// Reads from the medium.
+    /// Reads of the medium.
     pub reads: SessionCounter,
-    /// Writes to it.
+    /// Writes to the medium.
     pub writes: SessionCounter,
     /// Bytes read.
     pub read_bytes: SessionCounter,
@@ -101,7 +101,7 @@ pub struct SessionCounters {
 pub struct SessionCounter(AtomicU64);
 
 impl SessionCounter {
-    /// Adds; only the core of the session may.
+    /// Adds to the counter. Only the core of the session may call this.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed) + n, Relaxed);

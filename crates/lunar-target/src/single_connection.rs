@@ -1,4 +1,4 @@
-//! One connection without a portal: for measurements, and for tests of others.
+//! A single connection without a portal, for measurements and for tests of other crates.
 
 use crate::config::{TargetConfig, Transports};
 use crate::connection_slots::AdmissionError;
@@ -8,14 +8,13 @@ use lunar_rdma::ConnectRequest;
 use lunar_runtime::cores::CorePlacement;
 use std::sync::Arc;
 
-/// Tag of the portal group that the targets of a setup must be in.
+/// Tag of the portal group that the targets of a configuration must be in.
 const TAG: u16 = 1;
 
-/// Serves a connection that an initiator asks for to its end, on this event loop, as if it had come to a portal of
-/// portal group 1 that carries SRP, or iSER.
+/// Serves a requested connection to its end, on this event loop, like a portal of portal group 1 for SRP or iSER.
 ///
 /// # Errors
-/// When the limits of the setup allow no connection.
+/// When the limits of the configuration allow no connection.
 pub async fn serve(
     config: TargetConfig,
     transports: Transports,

@@ -1,4 +1,4 @@
-//! Files that keep state: replaced as a whole, each writer by a file of its own.
+//! State files, which are replaced as a whole. Each writer uses a temporary file of its own.
 //!
 //! The order is: write a new file beside the old one, sync it, rename it, sync the folder; all before the command is
 //! acknowledged. A version number keeps a late writer from replacing newer state. Loading removes what killed writers left.
@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Nobody takes so long to write a file of state.
+/// No writer of a state file takes this long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// Writes a file beside, makes it stable, and renames it into place: at any moment the old or the new one is
+/// Writes a temporary file, makes it stable, and renames it into place. At any moment the old or the new file is
 /// there, and never a mixture of two writers.
 ///
 /// # Errors
@@ -27,7 +27,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let renamed =
         descriptors::with_spares(|| write(&beside, bytes)).and_then(|()| std::fs::rename(&beside, path));
     if renamed.is_err() {
-        // If it stays, who loads the state next removes it.
+        // If it stays, the next load of the state removes it.
         _ = std::fs::remove_file(&beside);
     }
     renamed?;
@@ -40,7 +40,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A name that no other writer has, of this process or another: NAME.new-PID-TIME-NUMBER.
+/// A name that no other writer uses, in this process or another: NAME.new-PID-TIME-NUMBER.
 fn beside(path: &Path) -> OsString {
     static WRITERS: AtomicU64 = AtomicU64::new(0);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -55,24 +55,24 @@ fn start(path: &Path) -> OsString {
     name
 }
 
-/// Removes what writers of a state file left behind when they were killed.
+/// Removes temporary files that killed writers of a state file left behind.
 pub fn remove_leftovers(path: &Path) {
     let Some(folder) = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else { return };
     let (start, once) = (start(path), path.with_extension("new"));
     for entry in folder.flatten() {
         let name = entry.file_name();
         let writer = name.as_encoded_bytes().strip_prefix(start.as_encoded_bytes());
-        // Once there was one name for all writers.
+        // Older versions used one name for all writers.
         if writer.is_some_and(|of| is_dead(of) || is_old(&entry))
             || Some(name.as_os_str()) == once.file_name()
         {
-            // What cannot be removed is in nobody's way.
+            // A file that cannot be removed does no harm.
             _ = std::fs::remove_file(entry.path());
         }
     }
 }
 
-/// The process that a name ends with is no more.
+/// The process in the name has ended.
 fn is_dead(name: &[u8]) -> bool {
     let digits = name.split(|b| *b == b'-').next().and_then(|pid| std::str::from_utf8(pid).ok());
     let pid = digits.and_then(|digits| digits.parse::<u32>().ok());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_at_the_same_time_do_not_mix() {
+    fn concurrent_writers_do_not_mix() {
         let folder = TempDir::new("writers");
         let file = folder.0.join("0.state");
         let text = |n: u8| vec![n; 64 << 10];
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_writers_left_is_removed_and_nothing_else() {
+    fn leftovers_of_killed_writers_are_removed() {
         let folder = TempDir::new("leftovers");
         let file = folder.0.join("0.state");
         let living = format!("0.state.new-{}-7-0", std::process::id());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_leaves_nothing_behind() {
+    fn failed_replace_leaves_no_file() {
         let folder = TempDir::new("cannot");
         let file = folder.0.join("0.state");
         std::fs::create_dir(&file).unwrap();

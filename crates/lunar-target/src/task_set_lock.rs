@@ -1,13 +1,13 @@
-//! Who may run beside whom in one logical unit: SIMPLE commands run together, ORDERED and exclusive ones
-//! alone (SAM-5 section 8).
+//! The task set lock of a logical unit: SIMPLE commands run together, ORDERED and exclusive ones run alone (SAM-5
+//! section 8).
 //!
-//! A big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of
-//! different cores share no cache line; the count stands beside what else a command needs of its logical unit
-//! ([`PerCore`]). Who wants to be alone marks every count as closed and waits until all are zero.
+//! It is a big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of different
+//! cores share no cache line. The count is in the same cache line as the other per-core data of the logical unit
+//! ([`PerCore`]). An exclusive command marks every count as closed, and waits until all are zero.
 //!
-//! A core may be held up while its commands wait here, and must not hold up other cores. A command whose turn it is to
-//! be alone can lose the turn to another core until it is alone. A wake-up that a core does not take up is replaced:
-//! each command that waits also looks by itself, every [`LOOK`].
+//! A core may be stalled while its commands wait here, and must not stall other cores. A command that has the turn to
+//! run alone can lose it to another core, until it does run alone. If a stalled core does not use a wake-up, another
+//! one follows: each waiting command also checks by itself, every [`LOOK`].
 //!
 //! # Who else relies on it
 //!
@@ -31,49 +31,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// The gate of one logical unit.
+/// The task set lock of one logical unit.
 pub struct TaskSetLock {
     lu: Arc<Lu>,
-    /// The last [`ExclusiveTurn`] and its phase, in one word: one exchange ends the turn of another core.
+    /// The latest [`ExclusiveTurn`] and its phase, in one word: one exchange ends the turn of another core.
     turn: AtomicU64,
     opened: Event,
-    /// Nobody is alone any more: for those who pass a closed gate.
+    /// Notified when no command runs alone any more. HEAD OF QUEUE commands wait for it.
     vacated: Event,
     drained: Event,
 }
 
-/// How often a command that waits looks by itself. A turn ends that was not taken up for as long.
+/// Interval at which a waiting command checks by itself. A turn that was not used for as long ends.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Wakes the next in line. One at a time: a core that wakes many tasks of another core at once has to wait until that
-/// core has taken them up, and two cores may not wait for each other. Beside one that was woken and is not awake yet:
-/// its core may be held up.
+/// Wakes the next waiting command. One at a time: a core that wakes many tasks of another core must wait until that
+/// core has taken them up, and two cores may not wait for each other. In addition to one that was woken and does not
+/// run yet: its core may be stalled.
 fn wake_next(event: &Event) {
     event.notify_additional(1);
 }
 
-/// A command that has waited wakes the next in line.
+/// A command that had to wait wakes the next one.
 fn pass_on(event: &Event, waited: bool) {
     if waited {
         wake_next(event);
     }
 }
 
-/// One after the other closes the gate to be alone; turns have numbers, so that none is taken for another one.
+/// Exclusive commands take turns to close the lock. Turns have numbers, so that no turn is mistaken for another.
 #[derive(Clone, Copy)]
 struct ExclusiveTurn(u64);
 
 /// Bits of the word that hold the phase of the turn.
 const PHASE: u64 = 3;
-/// The turn is over: the gate is open.
+/// The turn is over: the lock is open.
 const OVER: u64 = 0;
-/// New SIMPLE commands wait; the owner of the turn waits until everybody has left.
+/// New SIMPLE commands wait. The owner of the turn waits until all others have left.
 const WAITS: u64 = 1;
-/// The owner is alone, or looks whether it can be. Nobody else ends the turn.
+/// The owner runs alone, or checks whether it can. No other core ends the turn.
 const OCCUPIED: u64 = 2;
 
 impl ExclusiveTurn {
-    /// The one after that of this word.
+    /// The turn after the one in this word.
     fn after(word: u64) -> ExclusiveTurn {
         ExclusiveTurn((word & !PHASE).wrapping_add(PHASE + 1))
     }
@@ -84,44 +84,43 @@ impl ExclusiveTurn {
     }
 }
 
-/// The gate is closed: the topmost bit of a count.
+/// The lock is closed: the topmost bit of a count.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// A core's place at the gate.
+/// The lock, as one core uses it.
 #[derive(Clone)]
 pub struct TaskSetHandle {
     lock: Arc<TaskSetLock>,
     shard: CoreIndex,
 }
 
-/// How a command steps in.
+/// The mode in which a command takes the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockMode {
-    /// Beside others, when nobody is or wants to be alone (SIMPLE).
+    /// With other shared holders, unless a command runs or waits exclusively (SIMPLE).
     Shared,
-    /// Beside others, ahead of those who want to be alone (HEAD OF QUEUE).
+    /// With other shared holders, and before commands that wait exclusively (HEAD OF QUEUE).
     HeadOfQueue,
-    /// Alone (ORDERED, and what its row of the command table calls exclusive).
+    /// Without other holders (ORDERED, and commands that the command table marks as exclusive).
     Exclusive,
 }
 
-/// Being inside, in either way; leaves when dropped.
+/// Holds the lock in either mode, until dropped.
 pub enum TaskSetGuard {
-    /// Beside others.
+    /// Held with others.
     Shared {
-        /// Leaves.
+        /// Releases the lock when dropped.
         _guard: SharedGuard,
     },
-    /// Alone.
+    /// Held alone.
     Exclusive {
-        /// Leaves.
+        /// Releases the lock when dropped.
         _guard: ExclusiveGuard,
     },
 }
 
-/// Steps into several gates, each once, in the way that asks for most. Everybody who needs more than one
-/// takes them in the same order, that of their addresses, and waits for none while it is inside a later one:
-/// so those who wait for each other never form a ring.
+/// Takes several locks, each once, in the strongest mode that is wanted. All callers with more than one lock take them
+/// in the order of their addresses, and wait for none while they hold a later one. So there is no deadlock.
 pub async fn lock_all(mut wanted: Vec<(TaskSetHandle, LockMode)>) -> Vec<TaskSetGuard> {
     let place = |member: &TaskSetHandle| Arc::as_ptr(&member.lock) as usize;
     wanted.sort_by_key(|(member, entry)| (place(member), Reverse(*entry)));
@@ -133,14 +132,14 @@ pub async fn lock_all(mut wanted: Vec<(TaskSetHandle, LockMode)>) -> Vec<TaskSet
     inside
 }
 
-/// Being inside beside others; leaves when dropped.
+/// Holds the lock with others, until dropped.
 pub struct SharedGuard(TaskSetHandle);
 
-/// Being inside alone; leaves when dropped.
+/// Holds the lock alone, until dropped.
 pub struct ExclusiveGuard(TaskSetHandle, ExclusiveTurn);
 
 impl TaskSetLock {
-    /// The gate of this logical unit, which has no other.
+    /// The lock of this logical unit, which must have no other.
     pub fn new(lu: Arc<Lu>) -> TaskSetLock {
         TaskSetLock {
             lu,
@@ -151,13 +150,13 @@ impl TaskSetLock {
         }
     }
 
-    /// A core's place.
+    /// The lock, as this core uses it.
     pub fn handle(self: &Arc<Self>, shard: CoreIndex) -> TaskSetHandle {
         TaskSetHandle { lock: self.clone(), shard }
     }
 
-    /// Steps in beside others, unless the gate is closed. Every true needs one [`TaskSetLock::unlock_shared`] with the same
-    /// part. By the handle: the gate itself need not be read.
+    /// Takes the lock in shared mode, unless it is closed. Each true requires one [`TaskSetLock::unlock_shared`] with
+    /// the same part. The fast path does not read the lock itself, only the part.
     #[inline]
     pub fn try_lock_shared(self: &Arc<Self>, part: &PerCore) -> bool {
         if part.lock_word.fetch_add(1, SeqCst) & CLOSED == 0 {
@@ -167,7 +166,7 @@ impl TaskSetLock {
         false
     }
 
-    /// Steps out again.
+    /// Releases the lock.
     #[inline]
     pub fn unlock_shared(self: &Arc<Self>, part: &PerCore) {
         if part.lock_word.fetch_sub(1, SeqCst) & CLOSED != 0 {
@@ -179,13 +178,13 @@ impl TaskSetLock {
         self.turn.load(SeqCst) & PHASE == phase
     }
 
-    /// Begins the next turn, which is occupied, if the word is still this one.
+    /// Begins the next turn, as occupied, if the word has not changed.
     fn begin_after(&self, word: u64) -> Option<ExclusiveTurn> {
         let turn = ExclusiveTurn::after(word);
         self.turn.compare_exchange(word, turn.at(OCCUPIED), SeqCst, SeqCst).ok().map(|_| turn)
     }
 
-    /// Closes the gate to be alone, in turn with others who want to.
+    /// Closes the lock, in turn with other exclusive commands.
     async fn close(&self) -> ExclusiveTurn {
         loop {
             let word = self.turn.load(SeqCst);
@@ -201,25 +200,25 @@ impl TaskSetLock {
         }
     }
 
-    /// Goes on with a turn that waits. False: another core has ended it.
+    /// Occupies a waiting turn. False: another core has ended it.
     fn occupy(&self, turn: ExclusiveTurn) -> bool {
         self.turn.compare_exchange(turn.at(WAITS), turn.at(OCCUPIED), SeqCst, SeqCst).is_ok()
     }
 
-    /// Who looked whether it could be alone, could not: those who saw it looking may go on.
+    /// The owner checked and could not run alone: commands that saw the check may go on.
     fn vacate(&self, turn: ExclusiveTurn) {
         self.turn.store(turn.at(WAITS), SeqCst);
         wake_next(&self.vacated);
     }
 
-    /// Waits until everybody has left, in an occupied turn. False: another core has ended it.
+    /// Waits until all others have left, in an occupied turn. False: another core has ended it.
     async fn drain(&self, turn: ExclusiveTurn) -> bool {
         loop {
             if self.is_empty() {
                 return true;
             }
             self.vacate(turn);
-            // Not occupied meanwhile: HEAD OF QUEUE would be stopped by it each time somebody leaves.
+            // Not occupied during the wait: otherwise each departure would stop HEAD OF QUEUE commands.
             self.until_empty(turn).await;
             if !self.occupy(turn) {
                 return false;
@@ -227,7 +226,7 @@ impl TaskSetLock {
         }
     }
 
-    /// Waits until everybody has left, or another core has ended the turn.
+    /// Waits until all others have left, or another core has ended the turn.
     async fn until_empty(&self, turn: ExclusiveTurn) {
         loop {
             let drained = self.drained.listen();
@@ -238,7 +237,7 @@ impl TaskSetLock {
         }
     }
 
-    /// Marks every count: nobody enters from here on. The caller occupies the turn.
+    /// Marks every count: no command enters from here on. The caller occupies the turn.
     fn mark(&self) {
         for part in self.lu.all_cores() {
             part.lock_word.fetch_or(CLOSED, SeqCst);
@@ -255,8 +254,8 @@ impl TaskSetLock {
         wake_next(&self.opened);
     }
 
-    /// Waits to be woken, for a while at most. If somebody could have been alone all the time and was not, its core is
-    /// held up: its turn ends.
+    /// Waits for a notification, for a limited time. If a command could have run alone all the time and did not, its
+    /// core is stalled: this ends its turn.
     async fn wait(&self, woken: EventListener) {
         let before = self.could_be_alone();
         let is_woken = timeout(LOOK, woken).await.is_ok();
@@ -267,13 +266,13 @@ impl TaskSetLock {
         }
     }
 
-    /// The word of a turn that waits, and does not have to.
+    /// The word of a waiting turn that could run alone.
     fn could_be_alone(&self) -> Option<u64> {
         let word = self.turn.load(SeqCst);
         (word & PHASE == WAITS && self.is_empty()).then_some(word)
     }
 
-    /// Ends the turn of a core that is held up: by one of its own, so that both do not open the gate.
+    /// Ends the turn of a stalled core through a turn of its own, so that only one of the two opens the lock.
     fn end_for_another(&self, word: u64) {
         if let Some(turn) = self.begin_after(word) {
             self.open(turn);
@@ -296,7 +295,7 @@ impl TaskSetHandle {
         self.lock.try_lock_shared(self.part())
     }
 
-    /// Being inside of one who has stepped in by [`TaskSetLock::try_lock_shared`].
+    /// The guard of a caller that has succeeded with [`TaskSetLock::try_lock_shared`].
     pub fn into_guard(self) -> SharedGuard {
         SharedGuard(self)
     }
@@ -306,7 +305,7 @@ impl TaskSetHandle {
         self.lock.unlock_shared(self.part());
     }
 
-    /// Steps in beside others as soon as the gate is open.
+    /// Takes the lock in shared mode as soon as it is open.
     pub async fn lock_shared(&self) -> SharedGuard {
         let mut waited = false;
         while !self.try_lock_shared() {
@@ -320,7 +319,7 @@ impl TaskSetHandle {
         SharedGuard(self.clone())
     }
 
-    /// Steps in as a command of this kind does.
+    /// Takes the lock in this mode.
     pub async fn lock(&self, entry: LockMode) -> TaskSetGuard {
         match entry {
             LockMode::Shared => TaskSetGuard::Shared { _guard: self.lock_shared().await },
@@ -329,7 +328,7 @@ impl TaskSetHandle {
         }
     }
 
-    /// Steps in ahead of those who wait to be alone (HEAD OF QUEUE), but not beside one who is.
+    /// Takes the lock before commands that wait exclusively (HEAD OF QUEUE), but not while one runs alone.
     pub async fn lock_head_of_queue(&self) -> SharedGuard {
         let mut waited = false;
         loop {
@@ -347,11 +346,11 @@ impl TaskSetHandle {
         }
     }
 
-    /// Closes the gate, in turn with others who want to, and waits until everybody has left.
+    /// Closes the lock, in turn with other exclusive commands, and waits until all others have left.
     pub async fn lock_exclusive(&self) -> ExclusiveGuard {
         loop {
             let turn = self.lock.close().await;
-            // Made before the wait, so that the gate opens again should this future be dropped.
+            // Created before the wait, so that the lock opens again if this future is dropped.
             let alone = ExclusiveGuard(self.clone(), turn);
             self.lock.mark();
             if self.lock.drain(turn).await {

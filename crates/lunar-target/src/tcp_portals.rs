@@ -1,4 +1,4 @@
-//! Connections that come by TCP: which front end serves each.
+//! TCP connections: the choice of the front end for each.
 
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::Addresses;
@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After so much silence the kernel asks a peer whether it is still there, so often.
+/// Silence after which the kernel probes a peer, and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TRIES: u32 = 4;
 
-/// What an initiator says first; it tells which protocol it speaks. Nothing, if it goes without a word.
+/// The first bytes of an initiator, which reveal its protocol. Empty: it closed the connection without sending
+/// anything.
 async fn first_bytes(stream: &Stream) -> io::Result<Vec<u8>> {
     let mut first = [0; 4096];
     loop {
@@ -36,12 +37,12 @@ pub async fn serve(
     let (stream, addresses) = match (Stream::new(socket), local) {
         (Ok(stream), Ok(local)) => (stream, Addresses { local, peer }),
         (Err(e), _) | (_, Err(e)) => {
-            return tracing::debug!(%peer, error = %e, "a connection was gone at once");
+            return tracing::debug!(%peer, error = %e, "a connection ended at once");
         }
     };
-    // For what no ping of the session reaches: logins, and discovery.
+    // For phases without pings of the session: login and discovery.
     if let Err(e) = stream.keep_alive(KEEPALIVE, KEEPALIVE_TRIES) {
-        tracing::debug!(%peer, error = %e, "TCP keepalive could not be switched on");
+        tracing::debug!(%peer, error = %e, "TCP keepalive could not be enabled");
     }
     let transports = shared.portals[portal].transports;
     if transports.srp {

@@ -1,4 +1,4 @@
-//! The server and our own initiator, over the loopback interface: keys of our own, and CDBs that do not fit into a
+//! The server and our own initiator, over the loopback interface: X-org.lunar. keys, and CDBs that do not fit into a
 //! header.
 #![forbid(unsafe_code)]
 
@@ -113,7 +113,7 @@ fn serve(answers: TextKeyHandler) -> Server {
     Server::start(config, &[0]).expect("a server")
 }
 
-/// Does something on an event loop beside the server, whose portal it is told.
+/// Runs `work` on an event loop of its own, with the portal of the server.
 fn beside<T: Send + 'static, W: Future<Output = T> + 'static>(
     server: Server,
     work: impl FnOnce(lunar_initiator::Portal, Options) -> W + Send + 'static,
@@ -132,8 +132,8 @@ fn pair(key: &str, value: impl Into<String>) -> (String, String) {
 }
 
 #[test]
-fn own_keys_are_answered_in_both_kinds_of_session() {
-    // Longer than what either side takes in one PDU.
+fn private_keys_are_answered_in_both_session_types() {
+    // Longer than one PDU of either side.
     let long = "router,".repeat(10_000);
     let told = long.clone();
     let answers = TextKeyHandler::new(move |target, key, value| match key {
@@ -163,7 +163,7 @@ fn own_keys_are_answered_in_both_kinds_of_session() {
 }
 
 #[test]
-fn nobody_answers_unless_told_to() {
+fn private_keys_are_unknown_by_default() {
     let (normal, discovery) = beside(serve(TextKeyHandler::default()), |portal, options| async move {
         let session = Session::open(portal.clone(), NAME, options.clone()).await.expect("a session");
         let normal = session.text(&[("X-org.lunar.route", "?")]).await.expect("an answer");
@@ -174,8 +174,8 @@ fn nobody_answers_unless_told_to() {
     assert_eq!(discovery, normal);
 }
 
-/// RFC 7143 section 11.2.2.3. A READ (10) reads its first ten bytes, whatever comes behind; that it comes at all is
-/// seen by what the server makes of the rest of the connection.
+/// RFC 7143 section 11.2.2.3. READ (10) uses the first ten bytes of a longer CDB. If the server misread the header
+/// segments, the rest of the connection would fail.
 #[test]
 fn long_cdbs_arrive_with_and_without_digests() {
     for crc32c in [false, true] {
@@ -203,7 +203,7 @@ fn long_cdbs_arrive_with_and_without_digests() {
             }
             ends
         });
-        // INVALID COMMAND OPERATION CODE: it is the code that was sent.
+        // INVALID COMMAND OPERATION CODE, for the code that was sent.
         assert_eq!(ends, [(Some((5, 0x20)), 0, 512); 5], "CRC32C {crc32c}");
     }
 }

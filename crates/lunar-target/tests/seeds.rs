@@ -1,4 +1,4 @@
-//! The fuzz targets of this crate and of the device server over their seeds.
+//! Runs the fuzz targets of this crate and of the device server over their seeds.
 
 #[path = "../../../fuzz/bodies/cdb.rs"]
 mod cdb;

@@ -1,4 +1,4 @@
-//! The server's portals for SRP, over iWARP on the loopback interface: an initiator that writes and reads a block.
+//! The server's SRP portals, over iWARP on the loopback interface: an initiator writes and reads a block.
 #![forbid(unsafe_code)]
 
 use lunar_rdma::{ConnParam, ConnectError, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, iwarp};
@@ -121,7 +121,7 @@ fn serve() -> Server {
     Server::start(config, &[0]).expect("a server")
 }
 
-/// Does something on an event loop beside the server, whose portal it is told.
+/// Runs `work` on an event loop of its own, with the portal of the server.
 fn beside<W: Future<Output = ()> + 'static>(work: impl FnOnce(SocketAddr) -> W + Send + 'static) {
     let server = serve();
     let portal = server.portals()[0].address;
@@ -154,7 +154,7 @@ async fn connect(portal: SocketAddr, target: PortId) -> Result<Rc<dyn Endpoint>,
     Ok(endpoint)
 }
 
-/// The status of a command.
+/// Executes a command. Returns its status.
 async fn does(host: &dyn Endpoint, cdb: &[u8; 16], [data_out, data_in]: [DataBuffer<'_>; 2]) -> u8 {
     let (attribute, mut unit) = (SrpTaskAttribute::Simple, Vec::new());
     let command = SrpCommand {
@@ -188,7 +188,7 @@ fn memory(host: &dyn Endpoint, exposed: MemoryRegion, len: u32) -> DataBuffer<'s
 }
 
 #[test]
-fn a_block_is_written_and_read_over_iwarp() {
+fn block_is_written_and_read_over_iwarp() {
     beside(|portal| async move {
         let host = connect(portal, lunar_target::srp::port_id(NAME)).await.expect("a login");
         // The unit attention of a new nexus.
@@ -211,7 +211,7 @@ fn a_block_is_written_and_read_over_iwarp() {
 }
 
 #[test]
-fn who_is_turned_down_over_iwarp_hears_why() {
+fn rejected_login_over_iwarp_has_reason() {
     beside(|portal| async move {
         match connect(portal, PortId::new(1, 2)).await {
             Err(ConnectError::Rejected(private)) => {

@@ -1,4 +1,4 @@
-//! Which task management functions an initiator may ask for that others feel (RFC 7143 section 11.6.1).
+//! Authorization of task management functions that affect other initiators (RFC 7143 section 11.6.1).
 
 use super::front_end::FrontEnd;
 use super::nexus::State;
@@ -8,9 +8,11 @@ use lunar_wire::scsi::lun;
 use std::sync::Arc;
 
 impl<F: FrontEnd> State<F> {
-    /// The access list allows a function on this LUN. ABORT TASK and ABORT TASK SET end own tasks only: all may ask for
-    /// them. An initiator that may only read resets nothing. TARGET COLD RESET ends every session of the target, so it takes
-    /// all LUNs.
+    /// Whether the access list allows this function on this LUN.
+    ///
+    /// ABORT TASK and ABORT TASK SET end tasks of the same session, so all initiators may request them. An initiator
+    /// with read-only access resets nothing. TARGET COLD RESET ends every session of the target, so it requires access
+    /// to all LUNs.
     pub(super) fn may_manage(&self, function: Function, field: u64) -> bool {
         let map = self.luns.map();
         let writes_all = || map.values().all(|visible| !visible.read_only);
@@ -25,7 +27,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Every logical unit of its target is among its LUNs.
+    /// Every logical unit of the target is among the LUNs of this session.
     fn sees_whole_target(&self) -> bool {
         let config = self.shared.config();
         let target = self.info.target.as_ref().and_then(|name| config.targets.get(name));

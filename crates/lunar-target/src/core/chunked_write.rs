@@ -1,8 +1,8 @@
-//! Long writes, piece by piece: each piece is written as soon as it has come, while the next one comes. So a command holds
-//! a few buffers, and not all of its data.
+//! Long writes, in chunks: each chunk is written as soon as it has arrived, while the next one arrives. The command
+//! then holds a few buffers and not all of its data.
 //!
-//! Between two pieces the command is outside the gate: an initiator that is slow, or gone, keeps nobody out. So each piece
-//! asks anew for all that may have changed, and a piece that may not begin ends the command.
+//! Between two chunks the command does not hold the task set lock, so a slow or dead initiator does not block others.
+//! Each chunk therefore checks again all that may have changed. When a chunk may not begin, the command ends.
 //!
 //! # What each case does
 //!
@@ -40,8 +40,8 @@ use std::sync::Arc;
 
 const WRITES: [u8; 3] = [op::WRITE_10, op::WRITE_12, op::WRITE_16];
 
-/// Whether a command takes its data in pieces. An ORDERED one is alone from its beginning to its end, and must not wait
-/// for data then. What is passed on goes with all of its data.
+/// Whether a command takes its data in chunks. An ORDERED command holds the task set lock exclusively from its
+/// beginning to its end, so it must not wait for data meanwhile. A passthrough command needs all of its data at once.
 pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&PlanResult>) -> bool {
     let len = c.data_out_len();
     let is_long = len > BUFFERS * CHUNK_LEN && len as usize <= Pool::MAX_BUFFER;
@@ -54,33 +54,33 @@ pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&P
     is_long && is_plain && fits && unit.is_some_and(|unit| unit.passthrough().is_none())
 }
 
-/// What a WRITE does.
+/// The range of a WRITE.
 pub struct WriteRange {
     /// First byte on the medium.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// It ends when they are on stable storage.
+    /// The data must be on stable storage when the command ends.
     pub stable: bool,
 }
 
 impl DataOutTransfer {
-    /// The next piece is here, or none will be.
+    /// The next chunk has arrived, or never will.
     fn has_chunk(&self) -> bool {
         self.failure().is_some() || self.buffers.is_filled(self.sequencer.arrived())
     }
 
-    /// Its command can begin: it takes its data in pieces, and the first one is here.
+    /// The command takes its data in chunks, and the first one has arrived.
     pub fn may_begin(&self) -> bool {
         self.is_chunked && self.failure().is_none() && self.has_chunk()
     }
 
-    /// Somebody waits for what has come.
+    /// The waiting task can go on.
     pub fn has_news(&self) -> bool {
         self.has_chunk() || self.sequencer.is_complete()
     }
 
-    /// Takes one more buffer, if this command has too few and there is one.
+    /// Takes one more buffer if this command has too few and the pool has one.
     pub fn grow(&mut self, pool: &Pool) {
         if self.is_chunked {
             self.buffers.grow(pool, self.wanted);
@@ -90,7 +90,7 @@ impl DataOutTransfer {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// The Data-Out of a task that goes on.
+    /// The Data-Out of a task that was not aborted.
     fn receiving_of(&mut self, tag: u32, serial: u64) -> Option<&mut DataOutTransfer> {
         let task = self.tasks.get_mut(&tag).filter(|t| t.serial == serial && t.aborted.is_none())?;
         task.receiving.as_mut()
@@ -114,7 +114,7 @@ impl<F: FrontEnd> State<F> {
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// The next piece of a task's data, once it is here.
+    /// Waits for the next chunk of a task's data.
     async fn next_chunk(&self, tag: u32, serial: u64) -> Result<Buf, CommandError> {
         self.wait_until(|s| {
             let task = s.tasks.get(&tag).filter(|t| t.serial == serial && t.aborted.is_none());
@@ -124,7 +124,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.state().take_chunk(tag, serial)
     }
 
-    /// A piece was written: its buffer is for another one, which is asked for.
+    /// A chunk was written: requests more data for its buffer.
     fn chunk_written(self: &Rc<Self>, tag: u32, serial: u64, buf: Buf) {
         let mut state = self.state();
         let Some(receiving) = state.receiving_of(tag, serial) else { return };
@@ -135,8 +135,8 @@ impl<F: FrontEnd> ItNexus<F> {
         F::flush(self);
     }
 
-    /// A task in pieces needs no more data. What was asked for still comes, before it may be answered (RFC 7143 section
-    /// 4.2.3.3 and 11.8); unless nothing is to be waited for any more.
+    /// A chunked task needs no more data. Data that R2Ts requested must still arrive before the response (RFC 7143
+    /// sections 4.2.3.3 and 11.8), unless the session no longer waits for them.
     pub async fn wait_for_requested_data(&self, tag: u32, serial: u64) {
         self.state().discard_rest(tag, serial);
         self.wait_until(|s| {
@@ -149,7 +149,8 @@ impl<F: FrontEnd> ItNexus<F> {
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// Writes piece by piece. The first one is here, and is written within what was entered already.
+    /// Writes chunk by chunk. The first chunk has arrived, and is written under the guards that the task already
+    /// holds.
     pub async fn write_in_chunks(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -161,7 +162,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let (mut at, mut guards) = (0, guards);
         let mut chunk = nexus.next_chunk(tag, serial).await?;
         loop {
-            // What was offered beyond what the CDB asks for is left out.
+            // Data beyond the length in the CDB are not written.
             let len = chunk.len().min((write.len - at) as usize);
             chunk.set_visible(len);
             let stored = exec::write_buf(unit, write.offset + u64::from(at), chunk, false).await?;
@@ -181,8 +182,9 @@ impl<F: FrontEnd> TaskExecution<F> {
         Ok(ExecutionOutput::Good)
     }
 
-    /// Steps in for a piece behind the first, which is decided anew: meanwhile a reservation, write protection, the size or the
-    /// write cache may have changed. The command has begun, so no status says that it has not.
+    /// Acquires the guards for a chunk after the first, and decides the command again: a reservation, write
+    /// protection, the size or the write cache may have changed. The command has begun, so its status must not say
+    /// that it did nothing.
     async fn reacquire(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -198,14 +200,14 @@ impl<F: FrontEnd> TaskExecution<F> {
                 write.stable |= stable;
                 Ok(guards)
             }
-            // Its blocks have another size.
+            // The block size has changed.
             _ => Err(Sense::MEDIUM_CHANGED.into()),
         }
     }
 }
 
-/// How a command ends that has begun and may not go on. BUSY and RESERVATION CONFLICT mean that nothing was done (SAM-5 section
-/// 5.3.1): a host that sends it again gets them then.
+/// The end of a command that has begun and may not go on. BUSY and RESERVATION CONFLICT mean that nothing was done
+/// (SAM-5 section 5.3.1). A host that repeats the command gets them then.
 fn has_begun(failure: CommandError) -> CommandError {
     match failure.status {
         Status::Busy | Status::ReservationConflict => Sense::COMMAND_ABORTED.into(),

@@ -1,47 +1,47 @@
-//! A SCSI command as a front end hands it over.
+//! A SCSI command as a front end submits it.
 
 /// Task attributes (SAM-5 section 8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskAttribute {
-    /// Runs beside others.
+    /// Runs together with others.
     Simple,
-    /// Runs after all before it and before all after it.
+    /// Runs after all commands before it and before all commands after it.
     Ordered,
-    /// Runs before all that wait.
+    /// Runs before all commands that wait.
     HeadOfQueue,
 }
 
 /// A CDB with at least 16 bytes.
 #[derive(Clone, Debug)]
 pub enum Cdb {
-    /// Of 16 bytes.
+    /// 16 bytes.
     Short([u8; 16]),
     /// Longer.
     Long(Box<[u8]>),
 }
 
-/// A SCSI command, as far as its end needs it.
+/// A SCSI command: what the core needs until the command ends.
 #[derive(Clone, Debug)]
 pub struct ScsiCommand {
-    /// Names the command among those of its I_T nexus (in iSCSI the Initiator Task Tag).
+    /// Identifies the command within its I_T nexus (in iSCSI the Initiator Task Tag).
     pub tag: u32,
-    /// The connection that brought it, and takes its answer: its place among those of the session.
+    /// Index of the connection that received the command and sends its response.
     pub connection: u16,
     /// The LUN field (SAM-5 section 4.7).
     pub lun: u64,
-    /// Its place in the order in which the initiator sent its commands, modulo 2^32 (in iSCSI CmdSN).
+    /// Position in the order of the initiator's commands, modulo 2^32 (in iSCSI CmdSN).
     pub sequence: u32,
-    /// It was delivered outside that order.
+    /// The command is immediate: delivered outside that order.
     pub immediate: bool,
-    /// Data-In is expected.
+    /// The initiator expects Data-In.
     pub reads: bool,
-    /// Data-Out is expected.
+    /// The initiator sends Data-Out.
     pub writes: bool,
-    /// More Data-Out follows without being asked for.
+    /// Unsolicited Data-Out follows the command.
     pub has_unsolicited: bool,
     /// Task attribute.
     pub attribute: TaskAttribute,
-    /// Bytes that the initiator expects to move.
+    /// Bytes that the initiator expects to transfer.
     pub expected_len: u32,
     /// The CDB.
     pub cdb: Cdb,
@@ -57,13 +57,13 @@ impl ScsiCommand {
         }
     }
 
-    /// Bytes of Data-In that the initiator takes.
+    /// Bytes of Data-In that the initiator accepts.
     #[inline]
     pub fn data_in_len(&self) -> u32 {
         if self.reads { self.expected_len } else { 0 }
     }
 
-    /// Bytes of Data-Out that the initiator has.
+    /// Bytes of Data-Out that the initiator offers.
     #[inline]
     pub fn data_out_len(&self) -> u32 {
         if self.writes { self.expected_len } else { 0 }

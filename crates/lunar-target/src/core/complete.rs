@@ -1,4 +1,4 @@
-//! The end of commands: all that is counted, and what the initiator hears.
+//! The completion of commands: all accounting, and the response to the initiator.
 
 use super::command::ScsiCommand;
 use super::data_in::DataIn;
@@ -12,7 +12,7 @@ use lunar_scsi::CommandError;
 use lunar_wire::scsi::Status;
 
 impl Response {
-    /// A status alone, of a command that moves so many bytes.
+    /// A status without data. `moved`: bytes that the CDB asks for.
     #[inline]
     fn status(c: &ScsiCommand, status: Status, moved: u64) -> Response {
         let residual = Residual::new(c.expected_len, moved);
@@ -25,12 +25,12 @@ impl Response {
         }
     }
 
-    /// GOOD with `len` bytes, or as many as the initiator takes.
+    /// GOOD with `len` bytes, or as many as the initiator accepts.
     #[inline]
     fn data(c: &ScsiCommand, data: impl FnOnce(usize) -> DataIn, len: usize) -> Response {
         let send = len.min(c.data_in_len() as usize);
         if send == 0 {
-            // An initiator that meant to send data gets none, and none of it was taken.
+            // An initiator that offers data gets none, and none of its data were used.
             let moved = if c.data_out_len() > 0 { 0 } else { len };
             return Response::status(c, Status::Good, moved as u64);
         }
@@ -48,7 +48,7 @@ impl Response {
         Response { sense, ..Response::status(c, failure.status, moved) }
     }
 
-    /// What a logical unit elsewhere answered: its data, whatever its status, and its sense data.
+    /// The response of a logical unit behind a passthrough: data with whatever status, and sense data.
     fn passed(c: &ScsiCommand, reply: PassthroughResponse) -> Response {
         let PassthroughResponse { status, sense, data, moved, fate: _ } = reply;
         let room = c.data_in_len() as usize;
@@ -75,20 +75,20 @@ fn whole(buf: Buf, room: usize) -> DataIn {
 
 /// How a command ended.
 pub(super) struct CommandCompletion {
-    /// What it came to.
+    /// Its result.
     pub ended: ExecutionResult,
-    /// Bytes that its CDB asked for: of Data-Out, or of a READ whose buffer has no room for more than the initiator takes.
+    /// Bytes that its CDB asks for: of Data-Out, or of a READ whose buffer was cut to what the initiator accepts.
     pub moved: u64,
-    /// Bytes that a WRITE has put on the medium.
+    /// Bytes that a WRITE has stored.
     pub written: Option<u32>,
-    /// Sense data in descriptor format.
+    /// Sense data are in descriptor format.
     pub descriptor: bool,
-    /// Data-In that has gone before.
+    /// Data-In that was sent before the end.
     pub sent: DataInProgress,
 }
 
 impl CommandCompletion {
-    /// Without more than how it ended.
+    /// A completion with only a result.
     #[inline]
     pub fn of(ended: ExecutionResult) -> CommandCompletion {
         CommandCompletion {
@@ -104,7 +104,7 @@ impl CommandCompletion {
     fn response(self, c: &ScsiCommand) -> Response {
         let CommandCompletion { ended, moved, descriptor, sent, .. } = self;
         match ended {
-            // An initiator that waits for data sends none.
+            // An initiator that expects data offers none.
             Ok(ExecutionOutput::Good) if c.data_out_len() == 0 && c.data_in_len() > 0 => {
                 Response::status(c, Status::Good, 0)
             }
@@ -132,7 +132,7 @@ impl CommandCompletion {
             Err(failure) if sent.bytes > 0 => {
                 Response { sent, ..Response::failure(c, failure, descriptor, sent.bytes as u64) }
             }
-            // The residual shows how much more the command needs (RFC 7143 section 11.4.5.2).
+            // The residual count shows how much more data the command needs (RFC 7143 section 11.4.5.2).
             Err(failure) if c.data_in_len() == 0 && moved > c.data_out_len().into() => {
                 Response::failure(c, failure, descriptor, moved)
             }
@@ -142,8 +142,7 @@ impl CommandCompletion {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Ends a command: all that is counted is counted here, its place among the commands of the initiator is free, and the
-    /// initiator hears of it.
+    /// Completes a command: counts it, frees its place among the commands of the initiator, and responds.
     #[inline]
     pub(super) fn complete(&mut self, c: &ScsiCommand, completion: CommandCompletion) {
         self.count(&completion);
@@ -173,7 +172,7 @@ impl<F: FrontEnd> State<F> {
         counters.read_bytes.add(read as u64);
     }
 
-    /// Sends a part of a command's Data-In; more follows.
+    /// Sends a part of the Data-In of a command. More follows.
     pub(super) fn data_in_part(
         &mut self,
         c: &ScsiCommand,

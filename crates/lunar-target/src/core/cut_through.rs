@@ -1,4 +1,5 @@
-//! Long reads from afar: what has come is sent on while the rest is on its way (cut-through).
+//! Long reads from a remote medium: data that have arrived go to the initiator while the rest is being read
+//! (cut-through).
 
 use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
@@ -11,9 +12,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Parts that are asked for at a time.
+/// Parts that are read at the same time.
 const AHEAD: usize = 8;
-/// Until the first is here: it does not wait for what is sent behind it.
+/// Parts that are read until the first has arrived. More would delay the first.
 const AT_FIRST: usize = 1;
 
 /// Buffers of a READ: one, or one for each part.
@@ -26,18 +27,18 @@ pub struct ReadBuffers {
 }
 
 impl ReadBuffers {
-    /// The buffer of a read that is not cut, if it is large enough.
+    /// The buffer of a read in one part, if it is large enough.
     pub fn whole(self, len: usize) -> Option<Buf> {
         self.first.filter(|b| b.capacity() >= len)
     }
 
-    /// It is cut, to so many bytes.
+    /// The read has several parts, of this total length.
     pub fn is_cut_to(&self, len: usize) -> bool {
         !self.rest.is_empty() && self.first.iter().chain(&self.rest).map(|b| b.len()).sum::<usize>() == len
     }
 }
 
-/// The lengths of the parts of a read. The first is short: who waits for the data soon sees some.
+/// The lengths of the parts of a read. The first part is short, so that the initiator soon gets some data.
 pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize> {
     let stride = stride.filter(|stride| *stride >= 4096 && len > *stride);
     let short = stride.map_or(len, |stride| stride / 4);
@@ -55,7 +56,7 @@ pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize>
     (0..).map_while(part)
 }
 
-/// A part on its way, or here.
+/// A part that is being read or has been read.
 enum PendingRead<'a> {
     Coming(lunar_block::LocalBoxFuture<'a, Result<Buf, CommandError>>),
     Here(Result<Buf, CommandError>),
@@ -71,7 +72,7 @@ impl PendingRead<'_> {
     }
 }
 
-/// The first of some parts, once it is here; all of them go on meanwhile.
+/// Waits for the first part. The others make progress meanwhile.
 async fn first(parts: &mut VecDeque<PendingRead<'_>>) -> Option<Result<Buf, CommandError>> {
     poll_fn(|cx| {
         parts.iter_mut().for_each(|part| part.poll(cx));
@@ -88,8 +89,8 @@ async fn first(parts: &mut VecDeque<PendingRead<'_>>) -> Option<Result<Buf, Comm
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// Reads part by part and sends each when it is here; the last is left to the end of the command. After a
-    /// failure those that are on their way are waited for, and not sent.
+    /// Reads part by part and sends each part when it has arrived. The last part goes with the end of the command.
+    /// After a failure it waits for the parts that are being read, and does not send them.
     pub async fn read_in_parts(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -133,7 +134,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let sent = state.data_in_part(&self.command, part, sent);
         state.tasks.entry(tag).and_modify(|task| task.sent = sent);
         drop(state);
-        // At once: what asks for the parts behind it, and goes elsewhere, would be sent before it.
+        // Flush now: a request for the next parts, which takes another way, would leave before this part.
         F::flush(&self.nexus);
     }
 }
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_read_is_cut_and_its_first_part_is_short() {
+    fn long_read_first_part_is_short() {
         let cut = |len, stride| lengths(len, stride).collect::<Vec<_>>();
         assert_eq!(cut(1000, None), [1000]);
         assert_eq!(cut(8192, Some(8192)), [8192]);

@@ -1,4 +1,4 @@
-//! Data-In on its way to a front end.
+//! Data-In for a front end.
 
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
@@ -8,26 +8,26 @@ use std::rc::Rc;
 pub enum DataIn {
     /// None.
     None,
-    /// So many zeros.
+    /// This many zeros.
     Zeros(usize),
     /// Parameter data.
     Bytes(Vec<u8>),
-    /// The first bytes of what was read.
+    /// The first bytes of a buffer.
     Buf(Buf, usize),
 }
 
-/// The same, for several messages.
+/// Data that several messages share.
 pub enum SharedDataIn {
     /// Zeros.
     Zeros,
     /// Parameter data.
     Bytes(Vec<u8>),
-    /// What was read.
+    /// A buffer.
     Buf(Rc<Buf>),
 }
 
 impl DataIn {
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -37,7 +37,7 @@ impl DataIn {
         }
     }
 
-    /// As one message, which takes zeros up to [`MAX_ZEROS`](lunar_runtime::out::MAX_ZEROS).
+    /// The payload of one message, which takes zeros up to [`MAX_ZEROS`](lunar_runtime::out::MAX_ZEROS).
     #[inline]
     pub fn whole(self) -> Payload {
         match self {
@@ -48,7 +48,7 @@ impl DataIn {
         }
     }
 
-    /// For several messages.
+    /// The same data for several messages.
     pub fn shared(self) -> SharedDataIn {
         match self {
             DataIn::None | DataIn::Zeros(_) => SharedDataIn::Zeros,
@@ -59,7 +59,7 @@ impl DataIn {
 }
 
 impl SharedDataIn {
-    /// A part of it.
+    /// The payload of one of them.
     pub fn part(&self, at: usize, len: usize) -> Payload {
         match self {
             SharedDataIn::Zeros => Payload::Zeros(len),

@@ -1,4 +1,4 @@
-//! Data-Out: from the command that announces it to the last byte, and the requests for data in between.
+//! Data-Out: from the command that announces it to the last byte, with the requests for data (R2Ts) in between.
 //!
 //! # Data that must arrive
 //!
@@ -21,16 +21,16 @@ use lunar_wire::scsi::{Sense, Status};
 use std::rc::Weak;
 use std::time::{Duration, Instant};
 
-/// Parts of the time that data may take, after each of which it is looked whether some have come.
+/// Checks within the timeout for data. Each check sees whether data have arrived since the one before.
 const PARTS: u32 = 6;
-/// The data of a command may be missing for so many times that time, and for one more with each [`STRETCH`] of what the
-/// session lacked at the first look: a few bytes now and then are no excuse.
+/// The data of a command may be missing for this many timeouts, and for one more with each [`STRETCH`] of data that
+/// the session waited for at the first check. So a few bytes now and then do not keep a session alive.
 const TIMES: u32 = 4;
 const STRETCH: u64 = 1 << 20;
 
-/// Bits of the tag of a transfer that name one of the open ones of a task.
+/// Bits of a transfer tag that select one of the open transfers of a task.
 const INDEX_BITS: u32 = 5;
-/// Upper bits of the tags of transfers stay below this: the tag of which all bits are set is none.
+/// The upper bits of transfer tags stay below this, because a tag with all bits set is reserved.
 const BASES: u32 = u32::MAX >> INDEX_BITS;
 
 fn sense_of(failure: transfer::DataOutFailure) -> Sense {
@@ -39,7 +39,7 @@ fn sense_of(failure: transfer::DataOutFailure) -> Sense {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Makes ready for a command's Data-Out.
+    /// Prepares for the Data-Out of a command.
     pub(super) fn begin_data_out(
         &mut self,
         c: &ScsiCommand,
@@ -55,11 +55,11 @@ impl<F: FrontEnd> State<F> {
         let wanted = needed.min(c.data_out_len());
         let immediate = data.bytes().len();
         let mut sequencer = self.front.sequencer(c, wanted, immediate as u32);
-        // What comes unasked comes to the first piece.
+        // Unsolicited data must fit into the first chunk.
         let is_chunked = is_chunked && sequencer.asked() <= CHUNK_LEN;
         let first = if is_chunked { CHUNK_LEN } else { wanted };
         let buf = self.buffer_for(data, first as usize).unwrap_or_else(|failure| {
-            // What the initiator sends unasked still comes, and is dropped, before it hears of it.
+            // Unsolicited data still arrive, and are dropped, before the initiator gets the response.
             sequencer.stop();
             *answer = Some(Err(failure));
             None
@@ -86,7 +86,7 @@ impl<F: FrontEnd> State<F> {
             is_launched: false,
             is_abandoned: false,
         };
-        // It has its first buffer.
+        // The first buffer is available.
         if immediate > 0 || self.front.fetches_data() {
             receiving.grow(&self.pool);
         }
@@ -98,7 +98,8 @@ impl<F: FrontEnd> State<F> {
             _ if wanted == 0 => Ok(None),
             _ if wanted > Pool::MAX_BUFFER => Err(Sense::INVALID_FIELD_IN_CDB.into()),
             ReceivedData::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
-            // An initiator that only announces data has no memory for it. A front end that fetches them needs it now.
+            // Data that are only announced take no memory yet. A front end that fetches data itself needs the buffer
+            // now.
             data if data.bytes().is_empty() && !self.front.fetches_data() => {
                 self.pool.promise(wanted).map(Some).ok_or(Status::TaskSetFull.into())
             }
@@ -111,7 +112,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Asks for more of a task's data, or goes on with the task when all is here.
+    /// Requests more data of a task, or launches the task when all data have arrived.
     pub fn progress(&mut self, tag: u32) {
         let Some(task) = self.tasks.get_mut(&tag) else { return };
         let Some(receiving) = &mut task.receiving else { return };
@@ -135,7 +136,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Some data of a task that runs have come.
+    /// Data have arrived for a task that runs.
     fn notify_progress(&mut self, tag: u32) {
         self.request_more(tag);
         let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
@@ -144,7 +145,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Asks for the data that are due.
+    /// Requests the data that are due.
     pub(super) fn request_more(&mut self, tag: u32) {
         if !std::mem::replace(&mut self.is_data_timer_running, true) {
             lunar_runtime::spawn(data_out_timer(
@@ -170,7 +171,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Ends a task that was not launched, because it was aborted.
+    /// Ends a task that was aborted and not launched.
     pub(super) fn give_up(&mut self, tag: u32, how: AbortResponse) {
         if let Some(failure) = how.failure() {
             return self.fail(tag, failure);
@@ -181,9 +182,9 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Looks at the tasks that wait for data. None: there is none; else whether the data of one are late.
+    /// Checks the tasks that wait for data. None: no task waits. Some(true): the data of a task are overdue.
     fn check_data_out(&mut self) -> Option<bool> {
-        // What the target does not receive now cannot come.
+        // Data cannot arrive while the target does not receive.
         let is_full = self.is_full();
         let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
         let lacks = waiting.iter().map(|(_, receiving)| u64::from(receiving.lacks())).sum();
@@ -195,13 +196,14 @@ impl<F: FrontEnd> State<F> {
         (!waiting.is_empty()).then(|| is_late(waiting) | is_slow)
     }
 
-    /// A task waits for the data of this transfer. One of a task that has ended is not that of the next with its tag.
+    /// Whether a task waits for the data of this transfer. A transfer of an earlier task with the same tag does not
+    /// count.
     pub fn awaits(&self, tag: u32, transfer: u32) -> bool {
         let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
         receiving.is_some_and(|r| index_of(Some(transfer), r.transfer_base).is_some())
     }
 
-    /// Where data of a task belong: the task's buffer and the place in it, if they are awaited.
+    /// The buffer of the task, and the offset in it, where these data belong; None if no task waits for them.
     pub fn placement_buffer(&mut self, origin: DataOutId, segment: DataOutSegment) -> Option<(Buf, usize)> {
         let task = self.tasks.get_mut(&origin.tag)?;
         let receiving = task.receiving.as_mut()?;
@@ -216,7 +218,7 @@ impl<F: FrontEnd> State<F> {
         receiving.buffers.land(segment.offset, segment.len)
     }
 
-    /// Takes data that have arrived. They are damaged unless they are `intact`.
+    /// Takes data that have arrived. `intact`: their digest matched.
     pub fn receive_data(
         &mut self,
         origin: DataOutId,
@@ -226,13 +228,13 @@ impl<F: FrontEnd> State<F> {
     ) -> DataOutResult {
         let newest = self.transfer_base;
         let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&origin.tag) else {
-            // What was asked for before its task was aborted may still come, and harms nothing.
+            // Data that were requested before their task was aborted may still arrive. They do no harm.
             let may_come = origin.transfer.is_some_and(|transfer| transfer >> INDEX_BITS <= newest);
             return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };
         };
         let index = index_of(origin.transfer, r.transfer_base);
         if let ReceivedData::Placed(buf) = data {
-            // Data of another task, which ended while they were on their way, and left its tag to this one.
+            // Data of an earlier task that ended while they were being read, and whose tag this task has now.
             let Some(index) = index else { return DataOutResult::Ignored };
             r.buffers.landed(segment.offset, buf);
             r.sequencer.take(index, segment);
@@ -241,7 +243,7 @@ impl<F: FrontEnd> State<F> {
             let index = index.filter(|index| index.is_none() || origin.lun == command.lun);
             let Some(index) = index else { return DataOutResult::Invalid };
             let verdict = r.sequencer.take(index, segment);
-            // A segment without data is no progress: it costs an initiator nothing.
+            // A segment without data is no progress: it costs the initiator nothing.
             r.has_progressed |= segment.len > 0 && verdict != DataOutVerdict::Invalid;
             match verdict {
                 DataOutVerdict::Accept { offset } => {
@@ -258,9 +260,10 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Looks at those that wait for data, with their serials, every [`PARTS`]th part of the time that they may wait. Data come in
-/// the order in which they were asked for: who waits behind one that gets some is not late. One that has been asked for more
-/// was getting some just then.
+/// Checks the transfers that wait for data, [`PARTS`] times within the timeout. Whether one is overdue.
+///
+/// Data arrive in the order of the requests: a transfer that waits behind one that makes progress is not overdue. A
+/// transfer with a newer request has made progress recently.
 fn is_late(mut waiting: Vec<(u64, &mut DataOutTransfer)>) -> bool {
     waiting.sort_unstable_by_key(|(serial, receiving)| (receiving.last_request, *serial));
     let (mut moves, mut late) = (false, false);
@@ -272,8 +275,8 @@ fn is_late(mut waiting: Vec<(u64, &mut DataOutTransfer)>) -> bool {
     late
 }
 
-/// Ends the connection of an initiator that does not send the data that it announced or was asked for. Ends when no task
-/// waits for data.
+/// Ends the session of an initiator that does not send the data that it announced or that were requested. The timer
+/// stops when no task waits for data.
 async fn data_out_timer<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
     loop {
         lunar_runtime::sleep_until(Instant::now() + part).await;
@@ -291,14 +294,15 @@ async fn data_out_timer<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
     }
 }
 
-/// The open transfer of a task that a tag names: Some(None) for data that nobody asked for, None for none of this task.
+/// The index of the open transfer that a tag selects. Some(None): unsolicited data. None: the transfer does not belong
+/// to this task.
 fn index_of(transfer: Option<u32>, base: u32) -> Option<Option<u16>> {
     let Some(tag) = transfer else { return Some(None) };
     (tag >> INDEX_BITS == base).then_some(Some((tag & ((1 << INDEX_BITS) - 1)) as u16))
 }
 
 impl DataOutTransfer {
-    /// Why the command cannot run, or go on.
+    /// The failure that keeps the command from running, or from going on.
     pub fn failure(&self) -> Option<CommandError> {
         match (self.has_digest_error, self.sequencer.failure()) {
             (true, _) => Some(Sense::CRC_ERROR.into()),
@@ -307,13 +311,13 @@ impl DataOutTransfer {
         }
     }
 
-    /// Bytes that have not come.
+    /// Bytes that have not arrived.
     fn lacks(&self) -> u32 {
         self.wanted.saturating_sub(self.sequencer.arrived())
     }
 
-    /// Its data have been missing for too long altogether. `lacks`: what the session waits for; `is_full`: the target does not
-    /// receive.
+    /// Whether data have been missing for too long in total. `lacks`: bytes that the session waits for. `is_full`: the
+    /// target does not receive now.
     fn is_slow(&mut self, lacks: u64, is_full: bool) -> bool {
         if self.max_checks == 0 {
             let times = u64::from(TIMES) + lacks / STRETCH;
@@ -323,7 +327,8 @@ impl DataOutTransfer {
         self.checks >= self.max_checks
     }
 
-    /// The first of its data is here: its buffer counts from now on. Without room for it all of them are dropped.
+    /// The first of its data has arrived: its buffer counts against the pool from now on. Without room all data of the
+    /// command are dropped.
     fn claim(&mut self) -> bool {
         if !self.buffers.claim() {
             self.buffers = DataOutBuffers::default();
@@ -333,7 +338,7 @@ impl DataOutTransfer {
         !self.is_out_of_memory
     }
 
-    /// A digest was looked at. No piece behind damaged data is asked for.
+    /// Records the result of a digest. After a digest error no further chunk is requested.
     fn checked(&mut self, intact: bool) {
         self.has_digest_error |= !intact;
         if self.has_digest_error && self.is_chunked {
@@ -368,26 +373,26 @@ mod tests {
         }
     }
 
-    /// Whether data are late, of which the older was announced first.
+    /// Whether data are overdue. The older transfer was announced first.
     fn look([older, younger]: &mut [DataOutTransfer; 2]) -> bool {
         is_late(vec![(2, younger), (1, older)])
     }
 
     #[test]
-    fn data_are_late_after_all_parts_without_any() {
+    fn data_out_without_progress_is_overdue() {
         let mut waiting = [receiving(), receiving()];
         for _ in 0..PARTS {
             assert!(!look(&mut waiting));
         }
-        // Data of the younger one are no excuse for the older one.
+        // Progress of the younger transfer does not excuse the older one.
         waiting[1].has_progressed = true;
         assert!(look(&mut waiting));
         assert_eq!([waiting[0].idle_checks, waiting[1].idle_checks], [PARTS, 0]);
     }
 
-    /// A byte now and then is no excuse for ever; what the target cannot receive is one.
+    /// A byte now and then does not excuse a transfer for ever. A target that cannot receive does.
     #[test]
-    fn data_that_drip_are_late_after_all_times() {
+    fn data_out_that_drips_is_overdue() {
         let mut waiting = receiving();
         for _ in 1..TIMES * PARTS {
             waiting.has_progressed = true;
@@ -400,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn data_behind_data_that_come_are_not_late() {
+    fn data_out_behind_progress_is_not_overdue() {
         let mut waiting = [receiving(), receiving()];
         for _ in 0..=2 * PARTS {
             waiting[0].has_progressed = true;
@@ -408,9 +413,9 @@ mod tests {
         }
     }
 
-    /// The initiator sends what it was asked for first, of whatever write.
+    /// The initiator sends first what was requested first, for whichever write.
     #[test]
-    fn older_write_waits_for_what_was_asked_for_before() {
+    fn older_write_waits_for_earlier_request() {
         let mut waiting = [receiving(), receiving()];
         (waiting[0].last_request, waiting[1].last_request) = (9, 5);
         for _ in 0..=2 * PARTS {
@@ -423,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn transfer_tag_names_an_open_transfer_of_its_task() {
+    fn transfer_tag_selects_open_transfer_of_task() {
         assert_eq!(index_of(None, 7), Some(None));
         assert_eq!(index_of(Some(7 << INDEX_BITS | 3), 7), Some(Some(3)));
         assert_eq!(index_of(Some(8 << INDEX_BITS | 3), 7), None);

@@ -1,17 +1,18 @@
-//! Where the Data-Out of a command goes: to one buffer for all of it, or piece by piece to a few buffers in turn.
+//! The buffers for the Data-Out of a command: one buffer for all of it, or a few buffers for one chunk each, used in
+//! turn.
 
 use lunar_runtime::{Buf, Pool};
 
-/// Bytes of a piece. A command of no more than [`BUFFERS`] pieces has one buffer for all of its data.
+/// Bytes of a chunk. A command of no more than [`BUFFERS`] chunks has one buffer for all of its data.
 pub const CHUNK_LEN: u32 = 1 << 20;
-/// Buffers that a command in pieces has: one is filled while the other is written.
+/// Buffers of a chunked command: one is filled while the other is written.
 pub const BUFFERS: u32 = 2;
 
-/// A buffer, and the bytes of the command's data that it is for.
+/// A buffer, and the range of the command's data that it is for.
 struct BufferRange {
     start: u32,
     end: u32,
-    /// None while a segment is landing in it.
+    /// None while a segment is being placed in it.
     buf: Option<Buf>,
 }
 
@@ -20,14 +21,14 @@ struct BufferRange {
 pub struct DataOutBuffers {
     now: Option<BufferRange>,
     next: Option<BufferRange>,
-    /// Where the last of them ends.
+    /// Where the last range ends.
     end: u32,
-    /// Buffers in use, those that are being written among them.
+    /// Buffers in use, including those that are being written.
     buffer_count: u32,
 }
 
 impl DataOutBuffers {
-    /// One buffer, for the bytes from the first on.
+    /// One buffer, for the range that begins with the first byte.
     pub fn first(buf: Option<Buf>) -> DataOutBuffers {
         let mut buffers = DataOutBuffers::default();
         if let Some(buf) = buf {
@@ -46,27 +47,27 @@ impl DataOutBuffers {
         }
     }
 
-    /// The place of this byte.
+    /// The range that contains this byte.
     fn of(&mut self, offset: u32) -> Option<&mut BufferRange> {
         let buffers = [&mut self.now, &mut self.next].into_iter().flatten();
         buffers.into_iter().find(|range| (range.start..range.end).contains(&offset))
     }
 
-    /// Takes the buffer in which these bytes lie all; and where in it they begin.
+    /// Takes the buffer that contains all of these bytes, with the offset of the first in it.
     pub fn land(&mut self, offset: u32, len: u32) -> Option<(Buf, usize)> {
         let range = self.of(offset).filter(|range| len <= range.end - offset)?;
         let at = (offset - range.start) as usize;
         range.buf.take().map(|buf| (buf, at))
     }
 
-    /// The buffer comes back in which a segment has landed that begins with this byte.
+    /// Returns a buffer in which a segment was placed that begins with this byte.
     pub fn landed(&mut self, offset: u32, buf: Buf) {
         if let Some(range) = self.of(offset) {
             range.buf = Some(buf);
         }
     }
 
-    /// Copies a segment. What lies in no place is dropped.
+    /// Copies a segment. Bytes in no range are dropped.
     pub fn copy(&mut self, offset: u32, data: &[u8]) {
         let Some(range) = self.of(offset) else { return };
         let at = (offset - range.start) as usize;
@@ -75,23 +76,23 @@ impl DataOutBuffers {
         buf[at..at + n].copy_from_slice(&data[..n]);
     }
 
-    /// The first of the data is here: the buffer counts from now on. False: there is no room for it.
+    /// The first of the data has arrived: the buffer counts against the pool from now on. False: the pool has no room.
     pub fn claim(&mut self) -> bool {
         self.now.as_mut().and_then(|range| range.buf.as_mut()).is_none_or(Buf::claim)
     }
 
-    /// All bytes of the oldest place have arrived: those up to `arrived` have.
+    /// All bytes of the oldest range have arrived: `arrived` is the end of the data so far.
     pub fn is_filled(&self, arrived: u32) -> bool {
         self.now.as_ref().is_some_and(|range| range.buf.is_some() && range.end <= arrived)
     }
 
-    /// Takes the buffer of the oldest place.
+    /// Takes the buffer of the oldest range.
     pub fn take(&mut self) -> Option<Buf> {
         let range = std::mem::replace(&mut self.now, self.next.take());
         range.and_then(|range| range.buf)
     }
 
-    /// A piece of a command of so many bytes was written: its buffer is for the next one that has none.
+    /// A chunk was written: its buffer is for the next range without one. `wanted`: bytes of the command.
     pub fn reuse(&mut self, mut buf: Buf, wanted: u32) {
         let end = wanted.min(self.end.saturating_add(CHUNK_LEN));
         let len = end.saturating_sub(self.end) as usize;
@@ -100,14 +101,14 @@ impl DataOutBuffers {
             return;
         }
         if buf.capacity() < len {
-            // A medium may keep the buffer and give back another one.
+            // A backend may keep the buffer and return another one.
             buf = Buf::zeroed(len);
         }
         buf.set_visible(len);
         self.push(end, buf);
     }
 
-    /// Takes one more buffer if there is one, and work for it.
+    /// Takes one more buffer if the pool has one and there are data for it.
     pub fn grow(&mut self, pool: &Pool, wanted: u32) {
         let end = wanted.min(self.end.saturating_add(CHUNK_LEN));
         if self.buffer_count == 0 || self.buffer_count == BUFFERS || end <= self.end {
@@ -119,7 +120,7 @@ impl DataOutBuffers {
         }
     }
 
-    /// Where the last of them ends.
+    /// Where the last range ends.
     pub fn end(&self) -> u32 {
         self.end
     }
@@ -131,7 +132,7 @@ mod tests {
 
     const WANTED: u32 = 3 * CHUNK_LEN + 512;
 
-    /// The lengths of the pieces that a command of [`WANTED`] bytes writes, with so much memory.
+    /// The lengths of the chunks that a command of [`WANTED`] bytes writes with this pool.
     fn lengths(pool: &Pool) -> Vec<usize> {
         let mut buffers = DataOutBuffers::first(pool.promise(CHUNK_LEN as usize));
         assert!(buffers.claim());
@@ -148,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn buffers_go_round_until_the_last_piece() {
+    fn buffers_alternate_until_last_chunk() {
         let pool = Pool::new(64 << 20);
         assert_eq!(lengths(&pool.share()), [CHUNK_LEN as usize, CHUNK_LEN as usize, CHUNK_LEN as usize, 512]);
         assert_eq!(pool.used(), 0);
     }
 
     #[test]
-    fn one_buffer_does_where_there_is_no_second() {
+    fn exhausted_pool_leaves_one_buffer() {
         let pool = Pool::new(0);
         let others: Vec<Buf> = std::iter::from_fn(|| pool.try_get(CHUNK_LEN as usize)).collect();
         let mut buffers = DataOutBuffers::first(pool.share().promise(CHUNK_LEN as usize));
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_find_their_piece_and_others_are_dropped() {
+    fn bytes_outside_of_ranges_are_dropped() {
         let pool = Pool::new(64 << 20);
         let mut buffers = DataOutBuffers::first(pool.try_get(CHUNK_LEN as usize));
         buffers.grow(&pool, WANTED);

@@ -1,5 +1,5 @@
-//! READs and WRITEs before which nothing stands but a medium that has to be waited for: they are inside their gate, what
-//! they do is decided, and their data, or a buffer for it, is here.
+//! READs and WRITEs that only need the medium: they hold the task set lock, they are decided, and their data, or a
+//! buffer for it, are here.
 
 use super::command::ScsiCommand;
 use super::cut_through;
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl DirectIo {
-    /// None if it needs more than this: data or a buffer that are not here, parts that are sent early, an answer of another
-    /// length than the initiator has room for.
+    /// None if the command needs more than that: data or a buffer that are not here, parts that go to the initiator
+    /// early, or a length that the initiator does not expect.
     fn of(
         pool: &Pool,
         handle: &LunHandle,
@@ -70,8 +70,8 @@ impl DirectIo {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Begins a READ, or a WRITE that has brought all of its data, which is inside its gate, and stays there until it has
-    /// ended. False: it needs more than that, and nothing was done.
+    /// Begins a READ, or a WRITE with all of its data, which keeps the task set lock until it has ended. False: the
+    /// command needs more than that, and nothing was done.
     pub(super) fn try_direct_io(&mut self, c: &ScsiCommand, plan: &Plan, data: &ReceivedData<'_>) -> bool {
         let (LunLookup::LogicalUnit(handle), Some(nexus)) = (self.luns.find(c.lun), self.me.upgrade()) else {
             return false;
@@ -120,12 +120,12 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Takes the ends of a queue until nothing is under way.
+/// Completes the commands of a queue until none is left.
 async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
     queue.take_ends(|begun, ended| nexus.end_direct(begun, ended)).await;
 }
 
-/// A command whose medium takes it by itself.
+/// Executes a command at a medium without a queue.
 async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: DirectIoCommand, work: DirectIo) {
     let stale_reason = nexus.state().front().stale_reason(begun.connection, None);
     let ended = match stale_reason {
@@ -136,7 +136,7 @@ async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: DirectIoCommand
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// A command that went straight to its medium is over.
+    /// Completes a command of direct I/O.
     pub(super) fn end_direct(self: &Rc<Self>, begun: DirectIoCommand, ended: ExecutionResult) {
         let DirectIoCommand { tag, serial, written, inside, .. } = begun;
         drop(inside);

@@ -1,4 +1,4 @@
-//! A task on its way through the task set: how it stands to others, and its end.
+//! The execution of a task: its order among other tasks, and its end.
 
 use super::command::{ScsiCommand, TaskAttribute};
 use super::complete::CommandCompletion;
@@ -22,16 +22,16 @@ use std::time::Instant;
 
 /// How a task ended.
 pub(super) struct TaskEnd {
-    /// What it came to.
+    /// Its result.
     pub ended: ExecutionResult,
-    /// Bytes of Data-Out that its CDB asked for.
+    /// Bytes of Data-Out that its CDB asks for.
     pub moved: u64,
-    /// Bytes that a WRITE has put on the medium.
+    /// Bytes that a WRITE has stored.
     pub written: Option<u32>,
 }
 
 impl TaskEnd {
-    /// Of a task that asked for no data.
+    /// The end of a task without Data-Out.
     pub fn of(ended: ExecutionResult) -> TaskEnd {
         TaskEnd { ended, moved: 0, written: None }
     }
@@ -41,7 +41,7 @@ impl TaskEnd {
 pub(super) struct TaskExecution<F: FrontEnd> {
     /// Its I_T nexus.
     pub nexus: Rc<ItNexus<F>>,
-    /// Names the task in its nexus.
+    /// Identifies the task within its nexus.
     pub serial: u64,
     /// Its command.
     pub command: ScsiCommand,
@@ -49,30 +49,30 @@ pub(super) struct TaskExecution<F: FrontEnd> {
     pub answer: Option<PlanResult>,
     pub epoch: u64,
     pub medium: u64,
-    /// The gate of its logical unit, and how it steps in.
+    /// The task set lock of its logical unit, and the mode in which the task takes it.
     pub lock: Option<(TaskSetHandle, LockMode)>,
-    /// When its command arrived, if that is counted.
+    /// When its command arrived, if latency is recorded.
     pub started_at: Option<Instant>,
-    /// Its data come piece by piece while it runs.
+    /// Its data arrive chunk by chunk while it runs.
     pub is_chunked: bool,
 }
 
-/// What holds a command's place among others while it is carried out.
+/// The guards that a task holds while it executes.
 pub(super) type ExecutionGuards = (TaskSetGuard, InFlightGuard<Arc<SessionFence>>);
 
-/// What the command table says of a command, where it waits for others and for data.
+/// The order of a command among others, and whether the length of its data must match.
 pub(super) struct TaskOrdering {
-    /// Its core's place at the gate.
+    /// The task set of its logical unit, on this core.
     pub member: TaskSetHandle,
-    /// How it steps in.
+    /// The mode in which it takes the task set lock.
     pub entry: LockMode,
-    /// It takes as much Data-Out as its CDB asks for, or none.
+    /// The length of the Data-Out must be what the CDB asks for.
     pub exact: bool,
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// Passes the gate; None when the command is aborted, or comes too late. It does not wait on then: what is inside may
-    /// never come out by itself, and others wait behind it.
+    /// Acquires the guards of a task. None: the command was aborted or is stale. An aborted command stops waiting at
+    /// once, because the commands inside may never end, and others wait behind it.
     pub async fn acquire(
         &self,
         member: &TaskSetHandle,
@@ -88,7 +88,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         Some((inside, under_way))
     }
 
-    /// While it waited, the unit may have gone, or its medium may have become another one.
+    /// Checks that the logical unit still serves and still has the medium that the command was sent to.
     pub fn check_medium(&self, unit: &LogicalUnit) -> Result<(), CommandError> {
         if unit.lu.epoch() != self.epoch
             && let Some(status) = unit.lu.busy_status()
@@ -100,14 +100,14 @@ impl<F: FrontEnd> TaskExecution<F> {
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// How a command stands to others of its logical unit, and to its data.
+    /// The order of a command among others of its logical unit.
     ///
-    /// None when its LUN is another logical unit by now, or none.
+    /// None when its LUN now is another logical unit, or none.
     pub(super) fn ordering(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> Option<TaskOrdering> {
         let mut state = self.state();
         let handle = state.luns.unit(c.lun, unit)?;
         let entry = match (c.attribute, handle.nexus.concurrency(c.cdb())) {
-            // Who carries it out keeps the order: one command that hangs there is to stop no other host here.
+            // The remote logical unit keeps the order. Here one command that hangs must not block other hosts.
             _ if unit.passthrough().is_some() => LockMode::HeadOfQueue,
             (TaskAttribute::Ordered, _) | (_, Concurrency::Exclusive) => LockMode::Exclusive,
             (TaskAttribute::HeadOfQueue, _) => LockMode::HeadOfQueue,
@@ -120,16 +120,18 @@ impl<F: FrontEnd> ItNexus<F> {
         })
     }
 
-    /// Waits until no older task of this session stands in the way: ORDERED waits for all, SIMPLE for the
-    /// ORDERED ones (SAM-5 section 8.6). The gate keeps that order among sessions, but
-    /// for what is in no gate between its parts: copies, and WRITEs in pieces.
+    /// Waits for older tasks of this session: an ORDERED task waits for all of them, a SIMPLE one for the ORDERED ones
+    /// (SAM-5 section 8.6).
+    ///
+    /// The task set lock keeps this order among sessions, except for tasks that release it between their steps: copies
+    /// and chunked writes.
     pub(super) async fn wait_for_order(&self, c: &ScsiCommand, serial: u64) {
         let precedes_this = |t: &Task| {
             let ordered =
                 c.attribute == TaskAttribute::Ordered || t.command.attribute == TaskAttribute::Ordered;
             t.serial < serial && t.command.lun == c.lun && ordered
         };
-        // Mostly there is none that is ORDERED.
+        // Usually there is no ORDERED task.
         let nobody = match self.state().luns.find(c.lun) {
             LunLookup::LogicalUnit(handle) => handle.ordered == 0,
             LunLookup::WellKnown | LunLookup::Absent => false,
@@ -143,7 +145,7 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// What a command comes to, with its parameter data if it has some.
+    /// Decides a command, with its parameter data if it has some.
     pub(super) fn decide(
         &self,
         c: &ScsiCommand,
@@ -157,14 +159,14 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// What a command comes to that has begun, and goes on behind a part of its data.
+    /// Decides a command again that has begun and goes on with more data.
     pub(super) fn go_on(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> PlanResult {
         let mut state = self.state();
         let handle = state.luns.unit(c.lun, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
         handle.nexus.resume(c.cdb())
     }
 
-    /// Waits for what outlives its command, or until the command is aborted: then None.
+    /// Waits for `work`, which outlives the command. None: the command was aborted.
     pub(super) async fn until_aborted<T>(
         &self,
         c: &ScsiCommand,
@@ -180,7 +182,7 @@ impl<F: FrontEnd> ItNexus<F> {
         .await
     }
 
-    /// Counts the time that a command took to be carried out.
+    /// Records the time from the arrival of a command to its execution.
     pub(super) fn record_front_latency(&self, started_at: Option<Instant>) {
         let Some(started_at) = started_at else { return };
         let state = self.state();
@@ -192,7 +194,7 @@ impl<F: FrontEnd> ItNexus<F> {
             .for_each(|instance_session| instance_session.instance().front.add(started_at.elapsed()));
     }
 
-    /// A task is over: its answer goes out, unless it was aborted.
+    /// Ends a task: its response leaves, unless the task was aborted.
     pub(super) fn end_task(self: &Rc<Self>, tag: u32, serial: u64, end: TaskEnd) {
         let mut state = self.state();
         if state.tasks.get(&tag).is_none_or(|t| t.serial != serial) {

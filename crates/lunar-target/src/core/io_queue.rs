@@ -1,5 +1,5 @@
-//! READs and WRITEs of one LUN at a medium that takes many at once: one task of the nexus takes the ends of all, for as
-//! long as there are any.
+//! READs and WRITEs of one LUN at a medium that takes many at once. One async task completes all of them, for as long
+//! as there are any.
 
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionResult};
@@ -12,19 +12,20 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The commands of a LUN that are with its medium.
+/// The commands of a LUN that the medium executes.
 pub struct IoQueue(RefCell<IoQueueState>);
 
 struct IoQueueState {
     queue: Box<dyn BackendQueue>,
-    /// What was begun, at its lane.
+    /// The commands, by lane of the queue.
     begun: Vec<Option<(DirectIoCommand, IoKind)>>,
     free: Vec<usize>,
-    /// Who takes the ends, once they wait for one: what is begun meanwhile does not move by itself.
+    /// The waker of the async task that takes the completions. A new command must wake it, because the queue makes no
+    /// progress unless polled.
     waits: Option<Waker>,
 }
 
-/// What is to be done at the medium.
+/// An operation on the medium.
 pub enum DirectIo {
     /// Fills the buffer.
     Read { offset: u64, buf: Buf },
@@ -32,17 +33,17 @@ pub enum DirectIo {
     Write { offset: u64, buf: Buf, stable: bool },
 }
 
-/// A command inside its gate.
+/// A command that holds the task set lock.
 pub struct DirectIoCommand {
     /// Its tag.
     pub tag: u32,
-    /// The connection that brought it.
+    /// Index of the connection that received it.
     pub connection: u16,
-    /// That of its task.
+    /// The serial of its task.
     pub serial: u64,
-    /// What serves it.
+    /// The logical unit.
     pub unit: Arc<LogicalUnit>,
-    /// Its place inside the gate.
+    /// Its guard of the task set lock.
     pub inside: SharedGuard,
     /// The end of the session waits for it.
     pub _under_way: InFlightGuard<Arc<SessionFence>>,
@@ -78,12 +79,13 @@ impl IoQueueState {
 }
 
 impl IoQueue {
-    /// None is under way.
+    /// An empty queue.
     pub fn new(queue: Box<dyn BackendQueue>) -> IoQueue {
         IoQueue(RefCell::new(IoQueueState { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
     }
 
-    /// Begins what a command does at the medium. True: nothing was under way, and somebody has to take the ends from now on.
+    /// Submits the operation of a command. True: the queue was empty, and the caller must start a task for the
+    /// completions.
     pub fn begin(&self, begun: DirectIoCommand, work: DirectIo) -> bool {
         let inner = &mut *self.0.borrow_mut();
         let is_first = inner.is_idle();
@@ -103,7 +105,7 @@ impl IoQueue {
         is_first
     }
 
-    /// Hands the ends to `end` until nothing is under way.
+    /// Passes the completions to `end` until the queue is empty.
     pub async fn take_ends(&self, mut end: impl FnMut(DirectIoCommand, ExecutionResult)) {
         poll_fn(|cx| {
             while let Poll::Ready(((begun, kind), finished)) = self.poll_ended(cx) {

@@ -1,4 +1,5 @@
-//! The keepalive of a connection: pings where the initiator is silent, and the end of one that does not answer.
+//! The keepalive of a connection: it pings a silent initiator, and ends the connection when the initiator does not
+//! answer.
 
 use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, SessionPhase, State};
@@ -6,26 +7,26 @@ use crate::end_reason::EndReason;
 use std::rc::Weak;
 use std::time::{Duration, Instant};
 
-/// A connection that can be asked for a sign of life.
+/// A connection with a keepalive.
 pub trait KeepaliveConnection<F: FrontEnd>: 'static {
-    /// Something was received, or what waited to be sent was taken, since this was asked last.
+    /// Something was received, or queued data were sent, since the last call.
     fn is_alive(&self, state: &mut State<F>) -> bool;
 
-    /// Queues a ping, unless the one before it is still open or the initiator may not be asked yet; false then.
+    /// Queues a ping, unless the previous one has no answer yet. False: the initiator may not be pinged yet.
     fn ping(&self, state: &mut State<F>) -> bool;
 
-    /// The ping has left, which proves nothing.
+    /// The ping has left. That it left proves no life.
     fn ping_sent(&self);
 
-    /// No ping is open any more.
+    /// The ping is answered, or no longer matters.
     fn forget_ping(&self);
 
     /// Ends the connection.
     fn close(&self);
 }
 
-/// Pings a silent initiator, and ends the connection when a ping stays without any answer. Discovery sessions get no ping:
-/// they end when they are idle.
+/// Pings a silent initiator, and ends the connection when it does not answer. A discovery session gets no ping: it
+/// ends when it is idle.
 pub async fn run<F: FrontEnd, C: KeepaliveConnection<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<C>) {
     let Some((idle, ping)) = nexus.upgrade().map(|nexus| schedule(&nexus)) else { return };
     match (idle, ping) {
@@ -35,8 +36,8 @@ pub async fn run<F: FrontEnd, C: KeepaliveConnection<F>>(nexus: Weak<ItNexus<F>>
     }
 }
 
-/// How long a session may be idle, if it is a discovery session; the interval and the time-out of pings, if there are to be
-/// some.
+/// How long the session may be idle, for a discovery session. The interval and the timeout of pings, if they are
+/// configured.
 fn schedule<F: FrontEnd>(nexus: &ItNexus<F>) -> (Option<Duration>, Option<(Duration, Duration)>) {
     let state = nexus.state();
     let config = &state.login_context().config;
@@ -44,7 +45,7 @@ fn schedule<F: FrontEnd>(nexus: &ItNexus<F>) -> (Option<Duration>, Option<(Durat
     (idle, config.session.nop_interval.map(|interval| (interval, config.session.nop_timeout)))
 }
 
-/// An initiator that has learned the targets has no use for the connection.
+/// Ends an idle discovery session: an initiator that knows the targets has no use for the connection.
 async fn end_idle<F: FrontEnd, C: KeepaliveConnection<F>>(
     nexus: Weak<ItNexus<F>>,
     conn: Weak<C>,

@@ -1,4 +1,4 @@
-//! The LUNs of an I_T nexus: what each is, and the I_T_L nexus that it has become once it was used.
+//! The LUNs of an I_T nexus, and the I_T_L nexus of each LUN that was used.
 
 use super::io_queue::IoQueue;
 use crate::access::{LunEntry, LunMap};
@@ -17,34 +17,34 @@ use std::sync::Arc;
 pub struct LunHandle {
     /// The I_T_L nexus.
     pub nexus: Nexus,
-    /// What serves it.
+    /// The logical unit behind it.
     pub unit: Arc<LogicalUnit>,
-    /// The blocks, as of the epoch.
+    /// The backend, as of `epoch`.
     pub backend: Arc<dyn Backend>,
-    /// Nothing needs to be read or kept, as of the epoch.
+    /// The backend needs no reads and keeps no data, as of `epoch`.
     pub null: bool,
-    /// The blocks are somewhere else, and nothing is done on the spot; as of the epoch.
+    /// The medium is remote, and no command completes at once; as of `epoch`.
     pub is_remote: bool,
-    /// The nexus's epoch when the unit was asked for its blocks.
+    /// The epoch of the nexus when the backend was looked up.
     epoch: u64,
-    /// ORDERED commands that are unfinished.
+    /// Unfinished ORDERED commands.
     pub ordered: i32,
-    /// Its nexus with the logical unit elsewhere, for commands that are not carried out here.
+    /// Its nexus with the remote logical unit, if this is a passthrough.
     pub passthrough: Option<Rc<dyn PassthroughNexus>>,
-    /// Its commands at a medium that takes many at once; of the epoch.
+    /// Its commands at a medium that takes many at once, as of `epoch`.
     queue: Option<Rc<IoQueue>>,
-    /// Its place among the nexuses of the session.
+    /// Its entry in the list of nexuses of the session.
     _listing: NexusListing,
 }
 
 impl LunHandle {
-    /// Its core's place at the gate.
+    /// The task set of its logical unit, on this core.
     pub fn task_set(&self) -> TaskSetHandle {
         self.unit.task_set.handle(self.nexus.core_index())
     }
 
-    /// Decides what a command does that is inside the gate, or would be. Afterwards the blocks are those that
-    /// it is about: whatever replaces them moves the epoch.
+    /// Decides a command that holds the task set lock, or would. Afterwards `backend` is current: whatever replaces
+    /// the backend advances the epoch.
     #[inline]
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
         let answer = self.nexus.begin(cdb);
@@ -54,7 +54,7 @@ impl LunHandle {
         answer
     }
 
-    /// Its commands at the medium, if that takes many at once on this core.
+    /// The queue of the medium, if it takes many commands at once on this core.
     pub fn queue(&mut self) -> Option<Rc<IoQueue>> {
         if self.queue.is_none() {
             self.queue = self.backend.clone().queue().map(|queue| Rc::new(IoQueue::new(queue)));
@@ -72,13 +72,13 @@ impl LunHandle {
     }
 }
 
-/// What a LUN field names.
+/// The result of looking up a LUN field.
 pub enum LunLookup<'a> {
     /// A logical unit.
     LogicalUnit(&'a mut LunHandle),
     /// The REPORT LUNS well-known logical unit.
     WellKnown,
-    /// Nothing that this initiator sees.
+    /// The initiator sees no such LUN.
     Absent,
 }
 
@@ -91,17 +91,17 @@ pub struct NexusLuns {
 }
 
 impl NexusLuns {
-    /// None is used yet.
+    /// LUNs of which none was used.
     pub fn new(map: Arc<LunMap>, port: Arc<NexusPorts>, nexuses: Arc<NexusList>) -> Self {
         NexusLuns { map, port, handles: Vec::new(), nexuses }
     }
 
-    /// What the initiator sees.
+    /// The LUNs that the initiator sees.
     pub fn map(&self) -> &Arc<LunMap> {
         &self.map
     }
 
-    /// What a LUN field names. The first use of a LUN makes its nexus.
+    /// Looks up a LUN field. The first use of a LUN creates its nexus.
     #[inline]
     pub fn find(&mut self, field: u64) -> LunLookup<'_> {
         let Some(number) = lun::of_request(field) else {
@@ -127,7 +127,7 @@ impl NexusLuns {
             null: backend.facts().null,
             is_remote: backend.stride().is_some(),
             backend,
-            // It has not looked yet.
+            // The first command looks up the backend.
             epoch: 0,
             ordered: 0,
             passthrough: unit.passthrough().map(|passthrough| passthrough.enter(&self.port)),
@@ -142,7 +142,7 @@ impl NexusLuns {
         true
     }
 
-    /// The ends of a segment of EXTENDED COPY, which are LUNs of this session; naming one uses it.
+    /// The source and destination of a segment of EXTENDED COPY, which are LUNs of this session. Naming a LUN uses it.
     pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense> {
         let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
@@ -155,8 +155,8 @@ impl NexusLuns {
         ends.ok_or(segment.unreachable(number))
     }
 
-    /// The bytes that a segment moves, if this initiator may read the one end and write the other now, and
-    /// they still are what they were.
+    /// The bytes that a segment moves, if this initiator may read the source and write the destination now, and both
+    /// are the logical units that they were.
     pub fn copy_range(
         &self,
         number: u16,
@@ -170,7 +170,7 @@ impl NexusLuns {
         segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
     }
 
-    /// The ways of these LUNs to logical units elsewhere; naming one uses it.
+    /// The passthrough nexuses of these logical units. Naming a LUN uses it.
     pub fn passthrough_nexuses(&mut self, units: &[Arc<LogicalUnit>]) -> Vec<Rc<dyn PassthroughNexus>> {
         let passing = |(_, v): &(&u16, &LunEntry)| {
             v.unit.passthrough().is_some() && units.iter().any(|unit| Arc::ptr_eq(unit, &v.unit))
@@ -183,7 +183,7 @@ impl NexusLuns {
         numbers.into_iter().filter_map(way).collect()
     }
 
-    /// The view of a LUN, if that is still this unit: a reload may have given its number to another one.
+    /// The handle of a LUN field, if it still is this logical unit: a reload may have given the LUN to another one.
     pub fn unit(&mut self, field: u64, unit: &Arc<LogicalUnit>) -> Option<&mut LunHandle> {
         match self.find(field) {
             LunLookup::LogicalUnit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
@@ -191,7 +191,7 @@ impl NexusLuns {
         }
     }
 
-    /// The LUN with this NAA designator, which is used from now on.
+    /// The LUN with this NAA designator. Naming it uses it.
     fn named(&mut self, naa: &[u8]) -> Option<u16> {
         let (&number, _) = self.map.iter().find(|(_, v)| v.unit.lu.settings().identity.naa == naa)?;
         (self.handle(number).is_some() || self.open(number)).then_some(number)
@@ -212,8 +212,8 @@ impl NexusLuns {
         self.map = Arc::default();
     }
 
-    /// Replaces the map. Handles of LUNs that are gone, or something else now, are closed; the others hear of
-    /// it. Tells whether anything changed.
+    /// Replaces the map. Handles of LUNs that were removed or replaced are closed; the others get a unit attention.
+    /// Returns whether anything changed.
     pub fn replace(&mut self, map: Arc<LunMap>) -> bool {
         let changed = !same(&self.map, &map);
         let mut anew = Vec::new();
@@ -226,12 +226,12 @@ impl NexusLuns {
             if stays {
                 continue;
             }
-            // The same unit under another nexus: ORDERED commands are still on their way to it.
+            // The same logical unit under another nexus: its ORDERED commands are still unfinished.
             let to_same = |h: &LunHandle| now.is_some_and(|v| Arc::ptr_eq(&h.unit, &v.unit));
             let ordered = slot.take().filter(|h| h.ordered > 0 && to_same(h)).map(|h| h.ordered);
             anew.extend(ordered.map(|ordered| (number as u16, ordered)));
         }
-        // Descriptors of media that were replaced close with the last who holds them.
+        // The file descriptors of replaced media close with their last user.
         self.used().for_each(LunHandle::refresh);
         self.map = map;
         for (number, ordered) in anew {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_commands_are_known_under_another_access_but_not_to_another_unit() {
+    fn replaced_map_keeps_ordered_count_of_same_unit() {
         let [one, other] =
             [(); 2].map(|()| Arc::new(LogicalUnit::new(lu(true), lunar_block::nothing(), None)));
         let mut luns = NexusLuns::new(map(&one, false), port(), Default::default());

@@ -1,4 +1,4 @@
-//! What an I_T nexus does with messages from other cores.
+//! Messages from other cores to an I_T nexus.
 
 use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, SessionPhase};
@@ -14,14 +14,14 @@ use std::time::Duration;
 /// Seconds that an initiator has to log out when the target stops.
 const TIME_TO_LOG_OUT_S: u16 = 3;
 
-/// Takes messages until the nexus is gone.
+/// Handles messages until the nexus is gone.
 pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiver<SessionMessage>) {
     while let Ok(message) = messages.recv_async().await {
         let Some(nexus) = nexus.upgrade() else { return };
         match message {
             SessionMessage::End { reason, done } => nexus.end_for(reason, done),
             SessionMessage::Abort { scope, from, indeterminate, done } => {
-                // Beside the next letters: a task may take its time to end.
+                // Concurrently with the next messages: a task may take long to end.
                 lunar_runtime::spawn(async move {
                     nexus.abort_for_others(&scope, &from, &indeterminate).await;
                     drop(done);
@@ -42,14 +42,13 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Ends the session; `done` goes once all is over.
+    /// Ends the session; `done` is dropped when all is over.
     fn end_for(&self, reason: EndReason, done: DoneSender) {
         self.state().waiting_for_end.push(done);
         self.end(reason);
     }
 
-    /// No new commands; those in flight finish; the initiator is asked to log out, and has some seconds for
-    /// it.
+    /// Stops the session: it takes no new commands, finishes those in flight, and requests a logout of the initiator.
     async fn stop(self: Rc<Self>, done: DoneSender) {
         self.state().begin_logout();
         self.wait_until(|s| s.tasks.is_empty() || s.phase() == SessionPhase::Ended).await;
@@ -67,7 +66,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.end(EndReason::ServerStop);
     }
 
-    /// The initiator sees other LUNs now, and hears of it.
+    /// Replaces the LUNs that the initiator sees, and reports the change.
     fn replace_luns(self: &Rc<Self>, map: Arc<LunMap>) {
         let changed = self.state().luns.replace(map);
         if changed {
@@ -75,7 +74,7 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// An asynchronous SCSI event about the first LUN that it concerns and for which it was asked for.
+    /// Sends an asynchronous SCSI event for the first affected LUN whose access rule wants events.
     fn report(self: &Rc<Self>, event: Sense, concerns: impl Fn(&LunEntry) -> bool) {
         let mut state = self.state();
         let number = state.luns.map().iter().find(|(_, v)| v.aen && concerns(v)).map(|(n, _)| *n);

@@ -1,7 +1,7 @@
-//! The SCSI target without a transport: the tasks of an I_T nexus from their command to their end, and task management.
+//! The SCSI target without a transport: tasks of an I_T nexus from their command to their end, and task management.
 //!
-//! A front end ([`FrontEnd`]) brings commands and data, and takes data, requests for data and responses. It is the place of
-//! SAM-5's transport protocol services. Nothing here knows a PDU.
+//! A front end ([`FrontEnd`]) submits commands and data, and takes data, requests for data and responses: the
+//! transport protocol services of SAM-5. Nothing here knows a PDU.
 
 mod access_rights;
 mod chunked_write;

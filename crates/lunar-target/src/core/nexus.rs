@@ -1,4 +1,4 @@
-//! An I_T nexus: what a session of any transport has of SCSI, on its core.
+//! An I_T nexus: the SCSI state of a session of any transport, on its core.
 
 use super::front_end::FrontEnd;
 use super::lun_map::NexusLuns;
@@ -19,40 +19,40 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// How far the life of a session has come.
+/// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionPhase {
-    /// All commands are taken.
+    /// It takes commands.
     Running,
     /// The initiator was asked to log out: no new commands.
     LoggingOut,
-    /// Nothing more is taken.
+    /// It takes nothing more.
     Ended,
 }
 
-/// What a login leaves to an I_T nexus.
+/// The result of a login from which an I_T nexus is built.
 pub struct NexusParams {
-    /// What all sessions share.
+    /// The state that all sessions share.
     pub shared: Arc<ServerState>,
-    /// Its view of the configuration.
+    /// The context of its login.
     pub login_context: LoginContext,
-    /// What is shown from outside.
+    /// What other cores and commands may see of the session.
     pub info: Arc<SessionInfo>,
-    /// Its handle in the registry.
+    /// Its handle in the registry (in iSCSI TSIH).
     pub tsih: u16,
 }
 
-/// An I_T nexus. Lives on one core, in an [`Rc`] that its tasks share.
+/// An I_T nexus. It lives on one core, in an [`Rc`] that its tasks share.
 pub struct ItNexus<F: FrontEnd> {
     state: RefCell<State<F>>,
-    /// What is under way.
+    /// Counts the commands that are being executed.
     fence: Arc<SessionFence>,
     pool: Pool,
-    /// A task has ended or is aborted, a command has arrived, or life is over.
+    /// Notified when a task ends or is aborted, a command arrives, or the session ends.
     changed: Event,
 }
 
-/// What changes of an I_T nexus.
+/// The mutable state of an I_T nexus.
 pub struct State<F: FrontEnd> {
     pub(super) me: Weak<ItNexus<F>>,
     pub(super) front: F,
@@ -62,24 +62,26 @@ pub struct State<F: FrontEnd> {
     pub(super) tsih: u16,
     pub(super) pool: Pool,
     pub(super) luns: NexusLuns,
-    /// Commands that did not end on the spot, by tag.
+    /// Commands that did not complete at once, by tag.
     pub(super) tasks: HashMap<u32, Task>,
-    /// Of the latest task.
+    /// The serial of the latest task.
     pub(super) serial: u64,
-    /// Serials of tasks that have ended here and may still be carried out elsewhere; the oldest are forgotten.
+    /// Serials of tasks that have ended here and that the remote logical unit may still execute. The oldest are
+    /// forgotten.
     pub(super) indeterminate: VecDeque<u64>,
     /// Upper bits of the tag of the latest transfer.
     pub(super) transfer_base: u32,
     /// Requests for data that were sent.
     pub(super) requests: u64,
-    /// It is looked whether data that were announced come.
+    /// The timer for announced data runs.
     pub(super) is_data_timer_running: bool,
-    /// What arrives now had arrived before a function of another session: no command ends on the spot, and these do not begin.
+    /// What is parsed now arrived before a task management function of another session with this scope: commands
+    /// within it end with BUSY, and no command completes at once.
     pub(super) busy_scope: Option<AbortScope>,
     phase: SessionPhase,
-    /// Why it ends, if it is not that the initiator closed the connection.
+    /// The reason of the end; None: the initiator closed the connection.
     end: Option<EndReason>,
-    /// Those who wait for its end.
+    /// Senders that are dropped when the session is over.
     pub(super) waiting_for_end: Vec<DoneSender>,
 }
 
@@ -96,7 +98,8 @@ fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
     })
 }
 
-/// The owner of the memory of a session: its address, and its CHAP user. Everybody chooses the name of an initiator.
+/// The owner of a session's memory: its address and its CHAP account. The name of an initiator does not count, because
+/// any initiator can claim it.
 fn owner_of(info: &SessionInfo) -> String {
     let (user, origin) = (info.user.as_deref().unwrap_or_default(), SourcePrefix::from(info.address.ip()));
     format!("{origin} {user}")
@@ -112,7 +115,7 @@ fn luns_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// That of a session which has logged in.
+    /// The nexus of a session that has logged in.
     pub fn new(params: NexusParams, front: F) -> Rc<ItNexus<F>> {
         let NexusParams { shared, login_context, info, tsih } = params;
         let pool = shared.pool.share_of(&owner_of(&info));
@@ -143,18 +146,18 @@ impl<F: FrontEnd> ItNexus<F> {
         })
     }
 
-    /// Its state, for as long as nothing is waited for.
+    /// Its state. The borrow must end before anything is awaited.
     #[inline]
     pub fn state(&self) -> RefMut<'_, State<F>> {
         self.state.borrow_mut()
     }
 
-    /// What is under way.
+    /// Counts the commands that are being executed.
     pub fn fence(&self) -> &Arc<SessionFence> {
         &self.fence
     }
 
-    /// Begins to take what has come. None: another core has ended the session meanwhile, and it is over.
+    /// Begins to parse what was received. None: another core has ended the session.
     #[inline]
     pub fn begin_receive(&self) -> Option<InFlightGuard<&SessionFence>> {
         let under_way = fence::enter(&*self.fence);
@@ -164,7 +167,7 @@ impl<F: FrontEnd> ItNexus<F> {
         under_way
     }
 
-    /// Waits while so much waits to be sent by this pump that nothing more is to be received.
+    /// Waits while the send queue is too long to receive more.
     pub async fn wait_for_room(&self, pump: &SendPump, is_full: impl Fn() -> bool) {
         let is_full = || pump.is_blocked() && is_full() && self.state().phase() != SessionPhase::Ended;
         while is_full() {
@@ -175,7 +178,7 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// A connection was lost: the session is over.
+    /// Ends the session because its connection was lost.
     pub fn lost(&self) {
         self.state().end_with(EndReason::ConnectionLost);
         self.notify();
@@ -186,17 +189,17 @@ impl<F: FrontEnd> ItNexus<F> {
         &self.pool
     }
 
-    /// Has those look again who wait for a change.
+    /// Wakes all that wait for a change.
     pub fn notify(&self) {
         self.changed.notify(usize::MAX);
     }
 
-    /// Waits until none of these tasks is left.
+    /// Waits until these tasks have ended.
     pub async fn wait_for(&self, serials: &[u64]) {
         self.wait_until(|s| !s.tasks.values().any(|t| serials.contains(&t.serial))).await;
     }
 
-    /// Waits until the state is as wanted; looks again whenever a task has ended or a command has arrived.
+    /// Waits until the state is as wanted. It checks whenever a task ends or a command arrives.
     pub async fn wait_until(&self, wanted: impl Fn(&State<F>) -> bool) {
         loop {
             let changed = self.changed.listen();
@@ -207,8 +210,8 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// Ends all tasks, waits for those that run, and ends every I_T_L nexus. Those who hear of the end take what was reserved
-    /// for free.
+    /// Aborts all tasks, waits for those that execute, and closes every I_T_L nexus. Only then may others learn of the
+    /// end: they take what was reserved as free.
     pub async fn end_tasks(&self) {
         let all = {
             let mut state = self.state();
@@ -219,7 +222,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.state().luns.close();
     }
 
-    /// The session is over, for this reason unless there is another one; nothing more is received.
+    /// Ends the session and stops receiving. An earlier reason is kept.
     pub(super) fn end(&self, reason: EndReason) {
         self.state().end_with(reason);
         self.notify();
@@ -228,30 +231,30 @@ impl<F: FrontEnd> ItNexus<F> {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// The session of its transport.
+    /// The session of the transport.
     #[inline]
     pub fn front(&self) -> &F {
         &self.front
     }
 
-    /// The same, to change.
+    /// The session of the transport, mutably.
     #[inline]
     pub fn front_mut(&mut self) -> &mut F {
         &mut self.front
     }
 
-    /// Its nexus, unless that is gone.
+    /// Its nexus, unless it is gone.
     pub fn nexus(&self) -> Option<Rc<ItNexus<F>>> {
         self.me.upgrade()
     }
 
-    /// What is shown from outside.
+    /// What other cores and commands may see of the session.
     #[inline]
     pub fn info(&self) -> &Arc<SessionInfo> {
         &self.info
     }
 
-    /// Its view of the configuration.
+    /// The context of its login.
     pub fn login_context(&self) -> &LoginContext {
         &self.login_context
     }
@@ -261,52 +264,52 @@ impl<F: FrontEnd> State<F> {
         &self.pool
     }
 
-    /// A buffer for data that have no place: one beyond the pool's limit per connection, so that receiving never waits for
-    /// memory that only further receiving can free.
+    /// A buffer for data without a place in a task. It may be beyond the limit of the pool: receiving must not wait
+    /// for memory that only further receiving can free.
     pub fn buffer(&self, len: usize) -> Buf {
         exec::buffer_without_waiting(&self.pool, len)
     }
 
-    /// How far its life has come.
+    /// The phase of the session.
     #[inline]
     pub fn phase(&self) -> SessionPhase {
         self.phase
     }
 
-    /// No new commands from here on.
+    /// Takes no new commands from here on.
     pub(super) fn begin_logout(&mut self) {
         if self.phase == SessionPhase::Running {
             self.phase = SessionPhase::LoggingOut;
         }
     }
 
-    /// Takes nothing more; the first reason is the one that counts.
+    /// Ends the session. An earlier reason is kept.
     pub fn end_with(&mut self, reason: EndReason) {
         self.phase = SessionPhase::Ended;
         self.set_end_reason(reason);
     }
 
-    /// Why it ends.
+    /// The reason of the end.
     pub fn end_reason(&self) -> Option<EndReason> {
         self.end
     }
 
-    /// This is why it will end, unless there is another reason.
+    /// Records the reason of the end, unless there is one.
     pub fn set_end_reason(&mut self, reason: EndReason) {
         self.end.get_or_insert(reason);
     }
 
-    /// Takes those who wait for the end.
+    /// Takes the senders that wait for the end.
     pub fn take_waiting_for_end(&mut self) -> Vec<DoneSender> {
         std::mem::take(&mut self.waiting_for_end)
     }
 
-    /// What arrives now comes behind a function of another session about these.
+    /// The scope of the task management function of another session that comes before what is parsed now.
     pub fn busy_scope(&self) -> Option<&AbortScope> {
         self.busy_scope.as_ref()
     }
 
-    /// Does something with what comes behind a function of another session about these.
+    /// Does `work` on what arrived before a task management function of another session.
     pub fn with_busy_scope<T>(
         &mut self,
         busy_scope: Option<AbortScope>,
@@ -323,27 +326,28 @@ impl<F: FrontEnd> State<F> {
         self.tasks.len()
     }
 
-    /// There is a task with this tag.
+    /// A task has this tag.
     #[inline]
     pub fn has_task(&self, tag: u32) -> bool {
         !self.tasks.is_empty() && self.tasks.contains_key(&tag)
     }
 
-    /// Wakes those who wait for a change.
+    /// Wakes all that wait for a change.
     pub fn notify(&self) {
         if let Some(nexus) = self.me.upgrade() {
             nexus.notify();
         }
     }
 
-    /// So much waits to be sent that no more is taken. What is recalled is always taken.
+    /// The send queue is too long to receive more. What arrived before a function of another session is always taken.
     pub fn is_full(&self) -> bool {
         self.busy_scope.is_none() && self.front.is_full()
     }
 
-    /// Marks tasks as aborted and gives the serials of all that were chosen, marked before or not: each has
-    /// to be waited for. With `wait` those that wait for data end when what was asked for has come (RFC
-    /// 7143 section 4.2.3.3), else at once.
+    /// Aborts tasks. Returns the serials of all that match, aborted before or not: the caller has to wait for each.
+    ///
+    /// With `wait`, tasks that receive data end when all requested data have arrived (RFC 7143 section 4.2.3.3),
+    /// otherwise at once.
     pub(super) fn abort(
         &mut self,
         scope: impl Fn(&Task) -> bool,
@@ -357,7 +361,7 @@ impl<F: FrontEnd> State<F> {
             if let Some(r) = &mut task.receiving {
                 r.sequencer.stop();
                 r.is_abandoned |= !wait;
-                // One that has begun ends by itself.
+                // A launched task ends by itself.
                 if !r.is_launched && (!wait || r.sequencer.is_complete()) {
                     idle.push((task.command.tag, how));
                 }

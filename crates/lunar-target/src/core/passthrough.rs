@@ -1,4 +1,4 @@
-//! Commands that are carried out by a logical unit elsewhere.
+//! Commands that a remote logical unit executes.
 
 use super::command::TaskAttribute;
 use super::execution::TaskExecution;
@@ -17,13 +17,13 @@ use std::sync::Arc;
 /// UNIT ATTENTION.
 const ATTENTION: u8 = 0x06;
 
-/// A command that is handed over.
+/// The command is forwarded.
 pub fn passes(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Passthrough))
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// Hands the command over and waits for its end. Who aborts it here aborts it there, and waits for that.
+    /// Forwards the command and waits for its response. An abort here aborts the command there, and waits for that.
     pub async fn pass(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -36,11 +36,11 @@ impl<F: FrontEnd> TaskExecution<F> {
         let c = &self.command;
         let data = match (c.writes, c.reads) {
             (true, true) => return Err(Sense::INVALID_FIELD_IN_CDB.into()),
-            // More than there are buffers for.
+            // No buffer is large enough.
             (_, true) if room.is_none() && c.data_in_len() > 0 => {
                 return Err(Sense::INVALID_FIELD_IN_CDB.into());
             }
-            // Also where no byte is expected: the device tells then how many there are.
+            // Also for a length of zero: the device then reports how many bytes there are.
             (true, _) => PassthroughData::Out(data.unwrap_or_else(|| Buf::zeroed(0))),
             (_, true) => PassthroughData::In(room.unwrap_or_else(|| Buf::zeroed(0))),
             _ => PassthroughData::None,

@@ -1,4 +1,4 @@
-//! The way of a task from its data to its end: its turn, its plan, device server and backend.
+//! The execution of a task from its data to its end: order, plan, device server and backend.
 
 use super::chunked_write;
 use super::command::ScsiCommand;
@@ -22,7 +22,7 @@ use std::time::Duration;
 const ROOM: Duration = Duration::from_secs(2);
 
 impl<F: FrontEnd> State<F> {
-    /// Runs a task whose data is here.
+    /// Executes a task whose data have arrived.
     pub(super) fn launch(&mut self, tag: u32, data: Option<Buf>) {
         let Some(task) = self.tasks.get_mut(&tag) else { return };
         let Some(nexus) = self.me.upgrade() else { return };
@@ -50,7 +50,7 @@ impl<F: FrontEnd> State<F> {
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// How the command ends.
+    /// Executes the command.
     async fn perform(&mut self, mut data: Option<Buf>) -> TaskEnd {
         let nexus = self.nexus.clone();
         let answer = self.answer.take();
@@ -73,7 +73,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         if let Err(failure) = self.check_medium(&unit) {
             return TaskEnd::of(Err(failure));
         }
-        // While it waited, a reservation, write protection, the size or the write cache may have changed.
+        // While the task waited, a reservation, write protection, the size or the write cache may have changed.
         let stands = |a: &PlanResult| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
         let plan = match answer.filter(stands).unwrap_or_else(|| nexus.decide(&self.command, &unit, None)) {
             Ok(plan) => plan,
@@ -82,7 +82,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         nexus.record_front_latency(self.started_at);
         let needed = plan.data_out_len();
         if passes(&plan) {
-            // Boxed, so that other commands carry none of it about.
+            // Boxed, so that the futures of other commands stay small.
             return TaskEnd::of(Box::pin(self.pass(&unit, data, room.first)).await);
         }
         if let Some(sense) = misfit(&self.command, needed, exact) {
@@ -108,9 +108,9 @@ impl<F: FrontEnd> TaskExecution<F> {
             plan => Ok(plan),
         };
         let plan = exec::persist(&unit, plan).await;
-        // While it sanitizes, the logical unit answers others at once: that it does. PREEMPT AND ABORT waits
-        // for tasks that may wait at the gate themselves. And a copy passes other gates, which it must not
-        // wait for while it is inside this one.
+        // These release the lock. During SANITIZE, the logical unit must report to others that it sanitizes. PREEMPT
+        // AND ABORT waits for tasks that may wait for this lock. A copy takes other locks, and must not wait for one
+        // while it holds another.
         let _inside = if plan.as_ref().is_ok_and(leaves) {
             drop(inside);
             None
@@ -122,7 +122,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         TaskEnd { ended, moved: needed.into(), written }
     }
 
-    /// Executes a plan. After MODE SELECT the write cache may be off: what it holds has to be stable first.
+    /// Executes a plan. MODE SELECT may have switched the write cache off: then its content must be stable first.
     async fn carry_out(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -136,8 +136,8 @@ impl<F: FrontEnd> TaskExecution<F> {
         self.execute(unit, plan, data).await
     }
 
-    /// The buffer of a READ. It is taken before the gate, where nobody waits for one. And it is not waited for
-    /// without end: those who hold all others may wait until this READ is over.
+    /// The buffers of a READ. They are taken before the task set lock, so that no command waits for memory under it.
+    /// The wait has a limit: the holders of all other buffers may wait for this READ.
     async fn read_buffers(
         &self,
         unit: &LogicalUnit,
@@ -154,7 +154,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         if !wanted || (unit.passthrough().is_none() && unit.backend().facts().null) {
             return Ok(ReadBuffers::default());
         }
-        // What the initiator has no room for is not sent early either.
+        // Data that the initiator does not accept are not sent early either.
         let stride = unit.backend().stride().filter(|_| len <= offered);
         let mut room = ReadBuffers::default();
         for len in cut_through::lengths(len, stride) {
@@ -174,7 +174,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let room = compio::time::timeout(ROOM, self.nexus.pool().get(len));
         match self.nexus.until_aborted(&self.command, self.serial, room).await {
             Some(Ok(buf)) => Ok(buf),
-            // Who is aborted is not answered, whatever it ends with.
+            // An aborted command gets no response, whatever its result.
             Some(Err(_)) | None => Err(Status::TaskSetFull),
         }
     }
@@ -186,7 +186,7 @@ impl<F: FrontEnd> TaskExecution<F> {
 
     async fn execute(&self, unit: &Arc<LogicalUnit>, plan: Plan, data: Option<Buf>) -> ExecutionResult {
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
-        // A PREEMPT AND ABORT waits for tasks, among which may be one that waits for this.
+        // PREEMPT AND ABORT waits for tasks, and one of them may wait for this task.
         let goes_on = sanitizes(&plan) || preempts(&plan);
         let context = self.context();
         let work = exec::run(unit, self.nexus.pool(), plan, data, &context);
@@ -201,7 +201,7 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 }
 
-/// It names bytes of the medium, and deciding it again changes nothing.
+/// The plan accesses bytes of the medium, and deciding it again has no side effects.
 fn moves(plan: &Plan) -> bool {
     let of_medium = |op: &Op| {
         matches!(
@@ -231,15 +231,15 @@ fn preempts(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. }))
 }
 
-/// What outlives its command.
+/// The operation outlives its command.
 fn sanitizes(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Sanitize { .. }))
 }
 
 const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
-/// Why a command's Data-Out does not fit its CDB. Of more than the CDB asks for, the rest is not taken, unless the amount is
-/// part of the meaning (`exact`): then the CDB asks for too little. Less is refused as a whole (FCP-4 section 9.4.2).
+/// The mismatch between the Data-Out of a command and its CDB. Data beyond the CDB are not used. If the length is part
+/// of the meaning (`exact`), the CDB is in error. Too little data fail the whole command (FCP-4 section 9.4.2).
 fn misfit(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
     match c.data_out_len().cmp(&needed) {
         Ordering::Less => Some(Sense::INVALID_FIELD_IN_COMMAND_IU),
@@ -248,14 +248,14 @@ fn misfit(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
     }
 }
 
-/// Hides what was offered beyond what the CDB asks for.
+/// Hides data beyond the length in the CDB.
 fn cut(data: &mut Option<Buf>, needed: usize) {
     if let Some(buf) = data.as_mut().filter(|buf| buf.len() > needed) {
         buf.set_visible(needed);
     }
 }
 
-/// The end of an aborted command. A unit attention that it was to report is kept by who ends it.
+/// The result of an aborted command. The caller that removes the task restores its unit attention.
 fn unreported(answer: Option<PlanResult>) -> ExecutionResult {
     answer.and_then(Result::err).map_or_else(gone, Err)
 }

@@ -7,14 +7,14 @@ use super::data_in::DataIn;
 pub enum Residual {
     /// None.
     None,
-    /// So many bytes are more than expected.
+    /// This many bytes more than expected.
     Overflow(u32),
-    /// So many bytes were expected and are not moved.
+    /// This many bytes fewer than expected.
     Underflow(u32),
 }
 
 impl Residual {
-    /// That of a command that moves `actual` bytes.
+    /// The residual of a command that moves `actual` bytes.
     #[inline]
     pub fn new(expected: u32, actual: u64) -> Residual {
         let expected = u64::from(expected);
@@ -28,7 +28,7 @@ impl Residual {
     }
 }
 
-/// How much of a command's Data-In has gone.
+/// How much of a command's Data-In was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataInProgress {
     /// Bytes.
@@ -45,9 +45,9 @@ pub struct Response {
     pub sense: Vec<u8>,
     /// Residual count.
     pub residual: Residual,
-    /// The rest of the Data-In, which goes before the status.
+    /// The rest of the Data-In, which is sent before the status.
     pub data: DataIn,
-    /// What went before that.
+    /// Data-In that was sent before.
     pub sent: DataInProgress,
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn residuals_both_ways() {
+    fn residual_is_overflow_or_underflow() {
         assert_eq!(Residual::new(512, 512), Residual::None);
         assert_eq!(Residual::new(512, 4096), Residual::Overflow(3584));
         assert_eq!(Residual::new(255, 96), Residual::Underflow(159));

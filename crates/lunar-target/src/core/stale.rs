@@ -1,8 +1,9 @@
-//! Commands that come too late. The kernel keeps what a connection has brought when the connection is over, so a core that
-//! was held up may find commands of an initiator that has long gone, repeated them on another path, and written newer data.
+//! Stale commands. The kernel keeps received bytes after the end of a connection. A core that was stalled may find
+//! commands of an initiator that has failed over, repeated them on another path, and written newer data.
 //!
-//! No command begins after the initiator has reset the connection, closed it without a logout, or logged in again; and none
-//! that had arrived before a task management function of another session was carried out begins after that.
+//! No command begins after the initiator has reset the connection, closed it without a logout, or logged in again. No
+//! command begins after a task management function of another session if it had arrived before that function was
+//! executed.
 //!
 //! # When a command may start
 //!
@@ -46,20 +47,20 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// READ changes nothing, so nobody is harmed by one that begins late.
+/// READ commands change nothing, so a stale one does no harm.
 pub const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
 
-/// Whether a task had to wait before it could begin.
+/// Records whether a task had to wait before it could begin.
 #[derive(Default)]
 pub struct WaitTracker(Cell<bool>);
 
 impl WaitTracker {
-    /// It has waited for its data.
+    /// A tracker of a task that has waited for data.
     pub fn for_data() -> WaitTracker {
         WaitTracker(Cell::new(true))
     }
 
-    /// Does this, and takes note if it waits.
+    /// Runs `work`, and records whether it had to wait.
     pub async fn track<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|cx| {
@@ -72,8 +73,8 @@ impl WaitTracker {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Whether commands of this session that have arrived and were not taken yet belong before a function of another one. Those
-    /// of other initiators do not: nobody has repeated them elsewhere.
+    /// Whether commands of this session that have arrived must come before a task management function of another
+    /// session. Those of other initiators need not: they were not repeated on another path.
     fn must_drain(&mut self, scope: &AbortScope, from: &SessionInfo) -> bool {
         match scope {
             AbortScope::LogicalUnits(_) => self.info.may_be_of_host(from),
@@ -81,7 +82,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Whether a function about these ends commands with this LUN field.
+    /// Whether a function with this scope aborts commands with this LUN field.
     pub fn is_covered(&mut self, scope: &AbortScope, lun: u64) -> bool {
         match self.luns.find(lun) {
             LunLookup::LogicalUnit(handle) => scope.covers(&handle.unit, handle.nexus.id()),
@@ -91,7 +92,8 @@ impl<F: FrontEnd> State<F> {
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Begins a task, which is under way while what comes back lives. None: it may not begin any more, and the session is over.
+    /// Begins a task, which counts as executing while the guard lives. None: the command is stale, and the session is
+    /// over.
     pub(super) fn begin_task(
         &self,
         c: &ScsiCommand,
@@ -106,7 +108,7 @@ impl<F: FrontEnd> ItNexus<F> {
             SessionPhase::Ended => state.end_reason().or(Some(EndReason::ConnectionClosed)),
             SessionPhase::Running | SessionPhase::LoggingOut => state.front.stale_reason(c.connection, None),
         };
-        // The last question: from here on the end of the session waits for this task.
+        // This is the last check: from here on the end of the session waits for this task.
         let under_way = fence::enter(self.fence().clone());
         let why = match (late, under_way) {
             (None, Some(under_way)) => return Some(under_way),
@@ -119,8 +121,9 @@ impl<F: FrontEnd> ItNexus<F> {
         None
     }
 
-    /// Takes the commands that have arrived before a function of another session: they do not begin after it. They were in
-    /// no task set, so they are not aborted but answered BUSY: an initiator that lives sends them again.
+    /// Parses the commands that arrived before a task management function of another session, so that they do not
+    /// begin after it. They were in no task set, so they end with BUSY instead of being aborted. A live initiator
+    /// sends them again.
     pub(super) fn drain_received(self: &Rc<Self>, scope: &AbortScope, from: &SessionInfo) {
         let mut state = self.state();
         if state.phase() == SessionPhase::Ended || !state.must_drain(scope, from) {

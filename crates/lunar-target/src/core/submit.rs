@@ -1,4 +1,4 @@
-//! SCSI commands: those that end on the spot, and the way of all others.
+//! Submission of SCSI commands: those that complete at once, and the path of all others.
 
 use super::chunked_write;
 use super::command::{ScsiCommand, TaskAttribute};
@@ -19,17 +19,17 @@ use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Reads up to this are tried on the spot; longer ones would keep the core from its other connections.
+/// Longest read that is tried without waiting. A longer one would delay the other connections of the core.
 const READ_NOW: u32 = 256 << 10;
 
-/// What a read on the spot came to.
+/// The result of a read without waiting.
 enum ReadAttempt {
     Zeros,
     Done(Buf),
     NotNow,
 }
 
-/// Reads from the cache, or knows that all is zeros.
+/// Reads from the cache, or knows that the data are zeros.
 #[inline]
 fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
     if handle.null {
@@ -47,7 +47,7 @@ fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Starts a command. Most end here; the others become tasks.
+    /// Submits a command. Most complete here; the others become tasks.
     #[inline]
     pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {
         self.info.counters.commands.add(1);
@@ -65,7 +65,7 @@ impl<F: FrontEnd> State<F> {
             let is_recalled =
                 |scope: &AbortScope| scope.covers(&handle.unit, handle.nexus.id()).then_some(Status::Busy);
             let busy_scope = self.busy_scope.as_ref().and_then(is_recalled);
-            // Who is busy says so at once: at the gate it could be a long wait.
+            // Report BUSY at once: the wait for the lock could be long.
             if let Some(status) = busy_scope.or_else(|| handle.unit.lu.busy_status()) {
                 return self.start_task(c, None, Some(Err(status.into())), data);
             }
@@ -92,7 +92,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// All of a command's Data-Out came with it, as it may.
+    /// All Data-Out arrived with the command, and was allowed to.
     #[inline]
     fn brings_all(&self, c: &ScsiCommand, data: &ReceivedData<'_>) -> bool {
         let whole = !c.has_unsolicited && data.bytes().len() == c.data_out_len() as usize;
@@ -115,7 +115,7 @@ impl<F: FrontEnd> State<F> {
         );
     }
 
-    /// Steps out of the gate that a command entered on the spot; the logical unit counts what it did.
+    /// Releases the task set lock of a command that completed at once, and adds its bytes to the log counters.
     #[inline]
     fn unlock_task_set(&mut self, c: &ScsiCommand, count: LogCounter, bytes: u32) {
         if let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) {
@@ -125,18 +125,17 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// A command that is inside the gate and has to wait for its medium.
+    /// A command that holds the lock and must wait for its medium.
     fn wait_for_medium(&mut self, c: ScsiCommand, plan: Plan, data: ReceivedData<'_>) {
         if !self.try_direct_io(&c, &plan, &data) {
             self.defer(c, Ok(plan), data);
         }
     }
 
-    /// A command that is inside the gate and did not end on the spot.
+    /// A command that holds the lock and did not complete at once.
     fn defer(&mut self, c: ScsiCommand, answer: PlanResult, data: ReceivedData<'_>) {
         let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) else { return };
-        // What is left to do waits for its turn again: a command that waits for its data must not keep others
-        // out.
+        // The task takes the lock again when it executes: a command that waits for data must not block others.
         handle.unit.task_set.unlock_shared(handle.nexus.per_core());
         let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
         let needs_no_more = !c.has_unsolicited && data.bytes().is_empty();
@@ -155,7 +154,7 @@ impl<F: FrontEnd> State<F> {
         self.complete(c, CommandCompletion { descriptor, ..CommandCompletion::of(ended) });
     }
 
-    /// A command for no logical unit.
+    /// A command without a logical unit.
     fn command_without_lu(
         &mut self,
         c: ScsiCommand,
@@ -166,8 +165,8 @@ impl<F: FrontEnd> State<F> {
         self.start_task(c, None, Some(answer), data);
     }
 
-    /// Makes a task of a command; it runs once its data is here. A place bears the epoch that its answer, if it
-    /// has one, is of.
+    /// Makes a task of a command; it executes when its data have arrived. `lu_nexus` has the epoch in which `answer`,
+    /// if present, was decided.
     fn start_task(
         &mut self,
         c: ScsiCommand,
@@ -203,7 +202,7 @@ impl<F: FrontEnd> State<F> {
         self.progress(tag);
     }
 
-    /// While ORDERED commands are unfinished, those that come after them wait.
+    /// Counts unfinished ORDERED commands: later commands wait for them.
     fn count_ordered(
         &mut self,
         c: &ScsiCommand,
@@ -214,12 +213,12 @@ impl<F: FrontEnd> State<F> {
             && let Some((unit, _)) = lu_nexus
             && let Some(handle) = self.luns.unit(c.lun, unit)
         {
-            // Never below zero: the LUN may have been another one meanwhile.
+            // Never below zero: the LUN may have been another logical unit meanwhile.
             handle.ordered = (handle.ordered + by).max(0);
         }
     }
 
-    /// A unit attention that its initiator does not hear of now is to be told later.
+    /// Restores a unit attention that the initiator did not get.
     pub(super) fn restore_attention(
         &mut self,
         c: &ScsiCommand,
@@ -233,7 +232,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Takes a task out, which is to be completed or released.
+    /// Removes a task, which the caller completes or releases.
     pub(super) fn remove(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks.remove(&tag)?;
         self.count_ordered(&task.command, task.lu_nexus.as_ref(), -1);
@@ -243,7 +242,7 @@ impl<F: FrontEnd> State<F> {
         Some(task)
     }
 
-    /// Whether a task is aborted, or has ended already.
+    /// The task was aborted, or has ended.
     pub(super) fn is_aborted(&self, tag: u32, serial: u64) -> bool {
         self.tasks.get(&tag).is_none_or(|t| t.serial != serial || t.aborted.is_some())
     }

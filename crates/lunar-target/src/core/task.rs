@@ -1,4 +1,4 @@
-//! Tasks: SCSI commands that did not end on the spot.
+//! Tasks: SCSI commands that did not complete at once.
 
 use super::command::ScsiCommand;
 use super::data_out_buffers::DataOutBuffers;
@@ -10,19 +10,19 @@ use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Why a task ends without its own answer.
+/// The response to an aborted task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortResponse {
-    /// By its own session: nothing is sent.
+    /// None: its own session aborted it.
     None,
-    /// By another nexus while TAS is set: TASK ABORTED.
+    /// TASK ABORTED: another nexus aborted it, and TAS is set.
     TaskAborted,
-    /// Data that its initiator asks for again cannot be sent again.
+    /// SNACK REJECTED: the initiator requests data again, which the target cannot send again.
     SnackRejected,
 }
 
 impl AbortResponse {
-    /// What the initiator hears.
+    /// The response as a failure.
     pub fn failure(self) -> Option<CommandError> {
         match self {
             AbortResponse::None => None,
@@ -32,66 +32,66 @@ impl AbortResponse {
     }
 }
 
-/// Data-Out on its way.
+/// The Data-Out of a task while it arrives.
 pub struct DataOutTransfer {
-    /// Which bytes have come, and which are to be asked for next.
+    /// The bytes that have arrived, and those to request next.
     pub sequencer: DataOutSequencer,
-    /// Where it goes.
+    /// The buffers for the data.
     pub buffers: DataOutBuffers,
-    /// Bytes that the command is to have.
+    /// Bytes that the command takes.
     pub wanted: u32,
-    /// Upper bits of the tags of its transfers.
+    /// Upper bits of its transfer tags.
     pub transfer_base: u32,
-    /// A data digest did not fit.
+    /// A data digest did not match.
     pub has_digest_error: bool,
-    /// There was no room for its data when they came.
+    /// The pool had no room when the data arrived.
     pub is_out_of_memory: bool,
-    /// Bytes have come since this was looked at last.
+    /// Data have arrived since the last check.
     pub has_progressed: bool,
-    /// How often no data had come when it was looked.
+    /// Consecutive checks without new data.
     pub idle_checks: u32,
-    /// How often data were missing when it was looked.
+    /// Checks at which data were missing.
     pub checks: u32,
-    /// With so many looks its data are late; 0: not looked at yet.
+    /// Number of checks after which the data are overdue; 0: not known yet.
     pub max_checks: u32,
-    /// Requests for data of the session, up to its latest one.
+    /// The number of the latest request of this transfer, among all of the session.
     pub last_request: u64,
-    /// It is taken piece by piece.
+    /// The data arrive chunk by chunk.
     pub is_chunked: bool,
-    /// Its command has begun, and ends this.
+    /// The command was launched, and ends this transfer.
     pub is_launched: bool,
-    /// Its command ends without the data that were asked for.
+    /// The command ends without the data that were requested.
     pub is_abandoned: bool,
 }
 
-/// A command that did not end on the spot.
+/// A command that did not complete at once.
 pub struct Task {
-    /// Unique in its I_T nexus.
+    /// Unique within its I_T nexus.
     pub serial: u64,
     /// The command.
     pub command: ScsiCommand,
-    /// The logical unit and the nexus, when there is one.
+    /// The logical unit and its nexus; None: the LUN field names none.
     pub lu_nexus: Option<(Arc<LogicalUnit>, NexusId)>,
-    /// The nexuses with other logical units through which it copies.
+    /// Nexuses with other logical units through which the task copies.
     pub copy_nexuses: Vec<NexusId>,
-    /// The logical unit's epoch when the answer was found.
+    /// The epoch of the logical unit when the answer was decided.
     pub epoch: u64,
-    /// The medium that it was asked of.
+    /// The medium that the command was sent to.
     pub medium: u64,
-    /// It is to end without an answer of its own.
+    /// Set when the task was aborted.
     pub aborted: Option<AbortResponse>,
-    /// Data-Out on its way; None: it is all here, and the command runs.
+    /// Data-Out that has not arrived; None: all of it is here, and the task executes.
     pub receiving: Option<DataOutTransfer>,
-    /// What it comes to; None: to be decided when its turn has come, or it runs.
+    /// The decision; None: not decided yet, or the task executes.
     pub answer: Option<PlanResult>,
-    /// How much of its Data-In has gone.
+    /// How much of its Data-In was sent.
     pub sent: DataInProgress,
-    /// When it arrived, if that is counted.
+    /// When it arrived, if latency is recorded.
     pub started_at: Option<Instant>,
 }
 
 impl Task {
-    /// Its serial, and its Data-Out if the initiator is to send some.
+    /// Its serial, and its Data-Out if the initiator has to send some.
     pub fn waits_for_data(&mut self) -> Option<(u64, &mut DataOutTransfer)> {
         let receiving = self.receiving.as_mut().filter(|receiving| receiving.sequencer.is_awaited());
         receiving.map(|receiving| (self.serial, receiving))

@@ -1,4 +1,4 @@
-//! What a command may ask of the world around its logical unit.
+//! What a command may use beyond its own logical unit.
 
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;
@@ -10,7 +10,7 @@ use crate::task_set_lock::{LockMode, TaskSetHandle};
 use lunar_scsi::{CopyRange, CopySegment, NexusId};
 use lunar_wire::scsi::Sense;
 
-/// What one command may ask for.
+/// The context of one command.
 pub struct TaskContext<'a, F: FrontEnd> {
     /// Its I_T nexus.
     pub nexus: &'a ItNexus<F>,
@@ -18,7 +18,7 @@ pub struct TaskContext<'a, F: FrontEnd> {
     pub command: &'a ScsiCommand,
     /// The serial of its task.
     pub serial: u64,
-    /// The gate of its logical unit, if it has one, and how it steps in.
+    /// The task set lock of its logical unit, if it has one, and the mode in which the command takes it.
     pub lock: Option<(TaskSetHandle, LockMode)>,
 }
 

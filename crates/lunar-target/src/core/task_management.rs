@@ -19,25 +19,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long the data of aborted tasks is waited for.
+/// How long a function waits for the data of aborted tasks.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same of a session that ends: it has forgotten which units it used, so it is waited for whatever it did.
+/// The same for a session that ends. It no longer knows which logical units it used, so the function always waits for
+/// it.
 const AT_THE_END: Duration = Duration::from_millis(100);
-/// How long the end of tasks elsewhere is waited for: shorter than Open-iSCSI waits for ABORT TASK, which is 15 s.
+/// How long a function waits for tasks at a remote target. Open-iSCSI waits 15 s for ABORT TASK, so this is shorter.
 const CERTAINTY: Duration = Duration::from_secs(10);
-/// Tasks that may still be carried out elsewhere and are remembered. A function looks for its own as soon as they have ended.
+/// Remembered tasks that a remote target may still execute. A function looks for its own as soon as they have ended.
 const INDETERMINATE: usize = 4096;
-/// So often that time is given anew to who takes what it gets.
+/// How often that time is granted again to an initiator that makes progress.
 const TURNS: usize = 5;
-/// So often it is looked whether data still travels.
+/// Interval of checks for data in flight.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A task management function (SAM-5 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// ABORT TASK, of the command with this tag.
+    /// ABORT TASK.
     AbortTask {
-        /// The tag.
+        /// The tag of the command.
         tag: u32,
     },
     /// ABORT TASK SET.
@@ -48,24 +49,24 @@ pub enum Function {
     ClearTaskSet,
     /// LOGICAL UNIT RESET.
     LunReset,
-    /// Reset of every logical unit that the initiator sees.
+    /// TARGET WARM RESET: resets every logical unit that the initiator sees.
     TargetWarmReset,
-    /// The same, and the end of every session of the target.
+    /// TARGET COLD RESET: the same, and the end of every session of the target.
     TargetColdReset,
 }
 
-/// What came of a function.
+/// The response to a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagementResponse {
     /// FUNCTION COMPLETE.
     Complete,
-    /// There is no such task.
+    /// The task does not exist.
     NoSuchTask,
     /// INCORRECT LOGICAL UNIT NUMBER.
     NoSuchLun,
-    /// The access list does not let the initiator do this.
+    /// The access list does not allow the function.
     Unauthorized,
-    /// FUNCTION REJECTED: a task may still be carried out.
+    /// FUNCTION REJECTED: a task may still be executed.
     Rejected,
 }
 
@@ -76,7 +77,7 @@ impl ManagementResponse {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Why a function is not even begun; None: it may be.
+    /// The response to a function that may not begin; None: it may.
     pub fn refuses(&self, function: Function, lun: u64) -> Option<ManagementResponse> {
         let is_of_one = !matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
         if is_of_one && self.unit_at(lun).is_none() {
@@ -85,12 +86,12 @@ impl<F: FrontEnd> State<F> {
         (!self.may_manage(function, lun)).then_some(ManagementResponse::Unauthorized)
     }
 
-    /// The logical unit of a LUN field, whether it was used or not.
+    /// The logical unit of a LUN field, used or not.
     fn unit_at(&self, field: u64) -> Option<Arc<LogicalUnit>> {
         self.luns.map().get(&lun::of_request(field)?).map(|v| v.unit.clone())
     }
 
-    /// A task ends that may still be carried out elsewhere.
+    /// Remembers that a remote target may still execute this task, which ends here.
     pub(super) fn leave_indeterminate(&mut self, serial: u64) {
         if self.indeterminate.len() >= INDETERMINATE {
             self.indeterminate.pop_front();
@@ -98,7 +99,7 @@ impl<F: FrontEnd> State<F> {
         self.indeterminate.push_back(serial);
     }
 
-    /// The nexus of a LUN field, if it was used.
+    /// The nexus of a LUN field.
     fn nexus_at(&mut self, field: u64) -> Option<NexusId> {
         match self.luns.find(field) {
             LunLookup::LogicalUnit(h) => Some(h.nexus.id()),
@@ -107,27 +108,27 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Whether a function at this place in the order of its initiator acts on a task: on what was sent before it.
+/// Whether a function at this position in the order of the initiator applies to a task: the task was sent before it.
 fn is_before(task: &Task, sequence: u32) -> bool {
     task.command.immediate || precedes(task.command.sequence, sequence)
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Carries out a function that was not refused, at this place in the order of its initiator.
+    /// Executes a function that was not rejected, at this position in the order of the initiator.
     pub async fn manage(self: &Rc<Self>, function: Function, lun: u64, sequence: u32) -> ManagementResponse {
         match function {
             Function::AbortTask { tag } => self.abort_task(tag, lun).await,
             Function::ClearAca => ManagementResponse::Complete,
             Function::TargetWarmReset | Function::TargetColdReset => self.reset_target(sequence).await,
             Function::AbortTaskSet | Function::ClearTaskSet | Function::LunReset => {
-                // Every command before it has arrived, or never will (RFC 7143 section 4.2.3.3).
+                // Every command before the function has arrived, or never will (RFC 7143 section 4.2.3.3).
                 self.wait_until(|s| s.phase() == SessionPhase::Ended || s.front.has_received(sequence)).await;
                 self.task_set(function, lun, sequence).await
             }
         }
     }
 
-    /// ABORT TASK waits for the task.
+    /// ABORT TASK waits for the end of the task.
     async fn abort_task(&self, tag: u32, lun: u64) -> ManagementResponse {
         let serials = {
             let mut state = self.state();
@@ -141,8 +142,8 @@ impl<F: FrontEnd> ItNexus<F> {
         ManagementResponse::if_done(self.are_over(&serials, unit.iter().any(is_elsewhere)).await)
     }
 
-    /// Waits for the end of aborted tasks. False: one of them may still be carried out, so that the function was not
-    /// performed (SAM-5 section 7).
+    /// Waits for the end of aborted tasks. False: one of them may still be executed, so the function was not performed
+    /// (SAM-5 section 7).
     async fn are_over(&self, serials: &[u64], are_elsewhere: bool) -> bool {
         let ended = self.wait_for(serials);
         let in_time = match are_elsewhere {
@@ -155,20 +156,21 @@ impl<F: FrontEnd> ItNexus<F> {
         in_time && !self.state().indeterminate.iter().any(|serial| serials.contains(serial))
     }
 
-    /// ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET.
+    /// ABORT TASK SET, CLEAR TASK SET and LOGICAL UNIT RESET.
     async fn task_set(&self, function: Function, lun: u64, sequence: u32) -> ManagementResponse {
         let Some(unit) = self.state().unit_at(lun) else { return ManagementResponse::NoSuchLun };
         let scope = AbortScope::units([unit.clone()]);
-        // First, so that what the reset ends elsewhere is not taken for an answer, or tried again.
+        // Own tasks first: a command that the remote reset ends must not count as answered, and must not be tried
+        // again.
         let own = self.abort_own(&scope, sequence);
         let forwarded = self.forward(&scope, function).await;
         let others = function == Function::AbortTaskSet || self.abort_others(scope.clone()).await;
         let are_over = self.wait_for_own(&own, &scope).await && others;
-        // Also before FUNCTION REJECTED: tasks of other hosts have ended here without an answer, and the unit attention is all
-        // that they hear of it (SAM-5 sections 5.14 and 7).
+        // Also before FUNCTION REJECTED. Tasks of other hosts have ended here without a response, and the unit
+        // attention is their only notice (SAM-5 sections 5.14 and 7).
         match function {
             Function::AbortTaskSet => {}
-            // Another session may have the place of this one, and what it reserved stays.
+            // Another session may have replaced this one, and its reservations stay.
             _ if self.state().phase() == SessionPhase::Ended => {}
             Function::ClearTaskSet => {
                 let nexus = self.state().nexus_at(lun);
@@ -179,7 +181,7 @@ impl<F: FrontEnd> ItNexus<F> {
         ManagementResponse::if_done(forwarded && are_over)
     }
 
-    /// Does the same at logical units elsewhere, and tells whether it was done there.
+    /// Performs the function at remote logical units. Returns whether all of them performed it.
     async fn forward(&self, scope: &AbortScope, function: Function) -> bool {
         let AbortScope::LogicalUnits(units) = scope else { return true };
         let function = match function {
@@ -187,7 +189,7 @@ impl<F: FrontEnd> ItNexus<F> {
             Function::LunReset | Function::TargetWarmReset | Function::TargetColdReset => {
                 request::TaskManagementFunction::LunReset
             }
-            // Tasks are aborted there one by one.
+            // Aborts are forwarded task by task.
             Function::AbortTask { .. } | Function::AbortTaskSet | Function::ClearAca => return true,
         };
         let passthrough_nexuses = self.state().luns.passthrough_nexuses(units);
@@ -198,16 +200,16 @@ impl<F: FrontEnd> ItNexus<F> {
         done
     }
 
-    /// Marks the tasks of this session at some logical units that were sent before the function; their
-    /// serials are what to wait for.
+    /// Aborts the tasks of this session at some logical units that were sent before the function. Returns the serials
+    /// to wait for.
     fn abort_own(&self, scope: &AbortScope, sequence: u32) -> Vec<u64> {
         let mut state = self.state();
         let wait = state.front.waits_for_data();
         state.abort(|t| scope.covers_task(t) && is_before(t, sequence), AbortResponse::None, wait)
     }
 
-    /// Waits for tasks of this session, and some time for data that was asked for: hosts may send none after
-    /// the function without having negotiated FastAbort. False: one of them may still be carried out.
+    /// Waits for tasks of this session, and for a limited time for their requested data: hosts may send none after the
+    /// function, without having negotiated FastAbort. False: one of the tasks may still be executed.
     async fn wait_for_own(&self, serials: &[u64], scope: &AbortScope) -> bool {
         if compio::time::timeout(PATIENCE, self.wait_for(serials)).await.is_err() {
             let own = |t: &Task| serials.contains(&t.serial);
@@ -216,7 +218,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.are_over(serials, scope.is_elsewhere()).await
     }
 
-    /// Ends the tasks of other sessions. False: one of them may still be carried out.
+    /// Aborts the tasks of other sessions. False: one of them may still be executed.
     async fn abort_others(&self, scope: AbortScope) -> bool {
         let (shared, from) = self.origin();
         let tsih = self.state().tsih;
@@ -236,13 +238,13 @@ impl<F: FrontEnd> ItNexus<F> {
         in_time && !indeterminate.load(Relaxed)
     }
 
-    /// What a letter to other sessions needs: how to reach them, and whom it is from.
+    /// The sender of messages to other sessions: the shared state, and this session.
     pub(super) fn origin(&self) -> (Arc<ServerState>, Arc<SessionInfo>) {
         let state = self.state();
         (state.shared.clone(), state.info.clone())
     }
 
-    /// TARGET WARM RESET: every logical unit that this session can reach.
+    /// TARGET WARM RESET: resets every logical unit that this session sees.
     async fn reset_target(&self, sequence: u32) -> ManagementResponse {
         let scope = AbortScope::units(self.state().luns.map().values().map(|v| v.unit.clone()));
         let own = self.abort_own(&scope, sequence);
@@ -255,13 +257,13 @@ impl<F: FrontEnd> ItNexus<F> {
                 return ManagementResponse::Complete;
             }
             exec::reset(unit).await;
-            // Each of them tells all of its nexuses: others of this core come first.
+            // A reset notifies all nexuses of its logical unit. Let other work of this core run first.
             lunar_runtime::yield_now().await;
         }
         ManagementResponse::if_done(forwarded && are_over)
     }
 
-    /// The rest of TARGET COLD RESET: every session of the target ends, this one too.
+    /// The rest of TARGET COLD RESET: ends every session of the target, including this one.
     pub async fn end_target_sessions(self: Rc<Self>) {
         let (shared, target) = {
             let state = self.state();
@@ -276,7 +278,7 @@ impl<F: FrontEnd> ItNexus<F> {
         });
     }
 
-    /// Ends the tasks that another session has a say in.
+    /// Aborts tasks of this session for a function of another one.
     pub(super) async fn abort_for_others(
         self: &Rc<Self>,
         scope: &AbortScope,
@@ -299,16 +301,16 @@ impl<F: FrontEnd> ItNexus<F> {
         if !self.are_over(&serials, false).await {
             indeterminate.store(true, Relaxed);
         }
-        // Also without tasks: data of those that somebody else has ended a moment ago may be on its way.
+        // Also without tasks: data of tasks that ended a moment ago may be in flight.
         if concerns {
             F::flush(self);
             self.drain().await;
         }
     }
 
-    /// Waits until no data of ended tasks is on its way: who is answered on another connection may use their memory for
-    /// something else. What was begun later is of other tasks. An initiator that holds it up loses the connection, and
-    /// with it the data.
+    /// Waits until no data of ended tasks is in flight: an initiator that gets the response on another connection may
+    /// reuse their memory. Data of later tasks do not count. An initiator that blocks this loses its connection, and
+    /// the data with it.
     async fn drain(&self) {
         let (in_flight, phase) = {
             let state = self.state();
@@ -325,7 +327,7 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 }
 
-/// Whether all is at rest soon, or while what waits becomes less.
+/// Waits for the data in flight, as long as they become less. False: they did not drain.
 async fn drains(mover: &dyn InFlightData, patience: Duration) -> bool {
     let mut rest = std::pin::pin!(drained(mover));
     for _ in 0..TURNS {
@@ -340,7 +342,8 @@ async fn drains(mover: &dyn InFlightData, patience: Duration) -> bool {
     false
 }
 
-/// RDMA Reads have ended that were begun before, and what they held back has been sent and has arrived.
+/// Waits until the RDMA Reads so far have ended, and the responses that waited for them have been sent and have
+/// arrived.
 async fn drained(mover: &dyn InFlightData) {
     let reads = mover.reads();
     poll_until(|| mover.have_ended(reads)).await;
@@ -354,7 +357,7 @@ async fn poll_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Its tasks are carried out by another target, which may be away.
+/// A remote target, which may be unreachable, executes its tasks.
 fn is_elsewhere(unit: &Arc<LogicalUnit>) -> bool {
     unit.passthrough().is_some() || unit.backend().stride().is_some()
 }
@@ -364,7 +367,7 @@ impl AbortScope {
         matches!(self, AbortScope::LogicalUnits(units) if units.iter().any(is_elsewhere))
     }
 
-    /// A copy belongs to every nexus that it works through, too: who is preempted must not go on writing.
+    /// A copy also belongs to every nexus that it uses: a preempted nexus must not go on writing.
     fn covers_task(&self, task: &Task) -> bool {
         let placed = task.lu_nexus.as_ref().is_some_and(|(unit, nexus)| self.covers(unit, *nexus));
         placed
@@ -373,14 +376,13 @@ impl AbortScope {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// It has used one of these logical units, or ends and cannot tell any more.
+    /// The session has used one of these logical units. A session that ends no longer knows, and counts as one.
     fn is_concerned(&mut self, scope: &AbortScope) -> bool {
         let is_over = self.phase() == SessionPhase::Ended;
         is_over || self.luns.used().any(|h| scope.covers(&h.unit, h.nexus.id()))
     }
 
-    /// Reports to an initiator whose aborted tasks wait for no data which logical units lose its tasks (FastAbort, RFC 7143
-    /// section 4.2.3.4).
+    /// Reports to an initiator with FastAbort which logical units lose its tasks (RFC 7143 section 4.2.3.4).
     fn report_termination(&mut self, chosen: impl Fn(&Task) -> bool) {
         if self.front.waits_for_data() {
             return;
@@ -391,8 +393,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// The nexuses whose tasks, aborted by another nexus, are answered TASK ABORTED (TAS of the control mode
-    /// page).
+    /// The nexuses whose tasks end with TASK ABORTED when another nexus aborts them (TAS of the control mode page).
     fn reports_aborted(&mut self, scope: &AbortScope) -> BTreeSet<NexusId> {
         let buffers =
             self.tasks.values().filter(|t| scope.covers_task(t)).filter_map(|t| t.lu_nexus.as_ref());

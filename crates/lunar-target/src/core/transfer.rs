@@ -1,29 +1,29 @@
-//! Parts of the data of a command on their way to the target.
+//! Data-Out in transit.
 
 use lunar_proto::transfer::R2t;
 use lunar_runtime::Buf;
 
-/// A part of the data of a command that is to be asked for.
+/// A request for a part of the data of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct DataRequest {
-    /// Names it among all transfers of the nexus (in iSCSI the Target Transfer Tag).
+    /// Identifies the request among all of the nexus (in iSCSI the Target Transfer Tag).
     pub tag: u32,
-    /// Which part.
+    /// The part of the data.
     pub part: R2t,
 }
 
 /// Data that have arrived.
 pub enum ReceivedData<'a> {
-    /// Where they were received: gone after the call.
+    /// In the receive buffer: valid during the call only.
     Bytes(&'a [u8]),
     /// In a buffer of their own.
     Buf(Buf),
-    /// In the buffer of their task, which comes back.
+    /// In the buffer of their task, which this returns.
     Placed(Buf),
 }
 
 impl ReceivedData<'_> {
-    /// The bytes; those that landed with their task are not shown.
+    /// The bytes; empty for data that were placed in the buffer of their task.
     pub fn bytes(&self) -> &[u8] {
         match self {
             ReceivedData::Bytes(bytes) => bytes,
@@ -33,24 +33,24 @@ impl ReceivedData<'_> {
     }
 }
 
-/// What data are a part of.
+/// Identifies the transfer that data belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct DataOutId {
     /// The tag of the command.
     pub tag: u32,
     /// The LUN field that came with them.
     pub lun: u64,
-    /// The tag of the transfer; None: nobody asked for them.
+    /// The tag of the request; None: unsolicited data.
     pub transfer: Option<u32>,
 }
 
-/// What came of data that have arrived.
+/// The result of receiving data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutResult {
-    /// They were taken, or are no longer wanted: [`State::progress`] is due.
+    /// The data were taken, or are no longer needed: the caller must call [`State::progress`].
     Accepted,
-    /// Their task has ended, which harms nothing.
+    /// The task has ended. The data do no harm.
     Ignored,
-    /// They were never asked for, or are not what was asked for.
+    /// The data were not requested, or differ from the request.
     Invalid,
 }

@@ -1,9 +1,11 @@
-//! EXTENDED COPY, block to block (SPC-5 section 6.4): only between logical units that the same nexus may see.
+//! EXTENDED COPY from block to block (SPC-5 section 6.4), between logical units that the same nexus sees.
 //!
-//! A copy moves step after step. For each it passes the gates of source, destination and its own logical unit
-//! like a command of each, and asks for reservations inside; between two steps it is in none, so that a
-//! COMPARE AND WRITE waits for one step at most. A copy that must be alone (ORDERED) stays in all of its gates
-//! from its first step to its last. Nobody waits for a gate while it is in another but by [`lock_all`].
+//! A copy moves step by step. For each step it takes the task set locks of source, destination and its own logical
+//! unit, like a command of each, and checks reservations under them. Between two steps it holds no lock, so that a
+//! COMPARE AND WRITE waits for one step at most.
+//!
+//! An ORDERED copy holds all of its locks from its first step to its last. A task that holds one lock takes another
+//! only through [`lock_all`].
 
 use super::medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, aborted_failure, fetch_into, write_buf,
@@ -15,30 +17,31 @@ use lunar_scsi::{CommandError, CopyResult, CopySegment, NexusId};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
-/// Both ends of a segment.
+/// The source and destination of a segment.
 pub struct CopyEnds {
-    /// Where it comes from.
+    /// The logical unit to read.
     pub source: CopyEnd,
-    /// Where it goes to.
+    /// The logical unit to write.
     pub destination: CopyEnd,
 }
 
-/// One of them.
+/// The source or destination of a segment.
 pub struct CopyEnd {
-    /// Its number for the initiator.
+    /// Its LUN, as the initiator numbers it.
     pub lun: u16,
-    /// What serves it.
+    /// The logical unit.
     pub unit: Arc<LogicalUnit>,
     /// The nexus with it.
     pub nexus: NexusId,
-    /// The nexus's place at its gate.
+    /// Its task set, on the core of the nexus.
     pub task_set: TaskSetHandle,
-    /// The medium that the command is about.
+    /// The medium that the command was sent to.
     pub medium: u64,
 }
 
 impl CopyEnd {
-    /// Its medium may have become another one between two steps; `byte` names the end in the segment descriptor.
+    /// Checks that the medium was not replaced between two steps. `byte`: offset of the descriptor index in the
+    /// segment descriptor.
     fn check_medium(&self, number: u16, byte: u16) -> Result<(), Sense> {
         if self.unit.lu.medium() == self.medium {
             Ok(())
@@ -54,7 +57,7 @@ impl CopyEnds {
     }
 }
 
-/// A copy that runs: when it ends, in whatever way, the logical unit that got the command hears of it.
+/// A copy in progress. When it ends in whatever way, the logical unit of the command records the result.
 struct CopyRun<'a> {
     unit: &'a LogicalUnit,
     nexus: NexusId,
@@ -113,11 +116,11 @@ async fn all(
 
 /// A segment that is copied.
 struct SegmentCopy<'a> {
-    /// Its place in the list.
+    /// Its index in the list.
     number: u16,
     segment: &'a CopySegment,
     ends: CopyEnds,
-    /// What each of its steps passes.
+    /// The locks that each of its steps takes.
     locks: Vec<(TaskSetHandle, LockMode)>,
 }
 
@@ -132,7 +135,7 @@ impl SegmentCopy<'_> {
         if len == 0 {
             return Ok(());
         }
-        // Before the gates: those who hold the pool's buffers may wait at them.
+        // Before the locks: the holders of the pool's buffers may wait for them.
         let mut buf = pool.get(len.min(STEP as u64) as usize).await;
         let mut done = 0;
         while done < len {
@@ -144,7 +147,7 @@ impl SegmentCopy<'_> {
         Ok(())
     }
 
-    /// Moves one buffer, `done` bytes from the beginning.
+    /// Copies one buffer, `done` bytes from the beginning.
     async fn step(&self, done: u64, buf: Buf, context: &dyn ExecutionContext) -> Result<Buf, CommandError> {
         let _inside = lock_all(self.locks.clone()).await;
         if context.is_aborted() {
@@ -162,7 +165,8 @@ impl SegmentCopy<'_> {
     }
 }
 
-/// What a failure of an end is to who asked for the copy; `byte` names the end in the segment descriptor.
+/// The failure of a source or destination, as the copy reports it. `byte`: offset of the descriptor index in the
+/// segment descriptor.
 fn third_party(failure: CommandError, number: u16, byte: u16) -> CommandError {
     match failure.sense {
         Some(_) => Sense::COPY_DEVICE_FAILURE.segment(number, byte).into(),

@@ -1,4 +1,4 @@
-//! Reads and writes of the medium: what each is counted as, and what its failure is to an initiator.
+//! Reads and writes of the medium: their counters, and the sense data of their failures.
 
 use super::copy::CopyEnds;
 use crate::task_set_lock::{LockMode, TaskSetHandle};
@@ -13,10 +13,10 @@ use std::sync::Arc;
 /// Bytes that one step of a long operation moves.
 pub(super) const STEP: usize = 1 << 20;
 
-/// The sense key of a place that cannot be read or written.
+/// Sense key MEDIUM ERROR.
 const MEDIUM_ERROR: u8 = 3;
 
-/// How a command ends.
+/// The output of a command that ended well.
 pub enum ExecutionOutput {
     /// GOOD without data.
     Good,
@@ -24,49 +24,49 @@ pub enum ExecutionOutput {
     Data(Vec<u8>),
     /// GOOD with what was read from the medium.
     Medium(Buf),
-    /// GOOD with so many zeros.
+    /// GOOD with this many zeros.
     Zeros(usize),
-    /// What a logical unit elsewhere answered.
+    /// The response of a passthrough.
     PassthroughCommand(PassthroughResponse),
 }
 
-/// The end of a command.
+/// The result of a command.
 pub type ExecutionResult = Result<ExecutionOutput, CommandError>;
 
-/// What a command may need beyond its own logical unit.
+/// What a command may use beyond its own logical unit.
 pub trait ExecutionContext {
     /// The LUNs that this initiator sees.
     fn luns(&self) -> Vec<u16>;
-    /// The ends of a segment of EXTENDED COPY, the `number`th of its list, if this initiator sees them.
+    /// The source and destination of segment `number` of EXTENDED COPY, if this initiator sees both.
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense>;
-    /// The bytes that it moves, if this initiator may read the one end and write the other now: to be asked
-    /// inside their gates.
+    /// The bytes that the segment moves, if this initiator may read the source and write the destination now. The
+    /// caller holds the task set locks of both.
     fn copy_range(&self, number: u16, segment: &CopySegment, ends: &CopyEnds) -> Result<CopyRange, Sense>;
-    /// The gate of the command's own logical unit, and how the command steps in.
+    /// The task set lock of the command's own logical unit, and the mode in which the command takes it.
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)>;
-    /// Ends every task of these nexuses, and waits for it.
+    /// Aborts every task of these nexuses, and waits for their end.
     fn abort(&self, victims: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()>;
-    /// The command is aborted: a long operation asks between its steps, and ends with
-    /// [`aborted_failure`] when it is.
+    /// The command was aborted. A long operation checks this between its steps, and then ends with
+    /// [`aborted_failure`].
     fn is_aborted(&self) -> bool;
 }
 
-/// The end of a command that nobody hears of any more.
+/// The result of an aborted command, which is not sent.
 pub fn aborted_failure() -> CommandError {
     Status::TaskAborted.into()
 }
 
-/// The end of a READ of which the medium has ended.
+/// Ends a READ that the medium has completed.
 pub fn finish_read(unit: &LogicalUnit, offset: u64, finished: BufResult) -> ExecutionResult {
     fetched(unit, offset, finished, &READ).map(ExecutionOutput::Medium)
 }
 
-/// The end of a WRITE of which the medium has ended.
+/// Ends a WRITE that the medium has completed.
 pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: BufResult) -> ExecutionResult {
     stored(unit, offset, finished).map(|_| ExecutionOutput::Good)
 }
 
-/// Reads what a command reads, or a part of it.
+/// Reads the data of a command, or a part of them.
 pub async fn read_part(unit: &Arc<LogicalUnit>, offset: u64, buf: Buf) -> Result<Buf, CommandError> {
     fetch_into(unit, offset, buf, &READ).await
 }
@@ -77,7 +77,7 @@ pub fn buffer_without_waiting(pool: &Pool, len: usize) -> Buf {
     pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 
-/// Reads one step of a long operation.
+/// Reads for one step of a long operation.
 pub(super) async fn fetch(
     unit: &Arc<LogicalUnit>,
     pool: &Pool,
@@ -110,13 +110,13 @@ pub(super) fn fetched(
     Ok(buf)
 }
 
-/// Writes what a command has brought.
+/// Writes the data of a command.
 pub async fn write(unit: &Arc<LogicalUnit>, offset: u64, data: Buf, stable: bool) -> ExecutionResult {
     write_buf(unit, offset, data, stable).await?;
     Ok(ExecutionOutput::Good)
 }
 
-/// Writes a buffer and gives it back.
+/// Writes a buffer and returns it.
 pub async fn write_buf(
     unit: &Arc<LogicalUnit>,
     offset: u64,
@@ -136,13 +136,13 @@ pub(super) fn stored(unit: &LogicalUnit, offset: u64, (result, buf): BufResult) 
     Ok(buf)
 }
 
-/// Every acknowledged write becomes stable.
+/// Makes every acknowledged write stable.
 pub async fn flush(unit: &Arc<LogicalUnit>) -> ExecutionResult {
     unit.backend().flush().await.map_err(|e| io_failure(unit, &e, 0, &WRITE))?;
     Ok(ExecutionOutput::Good)
 }
 
-/// How an access of the medium is counted, and what the failure of the medium is to an initiator.
+/// The counters of an access to the medium, and the sense data of its failure.
 pub(super) struct MediumAccess {
     pub(super) bytes: LogCounter,
     errors: LogCounter,
@@ -159,8 +159,8 @@ pub(super) const WRITE: MediumAccess = MediumAccess {
 pub(super) const VERIFY: MediumAccess =
     MediumAccess { bytes: LogCounter::VerifyBytes, errors: LogCounter::VerifyErrors, ..READ };
 
-/// What an error of a backend is to an initiator. A medium error tells its LBA; what a SCSI device behind the backend
-/// has said is passed on.
+/// The failure of a command for an error of its backend. A medium error has its LBA. The answer of a SCSI device
+/// behind the backend is passed on.
 pub(super) fn io_failure(
     unit: &LogicalUnit,
     e: &io::Error,
@@ -189,7 +189,7 @@ pub(super) fn io_failure(
     unit.log_io_failure(e, offset);
     let lba = offset / unit.lu.settings().block_size as u64;
     let sense = match e.kind() {
-        // A file too large: of the file system, or of the limit on this process (ulimit -f).
+        // FileTooLarge: the limit of the file system, or of this process (`ulimit -f`).
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
             Sense::SPACE_ALLOCATION_FAILED
         }

@@ -1,4 +1,4 @@
-//! Plans become block operations. Knows no transport: data comes and goes in buffers.
+//! Execution of plans as operations on the backend. It knows no transport: data are in buffers.
 
 pub mod copy;
 mod medium;
@@ -18,9 +18,9 @@ use medium::{READ, fetch_into, stored};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Does what a plan says that [`persist`] gave back. `data` is the Data-Out, of the length that the plan asked for,
-/// or a buffer with room
-/// for what is to be read.
+/// Executes a plan that [`persist`] returned. `data` is the Data-Out, with the length that the plan wants,
+/// or a buffer
+/// for the data to read.
 pub async fn run(
     unit: &Arc<LogicalUnit>,
     pool: &Pool,
@@ -33,7 +33,7 @@ pub async fn run(
         Plan::Data(d) => Ok(ExecutionOutput::Data(d)),
         Plan::Read { offset, len } => read(unit, pool, (offset, len as usize), data).await,
         Plan::Write { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
-        // Boxed, so that reads and writes carry none of it about.
+        // Boxed, so that the futures of reads and writes stay small.
         Plan::Op(op) => Box::pin(run_op(unit, pool, *op, data, context)).await,
     }
 }
@@ -70,7 +70,7 @@ async fn run_op(
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
-        // `persist` is over when this begins, and what is passed on does not come here.
+        // [`persist`] has handled the first, and passthrough commands do not come here.
         Op::Persist(_) | Op::Passthrough => Err(Sense::INTERNAL_FAILURE.into()),
         Op::Preempt { victims } => {
             context.abort(victims).await;
@@ -88,7 +88,7 @@ async fn run_op(
     }
 }
 
-/// The end of a command that no logical unit takes.
+/// The result of a command without a logical unit.
 pub fn run_without_lu(plan: PlanResult, context: &dyn ExecutionContext) -> ExecutionResult {
     match plan? {
         Plan::Op(op) => match *op {
@@ -108,7 +108,7 @@ fn answer(plan: PlanResult) -> ExecutionResult {
     }
 }
 
-/// The Data-Out that a plan asked for; a command that brought none fails (SPC-5: parameter list length).
+/// The Data-Out of a plan. A command without any fails (SPC-5: parameter list length).
 fn data_of(data: Option<Buf>) -> Result<Buf, CommandError> {
     data.ok_or(Sense::INVALID_FIELD_IN_CDB.into())
 }
@@ -131,21 +131,21 @@ async fn read(
             buf.set_visible(len);
             buf
         }
-        // Nobody waits for memory inside a gate: those who have it may wait at that gate.
+        // A command that holds the task set lock must not wait for memory: its holders may wait for the lock.
         None => pool.try_get(len).ok_or(Status::TaskSetFull)?,
     };
     Ok(ExecutionOutput::Medium(fetch_into(unit, offset, buf, &READ).await?))
 }
 
-/// Writes all of it or nothing. The caller is alone in the logical unit.
+/// Writes all of it or nothing. The caller holds the task set lock exclusively.
 async fn write_atomic(unit: &Arc<LogicalUnit>, offset: u64, data: Buf) -> ExecutionResult {
     let finished = unit.backend().write_atomic(offset, data).await;
     stored(unit, offset, finished)?;
     Ok(ExecutionOutput::Good)
 }
 
-/// Logical unit reset, of which the tasks are the caller's to abort. If it switches the write cache off, it is alone
-/// and what that holds becomes stable first. A flush that fails is in the log, and the reset is done all the same.
+/// Logical unit reset. The caller aborts the tasks. If the reset switches the write cache off, this takes the task set
+/// lock exclusively and flushes first. A failed flush is logged, and the reset goes on.
 pub async fn reset(unit: &Arc<LogicalUnit>) {
     let _alone = match unit.lu.reset_ends_write_cache() {
         true => {
@@ -158,8 +158,8 @@ pub async fn reset(unit: &Arc<LogicalUnit>) {
     unit.lu.reset();
 }
 
-/// Keeps on stable storage what a command is to change, then changes it; the plan is that of what remains to be
-/// done. What cannot be kept is not changed.
+/// Persists a change before it is made. Returns the plan for the rest of the command. If persisting fails, nothing
+/// changes.
 pub async fn persist(unit: &Arc<LogicalUnit>, answer: PlanResult) -> PlanResult {
     let draft = match answer? {
         Plan::Op(op) => match *op {
@@ -171,7 +171,7 @@ pub async fn persist(unit: &Arc<LogicalUnit>, answer: PlanResult) -> PlanResult 
     unit.persist(draft).await.unwrap_or_else(|e| {
         if let Some(left_out) = unit.save_failures.may(Instant::now()) {
             let state_file = &unit.state_file;
-            tracing::error!(error = %e, ?state_file, left_out, "state cannot be kept: the command that changes it fails");
+            tracing::error!(error = %e, ?state_file, left_out, "the state file cannot be written; the command that changes it fails");
         }
         Err(Sense::INTERNAL_FAILURE.into())
     })

@@ -1,4 +1,4 @@
-//! Writing the same over and over, giving space back, and telling what is mapped (SBC-4 section 4.7).
+//! WRITE SAME, UNMAP and GET LBA STATUS (SBC-4 section 4.7).
 
 use super::medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, WRITE, aborted_failure,
@@ -11,7 +11,7 @@ use lunar_scsi::CommandError;
 use std::io;
 use std::sync::Arc;
 
-/// Without a block, or with one of zeros, the backend is asked for zeros; it knows a quick way.
+/// Without a block, or with a block of zeros, the backend writes zeros, for which it has a fast path.
 pub async fn write_same(
     unit: &Arc<LogicalUnit>,
     pool: &Pool,
@@ -31,13 +31,13 @@ pub async fn write_same(
     if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
 }
 
-/// Bytes that are cleared at a time: a backend that has to write them takes its time.
+/// Bytes that are zeroed at a time. A backend that has to write them takes a while.
 const STRETCH: u64 = 64 * STEP as u64;
-/// The same where they are given back.
+/// The same where they are unmapped.
 const LONG_STRETCH: u64 = 16 * STRETCH;
 
-/// Clears a range with `one` stretch after the other, until it is aborted. They end where backends have ends of their
-/// own, so that none is left with a part of what it could give back.
+/// Applies `one` to a range, stretch by stretch, until the command is aborted. Stretches are aligned like the units of
+/// the backend, so that it can unmap each unit as a whole.
 async fn clear(
     unit: &Arc<LogicalUnit>,
     (offset, len): (u64, u64),
@@ -58,7 +58,7 @@ async fn clear(
     Ok(())
 }
 
-/// Writes `block` from `offset` on until `len` bytes are covered, or until it is not to go on.
+/// Writes `block` repeatedly from `offset` on, until `len` bytes are written or `goes_on` returns false.
 pub async fn repeat(
     unit: &Arc<LogicalUnit>,
     pool: &Pool,
@@ -94,7 +94,7 @@ pub async fn unmap(
     if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
 }
 
-/// Enough extents for one answer; an initiator asks again from where it ends.
+/// Extents in one response. An initiator continues from where they end.
 const MAX_EXTENTS: usize = 256;
 
 pub async fn lba_status(

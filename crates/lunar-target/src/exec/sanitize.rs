@@ -1,4 +1,4 @@
-//! SANITIZE (SBC-4 section 4.11): the whole medium is overwritten or erased, with progress to be asked for.
+//! SANITIZE (SBC-4 section 4.11): overwrites or erases the whole medium, with progress reports.
 
 use super::medium::{ExecutionOutput, ExecutionResult, STEP, WRITE, flush, io_failure};
 use crate::LogicalUnit;
@@ -7,19 +7,19 @@ use lunar_scsi::CommandError;
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
-/// What to do with the medium.
+/// How to sanitize the medium.
 pub struct SanitizeJob {
-    /// Overwrite with this, or erase.
+    /// The pattern of an overwrite; None: erase.
     pub pattern: Option<Vec<u8>>,
-    /// How often.
+    /// Overwrite passes.
     pub passes: u8,
     /// Invert the pattern from one pass to the next.
     pub invert: bool,
 }
 
-/// That it runs is kept already ([`super::persist`]). Nothing ends the work before its time, not even the end of its command:
-/// it goes on behind the status with `immediate`, and when this is dropped because the task was aborted (SBC-4 section
-/// 4.11).
+/// Starts the operation, which is persisted already ([`super::persist`]). It runs to its end even when its command
+/// ends: after the status with `immediate`, and when this future is dropped because the task was aborted (SBC-4
+/// section 4.11).
 pub async fn run(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob, immediate: bool) -> ExecutionResult {
     let (unit, pool) = (unit.clone(), pool.clone());
     let (end, ended) = flume::bounded(1);
@@ -41,12 +41,13 @@ async fn work(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob) -> Executi
     result.map(|()| ExecutionOutput::Good)
 }
 
-/// A restart must know that the medium is not clean; what has no state file forgets its medium as well.
+/// After a restart the server must know that the medium is not clean. A logical unit without a state file loses its
+/// medium with the restart.
 async fn save_state(unit: &Arc<LogicalUnit>) {
     if let Err(error) = unit.save().await
         && error.kind() != std::io::ErrorKind::Unsupported
     {
-        tracing::error!(%error, state_file = ?unit.state_file, "the sanitize state could not be kept");
+        tracing::error!(%error, state_file = ?unit.state_file, "the SANITIZE state could not be saved");
     }
 }
 
@@ -63,7 +64,7 @@ async fn overwrite(unit: &Arc<LogicalUnit>, pool: &Pool, job: &SanitizeJob) -> R
                 (pass as u128 * capacity as u128 + at as u128) * 0xffff / (passes as u128 * capacity as u128);
             unit.lu.sanitize_progress(share as u16);
         }
-        // Else a cache may put one pass in place of the other, and the medium sees the last one only.
+        // Without the flush, a cache could merge two passes, and only the last would reach the medium.
         flush(unit).await?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What is acknowledged as stable, on a disk that loses its cache; and what the logical unit counts.
+//! Durability on a disk that loses its cache, and the log counters of the logical unit.
 
 mod failing_media;
 
@@ -15,10 +15,10 @@ use lunar_wire::scsi::op;
 const BLOCK: usize = 512;
 const CAPACITY: u64 = 1 << 20;
 const FUA: u8 = 0x08;
-/// Cache loss: nothing that was not stable is left; then with some of it left, whatever it is.
+/// Ways to lose the cache: all of it, then a random part of it.
 const LOSSES: [Option<u64>; 4] = [None, Some(1), Some(2), Some(3)];
 
-/// No command here needs more than its logical unit. True: it is aborted.
+/// A context for commands that need only their logical unit. True: the command is aborted.
 struct NoContext(bool);
 
 impl ExecutionContext for NoContext {
@@ -43,7 +43,7 @@ impl ExecutionContext for NoContext {
     }
 }
 
-/// A logical unit on a lossy disk, and one nexus of it.
+/// A logical unit on a disk that loses its cache, and one nexus of it.
 struct TestDisk {
     lossy: Arc<VolatileBackend>,
     unit: Arc<LogicalUnit>,
@@ -111,7 +111,7 @@ impl TestDisk {
         TestDisk { lossy, unit, nexus, pool: Pool::new(64 << 20) }
     }
 
-    /// Runs a CDB to its end.
+    /// Executes a CDB.
     async fn end(&mut self, cdb: &[u8], data: &[u8]) -> ExecutionResult {
         let mut padded = [0; 16];
         padded[..cdb.len()].copy_from_slice(cdb);
@@ -141,7 +141,7 @@ impl TestDisk {
         self.good(&write(op::WRITE_10, lba, flags), &[byte; BLOCK]).await;
     }
 
-    /// The block when the cache is lost in this way.
+    /// The content of a block after losing the cache in this way.
     async fn left(&mut self, lba: u8, loss: Option<u64>) -> Vec<u8> {
         self.lossy.lose(loss).await.expect("the medium is well");
         self.good(&[op::READ_10, 0, 0, 0, 0, lba, 0, 0, 1, 0], &[]).await
@@ -162,9 +162,9 @@ fn runs(test: impl Future<Output = ()>) {
     compio::runtime::Runtime::new().expect("a runtime").block_on(test);
 }
 
-/// Otherwise the tests below would prove nothing.
+/// The premise of the tests below.
 #[test]
-fn a_cached_write_may_be_lost() {
+fn cached_write_may_be_lost() {
     runs(async {
         let mut disk = TestDisk::new(true);
         disk.write(1, 7, 0).await;
@@ -173,7 +173,7 @@ fn a_cached_write_may_be_lost() {
 }
 
 #[test]
-fn a_write_with_fua_is_stable() {
+fn fua_write_is_stable() {
     runs(async {
         for loss in LOSSES {
             let mut disk = TestDisk::new(true);
@@ -185,7 +185,7 @@ fn a_write_with_fua_is_stable() {
 }
 
 #[test]
-fn without_write_cache_every_write_is_stable() {
+fn write_without_write_cache_is_stable() {
     runs(async {
         for loss in LOSSES {
             let mut disk = TestDisk::new(false);
@@ -195,9 +195,9 @@ fn without_write_cache_every_write_is_stable() {
     });
 }
 
-/// MODE SELECT takes WCE away: what comes after it is stable.
+/// MODE SELECT clears WCE: later writes are stable.
 #[test]
-fn a_write_cache_that_is_switched_off_is_off() {
+fn write_after_wce_is_cleared_is_stable() {
     runs(async {
         let mut disk = TestDisk::new(true);
         let mut list = [0; 24];
@@ -209,7 +209,7 @@ fn a_write_cache_that_is_switched_off_is_off() {
 }
 
 #[test]
-fn a_flush_makes_the_writes_before_it_stable() {
+fn flush_makes_earlier_writes_stable() {
     runs(async {
         for cdb in [&[op::SYNCHRONIZE_CACHE_10][..], &[op::SYNCHRONIZE_CACHE_16]] {
             for loss in LOSSES {
@@ -226,10 +226,10 @@ fn a_flush_makes_the_writes_before_it_stable() {
     });
 }
 
-/// The rarer writes: with FUA, or without a write cache. WRITE AND VERIFY and START STOP UNIT are stable in
-/// any case.
+/// Other write commands, with FUA or without a write cache. WRITE AND VERIFY and START STOP UNIT are stable in any
+/// case.
 #[test]
-fn rarer_writes_keep_the_promise_too() {
+fn other_write_commands_are_stable() {
     let mut verify = write(op::WRITE_VERIFY_10, 1, 0).to_vec();
     verify.resize(10, 0);
     let same = write(op::WRITE_SAME_10, 1, 0).to_vec();
@@ -273,7 +273,7 @@ const BYTES: u8 = 5;
 const ERRORS: u8 = 6;
 
 #[test]
-fn the_log_tells_what_was_done() {
+fn log_counters_count_bytes() {
     runs(async {
         let mut disk = TestDisk::new(true);
         disk.write(1, 7, 0).await;
@@ -287,9 +287,9 @@ fn the_log_tells_what_was_done() {
     });
 }
 
-/// Every access fails; a miscompare is no error of the medium.
+/// Every access fails. A miscompare is no medium error.
 #[test]
-fn the_log_tells_what_failed() {
+fn log_counters_count_errors() {
     runs(async {
         let mut disk = TestDisk::new(true);
         let failing = lunar_block::filter::error(memory(), lunar_block::filter::FilterOp::Read, 1.0, None);
@@ -306,9 +306,9 @@ fn the_log_tells_what_failed() {
     });
 }
 
-/// A long operation ends between two of its steps.
+/// A long operation ends between two steps.
 #[test]
-fn an_aborted_operation_stops() {
+fn aborted_operation_stops_writing() {
     runs(async {
         let disk = TestDisk::new(true);
         let all = CAPACITY;
@@ -346,14 +346,14 @@ fn an_aborted_operation_stops() {
     });
 }
 
-/// A PERSISTENT RESERVE OUT: service action, key, service action key; everything persists (APTPL).
+/// PERSISTENT RESERVE OUT: service action, key, service action key. The registration persists (APTPL).
 fn reserve_out(action: u8, key: u8, action_key: u8) -> ([u8; 10], [u8; 24]) {
     let mut list = [0; 24];
     (list[7], list[15], list[20]) = (key, action_key, (action == 0) as u8);
     ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
 }
 
-/// A folder that a state file can be written to, or not: a file stands in its place.
+/// Makes the folder of a state file writable, or not: a file is in its place.
 fn block_folder(folder: &std::path::Path, blocked: bool) {
     _ = std::fs::remove_dir_all(folder);
     _ = std::fs::remove_file(folder);
@@ -363,7 +363,7 @@ fn block_folder(folder: &std::path::Path, blocked: bool) {
 }
 
 #[test]
-fn a_command_whose_change_cannot_be_kept_changes_nothing() {
+fn unsaved_change_changes_nothing() {
     const CACHE_OFF: [u8; 24] =
         [0, 0, 0, 0, 0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     const SELECT: [u8; 6] = [op::MODE_SELECT_6, 0x11, 0, 0, 24, 0];
@@ -418,7 +418,7 @@ fn a_command_whose_change_cannot_be_kept_changes_nothing() {
 }
 
 #[test]
-fn what_a_device_behind_the_backend_says_is_passed_on_as_it_is() {
+fn scsi_error_of_backend_is_passed_on_unchanged() {
     let (unit, _) = unit(true, memory());
     let far = Sense { key: 3, asc: 0x11, ascq: 4, ..Sense::READ_ERROR }.at(99);
     let busy = ScsiError { status: Status::Busy, sense: None };
@@ -430,7 +430,7 @@ fn what_a_device_behind_the_backend_says_is_passed_on_as_it_is() {
     assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "without an answer it is ours");
 }
 
-/// A file of `CAPACITY` bytes that goes with the test.
+/// A temporary file of `CAPACITY` bytes.
 struct TempImage(std::path::PathBuf);
 
 impl TempImage {
@@ -454,7 +454,7 @@ impl Drop for TempImage {
 }
 
 #[test]
-fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
+fn read_of_removed_range_fails_and_reports_capacity() {
     let (image, backend) = TempImage::new("shrunk");
     let (unit, mut nexus) = unit(true, backend);
     let cdb = |op, lba: u8| [op, 0, 0, 0, 0, lba, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
@@ -476,7 +476,7 @@ fn a_read_of_a_removed_range_fails_and_hosts_hear_of_it() {
 }
 
 #[test]
-fn a_deleted_image_is_handled_as_the_setting_says() {
+fn deleted_image_follows_on_missing_setting() {
     use crate::OnMissing;
     let (image, backend) = TempImage::new("deleted");
     let (unit, mut nexus) = unit(true, lunar_block::filter::stats(backend).0);

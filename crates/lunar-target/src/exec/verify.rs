@@ -1,5 +1,4 @@
-//! Operations that look at what the medium holds: VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE
-//! (SBC-4).
+//! VERIFY, WRITE AND VERIFY, COMPARE AND WRITE and ORWRITE (SBC-4): operations that read the medium first.
 
 use super::medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, VERIFY, WRITE, aborted_failure, fetch,
@@ -63,8 +62,7 @@ pub async fn write_verify(
     verify(unit, pool, (offset, len), how, Some(data), context).await
 }
 
-/// `data` is what is expected, then what is to be written: half and half. The caller is alone in the logical
-/// unit.
+/// The first half of `data` is expected, the second is written. The caller holds the task set lock exclusively.
 pub async fn compare_and_write(
     unit: &Arc<LogicalUnit>,
     offset: u64,
@@ -75,7 +73,7 @@ pub async fn compare_and_write(
     if len == 0 {
         return Ok(ExecutionOutput::Good);
     }
-    // Not from the pool: those who hold it may wait for this very command.
+    // Not from the pool: the holders of its buffers may wait for this command.
     let medium = fetch_into(unit, offset, Buf::zeroed(len), &READ).await?;
     miscompare(&medium, &data[..len], 0)?;
     data.copy_within(len..2 * len, 0);
@@ -86,9 +84,9 @@ pub async fn compare_and_write(
     Ok(ExecutionOutput::Good)
 }
 
-/// The write of a COMPARE AND WRITE that has failed somewhere else, or that was not waited for to its end, may have been
-/// done there: an answer after which it is sent again as if it were not would make its own success a miscompare. BUSY
-/// that a device has `told` is the answer of one that did nothing.
+/// The failure of the write of a COMPARE AND WRITE. A remote or unfinished write may have taken place. If the status
+/// invited a repetition, the host would find its own bytes and get a miscompare. BUSY from a SCSI device (`told`) is
+/// safe: the device did nothing.
 fn may_have_written(failure: CommandError, told: Option<ScsiError>) -> CommandError {
     const NOT_READY: u8 = 2;
     const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
@@ -99,7 +97,7 @@ fn may_have_written(failure: CommandError, told: Option<ScsiError>) -> CommandEr
     }
 }
 
-/// The caller is alone in the logical unit.
+/// The caller holds the task set lock exclusively.
 pub async fn or_write(unit: &Arc<LogicalUnit>, offset: u64, data: Buf, stable: bool) -> ExecutionResult {
     if data.is_empty() {
         return Ok(ExecutionOutput::Good);

@@ -1,4 +1,4 @@
-//! A connection in full feature phase: its transport, its digests, StatSN, and what it knows of its peer.
+//! A connection in full feature phase: its transport, digests, StatSN and keepalive.
 
 use super::keepalive::Keepalive;
 use super::out::{Digests, Payload};
@@ -22,24 +22,24 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// While this much waits to be sent that is in no buffer of the pool, nothing is received.
+/// Bytes in the send queue that belong to no pool, above which nothing is received.
 const MAX_OWN: usize = 1 << 20;
 
 /// A connection that has just logged in.
 pub struct OpenedConnection {
-    /// What all connections share.
+    /// The state that all connections share.
     pub shared: Arc<ServerState>,
-    /// The connection.
+    /// The transport.
     pub transport: Transport,
-    /// Its view of the configuration.
+    /// The context of its login.
     pub login_context: LoginContext,
-    /// What was found out.
+    /// What the login has established.
     pub info: Arc<SessionInfo>,
-    /// Its place among the sessions.
+    /// Its entry in the registry.
     pub guard: SessionGuard,
-    /// Its messages.
+    /// Messages from other cores.
     pub messages: flume::Receiver<SessionMessage>,
-    /// Its place in the counts.
+    /// Its slot among the connections.
     pub count: ConnectionGuard,
     /// Commands that may be in flight.
     pub depth: u32,
@@ -49,36 +49,36 @@ pub struct OpenedConnection {
     pub stat_sn: u32,
 }
 
-/// A connection of a session. Lives on the core of its session.
+/// A connection of a session. It lives on the core of its session.
 pub struct Connection {
     nexus: Weak<ItNexus<Session>>,
-    /// Its place among the connections of the session.
+    /// Its index among the connections of the session.
     index: u16,
     /// Connection ID.
     cid: u16,
     /// Our address.
     local: SocketAddr,
     handle: TransportHandle,
-    /// What waits to be sent.
+    /// The send queue.
     out: RefCell<Outbound>,
     inbound: RefCell<Inbound>,
     digests: Digests,
     /// StatSN of the next response.
     stat_sn: Cell<u32>,
-    /// Bytes of a data segment that the initiator takes.
+    /// Longest data segment that the initiator accepts, in bytes.
     max_xmit: Cell<u32>,
-    /// Text requests.
+    /// The exchange of Text Requests.
     text: RefCell<TextServer>,
     keepalive: RefCell<Keepalive>,
-    /// A closed connection ends with a Logout; None: not looked at yet.
+    /// Whether a closed connection ends with a Logout; None: not checked yet.
     logs_out: Cell<Option<bool>>,
-    /// The answer to a logout: it goes when no task is left.
+    /// The Logout Response, which is sent when no task is left.
     logout_response: Cell<Option<Bhs>>,
     pump: SendPump,
 }
 
 impl Connection {
-    /// Adds a connection to a session: it has this Connection ID, and StatSN begins here.
+    /// Adds a connection with this CID and this first StatSN to a session.
     pub fn open(
         nexus: &Rc<ItNexus<Session>>,
         transport: Transport,
@@ -110,7 +110,7 @@ impl Connection {
         state.front_mut().add(|index| Rc::new(connection(index)))
     }
 
-    /// The nexus of its session, unless that is gone.
+    /// The nexus of its session, unless it is gone.
     pub(super) fn nexus(&self) -> Option<Rc<ItNexus<Session>>> {
         self.nexus.upgrade()
     }
@@ -127,7 +127,8 @@ impl Connection {
         &self.pump
     }
 
-    /// Sends what waits if it is a stream, as [`SendSide::try_flush`](lunar_runtime::SendSide::try_flush); else None.
+    /// Sends queued bytes as [`SendSide::try_flush`](lunar_runtime::SendSide::try_flush) does. None: the transport is
+    /// no stream.
     #[inline]
     pub(super) fn flush_stream(&self) -> Option<io::Result<bool>> {
         match (&self.handle, &mut *self.out.borrow_mut()) {
@@ -136,25 +137,25 @@ impl Connection {
         }
     }
 
-    /// Forgets what waits: nothing can be sent any more.
+    /// Discards the send queue, which cannot be sent any more.
     pub(super) fn discard_queue(&self) {
         self.out.borrow_mut().discard_queue();
     }
 
-    /// Takes the answer to a logout.
+    /// Takes the Logout Response.
     pub(super) fn take_logout_response(&self) -> Option<Bhs> {
         self.logout_response.take()
     }
 
-    /// Takes all that has arrived by now.
+    /// Processes all that has arrived.
     ///
     /// # Errors
-    /// Why the connection cannot go on.
+    /// The reason why the connection cannot go on.
     pub fn take_arrived(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         self.inbound.borrow_mut().take_arrived(&self.handle, taker)
     }
 
-    /// Its place among the connections of the session.
+    /// Its index among the connections of the session.
     #[inline]
     pub fn index(&self) -> u16 {
         self.index
@@ -187,42 +188,42 @@ impl Connection {
         self.stat_sn.get()
     }
 
-    /// StatSN of a response, which uses it up.
+    /// Uses up the StatSN of a response.
     #[inline]
     pub fn take_stat_sn(&self) -> u32 {
         self.stat_sn.replace(self.stat_sn.get().wrapping_add(1))
     }
 
-    /// Queues a PDU whose counters are filled in.
+    /// Queues a PDU with all counters.
     #[inline]
     pub fn push(&self, header: Bhs, payload: Payload) {
         self.out.borrow_mut().push(header, payload, self.digests);
     }
 
-    /// Bytes of a data segment that the initiator takes.
+    /// Longest data segment that the initiator accepts, in bytes.
     pub fn max_xmit(&self) -> usize {
         self.max_xmit.get() as usize
     }
 
-    /// The initiator declares that it takes data segments of so many bytes.
+    /// Records the MaxRecvDataSegmentLength that the initiator declares.
     pub fn set_max_xmit(&self, len: u32) {
         if self.out.borrow().uses_declared_length() {
             self.max_xmit.set(len);
         }
     }
 
-    /// The longest Data-In in bytes.
+    /// Longest Data-In in bytes.
     #[inline]
     pub fn longest_data_in(&self) -> usize {
         self.out.borrow().longest_data_in(self.max_xmit())
     }
 
-    /// The initiator has room for an event.
+    /// The initiator has room for an asynchronous message.
     pub fn takes_event(&self) -> bool {
         self.out.borrow().takes_event()
     }
 
-    /// Whether anything has left since the last call.
+    /// Whether data were sent since the last call.
     pub fn has_moved(&self) -> bool {
         self.out.borrow_mut().has_moved()
     }
@@ -232,30 +233,31 @@ impl Connection {
         self.handle.datamover().cloned()
     }
 
-    /// So much waits to be sent that no more is taken.
+    /// The send queue is too long to receive more.
     pub fn is_full(&self) -> bool {
         let out = self.out.borrow();
         out.waiting() > MAX_WAITING || out.own() > MAX_OWN
     }
 
-    /// The answer to a logout, which goes when no task is left.
+    /// Sets the Logout Response, which is sent when no task is left.
     pub fn set_logout_response(&self, header: Bhs) {
         self.logout_response.set(Some(header));
     }
 
-    /// Why nothing may begin any more. `behind` was received and is not taken yet; None: that is with the receiver.
+    /// The reason why requests are stale. `behind`: bytes that were received and are not parsed yet; None: the
+    /// receiver has them.
     #[inline]
     pub fn stale_reason(&self, behind: Option<&[u8]>) -> Option<EndReason> {
         stale::why(self.handle.peer_state(), || self.ends_with_logout(behind))
     }
 
-    /// What [`Connection::stale_reason`] has found holds no longer.
+    /// The next [`Connection::stale_reason`] must query the kernel again.
     pub fn look_anew(&self) {
         self.handle.look_anew();
     }
 
-    /// A closed connection ends with a Logout (RFC 7143 section 11.14): it did not fail, and its commands count. Its initiator
-    /// sends no more, so there is one answer.
+    /// Whether a closed connection ends with a Logout (RFC 7143 section 11.14). Then it did not fail, and its commands
+    /// are valid. The initiator sends no more, so the answer never changes.
     #[cold]
     fn ends_with_logout(&self, behind: Option<&[u8]>) -> bool {
         if let Some(known) = self.logs_out.get() {
@@ -273,7 +275,7 @@ impl Connection {
         logs_out
     }
 
-    /// Nothing more is received: the receiving loop finds the socket closed.
+    /// Stops receiving: the receive loop finds the socket closed.
     pub fn stop_receiving(&self) {
         self.pump.wake();
         self.handle.stop_receiving();

@@ -1,4 +1,4 @@
-//! From a PDU that has arrived to what takes it: digests, life, CmdSN order, opcode.
+//! Dispatch of received PDUs: digests, session phase, CmdSN order, opcode.
 
 use super::connection::Connection;
 use super::out::Payload;
@@ -17,14 +17,14 @@ use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use std::rc::Rc;
 
-/// What takes the PDUs of a connection.
+/// The handler of the PDUs of a connection.
 pub struct PduDispatcher<'a> {
     pub(super) state: &'a mut State<Session>,
     pub(super) connection: &'a Connection,
 }
 
 impl<'a> PduDispatcher<'a> {
-    /// Takes those of this connection for this session.
+    /// A handler for this connection of this session.
     pub fn new(state: &'a mut State<Session>, connection: &'a Connection) -> PduDispatcher<'a> {
         PduDispatcher { state, connection }
     }
@@ -42,8 +42,8 @@ impl<'a> PduDispatcher<'a> {
         self.state.front().reject(self.connection.index(), reason, header, ahs);
     }
 
-    /// Whether a request comes too late to begin; then the session is over. `behind` was received and is not taken yet; None:
-    /// that is with the receiver.
+    /// Whether a request is stale; then it ends the session. `behind`: bytes that were received and are not parsed
+    /// yet; None: the receiver has them.
     #[inline]
     fn is_late(&mut self, behind: Option<&[u8]>) -> bool {
         let Some(why) = self.connection.stale_reason(behind) else { return false };
@@ -95,7 +95,7 @@ fn place(state: &mut State<Session>, header: &Bhs) -> Option<(Buf, usize)> {
     is_data.then(|| state.placement_buffer(origin(header), segment(header))).flatten()
 }
 
-/// Requests with a CmdSN, and the login that has no place here.
+/// Requests with a CmdSN, and Login, which is rejected here.
 fn is_request(op: u8) -> bool {
     matches!(
         op,
@@ -108,13 +108,13 @@ fn is_request(op: u8) -> bool {
     )
 }
 
-/// What the data of a Data-Out are a part of.
+/// The transfer that a Data-Out belongs to.
 fn origin(header: &Bhs) -> DataOutId {
     let transfer = Some(header.word20()).filter(|ttt| *ttt != NONE);
     DataOutId { tag: header.itt(), lun: header.lun(), transfer }
 }
 
-/// Which part of the data of its command a Data-Out is.
+/// The segment of the command's data that a Data-Out carries.
 fn segment(header: &Bhs) -> DataOutSegment {
     let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
     DataOutSegment { data_sn, offset, len, is_final: header.is_final() }
@@ -129,7 +129,7 @@ fn arrival(data: PduData<'_>) -> ReceivedData<'_> {
 }
 
 impl PduDispatcher<'_> {
-    /// Takes a request when its CmdSN is due, and then those that have waited for it.
+    /// Processes a request when its CmdSN is due, and then the held requests that follow it.
     #[inline]
     fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: PduData<'_>, behind: &[u8]) {
         match self.session().window.receive(header.cmd_sn(), header.immediate()) {
@@ -145,8 +145,9 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// Keeps a request until its turn comes, its data in a buffer of the pool. An initiator that sends in order over a stream
-    /// needs none, so one that gets none is not waited for. In a message there is little data.
+    /// Holds a request until its CmdSN is due, with its data in a buffer of the pool. An initiator that sends in order
+    /// over a stream never needs this, so the session ends if the pool has no buffer. A message over RDMA has little
+    /// data.
     fn hold(&mut self, header: Bhs, ahs: &[u8], bytes: &[u8]) {
         let room = match self.connection.datamover() {
             _ if bytes.is_empty() => Some(Buf::zeroed(0)),
@@ -163,8 +164,11 @@ impl PduDispatcher<'_> {
         self.session().held.insert(header.cmd_sn(), pdu);
     }
 
-    /// Takes the requests whose turn has come. `behind` was received and is not taken yet; None: that is with the receiver.
-    /// A request may have been held for long, and the one that releases it may change nothing: so each is checked here too.
+    /// Processes the held requests whose CmdSN is due. `behind`: bytes that were received and are not parsed yet;
+    /// None: the receiver has them.
+    ///
+    /// A request may have been held for long, and the one that releases it may change nothing. So each is checked here
+    /// too.
     pub(super) fn release_held(&mut self, behind: Option<&[u8]>) {
         while self.state.phase() != SessionPhase::Ended
             && let Some(cmd_sn) = self.session().window.next_held()
@@ -191,7 +195,7 @@ impl PduDispatcher<'_> {
         if header.opcode() == opcode::SCSI_COMMAND {
             return self.scsi_command(header, ahs, data);
         }
-        // None of the others is ever pending for the window: they are answered here, or outside the task set.
+        // No other request stays pending in the window: they are answered here, or outside the task set.
         if !header.immediate() {
             self.session().window.finished();
         }
@@ -206,7 +210,7 @@ impl PduDispatcher<'_> {
     #[inline]
     fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>) {
         let Some(c) = scsi_command::read(header, ahs, self.connection.index()) else {
-            tracing::debug!(?header, "a SCSI Command that contradicts itself");
+            tracing::debug!(?header, "invalid SCSI Command PDU");
             return self.state.end_with(EndReason::InvalidScsiCommand);
         };
         let refusal = if c.tag == NONE {
@@ -227,7 +231,7 @@ impl PduDispatcher<'_> {
         self.reject(reason, header, ahs);
     }
 
-    /// Takes a Data-Out (RFC 7143 section 11.7).
+    /// Processes a Data-Out (RFC 7143 section 11.7).
     fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>, intact: bool) {
         match self.state.receive_data(origin(header), segment(header), arrival(data), intact) {
             DataOutResult::Accepted => {}
@@ -259,10 +263,10 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
     }
 }
 
-/// Has what has arrived come behind a function of another session about these.
+/// Processes what has arrived, so that it comes before a task management function of another session.
 ///
 /// # Errors
-/// Why the session is over.
+/// The reason why the session ends.
 pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), EndReason> {
     mark_held_busy(state, scope);
     let connections: Vec<Rc<Connection>> = state.front().connections().to_vec();
@@ -278,7 +282,7 @@ pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<
     Ok(())
 }
 
-/// Commands that wait for their turn do not begin after a function of another session about these.
+/// Marks the held commands within the scope of the function: they end with BUSY.
 fn mark_held_busy(state: &mut State<Session>, scope: &AbortScope) {
     let mut held = std::mem::take(&mut state.front_mut().held);
     for pdu in held.values_mut().filter(|pdu| state.is_covered(scope, pdu.lun())) {

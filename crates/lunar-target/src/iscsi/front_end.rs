@@ -45,7 +45,7 @@ impl FrontEnd for Session {
         self.data_in_pdus(c, data, sent, FinalPdu::Open)
     }
 
-    /// Status goes with the last Data-In where it is GOOD (RFC 7143 section 11.7).
+    /// A status of GOOD goes with the last Data-In (RFC 7143 section 11.7).
     #[inline]
     fn respond(&mut self, c: &ScsiCommand, response: Response) {
         let Response { status, sense, residual, data, sent } = response;
@@ -101,7 +101,7 @@ impl FrontEnd for Session {
         movers.map(|mover| mover as Rc<dyn InFlightData>).collect()
     }
 
-    /// Unless FastAbort was negotiated (RFC 7143 section 4.2.3.3).
+    /// True unless FastAbort was negotiated (RFC 7143 section 4.2.3.3).
     fn waits_for_data(&self) -> bool {
         self.parameters().task_reporting != TaskReporting::FastAbort
     }
@@ -153,7 +153,7 @@ impl FrontEnd for Session {
     }
 }
 
-/// Does something with every connection, with the state free meanwhile. Most sessions have one.
+/// Calls `act` for every connection, without a borrow of the state. Most sessions have one connection.
 fn each(nexus: &ItNexus<Session>, act: impl Fn(&Rc<Connection>)) {
     let mut index = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The full feature phase of a session: its loops, and its end.
+//! The full feature phase of a session: its receive loop and its end.
 
 use super::connection::{Connection, OpenedConnection};
 use super::dispatch::PduDispatcher;
@@ -14,7 +14,7 @@ use lunar_wire::iscsi::{NONE, pdu};
 use std::io;
 use std::rc::Rc;
 
-/// Serves a session from the end of its login to its end.
+/// Runs a session from its login to its end.
 pub async fn run(opened: OpenedConnection) {
     let session = Session::new(&opened);
     let OpenedConnection { shared, transport, login_context, info, guard, messages, count, stat_sn, .. } =
@@ -29,13 +29,13 @@ pub async fn run(opened: OpenedConnection) {
     session_entry::log_end(&shared, &info, guard.tsih, end, received.err().map(|broken| broken.to_string()));
     finish(&nexus).await;
     let waiting = nexus.state().take_waiting_for_end();
-    // In this order: those who wait for the end find the session's place free and its nexuses gone.
+    // The order matters: those who wait for the end must find the registry entry free and the nexuses gone.
     drop((conn, nexus));
     drop((guard, count));
     drop(waiting);
 }
 
-/// Ends all tasks and waits for those that run, ends every I_T_L nexus, sends what is left, closes.
+/// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connections.
 async fn finish(nexus: &Rc<ItNexus<Session>>) {
     nexus.state().front_mut().held.clear();
     nexus.end_tasks().await;
@@ -58,7 +58,7 @@ impl Connection {
         }
     }
 
-    /// Waits until its datamover holds nothing back any more.
+    /// Waits until its datamover defers no response any more.
     async fn drain(&self, nexus: &ItNexus<Session>) {
         let Some(mover) = self.datamover() else { return };
         while mover.has_deferred() {
@@ -74,7 +74,7 @@ impl Connection {
     /// Receives until the connection ends.
     ///
     /// # Errors
-    /// Why it cannot go on.
+    /// The reason why it cannot go on.
     pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), ReceiveError> {
         let mut next = ReceiveStatus::More;
         let has_begun = self.inbound().borrow().has_begun();
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// Sends what waits. What came here may have answered commands of other connections.
+    /// Flushes the send queues. The received PDUs may have completed commands of other connections.
     #[inline]
     fn flush_session(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) {
         let is_only_one = nexus.state().front().connections().len() == 1;
@@ -108,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has come, unless another core has ended the session meanwhile.
+    /// Processes received PDUs, unless another core has ended the session.
     #[inline]
     fn take(
         self: &Rc<Self>,
@@ -140,7 +140,7 @@ impl SendSide for Connection {
         self.handle().writable().await
     }
 
-    /// What waits is dropped: it must not keep the receiving loop from its end.
+    /// Discards the send queue: it must not keep the receive loop from ending.
     fn lost(&self, _: io::Error) {
         self.discard_queue();
         if let Some(nexus) = self.nexus() {
@@ -149,7 +149,7 @@ impl SendSide for Connection {
         self.close();
     }
 
-    /// A datamover also begins to read, which does not wait for what goes out.
+    /// A flush of a datamover also begins reads, which do not wait for sends.
     fn flushes_while_blocked(&self) -> bool {
         self.datamover().is_some()
     }

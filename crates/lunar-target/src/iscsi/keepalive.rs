@@ -1,38 +1,38 @@
-//! What is known of the life of the initiator of a connection.
+//! The keepalive state of a connection.
 
-/// What is known of the initiator's life.
+/// The keepalive state of a connection.
 #[derive(Default)]
 pub struct Keepalive {
-    /// Something was received since this was looked at last.
+    /// Something was received since the last check.
     heard: bool,
-    /// The tag of a ping that is not answered.
+    /// The tag of the ping without an answer.
     open: Option<u32>,
     last: u32,
 }
 
 impl Keepalive {
-    /// Something was received.
+    /// Records that something was received.
     #[inline]
     pub fn heard(&mut self) {
         self.heard = true;
     }
 
-    /// Whether something was received since this was asked last.
+    /// Whether something was received since the last call.
     pub fn take_heard(&mut self) -> bool {
         std::mem::take(&mut self.heard)
     }
 
-    /// No ping is open any more.
+    /// Forgets the ping without an answer.
     pub fn forget(&mut self) {
         self.open = None;
     }
 
-    /// A ping with this tag is answered.
+    /// Records the answer to the ping with this tag.
     pub fn answered(&mut self, tag: u32) {
         self.open.take_if(|open| *open == tag);
     }
 
-    /// The tag of a new ping; None if the one before it is still open.
+    /// The tag of a new ping; None: the previous ping has no answer yet.
     pub fn begin(&mut self) -> Option<u32> {
         if self.open.is_some() {
             return None;

@@ -1,4 +1,5 @@
-//! The login phase of a connection: PDUs between the transport and the machine, and a place among the sessions.
+//! The login phase of a connection: it carries PDUs between the transport and the login machine, and registers the
+//! session.
 
 use super::connection::OpenedConnection;
 use super::out::Digests;
@@ -20,33 +21,33 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A connection before its login: how the PDUs of a login travel.
+/// A connection before the end of its login: how login PDUs are sent and received.
 pub trait LoginTransport {
-    /// The next PDU, or None when the peer has closed without a word.
+    /// The next PDU; None: the peer closed the connection without sending anything.
     async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>>;
 
-    /// Sends a PDU after which the login goes on, or the connection ends.
+    /// Sends a PDU that does not complete the login.
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()>;
 
-    /// Comes back once the peer has closed, where that can be seen.
+    /// Resolves when the peer has closed the connection, if the transport can detect that.
     async fn gone(&self) {
         std::future::pending().await
     }
 
-    /// What carries the session, by this provider if it is RDMA.
+    /// The transport of the session, with this provider if it is RDMA.
     fn transport(&self, provider: RdmaProvider) -> SessionTransport;
 
-    /// What is offered where this is the transport.
+    /// The offer of the target on this transport.
     fn offer(&self, offer: Offer) -> Offer;
 
-    /// What was negotiated for a session of this type, as this transport takes it.
+    /// The negotiated parameters of a session of this type, as this transport applies them.
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
-    /// Sends the last PDU: from then on the connection is that of a session with so many commands in flight.
+    /// Sends the final Login Response. `depth`: commands that the session may have in flight.
     async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<Transport>;
 }
 
-/// Leads a connection through login; None if it did not succeed.
+/// Performs the login of a connection. None: it failed.
 pub async fn login(
     shared: &Arc<ServerState>,
     fresh: impl LoginTransport,
@@ -74,12 +75,12 @@ async fn negotiate(
     let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
     let mut machine = Login::new(fresh.offer(config.session.offer()), bound.tag, config.limits.text_bytes);
     loop {
-        // Nothing was said: somebody looked whether the port is open.
+        // The peer sent nothing: it may have probed the port.
         let Some((header, data)) = fresh.next().await? else { return Ok(None) };
         match machine.request(&header, &data, &login_context) {
             LoginStep::Reply(pdu) => fresh.send(&pdu).await?,
             LoginStep::Drop => {
-                return Err(io::Error::other("it began with something that is no Login Request"));
+                return Err(io::Error::other("the first PDU is no Login Request"));
             }
             LoginStep::Refuse(pdu) => {
                 refused(shared, &login_context, addresses, &machine, &pdu);
@@ -95,7 +96,7 @@ async fn negotiate(
     let info = info(&machine, addresses, transport, bound.tag, parameters, session);
     let key = key(&info, &bound);
     let entering = RegisteredSession::register(shared, &config, info, key, machine.tsih(), count);
-    // It may wait for the end of the session that it replaces.
+    // This may wait for the end of the session that it replaces.
     let Some(entered) = either(async { Some(entering.await) }, async {
         fresh.gone().await;
         None
@@ -132,7 +133,7 @@ async fn negotiate(
     }))
 }
 
-/// Who a session is between (RFC 7143 section 4.5.1); discovery sessions are told apart by portal.
+/// The identity of a session (RFC 7143 section 4.5.1). Discovery sessions also differ by portal.
 fn key(info: &SessionInfo, bound: &BoundPortal) -> SessionKey {
     SessionKey {
         initiator: info.initiator.clone(),
@@ -144,7 +145,7 @@ fn key(info: &SessionInfo, bound: &BoundPortal) -> SessionKey {
     }
 }
 
-/// What is known of the connection; `session` is the one that it reinstates.
+/// The facts about the session. `session`: the one that it reinstates.
 fn info(
     machine: &Login,
     addresses: Addresses,
@@ -186,36 +187,36 @@ fn refused(
         login_context.config.refused(login_context.group, target, status);
     }
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
-    // It is printable already.
+    // The reason is printable already.
     let reason = machine.reason().map_or(String::new(), |reason| format!(": {reason}"));
     shared.log_login_refused(addresses.peer, initiator, target, &format!("{status}{reason}"));
 }
 
-/// How often it is looked whether a peer that waits is still there.
+/// Interval of checks whether a waiting peer is still connected.
 const LOOK: Duration = Duration::from_millis(200);
-const CLOSED: &str = "the initiator closed it within its login";
+const CLOSED: &str = "the initiator closed the connection during login";
 
-/// Over a stream of bytes.
+/// A login over TCP.
 pub struct TcpLogin {
     stream: Stream,
-    /// Bytes beyond the PDU that was taken last.
+    /// Received bytes behind the last PDU.
     pending: Vec<u8>,
-    /// A PDU has come.
+    /// A PDU was received.
     begun: bool,
 }
 
 impl TcpLogin {
-    /// A connection of which these bytes were received already.
+    /// A connection from which `pending` was received already.
     pub fn new(stream: Stream, pending: Vec<u8>) -> TcpLogin {
         TcpLogin { stream, pending, begun: false }
     }
 
-    /// The next PDU, if all of it is here.
+    /// The next PDU, if it is complete.
     fn whole(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
         let Some(header) = self.pending.first_chunk::<BHS_LEN>().map(|b| Bhs(*b)) else { return Ok(None) };
         let len = header.data_len();
         if len > SEGMENT_LEN {
-            return Err(io::Error::other(format!("it sent a data segment of {len} bytes")));
+            return Err(io::Error::other(format!("login data segment too long: {len} bytes")));
         }
         let start = BHS_LEN + header.ahs_len();
         let whole = start + padded(len);
@@ -239,7 +240,7 @@ impl LoginTransport for TcpLogin {
         let mut chunk = [0; 4096];
         loop {
             if let Some(pdu) = self.whole()? {
-                // It could end the session that its initiator has begun meanwhile, on another connection.
+                // A stale login could end the session that its initiator has opened meanwhile on another connection.
                 if self.stream.peer_state() != PeerState::Open {
                     return Err(io::Error::other(CLOSED));
                 }

@@ -1,4 +1,4 @@
-//! iSCSI: login, then full feature phase, of sessions over any transport that carries PDUs.
+//! iSCSI sessions: login and full feature phase, over any transport that carries PDUs.
 
 pub mod connection;
 mod dispatch;

@@ -6,8 +6,7 @@ use lunar_wire::iscsi::Bhs;
 /// Type of the Extended CDB header segment (RFC 7143 section 11.2.2.3).
 const EXTENDED_CDB: u8 = 1;
 
-/// Reads a SCSI Command PDU that this connection of the session brought; None for one that contradicts itself (a format
-/// error, RFC 7143 section 7.7).
+/// Decodes a SCSI Command PDU of this connection. None: it contradicts itself (a format error, RFC 7143 section 7.7).
 #[inline]
 pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     let flags = h.flags();
@@ -36,7 +35,7 @@ pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     })
 }
 
-/// Walks the additional header segments (RFC 7143 section 11.2.2): AHSLength counts what follows the type.
+/// Decodes the additional header segments (RFC 7143 section 11.2.2). AHSLength counts the bytes after the type.
 fn extended(cdb: &[u8; 16], mut ahs: &[u8]) -> Option<Cdb> {
     let mut whole = cdb.to_vec();
     while ahs.len() >= 4 {
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_format_errors() {
+    fn contradictory_flags_are_format_error() {
         for (flags, edtl, good) in
             [(0x80, 0, true), (0x80, 512, false), (0x40, 512, false), (0x20, 512, true), (0xc0, 8, true)]
         {
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extended_cdb_continues_the_header() {
+    fn extended_cdb_continues_header() {
         let mut ahs = vec![0, 17, 1, 0];
         ahs.extend(1..=16);
         let c = read(&header(0x80, 0), &ahs, 0).expect("a command");
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_segment_that_overruns_is_a_format_error() {
+    fn overlong_header_segment_is_format_error() {
         for ahs in [[0, 0, 1, 0], [0, 17, 1, 0], [255, 255, 1, 0]] {
             assert!(read(&header(0x80, 0), &ahs, 0).is_none());
         }

@@ -22,7 +22,7 @@ const CID_NOT_FOUND: u8 = 1;
 const RECOVERY_UNSUPPORTED: u8 = 2;
 
 impl PduDispatcher<'_> {
-    /// NOP-Out: a ping to answer, or the answer to ours (RFC 7143 section 11.18).
+    /// NOP-Out: a ping of the initiator, or its answer to ours (RFC 7143 section 11.18).
     pub(super) fn nop_out(&mut self, header: &Bhs, data: &[u8]) {
         if header.itt() == NONE {
             return self.connection.keepalive().borrow_mut().answered(header.word20());
@@ -51,7 +51,7 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// Logout (RFC 7143 section 11.14). A login negotiates one connection: closing it closes the session.
+    /// Logout (RFC 7143 section 11.14). A login negotiates one connection, so closing it closes the session.
     pub(super) fn logout(&mut self, header: &Bhs, ahs: &[u8]) {
         let (reason, cid) = (header.flags() & 0x7f, (header.word20() >> 16) as u16);
         if self.state.info().discovery && reason != CLOSE_SESSION {
@@ -75,8 +75,8 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// SNACK: nothing is sent again at ErrorRecoveryLevel 0. A task that asks for its data again cannot end
-    /// well (RFC 7143 section 11.16).
+    /// SNACK: at ErrorRecoveryLevel 0 nothing is sent again. A task whose data are requested again fails (RFC 7143
+    /// section 11.16).
     pub(super) fn snack(&mut self, header: &Bhs, ahs: &[u8]) {
         let is_data = header.flags() & 0x0f == 0;
         self.reject(RejectReason::Snack, header, ahs);
@@ -91,8 +91,8 @@ impl Session {
         self.connections().iter().any(|connection| connection.cid() == cid)
     }
 
-    /// The targets that this initiator may see, with every address of theirs as it can be reached from `local`. One without an
-    /// address is left out: it would be looked for here (RFC 7143 appendix C).
+    /// The targets that this initiator may see, with the addresses at which it can reach them from `local`. A target
+    /// without an address is left out: the initiator would look for it at this address (RFC 7143 appendix C).
     fn records(&self, wanted: SendTargets<'_>, local: SocketAddr) -> Vec<TargetRecord> {
         let config = self.shared.config();
         let login_context = crate::access::LoginContext {

@@ -1,4 +1,4 @@
-//! A session in full feature phase: CmdSN, and what its connections share (RFC 7143 section 4.4).
+//! A session in full feature phase: CmdSN, and the state that its connections share (RFC 7143 section 4.4).
 
 use super::connection::{Connection, OpenedConnection};
 use super::out::Payload;
@@ -18,20 +18,20 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Flags of the residual count, in SCSI Response and Data-In alike (RFC 7143 section 11.4.5).
+/// Flags of the residual count, in SCSI Response and in Data-In (RFC 7143 section 11.4.5).
 const OVERFLOW: u8 = 0x04;
 const UNDERFLOW: u8 = 0x02;
 
-/// Immediate commands that may be unfinished at a time.
+/// Unfinished immediate commands that a session may have.
 const IMMEDIATE: u32 = 64;
 
-/// A request that came before its turn.
+/// A request that arrived before its CmdSN was due.
 pub struct OutOfOrderPdu {
     pub(super) connection: Rc<Connection>,
     pub(super) header: Bhs,
     pub(super) ahs: Vec<u8>,
     pub(super) data: Buf,
-    /// It had arrived before a function of another session about these.
+    /// Set if it arrived before a task management function of another session with this scope.
     pub(super) busy_scope: Option<AbortScope>,
 }
 
@@ -46,15 +46,15 @@ impl OutOfOrderPdu {
         self.header.lun()
     }
 
-    /// A function of another session about these, which include its logical unit, comes before it.
+    /// Records that a function of another session, whose scope includes its logical unit, comes after it.
     pub fn drain_received(&mut self, scope: &AbortScope) {
         self.busy_scope = Some(scope.clone());
     }
 }
 
-/// A session. Responses of a command go to the connection that brought it.
+/// A session. The response to a command goes to the connection that received it.
 pub struct Session {
-    /// In the order in which they logged in.
+    /// In the order of their logins.
     connections: Vec<Rc<Connection>>,
     pub(super) shared: Arc<ServerState>,
     pub(super) info: Arc<SessionInfo>,
@@ -62,16 +62,16 @@ pub struct Session {
     parameters: Parameters,
     /// CmdSN.
     pub(super) window: CmdWindow,
-    /// Requests that came before their turn, by CmdSN.
+    /// Requests that arrived before their CmdSN was due, by CmdSN.
     pub(super) held: BTreeMap<u32, OutOfOrderPdu>,
-    /// Immediate commands that have not ended.
+    /// Unfinished immediate commands.
     pub(super) immediate: u32,
-    /// Tags of task management functions that are not answered yet.
+    /// Tags of task management functions without a response.
     pub(super) pending_functions: Vec<u32>,
 }
 
 impl Session {
-    /// Without a connection, which is to be added at once.
+    /// A session without a connection. The caller adds one at once.
     pub fn new(opened: &OpenedConnection) -> Session {
         Session {
             connections: Vec::new(),
@@ -86,14 +86,14 @@ impl Session {
         }
     }
 
-    /// Adds a connection, which has its place behind the others.
+    /// Adds a connection behind the others.
     pub fn add(&mut self, connection: impl FnOnce(u16) -> Rc<Connection>) -> Rc<Connection> {
         let connection = connection(self.connections.len() as u16);
         self.connections.push(connection.clone());
         connection
     }
 
-    /// Its connections, in the order in which they logged in.
+    /// Its connections, in the order of their logins.
     pub fn connections(&self) -> &[Rc<Connection>] {
         &self.connections
     }
@@ -103,29 +103,29 @@ impl Session {
         &self.connections[usize::from(index)]
     }
 
-    /// What was negotiated for the session.
+    /// The negotiated parameters.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Commands that may be known at a time, those outside the CmdSN order included.
+    /// Commands that the session may have, immediate ones included.
     pub fn max_tasks(&self) -> usize {
         self.window.depth() as usize + IMMEDIATE as usize
     }
 
-    /// A request with this tag waits for its turn to become a task.
+    /// A held request has this tag.
     pub fn is_held(&self, itt: u32) -> bool {
         self.held.values().any(|held| held.itt() == itt)
     }
 
-    /// An immediate command begins; false if there are too many.
+    /// Counts an immediate command. False: there are too many.
     pub fn begin_immediate(&mut self) -> bool {
         let has_room = self.immediate < IMMEDIATE;
         self.immediate += u32::from(has_room);
         has_room
     }
 
-    /// Sends a PDU that carries status: StatSN of its connection advances.
+    /// Sends a PDU with status: StatSN of the connection advances.
     #[inline]
     pub fn reply(&self, connection: u16, mut header: Bhs, payload: Payload) {
         let connection = self.connection(connection);
@@ -134,7 +134,7 @@ impl Session {
         connection.push(header, payload);
     }
 
-    /// Sends an R2T or a ping: StatSN is shown and stays.
+    /// Sends a PDU without status, such as R2T or a ping: StatSN does not advance.
     pub fn notice(&self, connection: u16, mut header: Bhs) {
         let connection = self.connection(connection);
         let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
@@ -142,7 +142,7 @@ impl Session {
         connection.push(header, Payload::Empty);
     }
 
-    /// Sends a Reject with the header that it is about.
+    /// Sends a Reject with the rejected header.
     pub fn reject(&self, connection: u16, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
         tracing::debug!(?reason, ?header, "rejected");
         let mut data = [&header.0[..], ahs].concat();
@@ -150,13 +150,13 @@ impl Session {
         self.reply(connection, pdu::reject(reason as u8), Payload::Bytes(data));
     }
 
-    /// Sends an asynchronous message (RFC 7143 section 11.9) by the first connection.
+    /// Sends an Asynchronous Message (RFC 7143 section 11.9) on the first connection.
     pub(super) fn announce(&self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) {
         self.reply(0, pdu::async_message(lun, event, parameters), Payload::Bytes(data));
     }
 
-    /// Several Data-In PDUs behind what was `sent` already: F at the end of every burst and, unless more follows, of all.
-    /// Status goes in the last, if there is one.
+    /// Sends several Data-In PDUs behind what was `sent`. F is set at the end of every burst and, unless more follows,
+    /// of the data. Status goes with the last PDU, if `last` has one.
     pub(super) fn data_in_pdus(
         &self,
         c: &ScsiCommand,
@@ -210,18 +210,18 @@ impl Session {
     }
 }
 
-/// What goes with the last of some Data-In PDUs.
+/// What the last of some Data-In PDUs carries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinalPdu {
-    /// GOOD, and the residual count.
+    /// Status GOOD and the residual count.
     Status(Residual),
-    /// Nothing: a response follows.
+    /// No status: a response follows.
     Data,
     /// More Data-In follows.
     Open,
 }
 
-/// The flag and the count of a residual, beside other flags.
+/// Sets the flag and the count of a residual, with other flags.
 #[inline]
 pub(super) fn set_residual(header: &mut Bhs, flags: u8, residual: Residual) {
     let (flag, count) = match residual {

@@ -1,4 +1,4 @@
-//! What tells that requests of a connection come too late to begin.
+//! Detection of stale requests on a connection.
 
 use super::out::Digests;
 use super::receive::last_opcode;
@@ -7,11 +7,11 @@ use crate::end_reason::EndReason;
 use lunar_runtime::PeerState;
 use lunar_wire::iscsi::{Bhs, opcode};
 
-/// Bytes behind the last command of a closed connection, among which a logout is looked for. Sockets hold less by default
+/// Bytes behind the last command of a closed connection that are searched for a Logout. By default, sockets hold less
 /// (tcp_rmem, tcp(7)).
 pub const MAX_UNREAD: usize = 8 << 20;
 
-/// Begins something that may change what others see.
+/// The request may change what others see.
 #[inline]
 pub fn changes(header: &Bhs) -> bool {
     match header.opcode() {
@@ -21,7 +21,7 @@ pub fn changes(header: &Bhs) -> bool {
     }
 }
 
-/// Why nothing may begin any more on a connection whose peer is so.
+/// The reason why requests are stale on a connection with this peer state.
 #[inline]
 pub fn why(peer: PeerState, ends_with_logout: impl FnOnce() -> bool) -> Option<EndReason> {
     match peer {
@@ -31,12 +31,12 @@ pub fn why(peer: PeerState, ends_with_logout: impl FnOnce() -> bool) -> Option<E
     }
 }
 
-/// Whether the last of these PDUs is a Logout.
+/// The last of these PDUs is a Logout.
 pub fn is_logout_last(digests: Digests, bytes: &[u8]) -> bool {
     is_logout(last_opcode(digests, bytes))
 }
 
-/// Whether this opcode is that of a Logout.
+/// The opcode is that of a Logout.
 pub fn is_logout(opcode: Option<u8>) -> bool {
     opcode == Some(opcode::LOGOUT)
 }

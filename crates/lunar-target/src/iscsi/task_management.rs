@@ -22,7 +22,7 @@ const REJECTED: u8 = 255;
 /// TASK REASSIGN.
 const TASK_REASSIGN: u8 = 8;
 
-/// The function that a request asks for, if there is such a one.
+/// The function that a request asks for; None: no such function.
 fn function(header: &Bhs) -> Option<Function> {
     match header.flags() & 0x7f {
         1 => Some(Function::AbortTask { tag: header.word20() }),
@@ -47,7 +47,7 @@ fn response(managed: ManagementResponse) -> u8 {
 }
 
 impl PduDispatcher<'_> {
-    /// Takes a task management function. All but the plain refusals are answered once they are done.
+    /// Processes a task management function. A rejected one is answered at once, others when they are done.
     pub(super) fn task_management(&mut self, header: &Bhs) {
         let function = match self.begins(header) {
             Ok(function) => function,
@@ -70,14 +70,14 @@ impl PduDispatcher<'_> {
         });
     }
 
-    /// The function that may be begun, or the response without one.
+    /// The function, if it may begin; otherwise the response.
     fn begins(&self, header: &Bhs) -> Result<Function, u8> {
         let Some(function) = function(header) else {
             let is_reassign = header.flags() & 0x7f == TASK_REASSIGN;
             return Err(if is_reassign { REASSIGN_UNSUPPORTED } else { UNSUPPORTED });
         };
         let refusal = self.state.refuses(function, header.lun());
-        // A function that is not answered cannot be aborted.
+        // A function without a response cannot be aborted.
         let is_of_function = |tag: &u32| self.state.front().pending_functions.contains(tag);
         match (refusal, function) {
             (Some(ManagementResponse::NoSuchLun), _) => Err(NO_SUCH_LUN),
@@ -107,8 +107,8 @@ async fn manage(nexus: Rc<ItNexus<Session>>, connection: u16, header: Bhs, funct
     }
 }
 
-/// ABORT TASK of a command that has not arrived takes it as received (RFC 7143 section 7.11). Its CmdSN has to lie before that
-/// of the function, and no other command may hold it.
+/// ABORT TASK of a command that has not arrived marks its CmdSN as received (RFC 7143 section 7.11). The CmdSN must
+/// precede that of the function, and no other command may have it.
 fn plug(state: &mut State<Session>, header: &Bhs) -> bool {
     let (itt, ref_cmd_sn) = (header.word20(), header.word(32));
     let session = state.front_mut();
@@ -120,7 +120,7 @@ fn plug(state: &mut State<Session>, header: &Bhs) -> bool {
     if let Some(connection) = session.connections().first().cloned() {
         PduDispatcher::new(state, &connection).release_held(None);
     }
-    // Functions wait for what came before them, too.
+    // Functions also wait for the commands before them.
     state.notify();
     true
 }

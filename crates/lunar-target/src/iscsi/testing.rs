@@ -1,4 +1,4 @@
-//! The framing of a connection without its socket, for tests and fuzzers.
+//! The framing of a connection without a socket, for tests and fuzzers.
 
 use super::out::Digests;
 use super::receive::{PduData, PduHandler, PduReceiver, ReceiveError, ReceivedPdu, encode};
@@ -6,10 +6,10 @@ use super::scsi_command;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, opcode};
 
-/// Where in its buffer a segment lands.
+/// Offset in its buffer at which a segment is placed.
 const PLACE: usize = 12;
 
-/// How a connection frames, and what its memory is like.
+/// Parameters of the framing.
 #[derive(Clone, Copy, Debug)]
 pub struct Framing {
     /// Header digests.
@@ -18,11 +18,11 @@ pub struct Framing {
     pub data_digest: bool,
     /// MaxRecvDataSegmentLength in bytes.
     pub max_data: usize,
-    /// Large Data-Out lands in buffers of tasks.
+    /// Large Data-Out is placed in the buffers of tasks.
     pub lands: bool,
 }
 
-/// A PDU that has arrived.
+/// A received PDU.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Frame {
     /// Its header.
@@ -31,9 +31,9 @@ pub struct Frame {
     pub ahs: Vec<u8>,
     /// Its data segment.
     pub data: Vec<u8>,
-    /// The data digest fits, or there is none.
+    /// The data digest matches, or there is none.
     pub intact: bool,
-    /// It is a SCSI Command that does not contradict itself.
+    /// It is a valid SCSI Command.
     pub is_command: bool,
 }
 
@@ -70,7 +70,7 @@ impl PduHandler for Frames {
 }
 
 impl Framing {
-    /// The PDUs of a stream that arrives in pieces of `step` bytes, and whether it broke off.
+    /// Parses a stream that arrives in pieces of `step` bytes. Returns the PDUs, and whether parsing failed.
     pub fn frames(&self, stream: &[u8], step: usize) -> (Vec<Frame>, bool) {
         let mut frames = Frames { framing: *self, all: Vec::new() };
         let mut receiver = PduReceiver::new(self.digests(), self.max_data, Vec::new());
@@ -78,7 +78,7 @@ impl Framing {
         (frames.all, broken)
     }
 
-    /// A PDU as it travels, its lengths filled in.
+    /// Encodes a PDU, with its lengths.
     pub fn encode(&self, header: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
         encode(self.digests(), header, ahs, data)
     }

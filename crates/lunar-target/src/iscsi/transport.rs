@@ -1,6 +1,8 @@
-//! The transport seam: how the PDUs of a connection travel. A connection queues PDUs and takes those that come, and knows no
-//! more. Over TCP they are bytes of a stream; a datamover makes of them what its transport has (RFC 5047, RFC 7145
-//! section 3): Data-In becomes RDMA Writes, R2T an RDMA Read that comes back as Data-Out.
+//! The interface between iSCSI connections and transports. A connection queues PDUs and processes received ones, and
+//! knows no more.
+//!
+//! Over TCP, PDUs are bytes of a stream. A datamover converts them (RFC 5047, RFC 7145 section 3): Data-In becomes
+//! RDMA Writes, and R2T an RDMA Read whose data come back as Data-Out.
 
 use super::out::{self, Digests, MAX_SEGMENT, Payload};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
@@ -12,59 +14,59 @@ use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 
-/// Messages and ends of RDMA Reads that are taken at once at most. There are fewer: without an answer an initiator has no
-/// more credits.
+/// Most messages and completed RDMA Reads that are processed at a time. There are fewer: without responses an
+/// initiator runs out of credits.
 const MAX_EVENTS: u64 = 1 << 16;
 
-/// What takes the PDUs of a connection, and knows its tasks.
+/// The handler of the PDUs of a connection, with access to its tasks.
 pub trait ConnectionPduHandler: PduHandler {
     /// A task waits for the data of this Target Transfer Tag.
     fn awaits(&self, itt: u32, ttt: u32) -> bool;
 
-    /// There is a task with this tag.
+    /// A task has this tag.
     fn has_task(&self, itt: u32) -> bool;
 
-    /// A request with this tag waits for its turn to become a task.
+    /// A held request has this tag.
     fn is_held(&self, itt: u32) -> bool;
 
-    /// Commands that may be known at a time.
+    /// Commands that the session may have.
     fn max_tasks(&self) -> usize;
 }
 
-/// What carries PDUs and is no stream of bytes.
+/// A transport for PDUs that is no stream of bytes (RFC 5047).
 pub trait Datamover: InFlightData {
     /// Its receiving side.
     fn receiver(&self) -> &RdmaReceiver;
 
-    /// Takes a PDU that is to go, with the length of its data not filled in.
+    /// Queues a PDU. The length of its data is not filled in.
     fn push(&self, header: Bhs, payload: Payload);
 
-    /// Whether it has room for an event that nobody asked for.
+    /// The initiator has room for an unsolicited message.
     fn takes_event(&self) -> bool;
 
-    /// Sends what waits; it may ask for the places of data. False: some of it waits until the endpoint is writable.
+    /// Sends queued PDUs. It may request the buffers of tasks. False: the endpoint must become writable first.
     ///
     /// # Errors
-    /// When the connection has broken.
+    /// When the connection has failed.
     fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool>;
 
-    /// Takes what is there, unless it was stopped, and hands every PDU over.
+    /// Processes received PDUs, unless it was stopped.
     ///
     /// # Errors
-    /// When the connection has broken, or what came breaks it.
+    /// When the connection has failed, or the received data are invalid.
     fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
-    /// The same, stopped or not.
+    /// The same, even if it was stopped.
     ///
     /// # Errors
     /// As [`Datamover::receive`].
     fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
-    /// Something is held back that is to go behind something else.
+    /// A response waits for something before it.
     fn has_deferred(&self) -> bool;
 }
 
-/// The connection itself.
+/// The connection of a transport.
 pub enum TransportHandle {
     /// A stream of bytes.
     Tcp(Stream),
@@ -72,23 +74,23 @@ pub enum TransportHandle {
     Datamover(Rc<dyn Datamover>),
 }
 
-/// Its sending side.
+/// The sending side of a transport.
 pub enum Outbound {
-    /// PDUs one behind the other.
+    /// PDUs in a stream.
     Tcp(out::PduQueue),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
 }
 
-/// Its receiving side.
+/// The receiving side of a transport.
 pub enum Inbound {
-    /// PDUs one behind the other.
+    /// PDUs in a stream.
     Tcp(PduReceiver),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
 }
 
-/// A connection as its login leaves it.
+/// A transport after login.
 pub struct Transport {
     /// The connection.
     pub handle: TransportHandle,
@@ -99,7 +101,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Over a stream of bytes.
+    /// A transport over a stream of bytes.
     pub fn tcp(stream: Stream, receiver: PduReceiver) -> Transport {
         Transport {
             handle: TransportHandle::Tcp(stream),
@@ -108,7 +110,7 @@ impl Transport {
         }
     }
 
-    /// Over a datamover.
+    /// A transport over a datamover.
     pub fn datamover(mover: Rc<dyn Datamover>) -> Transport {
         Transport {
             handle: TransportHandle::Datamover(mover.clone()),
@@ -119,7 +121,7 @@ impl Transport {
 }
 
 impl TransportHandle {
-    /// Waits until there may be something to take, or the peer is gone.
+    /// Waits until there may be something to receive, or the peer has gone.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.readable().await,
@@ -135,7 +137,7 @@ impl TransportHandle {
         }
     }
 
-    /// The state of the initiator's side. RDMA knows no half of a connection.
+    /// The state of the peer. RDMA has no half-closed connections.
     #[inline]
     pub fn peer_state(&self) -> PeerState {
         match self {
@@ -145,7 +147,7 @@ impl TransportHandle {
         }
     }
 
-    /// What [`TransportHandle::peer_state`] has found holds no longer.
+    /// The next [`TransportHandle::peer_state`] must query the kernel again.
     pub fn look_anew(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.look_anew(),
@@ -153,7 +155,7 @@ impl TransportHandle {
         }
     }
 
-    /// What was received so far: bytes of a stream, or events.
+    /// The amount received so far: bytes of a stream, or events.
     fn taken(&self) -> u64 {
         match self {
             TransportHandle::Tcp(stream) => stream.received(),
@@ -161,7 +163,7 @@ impl TransportHandle {
         }
     }
 
-    /// Bytes that were received by the kernel and not taken yet, up to so many.
+    /// Bytes that the kernel has received and that were not read, up to `most`.
     pub fn peek(&self, most: usize) -> Vec<u8> {
         match self {
             TransportHandle::Tcp(stream) => stream.peek(most),
@@ -177,7 +179,7 @@ impl TransportHandle {
         }
     }
 
-    /// Nothing more is received; what is queued still goes.
+    /// Stops receiving. Queued PDUs are still sent.
     pub fn stop_receiving(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Read),
@@ -204,7 +206,7 @@ impl Outbound {
         }
     }
 
-    /// Bytes that wait, and what holds them.
+    /// Bytes in the send queue, and bytes of the buffers that it holds.
     pub fn waiting(&self) -> usize {
         match self {
             Outbound::Tcp(out) => out.waiting(),
@@ -212,7 +214,7 @@ impl Outbound {
         }
     }
 
-    /// Bytes that wait and that no pool counts, where they are told apart.
+    /// Bytes in the send queue that no pool counts, where they can be told apart.
     pub fn own(&self) -> usize {
         match self {
             Outbound::Tcp(out) => out.own(),
@@ -220,7 +222,7 @@ impl Outbound {
         }
     }
 
-    /// Whether anything has left since the last call.
+    /// Whether data were sent since the last call.
     pub fn has_moved(&mut self) -> bool {
         match self {
             Outbound::Tcp(out) => out.has_moved(),
@@ -228,7 +230,7 @@ impl Outbound {
         }
     }
 
-    /// Whether the initiator has room for an event; there is a unit attention for each, too.
+    /// The initiator has room for an asynchronous message. Each also has a unit attention.
     pub fn takes_event(&self) -> bool {
         match self {
             Outbound::Tcp(_) => true,
@@ -236,31 +238,32 @@ impl Outbound {
         }
     }
 
-    /// Forgets what waits: nothing can be sent any more.
+    /// Discards the send queue, which cannot be sent any more.
     pub fn discard_queue(&mut self) {
         if let Outbound::Tcp(out) = self {
             *out = out::PduQueue::default();
         }
     }
 
-    /// Whether what the initiator declares of its data segments is so; over RDMA it has the room that it has.
+    /// Whether the MaxRecvDataSegmentLength that the initiator declares applies. Over RDMA it has the buffers that it
+    /// has posted.
     pub fn uses_declared_length(&self) -> bool {
         matches!(self, Outbound::Tcp(_))
     }
 
-    /// The longest Data-In in bytes, where the initiator takes segments of so many.
+    /// Longest Data-In in bytes, for an initiator that accepts segments of `max_xmit` bytes.
     #[inline]
     pub fn longest_data_in(&self, max_xmit: usize) -> usize {
         match self {
             Outbound::Tcp(_) => MAX_SEGMENT.min(max_xmit),
-            // It goes where the initiator has said, and not into a segment.
+            // RDMA Writes go to the advertised memory, not to a data segment.
             Outbound::Datamover(_) => MAX_SEGMENT,
         }
     }
 }
 
 impl Inbound {
-    /// There may be PDUs already.
+    /// PDUs may have arrived already.
     pub fn has_begun(&self) -> bool {
         match self {
             Inbound::Tcp(receiver) => receiver.has_begun(),
@@ -268,7 +271,7 @@ impl Inbound {
         }
     }
 
-    /// Takes what is there, and hands every whole PDU over.
+    /// Receives, and passes every complete PDU to the handler.
     #[inline]
     pub fn receive(
         &mut self,
@@ -282,7 +285,7 @@ impl Inbound {
         }
     }
 
-    /// The same of what has come already and was not handed over yet.
+    /// The same for what was received before and not handled yet.
     pub fn resume(&mut self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             Inbound::Tcp(receiver) => receiver.resume(taker),
@@ -290,7 +293,7 @@ impl Inbound {
         }
     }
 
-    /// The opcode of the last PDU of what was received and not taken yet, and of these bytes behind it.
+    /// The opcode of the last PDU in the received bytes and in `behind`, which follow them.
     pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
         match self {
             Inbound::Tcp(receiver) => receiver.last_opcode(behind),
@@ -298,7 +301,7 @@ impl Inbound {
         }
     }
 
-    /// Takes all that has arrived by now, and whatever else one receive brings.
+    /// Processes all that has arrived, and what one further receive brings.
     pub fn take_arrived(
         &mut self,
         handle: &TransportHandle,

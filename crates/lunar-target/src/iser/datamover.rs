@@ -1,5 +1,5 @@
-//! The datamover over RDMA (RFC 7145 section 7): what a session queues as PDUs leaves as messages, RDMA Writes and RDMA
-//! Reads, and what comes is handed to it as PDUs.
+//! The datamover over RDMA (RFC 7145 section 7). PDUs of a session leave as messages, RDMA Writes and RDMA Reads; what
+//! arrives is passed to the session as PDUs.
 
 use super::deferred::DeferredResponses;
 use crate::core::{InFlightData, InFlightReads};
@@ -19,7 +19,7 @@ use std::io;
 use std::rc::Rc;
 
 const RESIDUAL: u8 = 0x06;
-/// Events that initiators have room for beside answers: Linux has it for two (ISER_MAX_RX_MISC_PDUS).
+/// Asynchronous messages that initiators have receive buffers for. Linux has two (ISER_MAX_RX_MISC_PDUS).
 const EVENTS: usize = 2;
 /// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
 const TASK_TERMINATION: u8 = 5;
@@ -29,15 +29,15 @@ const TASK_TERMINATION: u8 = 5;
 struct AdvertisedBuffers {
     read: Option<AdvertisedBuffer>,
     write: Option<AdvertisedBuffer>,
-    /// Bytes of its Data-Out that did not wait to be asked for.
+    /// Bytes of its unsolicited Data-Out.
     unsolicited: u32,
 }
 
-/// Data-Out that is being read from the initiator.
+/// Data-Out that an RDMA Read fetches from the initiator.
 struct RdmaRead {
-    /// The header of the Data-Out that it will be.
+    /// The header of the Data-Out that it becomes.
     header: Bhs,
-    /// It goes straight into the buffer of its task.
+    /// The data are placed in the buffer of their task.
     lands: bool,
 }
 
@@ -45,14 +45,14 @@ struct RdmaRead {
 struct DatamoverState {
     /// By Initiator Task Tag.
     tags: HashMap<u32, AdvertisedBuffers>,
-    /// R2Ts whose data is still to be read.
+    /// R2Ts whose RDMA Read has not begun.
     pending_r2ts: VecDeque<Bhs>,
     /// By the number of the RDMA Read.
     pending_reads: HashMap<u64, RdmaRead>,
     reads: u64,
-    /// StatSNs of events that the initiator has not acknowledged.
+    /// StatSNs of events without an acknowledgement.
     events: VecDeque<u32>,
-    /// What waits behind the end of tasks, whose data must not come any more when it is told.
+    /// Responses that report the end of tasks, deferred until no data of the tasks are in flight.
     deferred: DeferredResponses,
     /// Commands that the session may have.
     max_tasks: usize,
@@ -63,14 +63,14 @@ pub struct IserDatamover {
     endpoint: Rc<dyn Endpoint>,
     receiver: RdmaReceiver,
     inner: RefCell<DatamoverState>,
-    /// Responses end the rights to the buffers of their commands.
+    /// Responses invalidate the STags of their commands.
     invalidate: bool,
-    /// Memory that is advertised for a write begins with its first byte, and not behind its unsolicited data.
+    /// Memory that is advertised for a write begins with its first byte, and not after its unsolicited data.
     whole: bool,
 }
 
 impl IserDatamover {
-    /// A connection that has logged in, and what has come on it since.
+    /// A connection that has logged in. `events`: what has arrived since.
     pub fn new(
         endpoint: Rc<dyn Endpoint>,
         events: EndpointEvents,
@@ -82,7 +82,7 @@ impl IserDatamover {
         IserDatamover { endpoint, receiver, inner: RefCell::default(), invalidate, whole }
     }
 
-    /// Sends a PDU, or what it stands for.
+    /// Sends a PDU, or performs the RDMA operation that it stands for.
     fn put(&self, inner: &mut DatamoverState, header: Bhs, payload: Payload) {
         match header.opcode() {
             opcode::DATA_IN => self.data_in(inner, &header, payload),
@@ -101,7 +101,7 @@ impl IserDatamover {
         self.endpoint.send(&head, payload, invalidate);
     }
 
-    /// Data goes where the command has said; there is no status but that of a response (RFC 7145 section 7.3.5).
+    /// Data go to the advertised memory. Only a response carries status (RFC 7145 section 7.3.5).
     fn data_in(&self, inner: &mut DatamoverState, header: &Bhs, payload: Payload) {
         let itt = header.itt();
         if let Some(place) = inner.tags.get(&itt).and_then(|tags| tags.read) {
@@ -115,7 +115,7 @@ impl IserDatamover {
         }
     }
 
-    /// Begins to read what was asked for, unless its task has gone.
+    /// Begins the RDMA Reads of queued R2Ts, unless their task is gone.
     fn read(&self, inner: &mut DatamoverState, taker: &mut dyn ConnectionPduHandler) {
         while let Some(r2t) = inner.pending_r2ts.pop_front() {
             let (offset, len) = (r2t.word(40), r2t.word(44));
@@ -137,13 +137,13 @@ impl IserDatamover {
         }
     }
 
-    /// Where this byte of a command's Data-Out lies at the initiator.
+    /// The address of this byte of a command's Data-Out at the initiator.
     fn source(&self, tags: &AdvertisedBuffers, offset: u32) -> Option<RemoteAddress> {
         let before = if self.whole { 0 } else { tags.unsolicited };
         Some(remote(tags.write?).beyond(u64::from(offset.checked_sub(before)?)))
     }
 
-    /// Sends what has waited, up to what still waits.
+    /// Sends deferred responses up to the first that must wait.
     fn release(&self) {
         let mut inner = self.inner.borrow_mut();
         while let Some((header, payload)) = inner.pop_ready() {
@@ -156,9 +156,9 @@ impl IserDatamover {
         self.inner.borrow_mut().acknowledged(pdu.bhs.word(28));
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.note(taker, &pdu)?,
-            // It would pass for the data that is being read.
+            // It would pass for data of an RDMA Read.
             opcode::DATA_OUT if pdu.bhs.word20() != NONE => {
-                return Err(broken("a Data-Out that was asked for comes by RDMA, and not in a message"));
+                return Err(broken("solicited Data-Out in a message instead of by RDMA"));
             }
             _ => {}
         }
@@ -171,24 +171,24 @@ impl IserDatamover {
         }))
     }
 
-    /// Takes note of the memory that a command advertises.
+    /// Records the memory that a command advertises.
     fn note(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::IserPdu<'_>) -> io::Result<()> {
         let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.word20() as usize);
         let (reads, writes) = (flags & 0x40 != 0, flags & 0x20 != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
             || (writes && edtl > pdu.data.len() && pdu.write.is_none())
         {
-            return Err(broken("a command that advertises no memory for its data"));
+            return Err(broken("the command advertises no memory for its data"));
         }
         let mut inner = self.inner.borrow_mut();
         inner.max_tasks = taker.max_tasks();
-        // Those of tasks that ended without a response. The session does not know this command yet.
+        // Entries of tasks that ended without a response. The session does not know the new command yet.
         if inner.tags.len() >= 2 * inner.max_tasks {
             let DatamoverState { tags, deferred, .. } = &mut *inner;
             let is_known = |itt: u32| taker.has_task(itt) || taker.is_held(itt);
             tags.retain(|itt, _| is_known(*itt) || deferred.names(*itt));
         }
-        // One whose tag is that of another will be rejected; that one keeps its memory.
+        // A command whose tag is in use will be rejected; the other command keeps its memory.
         if !taker.has_task(pdu.bhs.itt()) {
             let tags =
                 AdvertisedBuffers { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
@@ -211,7 +211,7 @@ impl IserDatamover {
 }
 
 impl DatamoverState {
-    /// The initiator waits for this StatSN next: it has all before it.
+    /// The initiator acknowledges every StatSN before this one.
     fn acknowledged(&mut self, exp_stat_sn: u32) {
         while self.events.front().is_some_and(|stat_sn| precedes(*stat_sn, exp_stat_sn)) {
             self.events.pop_front();
@@ -222,14 +222,14 @@ impl DatamoverState {
         is_busy(&self.pending_reads, header)
     }
 
-    /// The first of what is held, if it need not wait any more.
+    /// The first deferred response, if it need not wait any more.
     fn pop_ready(&mut self) -> Option<(Bhs, Payload)> {
         let DatamoverState { deferred, pending_reads, .. } = self;
         deferred.pop_ready(|header| is_busy(pending_reads, header))
     }
 }
 
-/// It tells that tasks have ended while data of some may still come: who hears it uses their memory for something else.
+/// The response reports the end of tasks whose data may still arrive. An initiator that gets it reuses their memory.
 fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
     match header.opcode() {
         opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !pending_reads.is_empty(),
@@ -241,7 +241,7 @@ fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
     }
 }
 
-/// What comes to a datamover goes through it to the session.
+/// Passes what a datamover receives to the session.
 struct PduAdapter<'a> {
     mover: &'a IserDatamover,
     taker: &'a mut dyn ConnectionPduHandler,
@@ -342,7 +342,7 @@ fn remote(place: AdvertisedBuffer) -> RemoteAddress {
     RemoteAddress { stag: place.stag, offset: place.offset }
 }
 
-/// The message of a PDU: its head, and its data with padding. Of sense data more than what initiators take is cut off.
+/// The message of a PDU: its head, and its data with padding. Sense data are cut to what initiators accept.
 pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
     let mut data = payload.bytes().to_vec();
     if header.opcode() == opcode::SCSI_RESPONSE && data.len() > SAFE_DATA_LEN {

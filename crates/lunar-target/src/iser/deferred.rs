@@ -1,27 +1,28 @@
-//! What waits at the datamover until RDMA Reads have ended, and all that comes behind it.
+//! Responses that wait for the end of RDMA Reads, and all PDUs behind them.
 
 use lunar_runtime::out::Payload;
 use lunar_wire::iscsi::pdu::STATUS;
 use lunar_wire::iscsi::{Bhs, opcode};
 use std::collections::VecDeque;
 
-/// Answers that may wait, beside those of as many commands as a session may have; and the bytes of all.
+/// Deferred responses beyond one for each command that a session may have, and bytes of all. More than that ends the
+/// connection.
 const EXTRA: usize = 1024;
 const MAX_BYTES: usize = 16 << 20;
 
-/// PDUs that are held back, in their order.
+/// Deferred PDUs, in their order.
 #[derive(Default)]
 pub struct DeferredResponses {
     list: VecDeque<(Bhs, Payload)>,
-    /// Of them, those that answer something or tell of it; and bytes that are in no buffer of the pool.
+    /// Of the deferred PDUs: responses and events, and bytes that belong to no pool.
     answers: usize,
     bytes: usize,
-    /// Those that were ever held.
+    /// PDUs that were ever deferred.
     ever: u64,
 }
 
 impl DeferredResponses {
-    /// Holds one more back.
+    /// Defers a PDU.
     pub fn hold(&mut self, header: Bhs, payload: Payload) {
         self.answers += usize::from(is_answer(&header));
         self.bytes += own(&payload);
@@ -29,7 +30,7 @@ impl DeferredResponses {
         self.list.push_back((header, payload));
     }
 
-    /// The first, if it need not wait any more.
+    /// The first PDU, if it need not wait any more.
     pub fn pop_ready(&mut self, is_busy_for: impl FnOnce(&Bhs) -> bool) -> Option<(Bhs, Payload)> {
         if is_busy_for(&self.list.front()?.0) {
             return None;
@@ -40,33 +41,34 @@ impl DeferredResponses {
         Some((header, payload))
     }
 
-    /// Nothing is held back.
+    /// No PDU is deferred.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Somebody asks on and on, and does not send what the answers wait for; of commands there may be so many.
+    /// The initiator sends requests without end, and withholds the data that their responses wait for. `commands`:
+    /// commands that the session may have.
     pub fn is_over_limit(&self, commands: usize) -> bool {
         self.answers > commands + EXTRA || self.bytes > MAX_BYTES
     }
 
-    /// Whether a task of this tag has something here.
+    /// A deferred PDU has this tag.
     pub fn names(&self, itt: u32) -> bool {
         self.list.iter().any(|(header, _)| header.itt() == itt)
     }
 
-    /// A mark behind what is held back now.
+    /// A mark behind the PDUs that are deferred now.
     pub fn mark(&self) -> u64 {
         self.ever
     }
 
-    /// Nothing from before this mark is held back.
+    /// All PDUs before this mark have left.
     pub fn has_passed(&self, mark: u64) -> bool {
         self.ever - self.list.len() as u64 >= mark
     }
 }
 
-/// It is no part of an answer that follows.
+/// The PDU completes a response: it is no Data-In that status follows.
 fn is_answer(header: &Bhs) -> bool {
     header.opcode() != opcode::DATA_IN || header.flags() & STATUS != 0
 }
@@ -85,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gone_does_not_count_among_what_is_held() {
+    fn sent_responses_do_not_count_as_deferred() {
         let mut held = DeferredResponses::default();
         ping(&mut held, MAX_BYTES / 2);
         let mark = held.mark();
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_bounded_and_data_before_its_answer_is_not() {
+    fn deferred_responses_are_bounded_without_data() {
         let mut held = DeferredResponses::default();
         for _ in 0..2 * EXTRA {
             held.hold(Bhs::new(opcode::DATA_IN), Payload::Zeros(512));

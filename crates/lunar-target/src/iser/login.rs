@@ -1,4 +1,4 @@
-//! The PDUs of a login, each in a message.
+//! The login over RDMA: each PDU is one message.
 
 use super::datamover::{IserDatamover, message};
 use crate::config::RdmaProvider;
@@ -15,24 +15,24 @@ use lunar_wire::iser::{self, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN};
 use std::io;
 use std::rc::Rc;
 
-/// Data that we take in one message, in bytes.
+/// MaxRecvDataSegmentLength of the target in bytes.
 const SEGMENT: u32 = 8192;
-/// Room for additional header segments.
+/// Most bytes of additional header segments.
 const MAX_AHS: usize = 1020;
-/// Messages beside the commands: task management, pings, logout.
+/// Receive buffers beyond those for commands: for task management, pings and logout.
 const EXTRA: usize = 32;
 
-/// A connection before its login.
+/// A login over RDMA.
 pub struct IserLogin {
     endpoint: Rc<dyn Endpoint>,
-    /// The initiator lets us end the rights to its buffers.
+    /// The initiator accepts Send with Invalidate.
     invalidate: bool,
-    /// What has come and was not taken yet.
+    /// Received events that were not handled yet.
     events: EndpointEvents,
 }
 
 impl IserLogin {
-    /// A connection on which one message of a login may come.
+    /// A connection that has posted a receive buffer for one login message.
     pub fn new(endpoint: Rc<dyn Endpoint>, invalidate: bool) -> IserLogin {
         IserLogin { endpoint, invalidate, events: EndpointEvents::default() }
     }
@@ -60,9 +60,10 @@ impl LoginTransport for IserLogin {
                     }
                     EndpointEvent::End(Some(e)) => Err(e),
                     EndpointEvent::End(None) => {
-                        Err(io::Error::other("the initiator closed it within its login"))
+                        Err(io::Error::other("the initiator closed the connection during login"))
                     }
-                    EndpointEvent::Read(..) => Err(io::Error::other("data came before the login was over")),
+                    }
+                    EndpointEvent::Read(..) => Err(io::Error::other("data arrived before the end of the login")),
                 };
             }
             self.events.clear();
@@ -72,7 +73,7 @@ impl LoginTransport for IserLogin {
     }
 
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
-        // Before the answer, which brings the next request.
+        // Before the response, which the next request follows.
         self.endpoint.receives(1, LOGIN_LEN);
         self.send_message(pdu).await
     }
@@ -86,7 +87,7 @@ impl LoginTransport for IserLogin {
         Offer {
             rdma_extensions: true,
             target_recv_data_segment_length: SEGMENT,
-            // Data that is asked for comes by RDMA.
+            // Solicited data move by RDMA.
             initial_r2t: true,
             max_outstanding_r2t: 1,
             header_digest: none,
@@ -96,7 +97,7 @@ impl LoginTransport for IserLogin {
         }
     }
 
-    /// Whatever was negotiated, initiators take no more than they have room for: in full feature phase Linux and
+    /// Initiators accept no more than they have buffers for, whatever was negotiated. In full feature phase Linux and
     /// libiscsi have 128 bytes, in Discovery sessions what a login needs.
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters {
         let room = match session_type {
@@ -114,7 +115,7 @@ impl LoginTransport for IserLogin {
     async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<Transport> {
         let segment = info.parameters.max_recv_data_segment_length.max(SEGMENT) as usize;
         let longest = OVERHEAD + MAX_AHS + segment;
-        // All of them before the last word of the login: what follows it finds its place.
+        // All receive buffers before the final response: requests may follow it at once.
         self.endpoint.receives(depth as usize + EXTRA, longest);
         self.send_message(pdu).await?;
         let whole = !info.parameters.tagged_buffer_for_solicited_data_only;

@@ -1,5 +1,5 @@
-//! iSER: the same sessions over RDMA (RFC 7145). What a session says as PDUs is said in messages, and the data of
-//! commands moves by RDMA Writes and Reads between its buffers and those of the initiator.
+//! iSER: iSCSI sessions over RDMA (RFC 7145). PDUs travel as messages. Data of commands move by RDMA Writes and Reads
+//! between buffers of the target and memory of the initiator.
 
 mod datamover;
 mod deferred;
@@ -16,10 +16,10 @@ use lunar_runtime::Stream;
 use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
 use std::sync::Arc;
 
-/// RDMA Reads that one connection may have under way, if the initiator takes as many.
+/// RDMA Reads that a connection may have in flight, if the initiator accepts as many.
 const READS: u16 = 64;
 
-/// Serves a connection over software iWARP to its end; `begun` has come on it already.
+/// Serves a connection over software iWARP to its end. `begun`: bytes that were received already.
 pub async fn serve_stream(
     shared: Arc<ServerState>,
     stream: Stream,

@@ -1,6 +1,8 @@
-//! A name that one process of a host has at a time, and that nobody can delete: an abstract socket (unix(7)), made of the
-//! path of a lock file and the mounts that this path is looked up in. Containers with a network of their own do not see it, and
-//! those with mounts of their own have other names; the lock of the file stays the main one.
+//! A lock of one host that no user can delete: an abstract socket (unix(7)). Its name derives from the path of the
+//! lock file and the mount namespace.
+//!
+//! Containers with their own network namespace do not see it, and those with their own mounts use other names. So the
+//! lock of the file remains the main one.
 
 use lunar_proto::fnv::fnv1a;
 use rustix::net::{
@@ -15,20 +17,20 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
-/// Questions that one look answers.
+/// Connections that one check accepts.
 const MAX_QUESTIONS: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct HostLock(UnixListener);
 
-/// Another process has the mark.
+/// Another process holds the lock.
 pub(super) struct HeldElsewhere;
 
 impl HostLock {
-    /// None: this host has no such sockets, or a user who may not keep us out has the name.
+    /// None: this host has no such sockets, or a user without the right to lock this host has the name.
     pub(super) fn take(path: &Path) -> Result<Option<HostLock>, HeldElsewhere> {
         let Ok(name) = name(path).and_then(SocketAddr::from_abstract_name) else { return Ok(None) };
-        // Its holder may end between the two questions.
+        // Its holder may end between the two calls.
         for _ in 0..2 {
             match UnixListener::bind_addr(&name) {
                 Ok(socket) => return Ok(socket.set_nonblocking(true).is_ok().then_some(HostLock(socket))),
@@ -40,7 +42,7 @@ impl HostLock {
         Ok(None)
     }
 
-    /// Ends the connections of those who asked for the holder.
+    /// Closes the connections of processes that looked for the holder.
     pub(super) fn answer(&self) {
         (0..MAX_QUESTIONS).map_while(|_| self.0.accept().ok()).for_each(drop);
     }
@@ -48,23 +50,23 @@ impl HostLock {
 
 impl Drop for HostLock {
     fn drop(&mut self) {
-        // A child that is being started may have the socket for a moment too.
+        // A child that is being started may share the socket for a moment.
         _ = shutdown(&self.0, Shutdown::Both);
     }
 }
 
-/// A process has the mark. The name is known to all users of the host, so only the own user and root count.
+/// Another process holds the lock. All users of the host can bind the name, so only this user and root count.
 pub(super) fn is_taken(path: &Path) -> bool {
     let socket = match name(path).and_then(|name| ask(&name)) {
         Ok(socket) => socket,
-        // It has more questions than it answers, and does not say whose it is.
+        // The backlog of the holder is full, so its owner is unknown.
         Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
     };
     let uid = rustix::net::sockopt::socket_peercred(&socket).map(|peer| peer.uid);
     uid.is_ok_and(|uid| uid.is_root() || uid == rustix::process::geteuid())
 }
 
-/// A connection to the holder. It does not wait: a holder that is stopped answers nobody (unix(7)).
+/// Connects to the holder without blocking: a stopped holder accepts no connections (unix(7)).
 fn ask(name: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -72,7 +74,7 @@ fn ask(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A folder counts as what it leads to. One path is two places in two mount namespaces (mount_namespaces(7)).
+/// Symbolic links in the folder are resolved. One path is two places in two mount namespaces (mount_namespaces(7)).
 fn name(path: &Path) -> io::Result<String> {
     let whole = std::path::absolute(path)?;
     let (folder, file) = (whole.parent().unwrap_or(&whole), whole.file_name().unwrap_or_default());
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_path_has_a_mark_in_each_mount_namespace() {
+    fn host_lock_name_depends_on_mount_namespace() {
         let path = Path::new("/var/lib/lunar/a.lock");
         assert!(mark_of(1, path) != mark_of(2, path) && mark_of(1, path) == mark_of(1, path));
         let own = metadata("/proc/self/ns/mnt").expect("a namespace").ino();
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_answers_nobody_is_not_waited_for() {
+    fn full_backlog_counts_as_held() {
         let path = std::env::temp_dir().join(format!("lunar-mark-full-{}", std::process::id()));
         let Ok(Some(mark)) = HostLock::take(&path) else { panic!("the mark is free") };
         rustix::net::listen(&mark.0, 1).expect("a short queue");

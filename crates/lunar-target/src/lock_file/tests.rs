@@ -22,7 +22,7 @@ impl Drop for TempDir {
 }
 
 #[test]
-fn a_file_system_without_locks_is_known_by_its_error() {
+fn lock_error_reveals_missing_support() {
     for (error, is_without) in [(Errno::NOLCK, true), (Errno::OPNOTSUPP, true), (Errno::ACCESS, false)] {
         assert_eq!(has_no_locks(&io::Error::from_raw_os_error(error.raw_os_error())), is_without, "{error}");
     }
@@ -33,7 +33,7 @@ fn lock(folder: &TempDir) -> Option<LockFile> {
 }
 
 #[test]
-fn a_lock_is_held_by_one_and_signed() {
+fn lock_has_one_holder_and_owner_text() {
     let folder = TempDir::new("one");
     assert!(!is_held(&folder.lock()) && !folder.lock().exists());
     let first = lock(&folder).expect("free");
@@ -49,13 +49,13 @@ fn a_lock_is_held_by_one_and_signed() {
     assert!(!folder.lock().exists());
 }
 
-/// What the keeper has in the middle of a look.
+/// The references that the watcher holds during a check.
 fn look(held: &LockFile) -> (Arc<LockInner>, Option<Arc<File>>) {
     (held.0.clone(), held.0.state().file.clone())
 }
 
 #[test]
-fn a_lock_is_free_at_once_though_it_is_looked_at() {
+fn released_lock_is_free_during_check() {
     let folder = TempDir::new("looked-at");
     let first = lock(&folder).expect("free");
     let look_at_first = look(&first);
@@ -69,12 +69,12 @@ fn a_lock_is_free_at_once_though_it_is_looked_at() {
 }
 
 #[test]
-fn a_lock_that_was_given_up_is_not_created_again() {
+fn released_lock_file_is_not_recreated() {
     let folder = TempDir::new("given-up");
     let first = lock(&folder).expect("free");
     let (held, _) = look(&first);
     std::fs::remove_file(folder.lock()).expect("deleted");
-    // The keeper has found that, and creates the file while the lock ends.
+    // The watcher has noticed that, and creates the file while the lock is being released.
     let again = try_lock(&folder.lock());
     first.remove();
     assert!(folder.lock().exists());
@@ -84,7 +84,7 @@ fn a_lock_that_was_given_up_is_not_created_again() {
 }
 
 #[test]
-fn the_end_of_a_lock_does_not_wait_for_a_dead_file_system() {
+fn release_does_not_wait_for_dead_file_system() {
     let (answer, answered) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
     within(Duration::ZERO, move || {
@@ -96,7 +96,7 @@ fn the_end_of_a_lock_does_not_wait_for_a_dead_file_system() {
 }
 
 #[test]
-fn a_lock_of_a_file_that_was_removed_does_not_count() {
+fn lock_of_removed_file_does_not_count() {
     let folder = TempDir::new("removed");
     let first = lock(&folder).expect("free");
     let waits = File::options().read(true).write(true).open(folder.lock()).expect("there");
@@ -108,17 +108,17 @@ fn a_lock_of_a_file_that_was_removed_does_not_count() {
 }
 
 #[test]
-fn a_deleted_lock_file_still_keeps_others_out() {
+fn deleted_lock_file_still_excludes_others() {
     let folder = TempDir::new("deleted");
     let _first = lock(&folder).expect("free");
     std::fs::remove_dir_all(&folder.0).expect("deleted");
-    // The mark, as the file is not there.
+    // The host lock works without the file.
     assert!(HostLock::take(&folder.lock()).is_err() && is_held(&folder.lock()));
     assert!(lock(&folder).is_none());
 }
 
 #[test]
-fn a_deleted_lock_file_is_created_and_locked_again() {
+fn deleted_lock_file_is_recreated_and_locked() {
     let folder = TempDir::new("again");
     let first = lock(&folder).expect("free");
     first.write_owner("mine".into()).expect("signed");
@@ -136,11 +136,11 @@ fn a_deleted_lock_file_is_created_and_locked_again() {
 }
 
 #[test]
-fn a_lock_that_another_took_is_left_to_it() {
+fn lock_taken_by_other_is_left_alone() {
     let folder = TempDir::new("taken");
     let first = lock(&folder).expect("free");
     std::fs::remove_file(folder.lock()).expect("deleted");
-    // As from a container with a network of its own, which does not see the mark.
+    // As in a container with its own network namespace, which does not see the host lock.
     let other = try_lock(&folder.lock()).expect("a lock").expect("a new file");
     first.0.check();
     assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "it stays");

@@ -1,4 +1,4 @@
-//! The thread that looks after the lock files of this process.
+//! The thread that watches the lock files of this process.
 
 use super::{HostLock, LockInner, create_folder, release, try_lock};
 use lunar_block::FileId;
@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
-/// The files are looked for this often.
+/// Interval of the checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The error is repeated in the log this often.
+/// Interval at which the log repeats the error.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// All that is held, and whether the thread runs.
+/// All lock files, and whether the thread runs.
 static ALL: Mutex<(Vec<Weak<LockInner>>, bool)> = Mutex::new((Vec::new(), false));
 
-/// Looks after a lock for as long as it is held.
+/// Watches a lock file for as long as its lock is held.
 pub(super) fn watch(held: &Arc<LockInner>) {
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     all.0.push(Arc::downgrade(held));
     if !all.1 {
-        // Without a thread the lock holds as long as nobody deletes its file.
+        // Without the thread the lock holds until its file is deleted.
         all.1 = Builder::new().name("locks".into()).spawn(run).is_ok();
     }
 }
@@ -43,7 +43,7 @@ fn run() {
 }
 
 impl LockInner {
-    /// Creates and locks the file again if it is gone or replaced.
+    /// Creates and locks the file again if it was deleted or replaced.
     pub(super) fn check(&self) {
         let file = {
             let state = self.state();
@@ -58,29 +58,31 @@ impl LockInner {
         }
     }
 
-    /// The file is lost: this is what came of another try.
+    /// Handles the result of locking a file again that was deleted or replaced.
     pub(super) fn relock(&self, again: io::Result<Option<File>>) {
         let path = self.path.display();
         let fault = match again {
             Ok(Some(file)) => {
                 if self.replace(file) {
                     tracing::error!(
-                        "{path}: somebody deleted or replaced this lock file; it is locked again; hint: {HINT}"
+                        "{path}: the lock file was deleted or replaced; it is locked again; hint: {HINT}"
                     );
                 }
                 return;
             }
-            Ok(None) => "another server has locked the new one, and hosts take both servers for one".into(),
-            Err(e) => format!("it cannot be created again, and another server may be let in: {e}"),
+            Ok(None) => {
+                "another server has locked the new one, and hosts cannot tell the two servers apart".into()
+            }
+            Err(e) => format!("it cannot be created again, and another server may get the lock: {e}"),
         };
         let mut state = self.state();
         if state.file.is_some() && state.logged.is_none_or(|then| then.elapsed() > REMIND) {
             state.logged = Some(Instant::now());
-            tracing::error!("{path}: somebody deleted or replaced this lock file; {fault}; hint: {HINT}");
+            tracing::error!("{path}: the lock file was deleted or replaced; {fault}; hint: {HINT}");
         }
     }
 
-    /// Has this file from now on. False: the lock was given up meanwhile, and the file is removed.
+    /// Adopts this file. False: the lock was released meanwhile, and the file is removed.
     fn replace(&self, file: File) -> bool {
         let file = Arc::new(file);
         let is_held = {
@@ -95,8 +97,8 @@ impl LockInner {
     }
 }
 
-/// Another file, or none, is at the path. A file system that does not answer has not lost it; an NFS server that does not know
-/// the file any more has.
+/// Another file, or none, is at the path. A file system that does not respond has not lost the file. An NFS server
+/// that reports a stale handle has.
 fn is_lost(ours: io::Result<Metadata>, there: io::Result<Metadata>) -> bool {
     match (ours, there) {
         (Err(e), _) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
@@ -106,14 +108,14 @@ fn is_lost(ours: io::Result<Metadata>, there: io::Result<Metadata>) -> bool {
 }
 
 const HINT: &str =
-    "do not delete the state folder of a server that runs: its reservations are saved with their next change";
+    "do not delete the state folder of a running server; its reservations are saved with their next change";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_file_counts_as_lost_only_where_that_is_known() {
+    fn file_is_lost_only_on_certain_errors() {
         let found = |path: &str| std::fs::metadata(path);
         let error = |errno: Errno| Err(errno.into());
         assert!(!is_lost(found("/"), found("/")) && is_lost(found("/"), found("/proc")));

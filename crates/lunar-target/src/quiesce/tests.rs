@@ -53,7 +53,7 @@ fn quiesced_now(unit: &Arc<LogicalUnit>) -> Quiesced {
 }
 
 #[test]
-fn a_unit_rests_when_the_last_command_has_left_and_is_busy_until_it_wakes() {
+fn quiesced_unit_is_busy_until_resumed() {
     let unit = unit(None);
     let member = unit.task_set.handle(CoreIndex::current());
     assert!(member.try_lock_shared());
@@ -68,7 +68,7 @@ fn a_unit_rests_when_the_last_command_has_left_and_is_busy_until_it_wakes() {
 }
 
 #[test]
-fn a_rest_that_is_given_up_was_nothing() {
+fn dropped_quiesce_has_no_effect() {
     let unit = unit(None);
     let member = unit.task_set.handle(CoreIndex::current());
     assert!(member.try_lock_shared());
@@ -77,7 +77,7 @@ fn a_rest_that_is_given_up_was_nothing() {
 }
 
 #[test]
-fn units_that_share_a_medium_all_see_it_grow() {
+fn shared_medium_growth_reaches_all_units() {
     let path = std::env::temp_dir().join(format!("lunar-shared-{}.img", std::process::id()));
     let made = std::fs::File::create(&path).expect("a file");
     made.set_len(CAPACITY).expect("a size");
@@ -95,7 +95,7 @@ fn units_that_share_a_medium_all_see_it_grow() {
 }
 
 #[test]
-fn other_blocks_take_the_place_of_those_before() {
+fn redefine_replaces_backend() {
     let unit = unit(None);
     let other = memory();
     let quiesced = quiesced_now(&unit);
@@ -109,7 +109,7 @@ fn other_blocks_take_the_place_of_those_before() {
 }
 
 #[test]
-fn a_retired_unit_stays_busy_and_leaves_blocks_and_state_to_others() {
+fn retired_unit_stays_busy_and_releases_backend() {
     let file = std::env::temp_dir().join(format!("lunar-retired-{}.state", std::process::id()));
     let unit = unit(Some(file.clone()));
     let blocks = Arc::downgrade(&unit.backend());

@@ -1,4 +1,4 @@
-//! A connection in full feature phase: its loop, and the information units that come (SRP r16a section 6).
+//! A connection in full feature phase: its receive loop and its information units (SRP r16a section 6).
 
 use super::login::IU_LEN;
 use super::request_table::{SlotKind, SlotRead};
@@ -25,28 +25,28 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Where requests have their tag.
+/// Offset of the tag in a request.
 const TAG_AT: usize = 8;
-/// Messages and ends of RDMA Reads that are taken at once at most.
+/// Most messages and completed RDMA Reads that are processed at a time.
 const MAX_EVENTS: u64 = 1 << 16;
-/// NONE of the tags of commands.
+/// A command tag that no command has.
 const NO_TAG: u32 = u32::MAX;
 
-/// A connection. Lives on the core of its session.
+/// A connection. It lives on the core of its session.
 pub struct Connection {
     nexus: OnceCell<Weak<ItNexus<Session>>>,
     endpoint: Rc<dyn Endpoint>,
     receiver: RdmaReceiver,
-    /// Where immediate data begins in a command, if there may be any.
+    /// Offset of immediate data in a command, if immediate data were agreed on.
     immediate_offset: Option<u16>,
-    /// Something was received since this was looked at last.
+    /// Something was received since the last check.
     heard: Cell<bool>,
-    /// What the initiator did for which the connection ends.
+    /// The logout reason for a fault of the initiator.
     fault: Cell<Option<u32>>,
     pump: SendPump,
 }
 
-/// Serves a session from the end of its login to its end.
+/// Runs a session from its login to its end.
 pub async fn run(
     shared: &Arc<ServerState>,
     entered: RegisteredSession,
@@ -66,14 +66,14 @@ pub async fn run(
     session_entry::log_end(shared, &info, guard.tsih, end, received.err().map(|e| e.to_string()));
     conn.finish(&nexus).await;
     let waiting = nexus.state().take_waiting_for_end();
-    // In this order: those who wait for the end find the session's place free and its nexuses gone.
+    // The order matters: those who wait for the end must find the registry entry free and the nexuses gone.
     drop((conn, nexus));
     drop((guard, count));
     drop(waiting);
 }
 
 impl Connection {
-    /// One that was accepted.
+    /// An accepted connection.
     pub fn new(endpoint: Rc<dyn Endpoint>, immediate_offset: Option<u16>) -> Connection {
         let receiver = RdmaReceiver::new(endpoint.clone(), IU_LEN, EndpointEvents::default());
         Connection {
@@ -87,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// What it is a connection of.
+    /// The RDMA endpoint.
     pub fn endpoint(&self) -> &dyn Endpoint {
         &*self.endpoint
     }
@@ -97,17 +97,17 @@ impl Connection {
         self.endpoint.send(unit, Payload::Empty, None);
     }
 
-    /// So much waits to be sent that no more is taken.
+    /// The send queue is too long to receive more.
     pub fn is_full(&self) -> bool {
         self.endpoint.waiting() > MAX_WAITING
     }
 
-    /// Why nothing may begin any more.
+    /// The reason why requests are stale.
     pub fn stale_reason(&self) -> Option<EndReason> {
         self.receiver.ends().then_some(EndReason::ConnectionReset)
     }
 
-    /// Nothing more is received; what is queued still goes.
+    /// Stops receiving. Queued information units are still sent.
     pub fn stop_receiving(&self) {
         self.pump.wake();
         self.receiver.stop();
@@ -132,7 +132,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what has come, unless another core has ended the session meanwhile.
+    /// Processes received information units, unless another core has ended the session.
     fn take_some(&self, nexus: &ItNexus<Session>) -> io::Result<ReceiveOutcome> {
         let Some(_under_way) = nexus.begin_receive() else {
             return Ok(ReceiveOutcome::End);
@@ -140,10 +140,10 @@ impl Connection {
         self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self })
     }
 
-    /// Takes all that has arrived by now; false: the connection has ended.
+    /// Processes all that has arrived. False: the connection has ended.
     ///
     /// # Errors
-    /// Why it cannot go on.
+    /// The reason why it cannot go on.
     pub fn take_arrived(&self, state: &mut State<Session>) -> io::Result<bool> {
         let most = self.receiver.taken() + MAX_EVENTS;
         loop {
@@ -158,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// Ends all tasks and waits for those that run, ends every I_T_L nexus, sends what is left, closes.
+    /// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connection.
     async fn finish(self: &Rc<Self>, nexus: &ItNexus<Session>) {
         nexus.state().front_mut().clear_queue();
         nexus.end_tasks().await;
@@ -167,7 +167,7 @@ impl Connection {
         self.close();
     }
 
-    /// Initiators of Linux only log it, and wait for the end of the connection, which follows.
+    /// Linux initiators only log it, and wait for the end of the connection, which follows.
     fn send_logout(&self, state: &mut State<Session>) {
         let reason_of = |end| match end {
             EndReason::Reinstated => reason::ANOTHER_LOGIN,
@@ -180,7 +180,7 @@ impl Connection {
         unit.iter().for_each(|unit| self.send(unit));
     }
 
-    /// The connection ends for what the initiator did.
+    /// The error of a connection that ends because of the initiator.
     fn fault(&self, reason: u32, what: impl Into<String>) -> io::Error {
         self.fault.set(Some(reason));
         broken(what)
@@ -210,15 +210,14 @@ impl SendSide for Connection {
         self.close();
     }
 
-    /// It also begins to read, which does not wait for what goes out.
+    /// A flush also begins reads, which do not wait for sends.
     fn flushes_while_blocked(&self) -> bool {
         true
     }
 }
 
-/// Is the initiator there? It answers to credits, and none will do. The first word is the initiator's, as iWARP demands it (RFC
-/// 5044 section 7.1), and a channel of several may never say one. One that does not answer what it was asked before is not
-/// asked again.
+/// A ping grants zero credits, and the initiator must answer. The initiator has to send first, as iWARP requires (RFC
+/// 5044 section 7.1), and on one of several channels it may never do so. There is no second ping before the answer.
 impl KeepaliveConnection<Session> for Connection {
     fn is_alive(&self, _: &mut State<Session>) -> bool {
         self.heard.take() | self.endpoint.has_moved()
@@ -273,7 +272,7 @@ impl InFlightData for Connection {
     }
 }
 
-/// What takes what comes on a connection.
+/// The handler of what a connection receives.
 struct IuDispatcher<'a> {
     state: &'a mut State<Session>,
     conn: &'a Connection,
@@ -294,7 +293,7 @@ impl DeliveryHandler for IuDispatcher<'_> {
 }
 
 fn no_credit() -> io::Error {
-    broken("more SRP requests than it has credits for")
+    broken("more SRP requests than credits")
 }
 
 impl IuDispatcher<'_> {
@@ -302,7 +301,7 @@ impl IuDispatcher<'_> {
         self.state.front_mut()
     }
 
-    /// Takes an information unit.
+    /// Processes an information unit.
     fn unit(&mut self, unit: &[u8]) -> io::Result<bool> {
         self.session().has_received_any = true;
         match FromInitiator::decode(unit, self.conn.immediate_offset) {
@@ -314,7 +313,7 @@ impl IuDispatcher<'_> {
             Ok(FromInitiator::Logout(_)) => Ok(false),
             Ok(FromInitiator::CreditResponse(tag)) => self.answered(RequestKind::Credits, tag),
             Ok(FromInitiator::AerResponse(tag)) => self.answered(RequestKind::Event, tag),
-            // It is whole, and only asks for what there is not.
+            // The unit is complete, but asks for something unsupported.
             Err(SrpError::Format(_) | SrpError::Attribute(_)) if unit.len() >= SrpCommand::LEN => {
                 self.refuse_command(lunar_wire::be::get64(&unit[TAG_AT..]), unit[1])
             }
@@ -322,10 +321,10 @@ impl IuDispatcher<'_> {
         }
     }
 
-    /// The initiator has answered a request.
+    /// Processes the answer to a request of the target.
     fn answered(&mut self, kind: RequestKind, tag: u64) -> io::Result<bool> {
         if !self.session().requests.answered(kind, tag) {
-            return Err(self.conn.fault(reason::ANSWER, "an SRP response to a request that was not sent"));
+            return Err(self.conn.fault(reason::ANSWER, "an SRP response without a request"));
         }
         Ok(true)
     }
@@ -360,7 +359,7 @@ impl IuDispatcher<'_> {
         let sequence = session.sequence();
         let tag = session.slots.take(SlotKind::Command(sequence), c.tag, c.notifications);
         let tag = tag.ok_or_else(no_credit)?;
-        // Also of one that waits for its table: those behind it wait for it.
+        // A command that waits for its table takes its position too: later ones wait for it.
         session.take_sequence();
         let command = request::command(c, tag, sequence);
         let Some(slot) = session.slots.get(tag) else { return Ok(true) };
@@ -387,7 +386,7 @@ impl IuDispatcher<'_> {
         let (task, sequence) = (session.slots.command(asked.task_tag), session.sequence());
         let tag =
             session.slots.take(SlotKind::Function, asked.tag, asked.notifications).ok_or_else(no_credit)?;
-        // A command that is not known is none that could still come.
+        // A command that is not in the table cannot arrive later.
         let task = task.map_or(NO_TAG, |(tag, _)| tag);
         let Some(function) = request::function(asked, task) else {
             session.answer(tag, response::PendingResponse::function(task_status::NOT_SUPPORTED));
@@ -421,7 +420,7 @@ impl IuDispatcher<'_> {
         });
     }
 
-    /// What was being read for a request has come.
+    /// Processes a completed RDMA Read of a request.
     fn read(&mut self, tag: u32, buf: Buf) -> io::Result<bool> {
         match self.session().slots.take_read(tag) {
             Some(SlotRead::Table { len, declared_len }) => {
@@ -445,7 +444,7 @@ impl IuDispatcher<'_> {
         Ok(!self.is_over())
     }
 
-    /// The descriptors of a command, for so many bytes of data, are here.
+    /// Processes the descriptor table of a command, which declared this many bytes of data.
     fn table(&mut self, tag: u32, declared_len: u32, table: &[u8]) -> io::Result<()> {
         let pieces = || table.as_chunks().0.iter().map(MemoryDescriptor::decode);
         let sum = pieces().map(|piece| u64::from(piece.len)).sum();

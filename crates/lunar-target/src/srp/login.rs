@@ -1,4 +1,4 @@
-//! Login: the private data of a connection against the configuration, and a place among the sessions (SRP r16a
+//! The login: checks the private data of a connection against the configuration, and registers the session (SRP r16a
 //! sections 5.4 and 6.2 to 6.4).
 
 use crate::access::LoginContext;
@@ -21,51 +21,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Bytes of the longest information unit that is taken: Linux sends no longer ones.
+/// Bytes of the longest information unit that is accepted. Linux sends no longer ones.
 pub const IU_LEN: usize = LINUX_IU_LEN;
-/// The shortest that an initiator may say it needs.
+/// Smallest length that an initiator may request.
 const LEAST_IU_LEN: u32 = 64;
-/// Bytes of sense data in a response, at most.
+/// Most bytes of sense data in a response.
 pub const SENSE_LEN: usize = 256;
 /// Bytes of the longest information unit that is sent.
 const ANSWER_LEN: u32 = (SrpResponse::LEN + 4 + SENSE_LEN) as u32;
-/// What the data of a command may be described by.
+/// The supported data buffer formats.
 const FORMATS: u16 = format::DIRECT | format::INDIRECT;
-/// Credits at most. Each costs a message of memory.
+/// Most credits. Each needs a receive buffer.
 const CREDITS: u32 = 128;
-/// Bytes that are asked for at a time: as many as a length of 24 bits tells, in whole pages.
+/// Bytes that one request for data covers: a 24-bit length, in whole pages.
 const MAX_BURST: u32 = (1 << 24) - 4096;
 
-/// Tells the channels of a nexus apart.
+/// Numbers the channels, so that each has its own identity.
 static CHANNEL: AtomicU64 = AtomicU64::new(1);
 
-/// The port of a target, which initiators log in to: `id_ext` and `ioc_guid` of a login string.
+/// The port ID of a target: `id_ext` and `ioc_guid` of a login string.
 pub fn port_id(target: &str) -> PortId {
-    // Never zero, which tells the forms of a login apart.
+    // Never zero, because that distinguishes the forms of a login.
     PortId::of_name(target)
 }
 
-/// A login that succeeds.
+/// An accepted login.
 pub struct AcceptedLogin {
-    /// Its place among the sessions.
+    /// The registered session.
     pub entered: RegisteredSession,
-    /// Its view of the configuration.
+    /// The context of the login.
     pub login_context: LoginContext,
-    /// What the initiator hears.
+    /// The response to the initiator.
     pub response: LoginResponse,
-    /// Where immediate data begins in a command, if there may be any.
+    /// Offset of immediate data in a command, if immediate data were agreed on.
     pub immediate_offset: Option<u16>,
-    /// Solicited notifications of requests of the target that are wanted.
+    /// Solicited notifications that the initiator wants for requests of the target.
     pub notifications: u8,
 }
 
-/// Why a login fails, for the initiator and for the log.
+/// A rejected login: the reason for the initiator, and the text for the log.
 struct LoginRefusal(LoginRejectReason, &'static str);
 
-/// Answers the private data of a connection: a login request, with zeros behind it.
+/// Processes the private data of a connection: a login request, padded with zeros.
 ///
 /// # Errors
-/// What the initiator is to hear.
+/// The rejection for the initiator.
 pub async fn log_in(
     shared: &Arc<ServerState>,
     private: &[u8],
@@ -92,7 +92,7 @@ pub async fn log_in(
     })
 }
 
-/// A login took too long, or lost its place.
+/// The rejection of a login that took too long or lost its slot.
 pub fn login_cut_off(shared: &ServerState, peer: SocketAddr, why: &io::Error) -> LoginReject {
     shared.log_closed_before_login(peer, &why.to_string());
     reject(LoginRejectReason::UNABLE, 0)
@@ -102,8 +102,8 @@ fn reject(reason: LoginRejectReason, tag: u64) -> LoginReject {
     LoginReject { reason, tag, formats: FORMATS }
 }
 
-/// The short form has nothing but zeros behind its 56 bytes, where the other has the end of a target port, which is
-/// never zero here.
+/// The form of a login request. The short form has only zeros behind its 56 bytes. The other form has the end of a
+/// target port ID there, which is never zero.
 fn form(private: &[u8]) -> LoginFormat {
     match private.get(LoginFormat::RdmaCm.request_len()..LoginFormat::Ib.request_len()) {
         Some(end) if end.iter().any(|byte| *byte != 0) => LoginFormat::Ib,
@@ -131,7 +131,7 @@ async fn enter(
         config.refused(bound.tag, &name, status);
         refusal(status, request.keep_channels)
     })?;
-    // One more than commands, so that there is always one for task management.
+    // One credit more than commands, so that one is always left for task management.
     entered.depth = entered.depth.clamp(1, CREDITS - 1) + 1;
     let immediate_offset = request.immediate_offset.filter(|at| usize::from(*at) < IU_LEN);
     let response = LoginResponse {
@@ -154,27 +154,29 @@ async fn enter(
 
 fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
     if request.it_iu_len as usize > IU_LEN {
-        return Err(LoginRefusal(LoginRejectReason::IT_IU_TOO_LONG, "its information units are too long"));
+        return Err(LoginRefusal(LoginRejectReason::IT_IU_TOO_LONG,
+            "the information units of the initiator are too long",
+        ));
     }
     if request.it_iu_len < LEAST_IU_LEN {
         return Err(LoginRefusal(
             LoginRejectReason::UNABLE,
-            "its information units are too short for a command",
+            "the information units of the initiator are too short for a command",
         ));
     }
     if request.formats & !FORMATS != 0 {
         return Err(LoginRefusal(
             LoginRejectReason::FORMATS,
-            "it wants formats of data buffers that are not known",
+            "the initiator requires unsupported data buffer formats",
         ));
     }
     Ok(())
 }
 
-/// The name of the target whose port is asked for, if this initiator may use it.
+/// The name of the target with this port ID, if the initiator may use it.
 fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result<String, LoginRefusal> {
     const NOBODY: LoginRefusal =
-        LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "there is no such target port");
+        LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no target has this port ID");
     let is_asked_for = |name: &&String| port_id(name) == port;
     let count = |name: &str, status| login_context.config.refused(login_context.group, name, status);
     let Some(name) = login_context.config.targets.keys().find(is_asked_for) else {
@@ -189,11 +191,13 @@ fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result
         count(name, LoginStatus::AUTHENTICATION_FAILURE);
         return Err(LoginRefusal(
             LoginRejectReason::NOT_ASSOCIATED,
-            "the target asks for CHAP, which there is none of in SRP",
+            "the target requires CHAP, which SRP does not have",
         ));
     }
     match info.redirect {
-        Some(_) => Err(LoginRefusal(LoginRejectReason::UNABLE, "the target is somewhere else")),
+        Some(_) => {
+            Err(LoginRefusal(LoginRejectReason::UNABLE, "the target redirects logins, which SRP does not support"))
+        }
         None => Ok(name.clone()),
     }
 }
@@ -204,20 +208,20 @@ fn refusal(status: LoginStatus, keeps_channels: bool) -> LoginRefusal {
             LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "the target is not in this portal group")
         }
         LoginStatus::AUTHORIZATION_FAILURE => {
-            LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no access list lets it in")
+            LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no access rule matches the initiator")
         }
         LoginStatus::OUT_OF_RESOURCES if keeps_channels => LoginRefusal(
             LoginRejectReason::TOO_MANY_CHANNELS,
-            "there are as many sessions as [limits] allows",
+            "the session limits of [limits] are used up",
         ),
         LoginStatus::OUT_OF_RESOURCES => {
-            LoginRefusal(LoginRejectReason::NO_RESOURCES, "there are as many sessions as [limits] allows")
+            LoginRefusal(LoginRejectReason::NO_RESOURCES, "the session limits of [limits] are used up")
         }
-        _ => LoginRefusal(LoginRejectReason::UNABLE, "the target takes no logins now"),
+        _ => LoginRefusal(LoginRejectReason::UNABLE, "the target accepts no logins now"),
     }
 }
 
-/// What becomes of the channels that the nexus has: they stay, or are over before this goes on.
+/// The fate of the other channels of the nexus: they stay, or are over when this returns.
 async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> PreviousChannels {
     let is_of_nexus = |other: &SessionInfo| other.is_beside(info);
     if keep {
@@ -230,7 +234,7 @@ async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> Previ
     }
 }
 
-/// A channel is a session of its own.
+/// Each channel is a session.
 fn key(info: &SessionInfo) -> SessionKey {
     let [_, _, channel @ ..] = CHANNEL.fetch_add(1, Relaxed).to_be_bytes();
     SessionKey {
@@ -243,7 +247,7 @@ fn key(info: &SessionInfo) -> SessionKey {
     }
 }
 
-/// What is known of the connection. All channels of a nexus have one ISID: they are one initiator port.
+/// The facts about the session. All channels of a nexus have the same ISID, because they are one initiator port.
 fn info(
     initiator: String,
     target: String,
@@ -271,7 +275,7 @@ fn info(
     })
 }
 
-/// As if it had been negotiated: data is asked for, but for what comes with its command.
+/// Parameters that work like a negotiation: all data are requested, except immediate data.
 fn parameters() -> Parameters {
     Parameters {
         initial_r2t: true,

@@ -1,4 +1,4 @@
-//! The memory of the initiator: which of its pieces a part of a command's data lies in.
+//! The memory of the initiator: the pieces that contain a part of a command's data.
 
 use crate::core::data_in::DataIn;
 use lunar_rdma::{Endpoint, RemoteAddress};
@@ -6,7 +6,7 @@ use lunar_runtime::out::MAX_ZEROS;
 use lunar_wire::srp::MemoryDescriptor;
 use std::ops::Range;
 
-/// Where the `len` bytes of a command's data from `offset` on lie: a place, and the part of the bytes that is there.
+/// The places of `len` bytes of a command's data from `offset` on: the address, and the range of the bytes there.
 pub fn places(
     pieces: &[MemoryDescriptor],
     offset: usize,
@@ -24,7 +24,7 @@ pub fn places(
     })
 }
 
-/// Where a descriptor begins.
+/// The start of the memory that a descriptor names.
 pub fn remote(piece: MemoryDescriptor) -> RemoteAddress {
     RemoteAddress { stag: piece.key, offset: piece.address }
 }
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_data_lies_in_several_pieces() {
+    fn data_range_spans_several_pieces() {
         assert_eq!(found(0, 10), [(1, 1000, 0..10)]);
         assert_eq!(found(4, 20), [(1, 1004, 0..6), (3, 3000, 6..11), (4, 4000, 11..20)]);
         assert_eq!(found(12, 2), [(3, 3002, 0..2)]);

@@ -1,5 +1,5 @@
-//! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux speaks it). Data move by RDMA Writes and Reads
-//! between buffers of tasks and the memory that commands describe.
+//! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux implements it). Data move by RDMA
+//! Writes and Reads between buffers of tasks and the memory that commands describe.
 
 mod connection;
 mod login;
@@ -24,9 +24,9 @@ use session::Session;
 use std::io;
 use std::sync::Arc;
 
-/// RDMA Reads that one connection may have under way, if the initiator takes as many.
+/// RDMA Reads that a connection may have in flight, if the initiator accepts as many.
 const READS: u16 = 64;
-/// Messages that are taken beside those that credits are given for.
+/// Receive buffers beyond those for credits.
 const EXTRA: usize = 4;
 
 /// Serves a connection over software iWARP to its end.

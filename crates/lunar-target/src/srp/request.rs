@@ -1,25 +1,25 @@
-//! Requests of an initiator as the core takes them.
+//! Conversion of SRP requests to commands and functions of the core.
 
 use crate::core::{self, Cdb, Function, TaskAttribute};
 use lunar_wire::srp::{self, DataBuffer, MemoryDescriptor, SrpCommand, TaskManagement, function};
 
-/// Bytes of an additional CDB that a session takes.
+/// Most bytes of an additional CDB.
 const ADDITIONAL_CDB: usize = 244;
-/// Bytes of the longest table of descriptors that is read from an initiator: as many as name 16 MiB page by page.
+/// Bytes of the longest descriptor table that is read from an initiator: enough for 16 MiB in pages.
 const TABLE: u32 = 64 << 10;
 
-/// The data of a command, in whichever direction it goes.
+/// The data of a command, in whichever direction they move.
 pub fn data<'a>(c: &SrpCommand<'a>) -> DataBuffer<'a> {
     if writes(c) { c.data_out } else { c.data_in }
 }
 
-/// Its data comes from the initiator.
+/// The data come from the initiator.
 pub fn writes(c: &SrpCommand<'_>) -> bool {
     c.data_out != DataBuffer::None
 }
 
-/// Nothing speaks against it but what cannot be served here: data in both directions, the ACA attribute, a CDB or a
-/// table that is too long.
+/// The command is supported. Not supported are data in both directions, the ACA attribute, and a CDB or table that is
+/// too long.
 pub fn is_served(c: &SrpCommand<'_>) -> bool {
     let too_long = table(&data(c)).is_some_and(|table| table.len > TABLE);
     !c.is_bidirectional()
@@ -28,7 +28,7 @@ pub fn is_served(c: &SrpCommand<'_>) -> bool {
         && !too_long
 }
 
-/// The table of descriptors, if the command has only a part of it.
+/// The descriptor table in memory of the initiator, if the command does not contain all of it.
 pub fn table(data: &DataBuffer<'_>) -> Option<MemoryDescriptor> {
     match data {
         DataBuffer::Indirect(all) if !all.is_whole() => Some(all.table),
@@ -36,7 +36,7 @@ pub fn table(data: &DataBuffer<'_>) -> Option<MemoryDescriptor> {
     }
 }
 
-/// Adds the descriptors that the command has.
+/// Adds the descriptors that the command contains.
 pub fn pieces(data: &DataBuffer<'_>, into: &mut Vec<MemoryDescriptor>) {
     match data {
         DataBuffer::Direct(one) => into.push(*one),
@@ -45,7 +45,7 @@ pub fn pieces(data: &DataBuffer<'_>, into: &mut Vec<MemoryDescriptor>) {
     }
 }
 
-/// A command, which the core is to know by this tag and by its place in the order of the initiator.
+/// Converts a command. The core identifies it by `tag`; `sequence` is its position in the order of the initiator.
 pub fn command(c: &SrpCommand<'_>, tag: u32, sequence: u32) -> core::ScsiCommand {
     let attribute = match c.attribute {
         srp::SrpTaskAttribute::Ordered => TaskAttribute::Ordered,
@@ -66,13 +66,13 @@ pub fn command(c: &SrpCommand<'_>, tag: u32, sequence: u32) -> core::ScsiCommand
         writes: writes(c),
         has_unsolicited: false,
         attribute,
-        // The lengths of information units and descriptors have 32 bits.
+        // Lengths of information units and descriptors have 32 bits.
         expected_len: data(c).len() as u32,
         cdb,
     }
 }
 
-/// The function that is asked for, of the command with this tag; None for one that there is not.
+/// The requested function. `tag`: the command that it names. None: not supported.
 pub fn function(asked: &TaskManagement, tag: u32) -> Option<Function> {
     match asked.function {
         function::ABORT_TASK => Some(Function::AbortTask { tag }),

@@ -1,45 +1,45 @@
-//! The requests of an initiator that are not answered, and its credits (SRP r16a section 4.6).
+//! The unanswered requests of an initiator, and its credits (SRP r16a section 4.6).
 
 use crate::core::DataOutId;
 use lunar_proto::transfer::DataOutSegment;
 use lunar_wire::srp::MemoryDescriptor;
 
-/// What a request is.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotKind {
-    /// None: the slot is free.
+    /// The slot is free.
     Free,
-    /// A SCSI command, with its place in the order of the initiator.
+    /// A SCSI command, with its position in the order of the initiator.
     Command(u32),
     /// A task management function.
     Function,
 }
 
-/// What is being read from the memory of the initiator.
+/// An RDMA Read from memory of the initiator.
 pub enum SlotRead {
-    /// The table of descriptors of a command, which waits for it: its length in bytes, and the bytes of data that it says.
+    /// The descriptor table of a command: its length, and the length of the data that the command declared.
     Table { len: usize, declared_len: u32 },
-    /// Data that were asked for, and whether they go into the buffer of their task, or into one of their own.
+    /// Data of a command, and whether they are placed in the buffer of the task or in one of their own.
     Data { origin: DataOutId, segment: DataOutSegment, lands: bool },
 }
 
-/// A request that is not answered. Its place in the list is the tag by which the core knows it.
+/// An unanswered request. Its index in the table is the tag that the core uses.
 pub struct RequestSlot {
-    /// What it is.
+    /// The kind of the request.
     pub kind: SlotKind,
-    /// The initiator's name for it.
+    /// The tag that the initiator gave it.
     pub tag: u64,
-    /// Solicited notifications that are wanted.
+    /// The solicited notifications that the initiator wants.
     pub notifications: u8,
-    /// Its data comes from the initiator.
+    /// The data come from the initiator.
     pub writes: bool,
-    /// Where its data lies in the memory of the initiator.
+    /// The pieces of its data in memory of the initiator.
     pub pieces: Vec<MemoryDescriptor>,
-    /// What is being read for it.
+    /// The RDMA Read in flight for it.
     pub pending: Option<SlotRead>,
     /// The number of the latest RDMA Read for it.
     read: u64,
-    /// What is to be sent or read for it and waits for something: until then nobody else gets the slot.
+    /// Sends and reads that wait for this request. The slot is not reused before.
     pub queued: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct RequestTable {
     free: Vec<u32>,
     /// Requests that the initiator may have unanswered.
     credits: usize,
-    /// Credits of commands that got no answer, to be given back with the next.
+    /// Credits of commands without a response, which the next response returns.
     owed: usize,
     commands: usize,
     reads: usize,
@@ -58,7 +58,7 @@ pub struct RequestTable {
 }
 
 impl RequestTable {
-    /// None of the credits is used.
+    /// An empty table with this many credits.
     pub fn new(credits: usize) -> RequestTable {
         let slot = || RequestSlot {
             kind: SlotKind::Free,
@@ -86,7 +86,7 @@ impl RequestTable {
         self.list.len() - self.free.len()
     }
 
-    /// A slot for a request; None if the initiator has no credit for it.
+    /// Takes a slot for a request. None: the initiator has no credit.
     pub fn take(&mut self, kind: SlotKind, tag: u64, notifications: u8) -> Option<u32> {
         if self.used() + self.owed >= self.credits {
             return None;
@@ -100,7 +100,7 @@ impl RequestTable {
         Some(free)
     }
 
-    /// The credits that go with the answer to a request that needs no slot; None if the initiator has none for it.
+    /// The credits that the response to a request without a slot returns. None: the initiator has no credit.
     pub fn answer_without_slot(&mut self) -> Option<i32> {
         (self.used() + self.owed < self.credits).then(|| self.returned_credits())
     }
@@ -109,7 +109,7 @@ impl RequestTable {
         1 + std::mem::take(&mut self.owed) as i32
     }
 
-    /// Credits that are owed while no answer is to come with which they could go: they are given from now on.
+    /// Takes credits that no response is going to return, so that the target must grant them itself.
     pub fn overdue(&mut self) -> Option<i32> {
         let owed = (self.used() == 0).then_some(self.owed).filter(|owed| *owed > 0)?;
         self.owed = 0;
@@ -121,7 +121,7 @@ impl RequestTable {
         self.list.get_mut(tag as usize).filter(|slot| slot.kind != SlotKind::Free)
     }
 
-    /// The slot of the command that the initiator calls so, and its place in the order.
+    /// The slot and the position of the command with this tag of the initiator.
     pub fn command(&self, tag: u64) -> Option<(u32, u32)> {
         (0..).zip(&self.list).find_map(|(place, slot)| match slot.kind {
             SlotKind::Command(sequence) if slot.tag == tag => Some((place, sequence)),
@@ -129,23 +129,23 @@ impl RequestTable {
         })
     }
 
-    /// A request is answered: the credits that go with it.
+    /// Answers a request. Returns the credits that its response returns.
     pub fn answer(&mut self, tag: u32) -> i32 {
         self.release(tag);
         self.returned_credits()
     }
 
-    /// SCSI commands that are not answered.
+    /// Unanswered SCSI commands.
     pub fn commands(&self) -> usize {
         self.commands
     }
 
-    /// Something is being read from the initiator.
+    /// An RDMA Read is in flight.
     pub fn is_reading(&self) -> bool {
         self.reads > 0
     }
 
-    /// Takes note of what is being read for a request.
+    /// Records the RDMA Read of a request.
     pub fn begin(&mut self, tag: u32, pending: SlotRead) {
         let read = self.latest_read + 1;
         let Some(slot) = self.get(tag) else { return };
@@ -160,27 +160,27 @@ impl RequestTable {
         self.latest_read
     }
 
-    /// An RDMA Read up to this number has not ended.
+    /// An RDMA Read up to this number is in flight.
     pub fn reads_up_to(&self, number: u64) -> bool {
         self.reads > 0 && self.list.iter().any(|slot| slot.pending.is_some() && slot.read <= number)
     }
 
-    /// One more thing waits for a request, or one less.
+    /// Counts a send or read that waits for a request, or that no longer waits.
     pub fn queue(&mut self, tag: u32, waits: bool) {
         if let Some(slot) = self.get(tag) {
             slot.queued = if waits { slot.queued + 1 } else { slot.queued.saturating_sub(1) };
         }
     }
 
-    /// What was being read for a request has come.
+    /// Takes the completed RDMA Read of a request.
     pub fn take_read(&mut self, tag: u32) -> Option<SlotRead> {
         let pending = self.get(tag)?.pending.take()?;
         self.reads -= 1;
         Some(pending)
     }
 
-    /// Forgets the commands that will get no answer, because nobody knows them any more. One whose data is still
-    /// coming is left for later.
+    /// Releases commands that the core no longer knows: they get no response. A command with a read in flight stays
+    /// for now.
     pub fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
         for tag in 0..self.list.len() as u32 {
             let slot = &self.list[tag as usize];
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_no_more_requests_than_credits() {
+    fn requests_do_not_exceed_credits() {
         let mut slots = RequestTable::new(2);
         let first = slots.take(SlotKind::Command(1), 7, 0).unwrap();
         let second = slots.take(SlotKind::Function, 8, 0).unwrap();
@@ -217,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn the_credit_of_a_command_without_an_answer_comes_back_with_the_next() {
+    fn unanswered_credit_returns_with_next_response() {
         let mut slots = RequestTable::new(3);
         let [aborted, reading, known] =
             [1, 2, 3].map(|n| slots.take(SlotKind::Command(n), n.into(), 0).unwrap());
         slots.begin(reading, SlotRead::Table { len: 16, declared_len: 0 });
         slots.forget(|tag| tag == known);
         assert!(slots.get(aborted).is_none() && slots.get(reading).is_some() && slots.is_reading());
-        // The initiator has not heard of it yet.
+        // The initiator has not got the credit back yet.
         assert_eq!(slots.take(SlotKind::Function, 4, 0), None);
         assert_eq!(slots.answer(known), 2);
         assert!(slots.take_read(reading).is_some() && !slots.is_reading());

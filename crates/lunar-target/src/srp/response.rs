@@ -1,15 +1,15 @@
-//! Answers as SRP says them (SRP r16a section 6.9).
+//! Responses in SRP (SRP r16a section 6.9).
 
 use super::login::SENSE_LEN;
 use crate::core::{self, ManagementResponse};
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::{Residual, SrpResponse, task_status};
 
-/// Solicited notifications.
+/// Solicited notification bits.
 const WANTED_GOOD: u8 = 0x02;
 const WANTED_BAD: u8 = 0x04;
 
-/// An answer without tag and credits, which it gets when it leaves.
+/// A response without tag and credits, which it gets when it is sent.
 pub struct PendingResponse {
     status: u8,
     residual_out: Residual,
@@ -30,7 +30,7 @@ impl PendingResponse {
         }
     }
 
-    /// A status alone.
+    /// A response with only a status.
     pub fn status(status: Status) -> PendingResponse {
         PendingResponse::new(status as u8, Vec::new())
     }
@@ -40,7 +40,7 @@ impl PendingResponse {
         PendingResponse::new(Status::CheckCondition as u8, sense.encode(false))
     }
 
-    /// The end of a command, whose data came from the initiator if it `writes`.
+    /// The response to a command. Its data came from the initiator if it `writes`.
     pub fn command(response: core::Response, writes: bool) -> PendingResponse {
         let core::Response { status, mut sense, residual, .. } = response;
         sense.truncate(SENSE_LEN);
@@ -59,18 +59,18 @@ impl PendingResponse {
         PendingResponse { function: Some([0, 0, 0, status]), ..PendingResponse::new(0, Vec::new()) }
     }
 
-    /// What came of a task management function. A task that is not there has ended: that is what was wanted.
+    /// The response to a task management function. A task that does not exist has ended, so the function is complete.
     pub fn managed(managed: ManagementResponse) -> PendingResponse {
         PendingResponse::function(match managed {
             ManagementResponse::Complete | ManagementResponse::NoSuchTask => task_status::COMPLETE,
-            // SRP has no code of its own for a function that the access list forbids.
+            // SRP has no code for a function that the access list forbids.
             ManagementResponse::NoSuchLun
             | ManagementResponse::Unauthorized
             | ManagementResponse::Rejected => task_status::FAILED,
         })
     }
 
-    /// As it travels.
+    /// The response as a protocol value.
     pub fn as_response(&self) -> SrpResponse<'_> {
         SrpResponse {
             status: self.status,
@@ -83,7 +83,7 @@ impl PendingResponse {
     }
 }
 
-/// Whether the initiator wants to be notified of this.
+/// The initiator wants a solicited notification of this response.
 pub fn is_solicited(notifications: u8, response: &SrpResponse<'_>) -> bool {
     let good = response.status == Status::Good as u8
         && response.task_status().unwrap_or(task_status::COMPLETE) == task_status::COMPLETE;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn residual_belongs_to_the_direction_of_the_data() {
+    fn residual_follows_data_direction() {
         let out = PendingResponse::command(response(core::Residual::Underflow(100), &[0x70, 0x00]), true);
         let out = out.as_response();
         assert_eq!((out.residual_out, out.residual_in), (Residual::Under(100), Residual::None));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn notifications_are_told_apart_by_how_it_went() {
+    fn solicited_notification_depends_on_status() {
         let data = [0, 0, 0, task_status::FAILED];
         let failed = SrpResponse { data: &data, ..SrpResponse::default() };
         for (notifications, good, bad) in [(0, false, false), (2, true, false), (4, false, true)] {

@@ -1,4 +1,4 @@
-//! A session: the requests of one channel between two ports, and what the target says of them (SRP r16a section 6).
+//! A session: the requests of one channel between two ports, and their responses (SRP r16a section 6).
 
 use super::connection::Connection;
 use super::login::IU_LEN;
@@ -22,14 +22,14 @@ use lunar_wire::srp;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A command that waits for its table of descriptors, or behind one that does.
+/// A command that waits for its descriptor table, or behind one that does.
 struct QueuedCommand {
     command: ScsiCommand,
     /// Immediate data.
     data: Buf,
-    /// Nothing more of it is being read.
+    /// None of its reads is in flight.
     is_ready: bool,
-    /// It had arrived before a function of another session about these.
+    /// Set if it arrived before a task management function of another session with this scope.
     busy_scope: Option<AbortScope>,
 }
 
@@ -39,32 +39,32 @@ struct DeferredResponse {
     response: response::PendingResponse,
 }
 
-/// A session, which is one channel of an I_T nexus. Its requests have slots, by whose number the core knows them.
+/// A session, which is one channel of an I_T nexus. The core identifies a request by its slot number.
 pub struct Session {
     connection: Rc<Connection>,
     parameters: Parameters,
     pub(super) slots: RequestTable,
-    /// What was asked of the initiator.
+    /// Requests of the target to the initiator.
     pub(super) requests: TargetRequests,
-    /// The initiator has sent something, so it has room for what it is asked.
+    /// The initiator has sent something, so it can receive requests.
     pub(super) has_received_any: bool,
-    /// Place of the next command in the order of the initiator.
+    /// Position of the next command in the order of the initiator.
     sequence: u32,
     /// Commands that have not begun, in their order.
     queue: VecDeque<QueuedCommand>,
-    /// Transfers whose data is still to be read: with the tag and the LUN of their command.
+    /// Requested data whose RDMA Read has not begun: tag and LUN of the command, and the request.
     asked: VecDeque<(u32, u64, DataRequest)>,
-    /// Where what is about to be read lies; kept for its memory.
+    /// Scratch space for the addresses of a read.
     places: Vec<RemoteRange>,
     deferred: VecDeque<DeferredResponse>,
     /// Responses that were ever deferred.
     ever_deferred: u64,
-    /// Task management functions that are not answered.
+    /// Task management functions without a response.
     pub(super) pending_functions: usize,
 }
 
 impl Session {
-    /// That of a connection with so many credits; `notifications` are those that requests of the target are to have.
+    /// The session of a connection. `notifications`: those that the initiator wants for requests of the target.
     pub fn new(
         connection: Rc<Connection>,
         parameters: Parameters,
@@ -91,40 +91,40 @@ impl Session {
         self.connection.endpoint()
     }
 
-    /// Place of the next command in the order of the initiator.
+    /// Position of the next command in the order of the initiator.
     pub fn sequence(&self) -> u32 {
         self.sequence
     }
 
-    /// The place of a command that has come.
+    /// Takes the position of a command.
     pub fn take_sequence(&mut self) -> u32 {
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
         sequence
     }
 
-    /// Forgets the commands that have not begun.
+    /// Discards the commands that have not begun.
     pub fn clear_queue(&mut self) {
         self.queue.clear();
     }
 
-    /// A command that has not begun never will: its initiator aborts it.
+    /// Discards a command that has not begun, because its initiator aborts it.
     pub fn drop_queued(&mut self, tag: u32) {
         self.queue.retain(|queued| queued.command.tag != tag);
     }
 
-    /// A command waits for its table.
+    /// Queues a command that waits for its descriptor table.
     pub fn queue_until_read(&mut self, command: ScsiCommand, busy_scope: Option<AbortScope>) {
         self.queue.push_back(QueuedCommand { command, data: Buf::zeroed(0), is_ready: false, busy_scope });
     }
 
-    /// The table of a command is here.
+    /// Records that the descriptor table of a command has arrived.
     pub fn is_read(&mut self, tag: u32) {
         let queued = self.queue.iter_mut().find(|queued| queued.command.tag == tag);
         queued.into_iter().for_each(|queued| queued.is_ready = true);
     }
 
-    /// The data of a command that has a part of them.
+    /// Writes Data-In to the memory of a command.
     pub(super) fn send_data(&mut self, tag: u32, data: DataIn, offset: usize) {
         let endpoint = self.connection.endpoint();
         if let Some(slot) = self.slots.get(tag) {
@@ -132,7 +132,7 @@ impl Session {
         }
     }
 
-    /// Answers a request that has a slot, once nothing is being read for it, and behind those that wait.
+    /// Answers a request when no read is in flight for it, and behind deferred responses.
     pub(super) fn answer(&mut self, tag: u32, response: response::PendingResponse) {
         if self.deferred.is_empty() && !self.is_busy_for(tag) {
             return self.send_answer(tag, response);
@@ -140,8 +140,8 @@ impl Session {
         self.defer(tag, response);
     }
 
-    /// The same behind the end of all reads: the answer to a task management function brings the credits of the commands that
-    /// it has ended, and lets the initiator use their memory for something else.
+    /// The same after the end of all reads. The response to a task management function returns the credits of the
+    /// commands that it has ended, and lets the initiator reuse their memory.
     pub(super) fn defer(&mut self, tag: u32, response: response::PendingResponse) {
         self.slots.queue(tag, true);
         self.ever_deferred += 1;
@@ -159,7 +159,7 @@ impl Session {
     fn send_answer(&mut self, tag: u32, response: response::PendingResponse) {
         let Some(slot) = self.slots.get(tag) else { return };
         let (srp_tag, notifications) = (slot.tag, slot.notifications);
-        // The slot is another request's from here on.
+        // The slot may belong to another request from here on.
         self.asked.retain(|(of, ..)| *of != tag);
         let credits = self.slots.answer(tag);
         self.send_response(
@@ -175,7 +175,7 @@ impl Session {
         self.connection.send(&unit);
     }
 
-    /// Answers a request that gets no slot; false if the initiator has no credit for it.
+    /// Answers a request without a slot. False: the initiator has no credit.
     pub fn refuse(&mut self, tag: u64, notifications: u8, response: &response::PendingResponse) -> bool {
         let Some(credits) = self.slots.answer_without_slot() else { return false };
         self.send_response(&srp::SrpResponse { credits, tag, ..response.as_response() }, notifications);
@@ -183,7 +183,7 @@ impl Session {
     }
 }
 
-/// Takes a command in its turn: now, or behind those that wait for their tables.
+/// Submits a command in its order: now, or behind those that wait for their tables.
 pub fn take_command(state: &mut State<Session>, command: ScsiCommand, data: &[u8]) {
     if state.front().queue.is_empty() {
         return begin(state, command, data);
@@ -194,7 +194,7 @@ pub fn take_command(state: &mut State<Session>, command: ScsiCommand, data: &[u8
     state.front_mut().queue.push_back(QueuedCommand { command, data: copy, is_ready: true, busy_scope });
 }
 
-/// Begins the commands whose turn has come.
+/// Submits the queued commands that are ready.
 pub fn begin_queued(state: &mut State<Session>) {
     while state.phase() != SessionPhase::Ended
         && state.front().queue.front().is_some_and(|queued| queued.is_ready)
@@ -203,7 +203,7 @@ pub fn begin_queued(state: &mut State<Session>) {
         let QueuedCommand { command, data, busy_scope, .. } = queued;
         state.with_busy_scope(busy_scope, |state| begin(state, command, &data));
     }
-    // Functions wait for what came before them.
+    // Functions wait for the commands before them.
     state.notify();
 }
 
@@ -219,13 +219,13 @@ fn begin(state: &mut State<Session>, command: ScsiCommand, data: &[u8]) {
     state.command(command, ReceivedData::Bytes(data));
 }
 
-/// Sends what has waited, up to what still waits, and begins to read what was asked for.
+/// Sends deferred responses up to the first that must wait, and begins the reads that were requested.
 pub fn prepare(state: &mut State<Session>) {
     release(state);
     fetch(state);
     let phase = state.phase();
     let session = state.front_mut();
-    // Gives back the credits of commands that were aborted, if no answer is to come that could bring them.
+    // Grants the credits of aborted commands, if no response is going to return them.
     let may_ask = phase != SessionPhase::Ended && session.requests.may();
     let owed = if may_ask { session.slots.overdue() } else { None };
     if let Some(unit) = owed.and_then(|owed| session.requests.credits(owed)) {
@@ -233,7 +233,7 @@ pub fn prepare(state: &mut State<Session>) {
     }
 }
 
-/// Sends the responses that have waited.
+/// Sends the deferred responses that need not wait any more.
 pub fn release(state: &mut State<Session>) {
     forget_ended(state);
     let session = state.front_mut();
@@ -246,7 +246,7 @@ pub fn release(state: &mut State<Session>) {
     }
 }
 
-/// Commands that were aborted get no answer: their credits go with the next one.
+/// Releases the slots of aborted commands, which get no response. The next response returns their credits.
 fn forget_ended(state: &mut State<Session>) {
     if state.front().slots.commands() <= state.task_count() {
         return;
@@ -257,7 +257,7 @@ fn forget_ended(state: &mut State<Session>) {
     state.front_mut().slots = slots;
 }
 
-/// Begins to read what was asked for, unless its task has gone.
+/// Begins the reads that were requested, unless their task is gone.
 fn fetch(state: &mut State<Session>) {
     while let Some((tag, lun, transfer)) = state.front_mut().asked.pop_front() {
         state.front_mut().slots.queue(tag, false);
@@ -314,7 +314,7 @@ impl FrontEnd for Session {
         self.answer(c.tag, response::PendingResponse::command(response, writes));
     }
 
-    /// The answer brings the credit, or [`release`] finds that there is none.
+    /// The response returns the credit; without a response, [`release`] finds the command.
     fn release(&mut self, _: &ScsiCommand) {}
 
     fn is_full(&self) -> bool {
@@ -355,10 +355,10 @@ impl FrontEnd for Session {
         true
     }
 
-    /// SRP has no words for it.
+    /// SRP has no such message.
     fn report_termination(&mut self, _: u64) {}
 
-    /// An event that finds no room is left to the unit attention that stands for it, too.
+    /// An event that the initiator has no room for is left to its unit attention.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
         let sense = event.encode(false);
         let unit = self.has_received_any.then(|| self.requests.event(lun, &sense)).flatten();
@@ -366,10 +366,10 @@ impl FrontEnd for Session {
         unit.is_some()
     }
 
-    /// SRP has no words for it; the end of the connection follows.
+    /// SRP has no such message. The end of the connection follows.
     fn report_gone(&mut self) {}
 
-    /// Initiators of Linux only log it, and wait for the end of the connection, which follows.
+    /// Linux initiators only log it, and wait for the end of the connection, which follows.
     fn request_logout(&mut self, _: u16) -> bool {
         false
     }
@@ -399,13 +399,13 @@ impl FrontEnd for Session {
 }
 
 impl State<Session> {
-    /// RDMA Reads, and what waits for their end, as of now.
+    /// The RDMA Reads that have begun so far, and the responses that wait for them.
     pub(super) fn reads_now(&self) -> InFlightReads {
         let session = self.front();
         InFlightReads { latest: session.slots.latest_read(), deferred: session.ever_deferred }
     }
 
-    /// Whether these have ended, and what waited for them has gone.
+    /// These reads have ended, and the responses that waited for them were sent.
     pub(super) fn have_ended(&self, reads: InFlightReads) -> bool {
         let session = self.front();
         let gone = session.ever_deferred - session.deferred.len() as u64;

@@ -1,28 +1,28 @@
-//! What a target asks an initiator: to take credits, to hear of an event, to take note of the end (SRP r16a sections 6.5
-//! to 6.7 and 6.10 to 6.13). It is one request at a time: initiators keep room for no more.
+//! Requests of the target to the initiator: credits, asynchronous events and logout (SRP r16a sections 6.5 to 6.7 and
+//! 6.10 to 6.13). One request at a time: initiators have a receive buffer for no more.
 
 use lunar_wire::srp::{Aer, CreditRequest, SrpError, TargetLogout};
 
-/// Solicited notifications that a login wants.
+/// Solicited notification bits of a login.
 const OF_LOGOUT: u8 = 0x10;
 const OF_CREDITS: u8 = 0x20;
 const OF_EVENTS: u8 = 0x40;
 
 /// Reasons of a logout (SRP r16a section 6.5).
 pub mod reason {
-    /// None of the others.
+    /// No other reason applies.
     pub const NONE: u32 = 0;
-    /// The initiator sent something that is no information unit.
+    /// An information unit has an unknown opcode.
     pub const OPCODE: u32 = 2;
-    /// It answered what it was not asked.
+    /// A response belongs to no request.
     pub const ANSWER: u32 = 3;
-    /// Another login was to be the only one.
+    /// A login requested to be the only channel.
     pub const ANOTHER_LOGIN: u32 = 4;
-    /// An information unit of the initiator is not as long as it has to be.
+    /// An information unit has a wrong length.
     pub const LENGTH: u32 = 8;
 }
 
-/// Why the connection ends if an information unit breaks this rule.
+/// The logout reason for an invalid information unit.
 pub fn reason_of(error: &SrpError) -> u32 {
     match error {
         SrpError::Opcode(_) => reason::OPCODE,
@@ -31,31 +31,31 @@ pub fn reason_of(error: &SrpError) -> u32 {
     }
 }
 
-/// What a request is about.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// Credits, or a sign of life.
+    /// Credits, or a ping.
     Credits,
     /// An asynchronous event.
     Event,
 }
 
-/// The requests of one connection.
+/// The requests on one connection.
 pub struct TargetRequests {
     notifications: u8,
-    /// That which is not answered, and its tag.
+    /// The unanswered request, and its tag.
     open: Option<(RequestKind, u64)>,
-    /// The tag given last.
+    /// The latest tag.
     last: u64,
 }
 
 impl TargetRequests {
-    /// Nothing was asked yet; the login wants these notifications.
+    /// No request. `notifications`: those that the login wants.
     pub fn new(notifications: u8) -> TargetRequests {
         TargetRequests { notifications, open: None, last: 0 }
     }
 
-    /// There is room for a request.
+    /// A request may be sent.
     pub fn may(&self) -> bool {
         self.open.is_none()
     }
@@ -68,14 +68,14 @@ impl TargetRequests {
         })
     }
 
-    /// Gives credits, or none: then it asks for a sign of life. None: there is no room for it.
+    /// A request that grants credits; zero credits are a ping. None: a request is unanswered.
     pub fn credits(&mut self, credits: i32) -> Option<Vec<u8>> {
         let solicited = self.notifications & OF_CREDITS != 0;
         let tag = self.ask(RequestKind::Credits)?;
         Some(CreditRequest { solicited, credits, tag }.encode().to_vec())
     }
 
-    /// Tells of an event. None: there is no room for it.
+    /// A request that reports an event. None: a request is unanswered.
     pub fn event(&mut self, lun: u64, sense: &[u8]) -> Option<Vec<u8>> {
         let solicited = self.notifications & OF_EVENTS != 0;
         let tag = self.ask(RequestKind::Event)?;
@@ -84,14 +84,14 @@ impl TargetRequests {
         Some(unit)
     }
 
-    /// Tells of the end. None: there is no room for it.
+    /// A logout of the target. None: a request is unanswered.
     pub fn logout(&mut self, reason: u32) -> Option<Vec<u8>> {
         let solicited = self.notifications & OF_LOGOUT != 0;
         let tag = self.last.wrapping_add(1);
         self.may().then(|| TargetLogout { solicited, reason, tag }.encode().to_vec())
     }
 
-    /// An answer has come. False: to no request.
+    /// Records a response. False: it belongs to no request.
     pub fn answered(&mut self, kind: RequestKind, tag: u64) -> bool {
         let fits = self.open == Some((kind, tag));
         if fits {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_request_at_a_time_and_its_answer_makes_room() {
+    fn target_sends_one_request_at_a_time() {
         let mut requests = TargetRequests::new(OF_CREDITS);
         let first = requests.credits(2).unwrap();
         assert_eq!(CreditRequest::decode(&first), Ok(CreditRequest { solicited: true, credits: 2, tag: 1 }));

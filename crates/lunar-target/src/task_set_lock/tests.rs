@@ -8,7 +8,7 @@ fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     f.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A gate, and the places of two cores.
+/// A lock, as two cores use it.
 fn gate() -> (Arc<TaskSetLock>, TaskSetHandle, TaskSetHandle) {
     let gate = Arc::new(TaskSetLock::new(crate::exec::tests::lu(true)));
     let other = std::thread::spawn(CoreIndex::current).join().expect("a shard");
@@ -17,7 +17,7 @@ fn gate() -> (Arc<TaskSetLock>, TaskSetHandle, TaskSetHandle) {
 }
 
 #[test]
-fn simple_commands_run_together_and_an_exclusive_one_waits_for_them() {
+fn exclusive_command_waits_for_simple_commands() {
     wait(async {
         let (_, a, b) = gate();
         assert!(a.try_lock_shared() && b.try_lock_shared());
@@ -40,7 +40,7 @@ fn simple_commands_run_together_and_an_exclusive_one_waits_for_them() {
 }
 
 #[test]
-fn a_dropped_wait_opens_the_gate_again() {
+fn dropped_wait_opens_lock_again() {
     let (_, a, b) = gate();
     assert!(a.try_lock_shared());
     {
@@ -51,7 +51,7 @@ fn a_dropped_wait_opens_the_gate_again() {
 }
 
 #[test]
-fn all_who_are_inside_on_one_core_are_waited_for() {
+fn exclusive_command_waits_for_all_of_one_core() {
     let (gate, a, b) = gate();
     let beside = gate.handle(b.shard);
     assert!(b.try_lock_shared() && beside.try_lock_shared());
@@ -63,9 +63,9 @@ fn all_who_are_inside_on_one_core_are_waited_for() {
     assert!(poll(alone.as_mut()).is_ready());
 }
 
-/// Who passes a closed gate waits for one who is alone, not for the next who only wants to be.
+/// HEAD OF QUEUE waits for a command that runs alone, and not for the next that waits for it.
 #[test]
-fn head_of_queue_does_not_wait_for_who_waits() {
+fn head_of_queue_passes_waiting_exclusive() {
     wait(async {
         let (gate, a, b) = gate();
         let [c, d] = [a.shard, b.shard].map(|shard| gate.handle(shard));
@@ -82,10 +82,9 @@ fn head_of_queue_does_not_wait_for_who_waits() {
     });
 }
 
-/// Two that want to be alone in one gate and beside others in the other, and come to their first gates at
-/// the same time.
+/// Two tasks that take one lock exclusively and the other one shared, and get to their first lock at the same time.
 #[test]
-fn several_gates_are_taken_in_one_order() {
+fn several_locks_do_not_deadlock() {
     wait(async {
         let [(_, a0, b0), (_, a1, b1)] = [(); 2].map(|()| gate());
         let (a, b, held) = ([a0.clone(), a1.clone()], [b0, b1], [a0, a1]);
@@ -121,7 +120,7 @@ fn several_gates_are_taken_in_one_order() {
 
 const ROUNDS: usize = 3_000;
 
-/// Runs a work on as many threads as it has numbers, all at the same time; each of them ends.
+/// Runs `work` on one thread for each number, at the same time. All of them must end.
 fn all_end(numbers: std::ops::Range<usize>, work: impl Fn(usize) + Send + Sync + 'static) {
     let (work, begin) = (Arc::new(work), Arc::new(std::sync::Barrier::new(numbers.len())));
     let (done, ended) = flume::unbounded();
@@ -142,9 +141,9 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
     compio::runtime::Runtime::new().expect("a runtime").block_on(work)
 }
 
-/// One wants to be alone, and looks again whenever somebody leaves; another stays inside all the time.
+/// One thread waits to run alone, and checks at each departure. Another one holds the lock all the time.
 #[test]
-fn head_of_queue_is_not_stopped_by_a_look() {
+fn head_of_queue_passes_periodic_check() {
     let (gate, alone, stays) = gate();
     assert!(stays.try_lock_shared());
     let exclusive = std::thread::spawn(move || wait(async move { drop(alone.lock_exclusive().await) }));
@@ -168,9 +167,9 @@ fn head_of_queue_is_not_stopped_by_a_look() {
     exclusive.join().expect("it was alone at last");
 }
 
-/// Whoever is alone is alone, and everybody gets in, in whatever way.
+/// An exclusive holder is alone, and all threads get the lock in every mode.
 #[test]
-fn nobody_is_left_behind() {
+fn all_lock_modes_make_progress() {
     let ((gate, ..), inside) = (gate(), AtomicUsize::new(0));
     all_end(0..4, move |number| {
         let member = gate.handle(CoreIndex::current());
@@ -189,14 +188,14 @@ fn nobody_is_left_behind() {
     });
 }
 
-/// A limit, for a test that would never end.
+/// A limit for a test that would never end.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(30), work).await.expect("it waits for a core that is held up")
 }
 
-/// The first core of these tests takes part no more: what it waits for is polled by nobody.
+/// The first core of these tests is stalled: nothing polls its future.
 #[test]
-fn wake_up_of_a_stalled_core_reaches_the_next() {
+fn wake_up_of_stalled_core_reaches_next() {
     for entry in [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive] {
         wait(async {
             let (gate, a, b) = gate();
@@ -212,7 +211,7 @@ fn wake_up_of_a_stalled_core_reaches_the_next() {
 }
 
 #[test]
-fn stalled_core_loses_its_turn_to_be_alone() {
+fn stalled_core_loses_exclusive_turn() {
     for entry in [LockMode::Shared, LockMode::Exclusive] {
         wait(async {
             let (_, a, b) = gate();
@@ -230,7 +229,7 @@ fn stalled_core_loses_its_turn_to_be_alone() {
 }
 
 #[test]
-fn lost_turn_that_is_given_up_ends_no_other() {
+fn dropped_lost_turn_ends_no_other() {
     wait(async {
         let (_, a, b) = gate();
         assert!(b.try_lock_shared());

@@ -1,4 +1,4 @@
-//! Copies between two logical units, among others who use them.
+//! Copies between two logical units that others use at the same time.
 
 use super::super::tests::{port, settings};
 use super::*;
@@ -16,7 +16,7 @@ const BLOCK: u64 = 512;
 const STEPS: u64 = 3;
 const LEN: u64 = STEPS * STEP as u64;
 
-/// Two logical units, the first full of sevens.
+/// Two logical units. The first is full of sevens.
 fn units() -> [Arc<LogicalUnit>; 2] {
     [1, 2].map(|number| {
         let mut settings = LuSettings { capacity: LEN, ..settings(true) };
@@ -50,22 +50,22 @@ fn attach(unit: &Arc<LogicalUnit>) -> Nexus {
     nexus
 }
 
-/// The first bytes of each step's part of a medium.
+/// The first byte of each step's range of a medium.
 fn parts(unit: &Arc<LogicalUnit>) -> [u8; STEPS as usize] {
     let (result, buf) = now(unit.backend().read(0, Buf::zeroed(LEN as usize)));
     result.expect("memory");
     std::array::from_fn(|step| buf[step * STEP])
 }
 
-/// A session that sees both, and has sent a command to one of them.
+/// A session that sees both logical units, and has sent a command to one of them.
 struct CopySession<'a> {
     units: &'a [Arc<LogicalUnit>; 2],
     nexuses: [Nexus; 2],
     members: [TaskSetHandle; 2],
-    /// Which got the command, and how it steps in.
+    /// The index of that logical unit, and the lock mode.
     own: (usize, LockMode),
     aborted: Cell<bool>,
-    /// How often it was asked what may be copied, and what happens then.
+    /// How often the range was requested, and what happens then.
     asked: Cell<u64>,
     then: RefCell<Box<dyn FnMut(u64) + 'a>>,
 }
@@ -94,7 +94,7 @@ impl<'a> CopySession<'a> {
         CopyEnd { lun: at as u16, unit, nexus: self.nexuses[at].id(), task_set, medium }
     }
 
-    /// Copies all of one to the other; which one tells `from`.
+    /// Copies all of logical unit `from` to the other one.
     async fn copy(&self, from: usize) -> ExecutionResult {
         let naa = |at: usize| self.units[at].lu.settings().identity.naa.clone();
         let segment = CopySegment {
@@ -138,11 +138,11 @@ impl ExecutionContext for CopySession<'_> {
     }
 }
 
-/// Before the first step the range is asked once, to know how much there is to do.
+/// The range is requested once before the first step, for the total length.
 const FIRST: u64 = 2;
 
 #[test]
-fn a_copy_waits_for_who_is_alone_at_either_end() {
+fn copy_waits_for_exclusive_holder_at_either_end() {
     wait(async {
         for (own, alone) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let units = units();
@@ -159,9 +159,9 @@ fn a_copy_waits_for_who_is_alone_at_either_end() {
     });
 }
 
-/// COMPARE AND WRITE gets in between two steps, and during none.
+/// COMPARE AND WRITE runs between two steps, and during none.
 #[test]
-fn who_wants_to_be_alone_waits_for_one_step() {
+fn exclusive_command_waits_for_one_copy_step() {
     wait(async {
         for place in [0, 1] {
             let units = units();
@@ -183,9 +183,9 @@ fn who_wants_to_be_alone_waits_for_one_step() {
     });
 }
 
-/// An ORDERED copy is one command to those of its own logical unit.
+/// Other commands of its own logical unit see an ORDERED copy as one command.
 #[test]
-fn an_ordered_copy_lets_nobody_in() {
+fn ordered_copy_excludes_others() {
     let units = units();
     let other = units[0].task_set.handle(CoreIndex::current());
     let looks = |_| {
@@ -203,9 +203,9 @@ fn an_ordered_copy_lets_nobody_in() {
     assert!(other.try_lock_shared());
 }
 
-/// A reservation that came with the second step stops it.
+/// A reservation that is made during the second step stops the copy.
 #[test]
-fn reservations_are_asked_for_at_each_step() {
+fn copy_checks_reservations_at_each_step() {
     for place in [0, 1] {
         let units = units();
         let mut other = attach(&units[place]);
@@ -224,9 +224,9 @@ fn reservations_are_asked_for_at_each_step() {
     }
 }
 
-/// Neither are bytes of two media mixed, nor is the second written to by a command that was about the first.
+/// The copy neither mixes bytes of two media, nor writes to the second one for a command that was sent to the first.
 #[test]
-fn a_copy_ends_where_a_medium_becomes_another_one() {
+fn copy_ends_when_medium_is_replaced() {
     for (at, byte) in [(0, 4), (1, 6)] {
         let units = units();
         let lu = &units[at].lu;
@@ -242,7 +242,7 @@ fn a_copy_ends_where_a_medium_becomes_another_one() {
 }
 
 #[test]
-fn an_aborted_copy_ends_between_two_steps() {
+fn aborted_copy_ends_between_two_steps() {
     wait(async {
         let units = units();
         let other = units[1].task_set.handle(CoreIndex::current());
@@ -262,12 +262,12 @@ fn an_aborted_copy_ends_between_two_steps() {
     });
 }
 
-/// What a thread does with both logical units, at the one of this number, in a round.
+/// The work of a thread: both logical units, the index of its own, the round.
 type ThreadWork = fn(&[Arc<LogicalUnit>; 2], usize, usize);
 
-/// Copies in opposite directions, ORDERED or not, and in each logical unit one who wants to be alone.
+/// Copies in opposite directions, ORDERED or not, with a task at each logical unit that takes the lock exclusively.
 #[test]
-fn copies_in_opposite_directions_end() {
+fn opposite_copies_do_not_deadlock() {
     const ROUNDS: usize = 100;
     let units = units();
     let (done, ended) = mpsc::channel();

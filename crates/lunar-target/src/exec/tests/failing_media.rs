@@ -1,10 +1,10 @@
-//! Media that fail, or keep what they were given to themselves for a while.
+//! Media that fail, or delay writes.
 
 use super::*;
 use lunar_block::{BackendInfo, BufResult, LocalBoxFuture};
 use std::io::{self, ErrorKind};
 
-/// A disk of which every write fails so.
+/// A disk whose writes fail with this error.
 struct WriteFailingDisk(Arc<dyn Backend>, fn() -> io::Error);
 
 impl Backend for WriteFailingDisk {
@@ -37,7 +37,7 @@ impl Backend for WriteFailingDisk {
     }
 }
 
-/// How a COMPARE AND WRITE ends whose write fails so.
+/// The failure of a COMPARE AND WRITE whose write fails with this error.
 async fn compared(with: fn() -> io::Error) -> CommandError {
     let mut disk = TestDisk::new(true);
     (disk.unit, disk.nexus) = unit(true, Arc::new(WriteFailingDisk(memory(), with)));
@@ -46,9 +46,9 @@ async fn compared(with: fn() -> io::Error) -> CommandError {
     disk.end(&cdb, &[[0; BLOCK], [7; BLOCK]].concat()).await.err().expect("its write fails")
 }
 
-/// Also a file that may not grow that far: by the file system, or by the limit on this process.
+/// Also when a file may not grow, because of the file system or a limit of this process.
 #[test]
-fn a_write_without_room_ends_as_space_allocation_failed() {
+fn full_disk_fails_write_with_space_allocation() {
     runs(async {
         for with in [
             || ErrorKind::StorageFull.into(),
@@ -62,9 +62,9 @@ fn a_write_without_room_ends_as_space_allocation_failed() {
     });
 }
 
-/// A host sends again what is answered BUSY, and its own bytes would be a miscompare.
+/// A host repeats a command after BUSY, and would find its own bytes: a miscompare.
 #[test]
-fn a_compare_and_write_that_may_have_been_done_is_not_answered_busy() {
+fn uncertain_compare_and_write_does_not_report_busy() {
     runs(async {
         for with in [|| ErrorKind::TimedOut.into(), || ErrorKind::WouldBlock.into()] as [fn() -> io::Error; 2]
         {
@@ -78,7 +78,7 @@ fn a_compare_and_write_that_may_have_been_done_is_not_answered_busy() {
 }
 
 #[test]
-fn each_pass_of_an_overwrite_reaches_the_medium() {
+fn sanitize_flushes_each_overwrite_pass() {
     runs(async {
         let (counted, counters) = lunar_block::filter::stats(memory());
         let (unit, _nexus) = unit(true, counted);

@@ -1,4 +1,4 @@
-//! What a command costs on the fast path, from its PDU to the socket: no memory.
+//! The fast path allocates no memory, from the PDU of a command to the socket.
 
 use super::connections::{TwoConnections, joined};
 use crate::iscsi::dispatch::PduDispatcher;
@@ -12,7 +12,7 @@ use lunar_wire::scsi::cdb;
 const LEN: u32 = 4096;
 const BLOCKS: u16 = 8;
 
-/// Allocations while the PDU of a command, with its data, is taken and answered.
+/// Counts the allocations while a command is processed and answered.
 fn allocations(joined: &TwoConnections, header: Bhs, data: &[u8]) -> u64 {
     let connection = joined.nexus().state().front().connections()[0].clone();
     let counted = allocation_counter::measure(|| {
@@ -28,7 +28,7 @@ fn cached_read_and_immediate_write_of_4_kib_allocate_nothing() {
     play(|target| async move {
         let (mut host, _other, joined) = joined(&target).await;
         let [mut reads, mut writes] = [Vec::new(), Vec::new()];
-        // The first ones fill the queue, the pool and the snapshot of the nexus.
+        // The first commands fill the queue, the pool and the snapshot of the nexus.
         for _ in 0..8 {
             let mut read = host.command(&cdb::read_10(0, BLOCKS));
             request::set_read(&mut read, LEN);

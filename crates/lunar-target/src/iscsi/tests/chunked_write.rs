@@ -1,4 +1,4 @@
-//! Long writes, which are written piece by piece.
+//! Long writes in chunks.
 
 use super::host::Host;
 use crate::config::TargetConfig;
@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex};
 
 const CHUNK_LEN: u32 = 1 << 20;
 const CHUNK_BLOCKS: u32 = CHUNK_LEN / 512;
-/// Three pieces and a half.
+/// Three and a half chunks.
 const LEN: u32 = 3 * CHUNK_LEN + CHUNK_LEN / 2;
 const BLOCKS: u32 = LEN / 512;
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 
-/// A long write, and what was asked for of it.
+/// A long write and its R2Ts.
 struct LongWrite {
     itt: u32,
     r2ts: Vec<Bhs>,
@@ -35,7 +35,7 @@ fn end_of(r2t: &Bhs) -> u32 {
 }
 
 impl LongWrite {
-    /// Announces a write of [`LEN`] bytes from block 0 on.
+    /// Sends the command of a write of [`LEN`] bytes from block 0 on.
     async fn begin(host: &mut Host) -> LongWrite {
         LongWrite::begin_as(host, &cdb::write_10(0, BLOCKS as u16, false), TaskAttribute::Simple).await
     }
@@ -54,7 +54,7 @@ impl LongWrite {
         long
     }
 
-    /// The next R2T. They leave no gaps, are numbered, and lie in one piece each (RFC 7143 section 11.8).
+    /// Receives the next R2T. R2Ts have no gaps, are numbered, and lie in one chunk each (RFC 7143 section 11.8).
     async fn asked(&mut self, host: &mut Host) {
         let mut next = host.told(opcode::R2T).await;
         while next.itt() != self.itt {
@@ -66,12 +66,12 @@ impl LongWrite {
         self.r2ts.push(next);
     }
 
-    /// Where what was asked for ends.
+    /// Where the requested data end.
     fn end(&self) -> u32 {
         self.r2ts.last().map_or(0, end_of)
     }
 
-    /// Sends what is asked for and was not sent, up to this byte.
+    /// Sends requested data that were not sent, up to this byte.
     async fn send(&mut self, host: &mut Host, to: u32, byte: u8) {
         loop {
             let sent = self.answered.checked_sub(1).map_or(0, |last| end_of(&self.r2ts[last]));
@@ -86,7 +86,7 @@ impl LongWrite {
         }
     }
 
-    /// Sends the first piece, and waits until it is written.
+    /// Sends the first chunk, and waits until it is written.
     async fn first_chunk(&mut self, target: &TestTarget, host: &mut Host) {
         self.send(host, CHUNK_LEN, OLD).await;
         while target.on_medium(CHUNK_BLOCKS - 1) != OLD {
@@ -94,7 +94,7 @@ impl LongWrite {
         }
     }
 
-    /// Takes the R2Ts that come when the first piece is written: for the second and the third.
+    /// Receives the R2Ts that follow the write of the first chunk: those of the second and third.
     async fn take_asked(&mut self, host: &mut Host) {
         while self.end() < 3 * CHUNK_LEN {
             self.asked(host).await;
@@ -102,7 +102,7 @@ impl LongWrite {
     }
 }
 
-/// What is on the medium at the beginning of each piece.
+/// The first byte of each chunk on the medium.
 fn pieces(target: &TestTarget) -> [u8; 4] {
     [0, 1, 2, 3].map(|n| target.on_medium(n * CHUNK_BLOCKS))
 }
@@ -115,7 +115,7 @@ async fn status(host: &mut Host) -> u8 {
 const GOOD: u8 = Status::Good as u8;
 
 #[test]
-fn long_write_is_asked_for_and_stored_piece_by_piece() {
+fn long_write_is_requested_and_stored_in_chunks() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -137,7 +137,7 @@ fn long_write_is_asked_for_and_stored_piece_by_piece() {
 }
 
 #[test]
-fn long_writes_hold_two_pieces_each() {
+fn long_writes_hold_two_chunks_each() {
     const COUNT: usize = 8;
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
@@ -158,7 +158,7 @@ fn long_writes_hold_two_pieces_each() {
     });
 }
 
-/// Sends the data of all R2Ts that were taken.
+/// Sends the data of all R2Ts that were received.
 async fn send_requested(host: &mut Host, long: &LongWrite) {
     for r2t in &long.r2ts[long.answered..] {
         host.answer(r2t, OLD).await;
@@ -166,7 +166,7 @@ async fn send_requested(host: &mut Host, long: &LongWrite) {
 }
 
 #[test]
-fn aborted_long_write_stores_nothing_after_the_answer() {
+fn aborted_long_write_stores_nothing_after_response() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -183,9 +183,9 @@ fn aborted_long_write_stores_nothing_after_the_answer() {
     });
 }
 
-/// ABORT TASK SET waits for the data that were asked for (RFC 7143 section 4.2.3.3).
+/// ABORT TASK SET waits for requested data (RFC 7143 section 4.2.3.3).
 #[test]
-fn aborted_set_awaits_the_piece_that_was_asked_for() {
+fn abort_task_set_awaits_requested_chunk() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -202,7 +202,7 @@ fn aborted_set_awaits_the_piece_that_was_asked_for() {
 }
 
 #[test]
-fn long_write_of_a_lost_connection_ends_in_the_middle() {
+fn lost_connection_ends_long_write_midway() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -220,7 +220,7 @@ fn long_write_of_a_lost_connection_ends_in_the_middle() {
 }
 
 #[test]
-fn piece_at_the_gate_does_not_begin_after_a_reset() {
+fn chunk_at_lock_does_not_begin_after_reset() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -239,13 +239,13 @@ fn piece_at_the_gate_does_not_begin_after_a_reset() {
     });
 }
 
-/// A disk that can be written up to a place, and counts.
+/// A disk that can be written up to an offset, and counts writes and flushes.
 struct HeldDisk {
     inner: Arc<dyn Backend>,
     end: u64,
-    /// Writes, and flushes behind the last of them.
+    /// Writes, and flushes after the last of them.
     counts: Mutex<[usize; 2]>,
-    /// Writes of the second piece end when the other end of this is dropped.
+    /// A write of the second chunk ends when the sender of this is dropped.
     held: Mutex<Option<flume::Receiver<()>>>,
 }
 
@@ -312,24 +312,24 @@ impl Backend for HeldDisk {
     }
 }
 
-/// LUN 0 has this disk.
+/// Makes this disk LUN 0.
 fn with(disk: Arc<HeldDisk>) -> impl FnOnce(&mut TargetConfig) {
     let luns = BTreeMap::from([(0, test_target::unit_of(1, disk))]);
     |config| _ = config.targets.insert(test_target::NAME.into(), test_target::target(test_target::NAME, luns))
 }
 
-/// The second piece is being written when the last one comes, and an answer of the kernel about the connection is new. It must
-/// not hold for the last piece, which does not wait for the gate. Several times: without the mend the last piece is written
-/// only if the coarse clock of the kernel has not moved on.
+/// The second chunk is being written when the last one arrives, and the kernel has just reported the connection as
+/// open. That report must not serve for the last chunk, which does not wait for the lock. The test runs several times:
+/// a stale report works only while the coarse clock of the kernel has not advanced.
 #[test]
-fn piece_behind_another_does_not_begin_after_a_reset() {
+fn chunk_behind_another_does_not_begin_after_reset() {
     for _ in 0..8 {
         let (go_on, held) = flume::bounded(0);
         let disk = HeldDisk::up_to(u32::MAX);
         *disk.held.lock().expect("a hold") = Some(held);
         play_with(with(disk), move |target| async move {
             let (mut host, hold) = Host::session_to_hold(&target, 1).await;
-            // Nothing is asked for behind the second piece: it would be found that nothing can be sent.
+            // No R2T may follow the second chunk: sending it would reveal the reset.
             let write = cdb::write_10(0, 3 * CHUNK_BLOCKS as u16, false);
             let mut long = LongWrite::begin_of(3 * CHUNK_LEN, &mut host, &write, TaskAttribute::Simple).await;
             long.first_chunk(&target, &mut host).await;
@@ -352,7 +352,7 @@ fn piece_behind_another_does_not_begin_after_a_reset() {
 }
 
 #[test]
-fn long_write_with_fua_is_flushed_once_behind_its_last_piece() {
+fn fua_long_write_flushes_once_after_last_chunk() {
     for (fua, flushes) in [(true, 1), (false, 0)] {
         let disk = HeldDisk::up_to(u32::MAX);
         let watched = disk.clone();
@@ -372,7 +372,7 @@ fn long_write_with_fua_is_flushed_once_behind_its_last_piece() {
 }
 
 #[test]
-fn abort_of_a_long_write_waits_for_what_has_begun() {
+fn abort_of_long_write_waits_for_chunk_in_progress() {
     let (go_on, held) = flume::bounded(0);
     let disk = HeldDisk::up_to(u32::MAX);
     *disk.held.lock().expect("a hold") = Some(held);
@@ -395,13 +395,13 @@ fn abort_of_a_long_write_waits_for_what_has_begun() {
 }
 
 #[test]
-fn error_in_the_middle_ends_a_long_write_behind_its_data() {
+fn medium_error_ends_long_write_after_its_data() {
     play_with(with(HeldDisk::up_to(CHUNK_LEN)), |target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         long.send(&mut host, 2 * CHUNK_LEN, OLD).await;
-        // Of the third piece some may have been asked for.
+        // Some R2Ts of the third chunk may have been sent.
         let answer = loop {
             match host.next().await.expect("the session goes on") {
                 next if next.opcode() == opcode::R2T => host.answer(&next, OLD).await,
@@ -418,7 +418,7 @@ fn error_in_the_middle_ends_a_long_write_behind_its_data() {
 }
 
 #[test]
-fn ordered_command_waits_for_the_long_write_before_it() {
+fn ordered_command_waits_for_earlier_long_write() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -437,9 +437,9 @@ fn ordered_command_waits_for_the_long_write_before_it() {
     });
 }
 
-/// Nothing of it is stored before all of it is here: it is alone while it is carried out.
+/// An ORDERED write holds the lock exclusively, so nothing is stored before all data have arrived.
 #[test]
-fn ordered_long_write_is_taken_as_a_whole() {
+fn ordered_long_write_is_not_chunked() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let cdb = cdb::write_10(0, BLOCKS as u16, false);
@@ -454,7 +454,7 @@ fn ordered_long_write_is_taken_as_a_whole() {
 }
 
 #[test]
-fn long_write_between_two_pieces_keeps_nobody_out() {
+fn long_write_between_chunks_blocks_no_other() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut other = Host::session_of(&target, "other", 2).await;
@@ -472,7 +472,7 @@ fn long_write_between_two_pieces_keeps_nobody_out() {
 }
 
 #[test]
-fn reservation_in_the_middle_stops_a_long_write() {
+fn reservation_between_chunks_stops_long_write() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut other = Host::session_of(&target, "other", 2).await;
@@ -492,14 +492,14 @@ fn reservation_in_the_middle_stops_a_long_write() {
                 next => break next,
             }
         };
-        // It has begun: no status says that nothing was stored.
+        // The command has begun, so no status may say that nothing was stored.
         assert_eq!(answer.0[3], Status::CheckCondition as u8);
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
     });
 }
 
 #[test]
-fn attention_in_the_middle_waits_for_the_next_command() {
+fn attention_between_chunks_waits_for_next_command() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -515,11 +515,11 @@ fn attention_in_the_middle_waits_for_the_next_command() {
 }
 
 #[test]
-fn long_write_of_another_length_is_refused_or_cut() {
+fn long_write_of_wrong_length_is_rejected_or_cut() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         for (blocks, wanted) in [(BLOCKS + 1, 0), (BLOCKS - 3, OLD)] {
-            // Behind an ORDERED command it is not decided yet when its data are asked for.
+            // Behind an ORDERED command, the write is not decided yet when its data are requested.
             let cdb = cdb::write_10(0, blocks as u16, false);
             let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
             let mut long = LongWrite::begin_as(&mut host, &cdb, TaskAttribute::Simple).await;

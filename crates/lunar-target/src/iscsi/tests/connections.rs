@@ -1,4 +1,4 @@
-//! A session over two connections: what they share, and what each has of its own.
+//! A session with two connections: what they share, and what each has of its own.
 
 use super::host::Host;
 use crate::core::{ItNexus, NexusParams};
@@ -13,7 +13,7 @@ use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::{Status, cdb};
 use std::rc::Rc;
 
-/// A session that has two connections, and what keeps its place.
+/// A session with two connections, and its entries in the registry.
 pub struct TwoConnections {
     nexus: Rc<ItNexus<Session>>,
     _places: [(SessionGuard, ConnectionGuard); 2],
@@ -32,7 +32,7 @@ impl Drop for TwoConnections {
     }
 }
 
-/// The second connection becomes one of the session of the first.
+/// Makes the second connection one of the session of the first.
 fn join(first: OpenedConnection, second: OpenedConnection) -> TwoConnections {
     let session = Session::new(&first);
     let OpenedConnection { shared, login_context, info, guard, count, transport, stat_sn, .. } = first;
@@ -45,7 +45,7 @@ fn join(first: OpenedConnection, second: OpenedConnection) -> TwoConnections {
     TwoConnections { nexus, _places: [(guard, count), (second.guard, second.count)] }
 }
 
-/// The ends of both connections. CmdSN goes on from 1, and tags of the second from 100.
+/// Two hosts on one session. CmdSN goes on from 1, and tags of the second host from 100.
 pub async fn joined(target: &TestTarget) -> (Host, Host, TwoConnections) {
     let (mut a, first) = Host::logged_in(target, 1).await;
     let (mut b, second) = Host::logged_in(target, 2).await;
@@ -62,7 +62,7 @@ fn ready(host: &mut Host) -> Bhs {
 }
 
 #[test]
-fn cmd_sn_is_of_the_session_and_stat_sn_of_the_connection() {
+fn cmd_sn_is_per_session_and_stat_sn_per_connection() {
     play(|target| async move {
         let (mut a, mut b, joined) = joined(&target).await;
         let second = ready(&mut b);
@@ -71,7 +71,7 @@ fn cmd_sn_is_of_the_session_and_stat_sn_of_the_connection() {
         let first = ready(&mut a);
         let (to_a, to_b) = (a.told(opcode::SCSI_RESPONSE).await, b.told(opcode::SCSI_RESPONSE).await);
         assert_eq!((to_a.itt(), to_b.itt()), (first.itt(), second.itt()));
-        // The unit attention of a new I_T nexus goes to its first command alone.
+        // The unit attention of a new I_T nexus goes to its first command only.
         let statuses = [to_a.0[3], to_b.0[3]];
         assert_eq!(statuses, [Status::CheckCondition as u8, Status::Good as u8]);
         b.go_on_from(3, 101);
@@ -85,7 +85,7 @@ fn cmd_sn_is_of_the_session_and_stat_sn_of_the_connection() {
 }
 
 #[test]
-fn function_on_one_connection_ends_a_task_of_another() {
+fn function_on_one_connection_aborts_task_of_another() {
     play(|target| async move {
         let (mut a, mut b, joined) = joined(&target).await;
         ready(&mut a);
@@ -105,7 +105,7 @@ fn function_on_one_connection_ends_a_task_of_another() {
 }
 
 #[test]
-fn data_and_answer_go_by_the_connection_of_the_command() {
+fn data_and_response_use_connection_of_command() {
     play(|target| async move {
         let (mut a, mut b, joined) = joined(&target).await;
         ready(&mut a);

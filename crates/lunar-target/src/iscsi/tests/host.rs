@@ -20,15 +20,15 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 const NO_DIGESTS: Digests = Digests { header: false, data: false };
-/// What it says at login, behind the name of the initiator.
+/// Login keys, after InitiatorName.
 const KEYS: &str =
     "TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nInitialR2T=No\nMaxOutstandingR2T=8\n";
-/// Bytes of a Data-Out: MaxRecvDataSegmentLength of the house.
+/// Bytes of a Data-Out: MaxRecvDataSegmentLength of the test target.
 const SEGMENT: u32 = 65536;
 /// CSG, NSG and T of the only Login Request.
 const OPERATIONAL: u8 = 0x87;
 
-/// Holds the core of a connection up.
+/// Stalls the core of a connection.
 #[derive(Default)]
 pub struct CoreHold {
     is_held: Cell<bool>,
@@ -36,12 +36,12 @@ pub struct CoreHold {
 }
 
 impl CoreHold {
-    /// From here on the core does nothing.
+    /// Stalls the core.
     pub fn begin(&self) {
         self.is_held.set(true);
     }
 
-    /// The core goes on.
+    /// Lets the core go on.
     pub fn end(&self) {
         self.is_held.set(false);
         self.waker.take().into_iter().for_each(Waker::wake);
@@ -64,7 +64,7 @@ impl CoreHold {
 pub struct Host {
     socket: TcpStream,
     input: Vec<u8>,
-    /// Sent together by [`Host::send`].
+    /// Bytes that [`Host::send`] sends together.
     queued: Vec<u8>,
     cmd_sn: u32,
     stat_sn: u32,
@@ -72,12 +72,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// A connection that is served.
+    /// A connection that the target serves.
     pub fn connect(target: &TestTarget) -> Host {
         Host::connect_held(target, ready(()))
     }
 
-    /// A connection whose core is held up from the end of its login until then.
+    /// A connection whose core is stalled from the end of its login until `until` resolves.
     pub fn connect_held(target: &TestTarget, until: impl Future<Output = ()> + 'static) -> Host {
         Host::connect_and(target, async |session| {
             until.await;
@@ -101,7 +101,7 @@ impl Host {
         Host { socket, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
     }
 
-    /// A connection that has logged in as a session of its own, which nobody serves yet.
+    /// A connection that has logged in as a session of its own and that is not served yet.
     pub async fn logged_in(target: &TestTarget, isid: u8) -> (Host, OpenedConnection) {
         let (begun, login) = flume::bounded(1);
         let mut host = Host::connect_and(target, async move |session| {
@@ -112,17 +112,17 @@ impl Host {
         (host, login.recv_async().await.expect("a session"))
     }
 
-    /// The next command has this CmdSN and the Initiator Task Tag behind this one.
+    /// Sets the next CmdSN, and the Initiator Task Tag before the next.
     pub fn go_on_from(&mut self, cmd_sn: u32, itt: u32) {
         (self.cmd_sn, self.itt) = (cmd_sn, itt);
     }
 
-    /// A session of this ISID, whose news were heard.
+    /// A session with this ISID that has received its unit attentions.
     pub async fn session(target: &TestTarget, isid: u8) -> Host {
         Host::session_of(target, "one", isid).await
     }
 
-    /// The same, and what holds its core up.
+    /// The same, with a way to stall its core.
     pub async fn session_to_hold(target: &TestTarget, isid: u8) -> (Host, Rc<CoreHold>) {
         let hold = Rc::<CoreHold>::default();
         let to_hold = hold.clone();
@@ -132,7 +132,7 @@ impl Host {
         (host, hold)
     }
 
-    /// A session of the initiator of this name.
+    /// A session of the initiator with this name.
     pub async fn session_of(target: &TestTarget, name: &str, isid: u8) -> Host {
         let mut host = Host::connect(target);
         host.enter(name, isid).await;
@@ -145,7 +145,7 @@ impl Host {
         self.run(&cdb::test_unit_ready()).await;
     }
 
-    /// The status of a command without data.
+    /// Executes a command without data. Returns its status.
     pub async fn run(&mut self, cdb: &Cdb) -> u8 {
         let command = self.command(cdb);
         self.queue(command, &[]);
@@ -180,7 +180,7 @@ impl Host {
         self.command_as(cdb, TaskAttribute::Simple)
     }
 
-    /// The same with this task attribute.
+    /// The same, with this task attribute.
     pub fn command_as(&mut self, cdb: &Cdb, attribute: TaskAttribute) -> Bhs {
         self.itt += 1;
         let mut header = request::scsi_command(0, self.itt, attribute, cdb);
@@ -189,19 +189,19 @@ impl Host {
         header
     }
 
-    /// Queues a WRITE of one block, of which every byte is this.
+    /// Queues a WRITE of one block filled with this byte.
     pub fn write(&mut self, lba: u32, byte: u8) {
         self.write_as(lba, byte, TaskAttribute::Simple);
     }
 
-    /// The same with this task attribute.
+    /// The same, with this task attribute.
     pub fn write_as(&mut self, lba: u32, byte: u8, attribute: TaskAttribute) {
         let mut header = self.command_as(&cdb::write_10(lba, 1, false), attribute);
         request::set_write(&mut header, 512, false);
         self.queue(header, &[byte; 512]);
     }
 
-    /// Sends the data that an R2T asks for, every byte of them this.
+    /// Sends the data that an R2T requests, filled with this byte.
     pub async fn answer(&mut self, r2t: &Bhs, byte: u8) {
         let burst = request::DataOutTags { lun: 0, itt: r2t.itt(), ttt: r2t.word20() };
         let (from, len) = (r2t.word(40), r2t.word(44));
@@ -213,7 +213,7 @@ impl Host {
         self.send_all().await;
     }
 
-    /// Sends what is queued, also if the target has to take some of it meanwhile. A connection that has ended takes all.
+    /// Sends what is queued while the target receives. A closed connection takes all.
     async fn send_all(&mut self) {
         let queued = std::mem::take(&mut self.queued);
         let mut left = &queued[..];
@@ -226,7 +226,7 @@ impl Host {
         }
     }
 
-    /// Sends a task management function, for a task if it names one, which is immediate.
+    /// Sends an immediate task management function, for this task if there is one.
     pub fn manage(&mut self, function: TaskManagementFunction, task: Option<u32>) {
         self.itt += 1;
         let task = task.map(|itt| (itt, self.cmd_sn));
@@ -244,19 +244,19 @@ impl Host {
         self.queue(header, &[]);
     }
 
-    /// Ends the connection by a reset.
+    /// Resets the connection.
     pub fn reset(self) {
         Stream::new(self.socket).expect("a stream").reset();
         grow_old();
     }
 
-    /// Sends no more.
+    /// Closes the sending side.
     pub fn finish(&self) {
         self.socket.shutdown(Shutdown::Write).expect("a connection");
         grow_old();
     }
 
-    /// The next PDU of this kind.
+    /// Receives PDUs until one with this opcode.
     pub async fn told(&mut self, kind: u8) -> Bhs {
         loop {
             match self.next().await {
@@ -267,7 +267,7 @@ impl Host {
         }
     }
 
-    /// The next PDU; None at the end of the connection.
+    /// Receives the next PDU. None: the connection has ended.
     pub async fn next(&mut self) -> Option<Bhs> {
         loop {
             if let Some(header) = self.parse() {
@@ -284,7 +284,7 @@ impl Host {
         }
     }
 
-    /// The next PDU, if it is here.
+    /// The next PDU, if it has arrived.
     pub fn next_now(&mut self) -> Option<Bhs> {
         let mut bytes = [0; 4096];
         if let Ok(n) = self.socket.read(&mut bytes) {
@@ -301,8 +301,8 @@ impl Host {
     }
 }
 
-/// What the target has seen of the connection is too old to be used after this (`lunar_runtime::Recheck`), and the coarse clock
-/// of the kernel has hardly moved on.
+/// Waits until the target's view of the connection has expired (`lunar_runtime::Recheck`). The coarse clock of the
+/// kernel has hardly advanced by then.
 fn grow_old() {
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_micros(150) {

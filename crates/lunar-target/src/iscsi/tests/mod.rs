@@ -1,5 +1,5 @@
-//! The target against an initiator over TCP that is played on the same core: what is sent stays in the socket until the test
-//! gives the core away.
+//! Tests of the target against an initiator over TCP on the same core: sent bytes stay in the socket until the test
+//! yields.
 
 mod allocations;
 mod chunked_write;

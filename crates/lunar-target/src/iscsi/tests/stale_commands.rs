@@ -1,4 +1,4 @@
-//! Commands that are still in the socket, or wait, when their session has come to its end, or another one ends them.
+//! Commands in the socket, or held, when their session ends or another session aborts them.
 
 use super::host::Host;
 use crate::Instance;
@@ -17,7 +17,7 @@ const OLD: u8 = 1;
 const NEW: u8 = 2;
 const RESERVE: cdb::Cdb = [op::RESERVE_6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Waits until there are so many sessions.
+/// Waits until the target has this many sessions.
 async fn until_sessions(target: &TestTarget, count: usize) {
     while target.sessions() != count {
         lunar_runtime::yield_now().await;
@@ -25,7 +25,7 @@ async fn until_sessions(target: &TestTarget, count: usize) {
     quiet().await;
 }
 
-/// Block 0 has this on the medium; then WRITEs are left in the socket, of which `leave` makes the end.
+/// Leaves WRITEs in the socket, and ends the connection with `leave`. Block 0 must then have the byte `wanted`.
 fn left_in_the_socket(leave: impl FnOnce(Host) -> Option<Host> + Send + 'static, wanted: u8) {
     play(move |target| async move {
         let mut host = Host::session(&target, 1).await;
@@ -39,7 +39,7 @@ fn left_in_the_socket(leave: impl FnOnce(Host) -> Option<Host> + Send + 'static,
 }
 
 #[test]
-fn commands_before_a_reset_do_not_begin_after_it() {
+fn commands_before_reset_do_not_begin_after_it() {
     let reset = |host: Host| {
         host.reset();
         None
@@ -48,7 +48,7 @@ fn commands_before_a_reset_do_not_begin_after_it() {
 }
 
 #[test]
-fn commands_before_a_close_without_logout_do_not_begin() {
+fn commands_before_close_without_logout_do_not_begin() {
     let finish = |host: Host| {
         host.finish();
         Some(host)
@@ -68,7 +68,7 @@ fn commands_before_logout_and_close_are_executed() {
 }
 
 #[test]
-fn a_logout_amid_the_last_bytes_is_none_at_their_end() {
+fn logout_before_last_command_does_not_count() {
     let more = |mut host: Host| {
         host.log_out();
         host.write(0, NEW);
@@ -80,7 +80,7 @@ fn a_logout_amid_the_last_bytes_is_none_at_their_end() {
 }
 
 #[test]
-fn data_that_came_before_a_reset_begins_no_write() {
+fn data_before_reset_begins_no_write() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut write = host.command(&cdb::write_10(0, 1, false));
@@ -98,7 +98,7 @@ fn data_that_came_before_a_reset_begins_no_write() {
 }
 
 #[test]
-fn a_command_at_the_gate_does_not_begin_after_a_reset() {
+fn command_at_lock_does_not_begin_after_reset() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
@@ -112,7 +112,8 @@ fn a_command_at_the_gate_does_not_begin_after_a_reset() {
     });
 }
 
-/// A WRITE is held for the turn of a request that changes nothing, which arrives before the end of the connection.
+/// Holds a WRITE for the CmdSN of a request that changes nothing. That request arrives just before the end of the
+/// connection.
 fn held_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
     play(move |target| async move {
         let mut host = Host::session(&target, 1).await;
@@ -129,7 +130,7 @@ fn held_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
 }
 
 #[test]
-fn a_command_held_for_a_read_does_not_begin_after_a_reset() {
+fn command_held_for_read_does_not_begin_after_reset() {
     held_behind(|host| {
         let mut read = host.command(&cdb::read_10(0, 1));
         request::set_read(&mut read, 512);
@@ -138,7 +139,7 @@ fn a_command_held_for_a_read_does_not_begin_after_a_reset() {
 }
 
 #[test]
-fn a_command_held_for_a_nop_does_not_begin_after_a_reset() {
+fn command_held_for_nop_does_not_begin_after_reset() {
     held_behind(|host| {
         let in_its_place = host.command(&cdb::test_unit_ready());
         let mut nop = request::nop_out(0, in_its_place.itt(), NONE);
@@ -148,9 +149,9 @@ fn a_command_held_for_a_nop_does_not_begin_after_a_reset() {
     });
 }
 
-/// Its core takes neither the message that it is to end, nor the commands in its socket.
+/// The stalled core reads neither the message that ends the session, nor the commands in its socket.
 #[test]
-fn a_session_of_a_held_core_is_replaced_and_begins_nothing() {
+fn replaced_session_of_stalled_core_begins_nothing() {
     play(|target| async move {
         let (go_on, held) = flume::bounded::<()>(0);
         let mut old = Host::connect_held(&target, async move {
@@ -171,7 +172,7 @@ fn a_session_of_a_held_core_is_replaced_and_begins_nothing() {
     });
 }
 
-/// One session at a time may use the target.
+/// Limits the target to one session.
 fn one_at_a_time(config: &mut TargetConfig) {
     let instance = Instance::new("one");
     instance.max_sessions.store(1, Relaxed);
@@ -179,7 +180,7 @@ fn one_at_a_time(config: &mut TargetConfig) {
 }
 
 #[test]
-fn a_session_replaced_while_its_core_is_held_keeps_nothing() {
+fn replaced_session_of_stalled_core_holds_nothing() {
     play_with(one_at_a_time, |target| async move {
         let (mut old, hold) = Host::session_to_hold(&target, 1).await;
         assert_eq!(old.run(&RESERVE).await, Status::Good as u8);
@@ -192,7 +193,7 @@ fn a_session_replaced_while_its_core_is_held_keeps_nothing() {
         hold.end();
         while old.next().await.is_some() {}
         quiet().await;
-        // The end of the old one takes nothing from the new one.
+        // The end of the old session takes nothing from the new one.
         assert_eq!(new.run(&cdb::test_unit_ready()).await, Status::Good as u8);
         let mut other = Host::connect(&target);
         other.ask_to_log_in("other", 2);
@@ -201,7 +202,7 @@ fn a_session_replaced_while_its_core_is_held_keeps_nothing() {
 }
 
 #[test]
-fn a_session_of_a_held_core_can_be_ended() {
+fn session_of_stalled_core_can_be_ended() {
     play(|target| async move {
         let (mut old, hold) = Host::session_to_hold(&target, 1).await;
         assert_eq!(old.run(&RESERVE).await, Status::Good as u8);
@@ -213,8 +214,7 @@ fn a_session_of_a_held_core_can_be_ended() {
     });
 }
 
-/// A session with WRITEs in its socket, and what they left on the medium after a session of the initiator `other` has ended
-/// these tasks.
+/// Leaves WRITEs in the socket of one session. Then a session of initiator `other` aborts the tasks in `scope`.
 async fn ended_by(target: &TestTarget, other: &str, scope: AbortScope) -> Host {
     let mut one = Host::session(target, 1).await;
     let other = Host::session_of(target, other, 2).await;
@@ -230,7 +230,7 @@ async fn ended_by(target: &TestTarget, other: &str, scope: AbortScope) -> Host {
     one
 }
 
-/// They were answered BUSY, and the session goes on.
+/// The commands ended with BUSY, and the session goes on.
 async fn none_begins(target: &TestTarget, mut one: Host) {
     let then = target.on_medium(0);
     quiet().await;
@@ -245,7 +245,7 @@ async fn none_begins(target: &TestTarget, mut one: Host) {
 }
 
 #[test]
-fn a_reset_by_another_session_lets_begin_no_older_command() {
+fn reset_by_other_session_stops_older_commands() {
     play(|target| async move {
         let one = ended_by(&target, "one", AbortScope::units([target.disk()])).await;
         none_begins(&target, one).await;
@@ -253,7 +253,7 @@ fn a_reset_by_another_session_lets_begin_no_older_command() {
 }
 
 #[test]
-fn a_preempted_nexus_begins_no_older_command() {
+fn preempted_nexus_begins_no_older_command() {
     play(|target| async move {
         let all = AbortScope::Nexuses((0..10_000).map(NexusId).collect());
         let one = ended_by(&target, "other", all).await;
@@ -262,7 +262,7 @@ fn a_preempted_nexus_begins_no_older_command() {
 }
 
 #[test]
-fn a_reset_by_another_initiator_leaves_unread_commands() {
+fn reset_by_other_initiator_keeps_unread_commands() {
     play(|target| async move {
         let mut one = ended_by(&target, "other", AbortScope::units([target.disk()])).await;
         one.told(opcode::SCSI_RESPONSE).await;
@@ -271,7 +271,7 @@ fn a_reset_by_another_initiator_leaves_unread_commands() {
 }
 
 #[test]
-fn a_new_login_comes_behind_the_commands_of_the_old_one() {
+fn new_login_follows_commands_of_old_session() {
     play(|target| async move {
         let mut old = Host::session(&target, 1).await;
         let mut new = Host::connect(&target);
@@ -287,7 +287,7 @@ fn a_new_login_comes_behind_the_commands_of_the_old_one() {
 }
 
 #[test]
-fn a_login_before_a_reset_or_close_ends_no_session() {
+fn login_before_reset_or_close_ends_no_session() {
     play(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut late = [Host::connect(&target), Host::connect(&target)];

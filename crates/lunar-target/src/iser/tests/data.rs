@@ -9,7 +9,7 @@ use lunar_wire::iser::{IserCapabilities, IserHeader, SAFE_DATA_LEN};
 use lunar_wire::scsi::cdb;
 use std::rc::Rc;
 
-/// The RDMA Writes among what the target did: how far from a place, and how long.
+/// The RDMA Writes of the target into this memory: offset and length.
 fn writes(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
     let of = |operation: &EndpointOp| match operation {
         EndpointOp::Write { to, len } if to.stag == place.stag => Some((to.offset - place.offset, *len)),
@@ -19,7 +19,7 @@ fn writes(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
     did.iter().filter_map(of).collect()
 }
 
-/// The RDMA Reads.
+/// The RDMA Reads from this memory: offset and length.
 fn reads(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
     let of = |operation: &EndpointOp| match operation {
         EndpointOp::Read { from, len, .. } if from.stag == place.stag => {
@@ -32,7 +32,7 @@ fn reads(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
 }
 
 #[test]
-fn what_was_written_is_read_back_in_whatever_pieces() {
+fn written_data_are_read_back() {
     play(|target| async move {
         let mut host = target.session(1).await;
         for (blocks, immediate) in [
@@ -56,9 +56,9 @@ fn what_was_written_is_read_back_in_whatever_pieces() {
     });
 }
 
-/// Beside one buffer that every session may have at any time.
+/// A session may always have one buffer, beyond the limit of the pool.
 #[test]
-fn a_write_that_finds_no_memory_is_to_be_tried_again_and_nothing_of_it_is_read() {
+fn write_without_memory_is_task_set_full() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let all_of = |len| std::iter::from_fn(|| target.shared.pool.try_get(len)).collect::<Vec<_>>();
@@ -81,7 +81,7 @@ fn a_write_that_finds_no_memory_is_to_be_tried_again_and_nothing_of_it_is_read()
 }
 
 #[test]
-fn a_write_is_read_from_behind_its_immediate_data() {
+fn write_is_read_after_its_immediate_data() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(4096);
@@ -93,7 +93,7 @@ fn a_write_is_read_from_behind_its_immediate_data() {
 }
 
 #[test]
-fn a_write_of_a_whole_tagged_buffer_is_read_from_behind_its_immediate_data_too() {
+fn whole_tagged_buffer_is_read_after_immediate_data() {
     play(|target| async move {
         let mut host = target.connect().await;
         host.negotiate(1, NAMES, &[KEYS, "TaggedBufferForSolicitedDataOnly=No\n"].concat()).await;
@@ -108,7 +108,7 @@ fn a_write_of_a_whole_tagged_buffer_is_read_from_behind_its_immediate_data_too()
 }
 
 #[test]
-fn a_write_that_brings_all_is_not_read() {
+fn fully_immediate_write_is_not_read() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(4096);
@@ -122,13 +122,13 @@ fn a_write_that_brings_all_is_not_read() {
 }
 
 #[test]
-fn a_long_write_is_read_burst_by_burst() {
+fn long_write_is_read_in_bursts() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(600 << 10);
         let (itt, place) = host.write(&cdb::write_10(0, 1200, false), &data, 0);
         assert_eq!(host.answer(itt).await.status(), 0);
-        // MaxBurstLength of the house, and one R2T at a time.
+        // MaxBurstLength of the test target, and one R2T at a time.
         let want = [(0, 262_144), (262_144, 262_144), (524_288, (600 << 10) - 524_288)];
         assert_eq!(reads(&host.did(), place), want);
         assert!(host.blocks(0, 1200).await == data);
@@ -136,7 +136,7 @@ fn a_long_write_is_read_burst_by_burst() {
 }
 
 #[test]
-fn many_writes_at_a_time_find_their_places_in_any_order() {
+fn concurrent_writes_complete_in_any_order() {
     play(|target| async move {
         let mut host = target.session(1).await;
         host.faults[1].reads.hold();
@@ -147,7 +147,7 @@ fn many_writes_at_a_time_find_their_places_in_any_order() {
             .map(|(data, i)| host.write(&cdb::write_10(i * 16, 16, false), data, 0).0)
             .collect();
         super::test_target::quiet().await;
-        // Answers to others pass them.
+        // Responses to other commands overtake them.
         host.goes_on().await;
         host.faults[1].reads.release();
         while !open.is_empty() {
@@ -162,12 +162,12 @@ fn many_writes_at_a_time_find_their_places_in_any_order() {
 }
 
 #[test]
-fn residuals_tell_what_was_written_and_no_more_is() {
+fn residual_matches_written_bytes() {
     play(|target| async move {
         let mut host = target.session(1).await;
         host.write(&cdb::write_10(0, 8, false), &pattern(4096), 4096);
         host.told(opcode::SCSI_RESPONSE).await;
-        // Bytes that are expected, and the flag and count for two blocks.
+        // Expected bytes, the flag and count of the residual for two blocks, and bytes that are written.
         for (expected, residual, moved) in [
             (1024, (0, 0), 1024),
             (4096, (0x02, 3072), 1024),
@@ -186,7 +186,7 @@ fn residuals_tell_what_was_written_and_no_more_is() {
 }
 
 #[test]
-fn a_write_of_another_amount_is_cut_to_its_cdb_or_refused() {
+fn write_of_wrong_length_is_cut_or_rejected() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(4096);
@@ -205,7 +205,7 @@ fn a_write_of_another_amount_is_cut_to_its_cdb_or_refused() {
 }
 
 #[test]
-fn a_read_of_a_mebibyte_is_whole_before_its_answer() {
+fn long_read_is_written_before_response() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(1 << 20);
@@ -225,7 +225,7 @@ fn a_read_of_a_mebibyte_is_whole_before_its_answer() {
 }
 
 #[test]
-fn a_check_condition_writes_no_data() {
+fn check_condition_writes_no_data() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let (itt, _) = host.read(&cdb::read_10(u32::MAX, 8), 4096);
@@ -237,7 +237,7 @@ fn a_check_condition_writes_no_data() {
 }
 
 #[test]
-fn a_write_that_is_refused_is_not_read() {
+fn rejected_write_is_not_read() {
     play(|target| async move {
         let mut host = target.session(1).await;
         for immediate in [0, 512] {
@@ -250,10 +250,10 @@ fn a_write_that_is_refused_is_not_read() {
 }
 
 #[test]
-fn no_data_segment_above_128_bytes_goes_to_an_initiator_in_full_feature_phase() {
+fn full_feature_data_segment_is_at_most_128_bytes() {
     play(|target| async move {
         let mut host = target.session(1).await;
-        // Its receives end the connection at one byte more. A Reject quotes the headers that it is about.
+        // The receive buffers of this host end the connection at one byte more. A Reject quotes the rejected headers.
         let mut bhs = host.command(&cdb::test_unit_ready());
         bhs.0[0] = 0x1c;
         let ahs = [0; 1020];
@@ -262,7 +262,7 @@ fn no_data_segment_above_128_bytes_goes_to_an_initiator_in_full_feature_phase() 
         host.cmd_sn -= 1;
         let told = host.told(opcode::REJECT).await;
         assert_eq!((told.data.len(), &told.data[..48]), (SAFE_DATA_LEN, &bhs.0[..]));
-        // Longer parameter data goes by RDMA, all of it.
+        // Longer parameter data move by RDMA.
         let (itt, place) = host.read(&cdb::report_supported_operation_codes(4096), 4096);
         let told = host.answer(itt).await;
         let moved = 4096 - told.residual().1 as usize;
@@ -271,9 +271,9 @@ fn no_data_segment_above_128_bytes_goes_to_an_initiator_in_full_feature_phase() 
     });
 }
 
-/// What of the data of a message of 500 bytes of sense data is left.
+/// Sense data that remain in a message.
 #[test]
-fn sense_data_is_cut_to_what_initiators_take() {
+fn sense_data_are_cut_to_initiator_limit() {
     use lunar_runtime::out::Payload;
     use lunar_wire::iscsi::pdu;
     for len in [18_usize, 125, 126, 127, 252] {
@@ -303,7 +303,7 @@ fn only_agreed_tags_are_invalidated() {
             assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag));
             let (itt, place) = host.read(&cdb::read_10(u32::MAX, 1), 512);
             assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag), "also with bad news");
-            // Those that lend nothing, and those that are no commands.
+            // Commands without memory, and requests that are no commands.
             let bhs = host.command(&cdb::test_unit_ready());
             host.say(IserHeader::PLAIN, bhs, &[]);
             assert_eq!(host.answer(bhs.itt()).await.invalidated, None);
@@ -315,14 +315,14 @@ fn only_agreed_tags_are_invalidated() {
 }
 
 impl Host {
-    /// Takes memory back that an answer may have ended.
+    /// Revokes memory that a response may have invalidated.
     fn take_back_if_there(&self, place: RemoteAddress) {
         let _ = self.end.revoke(place.stag);
     }
 }
 
 #[test]
-fn a_write_is_read_while_what_goes_out_waits() {
+fn write_is_read_while_sends_wait() {
     play(|target| async move {
         let mut host = target.session(1).await;
         host.faults[1].sends.hold();

@@ -1,4 +1,4 @@
-//! Initiators that are wrong: the worst that comes of it is the end of their connection.
+//! Faulty initiators: the target ends their connection at most.
 
 use super::host::{Host, advertised, pattern};
 use super::test_target::{play, quiet};
@@ -9,7 +9,7 @@ use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::iser::{HEADER_LEN, IserHeader, OVERHEAD};
 use lunar_wire::scsi::cdb;
 
-/// A message of a command that is right but for what `spoil` does to it.
+/// A message with a valid command, changed by `spoil`.
 fn command(host: &mut Host, spoil: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let bhs = host.command(&cdb::test_unit_ready());
     let mut message = [&IserHeader::PLAIN.encode()[..], &bhs.0].concat();
@@ -18,7 +18,7 @@ fn command(host: &mut Host, spoil: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_that_is_no_pdu_ends_its_connection_alone() {
+fn invalid_message_ends_only_its_connection() {
     type Corruption = fn(&mut Vec<u8>);
     let rows: [(&str, Corruption); 9] = [
         ("empty", |m| m.clear()),
@@ -52,7 +52,7 @@ fn a_message_that_is_no_pdu_ends_its_connection_alone() {
 }
 
 #[test]
-fn an_additional_header_that_contradicts_itself_ends_the_connection() {
+fn invalid_additional_header_ends_connection() {
     play(|target| async move {
         for ahs in [[0, 0, 1, 0], [0, 17, 1, 0], [255, 255, 1, 0]] {
             let mut host = target.session(1).await;
@@ -68,7 +68,7 @@ fn an_additional_header_that_contradicts_itself_ends_the_connection() {
 }
 
 #[test]
-fn a_command_that_advertises_no_memory_for_its_data_ends_the_connection() {
+fn command_without_advertised_memory_ends_connection() {
     play(|target| async move {
         for (reads, immediate) in [(true, 0), (false, 0), (false, 512)] {
             let mut host = target.session(1).await;
@@ -78,7 +78,7 @@ fn a_command_that_advertises_no_memory_for_its_data_ends_the_connection() {
             } else {
                 request::set_write(&mut bhs, 4096, false);
             }
-            // The tag of the other direction is none.
+            // Memory for the other direction does not count.
             let place = advertised(host.lend(&[0; 4096]));
             let (write, read) = if reads { (Some(place), None) } else { (None, Some(place)) };
             host.say(IserHeader::Control { write, read }, bhs, &pattern(immediate));
@@ -90,7 +90,7 @@ fn a_command_that_advertises_no_memory_for_its_data_ends_the_connection() {
 }
 
 #[test]
-fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
+fn invalid_advertised_memory_ends_connection() {
     play(|target| async move {
         let mut other = target.session(1).await;
         for stag in [true, false] {
@@ -121,9 +121,9 @@ fn memory_that_is_too_small_or_nobodys_ends_the_connection() {
     });
 }
 
-/// It knows neither the tag nor the offset, but could guess them.
+/// The initiator knows neither tag nor offset, but could guess them.
 #[test]
-fn data_out_in_messages_does_not_pass_for_data_that_is_being_read() {
+fn data_out_message_does_not_replace_rdma_read() {
     play(|target| async move {
         let mut other = target.session(2).await;
         for ttt in (0..16).map(|base| base << 5) {
@@ -140,10 +140,10 @@ fn data_out_in_messages_does_not_pass_for_data_that_is_being_read() {
 }
 
 #[test]
-fn unsolicited_data_out_fails_its_command_alone() {
+fn unsolicited_data_out_fails_only_its_command() {
     play(|target| async move {
         let mut host = target.session(1).await;
-        // Announced, where InitialR2T is Yes.
+        // Announced although InitialR2T is Yes.
         let place = host.lend(&[0xee; 4096]);
         let mut bhs = host.command(&cdb::write_10(0, 8, false));
         request::set_write(&mut bhs, 4096, true);
@@ -151,7 +151,7 @@ fn unsolicited_data_out_fails_its_command_alone() {
         let burst = DataOutTags { lun: 0, itt: bhs.itt(), ttt: NONE };
         host.say(IserHeader::PLAIN, request::data_out(burst, 0, 0, true, 0), &[0xee; 4096]);
         assert_eq!(host.answer(bhs.itt()).await.status(), 2);
-        // Not announced, beside what is being read.
+        // Not announced, while an RDMA Read is in flight.
         host.faults[1].reads.hold();
         let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
         quiet().await;
@@ -164,7 +164,7 @@ fn unsolicited_data_out_fails_its_command_alone() {
 }
 
 #[test]
-fn a_tag_that_is_in_use_is_rejected_and_its_command_keeps_its_memory() {
+fn duplicate_tag_is_rejected_and_memory_is_kept() {
     play(|target| async move {
         let mut host = target.session(1).await;
         host.faults[1].reads.hold();
@@ -184,7 +184,7 @@ fn a_tag_that_is_in_use_is_rejected_and_its_command_keeps_its_memory() {
 }
 
 #[test]
-fn more_immediate_data_than_was_agreed_on_ends_at_most_the_connection() {
+fn excess_immediate_data_ends_connection_at_most() {
     play(|target| async move {
         let mut host = target.session(1).await;
         // More than the command has.
@@ -192,7 +192,7 @@ fn more_immediate_data_than_was_agreed_on_ends_at_most_the_connection() {
         request::set_write(&mut bhs, 512, false);
         host.say(IserHeader::PLAIN, bhs, &[0xee; 1024]);
         assert_eq!(host.answer(bhs.itt()).await.status(), 2);
-        // More than a receive takes.
+        // More than a receive buffer has.
         let mut bhs = host.command(&cdb::write_10(0, 64, false));
         request::set_write(&mut bhs, 32768, false);
         host.say(IserHeader::PLAIN, bhs, &[0xee; 32768]);
@@ -203,7 +203,7 @@ fn more_immediate_data_than_was_agreed_on_ends_at_most_the_connection() {
 }
 
 #[test]
-fn whatever_the_target_was_doing_a_lost_connection_ends_well() {
+fn lost_connection_is_cleaned_up_at_any_point() {
     play(|target| async move {
         for after in 0..12 {
             let mut host = target.session(1).await;
@@ -223,7 +223,7 @@ fn whatever_the_target_was_doing_a_lost_connection_ends_well() {
 }
 
 #[test]
-fn requests_that_have_no_place_here_are_rejected() {
+fn misplaced_requests_are_rejected() {
     play(|target| async move {
         let mut host = target.session(1).await;
         for op in [opcode::LOGIN, 0x1c, opcode::SCSI_RESPONSE] {

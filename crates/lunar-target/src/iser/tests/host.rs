@@ -1,4 +1,4 @@
-//! An initiator as Linux plays it: Open-iSCSI logs in, ib_iser has room for 128 bytes of data after that.
+//! An initiator that behaves like Linux: Open-iSCSI logs in, and ib_iser then has 128 bytes for data in a message.
 
 use super::test_target::NAME;
 use lunar_rdma::mem::{EndpointOp, Faults};
@@ -13,12 +13,12 @@ use lunar_wire::iser::{
 use lunar_wire::scsi::cdb::{self, Cdb};
 use std::rc::Rc;
 
-/// Bytes of its receives in full feature phase.
+/// Bytes of its receive buffers in full feature phase.
 pub const ROOM: usize = OVERHEAD + SAFE_DATA_LEN;
-/// So many of them.
+/// The number of those.
 const RECEIVES: usize = 127;
 
-/// The keys of its first request, as Open-iSCSI says them.
+/// The keys of its first request, as Open-iSCSI sends them.
 pub const NAMES: &str = "InitiatorName=iqn.2026-11.org.example:host\nInitiatorAlias=host\n\
     TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nAuthMethod=None\n";
 /// The same of a Discovery session.
@@ -41,7 +41,7 @@ pub struct TargetMessage {
     pub bhs: Bhs,
     /// Its data.
     pub data: Vec<u8>,
-    /// The tag that it ended.
+    /// The STag that it invalidated.
     pub invalidated: Option<u32>,
 }
 
@@ -61,11 +61,11 @@ impl TargetMessage {
 pub struct Host {
     /// The connection.
     pub end: Rc<dyn Endpoint>,
-    /// What the target said with it.
+    /// The private data of the target's reply.
     pub private: Vec<u8>,
-    /// What goes wrong at this side and at that of the target.
+    /// Faults at the initiator and at the target.
     pub faults: [Rc<Faults>; 2],
-    /// Ends when the target is done with it.
+    /// Resolves when the target has finished with the connection.
     pub served: compio::runtime::JoinHandle<()>,
     events: EndpointEvents,
     room: usize,
@@ -77,7 +77,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A connection that was made.
+    /// A new connection.
     pub fn new(
         end: Rc<dyn Endpoint>,
         private: Vec<u8>,
@@ -88,7 +88,7 @@ impl Host {
         Host { end, private, faults, served, events, room: LOGIN_LEN, stat_sn: 0, cmd_sn: 1, itt: 0 }
     }
 
-    /// What the target did since this was asked last.
+    /// The RDMA operations of the target since the last call.
     pub fn did(&self) -> Vec<EndpointOp> {
         self.faults[1].take_log()
     }
@@ -96,7 +96,7 @@ impl Host {
     /// Sends bytes.
     pub fn say_bytes(&self, message: &[u8]) {
         self.end.send(message, Payload::Empty, None);
-        // The target may have ended the connection for it.
+        // The target may have ended the connection because of it.
         let _ = self.end.flush();
     }
 
@@ -108,13 +108,13 @@ impl Host {
         self.say_bytes(&message);
     }
 
-    /// Sends a request outside the order of CmdSN.
+    /// Sends an immediate request.
     pub fn ask(&self, mut bhs: Bhs, data: &[u8]) {
         request::stamp(&mut bhs, self.cmd_sn, self.stat_sn);
         self.say(IserHeader::PLAIN, bhs, data);
     }
 
-    /// The next message; None when the connection is over.
+    /// Receives the next message. None: the connection has ended.
     pub async fn next(&mut self) -> Option<TargetMessage> {
         while self.events.is_empty() {
             self.events.clear();
@@ -143,21 +143,21 @@ impl Host {
         TargetMessage { bhs, data, invalidated }
     }
 
-    /// The next message, which is to be of this kind.
+    /// Receives the next message, which must have this opcode.
     pub async fn told(&mut self, kind: u8) -> TargetMessage {
         let told = self.next().await.expect("the connection goes on");
         assert_eq!(opcode::name(told.bhs.opcode()), opcode::name(kind), "{told:?}");
         told
     }
 
-    /// The answer to a command.
+    /// Receives the response to a command.
     pub async fn answer(&mut self, itt: u32) -> TargetMessage {
         let told = self.told(opcode::SCSI_RESPONSE).await;
         assert_eq!(told.bhs.itt(), itt);
         told
     }
 
-    /// The connection ends, and nothing comes before that.
+    /// Waits for the end of the connection. Nothing may come before it.
     pub async fn over(mut self) {
         if let Some(told) = self.next().await {
             panic!("{told:?}");
@@ -166,7 +166,7 @@ impl Host {
         self.served.await.expect("it ends well");
     }
 
-    /// Says keys in a Login Request.
+    /// Sends a Login Request with these keys.
     pub fn log_in_with(&mut self, isid: u8, flags: u8, keys: &str) {
         let mut bhs = Bhs::new(opcode::LOGIN | 0x40);
         bhs.0[1] = flags;
@@ -175,14 +175,14 @@ impl Host {
         self.ask(bhs, keys.replace('\n', "\0").as_bytes());
     }
 
-    /// The keys of the next Login Response, which is to be one of class 0.
+    /// Receives a Login Response with status class 0. Returns its keys.
     pub async fn keys(&mut self) -> Vec<(String, String)> {
         let told = self.told(opcode::LOGIN_RESPONSE).await;
         assert_eq!(told.bhs.0[36..38], [0, 0], "{told:?}");
         pairs(&told.data)
     }
 
-    /// Logs in with these keys, and gives those of both responses.
+    /// Logs in with these keys. Returns those of both responses.
     pub async fn negotiate(&mut self, isid: u8, names: &str, keys: &str) -> Vec<(String, String)> {
         self.log_in_with(isid, SECURITY, names);
         let mut said = self.keys().await;
@@ -191,7 +191,7 @@ impl Host {
         said
     }
 
-    /// Sends the last Login Request, and has its receives ready before that.
+    /// Posts the receive buffers, and sends the final Login Request.
     pub fn last_request(&mut self, isid: u8, keys: &str) {
         if !keys.contains("MaxRecv") {
             self.room = ROOM;
@@ -206,7 +206,7 @@ impl Host {
         self.negotiate(isid, NAMES, KEYS).await
     }
 
-    /// Hears what there is to tell first.
+    /// Receives the unit attentions of a new session.
     pub async fn ready(&mut self) {
         for lun in [0, 1] {
             let mut bhs = self.command(&cdb::test_unit_ready());
@@ -227,7 +227,7 @@ impl Host {
         bhs
     }
 
-    /// Sends a command that reads up to `len` bytes to memory that is lent for it.
+    /// Sends a command that reads up to `len` bytes into exposed memory.
     pub fn read(&mut self, cdb: &Cdb, len: usize) -> (u32, RemoteAddress) {
         let place = self.end.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         let mut bhs = self.command(cdb);
@@ -236,21 +236,21 @@ impl Host {
         (bhs.itt(), place)
     }
 
-    /// Sends a command that writes `data`, so much of it with the command. What it lends begins behind that, as Linux
-    /// has it.
+    /// Sends a command that writes `data`, with `immediate` bytes of it in the message. The advertised memory begins
+    /// after those, as with Linux.
     pub fn write(&mut self, cdb: &Cdb, data: &[u8], immediate: usize) -> (u32, RemoteAddress) {
         let place = self.lend(data);
         (self.write_from(cdb, data, immediate, place.beyond(immediate as u64)), place)
     }
 
-    /// Lends bytes to be read.
+    /// Exposes bytes for RDMA Reads.
     pub fn lend(&self, data: &[u8]) -> RemoteAddress {
         let mut buf = Buf::zeroed(data.len());
         buf.copy_from_slice(data);
         self.end.expose(MemoryRegion::Source(Rc::new(buf))).unwrap()
     }
 
-    /// The same with memory that begins here.
+    /// The same, with advertised memory that begins at `from`.
     pub fn write_from(&mut self, cdb: &Cdb, data: &[u8], immediate: usize, from: RemoteAddress) -> u32 {
         let mut bhs = self.command(cdb);
         request::set_write(&mut bhs, data.len() as u32, false);
@@ -259,7 +259,7 @@ impl Host {
         bhs.itt()
     }
 
-    /// Takes memory back.
+    /// Revokes memory. Returns its content.
     pub fn take_back(&self, place: RemoteAddress) -> Vec<u8> {
         match self.end.revoke(place.stag) {
             Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
@@ -276,28 +276,28 @@ impl Host {
         self.take_back(place)
     }
 
-    /// Asks for a task management function on LUN 0.
+    /// Sends a task management function for LUN 0.
     pub fn manage(&mut self, function: TaskManagementFunction, task: Option<(u32, u32)>) -> u32 {
         self.itt += 1;
         self.ask(request::task_management(0, self.itt, function, task), &[]);
         self.itt
     }
 
-    /// Asks whether it lives.
+    /// Sends a ping.
     pub fn ping(&mut self, data: &[u8]) -> u32 {
         self.itt += 1;
         self.ask(request::nop_out(0, self.itt, NONE), data);
         self.itt
     }
 
-    /// The connection is in order.
+    /// Checks that the connection works.
     pub async fn goes_on(&mut self) {
         let itt = self.ping(&[]);
         assert_eq!(self.told(opcode::NOP_IN).await.bhs.itt(), itt);
     }
 }
 
-/// As a command advertises it.
+/// The form in which a command advertises memory.
 pub fn advertised(place: RemoteAddress) -> AdvertisedBuffer {
     AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }
@@ -308,7 +308,7 @@ pub fn pairs(text: &[u8]) -> Vec<(String, String)> {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// Bytes that tell where they are.
+/// Bytes that depend on their offset.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 512 * 31 + i * 7) as u8).collect()
 }

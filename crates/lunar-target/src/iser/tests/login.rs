@@ -14,13 +14,13 @@ fn value<'a>(said: &'a [(String, String)], key: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn no_key_is_volunteered() {
+fn login_volunteers_no_keys() {
     play(|target| async move {
         let mut host = target.connect().await;
         let said = host.log_in(1).await;
         let offered = [NAMES, KEYS].concat();
         for (key, _) in &said {
-            // What Open-iSCSI expects of every target.
+            // Open-iSCSI expects it of every target.
             let known = key == "TargetPortalGroupTag" || offered.contains(&format!("{key}="));
             assert!(known, "{key}");
         }
@@ -43,7 +43,7 @@ fn no_key_is_volunteered() {
 }
 
 #[test]
-fn keys_of_iser_are_answered_when_they_are_asked_for() {
+fn iser_keys_are_answered_on_request() {
     play(|target| async move {
         let mut host = target.connect().await;
         let more = "HeaderDigest=CRC32C,None\nDataDigest=None\nTaggedBufferForSolicitedDataOnly=Yes\n\
@@ -56,7 +56,7 @@ fn keys_of_iser_are_answered_when_they_are_asked_for() {
 }
 
 #[test]
-fn a_digest_cannot_be_had() {
+fn digest_request_fails_login() {
     play(|target| async move {
         let mut host = target.connect().await;
         host.log_in_with(1, 0x81, NAMES);
@@ -70,7 +70,7 @@ fn a_digest_cannot_be_had() {
 }
 
 #[test]
-fn all_receives_are_there_before_the_last_login_response() {
+fn receive_buffers_precede_final_login_response() {
     play(|target| async move {
         let log = Rc::default();
         let faults = [Rc::<Faults>::default(), Rc::default()];
@@ -95,7 +95,7 @@ fn all_receives_are_there_before_the_last_login_response() {
 }
 
 #[test]
-fn as_many_commands_as_the_window_takes_find_their_receives() {
+fn full_command_window_has_receive_buffers() {
     play(|target| async move {
         let mut host = target.session(1).await;
         for _ in 0..3 {
@@ -111,7 +111,7 @@ fn as_many_commands_as_the_window_takes_find_their_receives() {
 }
 
 #[test]
-fn abilities_are_answered_with_zeros_behind_them_or_without() {
+fn private_data_is_answered_with_or_without_padding() {
     play(|target| async move {
         let can = |invalidate| IserCapabilities { zero_based: false, invalidate }.encode().to_vec();
         for (said, able, pads, want) in [
@@ -138,7 +138,7 @@ fn abilities_are_answered_with_zeros_behind_them_or_without() {
 }
 
 #[test]
-fn a_hello_ends_its_connection_and_no_other() {
+fn iser_hello_ends_only_its_connection() {
     play(|target| async move {
         let mut other = target.session(1).await;
         let hello = IserHeader::Hello { versions: (VERSION, VERSION), ird: 8 };
@@ -153,7 +153,7 @@ fn a_hello_ends_its_connection_and_no_other() {
     });
 }
 
-/// A Discovery session with as many targets as make more than 8 KiB of text, and the room of ib_iser for it.
+/// Discovers with the receive buffers of ib_iser. The targets make more than 8 KiB of text.
 async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
     let mut host = target.connect().await;
     host.negotiate(1, DISCOVERY, keys).await;
@@ -177,7 +177,7 @@ async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_discovery_session_tells_all_targets_in_pieces_that_a_login_buffer_takes() {
+fn discovery_fits_text_into_login_buffers() {
     let name = |i: u16| format!("iqn.2026-11.org.example:disk-{i:04}-of-a-large-house-that-has-long-names");
     let many = move |config: &mut crate::config::TargetConfig| {
         config.targets.extend((0..300).map(|i| (name(i), target(&name(i), BTreeMap::new()))));
@@ -196,7 +196,7 @@ fn a_discovery_session_tells_all_targets_in_pieces_that_a_login_buffer_takes() {
 }
 
 #[test]
-fn text_in_full_feature_phase_stays_within_128_bytes_whatever_is_declared() {
+fn full_feature_text_is_at_most_128_bytes() {
     let answers = crate::config::TextKeyHandler::new(|_, _, _| Some("x".repeat(500)));
     play_with(
         |config| config.text_keys = answers,
@@ -227,7 +227,7 @@ fn text_in_full_feature_phase_stays_within_128_bytes_whatever_is_declared() {
 }
 
 #[test]
-fn a_ping_of_4_kib_is_answered_with_what_there_is_room_for() {
+fn long_ping_is_answered_up_to_limit() {
     play(|target| async move {
         let mut host = target.session(1).await;
         for len in [0, 5, 128, 129, 4096, 8192] {
@@ -242,7 +242,7 @@ fn a_ping_of_4_kib_is_answered_with_what_there_is_room_for() {
 }
 
 #[test]
-fn a_login_of_the_same_name_takes_the_place_of_the_session_before() {
+fn same_initiator_login_reinstates_session() {
     play(|target| async move {
         let old = target.session(1).await;
         let mut new = target.connect().await;
@@ -255,7 +255,7 @@ fn a_login_of_the_same_name_takes_the_place_of_the_session_before() {
 }
 
 #[test]
-fn who_leaves_within_the_login_leaves_nothing_behind() {
+fn abandoned_login_leaves_nothing() {
     play(|target| async move {
         for requests in 0..2 {
             let mut host = target.connect().await;

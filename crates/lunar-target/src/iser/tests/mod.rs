@@ -1,5 +1,5 @@
-//! The target against an initiator that is played here, message by message, as Linux (ib_iser with Open-iSCSI) plays
-//! it: with the receives that it posts, and no more.
+//! Tests of the target against an initiator that behaves like Linux (ib_iser with Open-iSCSI), message by message: it
+//! posts the same receive buffers.
 
 mod data;
 mod faults;

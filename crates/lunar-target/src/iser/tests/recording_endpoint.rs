@@ -1,4 +1,4 @@
-//! A connection that writes down what the target asks of it, in order.
+//! A connection that records the calls of the target, in order.
 
 use lunar_rdma::{
     ConnParam, ConnectRequest, Endpoint, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion,
@@ -11,21 +11,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// What was asked for.
+/// A call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointCall {
-    /// So many receives.
+    /// Receive buffers were posted.
     Receives(usize),
-    /// A message was handed over.
+    /// A message was queued.
     Sent,
 }
 
-/// What was asked for, in order.
+/// The calls, in order.
 pub type Log = Rc<RefCell<Vec<EndpointCall>>>;
 
 struct RecordingEndpoint(Rc<dyn Endpoint>, Log);
 
-/// A request whose connection is watched.
+/// A request whose connection is recorded.
 pub struct RecordingRequest(pub Box<dyn ConnectRequest>, pub Log);
 
 impl ConnectRequest for RecordingRequest {

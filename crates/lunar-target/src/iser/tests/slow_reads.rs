@@ -1,4 +1,4 @@
-//! RDMA Writes of a long read whose end is aborted by another session: they are at the device, and not at the initiator.
+//! RDMA Writes of a long read that another session aborts: the device has them, and the initiator does not.
 
 use super::host::Host;
 use super::test_target::{self, TestTarget, play_with, quiet};
@@ -15,11 +15,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Reads come in parts, of which the first is short.
+/// Reads come in parts. The first part is short.
 const STRIDE: usize = 8192;
 const FIRST: usize = STRIDE / 4;
 
-/// A medium far away, of which nothing comes but the first part of each read.
+/// A remote medium that delivers only the first part of each read until `comes` is called.
 #[derive(Default)]
 struct SlowDisk {
     has_come: AtomicBool,
@@ -78,7 +78,7 @@ impl Backend for SlowDisk {
     }
 }
 
-/// A session whose long read has a part at the device, and another one that has asked for a reset meanwhile.
+/// A session whose long read has a part at the device, and another session that has requested a reset.
 async fn reset_meanwhile(target: &TestTarget, medium: &SlowDisk) -> (Host, Host, u32) {
     let (mut one, mut other) = (target.session(1).await, target.session(2).await);
     one.faults[1].line.hold();
@@ -105,7 +105,7 @@ fn play<W: std::future::Future<Output = ()> + 'static>(
 }
 
 #[test]
-fn no_rdma_write_of_another_session_is_under_way_when_a_reset_is_answered() {
+fn reset_waits_for_rdma_writes_of_other_session() {
     play(|target, medium| async move {
         let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
         one.faults[1].line.release();
@@ -117,7 +117,7 @@ fn no_rdma_write_of_another_session_is_under_way_when_a_reset_is_answered() {
 }
 
 #[test]
-fn one_that_takes_no_data_loses_its_connection_before_the_reset_of_another_is_answered() {
+fn stuck_initiator_loses_connection_before_reset_response() {
     play(|target, medium| async move {
         let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
         let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;

@@ -1,4 +1,4 @@
-//! Commands that have arrived, and were not taken, when their connection ends or another session ends them.
+//! Commands that have arrived and were not handled when their connection ends or another session aborts them.
 
 use super::test_target::{play, quiet};
 use crate::registry::{AbortScope, SessionMessage};
@@ -10,7 +10,7 @@ use std::task::Poll;
 const OLD: [u8; 512] = [1; 512];
 
 #[test]
-fn commands_before_the_end_do_not_begin_after_it() {
+fn commands_before_end_do_not_begin_after_it() {
     play(|target| async move {
         let mut host = target.session(1).await;
         host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());
@@ -23,7 +23,7 @@ fn commands_before_the_end_do_not_begin_after_it() {
 }
 
 #[test]
-fn a_reset_by_another_session_lets_begin_no_older_command() {
+fn reset_by_other_session_stops_older_commands() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let from = target.shared.registry.list().pop().expect("a session").1;
@@ -33,7 +33,7 @@ fn a_reset_by_another_session_lets_begin_no_older_command() {
             SessionMessage::Abort { scope, from, indeterminate, done }
         };
         let mut told = pin!(target.shared.registry.broadcast(None, message));
-        // The letter is there first: the mover is woken by what comes.
+        // The message comes first, because an arriving command wakes the datamover.
         assert!(poll_fn(|cx| Poll::Ready(told.as_mut().poll(cx).is_pending())).await);
         lunar_runtime::yield_now().await;
         host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());

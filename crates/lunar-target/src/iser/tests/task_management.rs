@@ -1,4 +1,4 @@
-//! Task management, and the ends of sessions.
+//! Task management, and the end of sessions.
 
 use super::host::{Host, TargetMessage, pattern};
 use super::test_target::{DEPTH, TestTarget, play, play_with, quiet};
@@ -12,7 +12,7 @@ use lunar_wire::scsi::cdb;
 /// Function authorization failed (RFC 7143 section 11.6.1).
 const AUTHORIZATION_FAILED: u8 = 6;
 
-/// A write that the target reads and has not read yet: its tag and its CmdSN.
+/// Sends a write whose RDMA Read does not end. Returns its tag and its CmdSN.
 async fn write_under_way(host: &mut Host) -> (u32, u32) {
     host.faults[1].reads.hold();
     let cmd_sn = host.cmd_sn;
@@ -22,7 +22,7 @@ async fn write_under_way(host: &mut Host) -> (u32, u32) {
     (itt, cmd_sn)
 }
 
-/// Lets the data come, and checks that nothing was said before it was there.
+/// Checks that nothing is sent before the data have arrived, and lets them arrive.
 async fn comes_before(host: &mut Host, kind: u8) -> TargetMessage {
     quiet().await;
     assert_eq!(host.did(), [], "it waits for the data");
@@ -40,7 +40,7 @@ async fn aborts(target: TestTarget, function: TaskManagementFunction) {
     let manage = host.manage(function, task);
     let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
     assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
-    // There is no answer to the write, nothing of it on the disk, and all goes on; it may tell of a reset first.
+    // The write gets no response, and nothing of it is stored. The next command may report a reset.
     let bhs = host.command(&cdb::test_unit_ready());
     host.say(lunar_wire::iser::IserHeader::PLAIN, bhs, &[]);
     host.answer(bhs.itt()).await;
@@ -48,28 +48,24 @@ async fn aborts(target: TestTarget, function: TaskManagementFunction) {
 }
 
 #[test]
-fn no_rdma_is_under_way_when_an_abort_is_answered() {
-    play(|target| aborts(target, TaskManagementFunction::AbortTask));
+fn abort_task_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::AbortTask)); 
 }
 
 #[test]
-fn no_rdma_is_under_way_when_the_abort_of_all_tasks_is_answered() {
-    play(|target| aborts(target, TaskManagementFunction::AbortTaskSet));
+fn abort_task_set_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::AbortTaskSet)); 
 }
 
 #[test]
-fn no_rdma_is_under_way_when_a_reset_of_the_logical_unit_is_answered() {
-    play(|target| aborts(target, TaskManagementFunction::LunReset));
+fn lun_reset_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::LunReset)); 
 }
 
 #[test]
-fn no_rdma_is_under_way_when_a_reset_of_the_target_is_answered() {
-    play(|target| aborts(target, TaskManagementFunction::TargetWarmReset));
+fn warm_reset_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::TargetWarmReset)); 
 }
 
-/// What was advertised for a command is forgotten with its answer, and there is none for one that was aborted.
+/// The memory of a command is forgotten with its response. An aborted command gets none.
 #[test]
-fn a_command_keeps_its_memory_however_many_were_aborted_before() {
+fn command_keeps_memory_after_many_aborts() {
     play(|target| async move {
         let mut host = target.session(1).await;
         for _ in 0..2 * (DEPTH + 64) + 2 {
@@ -83,7 +79,7 @@ fn a_command_keeps_its_memory_however_many_were_aborted_before() {
 }
 
 #[test]
-fn a_cold_reset_is_answered_before_the_connection_ends() {
+fn cold_reset_is_answered_before_connection_ends() {
     play(|target| async move {
         let mut host = target.session(1).await;
         write_under_way(&mut host).await;
@@ -95,11 +91,11 @@ fn a_cold_reset_is_answered_before_the_connection_ends() {
     });
 }
 
-/// DATA PROTECT with COMMAND NOT ALLOWED, behind the length of the sense data.
+/// DATA PROTECT, COMMAND NOT ALLOWED.
 const FORBIDDEN: [u8; 3] = [7, 0x27, 0];
 
 #[test]
-fn a_read_only_guest_changes_nothing_that_others_share() {
+fn read_only_initiator_changes_no_shared_state() {
     let guests = AccessRule { read_only: true, ..AccessRule::default() };
     let guarded =
         |config: &mut TargetConfig| config.targets.values_mut().for_each(|t| t.access = vec![guests.clone()]);
@@ -129,14 +125,14 @@ fn a_read_only_guest_changes_nothing_that_others_share() {
     });
 }
 
-/// Sense key and additional sense of an answer, in fixed format.
+/// Sense key and additional sense of a response, in fixed format.
 fn sense_of(told: &TargetMessage) -> [u8; 3] {
     assert_eq!(told.status(), 2, "{told:?}");
     [told.data[4] & 15, told.data[14], told.data[15]]
 }
 
 #[test]
-fn no_rdma_of_another_session_is_under_way_when_a_reset_is_answered() {
+fn lun_reset_waits_for_rdma_read_of_other_session() {
     play(|target| async move {
         let (mut one, mut other) = (target.session(1).await, target.session(2).await);
         write_under_way(&mut one).await;
@@ -150,14 +146,14 @@ fn no_rdma_of_another_session_is_under_way_when_a_reset_is_answered() {
     });
 }
 
-/// The second finds no tasks any more; the first has ended them, and waits for their data.
+/// The second reset finds no tasks: the first has aborted them, and waits for their data.
 #[test]
-fn no_rdma_of_another_session_is_under_way_when_a_second_reset_is_answered() {
+fn second_reset_waits_for_rdma_read_of_other_session() {
     play(|target| async move {
         let (mut one, mut first, mut second) =
             (target.session(1).await, target.session(2).await, target.session(3).await);
         let (itt, cmd_sn) = write_under_way(&mut one).await;
-        // Nor does it find those that their own session has ended.
+        // Tasks that their own session has aborted count too.
         one.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         quiet().await;
         for host in [&mut first, &mut second] {
@@ -174,7 +170,7 @@ fn no_rdma_of_another_session_is_under_way_when_a_second_reset_is_answered() {
 }
 
 #[test]
-fn one_that_holds_up_the_reset_of_another_loses_its_connection() {
+fn initiator_that_blocks_reset_loses_connection() {
     play(|target| async move {
         let (mut one, mut other) = (target.session(1).await, target.session(2).await);
         write_under_way(&mut one).await;
@@ -187,7 +183,7 @@ fn one_that_holds_up_the_reset_of_another_loses_its_connection() {
 }
 
 #[test]
-fn what_waits_behind_the_end_of_tasks_is_bounded() {
+fn deferred_responses_have_limit() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let (itt, cmd_sn) = write_under_way(&mut host).await;
@@ -203,7 +199,7 @@ fn what_waits_behind_the_end_of_tasks_is_bounded() {
 }
 
 #[test]
-fn an_abort_waits_neither_for_other_connections_nor_they_for_it() {
+fn abort_does_not_block_other_connections() {
     play(|target| async move {
         let (mut one, mut other) = (target.session(1).await, target.session(2).await);
         let (itt, cmd_sn) = write_under_way(&mut one).await;
@@ -215,7 +211,7 @@ fn an_abort_waits_neither_for_other_connections_nor_they_for_it() {
 }
 
 #[test]
-fn an_abort_of_a_read_that_is_answered_finds_no_task() {
+fn abort_after_read_response_finds_no_task() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let cmd_sn = host.cmd_sn;
@@ -229,13 +225,13 @@ fn an_abort_of_a_read_that_is_answered_finds_no_task() {
     });
 }
 
-/// Its memory is used for something else from then on.
+/// The initiator reuses the memory of a write after its response.
 #[test]
-fn a_write_is_not_answered_while_its_data_is_being_read() {
+fn write_response_waits_for_rdma_read() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let (itt, _) = write_under_way(&mut host).await;
-        // A SNACK for data ends the command that it is about, which is told apart from others.
+        // A SNACK for data ends its command with an error.
         let mut snack = Bhs::new(opcode::SNACK);
         snack.set_word(16, itt);
         snack.set_word(20, lunar_wire::iscsi::NONE);
@@ -249,13 +245,13 @@ fn a_write_is_not_answered_while_its_data_is_being_read() {
 }
 
 #[test]
-fn data_that_comes_for_a_task_that_has_ended_harms_no_other_of_its_tag() {
+fn late_data_do_not_reach_task_with_reused_tag() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let (itt, cmd_sn) = write_under_way(&mut host).await;
         host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         quiet().await;
-        // It does not wait for the answer, as it should, before it uses the tag again.
+        // This initiator does not wait for the response, as it should, before it reuses the tag.
         host.itt = itt - 1;
         let data = pattern(65536);
         let (again, _) = host.write(&cdb::write_10(64, 128, false), &data, 0);
@@ -271,18 +267,18 @@ fn data_that_comes_for_a_task_that_has_ended_harms_no_other_of_its_tag() {
 }
 
 #[test]
-fn what_was_asked_for_a_task_that_has_ended_is_not_read_for_another_of_its_tag() {
+fn stale_r2t_is_not_read_for_task_with_reused_tag() {
     play(|target| async move {
         let mut host = target.session(1).await;
         let first = write_under_way(&mut host).await;
-        // What comes behind the answer to it waits with it: also what is asked for the next write.
+        // PDUs behind the deferred response wait with it, among them the R2T of the next write.
         host.manage(TaskManagementFunction::AbortTask, Some(first));
         quiet().await;
         let cmd_sn = host.cmd_sn;
         let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
         host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         quiet().await;
-        // It does not wait for the answer, as it should, before it uses the tag again.
+        // This initiator does not wait for the response, as it should, before it reuses the tag.
         host.itt = itt - 1;
         let data = pattern(8192);
         host.write(&cdb::write_10(64, 16, false), &data, 0);
@@ -301,7 +297,7 @@ fn what_was_asked_for_a_task_that_has_ended_is_not_read_for_another_of_its_tag()
 }
 
 #[test]
-fn a_logout_is_answered_before_the_connection_ends() {
+fn logout_is_answered_before_connection_ends() {
     play(|target| async move {
         let mut host = target.session(1).await;
         host.ask(request::logout(99), &[]);
@@ -313,7 +309,7 @@ fn a_logout_is_answered_before_the_connection_ends() {
 }
 
 #[test]
-fn a_logout_is_answered_when_no_data_comes_any_more() {
+fn logout_response_waits_for_rdma_read() {
     play(|target| async move {
         let mut host = target.session(1).await;
         write_under_way(&mut host).await;
@@ -326,7 +322,7 @@ fn a_logout_is_answered_when_no_data_comes_any_more() {
 }
 
 #[test]
-fn a_connection_that_is_lost_while_a_write_is_being_read_leaves_nothing_behind() {
+fn lost_connection_during_rdma_read_leaves_nothing() {
     play(|target| async move {
         let mut other = target.session(2).await;
         for lost in [false, true] {
@@ -350,7 +346,7 @@ fn a_connection_that_is_lost_while_a_write_is_being_read_leaves_nothing_behind()
 }
 
 #[test]
-fn a_login_takes_the_place_of_a_session_whose_write_is_being_read() {
+fn login_reinstates_session_during_rdma_read() {
     play(|target| async move {
         let mut old = target.session(1).await;
         write_under_way(&mut old).await;
@@ -363,9 +359,9 @@ fn a_login_takes_the_place_of_a_session_whose_write_is_being_read() {
     });
 }
 
-/// Linux has room for two. Each is acknowledged by whatever the initiator sends next.
+/// Linux has two receive buffers for events. Any further request acknowledges them.
 #[test]
-fn of_events_no_more_are_told_than_the_initiator_has_room_for() {
+fn events_do_not_exceed_initiator_buffers() {
     let anybody = AccessRule { aen: true, ..AccessRule::default() };
     let change = |config: &mut TargetConfig| {
         config.targets.values_mut().for_each(|target| target.access = vec![anybody.clone()]);

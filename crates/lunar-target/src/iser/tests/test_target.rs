@@ -1,4 +1,4 @@
-//! A target with memory disks, without a port.
+//! A target with memory disks, without a listening port.
 
 use super::host::Host;
 use crate::LogicalUnit;
@@ -21,26 +21,26 @@ use std::time::Duration;
 pub const NAME: &str = "iqn.2026-11.org.example:disk";
 /// Bytes of each of its disks.
 pub const CAPACITY: u64 = 4 << 20;
-/// Commands of a session.
+/// Commands that a session may have in flight.
 pub const DEPTH: u32 = 32;
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Connections that a test may make.
 const CONNECTIONS: usize = 64;
 
-/// What serves.
+/// A running target.
 pub struct TestTarget {
-    /// What its connections share.
+    /// The state that its connections share.
     pub shared: Arc<ServerState>,
     places: RefCell<Vec<CorePlacement>>,
 }
 
-/// Plays with a target on an event loop of its own.
+/// Runs a test with a target on an event loop of its own.
 pub fn play<W: Future<Output = ()> + 'static>(work: impl FnOnce(TestTarget) -> W + Send + 'static) {
     play_with(|_| (), work);
 }
 
-/// The same, where it is set up otherwise.
+/// The same, with a changed configuration.
 pub fn play_with<W: Future<Output = ()> + 'static>(
     change: impl FnOnce(&mut TargetConfig),
     work: impl FnOnce(TestTarget) -> W + Send + 'static,
@@ -61,7 +61,7 @@ pub fn play_with<W: Future<Output = ()> + 'static>(
     came.expect("the test goes through");
 }
 
-/// Lets all that is ready run, for some turns: what could happen has happened.
+/// Runs all tasks that are ready: all that can happen without I/O has happened.
 pub async fn quiet() {
     for _ in 0..100 {
         lunar_runtime::yield_now().await;
@@ -69,7 +69,7 @@ pub async fn quiet() {
 }
 
 impl TestTarget {
-    /// A connection on which both sides can send with invalidate.
+    /// A connection on which both sides support Send with Invalidate.
     pub async fn connect(&self) -> Host {
         self.meet(
             &IserCapabilities { zero_based: false, invalidate: true }.encode(),
@@ -78,12 +78,12 @@ impl TestTarget {
         .await
     }
 
-    /// A connection that the initiator asks for with these words; what goes wrong at each side.
+    /// A connection with this private data. `faults`: those of the initiator and of the target.
     pub async fn meet(&self, private: &[u8], faults: [Rc<Faults>; 2]) -> Host {
         self.meet_through(private, faults, |request| request).await
     }
 
-    /// The same, where the target gets something else for the request.
+    /// The same, with a wrapper around the request that the target gets.
     pub async fn meet_through(
         &self,
         private: &[u8],
@@ -99,13 +99,13 @@ impl TestTarget {
         Host::new(end, private, faults, served)
     }
 
-    /// A place for one more connection.
+    /// A slot for one more connection.
     pub fn count(&self, peer: SocketAddr) -> ConnectionGuard {
         let place = self.places.borrow_mut().pop().expect("not so many connections");
         ConnectionGuard::new(&self.shared, peer, place).expect("room for a connection")
     }
 
-    /// The first byte of a block of the first disk, as it is on the medium.
+    /// The first byte of a block of the first disk, on the medium.
     pub fn on_medium(&self, lba: u32) -> u8 {
         let mut block = Buf::zeroed(512);
         let read = self.disk().backend().read_now(u64::from(lba) * 512, &mut block);
@@ -118,7 +118,7 @@ impl TestTarget {
         self.shared.config().targets[NAME].luns[&0].clone()
     }
 
-    /// A session with the disk, whose news were heard.
+    /// A session that has received its unit attentions.
     pub async fn session(&self, isid: u8) -> Host {
         let mut host = self.connect().await;
         host.log_in(isid).await;
@@ -126,7 +126,7 @@ impl TestTarget {
         host
     }
 
-    /// How many sessions there are.
+    /// Sessions of the target.
     pub fn sessions(&self) -> usize {
         self.shared.registry.list().len()
     }

@@ -15,7 +15,7 @@ async fn target() -> (TestTarget, Host) {
     (target, host)
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that depend on their offset.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 + i) as u8).collect()
 }
@@ -25,7 +25,7 @@ fn table(pieces: &[MemoryDescriptor]) -> Vec<u8> {
     pieces.iter().flat_map(|piece| piece.encode()).collect()
 }
 
-/// Memory in pieces, all of them in the command.
+/// Memory in pieces, with all descriptors in the command.
 fn indirect(list: &[u8]) -> IndirectBuffer<'_> {
     let table = MemoryDescriptor { address: 0, key: 0, len: list.len() as u32 };
     let len =
@@ -33,14 +33,14 @@ fn indirect(list: &[u8]) -> IndirectBuffer<'_> {
     IndirectBuffer { table, len, list }
 }
 
-/// Puts bytes on the disk, block by block from the first.
+/// Writes bytes to the disk from the first block on.
 async fn write(host: &mut Host, bytes: &[u8]) {
     let (at, cdb) = (host.source(bytes), cdb::write_16(0, (bytes.len() / BLOCK) as u32, false));
     let write = SrpCommand { data_out: DataBuffer::Direct(at), ..command(100, &cdb) };
     assert_eq!(host.does(&write).await, HostResponse::good(100));
 }
 
-/// What is on the disk.
+/// Reads the disk from the first block on.
 async fn read(host: &mut Host, blocks: u32) -> Vec<u8> {
     let (at, cdb) = (host.sink(blocks * BLOCK as u32), cdb::read_16(0, blocks));
     let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(101, &cdb) };
@@ -49,7 +49,7 @@ async fn read(host: &mut Host, blocks: u32) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_data_are_read_back() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         for len in [BLOCK, 8 << 10, 3 << 20] {
@@ -60,7 +60,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn long_write_is_read_and_stored_piece_by_piece() {
+fn long_write_is_read_and_stored_in_chunks() {
     const PIECE: usize = 1 << 20;
     on_core(async move || {
         let (_world, mut host) = target().await;
@@ -75,7 +75,7 @@ fn long_write_is_read_and_stored_piece_by_piece() {
 }
 
 #[test]
-fn a_read_goes_to_its_memory_and_then_its_answer() {
+fn read_writes_memory_before_response() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         write(&mut host, &pattern(BLOCK)).await;
@@ -105,7 +105,7 @@ fn length(operation: &EndpointOp) -> usize {
 }
 
 #[test]
-fn memory_in_several_pieces_is_used_piece_by_piece() {
+fn indirect_memory_is_used_in_order() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         let bytes = pattern(2 * BLOCK);
@@ -126,7 +126,7 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
         let read = SrpCommand { data_in: DataBuffer::Indirect(indirect(&list)), ..command(6, &cdb) };
         assert_eq!(host.does(&read).await, HostResponse::good(6));
         assert_eq!(into.iter().flat_map(|at| host.written(*at)).collect::<Vec<_>>(), bytes);
-        // What a command came to that reads no medium, too.
+        // The same for a command that reads no medium.
         let into: Vec<_> = [5, 31].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::inquiry(None, 36));
         let inquiry = SrpCommand { data_in: DataBuffer::Indirect(indirect(&list)), ..command(7, &cdb) };
@@ -136,7 +136,7 @@ fn memory_in_several_pieces_is_used_piece_by_piece() {
 }
 
 #[test]
-fn a_table_that_is_not_in_the_command_is_read_first() {
+fn external_descriptor_table_is_read_first() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         write(&mut host, &pattern(2 * BLOCK)).await;
@@ -146,7 +146,7 @@ fn a_table_that_is_not_in_the_command_is_read_first() {
         let cdb = cdb::read_10(0, 2);
         host.faults[1].reads.hold();
         host.ask(&SrpCommand { data_in: DataBuffer::Indirect(all), ..command(6, &cdb) });
-        // What comes behind it stays behind it.
+        // Later commands stay behind it.
         host.ask(&command(7, &cdb::test_unit_ready()));
         host.is_silent().await;
         host.faults[1].reads.release();
@@ -158,14 +158,14 @@ fn a_table_that_is_not_in_the_command_is_read_first() {
     });
 }
 
-/// Takes all the memory that the target has for data.
+/// Takes all memory that the target has for data.
 fn exhausted(target: &TestTarget) -> Vec<Buf> {
     let all_of = |len| std::iter::from_fn(move || target.shared.pool.try_get(len));
     [1 << 20, 4096, 16].into_iter().flat_map(all_of).collect()
 }
 
 #[test]
-fn a_command_whose_table_finds_no_memory_is_to_be_tried_again() {
+fn table_without_memory_is_busy() {
     on_core(async move || {
         let (target, mut host) = target().await;
         let into = table(&[host.sink(500), host.sink(524)]);
@@ -174,7 +174,7 @@ fn a_command_whose_table_finds_no_memory_is_to_be_tried_again() {
         let read = |tag| SrpCommand { data_in: DataBuffer::Indirect(all), ..command(tag, &cdb) };
         let memory = exhausted(&target);
         host.faults[1].reads.hold();
-        // It has the one buffer that everybody may have at any time.
+        // A session may always have one buffer.
         host.ask(&read(6));
         for tag in [7, 8] {
             assert_eq!(host.does(&read(tag)).await, HostResponse { status: 8, ..HostResponse::good(tag) });
@@ -187,7 +187,7 @@ fn a_command_whose_table_finds_no_memory_is_to_be_tried_again() {
 }
 
 #[test]
-fn what_waits_behind_a_table_needs_no_memory_of_the_pool() {
+fn command_behind_table_needs_no_pool_memory() {
     on_core(async move || {
         let (target, mut host) = target().await;
         let bytes = pattern(2 * BLOCK);
@@ -209,7 +209,7 @@ fn what_waits_behind_a_table_needs_no_memory_of_the_pool() {
 }
 
 #[test]
-fn data_may_come_with_its_command() {
+fn immediate_data_are_written() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         let bytes = pattern(16 * BLOCK);
@@ -225,7 +225,7 @@ fn data_may_come_with_its_command() {
 }
 
 #[test]
-fn a_residual_tells_what_was_not_moved_and_no_more_is() {
+fn residual_matches_moved_bytes() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         let inquiry = cdb::inquiry(None, 36);
@@ -259,13 +259,13 @@ fn a_residual_tells_what_was_not_moved_and_no_more_is() {
         let r = SrpResponse::decode(&unit).expect("a response");
         assert_eq!((r.status, r.residual_out), (2, Residual::Over(424)));
         assert_eq!(self::read(&mut host, 1).await, [7; 512], "nothing of it is stored");
-        // Of the write, no more was read than it was to have.
+        // No more of the write was read than its CDB asks for.
         assert!(host.faults[1].log().iter().any(|op| matches!(op, EndpointOp::Read { len: 512, .. })));
     });
 }
 
 #[test]
-fn a_check_condition_brings_its_sense_data_and_no_data() {
+fn check_condition_has_sense_and_no_data() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         let (at, cdb) = (host.sink(512), cdb::read_16(1 << 40, 1));
@@ -279,7 +279,7 @@ fn a_check_condition_brings_its_sense_data_and_no_data() {
 }
 
 #[test]
-fn notifications_are_solicited_where_they_are_wanted() {
+fn solicited_bit_follows_request() {
     on_core(async move || {
         let (_world, mut host) = target().await;
         let cdb = cdb::test_unit_ready();

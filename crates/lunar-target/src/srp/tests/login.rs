@@ -5,7 +5,7 @@ use crate::srp::port_id;
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{LoginFormat, LoginReject, LoginRejectReason, LoginRequest, PortId, PreviousChannels};
 
-/// Those of this name, or from there, may do anything.
+/// A rule that allows everything to these names, and to this network.
 fn access(initiators: &[&str], network: Option<[u8; 4]>) -> AccessRule {
     AccessRule {
         initiators: initiators.iter().map(|name| name.to_string()).collect(),
@@ -18,14 +18,14 @@ fn access(initiators: &[&str], network: Option<[u8; 4]>) -> AccessRule {
 }
 
 #[test]
-fn a_target_has_a_port_that_its_name_decides() {
+fn port_id_derives_from_target_name() {
     let id = port_id(NAME);
     assert_eq!((id.extension(), id.guid()), (0x9fb1_bf94_f001_06ed, 0x9fb1_bf94_f001_06ed));
     assert_ne!(id, port_id("iqn.2026-11.org.example:disk2"));
 }
 
 #[test]
-fn both_forms_of_a_login_are_taken() {
+fn both_login_forms_are_accepted() {
     on_core(async move || {
         let (target, mut hosts) = (TestTarget::new(), Vec::new());
         for form in [LoginFormat::RdmaCm, LoginFormat::Ib] {
@@ -36,18 +36,18 @@ fn both_forms_of_a_login_are_taken() {
             let mut wanted = golden(&format!("{head} {previous}"));
             wanted.resize(52, 0);
             assert_eq!(host.welcome.encode()[..], wanted, "{form:?}");
-            // It stays until the next one comes.
+            // The host must live until the next login.
             hosts.push(host);
         }
     });
 }
 
 #[test]
-fn nothing_is_sent_before_the_first_command() {
+fn target_sends_nothing_before_first_command() {
     on_core(async move || {
         let target = TestTarget::pinging(std::time::Duration::from_millis(1));
         let mut host = target.host(1, false).await;
-        // As long as many pings would take, and the time for their answers.
+        // As long as many pings and their timeouts would take.
         lunar_runtime::sleep_until(std::time::Instant::now() + std::time::Duration::from_millis(30)).await;
         rest().await;
         assert_eq!(host.faults[1].log(), []);
@@ -59,7 +59,7 @@ fn nothing_is_sent_before_the_first_command() {
 }
 
 #[test]
-fn a_login_that_cannot_be_is_refused_with_its_reason() {
+fn invalid_login_is_rejected_with_reason() {
     type Change = fn(&mut LoginRequest);
     let bad: [(&str, LoginRejectReason, Change); 5] = [
         ("long units", LoginRejectReason::IT_IU_TOO_LONG, |login| login.it_iu_len = 8261),
@@ -84,14 +84,14 @@ fn a_login_that_cannot_be_is_refused_with_its_reason() {
 }
 
 #[test]
-fn what_is_no_login_is_refused() {
+fn non_login_private_data_is_rejected() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut channels = login(1).encode(LoginFormat::RdmaCm);
         channels[10] |= 2;
         let mut opcode = login(1).encode(LoginFormat::RdmaCm);
         opcode[11] = 2;
-        // Of nothing at all, zeros are made on the way: a login without lengths.
+        // Empty private data become zeros on the way: a login without lengths.
         let nothing = Vec::new();
         for (private, reason) in [
             (channels, LoginRejectReason::NO_MULTICHANNEL),
@@ -105,7 +105,7 @@ fn what_is_no_login_is_refused() {
 }
 
 #[test]
-fn access_lists_know_initiator_ports_and_networks() {
+fn access_list_matches_ports_and_networks() {
     let name = "0x000000000000aaaa0000000000000001";
     let elsewhere = || access(&[], Some([10, 0, 0, 0]));
     let chap = AccessRule {
@@ -134,7 +134,7 @@ fn access_lists_know_initiator_ports_and_networks() {
 }
 
 #[test]
-fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
+fn single_channel_login_ends_earlier_channels() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut first = target.host(1, false).await;
@@ -155,7 +155,7 @@ fn a_login_on_a_channel_of_its_own_ends_those_before_it() {
 }
 
 #[test]
-fn a_channel_too_many_is_refused_and_the_others_stay() {
+fn excess_channel_is_rejected_and_others_stay() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut hosts = Vec::new();
@@ -172,7 +172,7 @@ fn a_channel_too_many_is_refused_and_the_others_stay() {
 }
 
 #[test]
-fn all_channels_are_one_initiator_port_for_reservations() {
+fn channels_share_one_initiator_port() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut first = target.host(1, false).await.ready().await;

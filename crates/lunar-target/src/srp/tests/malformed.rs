@@ -9,12 +9,12 @@ use lunar_wire::srp::{
 /// INVALID FIELD IN COMMAND INFORMATION UNIT.
 const INVALID_UNIT: (u8, u8, u8) = (5, 0x0e, 3);
 
-/// Another connection goes on.
+/// Checks that another connection works.
 async fn goes_on(host: &mut Host) {
     assert_eq!(host.does(&command(9, &cdb::test_unit_ready())).await, HostResponse::good(9));
 }
 
-/// One block to read, into memory of one or two pieces that is not there.
+/// A read of one block into memory that does not exist.
 fn read(data_in: DataBuffer<'_>) -> Vec<u8> {
     encoded(&SrpCommand { data_in, ..command(5, &cdb::read_10(0, 1)) })
 }
@@ -23,7 +23,7 @@ fn nowhere(len: u32) -> MemoryDescriptor {
     MemoryDescriptor { address: 0, key: 77, len }
 }
 
-/// What is wrong, the reason that the target gives for the end, and the unit.
+/// The fault, the logout reason of the target, and the unit.
 fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
     let list = [nowhere(256).encode(), nowhere(256).encode()].concat();
     let indirect = read(DataBuffer::Indirect(IndirectBuffer { table: nowhere(32), len: 512, list: &list }));
@@ -69,7 +69,7 @@ impl Tap for Vec<u8> {
 }
 
 #[test]
-fn a_bad_unit_ends_its_connection_and_no_other() {
+fn invalid_unit_ends_only_its_connection() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut other = target.host(2, false).await.ready().await;
@@ -88,7 +88,7 @@ fn a_bad_unit_ends_its_connection_and_no_other() {
 }
 
 #[test]
-fn a_table_in_the_memory_of_the_initiator_is_checked_too() {
+fn external_table_length_is_checked() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
@@ -99,7 +99,7 @@ fn a_table_in_the_memory_of_the_initiator_is_checked_too() {
 }
 
 #[test]
-fn what_cannot_be_served_is_answered_and_the_connection_goes_on() {
+fn unsupported_command_is_answered() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
@@ -129,7 +129,7 @@ fn what_cannot_be_served_is_answered_and_the_connection_goes_on() {
 }
 
 #[test]
-fn immediate_data_that_was_not_agreed_on_is_not_served() {
+fn unagreed_immediate_data_are_rejected() {
     on_core(async move || {
         let target = TestTarget::new();
         let login = srp::LoginRequest { immediate_offset: None, ..super::test_target::login(1) };
@@ -143,7 +143,7 @@ fn immediate_data_that_was_not_agreed_on_is_not_served() {
 }
 
 #[test]
-fn more_requests_than_credits_end_the_connection() {
+fn excess_requests_end_connection() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
@@ -159,7 +159,7 @@ fn more_requests_than_credits_end_the_connection() {
 }
 
 #[test]
-fn a_logout_ends_the_connection() {
+fn logout_ends_connection() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
@@ -169,7 +169,7 @@ fn a_logout_ends_the_connection() {
 }
 
 #[test]
-fn a_connection_that_is_lost_while_a_write_is_read_leaves_nothing() {
+fn lost_connection_during_rdma_read_leaves_nothing() {
     on_core(async move || {
         let target = TestTarget::new();
         let host = target.host(1, false).await.ready().await;

@@ -1,4 +1,4 @@
-//! Media whose path does not answer.
+//! Media whose path does not respond.
 
 use super::test_target::{TestTarget, memory, on_core};
 use crate::server;
@@ -10,10 +10,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A look that nobody lets come back ends after this time, so that the test fails.
+/// A blocked check ends after this time, so that the test fails.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A disk of memory, and what a look at its path does.
+/// A memory disk, and a function that runs at each check of its path.
 struct PathWatchedDisk(Arc<dyn Backend>, Box<dyn Fn() + Send + Sync>);
 
 fn watched(look: impl Fn() + Send + Sync + 'static) -> Arc<dyn Backend> {
@@ -56,7 +56,7 @@ impl Backend for PathWatchedDisk {
 }
 
 #[test]
-fn a_path_that_hangs_holds_up_neither_a_core_nor_other_looks() {
+fn blocked_path_check_blocks_no_other() {
     on_core(|| async {
         static IS_STUCK: AtomicBool = AtomicBool::new(false);
         static HAS_FAILED: AtomicBool = AtomicBool::new(false);

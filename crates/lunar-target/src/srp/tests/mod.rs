@@ -1,4 +1,4 @@
-//! The target against an initiator that says what a test wants, with both ends in one process.
+//! Tests of the target against a scripted initiator, both in one process.
 
 mod data;
 mod login;

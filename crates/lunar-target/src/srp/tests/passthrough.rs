@@ -1,4 +1,4 @@
-//! Commands that are carried out elsewhere, when somebody ends them.
+//! Aborts of commands that a remote logical unit executes.
 
 use super::test_target::{HostResponse, TestTarget, command, on_core, rest};
 use crate::{CommandFate, PassthroughCommand, PassthroughLu, PassthroughNexus, PassthroughResponse};
@@ -11,10 +11,10 @@ use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A logical unit elsewhere that carries out no write before it is aborted, and what is known of the write then.
+/// A remote logical unit that blocks writes until they are aborted, and the fate of a write then.
 struct HeldLu(CommandFate);
 
-/// The way to it.
+/// Its nexus.
 struct HeldNexus {
     fate: CommandFate,
     aborted: Event,
@@ -61,7 +61,7 @@ impl PassthroughNexus for HeldNexus {
 }
 
 #[test]
-fn a_function_says_whether_its_tasks_are_over_elsewhere() {
+fn function_reports_fate_of_remote_tasks() {
     for (fate, how) in
         [(CommandFate::Ended, task_status::COMPLETE), (CommandFate::Indeterminate, task_status::FAILED)]
     {
@@ -88,7 +88,7 @@ fn a_function_says_whether_its_tasks_are_over_elsewhere() {
             rest().await;
             other.manage(5, function::LUN_RESET, 0);
             assert_eq!(other.answer().await, HostResponse::managed(5, 1, how), "by another session");
-            // What is behind it says nothing of the next.
+            // A function does not inherit the result of the one before.
             other.manage(6, function::LUN_RESET, 0);
             assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
         });

@@ -1,4 +1,4 @@
-//! Persistent reservations of initiators that have no names, and what the device says of its ports to them.
+//! Persistent reservations of initiators without iSCSI names, and the target ports that the device reports.
 
 use super::test_target::{Host, HostResponse, NAME, command};
 use super::{TestTarget, on_core};
@@ -15,18 +15,18 @@ const FULL_STATUS: u8 = 3;
 /// Write exclusive.
 const TYPE: u8 = 1;
 
-/// PERSISTENT RESERVE OUT, and its status.
+/// Sends PERSISTENT RESERVE OUT.
 async fn out(host: &mut Host, action: u8, list: &[u8]) -> HostResponse {
     let (at, cdb) = (host.source(list), cdb::persistent_reserve_out(action, TYPE, list.len() as u32));
     host.does(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(10, &cdb) }).await
 }
 
-/// The parameter list: the key that is ours, and the new one.
+/// The parameter list: our key and the new one.
 fn keys(key: u64, new: u64, persists: bool) -> Vec<u8> {
     pr::ReserveOutParameters { key, action_key: new, aptpl: persists, all_ports: false }.encode().to_vec()
 }
 
-/// What a command tells, in so many bytes.
+/// Executes a command that returns data.
 async fn told(host: &mut Host, cdb: Cdb) -> Vec<u8> {
     const LEN: u32 = 0xff;
     let at = host.sink(LEN);
@@ -34,7 +34,7 @@ async fn told(host: &mut Host, cdb: Cdb) -> Vec<u8> {
     host.written(at)
 }
 
-/// Registrants as READ FULL STATUS tells them: key, target port, initiator port, and whether it holds.
+/// The registrants of READ FULL STATUS: key, target port, initiator port, and whether it is a holder.
 async fn registrants(host: &mut Host) -> Vec<(u64, u16, String, bool)> {
     let answer = told(host, cdb::persistent_reserve_in(FULL_STATUS, 0xff)).await;
     let all = pr::registrations(&answer);
@@ -49,7 +49,7 @@ const FIRST: &str = "0x000000000000aaaa0000000000000001";
 const SECOND: &str = "0x000000000000aaaa0000000000000002";
 
 #[test]
-fn a_reservation_is_there_again_for_the_same_port_after_a_restart() {
+fn reservation_survives_restart_for_same_port() {
     let file = std::env::temp_dir().join(format!("lunar-srp-reservation-{}", std::process::id()));
     _ = std::fs::remove_file(&file);
     let state = file.clone();
@@ -71,7 +71,7 @@ fn a_reservation_is_there_again_for_the_same_port_after_a_restart() {
 }
 
 #[test]
-fn a_reservation_moves_to_the_port_that_its_transport_id_names() {
+fn register_and_move_follows_transport_id() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut first = target.host(1, false).await.ready().await;
@@ -90,7 +90,7 @@ fn a_reservation_moves_to_the_port_that_its_transport_id_names() {
 }
 
 #[test]
-fn the_port_says_that_it_is_one_of_srp() {
+fn srp_port_is_reported_in_inquiry() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;

@@ -1,4 +1,4 @@
-//! Commands whose descriptors are still being read when another session resets their logical unit.
+//! Commands whose descriptors are being read while another session resets their logical unit.
 
 use super::test_target::{Host, HostResponse, NAME, TestTarget, command, memory, on_core, rest};
 use lunar_block::TryIo;
@@ -14,7 +14,7 @@ fn busy(tag: u64) -> HostResponse {
     HostResponse { status: Status::Busy as u8, ..HostResponse::good(tag) }
 }
 
-/// Asks for a WRITE of one block of sevens, whose descriptors the target has to read.
+/// Sends a WRITE of one block of sevens whose descriptors the target has to read.
 fn write_by_table(host: &Host, lun: u64, tag: u64) {
     let table = host.source(&host.source(&[7; 512]).encode());
     let (all, cdb) = (IndirectBuffer { table, len: 512, list: &[] }, cdb::write_10(0, 1, false));
@@ -28,14 +28,14 @@ fn reset(host: &Host, lun: u64) {
     );
 }
 
-/// The first byte of a disk.
+/// The first byte of a disk on the medium.
 fn on_medium(target: &TestTarget, lun: u16) -> u8 {
     let (mut block, disk) = (Buf::zeroed(512), target.shared.config().targets[NAME].luns[&lun].backend());
     assert!(matches!(disk.read_now(0, &mut block), TryIo::Done(Ok(()))));
     block[0]
 }
 
-/// Two disks, and two hosts, of which the first has used the first disk.
+/// Two disks and two hosts. The first host has used the first disk.
 async fn target() -> (TestTarget, Host, Host) {
     let target = TestTarget::on_all([memory(), memory()]);
     let (one, other) = (target.host(1, false).await.ready().await, target.host(2, false).await.ready().await);
@@ -43,7 +43,7 @@ async fn target() -> (TestTarget, Host, Host) {
 }
 
 #[test]
-fn a_reset_recalls_a_command_whose_table_is_read() {
+fn reset_makes_command_with_pending_table_busy() {
     on_core(async move || {
         for (number, lun) in [(0, USED), (1, UNUSED)] {
             let (target, mut one, mut other) = target().await;
@@ -61,7 +61,7 @@ fn a_reset_recalls_a_command_whose_table_is_read() {
 }
 
 #[test]
-fn a_reset_recalls_commands_before_it_and_none_behind_it() {
+fn reset_makes_earlier_commands_busy_only() {
     on_core(async move || {
         let (target, mut one, mut other) = target().await;
         one.faults[1].reads.hold();
@@ -72,7 +72,7 @@ fn a_reset_recalls_commands_before_it_and_none_behind_it() {
         rest().await;
         reset(&other, USED);
         rest().await;
-        // That of another disk takes none of it back.
+        // A reset of another disk undoes nothing.
         reset(&other, UNUSED);
         rest().await;
         one.ask(&command(7, &cdb::test_unit_ready()));

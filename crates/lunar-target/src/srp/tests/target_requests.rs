@@ -1,4 +1,4 @@
-//! What the target asks by itself: signs of life, to take note of events and of the end.
+//! Requests of the target: pings, events and logout.
 
 use super::test_target::{Host, HostResponse, command, rest};
 use super::{TestTarget, on_core};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// One that has said something: before that nothing is sent.
+/// A host that has sent something. The target sends nothing before that.
 async fn spoken(target: &TestTarget) -> Host {
     let mut host = target.host(1, false).await;
     assert_eq!(host.does(&command(1, &cdb::test_unit_ready())).await, HostResponse::check(1, (6, 0x29, 0)));
@@ -24,21 +24,21 @@ async fn asked(host: &mut Host) -> CreditRequest {
 }
 
 #[test]
-fn a_silent_initiator_is_asked_for_a_sign_of_life() {
+fn silent_initiator_is_pinged() {
     on_core(async move || {
         let target = TestTarget::pinging(LONG);
         let mut host = spoken(&target).await;
         let first = asked(&mut host).await;
         assert_eq!(first.credits, 0);
         host.say(&credit_response(first.tag));
-        // It does not wait for the end of the time that it has given.
+        // The target answers commands before the timeout of the ping.
         assert_eq!(host.does(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
         assert_eq!(target.shared.registry.list().len(), 1);
     });
 }
 
 #[test]
-fn one_that_gives_signs_of_life_stays() {
+fn initiator_that_answers_pings_stays() {
     on_core(async move || {
         let target = TestTarget::pinging(Duration::from_secs(1));
         let mut host = spoken(&target).await;
@@ -53,7 +53,7 @@ fn one_that_gives_signs_of_life_stays() {
 }
 
 #[test]
-fn one_that_gives_none_is_given_up() {
+fn initiator_that_ignores_ping_is_dropped() {
     on_core(async move || {
         let target = TestTarget::pinging(Duration::from_millis(1));
         let mut host = spoken(&target).await;
@@ -66,7 +66,7 @@ fn one_that_gives_none_is_given_up() {
 }
 
 #[test]
-fn a_session_that_is_thrown_out_is_told_so() {
+fn ended_session_gets_logout() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
@@ -77,7 +77,7 @@ fn a_session_that_is_thrown_out_is_told_so() {
 }
 
 #[test]
-fn when_the_server_stops_a_command_is_answered_before_its_initiator_is_told() {
+fn server_stop_answers_commands_before_logout() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
@@ -90,7 +90,7 @@ fn when_the_server_stops_a_command_is_answered_before_its_initiator_is_told() {
 }
 
 #[test]
-fn events_are_told_where_the_access_list_asks_for_it_and_one_at_a_time() {
+fn events_are_sent_one_at_a_time_if_configured() {
     let anybody = AccessRule { aen: true, ..AccessRule::default() };
     on_core(async move || {
         let target = TestTarget::with(|target| target.access = vec![anybody]);
@@ -101,7 +101,7 @@ fn events_are_told_where_the_access_list_asks_for_it_and_one_at_a_time() {
         let heard = host.hear().await.expect("an event");
         let event = Aer::decode(&heard).expect("an event");
         assert_eq!((event.lun, event.sense.len(), &event.sense[12..14]), (0, 18, &[0x2a, 0x09][..]));
-        // The first is not answered yet.
+        // The first event is not answered yet.
         changes();
         host.is_silent().await;
         host.say(&aer_response(event.tag));

@@ -11,7 +11,7 @@ use lunar_wire::srp::{
 };
 use std::time::Duration;
 
-/// A target whose RDMA Reads do not end until they are released, and a host that has asked for a write of one block.
+/// A target whose RDMA Reads are held, and a host that has sent a write of one block.
 async fn writing() -> (TestTarget, Host, MemoryDescriptor) {
     let target = TestTarget::new();
     let host = target.host(1, false).await.ready().await;
@@ -22,7 +22,7 @@ async fn writing() -> (TestTarget, Host, MemoryDescriptor) {
     (target, host, at)
 }
 
-/// How often an RDMA Read ended, and a message was sent, in their order.
+/// The ends of RDMA Reads and the sent messages, in order.
 fn order(host: &Host) -> Vec<&'static str> {
     let word = |operation| match operation {
         EndpointOp::ReadEnded { .. } => Some("read"),
@@ -33,7 +33,7 @@ fn order(host: &Host) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_write_whose_data_do_not_come_ends_its_session() {
+fn write_without_data_ends_session() {
     on_core(async move || {
         let target = TestTarget::expecting_data(Duration::from_millis(6));
         let mut host = target.host(1, false).await.ready().await;
@@ -49,13 +49,13 @@ fn a_write_whose_data_do_not_come_ends_its_session() {
 }
 
 #[test]
-fn an_abort_is_answered_when_no_data_of_the_command_can_come_any_more() {
+fn abort_response_waits_for_rdma_read() {
     on_core(async move || {
         let (_world, mut host, _) = writing().await;
         host.manage(6, function::ABORT_TASK, 5);
         host.is_silent().await;
         host.faults[1].reads.release();
-        // Its credit, and that of the command, of which nothing more is heard.
+        // Its credit, and that of the command, which gets no response.
         assert_eq!(host.answer().await, HostResponse::managed(6, 2, task_status::COMPLETE));
         assert_eq!(order(&host), ["sent", "read", "sent"]);
         assert_eq!(host.does(&command(7, &cdb::test_unit_ready())).await, HostResponse::good(7));
@@ -64,7 +64,7 @@ fn an_abort_is_answered_when_no_data_of_the_command_can_come_any_more() {
 }
 
 #[test]
-fn a_reset_ends_the_commands_before_it() {
+fn lun_reset_aborts_earlier_commands() {
     on_core(async move || {
         let (_world, mut host, _) = writing().await;
         host.manage(6, function::LUN_RESET, 0);
@@ -79,7 +79,7 @@ fn a_reset_ends_the_commands_before_it() {
 }
 
 #[test]
-fn a_command_whose_table_is_on_its_way_can_be_aborted() {
+fn command_with_pending_table_can_be_aborted() {
     on_core(async move || {
         let (_world, mut host, at) = writing().await;
         let list = at.encode();
@@ -96,7 +96,7 @@ fn a_command_whose_table_is_on_its_way_can_be_aborted() {
 }
 
 #[test]
-fn a_function_for_what_is_not_there_is_answered() {
+fn function_for_missing_object_is_answered() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.ready().await;
@@ -118,14 +118,14 @@ fn a_function_for_what_is_not_there_is_answered() {
 }
 
 #[test]
-fn every_credit_comes_back() {
+fn all_credits_return_after_abort() {
     on_core(async move || {
         let (_world, mut host, at) = writing().await;
         let cdb = cdb::write_10(0, 1, false);
         for tag in [6, 7] {
             host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(tag, &cdb) });
         }
-        // Four credits, and three are used.
+        // Four credits, of which three are in use.
         host.manage(8, function::ABORT_TASK_SET, 0);
         host.is_silent().await;
         host.faults[1].reads.release();
@@ -147,16 +147,16 @@ fn every_credit_comes_back() {
 }
 
 #[test]
-fn another_initiator_s_reset_gives_credits_back_at_once() {
+fn reset_by_other_initiator_returns_credits() {
     on_core(async move || {
         let (target, mut host, _) = writing().await;
         let mut other = target.host(2, false).await.ready().await;
         other.manage(6, function::LUN_RESET, 0);
-        // Data of the write may still come.
+        // Data of the write may still arrive.
         other.is_silent().await;
         host.faults[1].reads.release();
         assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
-        // No answer is to come with which it could go.
+        // No response is going to return the credit.
         let unit = host.hear().await.expect("credits");
         let asked = CreditRequest::decode(&unit).expect("credits");
         assert_eq!((asked.credits, asked.solicited), (1, false));
@@ -166,7 +166,7 @@ fn another_initiator_s_reset_gives_credits_back_at_once() {
     });
 }
 
-/// MODE SELECT (6) of a control mode page with TAS: who loses commands to another initiator is told.
+/// Sets TAS with MODE SELECT (6): tasks that another initiator aborts end with TASK ABORTED.
 async fn tells_of_aborted_tasks(host: &mut Host) {
     let page = [0, 0, 0, 0, 10, 10, 0, 0x10, 0, 0x40, 0, 0, 0, 0, 0, 0];
     let cdb = [0x15, 0x10, 0, 0, page.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -175,7 +175,7 @@ async fn tells_of_aborted_tasks(host: &mut Host) {
 }
 
 #[test]
-fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
+fn stale_read_is_not_used_for_reused_slot() {
     on_core(async move || {
         let (target, mut host, _) = writing().await;
         host.faults[1].reads.release();
@@ -189,7 +189,7 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
         };
         ask(&host, 11, &first, &[7; 512]);
         rest().await;
-        // What comes behind the answer to it waits with it: also what is asked for the next write, and that it is over.
+        // What follows the deferred response waits with it: the read and the response of the next write.
         host.manage(12, function::ABORT_TASK, 11);
         rest().await;
         ask(&host, 13, &first, &[8; 512]);
@@ -198,7 +198,7 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
         host.is_silent().await;
         host.faults[1].take_log();
         host.faults[1].reads.release();
-        // All of it goes when the data has come, and the next command comes with that.
+        // All of it is sent when the data have arrived, and the next command arrives with them.
         host.endpoint.poll(&mut EndpointEvents::default());
         ask(&host, 14, &second, &[9; 1024]);
         assert_eq!(host.answer().await, HostResponse::managed(12, 2, task_status::COMPLETE));
@@ -217,7 +217,7 @@ fn what_was_asked_for_a_command_is_not_read_for_the_next_in_its_place() {
 }
 
 #[test]
-fn commands_before_the_end_do_not_begin_after_it() {
+fn commands_before_end_do_not_begin_after_it() {
     on_core(async move || {
         let target = TestTarget::new();
         let host = target.host(1, false).await.ready().await;
@@ -234,7 +234,7 @@ fn commands_before_the_end_do_not_begin_after_it() {
 }
 
 #[test]
-fn a_read_only_guest_resets_nothing() {
+fn read_only_initiator_resets_nothing() {
     on_core(async move || {
         let guests = AccessRule { read_only: true, ..AccessRule::default() };
         let target = TestTarget::with(|target| target.access = vec![guests]);

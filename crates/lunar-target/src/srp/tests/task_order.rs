@@ -1,4 +1,4 @@
-//! Commands that are to be alone, with all of their data, while another command is inside the logical unit.
+//! Commands that take the task set lock exclusively, sent with all data while another command holds it.
 
 use super::test_target::{HostResponse, TestTarget, command, on_core};
 use crate::LogicalUnit;
@@ -7,7 +7,7 @@ use lunar_wire::scsi::{cdb, op};
 use lunar_wire::srp::{DataBuffer, SrpCommand, SrpTaskAttribute};
 use std::sync::Arc;
 
-/// A target, and what serves its disk.
+/// A target, and its logical unit.
 fn target() -> (TestTarget, Arc<LogicalUnit>) {
     let mut unit = None;
     let target = TestTarget::with(|target| unit = target.luns.get(&0).cloned());
@@ -26,18 +26,18 @@ fn nexus(unit: &LogicalUnit) -> Nexus {
     unit.lu.attach(Arc::new(port), false)
 }
 
-/// The operation codes, and service actions, whose rows say that they run alone.
+/// The operation codes and service actions that the command table marks as exclusive.
 fn exclusive() -> Vec<[u8; 2]> {
     let (_world, unit) = target();
     let nexus = nexus(&unit);
     let all = (0..=255).flat_map(|opcode| (0..32).map(move |action| [opcode, action]));
     let mut found: Vec<_> = all.filter(|cdb| nexus.concurrency(cdb) == Concurrency::Exclusive).collect();
-    // Without service actions, one of them stands for all.
+    // One entry for all service actions of other operation codes.
     found.dedup_by_key(|[opcode, action]| (*opcode, if *opcode == op::SANITIZE { *action } else { 0 }));
     found
 }
 
-/// A command of this operation code that does something, and all of its Data-Out.
+/// A command with this operation code that has an effect, and its Data-Out.
 fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (opcode, action);
@@ -53,7 +53,7 @@ fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
             (cdb[1], cdb[len_at]) = (0x10, list.len() as u8);
             (cdb, list)
         }
-        // Overwrite, with a pattern of four bytes.
+        // Overwrite with a pattern of four bytes.
         op::SANITIZE if action == 1 => {
             cdb[8] = 8;
             (cdb, vec![1, 0, 0, 4, 7, 7, 7, 7])
@@ -63,7 +63,7 @@ fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
     }
 }
 
-/// Asks while another is inside: nothing may be heard before that one has left.
+/// Sends the command while another holds the lock. Nothing may be answered before that one has left.
 async fn is_alone(cdb: &[u8; 16], data: &[u8], attribute: SrpTaskAttribute) {
     let (target, unit) = target();
     let mut host = target.host(1, false).await.ready().await;
@@ -76,7 +76,7 @@ async fn is_alone(cdb: &[u8; 16], data: &[u8], attribute: SrpTaskAttribute) {
 }
 
 #[test]
-fn an_exclusive_command_with_all_data_waits_to_be_alone() {
+fn exclusive_command_with_data_waits_for_lock() {
     on_core(async move || {
         let rows = exclusive();
         assert!(rows.iter().any(|[opcode, _]| *opcode == op::WRITE_ATOMIC_16), "{rows:02x?}");
@@ -88,7 +88,7 @@ fn an_exclusive_command_with_all_data_waits_to_be_alone() {
 }
 
 #[test]
-fn an_ordered_write_with_all_data_waits_to_be_alone() {
+fn ordered_write_with_data_waits_for_lock() {
     on_core(async move || {
         is_alone(&cdb::write_10(0, 1, false), &[7; 512], SrpTaskAttribute::Ordered).await;
         is_alone(&cdb::test_unit_ready(), &[], SrpTaskAttribute::Ordered).await;

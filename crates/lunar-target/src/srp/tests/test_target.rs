@@ -1,4 +1,4 @@
-//! A target with a disk of memory, and initiators that say what they are told to.
+//! A target with a memory disk, and scripted initiators.
 
 use crate::config::{self, Digests, TargetConfig, TargetLimits, TargetNode, Transports};
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
@@ -28,7 +28,7 @@ pub const NAME: &str = "iqn.2026-11.org.example:disk";
 const LIMIT: Duration = Duration::from_secs(30);
 /// Bytes of the disk.
 const CAPACITY: u64 = 32 << 20;
-/// Where immediate data begins, as Linux wants it.
+/// Offset of immediate data, as Linux requests it.
 pub const OFFSET: u16 = 68;
 
 /// Runs a test on an event loop of its own.
@@ -78,7 +78,7 @@ pub fn memory() -> Arc<dyn Backend> {
         .expect("memory")
 }
 
-/// A disk; its state is kept in a file, if there is one to be.
+/// A disk, with a state file if `state` is set.
 fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> LogicalUnit {
     let saved = state.and_then(|path| std::fs::read(path).ok());
     let lu = Lu::new(settings(write_cache, lunar_scsi::PassthroughMode::None), saved.as_deref());
@@ -140,35 +140,35 @@ fn config(target: TargetNode) -> TargetConfig {
     }
 }
 
-/// The target.
+/// A running target.
 pub struct TestTarget {
     pub shared: Arc<ServerState>,
     cores: Cores,
 }
 
 impl TestTarget {
-    /// Three commands are in flight at most, and three sessions of one initiator there.
+    /// A target for three commands per session and three sessions per initiator.
     pub fn new() -> TestTarget {
         TestTarget::with(|_| {})
     }
 
-    /// The state of its disk is in this file, and stays there.
+    /// A target whose disk keeps its state in this file.
     pub fn kept(state: &Path) -> TestTarget {
         TestTarget::serving(unit(memory(), true, Some(state)))
     }
 
-    /// Its disk is on this medium.
+    /// A target with a disk on this medium.
     pub fn on(medium: Arc<dyn Backend>, write_cache: bool) -> TestTarget {
         TestTarget::serving(unit(medium, write_cache, None))
     }
 
-    /// Its disks are on these media.
+    /// A target with disks on these media.
     pub fn on_all(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> TestTarget {
         let units = media.into_iter().map(|medium| Arc::new(unit(medium, true, None)));
         TestTarget::with(|target| target.luns = (0..).zip(units).collect())
     }
 
-    /// Its disk is elsewhere.
+    /// A target with a passthrough to this logical unit.
     pub fn passing(to: Arc<dyn PassthroughLu>) -> TestTarget {
         let lu = Lu::new(settings(true, lunar_scsi::PassthroughMode::PerNexus), None).expect("settings");
         TestTarget::serving(LogicalUnit::new_passthrough(Arc::new(lu), to, None))
@@ -193,21 +193,21 @@ impl TestTarget {
         }
     }
 
-    /// Initiators are asked for a sign of life as soon as they are silent, and have so long for it.
+    /// A target that pings as soon as an initiator is silent, with this timeout.
     pub fn pinging(timeout: Duration) -> TestTarget {
         let mut config = config(target());
         (config.session.nop_interval, config.session.nop_timeout) = (Some(Duration::from_millis(1)), timeout);
         TestTarget::of(config)
     }
 
-    /// Data of writes have so long to come.
+    /// A target with this timeout for data of writes.
     pub fn expecting_data(timeout: Duration) -> TestTarget {
         let mut config = config(target());
         config.session.data_out_timeout = timeout;
         TestTarget::of(config)
     }
 
-    /// Connects with this private data, and zeros behind it as on InfiniBand.
+    /// Connects with this private data, padded with zeros as on InfiniBand.
     pub async fn connect(&self, private: &[u8]) -> Result<Host, LoginReject> {
         let faults: [Rc<Faults>; 2] = Default::default();
         faults.iter().for_each(|end| end.pads.set(true));
@@ -223,14 +223,14 @@ impl TestTarget {
         }
     }
 
-    /// The host of this number logs in.
+    /// Logs in as the host with this number.
     pub async fn host(&self, number: u64, keep_channels: bool) -> Host {
         let request = LoginRequest { keep_channels, ..login(number) };
         self.connect(&request.encode(LoginFormat::RdmaCm)).await.expect("a login")
     }
 }
 
-/// What the host of this number logs in with.
+/// The login request of the host with this number.
 pub fn login(number: u64) -> LoginRequest {
     LoginRequest {
         tag: 0,
@@ -248,12 +248,12 @@ pub fn login(number: u64) -> LoginRequest {
 pub struct Host {
     pub endpoint: Rc<dyn Endpoint>,
     pub welcome: LoginResponse,
-    /// What goes wrong at the initiator, and at the target.
+    /// Faults at the initiator and at the target.
     pub faults: [Rc<Faults>; 2],
     heard: VecDeque<Option<Vec<u8>>>,
 }
 
-/// What an answer says.
+/// A response, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostResponse {
     pub tag: u64,
@@ -264,12 +264,12 @@ pub struct HostResponse {
 }
 
 impl HostResponse {
-    /// GOOD, and a credit.
+    /// GOOD, with one credit.
     pub fn good(tag: u64) -> HostResponse {
         HostResponse { tag, credits: 1, status: 0, sense: None, managed: None }
     }
 
-    /// A task management function ended so.
+    /// The response to a task management function.
     pub fn managed(tag: u64, credits: i32, how: u8) -> HostResponse {
         HostResponse { credits, managed: Some(how), ..HostResponse::good(tag) }
     }
@@ -289,12 +289,12 @@ impl HostResponse {
 impl Host {
     fn new(endpoint: Rc<dyn Endpoint>, private: &[u8], faults: [Rc<Faults>; 2]) -> Host {
         let welcome = LoginResponse::decode(private).expect("a login response");
-        // As Linux does it: after it has heard that the connection is there.
+        // As Linux does it: after the connection is established.
         endpoint.receives(1024, welcome.ti_iu_len as usize);
         Host { endpoint, welcome, faults, heard: VecDeque::new() }
     }
 
-    /// Says this.
+    /// Sends an information unit.
     pub fn say(&self, unit: &[u8]) {
         self.endpoint.send(unit, Payload::Empty, None);
         self.endpoint.flush().expect("a connection");
@@ -311,7 +311,7 @@ impl Host {
         }));
     }
 
-    /// What is said next; None: the connection has ended.
+    /// Receives the next information unit. None: the connection has ended.
     pub async fn hear(&mut self) -> Option<Vec<u8>> {
         loop {
             self.listen();
@@ -324,59 +324,59 @@ impl Host {
         }
     }
 
-    /// The next answer.
+    /// Receives the next response.
     pub async fn answer(&mut self) -> HostResponse {
         HostResponse::of(&self.hear().await.expect("an answer"))
     }
 
-    /// The connection ends without another word.
+    /// Checks that the connection ends without a further message.
     pub async fn ends(&mut self) {
         assert_eq!(self.hear().await, None);
     }
 
-    /// The target says that it ends the connection, for this reason, and does so.
+    /// Checks that the target logs out with this reason, and closes the connection.
     pub async fn is_logged_out(&mut self, reason: u32) {
         let unit = self.hear().await.expect("a logout");
         assert_eq!(TargetLogout::decode(&unit).map(|end| end.reason), Ok(reason));
         self.ends().await;
     }
 
-    /// Nothing was said, though everybody had time for it.
+    /// Checks that nothing arrives, after all tasks had time.
     pub async fn is_silent(&mut self) {
         rest().await;
         self.listen();
         assert_eq!(self.heard, [] as [Option<Vec<u8>>; 0]);
     }
 
-    /// Asks for a command.
+    /// Sends a command.
     pub fn ask(&self, command: &SrpCommand<'_>) {
         self.say(&encoded(command));
     }
 
-    /// Asks for it, and waits for its answer.
+    /// Sends a command, and receives its response.
     pub async fn does(&mut self, command: &SrpCommand<'_>) -> HostResponse {
         self.ask(command);
         self.answer().await
     }
 
-    /// Asks for a task management function.
+    /// Sends a task management function.
     pub fn manage(&self, tag: u64, function: u8, task_tag: u64) {
         self.say(&TaskManagement { notifications: 0, tag, lun: 0, function, task_tag }.encode());
     }
 
-    /// Lets the target write to so many bytes.
+    /// Exposes memory for RDMA Writes.
     pub fn sink(&self, len: u32) -> MemoryDescriptor {
         described(self.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(len as usize))).unwrap(), len)
     }
 
-    /// Lets the target read this.
+    /// Exposes bytes for RDMA Reads.
     pub fn source(&self, bytes: &[u8]) -> MemoryDescriptor {
         let mut buf = Buf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
         described(self.endpoint.expose(MemoryRegion::Source(Rc::new(buf))).unwrap(), bytes.len() as u32)
     }
 
-    /// What is in memory that the target could write to.
+    /// Revokes memory for RDMA Writes. Returns its content.
     pub fn written(&self, at: MemoryDescriptor) -> Vec<u8> {
         match self.endpoint.revoke(at.key) {
             Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
@@ -384,7 +384,7 @@ impl Host {
         }
     }
 
-    /// Logs the unit attention of a new nexus off.
+    /// Receives the unit attention of a new nexus.
     pub async fn ready(mut self) -> Host {
         let ready = lunar_wire::scsi::cdb::test_unit_ready();
         let answer = self.does(&command(1, &ready)).await;
@@ -397,7 +397,7 @@ fn described(at: RemoteAddress, len: u32) -> MemoryDescriptor {
     MemoryDescriptor { address: at.offset, key: at.stag, len }
 }
 
-/// Lets everybody on this core do all that is to be done without waiting for anything.
+/// Runs all tasks of this core that are ready.
 pub async fn rest() {
     for _ in 0..200 {
         lunar_runtime::yield_now().await;
@@ -425,7 +425,7 @@ pub fn encoded(command: &SrpCommand<'_>) -> Vec<u8> {
     unit
 }
 
-/// Bytes as hexadecimal digits, with spaces between words that mean nothing.
+/// Parses hexadecimal digits, with spaces between groups.
 pub fn golden(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let byte =

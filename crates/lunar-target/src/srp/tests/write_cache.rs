@@ -1,4 +1,4 @@
-//! A write cache that is switched off while something is in it, or on its way there.
+//! A write cache that is switched off while it holds data, or while data are on their way to it.
 
 use super::test_target::{Host, HostResponse, command, memory, rest};
 use super::{TestTarget, on_core};
@@ -11,18 +11,18 @@ use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A medium that loses what was not flushed.
+/// A medium that loses data that were not flushed.
 fn lossy() -> Arc<VolatileBackend> {
     Arc::new(VolatileBackend::new(memory()))
 }
 
-/// Asks for a write of sevens to the first block.
+/// Sends a write of sevens to the first block.
 fn write(host: &Host, tag: u64) {
     let cdb = cdb::write_10(0, 1, false);
     host.ask(&SrpCommand { data_out: DataBuffer::Direct(host.source(&[7; 512])), ..command(tag, &cdb) });
 }
 
-/// Asks for the write cache to be on, or off.
+/// Sends a MODE SELECT that switches the write cache on or off.
 fn select(host: &Host, tag: u64, on: bool) {
     let mut cdb = [0; 16];
     let mut list = [0; 24];
@@ -31,7 +31,7 @@ fn select(host: &Host, tag: u64, on: bool) {
     host.ask(&SrpCommand { data_out: DataBuffer::Direct(host.source(&list)), ..command(tag, &cdb) });
 }
 
-/// The power fails; what is in the first block then.
+/// Simulates a power failure. Returns the content of the first block.
 async fn left(lossy: &VolatileBackend) -> Vec<u8> {
     lossy.lose(None).await.expect("the medium is well");
     let (result, block) = lossy.read(0, Buf::zeroed(512)).await;
@@ -40,7 +40,7 @@ async fn left(lossy: &VolatileBackend) -> Vec<u8> {
 }
 
 #[test]
-fn a_write_that_was_begun_with_the_write_cache_on_is_stable_once_it_is_off() {
+fn cached_write_is_stable_after_cache_is_disabled() {
     on_core(async move || {
         let lossy = lossy();
         let target = TestTarget::on(delay(lossy.clone(), Duration::ZERO, Duration::from_millis(300)), true);
@@ -56,7 +56,7 @@ fn a_write_that_was_begun_with_the_write_cache_on_is_stable_once_it_is_off() {
 }
 
 #[test]
-fn a_reset_that_switches_the_write_cache_off_leaves_nothing_in_it() {
+fn reset_that_disables_cache_flushes_it() {
     on_core(async move || {
         let lossy = lossy();
         let target = TestTarget::on(lossy.clone(), false);
