@@ -59,5 +59,5 @@ fn stream(framing: &Framing, mut pieces: &[u8]) -> Vec<u8> {
 fn pdu(framing: &Framing, piece: &[u8], times: usize) -> Vec<u8> {
     let Some((header, rest)) = piece.split_first_chunk::<BHS_LEN>() else { return Vec::new() };
     let (ahs, data) = rest.split_at((usize::from(header[4]) * 4).min(rest.len() / 4 * 4));
-    framing.encode(Bhs(*header), ahs, &data.repeat(times))
+    framing.encode(Bhs::from_bytes(*header), ahs, &data.repeat(times))
 }

@@ -25,12 +25,12 @@ fn act(session: &mut Session, form: u8, piece: &[u8]) {
         0 => session.receive(piece),
         1 | 2 | 6 => {
             let Some((header, data)) = piece.split_first_chunk::<BHS_LEN>() else { return };
-            let mut header = Bhs(*header);
-            if let Some(tag) = session.tag(header.0[16].into()).filter(|_| form == 2) {
-                header.set_word(16, tag);
+            let mut header = Bhs::from_bytes(*header);
+            if let Some(tag) = session.tag(header.as_bytes()[16].into()).filter(|_| form == 2) {
+                header.set_itt(tag);
             }
             if let Some(tag) = session.text_tag().filter(|_| form == 6) {
-                header.set_word(16, tag);
+                header.set_itt(tag);
             }
             let bytes = session.encode(header, data);
             // In two parts, so that a segment may be on its way when the next thing happens.

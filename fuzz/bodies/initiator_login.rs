@@ -68,17 +68,18 @@ fn wish(wishes: u8) -> LoginParams {
 /// A response that fits, but for one byte.
 fn header(wish: &LoginParams, flags: u8, place: u8, byte: u8, stat_sn: u32) -> Bhs {
     let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
-    h.0[1] = flags;
-    h.0[8..14].copy_from_slice(&wish.isid);
-    h.0[15] = 1;
-    h.set_word(16, 1);
-    h.set_word(24, stat_sn);
-    h.set_word(28, 1);
-    h.set_word(32, 32);
-    if let (1.., Some(b)) = (place, h.0.get_mut(usize::from(place))) {
+    h.set_flags(flags);
+    h.set_isid(wish.isid);
+    h.set_tsih(1);
+    h.set_itt(1);
+    h.set_stat_sn(stat_sn);
+    h.set_exp_cmd_sn(1);
+    h.set_max_cmd_sn(32);
+    let mut bytes = *h.as_bytes();
+    if let (1.., Some(b)) = (place, bytes.get_mut(usize::from(place))) {
         *b = byte;
     }
-    h
+    Bhs::from_bytes(bytes)
 }
 
 /// The target's proof for the challenge of a request, if there is one.

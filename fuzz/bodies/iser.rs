@@ -11,7 +11,7 @@ pub fn run(input: &[u8]) {
     }
     let Ok(pdu) = IserPdu::decode(input) else { return };
     assert_eq!(header, Ok(IserHeader::Control { write: pdu.write, read: pdu.read }));
-    assert_eq!(pdu.bhs.0, input[HEADER_LEN..OVERHEAD]);
+    assert_eq!(pdu.bhs.as_bytes()[..], input[HEADER_LEN..OVERHEAD]);
     let padding = input.len() - OVERHEAD - pdu.ahs.len() - pdu.data.len();
     assert!(padding <= 4 && (pdu.ahs.len(), pdu.data.len()) == (pdu.bhs.ahs_len(), pdu.bhs.data_len()));
 }

@@ -48,7 +48,7 @@ pub fn run(mut input: &[u8]) {
         let (data, after) = rest.split_at(len);
         input = after;
         let mut header = Bhs::new(if *kind == 0 { opcode::LOGIN } else { *kind });
-        header.0[1] = *flags;
+        header.set_flags(*flags);
         match login.request(&header, data, &house) {
             LoginStep::Reply(pdu) => {
                 assert!(pdu.data.len() <= SEGMENT_LEN && pdu.header.data_len() == pdu.data.len())

@@ -34,14 +34,14 @@ fn hold(address: &PortalAddress) {
 fn ask(text: &[u8], part: usize) -> Vec<u8> {
     let (mut exchange, _) = TextClient::new(1, b"SendTargets=All\0".to_vec(), 8192, LIMIT);
     let mut header = Bhs::new(opcode::TEXT_RESPONSE);
-    header.set_word(16, 1);
+    header.set_itt(1);
     for (i, data) in text.chunks(part).enumerate() {
-        header.0[1] = if i % 2 == 0 { 0x40 } else { 0 };
+        header.set_flags(if i % 2 == 0 { 0x40 } else { 0 });
         let TextStep::Send(request) = exchange.response(&header, data) else { panic!("an end too early") };
         assert!(request.data.is_empty() && request.header.is_final());
     }
-    header.0[1] = 0x80;
-    header.set_word(20, NONE);
+    header.set_flags(0x80);
+    header.set_ttt(NONE);
     match exchange.response(&header, &[]) {
         TextStep::Done(all) => all,
         other => panic!("{other:?}"),

@@ -45,8 +45,8 @@ fn exchange(session_type: SessionType, flags: u8, text: &[u8]) {
     let (mut flags, mut ttt, mut data) = (flags, NONE, text);
     for _ in 0..1000 {
         let mut header = Bhs::new(opcode::TEXT);
-        header.0[1] = flags;
-        header.set_word(20, ttt);
+        header.set_flags(flags);
+        header.set_ttt(ttt);
         let targets = |_: SendTargets<'_>| {
             let addresses = vec!["192.0.2.1:3260,1".to_owned(); 40];
             vec![TargetRecord { name: "iqn.2026-11.org.example:a".into(), addresses }]
@@ -58,7 +58,7 @@ fn exchange(session_type: SessionType, flags: u8, text: &[u8]) {
         if pdu.header.is_final() {
             return;
         }
-        (flags, ttt, data) = (FINAL, pdu.header.word20(), &[]);
+        (flags, ttt, data) = (FINAL, pdu.header.ttt(), &[]);
     }
     panic!("an answer without end");
 }

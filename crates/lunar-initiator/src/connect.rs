@@ -497,7 +497,7 @@ impl TcpLoginConnection {
     /// Receives a PDU with at most so many bytes of data.
     pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
         self.fill(BHS_LEN).await?;
-        let header = Bhs(self.begun[..BHS_LEN].try_into().expect("48 bytes"));
+        let header = Bhs::from_bytes(self.begun[..BHS_LEN].try_into().expect("48 bytes"));
         let (ahs, len) = (header.ahs_len(), header.data_len());
         if ahs > 0 || len > limit {
             let name = opcode::name(header.opcode());

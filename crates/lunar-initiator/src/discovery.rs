@@ -169,7 +169,7 @@ impl Exchange {
         loop {
             let (header, data) = self.wire.receive(SEGMENT as usize).await?;
             if header.opcode() != opcode::NOP_IN {
-                let (got, next) = (header.word(24), self.exp_stat_sn);
+                let (got, next) = (header.stat_sn(), self.exp_stat_sn);
                 if got != next {
                     let what = format!("StatSN {got} instead of {next}: an answer was lost");
                     return Err(Error::new(ErrorCode::ProtocolError, what));
@@ -177,8 +177,8 @@ impl Exchange {
                 self.exp_stat_sn = next.wrapping_add(1);
                 return Ok((header, data));
             }
-            if header.word20() != NONE {
-                let pong = request::nop_out(header.lun(), NONE, header.word20());
+            if header.ttt() != NONE {
+                let pong = request::nop_out(header.lun(), NONE, header.ttt());
                 self.send(Pdu::new(pong, data)).await?;
             }
         }

@@ -223,7 +223,7 @@ impl LoginTrace for Notes<'_> {
             opcode::LOGIN => {
                 self.since = Instant::now();
                 self.exchanges.push(Exchange {
-                    stage: if header.0[1] >> 2 & 3 == 0 { "security" } else { "operational" },
+                    stage: if header.stages().0 == 0 { "security" } else { "operational" },
                     sent: keys(data),
                     received: Vec::new(),
                     status: None,
@@ -232,8 +232,9 @@ impl LoginTrace for Notes<'_> {
             }
             _ => {
                 if let Some(last) = self.exchanges.last_mut() {
+                    let status = header.login_status();
                     last.received = keys(data);
-                    last.status = Some((header.0[36], header.0[37]));
+                    last.status = Some((status.0, status.1));
                     last.took = Some(self.since.elapsed());
                 }
             }

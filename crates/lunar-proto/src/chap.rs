@@ -1,4 +1,4 @@
-//! CHAP (RFC 1994, RFC 7143 section 12.1.3): digests, secrets, challenges.
+//! CHAP (RFC 1994, RFC 7143 section 12.1.3): algorithms, secrets, challenges.
 
 pub(crate) mod keys;
 
@@ -8,10 +8,10 @@ use md5::Digest;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// The longest CHAP_C and CHAP_R, in bytes (RFC 7143 section 12.1.3).
+/// Maximum length of CHAP_C and CHAP_R in bytes (RFC 7143 section 12.1.3).
 pub const BINARY_LEN: usize = 1024;
 
-/// Bytes of the challenges made here.
+/// Bytes of a generated challenge.
 const CHALLENGE_LEN: usize = 24;
 
 /// A CHAP algorithm by its IANA number.
@@ -29,8 +29,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, in the order in which an initiator offers them: the strongest first, but SHA-256 last.
-    /// STGT and its relatives take 7 for SHA-1, and choose it; who means SHA-256 knows SHA3-256 too.
+    /// All algorithms in the order of an initiator's offer: the strongest first, but SHA-256 last. STGT and its
+    /// relatives select 7 and then compute SHA-1; a peer that implements SHA-256 also implements SHA3-256.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
     /// The name of the algorithm in a configuration.
@@ -43,7 +43,7 @@ impl Algorithm {
         }
     }
 
-    /// The first algorithm of a CHAP_A list that is allowed.
+    /// The first allowed algorithm of a CHAP_A list.
     pub fn first_of(list: &str, allowed: &[Self]) -> Option<Self> {
         list.split(',').filter_map(Self::numbered).find(|algorithm| allowed.contains(algorithm))
     }
@@ -69,17 +69,17 @@ impl Algorithm {
     }
 }
 
-/// Why the text of a file is no secret.
+/// Why the content of a file is no secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretError {
-    /// What follows `0x` is not two hexadecimal digits for each byte.
+    /// `0x` is not followed by pairs of hexadecimal digits.
     Hex,
-    /// A control character of Unicode (category Cc), which an editor or another system left there.
+    /// A control character (Unicode category Cc), which an editor or another system left in the file.
     Control(char),
 }
 
 impl SecretError {
-    /// The fault and its remedy, for people.
+    /// The fault and its hint, for messages.
     pub fn explain(self) -> (String, &'static str) {
         match self {
             Self::Hex => ("0x without pairs of hexadecimal digits".into(), "write two digits for each byte"),
@@ -91,18 +91,18 @@ impl SecretError {
     }
 }
 
-/// The mark that some editors put before UTF-8.
+/// The byte order mark that some editors put before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The secret that a file holds: its bytes without a byte order mark and the end of the line, or those that `0x...` names.
+/// The secret in the content of a file: its bytes without byte order mark and line end, or the bytes that `0x...` lists.
 ///
 /// # Errors
-/// What is wrong with a text that cannot be meant.
+/// The content is malformed: see [`SecretError`].
 pub fn secret_of_text(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    // What is no UTF-8 has no characters beyond ASCII, and its bytes stand for themselves.
+    // Invalid UTF-8 is allowed: its bytes are part of the secret.
     let mut chars = text.utf8_chunks().flat_map(|chunk| chunk.valid().chars());
     if let Some(c) = chars.find(|c| c.is_control()) {
         return Err(SecretError::Control(c));
@@ -122,12 +122,12 @@ pub fn secret_of_text(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     Ok(bytes)
 }
 
-/// A shared secret. It shows in no log, its memory is cleared when it goes, and comparing takes the same time whatever differs.
+/// A shared secret. `Debug` does not print it, its memory is cleared on drop, and comparison takes constant time.
 #[derive(Clone)]
 pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
 impl Secret {
-    /// Wraps the bytes of a secret.
+    /// Copies the bytes of a secret.
     pub fn new(bytes: &[u8]) -> Self {
         Secret(Arc::new(bytes.to_vec().into()))
     }
@@ -136,7 +136,7 @@ impl Secret {
         &self.0
     }
 
-    /// Below the 96 bits that RFC 7143 section 9.2.1 asks for where nothing else protects the exchange.
+    /// Whether it is shorter than the 96 bits that RFC 7143 section 9.2.1 requires without IPsec.
     pub fn is_short(&self) -> bool {
         self.0.len() < 12
     }
@@ -154,30 +154,30 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A CHAP name, taken literally, and its secret.
+/// A CHAP name and its secret. The name is compared byte by byte.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChapUser {
     /// CHAP_N.
     pub name: String,
-    /// What both sides know.
+    /// The shared secret.
     pub secret: Secret,
 }
 
-/// How a target, or discovery, wants initiators to authenticate.
+/// The authentication that a target, or discovery, requires of initiators.
 #[derive(Clone, Debug)]
 pub struct Authentication {
-    /// Nobody gets in without CHAP.
+    /// A login without CHAP is rejected.
     pub required: bool,
-    /// The users that are admitted; without any CHAP is not offered.
+    /// Admitted users. If there are none, CHAP is not offered.
     pub users: Arc<[ChapUser]>,
-    /// As whom an initiator's challenge is answered.
+    /// The user with which the target answers an initiator's challenge (mutual CHAP).
     pub mutual: Option<ChapUser>,
-    /// The algorithms that an initiator may choose.
+    /// Algorithms that an initiator may select.
     pub algorithms: Vec<Algorithm>,
 }
 
 impl Authentication {
-    /// Everybody gets in without CHAP.
+    /// No authentication: every initiator is admitted.
     pub fn none() -> Self {
         Authentication {
             required: false,
@@ -192,7 +192,7 @@ impl Authentication {
         self.users.iter().find(|u| u.name == user).map(|u| &u.secret)
     }
 
-    /// What satisfies both this and another demand: who must authenticate for both must be admitted by both.
+    /// The combination of two requirements. If both require CHAP, only users admitted by both remain.
     pub fn and(self, other: Self) -> Self {
         match (self.required, other.required) {
             (_, false) => self,
@@ -205,10 +205,10 @@ impl Authentication {
     }
 }
 
-/// A challenge made here and not yet answered.
+/// A challenge that this side sent and that is not answered yet.
 #[derive(Debug)]
 pub struct Challenge {
-    /// The algorithm agreed upon.
+    /// The negotiated algorithm.
     pub algorithm: Algorithm,
     /// CHAP_I.
     pub id: u8,
@@ -217,7 +217,7 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// A challenge that nobody can predict, or None if the system has no random bytes.
+    /// A random challenge; `None` if the system provides no random bytes.
     pub fn new(algorithm: Algorithm) -> Option<Self> {
         let (mut id, mut bytes) = ([0], [0; CHALLENGE_LEN]);
         getrandom::fill(&mut id).ok()?;
@@ -262,7 +262,7 @@ mod tests {
 
     /// The allocator may use the memory again, and keeps what it does not use.
     #[test]
-    fn a_secret_is_cleared_from_memory_when_it_goes() {
+    fn dropped_secret_is_cleared_from_memory() {
         use std::os::unix::fs::FileExt;
         const LEN: usize = 8000;
         let secret = Secret::new(&[0xa7; LEN]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_known_algorithm_is_taken() {
+    fn first_known_algorithm_is_selected() {
         for (list, want) in [
             ("5", Some(Algorithm::Md5)),
             ("99,7,5", Some(Algorithm::Sha256)),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_right_secret_answers() {
+    fn only_the_right_secret_answers_a_challenge() {
         let c = Challenge::new(Algorithm::Sha256).unwrap();
         let secret = Secret::new(b"right secret");
         let response = c.algorithm.response(c.id, &secret, &c.bytes);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn two_demands_admit_whom_both_admit() {
+    fn combined_requirements_admit_common_users() {
         let (a, b, c) = (user("a", b"1"), user("b", b"2"), user("c", b"3"));
         let of = |required, users: &[ChapUser]| Authentication {
             required,

@@ -1,23 +1,23 @@
-//! Times as people write them on command lines, in URLs and in files.
+//! Durations in the notation of command lines, URLs and configuration files.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 const DAY_S: u64 = 86_400;
-/// No time is longer.
+/// The longest duration that is accepted.
 const LONGEST: Duration = Duration::from_secs(366 * DAY_S);
-/// The shortest that is above 0.
+/// The shortest duration above 0.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// How a time is written.
+/// The notation of a duration, for hints.
 const FORMS: &str = "write seconds, or a number with a unit: 5, 500ms, 90s, 2m, 1h";
 
-/// Why a text cannot be used as a time.
+/// Why a text is no duration or no size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotationError {
-    /// The fault, with the text.
+    /// The fault, with the quoted text.
     pub what: String,
-    /// What to write.
+    /// The hint: the notation to use.
     pub hint: String,
 }
 
@@ -29,10 +29,11 @@ impl fmt::Display for NotationError {
 
 impl std::error::Error for NotationError {}
 
-/// A time of this range: seconds as in `5` and `0.5`, or numbers with units as in `500ms`, `90s`, `2m`, `1h 30m`.
+/// Parses a duration within `range`: seconds such as `5` and `0.5`, or numbers with units such as `500ms`, `90s`, `2m`,
+/// `1h 30m`.
 ///
 /// # Errors
-/// When the text is not a time, or the time is out of range.
+/// The text is no duration, or the duration is out of range.
 pub fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, NotationError> {
     let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
     let Some(time) = seconds.or_else(|| humantime::parse_duration(text).ok()) else {
@@ -48,23 +49,23 @@ pub fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, N
     Err(NotationError { what, hint: format!("it can be {} to {}", show(*range.start()), show(*range.end())) })
 }
 
-/// A time above 0.
+/// Parses a duration of at least 1 ms and at most 366 days.
 ///
 /// # Errors
-/// As [`within`].
+/// The same as for [`within`].
 pub fn positive(text: &str) -> Result<Duration, NotationError> {
     within(text, SHORTEST..=LONGEST)
 }
 
-/// A time, or 0.
+/// Parses a duration from 0 to 366 days.
 ///
 /// # Errors
-/// As [`within`].
+/// The same as for [`within`].
 pub fn any(text: &str) -> Result<Duration, NotationError> {
     within(text, Duration::ZERO..=LONGEST)
 }
 
-/// A time as [`within`] reads it.
+/// Formats a duration so that [`within`] parses it.
 pub fn show(time: Duration) -> String {
     match (time.as_secs(), time.subsec_nanos()) {
         (s, 0) if s > 0 && s.is_multiple_of(DAY_S) => format!("{}d", s / DAY_S),
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_seconds_or_have_units() {
+    fn durations_are_seconds_or_have_units() {
         for (text, ms) in [
             ("5", 5000),
             ("0.5", 500),
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_with_the_forms() {
+    fn invalid_duration_is_rejected_with_the_notation() {
         for text in ["", "5x", "-1", "soon", "NaN", "inf", "ms"] {
             let unfit = any(text).expect_err(text);
             assert_eq!(unfit.to_string(), format!("\"{text}\" is not a time\n  hint: {FORMS}"));
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_of_range_is_refused_with_the_range() {
+    fn duration_out_of_range_is_rejected_with_the_range() {
         for (text, range) in [("0", positive as fn(&str) -> _), ("9000000000", any)]
             .map(|(text, read)| (text, read(text).expect_err(text).to_string()))
         {
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_shown_can_be_read() {
+    fn formatted_duration_parses_back() {
         for ms in [1, 500, 1500, 90_000, 86_400_000, 30 * 86_400_000] {
             let time = Duration::from_millis(ms);
             assert_eq!(any(&show(time)), Ok(time));

@@ -1,6 +1,6 @@
-//! FNV-1a of 64 bits: a short name for a long one, the same for all time. It is no protection against anybody.
+//! FNV-1a with 64 bits: a short, stable identifier for a long name. It is not a cryptographic hash.
 
-/// The hash of these bytes.
+/// The 64-bit FNV-1a hash of `bytes`.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_values_are_found() {
+    fn known_inputs_have_known_hashes() {
         for (text, hash) in [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c)] {
             assert_eq!(fnv1a(text.as_bytes()), hash, "{text}");
         }

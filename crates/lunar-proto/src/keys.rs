@@ -123,11 +123,11 @@ impl KeyDefinition {
             KeyType::Min(range, _) | KeyType::Max(range, _) | KeyType::DeclaredNumber(range, _) => {
                 format!("a number of {} to {}", range.start(), range.end())
             }
-            KeyType::Digest(..) | KeyType::Reporting => "none of these may be used".into(),
+            KeyType::Digest(..) | KeyType::Reporting => "no supported value".into(),
             KeyType::Declared => format!("{VALUE_LEN} bytes at most"),
             KeyType::ForPeople => "any text".into(),
-            KeyType::OverRdma(_) => "it has its place over RDMA alone".into(),
-            KeyType::Security | KeyType::Request | KeyType::Fixed(_) => "it has no place here".into(),
+            KeyType::OverRdma(_) => "valid over RDMA only".into(),
+            KeyType::Security | KeyType::Request | KeyType::Fixed(_) => "not valid here".into(),
         }
     }
 }

@@ -1,6 +1,11 @@
-//! iSCSI and NBD as machines without I/O: bytes and time come in as arguments, PDUs and decisions go out as
-//! values.
+//! iSCSI and NBD as state machines without I/O.
+//!
+//! A machine takes bytes and PDUs as arguments, and returns PDUs and decisions as values. The caller does the I/O and
+//! keeps the time. Both roles are here: the target and the initiator, the NBD server and the NBD client.
+//!
+//! The crate also holds small parsers that several crates share: sizes, durations, percent-encoding.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 pub mod chap;
 pub mod duration;
@@ -21,17 +26,17 @@ pub mod window;
 
 use lunar_wire::iscsi::Bhs;
 
-/// A PDU to send: its header, with DataSegmentLength set, and its data without padding.
+/// A PDU to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pdu {
-    /// The 48 bytes.
+    /// The Basic Header Segment, with DataSegmentLength set.
     pub header: Bhs,
-    /// The data segment.
+    /// The data segment without padding.
     pub data: Vec<u8>,
 }
 
 impl Pdu {
-    /// Joins a header and its data, and writes DataSegmentLength.
+    /// Joins a header and its data segment, and writes DataSegmentLength.
     pub fn new(mut header: Bhs, data: Vec<u8>) -> Self {
         header.set_data_len(data.len());
         Pdu { header, data }

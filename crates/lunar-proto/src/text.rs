@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use lunar_wire::iscsi::flag::{CONTINUE, FINAL};
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::text::{pairs, push};
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
@@ -12,10 +13,6 @@ use crate::keys::{self, KeySender, KeyType, NegotiationPhase};
 use crate::login::SessionType;
 use crate::parameters::{Offer, Parameters};
 use crate::text_reassembly::{TextReassembly, piece};
-
-/// F and C bits of the flags byte.
-pub(crate) const FINAL: u8 = 0x80;
-pub(crate) const CONTINUE: u8 = 0x40;
 
 /// Keys of one sequence.
 const KEYS: usize = 1024;
@@ -63,7 +60,7 @@ struct TextSequence {
     itt: u32,
     gather: TextReassembly,
     seen: BTreeSet<String>,
-    /// Text that is still to be sent.
+    /// Key text that is not sent yet.
     out: Vec<u8>,
     declared: Option<u32>,
 }
@@ -137,12 +134,12 @@ impl TextServer {
 
     /// A new sequence, which ends any other, or the one that the tags name.
     fn sequence_of(&mut self, header: &Bhs) -> Result<TextSequence, RejectReason> {
-        if header.word20() == NONE {
+        if header.ttt() == NONE {
             let gather = TextReassembly::new(self.text_limit);
             let (itt, seen, out) = (header.itt(), BTreeSet::new(), vec![]);
             return Ok(TextSequence { itt, gather, seen, out, declared: None });
         }
-        let current = self.sequence.take().filter(|s| s.itt == header.itt() && self.ttt == header.word20());
+        let current = self.sequence.take().filter(|s| s.itt == header.itt() && self.ttt == header.ttt());
         current.ok_or(RejectReason::InvalidField)
     }
 
@@ -246,9 +243,9 @@ mod tests {
 
         fn send(&mut self, flags: u8, itt: u32, ttt: u32, text: &[u8]) -> TextStep {
             let mut header = Bhs::new(opcode::TEXT);
-            header.0[1] = flags;
-            header.set_word(16, itt);
-            header.set_word(20, ttt);
+            header.set_flags(flags);
+            header.set_itt(itt);
+            header.set_ttt(ttt);
             let n = self.targets;
             let targets = |asked: SendTargets<'_>| match asked {
                 SendTargets::All => (0..n).map(record).collect(),
@@ -259,7 +256,7 @@ mod tests {
             if let TextStep::Reply { pdu, .. } = &step {
                 let h = &pdu.header;
                 assert_eq!((h.opcode(), h.itt(), h.data_len()), (opcode::TEXT_RESPONSE, itt, pdu.data.len()));
-                assert_eq!(h.is_final(), h.word20() == NONE, "TXT-004");
+                assert_eq!(h.is_final(), h.ttt() == NONE, "TXT-004");
                 assert!(!(h.is_final() && (h.continues() || flags & FINAL == 0)), "TXT-005, TXT-008");
                 assert!(pdu.data.len() <= self.max_xmit as usize);
             }
@@ -270,7 +267,7 @@ mod tests {
         fn reply(&mut self, flags: u8, ttt: u32, text: &str) -> (u8, u32, String) {
             match self.send(flags, 1, ttt, text.as_bytes()) {
                 TextStep::Reply { pdu, .. } => {
-                    (pdu.header.flags(), pdu.header.word20(), String::from_utf8(pdu.data).unwrap())
+                    (pdu.header.flags(), pdu.header.ttt(), String::from_utf8(pdu.data).unwrap())
                 }
                 other => panic!("{other:?}"),
             }
@@ -448,7 +445,7 @@ mod tests {
         let step = p.send(0, 1, NONE, b"MaxRecvDataSegmentLength=4096\0X-a=1\0InitiatorAlias=host\0");
         let TextStep::Reply { pdu, max_xmit_data_segment_length: None } = step else { panic!("{step:?}") };
         assert_eq!((pdu.header.flags(), &*pdu.data), (0, b"X-a=NotUnderstood\0".as_slice()));
-        let ttt = pdu.header.word20();
+        let ttt = pdu.header.ttt();
         let step = p.send(FINAL, 1, ttt, b"");
         assert!(matches!(step, TextStep::Reply { max_xmit_data_segment_length: Some(4096), .. }));
 

@@ -1,14 +1,14 @@
-//! The text of one C-bit series, whatever the PDUs that bring it (RFC 7143 section 6.2).
+//! Reassembly of key text that the C bit splits over several PDUs (RFC 7143 section 6.2).
 
-/// Joins the data segments of a series, never beyond a limit.
+/// Joins the data segments of one key text, up to a limit.
 #[derive(Debug)]
 pub(crate) struct TextReassembly {
     text: Vec<u8>,
-    /// Bytes that may still come.
+    /// Remaining bytes of the limit.
     left: usize,
 }
 
-/// More text than the limit.
+/// The key text exceeds the limit.
 #[derive(Debug)]
 pub(crate) struct TextTooLong;
 
@@ -17,7 +17,7 @@ impl TextReassembly {
         TextReassembly { text: vec![], left: limit }
     }
 
-    /// Takes one segment; the whole text when this is the last of its series.
+    /// Adds a segment. Returns the whole text with its last segment, the one without C bit.
     pub fn take(&mut self, data: &[u8], continues: bool) -> Result<Option<Vec<u8>>, TextTooLong> {
         self.left = self.left.checked_sub(data.len()).ok_or(TextTooLong)?;
         self.text.extend_from_slice(data);
@@ -25,8 +25,7 @@ impl TextReassembly {
     }
 }
 
-/// The length of the next piece of a text of which `max` bytes fit into a PDU: all, or whole pairs, or what
-/// fits.
+/// The length of the next data segment of a text, at most `max` bytes. It ends after a whole pair if one fits.
 pub(crate) fn piece(text: &[u8], max: usize) -> usize {
     if text.len() <= max {
         return text.len();
@@ -39,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_holds_over_series() {
+    fn limit_covers_all_texts() {
         let mut g = TextReassembly::new(6);
         assert!(g.take(b"A=", true).unwrap().is_none());
         assert_eq!(g.take(b"1\0", false).unwrap().unwrap(), b"A=1\0");
@@ -48,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_end_after_a_pair_if_one_fits() {
+    fn segment_ends_after_a_pair_if_one_fits() {
         assert_eq!(piece(b"A=1\0B=2\0", 8), 8);
         assert_eq!(piece(b"A=1\0B=2\0", 7), 4);
         assert_eq!(piece(b"A=1\0B=2\0", 3), 3);

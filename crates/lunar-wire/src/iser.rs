@@ -1,11 +1,11 @@
-//! iSER on the wire: what the two sides say while a connection is made, and the header in front of each message
-//! (RFC 7145 section 9). Integers are big-endian.
+//! iSER on the wire: private data of the connection setup, and the header in front of each message (RFC 7145
+//! section 9). Integers are big-endian.
 //!
 //! ```text
 //! message   0  header (28)   28  Basic Header Segment (48)   76  additional segments   ..  data segment
 //! ```
 //!
-//! There are no digests. The length of a PDU comes from its message, which may end with padding or without.
+//! There are no digests. The message length bounds the PDU; padding at its end is optional.
 
 use crate::be;
 use crate::iscsi::{BHS_LEN, Bhs};
@@ -13,17 +13,17 @@ use std::fmt;
 
 /// Bytes of the header in front of each message.
 pub const HEADER_LEN: usize = 28;
-/// Bytes of a message in front of its additional segments and its data.
+/// Bytes of a message before its additional header segments and its data.
 pub const OVERHEAD: usize = HEADER_LEN + BHS_LEN;
 /// Bytes of the longest message before full feature phase: a Login or Text PDU with 8 KiB of keys.
 pub const LOGIN_LEN: usize = OVERHEAD + 8192;
-/// Bytes of data that a message to a Linux or libiscsi initiator may carry in full feature phase, whatever was
-/// negotiated.
+/// Bytes of data that a message to a Linux or libiscsi initiator may carry in full feature phase. These initiators
+/// post no larger receive buffers, whatever was negotiated.
 pub const SAFE_DATA_LEN: usize = 128;
-/// Bytes that each side says while the connection is made.
+/// Bytes of private data that each side sends during connection setup.
 pub const PRIVATE_LEN: usize = 4;
 
-/// The only version of iSER that is in use (RFC 7145 section 9.3).
+/// The iSER version (RFC 7145 section 9.3).
 pub const VERSION: u8 = 10;
 
 const NO_ZBVA: u8 = 0x80;
@@ -32,32 +32,32 @@ const NO_INVALIDATE: u8 = 0x40;
 const CONTROL: u8 = 1;
 const HELLO: u8 = 2;
 const HELLO_REPLY: u8 = 3;
-/// WSV and RSV of a control header: which steering tags are there.
+/// WSV and RSV of a control header: the steering tags that are valid.
 const WRITE_VALID: u8 = 0x08;
 const READ_VALID: u8 = 0x04;
 /// REJ of a HelloReply.
 const REJECT: u8 = 0x01;
 
-/// What one side can do, said in the private data of the connection (IBTA annex A12; RFC 7145 leaves it to the
-/// transport).
+/// Capabilities of one side, exchanged in the private data of the connection setup (IBTA annex A12; RFC 7145 leaves
+/// them to the transport).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IserCapabilities {
-    /// Tagged offsets may begin at zero (zero-based virtual addresses). In use nowhere.
+    /// Zero-based virtual addresses: tagged offsets begin at zero. No known implementation uses it.
     pub zero_based: bool,
-    /// Initiator: the target may send with invalidate. Target: it will.
+    /// For an initiator: the target may use Send with Invalidate. For a target: it will use it.
     pub invalidate: bool,
 }
 
 impl IserCapabilities {
-    /// The private data that says so.
+    /// The private data that announces them.
     pub fn encode(self) -> [u8; PRIVATE_LEN] {
         let zbva = if self.zero_based { 0 } else { NO_ZBVA };
         let invalidate = if self.invalidate { 0 } else { NO_INVALIDATE };
         [zbva | invalidate, 0, 0, 0]
     }
 
-    /// Reads the private data of the other side. Zeros may follow it (InfiniBand). A side that said less than four
-    /// bytes can do nothing.
+    /// Decodes the private data of the other side. Zeros may follow it (InfiniBand). Fewer than four bytes announce no
+    /// capability.
     pub fn decode(private: &[u8]) -> IserCapabilities {
         match private.first_chunk::<PRIVATE_LEN>() {
             Some([flags, ..]) => {
@@ -68,53 +68,53 @@ impl IserCapabilities {
     }
 }
 
-/// Memory of the initiator that a command advertises: a steering tag and the tagged offset of its first byte.
+/// Initiator memory that a command advertises for RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdvertisedBuffer {
     /// Steering tag.
     pub stag: u32,
-    /// Base offset in bytes.
+    /// Tagged offset of the first byte.
     pub offset: u64,
 }
 
 /// The header in front of a message (RFC 7145 sections 9.2 to 9.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IserHeader {
-    /// An iSCSI PDU follows. Targets advertise nothing.
+    /// An iSCSI control-type PDU follows. Only initiators advertise memory.
     Control {
-        /// Where the target reads the data of a write (WSV).
+        /// Memory from which the target reads the data of a write (WSV).
         write: Option<AdvertisedBuffer>,
-        /// Where the target writes the data of a read (RSV).
+        /// Memory to which the target writes the data of a read (RSV).
         read: Option<AdvertisedBuffer>,
     },
-    /// The initiator's greeting, which nobody sends.
+    /// Hello of the initiator. No known implementation sends it.
     Hello {
-        /// Highest and lowest version that it speaks.
+        /// Highest and lowest version that it supports.
         versions: (u8, u8),
-        /// RDMA Reads that it takes at once (iSER-IRD).
+        /// RDMA Reads that it accepts at a time (iSER-IRD).
         ird: u16,
     },
-    /// The target's answer to it.
+    /// The target's answer to Hello.
     HelloReply {
-        /// The target goes no further (REJ).
+        /// REJ: the target refuses the connection.
         reject: bool,
-        /// Highest version that it speaks, and the one that it will speak.
+        /// Highest version that it supports, and the version in use.
         versions: (u8, u8),
-        /// RDMA Reads that it will have under way at once (iSER-ORD).
+        /// RDMA Reads that it keeps outstanding (iSER-ORD).
         ord: u16,
     },
 }
 
-/// What is wrong with a message.
+/// Why a message does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IserError {
-    /// It ends before its headers do: its length in bytes.
+    /// Shorter than its headers; the length in bytes.
     Short(usize),
-    /// Its header has an unknown opcode.
+    /// Unknown opcode in the iSER header.
     Opcode(u8),
-    /// It holds no iSCSI PDU: a Hello or a HelloReply.
+    /// A Hello or a HelloReply where a PDU is required.
     Greeting,
-    /// It is not as long as its PDU: bytes that the PDU asks for, and bytes that are there.
+    /// Length mismatch: bytes that the PDU announces, and bytes behind the headers.
     Length(usize, usize),
 }
 
@@ -134,10 +134,10 @@ impl fmt::Display for IserError {
 impl std::error::Error for IserError {}
 
 impl IserHeader {
-    /// The header of all that a target sends, and of what an initiator sends without advertising memory.
+    /// The header of a message that advertises no memory.
     pub const PLAIN: IserHeader = IserHeader::Control { write: None, read: None };
 
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
         match *self {
@@ -154,7 +154,7 @@ impl IserHeader {
         b
     }
 
-    /// Reads the header of a message. Reserved bits, and tags that are not valid, are ignored.
+    /// Decodes the header of a message. It ignores reserved bits and invalid tags.
     ///
     /// # Errors
     /// [`IserError::Short`] and [`IserError::Opcode`].
@@ -190,12 +190,12 @@ fn greet(b: &mut [u8; HEADER_LEN], first: u8, (high, low): (u8, u8), limit: u16)
     be::put16(&mut b[2..], limit);
 }
 
-/// An iSCSI PDU and what its message advertises.
+/// An iSCSI PDU, and the memory that its message advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IserPdu<'a> {
-    /// Where the target reads the data of a write.
+    /// Memory from which the target reads the data of a write.
     pub write: Option<AdvertisedBuffer>,
-    /// Where the target writes the data of a read.
+    /// Memory to which the target writes the data of a read.
     pub read: Option<AdvertisedBuffer>,
     /// The Basic Header Segment.
     pub bhs: Bhs,
@@ -206,10 +206,10 @@ pub struct IserPdu<'a> {
 }
 
 impl<'a> IserPdu<'a> {
-    /// Takes a message apart. It may be up to four bytes longer than its PDU: some pad, and some do not.
+    /// Decodes a message. It may be up to four bytes longer than its PDU, because some implementations pad.
     ///
     /// # Errors
-    /// When there is no PDU, or it does not lie within the message.
+    /// The message holds no PDU, or its length is not that of the PDU: see [`IserError`].
     pub fn decode(message: &'a [u8]) -> Result<IserPdu<'a>, IserError> {
         let IserHeader::Control { write, read } = IserHeader::decode(message)? else {
             return Err(IserError::Greeting);
@@ -236,7 +236,7 @@ mod tests {
     const WRITE: AdvertisedBuffer = AdvertisedBuffer { stag: 0xa1a2_a3a4, offset: 0xb1b2_b3b4_b5b6_b7b8 };
 
     #[test]
-    fn abilities_are_said_by_what_is_missing() {
+    fn capabilities_are_encoded_as_cleared_bits() {
         let all = [(true, true), (true, false), (false, true), (false, false)];
         let all = all.map(|(zero_based, invalidate)| IserCapabilities { zero_based, invalidate });
         assert_eq!(all.map(|a| a.encode()[0]), [0x00, 0x40, 0x80, 0xc0]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_header_lies_as_in_the_standard() {
+    fn control_header_matches_the_standard() {
         let mut b = [0; HEADER_LEN];
         b[0] = 0x10;
         assert_eq!(IserHeader::PLAIN.encode(), b);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_lies_as_in_the_standard() {
+    fn hello_matches_the_standard() {
         let hello = IserHeader::Hello { versions: (VERSION, VERSION), ird: 0x0102 };
         assert_eq!(hello.encode()[..5], [0x20, 0xaa, 1, 2, 0]);
         let reply = IserHeader::HelloReply { reject: true, versions: (VERSION, VERSION), ord: 8 };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused() {
+    fn invalid_header_is_rejected() {
         assert_eq!(IserHeader::decode(&[0x10; HEADER_LEN - 1]), Err(IserError::Short(27)));
         assert_eq!(IserHeader::decode(&[0x40; HEADER_LEN]), Err(IserError::Opcode(4)));
         assert_eq!(IserPdu::decode(&[0x10; OVERHEAD - 1]), Err(IserError::Short(75)));
@@ -284,14 +284,14 @@ mod tests {
     /// A text request with so many bytes of additional segments and data that it says it has.
     fn message(ahs_words: u8, data_len: usize, there: usize) -> Vec<u8> {
         let mut bhs = request::text(1, 0x80, 0, 2);
-        bhs.0[4] = ahs_words;
+        bhs.set_ahs_len(usize::from(ahs_words) * 4);
         bhs.set_data_len(data_len);
         let behind: Vec<u8> = (0..there).map(|i| i as u8).collect();
         [&IserHeader::PLAIN.encode()[..], &bhs.0, &behind].concat()
     }
 
     #[test]
-    fn a_pdu_is_found_with_and_without_padding_and_only_within_its_message() {
+    fn pdu_decodes_with_and_without_padding() {
         for there in 9..=13 {
             let bytes = message(1, 5, there);
             let pdu = IserPdu::decode(&bytes).unwrap();
@@ -308,7 +308,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_comes_back_as_it_was(write in advertised(), read in advertised()) {
+        fn control_header_round_trips(write in advertised(), read in advertised()) {
             let header = IserHeader::Control { write, read };
             prop_assert_eq!(IserHeader::decode(&header.encode()), Ok(header));
         }

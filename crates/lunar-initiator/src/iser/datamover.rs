@@ -9,15 +9,12 @@ use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion, RemoteAddress};
 use lunar_runtime::iscsi::receive::{PduData, ReceiveError, ReceiveStatus, ReceivedPdu};
 use lunar_runtime::out::Payload;
+use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
 use lunar_wire::iser::{self, AdvertisedBuffer, IserHeader, LOGIN_LEN};
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-
-/// O and U of a SCSI Response: there was more than the command expected, or less.
-const OVERFLOW: u8 = 0x04;
-const UNDERFLOW: u8 = 0x02;
 
 #[derive(Default)]
 struct State {
@@ -82,11 +79,11 @@ impl IserDatamover {
             let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
                 0 => None,
                 OVERFLOW => Some(0),
-                _ => Some(response.word(44)),
+                _ => Some(response.residual_count()),
             };
             // Behind its length.
             let sense = data.get(2..).unwrap_or_default();
-            session.filled(response.itt(), buf, transport::unfilled(residual, response.0[3], sense));
+            session.filled(response.itt(), buf, transport::unfilled(residual, response.scsi_status(), sense));
         }
     }
 }
@@ -193,8 +190,8 @@ fn breaks(session: &mut dyn DatamoverEvents, what: &str) -> bool {
 pub fn message(header: IserHeader, mut bhs: Bhs, ahs: &[u8], payload: Payload) -> (Vec<u8>, Payload) {
     let len = payload.bytes().len();
     bhs.set_data_len(len);
-    bhs.0[4] = (ahs.len() / 4) as u8;
-    let head = [&header.encode()[..], &bhs.0, ahs].concat();
+    bhs.set_ahs_len(ahs.len());
+    let head = [&header.encode()[..], bhs.as_bytes(), ahs].concat();
     let payload = match payload {
         Payload::Bytes(mut bytes) => {
             bytes.resize(padded(len), 0);

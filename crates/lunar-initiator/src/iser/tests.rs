@@ -121,7 +121,7 @@ impl Peer {
         pdu::stamp(&mut bhs, self.stat_sn, next, next + 63);
         self.stat_sn += u32::from(has_status);
         bhs.set_data_len(data.len());
-        self.bytes(&[&IserHeader::PLAIN.encode()[..], &bhs.0, data].concat(), invalidate)
+        self.bytes(&[&IserHeader::PLAIN.encode()[..], bhs.as_bytes(), data].concat(), invalidate)
     }
 
     fn bytes(&mut self, message: &[u8], invalidate: Option<u32>) -> ReceiveStatus {
@@ -133,7 +133,7 @@ impl Peer {
     /// Answers a command.
     fn respond(&mut self, tag: u32, flags: u8, status: u8, residual: u32, sense: &[u8]) -> ReceiveStatus {
         let mut bhs = pdu::scsi_response(tag, flags, 0, status);
-        bhs.set_word(44, residual);
+        bhs.set_residual_count(residual);
         self.say(bhs, sense, None)
     }
 
@@ -190,7 +190,7 @@ fn a_read_lends_its_memory_and_has_it_back_with_the_answer() {
         let mut peer = Peer::new(parameters());
         let tag = peer.read(4096);
         let got = peer.one();
-        assert_eq!((got.bhs.itt(), got.bhs.flags(), got.bhs.word20()), (tag, 0xc1, 4096));
+        assert_eq!((got.bhs.itt(), got.bhs.flags(), got.bhs.edtl()), (tag, 0xc1, 4096));
         assert!(got.write.is_none() && got.data.is_empty() && got.ahs.is_empty());
         let place = remote(got.read);
         assert!(peer.fill(place, &pattern(4096)));
@@ -218,7 +218,7 @@ fn write_sends_8192_bytes_and_registers_the_rest() {
         let mut peer = Peer::new(p);
         let tag = peer.write(len);
         let got = peer.one();
-        assert_eq!((got.bhs.flags(), got.bhs.word20()), (0xa1, len as u32), "F and W");
+        assert_eq!((got.bhs.flags(), got.bhs.edtl()), (0xa1, len as u32), "F and W");
         assert!(got.read.is_none() && got.data == pattern(len)[..want], "{len} {want}");
         assert_eq!(got.write.is_some(), want < len);
         if let Some(place) = got.write {
@@ -256,8 +256,8 @@ fn data_of_any_length_makes_a_message_that_is_a_pdu() {
         if let [got] = &asked[..] {
             assert_eq!(got.data, question);
             let mut bhs = Bhs::new(opcode::TEXT_RESPONSE);
-            bhs.set_word(16, got.bhs.itt());
-            bhs.set_word(20, NONE);
+            bhs.set_itt(got.bhs.itt());
+            bhs.set_ttt(NONE);
             peer.say(bhs, b"X-a=1\0", None);
         }
     }
@@ -306,10 +306,10 @@ fn check_condition_keeps_sense_data_with_or_without_padding() {
         peer.one();
         let data = [&[0, cut][..], &sense[..usize::from(cut)]].concat();
         let mut bhs = pdu::scsi_response(tag, 0x02, 0, 2);
-        bhs.set_word(44, 4096);
+        bhs.set_residual_count(4096);
         bhs.set_data_len(data.len());
         pdu::stamp(&mut bhs, peer.stat_sn, 1, 64);
-        let message = [&IserHeader::PLAIN.encode()[..], &bhs.0, &data, &vec![0; pad]].concat();
+        let message = [&IserHeader::PLAIN.encode()[..], bhs.as_bytes(), &data, &vec![0; pad]].concat();
         assert_eq!(peer.bytes(&message, None), ReceiveStatus::More);
         let (completion, _) = peer.done(tag);
         assert_eq!((completion.status, &completion.sense[..]), (2, &sense[..usize::from(cut)]));
@@ -339,12 +339,12 @@ fn a_failure_without_a_residual_has_brought_nothing() {
 #[test]
 fn data_in_and_r2t_in_messages_break_the_protocol() {
     let mut data_in = Bhs::new(opcode::DATA_IN);
-    data_in.set_word(20, NONE);
+    data_in.set_ttt(NONE);
     for (mut bhs, reads) in [(data_in, true), (pdu::r2t(1 << 48, 0, 1, 0, 8192, 4096), false)] {
         let mut peer = Peer::new(parameters());
         let tag = if reads { peer.read(512) } else { peer.write(65536) };
         peer.one();
-        bhs.set_word(16, tag);
+        bhs.set_itt(tag);
         let data = if reads { vec![0; 512] } else { vec![] };
         assert_eq!(peer.say(bhs, &data, None), ReceiveStatus::End);
         let error = peer.state.connection.take_fault().expect("it cannot go on");
@@ -357,7 +357,7 @@ fn data_in_and_r2t_in_messages_break_the_protocol() {
 fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
     let place = Some(AdvertisedBuffer { stag: 1, offset: 0 });
     let nop = pdu::nop_in(0, NONE, 5);
-    let whole = |header: IserHeader| [&header.encode()[..], &nop.0].concat();
+    let whole = |header: IserHeader| [&header.encode()[..], nop.as_bytes()].concat();
     let mut long = whole(IserHeader::PLAIN);
     long[iser::HEADER_LEN + 7] = 4;
     let mut more = whole(IserHeader::PLAIN);

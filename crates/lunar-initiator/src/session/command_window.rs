@@ -39,7 +39,7 @@ impl CommandWindow {
     /// backwards (RFC 7143 section 4.2.2.1).
     #[inline]
     pub fn update_window(&mut self, header: &Bhs) {
-        let (exp, max) = (header.word(28), header.word(32));
+        let (exp, max) = (header.exp_cmd_sn(), header.max_cmd_sn());
         if precedes(max, exp.wrapping_sub(1)) {
             return;
         }

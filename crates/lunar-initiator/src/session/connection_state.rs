@@ -90,7 +90,7 @@ impl ConnectionState {
     /// Takes the StatSN of an answer; false if it is not the next one.
     #[inline]
     pub fn take_stat_sn(&mut self, header: &Bhs) -> bool {
-        let is_next = header.word(24) == self.exp_stat_sn;
+        let is_next = header.stat_sn() == self.exp_stat_sn;
         self.exp_stat_sn = self.exp_stat_sn.wrapping_add(is_next.into());
         is_next
     }

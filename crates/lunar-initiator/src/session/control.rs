@@ -36,7 +36,7 @@ impl SessionState {
         let (reply, _) = flume::bounded(1);
         let tag = self.control_tag();
         let mut header = request::nop_out(0, tag, NONE);
-        header.0[0] = opcode::NOP_OUT;
+        header.set_opcode(opcode::NOP_OUT);
         request::stamp(&mut header, cmd_sn, self.connection.exp_stat_sn());
         self.connection.push(header, Payload::Empty);
         self.await_answer(tag, ControlKind::Ping, reply);

@@ -14,14 +14,11 @@ use lunar_runtime::Buf;
 use lunar_runtime::iscsi::out::Payload;
 use lunar_runtime::iscsi::receive::{PduData, PduHandler, PredictedPdu, ReceivePrediction, ReceivedPdu};
 use lunar_wire::be;
-use lunar_wire::iscsi::pdu::STATUS;
+use lunar_wire::iscsi::flag::{OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::scsi::{Sense, Status};
 
-/// O and U of Data-In and SCSI Response.
-const OVERFLOW: u8 = 0x04;
-const UNDERFLOW: u8 = 0x02;
 /// Reasons of a Reject (RFC 7143 section 11.17.1).
 const DATA_DIGEST_ERROR: u8 = 0x02;
 const WAITING_FOR_LOGOUT: u8 = 0x0c;
@@ -109,7 +106,7 @@ impl SessionState {
     pub(super) fn status(&mut self, header: &Bhs) -> Result<(), Error> {
         let expected = self.connection.exp_stat_sn();
         if !self.connection.take_stat_sn(header) {
-            let (name, got) = (opcode::name(header.opcode()), header.word(24));
+            let (name, got) = (opcode::name(header.opcode()), header.stat_sn());
             return Err(broke(format!("{name} with StatSN {got} instead of {expected}: an answer was lost")));
         }
         self.window(header);
@@ -152,8 +149,8 @@ impl SessionState {
                 header.itt()
             )));
         };
-        let (told, came) = (header.word(36), task.data_sn);
-        match header.0[2] {
+        let (told, came) = (header.exp_data_sn(), task.data_sn);
+        match header.response() {
             0 if told > came => {
                 Err(broke(format!("{came} Data-In or R2T PDUs came; the response counts {told}")))
             }
@@ -179,14 +176,14 @@ impl SessionState {
         let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke("a status for a tag that names no command"));
         };
-        let (flags, residual) = (header.flags(), header.word(44));
+        let (flags, residual) = (header.flags(), header.residual_count());
         let (under, over) = match flags & (OVERFLOW | UNDERFLOW) {
             0 => (0, 0),
             UNDERFLOW if residual <= task.expected => (residual, 0),
             OVERFLOW => (0, residual),
             _ => return Err(broke("invalid residual count")),
         };
-        let (status, queued, is_check) = (header.0[3], task.queued, task.urgent);
+        let (status, queued, is_check) = (header.scsi_status(), task.queued, task.urgent);
         let transferred = moved(task, under, status)?;
         if status == Status::CheckCondition as u8 && Sense::decode(&sense).is_some_and(|s| raises_doubt(&s)) {
             self.doubt();
@@ -212,7 +209,7 @@ impl SessionState {
 
     /// A ping, an answer to ours, or news of the window.
     fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
-        let (itt, ttt) = (header.itt(), header.word20());
+        let (itt, ttt) = (header.itt(), header.ttt());
         if itt != NONE && ttt != NONE {
             return Err(broke("a NOP-In with both an initiator and a target tag"));
         }
@@ -234,7 +231,7 @@ impl SessionState {
 
     fn control_response(&mut self, header: &Bhs, asked: ControlKind) -> Result<(), Error> {
         self.status(header)?;
-        self.answered(header.itt(), asked, header.0[2])?;
+        self.answered(header.itt(), asked, header.response())?;
         self.pump();
         Ok(())
     }
@@ -242,7 +239,7 @@ impl SessionState {
     /// RFC 7143 section 11.9.
     fn async_message(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
-        match header.0[36] {
+        match header.async_event() {
             0 => {
                 if let Some(sense) = Sense::decode(&sense_of(data)?) {
                     if raises_doubt(&sense) {
@@ -253,9 +250,9 @@ impl SessionState {
             }
             // It asks for a logout, wants to negotiate anew (which we answer with a new session), or ends
             // this connection by itself.
-            1 | 4 => self.asked_to_leave(u16::from_be_bytes([header.0[42], header.0[43]])),
+            1 | 4 => self.asked_to_leave(header.async_parameters()[2]),
             2 | 3 => {
-                self.connection.set_time2wait_s(u16::from_be_bytes([header.0[40], header.0[41]]));
+                self.connection.set_time2wait_s(header.async_parameters()[1]);
                 return Err(Error::new(ErrorCode::ConnectionLost, "the target ends the connection"));
             }
             5 => {
@@ -274,9 +271,9 @@ impl SessionState {
     /// RFC 7143 section 11.17: the header of what was rejected comes back.
     fn reject(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
-        let reason = header.0[2];
+        let reason = header.reject_reason();
         let what = format!("the target rejected a request (reason {reason:02x})");
-        let Some(rejected) = data.first_chunk::<48>().map(|b| Bhs(*b)) else {
+        let Some(rejected) = data.first_chunk::<48>().map(|b| Bhs::from_bytes(*b)) else {
             return Err(broke(format!("{what} without its header")));
         };
         let name = opcode::name(rejected.opcode());
@@ -316,10 +313,10 @@ impl SessionState {
     /// nothing behind it goes on: a ping takes its place (RFC 7143 section 7.3).
     fn rejected_command(&mut self, header: &Bhs, tag: u32, error: Error) {
         let Some(cmd_sn) = self.tasks.get(tag).map(|t| t.cmd_sn) else { return };
-        if !precedes(cmd_sn, header.word(28)) {
+        if !precedes(cmd_sn, header.exp_cmd_sn()) {
             self.fill(cmd_sn);
         }
-        match header.0[2] {
+        match header.reject_reason() {
             DATA_DIGEST_ERROR => self.failed(tag, false, error),
             // It has crossed the request for the logout on its way.
             WAITING_FOR_LOGOUT => {

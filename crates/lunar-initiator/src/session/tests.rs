@@ -96,7 +96,7 @@ impl Peer {
         self.state.settle();
         let (mut rest, mut pdus) = (&all[..], Vec::new());
         while !rest.is_empty() {
-            let header = Bhs(rest[..BHS_LEN].try_into().expect("a header"));
+            let header = Bhs::from_bytes(rest[..BHS_LEN].try_into().expect("a header"));
             let len = header.data_len();
             pdus.push((header, rest[BHS_LEN..BHS_LEN + len].to_vec()));
             rest = &rest[BHS_LEN + padded(len)..];
@@ -117,17 +117,17 @@ impl Peer {
 
     fn data_in(&mut self, tag: u32, offset: u32, data: &[u8], last: bool, status: Option<u8>) {
         let mut header = Bhs::new(opcode::DATA_IN);
-        header.0[1] = u8::from(last) << 7 | u8::from(status.is_some());
-        header.0[3] = status.unwrap_or(0);
-        header.set_word(16, tag);
-        header.set_word(20, NONE);
-        header.set_word(40, offset);
+        header.set_flags(u8::from(last) << 7 | u8::from(status.is_some()));
+        header.set_scsi_status(status.unwrap_or(0));
+        header.set_itt(tag);
+        header.set_ttt(NONE);
+        header.set_buffer_offset(offset);
         self.say(header, data, status.is_some());
     }
 
     fn respond(&mut self, tag: u32, flags: u8, status: u8, residual: u32, sense: &[u8]) {
         let mut header = pdu::scsi_response(tag, flags, 0, status);
-        header.set_word(44, residual);
+        header.set_residual_count(residual);
         let data =
             if sense.is_empty() { vec![] } else { [&(sense.len() as u16).to_be_bytes()[..], sense].concat() };
         self.say(header, &data, true);
@@ -215,11 +215,11 @@ fn data_come_in_whatever_the_pieces() {
         let data: Vec<u8> = (0..60_000u32).map(|i| (i * 7) as u8).collect();
         let piece = |offset: usize, len: usize, last: bool| {
             let mut header = Bhs::new(opcode::DATA_IN);
-            header.0[1] = u8::from(last) * 0x81;
-            header.set_word(16, tag);
+            header.set_flags(u8::from(last) * 0x81);
+            header.set_itt(tag);
             header
-                .set_word(36, [0, 20_000, 20_100].iter().position(|o| *o == offset).expect("a piece") as u32);
-            header.set_word(40, offset as u32);
+                .set_data_sn([0, 20_000, 20_100].iter().position(|o| *o == offset).expect("a piece") as u32);
+            header.set_buffer_offset(offset as u32);
             pdu::stamp(&mut header, if last { 7 } else { 0 }, 2, 32);
             encode(Digests::default(), header, &[], &data[offset..offset + len])
         };
@@ -240,19 +240,22 @@ fn a_write_sends_what_it_may_and_then_what_it_is_asked_for() {
     let sent = peer.sent();
     let shape: Vec<(u8, usize, u32, bool)> = sent
         .iter()
-        .map(|(h, d)| (h.opcode(), d.len(), if h.opcode() == 5 { h.word(40) } else { 0 }, h.is_final()))
+        .map(|(h, d)| {
+            (h.opcode(), d.len(), if h.opcode() == 5 { h.buffer_offset() } else { 0 }, h.is_final())
+        })
         .collect();
     assert_eq!(shape, [(1, 512, 0, false), (5, 512, 512, true)], "immediate, then unsolicited data");
-    assert_eq!(sent[0].0.word20(), 4096);
-    assert_eq!((sent[1].0.lun(), sent[1].0.word20()), (0, NONE), "no tag, and so no LUN");
+    assert_eq!(sent[0].0.edtl(), 4096);
+    assert_eq!((sent[1].0.lun(), sent[1].0.ttt()), (0, NONE), "no tag, and so no LUN");
     peer.say(pdu::r2t(1 << 48, tag, 77, 0, 1024, 2048), &[], false);
     let sent = peer.sent();
     let command_window: Vec<_> =
-        sent.iter().map(|(h, _)| (h.word(36), h.word(40), h.word20(), h.lun() >> 48)).collect();
+        sent.iter().map(|(h, _)| (h.data_sn(), h.buffer_offset(), h.ttt(), h.lun() >> 48)).collect();
     assert_eq!(command_window, [(0, 1024, 77, 1), (1, 1536, 77, 1), (2, 2048, 77, 1), (3, 2560, 77, 1)]);
     assert_eq!(sent.iter().map(|(h, _)| h.is_final()).collect::<Vec<_>>(), [false, false, false, true]);
     assert!(
-        sent.iter().all(|(h, d)| d.iter().enumerate().all(|(i, b)| *b == (h.word(40) as usize + i) as u8))
+        sent.iter()
+            .all(|(h, d)| d.iter().enumerate().all(|(i, b)| *b == (h.buffer_offset() as usize + i) as u8))
     );
     peer.say(pdu::r2t(0, tag, 78, 1, 3072, 1024), &[], false);
     assert_eq!(peer.sent().len(), 2);
@@ -323,13 +326,13 @@ fn protocol_violation_ends_the_connection_harmlessly() {
         ("an R2T for another LUN", |p, _, w| p.say(pdu::r2t(9 << 48, w, 1, 0, 0, 8), &[], false)),
         ("a part that was lost", |p, r, _| {
             let mut header = Bhs::new(opcode::DATA_IN);
-            header.set_word(16, r);
-            header.set_word(36, 1);
+            header.set_itt(r);
+            header.set_r2t_sn(1);
             p.say(header, &[1; 8], false);
         }),
         ("more parts than came", |p, r, _| {
             let mut header = pdu::scsi_response(r, 0, 0, 0);
-            header.set_word(36, 1);
+            header.set_r2t_sn(1);
             p.say(header, &[], true);
         }),
         ("a NOP-In with both tags", |p, _, _| {
@@ -339,8 +342,8 @@ fn protocol_violation_ends_the_connection_harmlessly() {
         }),
         ("a negotiation that is reset", |p, r, _| {
             let mut header = Bhs::new(opcode::SCSI_COMMAND);
-            header.set_word(16, r);
-            p.say(pdu::reject(0x0b), &header.0, true);
+            header.set_itt(r);
+            p.say(pdu::reject(0x0b), header.as_bytes(), true);
         }),
         ("an R2T without a tag", |p, _, w| p.say(pdu::r2t(0, w, NONE, 0, 0, 8), &[], false)),
         ("a status for nobody", |p, _, _| p.respond(0x7777_0001, 0, 0, 0, &[])),
@@ -350,7 +353,7 @@ fn protocol_violation_ends_the_connection_harmlessly() {
         }),
         ("sense data longer than their segment", |p, r, _| {
             let mut header = pdu::scsi_response(r, 0, 0, 2);
-            header.set_word(44, 0);
+            header.set_residual_count(0);
             p.say(header, &[0, 200, 0x70], true);
         }),
     ];
@@ -414,7 +417,7 @@ fn segment_landing_during_connection_loss_is_read_again() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(60_000);
     let mut header = Bhs::new(opcode::DATA_IN);
-    header.set_word(16, tag);
+    header.set_itt(tag);
     let bytes = encode(Digests::default(), header, &[], &vec![9; 60_000]);
     peer.bytes(&bytes[..30_000]);
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
@@ -469,7 +472,7 @@ fn pings_are_answered_and_asked() {
     let mut peer = Peer::new(parameters());
     peer.say(pdu::nop_in(3 << 48, NONE, 0x55), &[], false);
     let sent = peer.sent();
-    assert_eq!((sent[0].0.opcode(), sent[0].0.itt(), sent[0].0.word20()), (opcode::NOP_OUT, NONE, 0x55));
+    assert_eq!((sent[0].0.opcode(), sent[0].0.itt(), sent[0].0.ttt()), (opcode::NOP_OUT, NONE, 0x55));
     assert_eq!((sent[0].0.immediate(), sent[0].0.lun(), sent[0].1.len()), (true, 3 << 48, 0));
     peer.state.ping();
     let tag = peer.sent()[0].0.itt();
@@ -485,7 +488,7 @@ fn task_management_response_reaches_its_caller() {
     peer.sent();
     let answer = peer.state.manage(TaskManagementFunction::AbortTask, 1 << 48, Some((tag, 1)));
     let (header, _) = peer.sent().remove(0);
-    assert_eq!((header.word20(), header.word(32), header.immediate()), (tag, 1, true));
+    assert_eq!((header.referenced_task_tag(), header.ref_cmd_sn(), header.immediate()), (tag, 1, true));
     peer.say(pdu::task_management_response(header.itt(), 0), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(0)));
     peer.state.ended_by_abort([tag], "aborted");
@@ -497,7 +500,7 @@ fn a_reject_ends_the_command_that_it_names() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let (header, _) = peer.sent().remove(0);
-    peer.say(pdu::reject(0x09), &header.0, true);
+    peer.say(pdu::reject(0x09), header.as_bytes(), true);
     assert_eq!(peer.end(tag).expect("told").0.expect_err("rejected").code, ErrorCode::ProtocolError);
     assert!(peer.state.connection.fault().is_none());
     peer.say(pdu::reject(0x04), &[1, 2, 3], true);
@@ -520,7 +523,7 @@ fn command_rejected_before_a_logout_is_resent() {
     let mut peer = Peer::new(parameters());
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     let (header, _) = peer.sent().remove(0);
-    peer.say(pdu::reject(0x0c), &header.0, true);
+    peer.say(pdu::reject(0x0c), header.as_bytes(), true);
     assert!(
         peer.state.connection.is_logout_asked()
             && peer.state.connection.fault().is_none()

@@ -22,7 +22,8 @@ const SPARE_R2TS: usize = 64;
 impl SessionState {
     /// A Ready To Transfer: sends what it asks for, which is never more than the command has.
     pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
-        let (ttt, r2t_sn, offset, len) = (header.word20(), header.word(36), header.word(40), header.word(44));
+        let (ttt, r2t_sn, offset, len) =
+            (header.ttt(), header.r2t_sn(), header.buffer_offset(), header.desired_len());
         let exp_stat_sn = self.connection.exp_stat_sn();
         let (out, p, digests) = self.connection.out_with_parameters();
         let Some(task) = self.tasks.sent(header.itt()) else {
@@ -92,7 +93,7 @@ impl SessionState {
     /// out of order, for both orders were negotiated.
     #[inline]
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
-        let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
+        let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
         let in_order = self.connection.parameters().data_pdu_in_order
             && self.connection.parameters().data_sequence_in_order;
         let Some(task) = self.tasks.sent(header.itt()) else {

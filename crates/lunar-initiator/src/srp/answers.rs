@@ -1,12 +1,10 @@
 //! What a target answers, as the PDUs that a session knows.
 
 use crate::session::transport;
+use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
 use lunar_wire::iscsi::{Bhs, pdu};
 use lunar_wire::srp::{Aer, Residual, SrpResponse, task_status};
 
-/// O and U of a SCSI Response.
-const OVERFLOW: u8 = 0x04;
-const UNDERFLOW: u8 = 0x02;
 /// Function complete, not supported, and rejected (RFC 7143 section 11.6.1).
 const COMPLETE: u8 = 0;
 pub const NOT_SUPPORTED: u8 = 5;
@@ -51,7 +49,7 @@ pub fn scsi_response(itt: u32, way: DataDirection, response: &SrpResponse<'_>) -
     // Response data show that the target could not interpret the command.
     let code = response.task_status().unwrap_or(0);
     let mut header = pdu::scsi_response(itt, flags, code, response.status);
-    header.set_word(44, bytes);
+    header.set_residual_count(bytes);
     (header, sense(response.sense))
 }
 

@@ -55,7 +55,7 @@ impl Channels {
     fn to_manage(&self, header: &Bhs) -> Option<&SrpDatamover> {
         let first = &*self.list[0].mover;
         if header.flags() & 0x7f == TaskManagementFunction::AbortTask as u8 {
-            return Some(self.with(header.word20()).unwrap_or(first));
+            return Some(self.with(header.referenced_task_tag()).unwrap_or(first));
         }
         let mut busy = self.list.iter().map(|channel| &*channel.mover).filter(|mover| mover.is_busy());
         let only = busy.next().unwrap_or(first);

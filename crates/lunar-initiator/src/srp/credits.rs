@@ -139,7 +139,7 @@ mod tests {
     fn next(credits: &mut Credits, waiting: usize) -> [u32; 3] {
         let mut header = Bhs::new(opcode::SCSI_RESPONSE);
         credits.stamp(&mut header, true, waiting);
-        [28, 32, 24].map(|at| header.word(at))
+        [header.exp_cmd_sn(), header.max_cmd_sn(), header.stat_sn()]
     }
 
     #[test]

@@ -231,7 +231,7 @@ impl transport::Datamover for SrpDatamover {
             (opcode::NOP_OUT, NONE) => {}
             (opcode::NOP_OUT, itt) => self.ping(itt),
             (opcode::LOGOUT, itt) => self.answer(pdu::logout_response(itt, 0, 0, 0), Vec::new()),
-            _ => self.answer(pdu::reject(COMMAND_NOT_SUPPORTED), header.0.to_vec()),
+            _ => self.answer(pdu::reject(COMMAND_NOT_SUPPORTED), header.as_bytes().to_vec()),
         }
     }
 

@@ -120,7 +120,7 @@ pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
     ];
     let (asked, function) = *CODES.iter().find(|(asked, _)| *asked as u8 == header.flags() & 0x7f)?;
     // The tag and the CmdSN of what is to be aborted.
-    let referenced = tag(header.word20(), header.word(32));
+    let referenced = tag(header.referenced_task_tag(), header.ref_cmd_sn());
     let aborts = asked == request::TaskManagementFunction::AbortTask;
     let unit = TaskManagement {
         notifications: 0,

@@ -54,7 +54,7 @@ fn invalid_url_error_has_a_hint() {
     for (text, part) in [
         ("http://h", "no URL of iSCSI"),
         ("iscsi://h\n", "control"),
-        ("iscsi://", "no name and no address"),
+        ("iscsi://", "invalid host name or address"),
         ("iscsi://h:0/iqn.2026-11.org.example:a", "no port"),
         ("iscsi://::1/iqn.2026-11.org.example:a", "brackets"),
         ("iscsi://h/disk%0A/0", "percent"),

@@ -1,4 +1,4 @@
-//! The security keys of one text, whichever side reads it (RFC 7143 section 12.1).
+//! The security keys of one key text, for both roles (RFC 7143 section 12.1).
 
 /// The security keys of one text.
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub(crate) struct ChapKeys<'a> {
 }
 
 impl<'a> ChapKeys<'a> {
-    /// Keeps a security key; the caller has refused repetitions.
+    /// Stores a security key. The caller has rejected repetitions.
     pub fn put(&mut self, key: &str, value: &'a str) {
         let place = match key {
             "AuthMethod" => &mut self.method,
@@ -25,13 +25,13 @@ impl<'a> ChapKeys<'a> {
         *place = Some(value);
     }
 
-    /// Which keys there are, in the order method, A, I, C, N, R.
+    /// The keys that are present, in the order AuthMethod, CHAP_A, CHAP_I, CHAP_C, CHAP_N, CHAP_R.
     pub fn present(&self) -> [bool; 6] {
         [self.method, self.a, self.i, self.c, self.n, self.r].map(|k| k.is_some())
     }
 }
 
-/// Sets of keys as [`ChapKeys::present`] tells them: none, and those of each step.
+/// Key sets of [`ChapKeys::present`]: none, and those of each step.
 pub(crate) const NOTHING: [bool; 6] = [false; 6];
 pub(crate) const METHOD: [bool; 6] = [true, false, false, false, false, false];
 pub(crate) const ALGORITHM: [bool; 6] = [false, true, false, false, false, false];

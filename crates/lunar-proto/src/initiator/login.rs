@@ -1,8 +1,9 @@
-//! The login phase of one connection, as the initiator plays it (RFC 7143 sections 6.3, 11.12 and 11.13).
+//! The login phase of one connection on the initiator side (RFC 7143 sections 6.3, 11.12 and 11.13).
 //!
-//! It begins in the security stage, with AuthMethod=None where there are no credentials: every target knows
-//! that way in. With credentials CHAP alone is offered, so no target can let it drop unseen.
+//! It begins in the security stage. Without credentials it offers AuthMethod=None, which every target supports. With
+//! required credentials it offers only CHAP, so that no target can skip authentication unnoticed.
 
+use lunar_wire::iscsi::flag::{CONTINUE, TRANSIT};
 use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::text::{pairs, push};
 use lunar_wire::iscsi::{Bhs, opcode, request};
@@ -15,27 +16,27 @@ use super::targets::PortalAddress;
 use crate::Pdu;
 use crate::chap::keys::ChapKeys;
 use crate::keys::{self, KeyType, NegotiationPhase, TABLE, VALUE_LEN};
-use crate::login::{CONTINUE, EXCHANGES, SEGMENT_LEN, SessionType, TRANSIT, stages};
+use crate::login::{EXCHANGES, SEGMENT_LEN, SessionType};
 use crate::text_reassembly::{TextReassembly, piece};
 
-/// Key text that one login may bring, in bytes.
+/// Maximum key text of one login, in bytes.
 const TEXT_LEN: usize = 65536;
 
-/// What to do after a response.
+/// The next step of a login.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LoginStep {
-    /// Send this and go on.
+    /// Send this PDU and wait for the response.
     Send(Pdu),
-    /// Full feature phase has begun.
+    /// The login succeeded; full feature phase begins.
     Done(Box<LoggedIn>),
-    /// Close, and log in there.
+    /// The target redirects: close, and log in at the new address.
     Moved {
-        /// TargetAddress as told: a [`PortalAddress`] without tag can be read from it.
+        /// TargetAddress. [`PortalAddress::parse`] accepts it.
         address: String,
-        /// For good; else for now.
+        /// The target moved permanently; otherwise temporarily.
         permanent: bool,
     },
-    /// Close.
+    /// The login failed: close the connection.
     Failed(LoginError),
 }
 
@@ -47,9 +48,9 @@ pub struct Login {
     security: Security,
     negotiation: Negotiation,
     gather: TextReassembly,
-    /// Text that is still to be sent.
+    /// Key text that is not sent yet.
     out: Vec<u8>,
-    /// The flags of the latest request.
+    /// Flags of the latest request.
     asked: u8,
     /// The latest response.
     last: Option<Bhs>,
@@ -57,7 +58,7 @@ pub struct Login {
 }
 
 impl Login {
-    /// A login, and its first request. [`LoginParams::check`] says beforehand whether it can succeed.
+    /// Starts a login, and returns its first request. Call [`LoginParams::check`] first.
     pub fn new(mut wish: LoginParams) -> (Self, Pdu) {
         if wish.session_type == SessionType::Discovery {
             wish.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
@@ -97,8 +98,7 @@ impl Login {
         push(out, "AuthMethod", Security::methods(wish.credentials.as_ref()));
     }
 
-    /// Takes a PDU with its whole data segment (without padding), which is to be the answer to the latest
-    /// request.
+    /// Takes the response to the latest request, with its whole data segment without padding.
     pub fn response(&mut self, header: &Bhs, data: &[u8]) -> LoginStep {
         self.advance(header, data).unwrap_or_else(LoginStep::Failed)
     }
@@ -107,7 +107,7 @@ impl Login {
         if header.opcode() != opcode::LOGIN_RESPONSE {
             return Err(before_login_ends(header.opcode()));
         }
-        let status = LoginStatus(header.0[36], header.0[37]);
+        let status = header.login_status();
         match status.0 {
             0 | 1 => self.check(header, data)?,
             2 | 3 => return Err(LoginError::Refused(status)),
@@ -119,7 +119,7 @@ impl Login {
         self.check_progress(header)?;
         self.last = Some(*header);
         if !self.out.is_empty() {
-            // The rest of our own text; the target only asks for it.
+            // The rest of our own key text. An empty response asks for it.
             return if data.is_empty() && !header.continues() && !header.is_final() {
                 Ok(LoginStep::Send(self.request()))
             } else {
@@ -133,7 +133,7 @@ impl Login {
         }
     }
 
-    /// The rules of every response that is no refusal (RFC 7143 section 11.13).
+    /// Checks the rules of every response that does not reject the login (RFC 7143 section 11.13).
     fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), LoginError> {
         self.exchanges += 1;
         hold(&[
@@ -144,17 +144,17 @@ impl Login {
         ])
     }
 
-    /// The rules of a response with which the login goes on. A redirect may come from someone who knows
-    /// little of this login.
+    /// Checks the rules of a response that continues the login. A redirect is exempt: a load balancer may send it that
+    /// knows little of this login.
     fn check_progress(&self, header: &Bhs) -> Result<(), LoginError> {
-        let (h, (current, next), t) = (&header.0, stages(header), header.is_final());
+        let (h, (current, next), t) = (header, header.stages(), header.is_final());
         let (asked, furthest) = (self.asked & TRANSIT != 0, self.asked & 3);
         hold(&[
-            // Some targets answer with 0: nothing hangs on it, the connection says whose answer it is.
-            (h[8..14] == self.wish.isid || h[8..14] == [0; 6], "ISID is not that of the request"),
-            (h[3] == 0, "Version-active is not 0, which was all that was offered"),
-            (self.last.is_none_or(|l| l.0[2] == h[2]), "Version-max has changed"),
-            (self.exp_stat_sn().is_none_or(|n| n == header.word(24)), "StatSN does not follow the last one"),
+            // Some targets return 0. That is harmless: the connection identifies the login.
+            (h.isid() == self.wish.isid || h.isid() == [0; 6], "ISID is not that of the request"),
+            (h.version_min() == 0, "Version-active is not 0, which was all that was offered"),
+            (self.last.is_none_or(|l| l.version_max() == h.version_max()), "Version-max has changed"),
+            (self.exp_stat_sn().is_none_or(|n| n == header.stat_sn()), "StatSN does not follow the last one"),
             (!(t && header.continues()), "T and C bit in one response"),
             (current == self.csg(), "CSG is not that of the request"),
             (!t || asked, "T bit without having been asked for"),
@@ -162,10 +162,10 @@ impl Login {
         ])
     }
 
-    /// Takes the text of one C-bit series.
+    /// Processes one reassembled key text.
     fn take(&mut self, header: &Bhs, text: &[u8]) -> Result<LoginStep, LoginError> {
-        // A T bit that leads into the stage where we are is as none: the request is repeated.
-        let next = stages(header).1;
+        // A T bit that names the current stage has no effect; the request is repeated.
+        let next = header.stages().1;
         let moves = header.is_final() && next > self.csg();
         let mut found = vec![];
         for pair in pairs(text) {
@@ -191,7 +191,7 @@ impl Login {
         self.go_on(header, moves)
     }
 
-    /// AuthMethod=None in the operational stage: some targets say it there, and authentication is over by then.
+    /// AuthMethod=None in the operational stage. Some targets send it there, after authentication is over.
     fn is_late_method(&self, key: &str, value: &str) -> bool {
         self.phase == NegotiationPhase::Operational && (key, value) == ("AuthMethod", "None")
     }
@@ -209,19 +209,19 @@ impl Login {
     }
 
     fn finish(&mut self, header: &Bhs) -> Result<LoginStep, LoginError> {
-        let tsih = u16::from_be_bytes([header.0[14], header.0[15]]);
+        let tsih = header.tsih();
         let normal = self.wish.session_type == SessionType::Normal;
         if (self.wish.tsih != 0 && tsih != self.wish.tsih) || (normal && tsih == 0) {
             return broke(format!("TSIH {tsih} in the last response"));
         }
-        let (exp_cmd_sn, max_cmd_sn) = (header.word(28), header.word(32));
+        let (exp_cmd_sn, max_cmd_sn) = (header.exp_cmd_sn(), header.max_cmd_sn());
         let (begins, cmd_sn) = (self.wish.tsih == 0, self.wish.cmd_sn);
-        // Over iSER, STGT tells as if the login counted, which is immediate; and waits for its number all the same.
+        // Over iSER, STGT counts the immediate login in ExpCmdSN, and still expects its CmdSN.
         if begins && ![cmd_sn, cmd_sn.wrapping_add(1)].contains(&exp_cmd_sn) {
             return broke(format!("ExpCmdSN is {exp_cmd_sn} after a login with CmdSN {cmd_sn}"));
         }
         let exp_cmd_sn = if begins { cmd_sn } else { exp_cmd_sn };
-        // A MaxCmdSN that lies further back is to be ignored; so there is room for one command.
+        // A MaxCmdSN below ExpCmdSN - 1 is ignored, which leaves room for one command.
         let room = max_cmd_sn.wrapping_sub(exp_cmd_sn).wrapping_add(1) as i32 >= 0;
         let negotiation = &mut self.negotiation;
         Ok(LoginStep::Done(Box::new(LoggedIn {
@@ -230,7 +230,7 @@ impl Login {
             cmd_sn,
             exp_cmd_sn,
             max_cmd_sn: if room { max_cmd_sn } else { exp_cmd_sn },
-            exp_stat_sn: header.word(24).wrapping_add(1),
+            exp_stat_sn: header.stat_sn().wrapping_add(1),
             target_alias: negotiation.target_alias.take(),
             portal_group_tag: negotiation.portal_group_tag,
             answers: std::mem::take(&mut negotiation.answers),
@@ -238,7 +238,7 @@ impl Login {
         })))
     }
 
-    /// The next request: what fits of the text, and T once the stage can end.
+    /// The next request: the next segment of key text, and T once the stage can end.
     fn request(&mut self) -> Pdu {
         let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
         let data = std::mem::replace(&mut self.out, rest);
@@ -258,17 +258,17 @@ impl Login {
     fn header(&self) -> Bhs {
         const IMMEDIATE: u8 = 0x40;
         let (mut b, wish) = (Bhs::new(opcode::LOGIN | IMMEDIATE), &self.wish);
-        b.0[1] = self.asked;
-        b.0[8..14].copy_from_slice(&wish.isid);
-        b.0[14..16].copy_from_slice(&wish.tsih.to_be_bytes());
-        b.set_word(16, wish.itt);
-        b.0[20..22].copy_from_slice(&wish.cid.to_be_bytes());
+        b.set_flags(self.asked);
+        b.set_isid(wish.isid);
+        b.set_tsih(wish.tsih);
+        b.set_itt(wish.itt);
+        b.set_cid(wish.cid);
         request::stamp(&mut b, wish.cmd_sn, self.exp_stat_sn().unwrap_or(0));
         b
     }
 
     fn exp_stat_sn(&self) -> Option<u32> {
-        self.last.map(|l| l.word(24).wrapping_add(1))
+        self.last.map(|l| l.stat_sn().wrapping_add(1))
     }
 
     fn csg(&self) -> u8 {
@@ -276,8 +276,8 @@ impl Login {
     }
 }
 
-/// A value without blanks around it, and a word that RFC 7143 defines as it spells it: some targets write lower case.
-/// Names and what belongs to CHAP stay as they are.
+/// Normalizes a value: trims spaces, and spells a keyword as RFC 7143 does, because some targets write lower case.
+/// Names and CHAP values stay unchanged.
 fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
     const WORDS: [&str; 7] = ["Yes", "No", "None", "CRC32C", "Reject", "Irrelevant", "NotUnderstood"];
     if key.starts_with("CHAP_") {
@@ -289,7 +289,7 @@ fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
     word.unwrap_or(value)
 }
 
-/// A redirect (RFC 7143 section 11.13.5): the address is looked at here, and read by whoever follows it.
+/// A redirect (RFC 7143 section 11.13.5). The address is checked here and parsed by the caller.
 fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
     let told = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
     let Some((_, address)) = told else { return broke("a redirect without TargetAddress".into()) };
@@ -299,12 +299,12 @@ fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
     }
 }
 
-/// The first rule that does not hold.
+/// The first violated rule.
 fn hold(rules: &[(bool, &str)]) -> Result<(), LoginError> {
     rules.iter().find(|r| !r.0).map_or(Ok(()), |r| broke(r.1.into()))
 }
 
-/// A PDU in the place of a Login Response.
+/// Another PDU instead of a Login Response.
 fn before_login_ends(code: u8) -> LoginError {
     let what = format!("{} before the login is over", opcode::name(code));
     if opcode::is_known(code) { LoginError::Broke(what) } else { LoginError::UnknownPdu(what) }

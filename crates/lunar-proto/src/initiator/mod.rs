@@ -1,4 +1,4 @@
-//! The initiator's machines: login, Text Requests, the answer to SendTargets.
+//! The initiator's state machines: login, text negotiation, the response to SendTargets.
 
 pub mod login;
 mod negotiation;
@@ -12,7 +12,7 @@ mod tests;
 
 pub use text::{TextClient, TextStep};
 
-/// What a peer said, fit to be shown: nothing in it may steer a terminal, and it stays short.
+/// A value of the peer for messages: control characters are replaced, and it is cut at 255 characters.
 fn shown(value: &str) -> String {
     const LEN: usize = 255;
     let plain: String = value.chars().take(LEN).map(|c| if c.is_control() { '?' } else { c }).collect();

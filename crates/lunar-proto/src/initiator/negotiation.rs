@@ -1,4 +1,4 @@
-//! The keys of a login as the initiator offers them and takes the answers (RFC 7143 sections 6.2 and 13).
+//! Operational key negotiation of a login on the initiator side (RFC 7143 sections 6.2 and 13).
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use crate::keys::{self, KeyDefinition, KeySender, KeyType, KeyUse, NegotiationPh
 use crate::login::{SessionType, UNKNOWN_KEYS};
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
-/// Values that answer, and never propose (RFC 7143 section 6.2).
+/// Values that are valid only as answers (RFC 7143 section 6.2).
 const ANSWERS_ONLY: [&str; 3] = ["Reject", "Irrelevant", "NotUnderstood"];
 
-/// Keys younger than RFC 3720: old targets do not know them, and then leave the feature off.
+/// Keys that RFC 3720 does not have. Older targets do not understand them, and leave the feature off.
 const YOUNG: [&str; 2] = ["TaskReporting", "iSCSIProtocolLevel"];
 
-/// What is offered, and what came back.
+/// The keys that are offered, and the answers.
 #[derive(Debug)]
 pub(super) struct Negotiation {
     offer: Offer,
@@ -25,13 +25,13 @@ pub(super) struct Negotiation {
     leading: bool,
     target: Option<String>,
     parameters: Parameters,
-    /// Bit n: row n of the key table was offered; was answered.
+    /// Bit n: key n of the table was offered; was answered.
     offered: u64,
     answered: u64,
-    /// Every key that the target said.
+    /// Every key that the target sent.
     said: BTreeSet<String>,
     unknown: usize,
-    /// The same with their values, for people.
+    /// Those keys with their values, for messages.
     pub answers: Vec<(String, String)>,
     pub target_alias: Option<String>,
     pub portal_group_tag: Option<u16>,
@@ -56,8 +56,8 @@ impl Negotiation {
         }
     }
 
-    /// Everything at once, when the operational stage begins. In a Discovery session the defaults of what
-    /// belongs to a session will do: some targets call those keys irrelevant, and some do not answer them.
+    /// Offers all keys at the start of the operational stage. A Discovery session offers no session-wide keys: some
+    /// targets call them irrelevant, and some do not answer them.
     pub fn propose(&mut self, out: &mut Vec<u8>) {
         let session = self.leading && self.session_type == SessionType::Normal;
         for (row, key) in TABLE.iter().enumerate() {
@@ -72,11 +72,11 @@ impl Negotiation {
             }
         }
         self.parameters.max_recv_data_segment_length = self.offer.max_recv_data_segment_length;
-        // Answers come in any order, and those of its keys count on it.
+        // Answers arrive in any order, and answers to RDMA keys depend on this value.
         self.parameters.rdma_extensions = session && self.offer.rdma_extensions;
     }
 
-    /// Young keys at their defaults: saying them gains nothing. Over RDMA what others say in their place.
+    /// Whether a key need not be offered: a newer key at its default, or a key that RDMA replaces.
     fn may_go_unsaid(&self, key: &KeyDefinition) -> bool {
         let over_rdma = self.offer.rdma_extensions && self.session_type == SessionType::Normal;
         match key.name {
@@ -87,7 +87,8 @@ impl Negotiation {
         YOUNG.contains(&key.name) && proposal(key, &self.offer, false) == proposal(key, &Offer::rfc(), false)
     }
 
-    /// The row of a key that a target may say here and now, and has not said before; None for one of no row.
+    /// Checks that the target may send this key now, and for the first time. Returns its index in the table; `None` for an
+    /// unknown key.
     pub fn admit(
         &mut self,
         phase: NegotiationPhase,
@@ -98,16 +99,16 @@ impl Negotiation {
         let known = row.map(|r| &TABLE[r]);
         self.unknown += usize::from(row.is_none());
         if known.is_some_and(|k| k.sender == KeySender::Initiator) {
-            return broke(key, value, "which targets do not say");
+            return broke(key, value, "a key that only initiators send");
         }
         if known.is_some_and(|k| !k.may_stand(phase, self.leading)) {
-            return broke(key, value, "which does not belong into this stage");
+            return broke(key, value, "a key that is not valid in this stage");
         }
         if self.unknown > UNKNOWN_KEYS {
-            return Err(LoginError::Broke(format!("more than {UNKNOWN_KEYS} keys that nobody knows")));
+            return Err(LoginError::Broke(format!("more than {UNKNOWN_KEYS} unknown keys")));
         }
         if !self.said.insert(key.to_owned()) {
-            return broke(key, value, "which it said before");
+            return broke(key, value, "a repeated key");
         }
         if !key.starts_with("CHAP_") {
             self.answers.push((key.to_owned(), shown(value)));
@@ -115,14 +116,14 @@ impl Negotiation {
         Ok(row)
     }
 
-    /// Whether the target declares again, in the same words, what it has declared: some do so in each stage.
+    /// Whether the target repeats a declaration unchanged. Some targets do so in each stage.
     pub fn is_declared_again(&self, key: &str, value: &str) -> bool {
         let is_declared = keys::find(key).is_some_and(|row| matches!(TABLE[row].kind, KeyType::Declared));
         is_declared && self.answers.iter().any(|(k, v)| k == key && *v == shown(value))
     }
 
-    /// Takes a key that is not one of security, and appends an answer where one is due. `over`: this
-    /// response ends the login, so nothing more can be said.
+    /// Processes an operational key, and appends the answer if one is due. `over`: this response ends the login, so no
+    /// answer can follow.
     pub fn take(
         &mut self,
         row: Option<usize>,
@@ -148,10 +149,10 @@ impl Negotiation {
         self.accept(known, value)
     }
 
-    /// What a target says of itself.
+    /// A declaration of the target.
     fn declared(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         if value.len() > VALUE_LEN {
-            return broke(key.name, value, "which is longer than 255 bytes");
+            return broke(key.name, value, "longer than 255 bytes");
         }
         match key.name {
             "TargetAlias" => self.target_alias = Some(value.replace(char::is_control, "?")),
@@ -167,11 +168,11 @@ impl Negotiation {
         Ok(())
     }
 
-    /// The answer to an offer: what the result function gives for it and the offer must be the answer itself.
+    /// The answer to an offer. It is valid if the result function of answer and offer yields the answer again.
     fn accept(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         let value = match value {
             "NotUnderstood" if YOUNG.contains(&key.name) => return Ok(()),
-            // There is no other session where it is offered (RFC 7145 section 6.3).
+            // Over RDMA no session without it is possible (RFC 7145 section 6.3).
             "No" if key.name == "RDMAExtensions" => {
                 return broke(key.name, value, "where RDMA carries the session");
             }
@@ -197,8 +198,7 @@ impl Negotiation {
         self.parameters.initial_r2t && !self.parameters.immediate_data
     }
 
-    /// Reject and Irrelevant leave a key at its default. That will do where the default could have been the
-    /// answer.
+    /// Reject and Irrelevant leave a key at its default. That is acceptable if the default is a valid answer.
     fn left_at_default(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         let default = proposal(key, &Offer::rfc(), false).unwrap_or_default();
         match self.accept(key, &default) {
@@ -235,8 +235,8 @@ impl Negotiation {
         }
     }
 
-    /// Proposals whose result is known without an answer (RFC 7143 section 6.2.2), and what means little in a
-    /// Discovery session.
+    /// Whether a proposal needs no answer: its result is known (RFC 7143 section 6.2.2), or it is session-wide in a Discovery
+    /// session.
     fn may_stay_unanswered(&self, key: &KeyDefinition, value: &str) -> bool {
         match key.kind {
             KeyType::And(_) | KeyType::Fixed("No") => value == "No",
@@ -245,7 +245,7 @@ impl Negotiation {
         }
     }
 
-    /// The result, once the last response is there: every offer is answered, or needed no answer.
+    /// The negotiated values after the last response. Every offer must be answered, unless it needed no answer.
     pub fn conclude(&mut self) -> Result<Parameters, LoginError> {
         let open = self.offered & !self.answered;
         for (_, key) in TABLE.iter().enumerate().filter(|(row, _)| open & 1 << row != 0) {
@@ -259,7 +259,7 @@ impl Negotiation {
         self.parameters.bind();
         let p = &mut self.parameters;
         if p.rdma_extensions {
-            // The lengths of segments are its own (RFC 7145 section 6.5).
+            // iSER has its own segment lengths (RFC 7145 section 6.5).
             p.max_xmit_data_segment_length = p.target_recv_data_segment_length;
             p.max_recv_data_segment_length = p.initiator_recv_data_segment_length;
         }
@@ -267,7 +267,7 @@ impl Negotiation {
     }
 }
 
-/// This side's value of a key that is negotiated, or that it declares as a number.
+/// This side's offer for a key; `None` if it offers none.
 fn proposal(key: &KeyDefinition, offer: &Offer, crc32c_first: bool) -> Option<String> {
     Some(match &key.kind {
         KeyType::And(f) | KeyType::Or(f) => yes_no((f.offer)(offer)).to_owned(),
@@ -285,19 +285,19 @@ fn proposal(key: &KeyDefinition, offer: &Offer, crc32c_first: bool) -> Option<St
             let list: Vec<_> = names.filter(|n| n.1 <= offer.task_reporting).map(|n| n.0).collect();
             list.join(",")
         }
-        // What both sides do unasked is not talked about: not all know these keys.
+        // Keys at the behaviour that peers have anyway are not offered: not every target knows them.
         KeyType::OverRdma(KeyType::Min(_, f)) if offer.rdma_extensions => (f.offer)(offer).to_string(),
         KeyType::Declared | KeyType::ForPeople | KeyType::Security | KeyType::Request => return None,
         KeyType::Fixed(_) | KeyType::OverRdma(_) => return None,
     })
 }
 
-/// Equal, or equal as numbers.
+/// Whether two values are equal, as text or as numbers.
 fn is_same(a: &str, b: &str) -> bool {
     a == b || number(a).is_some_and(|n| number(b) == Some(n))
 }
 
-/// An answer outside of the offer. Of digests, `None` is what targets say that have them switched off.
+/// An answer outside of the offer. Targets with digests disabled answer `None`.
 fn unoffered(key: &str, value: &str) -> LoginError {
     let what = format!("{key}={}, which is no answer to what was offered", shown(value));
     match (key, value) {

@@ -1,4 +1,4 @@
-//! What goes into a login as the initiator plays it, and what comes out.
+//! Parameters and result of a login on the initiator side.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use crate::login::SessionType;
 use crate::name;
 use crate::parameters::{Offer, Parameters};
 
-/// What an initiator wants of a connection.
+/// Parameters of a login.
 #[derive(Clone, Debug)]
 pub struct LoginParams {
     /// InitiatorName.
     pub initiator: String,
-    /// InitiatorAlias: a name for people.
+    /// InitiatorAlias.
     pub initiator_alias: Option<String>,
     /// TargetName; None for discovery of all targets.
     pub target: Option<String>,
@@ -27,46 +27,45 @@ pub struct LoginParams {
     pub tsih: u16,
     /// CID.
     pub cid: u16,
-    /// CmdSN of the first command after the login, which uses none up itself.
+    /// CmdSN of the first command after the login. The immediate login does not consume it.
     pub cmd_sn: u32,
     /// Initiator Task Tag of all Login Requests.
     pub itt: u32,
-    /// What is offered.
+    /// Values to offer.
     pub offer: Offer,
-    /// Where the offer allows CRC32C and None, CRC32C is offered first.
+    /// Offer CRC32C before None, if the offer allows both.
     pub crc32c_first: bool,
-    /// Who we are; without, only a target that lets everybody in can be used.
+    /// CHAP credentials; `None` for a login without authentication.
     pub credentials: Option<Credentials>,
 }
 
-/// How an initiator authenticates, by CHAP.
+/// CHAP credentials of an initiator.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// CHAP_N.
     pub name: String,
-    /// What proves it.
+    /// The secret of that name.
     pub secret: Secret,
-    /// The name and secret by which the target must prove itself.
+    /// Name and secret of the target for mutual CHAP.
     pub mutual: Option<(String, Secret)>,
-    /// CHAP_A: what is offered, preferred first.
+    /// CHAP_A: algorithms to offer, preferred first.
     pub algorithms: Vec<Algorithm>,
-    /// A target that wants no CHAP will not do. Otherwise None is offered too, unless the target must prove
-    /// itself.
+    /// Reject a target that requires no CHAP. Otherwise None is offered too, unless mutual CHAP is set.
     pub required: bool,
 }
 
 impl Credentials {
-    /// May the login go on without CHAP?
+    /// Whether the login may proceed without CHAP.
     pub(super) fn or_none(&self) -> bool {
         !self.required && self.mutual.is_none()
     }
 }
 
 impl LoginParams {
-    /// Whether a login can be made of it: names in their form, texts that fit into keys, two secrets.
+    /// Checks names, key lengths and secrets before a login.
     ///
     /// # Errors
-    /// What is wrong, in words for people.
+    /// A message that names the fault.
     pub fn check(&self) -> Result<(), String> {
         name::check(&self.initiator).map_err(|why| format!("no iSCSI name: {:?}: {why}", self.initiator))?;
         if let Some(target) = self.target.as_ref().filter(|target| !name::is_usable(target)) {
@@ -93,12 +92,12 @@ impl Credentials {
     }
 }
 
-/// What a login came to.
+/// The result of a successful login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedIn {
-    /// What was agreed. Keys of the leading login stand at their defaults if this was not one.
+    /// Negotiated values. If this is not the leading login, keys of the leading login have their defaults.
     pub parameters: Parameters,
-    /// TSIH that the target gave the session; some give none to Discovery sessions.
+    /// TSIH of the session. Some targets return 0 for Discovery sessions.
     pub tsih: u16,
     /// CmdSN of the next command.
     pub cmd_sn: u32,
@@ -108,28 +107,28 @@ pub struct LoggedIn {
     pub max_cmd_sn: u32,
     /// StatSN that the target's next response will carry.
     pub exp_stat_sn: u32,
-    /// TargetAlias, fit to be shown.
+    /// TargetAlias, safe for a terminal.
     pub target_alias: Option<String>,
     /// TargetPortalGroupTag.
     pub portal_group_tag: Option<u16>,
-    /// Every key that the target said, in its order, with values fit to be shown; without those of CHAP.
+    /// Every key that the target sent, in its order, except CHAP keys. The values are safe for a terminal.
     pub answers: Vec<(String, String)>,
-    /// The algorithm by which this side proved itself; None if the target did not ask.
+    /// The algorithm with which this side authenticated itself; `None` if the target did not require it.
     pub chap: Option<Algorithm>,
 }
 
-/// Why a login came to nothing. The connection is to be closed.
+/// Why a login failed. The caller closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginError {
-    /// The target said no: class 2 for good, class 3 for now.
+    /// The target rejected the login: class 2 is permanent, class 3 temporary.
     Refused(LoginStatus),
-    /// Both sides could not agree on who is who.
+    /// Authentication failed.
     Authentication(String),
-    /// The target declined the digests that were required: by which answer.
+    /// The target declined the required digests; its answer.
     Digests(String),
-    /// A PDU of no opcode that iSCSI has: the peer may speak another protocol.
+    /// A PDU with an opcode that iSCSI does not define. The peer may speak another protocol.
     UnknownPdu(String),
-    /// The target broke a rule: of which key or field, and how.
+    /// The target violated the protocol; the key or field, and the fault.
     Broke(String),
 }
 
@@ -139,7 +138,7 @@ impl fmt::Display for LoginError {
             Self::Refused(status) => write!(f, "the target refuses the login: {status}"),
             Self::Authentication(why) => write!(f, "authentication failed: {why}"),
             Self::Digests(why) | Self::UnknownPdu(why) | Self::Broke(why) => {
-                write!(f, "the target breaks the rules of login: {why}")
+                write!(f, "login protocol error by the target: {why}")
             }
         }
     }

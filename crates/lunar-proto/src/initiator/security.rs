@@ -1,4 +1,4 @@
-//! The security stage as the initiator plays it (RFC 7143 sections 9.2 and 12.1).
+//! The security stage on the initiator side (RFC 7143 sections 9.2 and 12.1).
 
 use lunar_wire::iscsi::text::{binary, number, push, push_hex};
 
@@ -7,16 +7,16 @@ use super::shown;
 use crate::chap::keys::{ALGORITHM, CHALLENGE, ChapKeys, METHOD, NOTHING, PROOF};
 use crate::chap::{Algorithm, BINARY_LEN, Challenge};
 
-/// Where the stage stands.
+/// The state of the security stage.
 #[derive(Debug)]
 pub(super) enum Security {
-    /// AuthMethod is out.
+    /// AuthMethod is sent.
     Offered,
-    /// CHAP is chosen and CHAP_A is out.
+    /// CHAP is selected, CHAP_A is sent.
     Chosen,
-    /// The proof is out; with a challenge of ours if the target must prove itself.
+    /// CHAP_N and CHAP_R are sent, with a challenge if the target must authenticate itself.
     Proved(Algorithm, Option<Challenge>),
-    /// Over, with the algorithm that was used.
+    /// Complete, with the algorithm if CHAP was used.
     Over(Option<Algorithm>),
 }
 
@@ -30,7 +30,7 @@ impl Security {
         }
     }
 
-    /// Nothing of this side is left to be said, whatever the target may have to say.
+    /// Whether this side has sent all its security keys.
     pub fn may_end(&self, credentials: Option<&Credentials>) -> bool {
         match self {
             Self::Offered => credentials.is_none_or(Credentials::or_none),
@@ -39,12 +39,12 @@ impl Security {
         }
     }
 
-    /// Nothing is left to be said by either side.
+    /// Whether both sides have sent all their security keys.
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Over(_))
     }
 
-    /// The algorithm by which this side proved itself.
+    /// The algorithm with which this side authenticated itself.
     pub fn proved(&self) -> Option<Algorithm> {
         match self {
             Self::Over(algorithm) => *algorithm,
@@ -52,8 +52,8 @@ impl Security {
         }
     }
 
-    /// Takes the security keys of one text and appends the answers. `moves`: with this text the target ends
-    /// the stage.
+    /// Processes the security keys of one key text, and appends the answers. `moves`: the target ends the stage with this
+    /// text.
     pub fn step(
         &mut self,
         keys: &ChapKeys,
@@ -62,7 +62,7 @@ impl Security {
         out: &mut Vec<u8>,
     ) -> Result<(), LoginError> {
         *self = match (std::mem::replace(self, Self::Over(None)), keys.present(), credentials) {
-            // LIO names CHAP where it asks for none, and goes on without it.
+            // LIO answers CHAP although it requires none, and proceeds without it.
             (Self::Offered, METHOD, Some(c)) if moves && c.or_none() && keys.method == Some("CHAP") => {
                 Self::Over(None)
             }
@@ -89,7 +89,7 @@ impl Security {
         Ok(())
     }
 
-    /// What had to come, where something else did.
+    /// The error for unexpected security keys: it names the expected ones.
     fn unfit(&self) -> String {
         let wanted = match self {
             Self::Offered => "AuthMethod alone",
@@ -101,7 +101,7 @@ impl Security {
     }
 }
 
-/// The target's choice of a method.
+/// The authentication method that the target selected.
 fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result<Security, LoginError> {
     match (method, ours) {
         ("CHAP", Some(c)) => {
@@ -111,7 +111,7 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
         }
         ("None", None) => Ok(Security::Over(None)),
         ("None", Some(c)) if c.or_none() => Ok(Security::Over(None)),
-        ("None", Some(_)) => failed("CHAP is demanded, and the target wants none (AuthMethod=None)".into()),
+        ("None", Some(_)) => failed("CHAP is required, but the target selected AuthMethod=None".into()),
         ("CHAP" | "Reject", None) => {
             failed("the target demands CHAP, and there is no user and password to answer with".into())
         }
@@ -120,8 +120,8 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
     }
 }
 
-/// Answers the target's challenge, and makes one of ours if it must prove itself. Were both secrets one, the
-/// target could have our own proof made for it on another connection (RFC 7143 section 9.2.1).
+/// Answers the target's challenge, and sends one if the target must authenticate itself. With equal secrets the target
+/// could obtain our response on another connection (RFC 7143 section 9.2.1).
 fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Security, LoginError> {
     if ours.mutual.as_ref().is_some_and(|m| m.1 == ours.secret) {
         return failed("one CHAP secret cannot serve both directions".into());
@@ -147,9 +147,9 @@ fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Secur
     Ok(Security::Proved(algorithm, Some(mine)))
 }
 
-/// Is the target who it has to be?
+/// Checks the response of the target to our challenge.
 fn verify(challenge: &Challenge, keys: &ChapKeys, ours: &Credentials) -> Result<(), LoginError> {
-    let Some((name, secret)) = &ours.mutual else { return failed("nobody to be proved".into()) };
+    let Some((name, secret)) = &ours.mutual else { return failed("no mutual CHAP user".into()) };
     let said = keys.n.unwrap_or_default();
     if said != name {
         return failed(format!("the target is {}, not {name} (CHAP_N)", shown(said)));

@@ -1,4 +1,4 @@
-//! The answer to SendTargets (RFC 7143 section 13.8 and appendix C).
+//! The response to SendTargets (RFC 7143 section 13.8 and appendix C).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use super::shown;
 use crate::keys::in_range;
 use crate::name;
 
-/// The port of an address that names none.
+/// The default TCP port.
 pub const PORT: u16 = 3260;
 
-/// Addresses of one target.
+/// Maximum addresses of one target.
 const ADDRESSES: usize = 1024;
 
-/// What is passed over and told, at most.
+/// Maximum notes.
 const NOTES: usize = 16;
 
 const NO_NAME: &str = "an address before any TargetName";
@@ -27,28 +27,29 @@ const HOST_LEN: usize = 253;
 /// The longest name of an interface, in bytes (Linux: IFNAMSIZ).
 const ZONE_LEN: usize = 15;
 
-/// One target that may be used.
+/// A target of the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredTarget {
     /// TargetName.
     pub name: String,
-    /// Where it is, each place once; none: where the question was asked.
+    /// Its addresses without duplicates. If there are none, the target is at the portal that was queried.
     pub addresses: Vec<PortalAddress>,
 }
 
-/// What a portal told.
+/// The parsed response to SendTargets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendTargetsResult {
-    /// The targets, in its order.
+    /// The targets, in the order of the response.
     pub found: Vec<DiscoveredTarget>,
-    /// What was odd, and what had to be passed over, in words for people; the first few of it.
+    /// Messages about irregular and skipped entries; at most 16.
     pub notes: Vec<String>,
 }
 
-/// A place where a target is to be found.
+/// The address of a target portal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortalAddress {
-    /// A name, an IPv4 address, or an IPv6 address without brackets, perhaps with a zone (RFC 4007): `fe80::1%eth0`.
+    /// A host name, an IPv4 address, or an IPv6 address without brackets. The latter may have a zone (RFC 4007):
+    /// `fe80::1%eth0`.
     pub host: String,
     /// TCP port.
     pub port: u16,
@@ -57,10 +58,10 @@ pub struct PortalAddress {
 }
 
 impl PortalAddress {
-    /// Reads `host[:port][,tag]`, with an IPv6 address in brackets.
+    /// Parses `host[:port][,tag]`, with an IPv6 address in brackets.
     ///
     /// # Errors
-    /// What is wrong, in words for people.
+    /// A message that names the fault.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (place, tag) = match text.split_once(',') {
             Some((place, tag)) => (place, Some(small(tag, 0).ok_or("no portal group tag after the comma")?)),
@@ -72,7 +73,7 @@ impl PortalAddress {
         };
         let good = if place.starts_with('[') { is_ipv6(host) } else { is_host(host) };
         if !good {
-            return Err("no name and no address of a host (IPv6 stands in brackets)".into());
+            return Err("invalid host name or address (IPv6 needs brackets)".into());
         }
         let port = match port {
             "" => PORT,
@@ -82,7 +83,7 @@ impl PortalAddress {
     }
 }
 
-/// As a URL has it: host and port, without the tag.
+/// Host and port as in a URL, without the tag.
 impl fmt::Display for PortalAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
@@ -92,14 +93,13 @@ impl fmt::Display for PortalAddress {
     }
 }
 
-/// Letters, digits, dash, dot and underscore: neither controls nor anything that a name service would read
-/// otherwise than a person.
+/// A host name of letters, digits, dash, dot and underscore. No other character is safe to show and to resolve.
 fn is_host(host: &str) -> bool {
     let may_stand = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     (1..=HOST_LEN).contains(&host.len()) && !host.starts_with('-') && host.bytes().all(may_stand)
 }
 
-/// An address with or without a zone: the name or the number of an interface.
+/// An IPv6 address with or without a zone, the name or number of an interface.
 fn is_ipv6(host: &str) -> bool {
     let (address, zone) = host.split_once('%').map_or((host, None), |(address, zone)| (address, Some(zone)));
     let is_zone = |zone: &str| zone.len() <= ZONE_LEN && is_host(zone);
@@ -110,14 +110,14 @@ fn small(value: &str, least: u32) -> Option<u16> {
     in_range(value, &(least..=0xffff)).ok().and_then(|n| u16::try_from(n).ok())
 }
 
-/// Reads the whole text of an answer. A target that comes twice is one with the addresses of both. A name or an
-/// address that cannot be used hides no other.
+/// Parses the whole key text of a response. A repeated target name adds addresses to the same target. An unusable name or
+/// address is skipped with a note.
 ///
 /// # Errors
-/// What is wrong and where, in words for people, when the text breaks the rules, or nothing of it can be used.
+/// A message that names the fault: the key text is malformed, or no target of it can be used.
 pub fn parse(text: &[u8]) -> Result<SendTargetsResult, String> {
     let (mut reader, mut at) = (SendTargetsParser::default(), 0);
-    // Pair by pair, for one that is not UTF-8 hides no other.
+    // Each pair on its own, so that invalid UTF-8 in one does not affect the others.
     for pair in text.split(|&b| b == 0) {
         match pairs(pair).next() {
             None => {}
@@ -136,7 +136,7 @@ pub fn parse(text: &[u8]) -> Result<SendTargetsResult, String> {
     }
 }
 
-/// A pair whose value alone is not UTF-8: the key, and the value with escapes.
+/// A pair of which only the value is not UTF-8: the key, and the escaped value.
 fn binary(pair: &[u8]) -> Option<(&str, String)> {
     let end = pair.iter().position(|&b| b == b'=')?;
     let (key, value) = (pairs(&pair[..=end]).next()?.ok()?.0, &pair[end + 1..]);
@@ -147,15 +147,15 @@ fn wrong(key: &str, value: &str, why: &str) -> String {
     format!("{key}={}: {why}", shown(value))
 }
 
-/// Whose addresses follow.
+/// The target to which the next addresses belong.
 #[derive(Default)]
 enum CurrentTarget {
-    /// There was no name yet.
+    /// No TargetName yet.
     #[default]
     Nobody,
-    /// Of one that is passed over.
+    /// A skipped target.
     Passed,
-    /// Of this one of those that were found.
+    /// The target with this index.
     At(usize),
 }
 
@@ -171,29 +171,29 @@ impl SendTargetsParser {
         match key {
             "TargetName" => self.name(value),
             "TargetAddress" => self.address(value)?,
-            "SendTargets" => return Err("the target does not answer it".into()),
-            // Some tell of more, which nobody asked for.
+            "SendTargets" => return Err("rejected by the target".into()),
+            // Some targets send further keys.
             _ => {}
         }
         Ok(())
     }
 
-    /// Takes a pair whose value is not UTF-8 and is given with escapes.
+    /// Processes a pair whose value is not UTF-8; `escaped` is the escaped value.
     fn binary(&mut self, key: &str, escaped: &str) -> Result<(), String> {
         match (key, &self.current) {
             ("TargetName", _) => self.current = CurrentTarget::Passed,
             ("TargetAddress", CurrentTarget::Nobody) => return Err(NO_NAME.into()),
             ("TargetAddress", CurrentTarget::At(_)) => {}
-            // An address of a target that is passed over, or what nobody asked for.
+            // An address of a skipped target, or another key.
             _ => return Ok(()),
         }
-        self.note(key, escaped, "not UTF-8, and passed over");
+        self.note(key, escaped, "not UTF-8, skipped");
         Ok(())
     }
 
     fn name(&mut self, name: &str) {
         if !name::is_usable(name) {
-            self.note("TargetName", name, "no iSCSI name, and passed over");
+            self.note("TargetName", name, "invalid iSCSI name, skipped");
             self.current = CurrentTarget::Passed;
             return;
         }
@@ -205,7 +205,7 @@ impl SendTargetsParser {
         }
         self.current = CurrentTarget::At(place);
         if is_new && !name::is_valid(name) {
-            self.note("TargetName", name, "no iSCSI name by the rules, and taken all the same");
+            self.note("TargetName", name, "invalid iSCSI name, accepted anyway");
         }
     }
 
@@ -219,10 +219,10 @@ impl SendTargetsParser {
         match PortalAddress::parse(text) {
             Ok(address) if addresses.contains(&address) => {}
             Ok(_) if addresses.len() == ADDRESSES => {
-                self.note("TargetAddress", text, "the target has more than 1024, and it is passed over");
+                self.note("TargetAddress", text, "more than 1024 addresses, skipped");
             }
             Ok(address) => addresses.push(address),
-            Err(why) => self.note("TargetAddress", text, &format!("{why}; it is passed over")),
+            Err(why) => self.note("TargetAddress", text, &format!("{why}; skipped")),
         }
         Ok(())
     }

@@ -1,43 +1,42 @@
-//! A text exchange of full feature phase, as the initiator plays it (RFC 7143 sections 6.4, 11.10, 11.11).
+//! Text negotiation in full feature phase on the initiator side (RFC 7143 sections 6.4, 11.10, 11.11).
 
+use lunar_wire::iscsi::flag::{CONTINUE, FINAL};
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
 
 use crate::Pdu;
-use crate::text::{CONTINUE, FINAL};
 use crate::text_reassembly::{TextReassembly, piece};
 
-/// What to do after a response.
+/// The next step of a text negotiation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TextStep {
-    /// Send this; the caller stamps CmdSN and ExpStatSN.
+    /// Send this PDU. The caller stamps CmdSN and ExpStatSN.
     Send(Pdu),
-    /// The whole text of the answer.
+    /// The whole key text of the response.
     Done(Vec<u8>),
-    /// The target rejects the request: the reason of RFC 7143 section 11.17.1.
+    /// The target rejected the request; the reason code of RFC 7143 section 11.17.1.
     Rejected(u8),
-    /// The exchange is void; why, in words for people.
+    /// Protocol error; a message that names the fault.
     Failed(String),
 }
 
-/// One text exchange: a request, and an answer of any number of PDUs. All its requests are immediate, so a
-/// closed window does not hold them up, and the CmdSN that they carry is not used up.
+/// One text negotiation: a request, and a response of any number of PDUs. All requests are immediate: they pass a closed
+/// command window, and do not consume their CmdSN.
 #[derive(Debug)]
 pub struct TextClient {
     itt: u32,
     max_xmit: usize,
     gather: TextReassembly,
-    /// Text that is still to be sent.
+    /// Key text that is not sent yet.
     out: Vec<u8>,
-    /// Responses that may still come.
+    /// Responses that are still accepted.
     left: usize,
 }
 
 impl TextClient {
-    /// An exchange that sends key text in segments of at most `max_xmit` bytes (the target's
-    /// MaxRecvDataSegmentLength) and takes at most `limit` bytes; with its first request, whose CmdSN and
-    /// ExpStatSN the caller stamps.
+    /// Starts a negotiation, and returns its first request; the caller stamps CmdSN and ExpStatSN. `max_xmit` is the
+    /// target's MaxRecvDataSegmentLength, `limit` the maximum length of the response; both are in bytes.
     pub fn new(itt: u32, text: Vec<u8>, max_xmit: u32, limit: usize) -> (Self, Pdu) {
-        // A target that sends less than this in a PDU does not want to come to an end.
+        // The average of bytes per PDU below which the response is considered endless.
         const LEAST: usize = 64;
         let (max_xmit, left) = (max_xmit.max(1) as usize, LEAST + text.len() + limit / LEAST);
         let mut exchange = TextClient { itt, max_xmit, gather: TextReassembly::new(limit), out: text, left };
@@ -45,18 +44,18 @@ impl TextClient {
         (exchange, first)
     }
 
-    /// Takes a Text Response, or a Reject of one of our requests, with its whole data segment.
+    /// Takes a Text Response, or a Reject of one of the requests, with its whole data segment.
     pub fn response(&mut self, header: &Bhs, data: &[u8]) -> TextStep {
         self.advance(header, data).unwrap_or_else(TextStep::Failed)
     }
 
     fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<TextStep, String> {
         if header.opcode() == opcode::REJECT {
-            return Ok(TextStep::Rejected(header.0[2]));
+            return Ok(TextStep::Rejected(header.reject_reason()));
         }
         self.check(header)?;
         if !self.out.is_empty() {
-            // The rest of our own text; the target only asks for it.
+            // The rest of our own key text. An empty response asks for it.
             let asks = data.is_empty() && !header.is_final() && !header.continues();
             return if asks {
                 Ok(self.send(header))
@@ -81,7 +80,7 @@ impl TextClient {
             (header.ahs_len() == 0, "a Text Response with an additional header segment"),
             (header.itt() == self.itt, "a Text Response to another Initiator Task Tag"),
             (!(header.is_final() && header.continues()), "a Text Response with F and C bit"),
-            (header.is_final() || header.word20() != NONE, "a Text Response without F bit and tag"),
+            (header.is_final() || header.ttt() != NONE, "a Text Response without F bit and tag"),
         ] {
             if !holds {
                 return Err(rule.into());
@@ -91,9 +90,9 @@ impl TextClient {
         Ok(())
     }
 
-    /// The next request, which carries on with tag and LUN of the response.
+    /// The next request, with the Target Transfer Tag and LUN of the response.
     fn send(&mut self, header: &Bhs) -> TextStep {
-        TextStep::Send(self.request(header.word20(), header.lun()))
+        TextStep::Send(self.request(header.ttt(), header.lun()))
     }
 
     fn request(&mut self, ttt: u32, lun: u64) -> Pdu {

@@ -8,6 +8,7 @@ mod tests;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use lunar_wire::iscsi::flag::{CONTINUE, TRANSIT};
 use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::text::{pairs, push};
 use lunar_wire::iscsi::{Bhs, opcode, pdu};
@@ -31,14 +32,10 @@ pub(crate) const EXCHANGES: u32 = 64;
 /// Keys of no table that one login may bring.
 pub(crate) const UNKNOWN_KEYS: usize = 1024;
 
-/// T, C bits of the flags byte.
-pub(crate) const TRANSIT: u8 = 0x80;
-pub(crate) const CONTINUE: u8 = 0x40;
-
 /// What to do after a PDU.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LoginStep {
-    /// Send this and go on.
+    /// Send this PDU and wait for the response.
     Reply(Pdu),
     /// Negotiation is over: register the session, then [`Login::accept`] or [`Login::refuse`].
     Ready,
@@ -94,7 +91,7 @@ pub struct Login {
     /// Bit n: row n of the key table was brought.
     seen: u64,
     unknown: BTreeSet<String>,
-    /// Text that is still to be sent.
+    /// Key text that is not sent yet.
     out: Vec<u8>,
     declared: bool,
     exchanges: u32,
@@ -176,12 +173,12 @@ impl Login {
 
     /// The header's own rules: version, stages, bits (RFC 7143 section 11.12).
     fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), LoginStatus> {
-        let (current, next) = stages(header);
+        let (current, next) = header.stages();
         if self.first.is_none() {
             self.first = Some(*header);
             self.phase =
                 if current == 1 { NegotiationPhase::Operational } else { NegotiationPhase::Security };
-            if header.0[3] > 0 {
+            if header.version_min() > 0 {
                 return Err(LoginStatus::UNSUPPORTED_VERSION);
             }
         }
@@ -198,7 +195,7 @@ impl Login {
         }
         match fits {
             true => Ok(()),
-            false => Err(self.blame(format!("T, C, CSG and NSG of {:02x}h do not fit here", header.flags()))),
+            false => Err(self.blame(format!("invalid T, C, CSG or NSG: flags {:02x}h", header.flags()))),
         }
     }
 
@@ -232,7 +229,7 @@ impl Login {
         let mut found = vec![];
         for pair in pairs(text) {
             let Ok((key, value)) = pair else {
-                return Err(self.blame("text that is no list of KEY=VALUE with NULs between them"));
+                return Err(self.blame("malformed key text: KEY=VALUE pairs terminated by NUL required"));
             };
             if !self.is_said_again(key, value) {
                 let row = self.admit(key).map_err(|rule| self.blame_key(key, value, rule))?;
@@ -244,7 +241,7 @@ impl Login {
             None => self.identify(&found, policy)?,
             Some(identity) => {
                 if let Some((_, key, value)) = found.iter().find(|f| !stays(identity, f)) {
-                    return Err(self.blame_key(key, value, "it was said before"));
+                    return Err(self.blame_key(key, value, "repeated key"));
                 }
             }
         }
@@ -258,7 +255,7 @@ impl Login {
                 let step = self.security.step(&security, &self.demand, &mut self.out);
                 step.map_err(|fault| match fault.status {
                     LoginStatus::INITIATOR_ERROR => {
-                        self.blame(format!("{}: not what this step takes", excerpt(&brought)))
+                        self.blame(format!("{}: unexpected in this step", excerpt(&brought)))
                     }
                     _ => self.note(fault),
                 })
@@ -284,7 +281,7 @@ impl Login {
     /// Names said again, unchanged, behind a security stage. It is not allowed, but libiscsi with CHAP
     /// credentials says them to a target that asks for none, and nothing new is in them.
     fn is_said_again(&self, key: &str, value: &str) -> bool {
-        let began_secure = self.first.is_some_and(|f| stages(&f).0 == 0);
+        let began_secure = self.first.is_some_and(|f| f.stages().0 == 0);
         let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
         self.phase == NegotiationPhase::Operational
             && match key {
@@ -297,7 +294,7 @@ impl Login {
 
     /// The row of a key that may stand here and now, and was not brought before; None for one of no row.
     fn admit(&mut self, key: &str) -> Result<Option<usize>, &'static str> {
-        const TWICE: &str = "it was said before";
+        const TWICE: &str = "repeated key";
         let Some(row) = keys::find(key) else {
             return match self.unknown.len() < UNKNOWN_KEYS {
                 true if self.unknown.insert(key.to_owned()) => Ok(None),
@@ -311,10 +308,10 @@ impl Login {
         }
         self.seen |= bit;
         match k.sender {
-            KeySender::Target => Err("only targets say it"),
+            KeySender::Target => Err("only targets send it"),
             // Some begin without a security stage and still name their method: see `late_method`.
             _ if k.name == "AuthMethod" && self.phase == NegotiationPhase::Operational => Ok(Some(row)),
-            _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("it has no place in this stage"),
+            _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("not valid in this stage"),
             _ => Ok(Some(row)),
         }
     }
@@ -428,7 +425,7 @@ impl Login {
         if self.phase == NegotiationPhase::Security {
             self.enter(policy)?;
         }
-        if stages(header).1 == 3 {
+        if header.stages().1 == 3 {
             self.out = data;
             self.parameters.bind();
             return Ok(LoginStep::Ready);
@@ -443,9 +440,9 @@ impl Login {
     pub fn accept(&mut self, tsih: u16, window: u32) -> Pdu {
         let data = std::mem::take(&mut self.out);
         let mut reply = self.reply(&self.last.clone(), TRANSIT | 3, data);
-        reply.header.0[14..16].copy_from_slice(&tsih.to_be_bytes());
+        reply.header.set_tsih(tsih);
         let max = self.cmd_sn().wrapping_add(window).wrapping_sub(1);
-        reply.header.set_word(32, max);
+        reply.header.set_max_cmd_sn(max);
         reply
     }
 
@@ -472,7 +469,7 @@ impl Login {
     fn respond(&mut self, request: &Bhs, flags: u8, status: LoginStatus, data: Vec<u8>) -> Pdu {
         let first = self.first.unwrap_or(*request);
         let mut header = pdu::login_response(&first, flags, self.tsih(), status);
-        header.set_word(16, request.itt());
+        header.set_itt(request.itt());
         pdu::stamp(&mut header, self.stat_sn, first.cmd_sn(), first.cmd_sn());
         self.stat_sn = self.stat_sn.wrapping_add(1);
         Pdu::new(header, data)
@@ -510,19 +507,17 @@ impl Login {
 
     /// ISID of the first request.
     pub fn isid(&self) -> [u8; 6] {
-        let mut isid = [0; 6];
-        isid.copy_from_slice(&self.first.unwrap_or(self.last).0[8..14]);
-        isid
+        self.first.unwrap_or(self.last).isid()
     }
 
     /// TSIH of the first request: 0 for a new session, else the session to join.
     pub fn tsih(&self) -> u16 {
-        self.first.map_or(0, |f| u16::from_be_bytes([f.0[14], f.0[15]]))
+        self.first.map_or(0, |f| f.tsih())
     }
 
     /// CID of the first request.
     pub fn cid(&self) -> u16 {
-        self.first.map_or(0, |f| u16::from_be_bytes([f.0[20], f.0[21]]))
+        self.first.map_or(0, |f| f.cid())
     }
 
     /// The CHAP user that was proved.
@@ -539,11 +534,6 @@ impl Login {
     pub fn next_stat_sn(&self) -> u32 {
         self.stat_sn
     }
-}
-
-/// CSG and NSG.
-pub(crate) fn stages(header: &Bhs) -> (u8, u8) {
-    (header.flags() >> 2 & 3, header.flags() & 3)
 }
 
 /// The names of a first text, well-formed, complete and folded: from here on they are compared byte by byte.

@@ -28,7 +28,7 @@ fn denied<T>(reason: impl Into<String>) -> Result<T, SecurityFailure> {
     Err(SecurityFailure { status: LoginStatus::AUTHENTICATION_FAILURE, reason: Some(reason.into()) })
 }
 
-/// Where the stage stands.
+/// The state of the security stage.
 #[derive(Debug)]
 pub(super) enum Security {
     /// No method is chosen.

@@ -89,11 +89,11 @@ impl Pair {
     /// A Login Request with CmdSN 0xffffffff, CID 9, ITT 0x11223344.
     fn header(&self, flags: u8) -> Bhs {
         let mut b = Bhs::new(opcode::LOGIN | 0x40);
-        b.0[1] = flags;
-        b.0[8..14].copy_from_slice(&ISID);
-        b.set_word(16, 0x1122_3344);
-        b.set_word(20, 9 << 16);
-        b.set_word(24, u32::MAX);
+        b.set_flags(flags);
+        b.set_isid(ISID);
+        b.set_itt(0x1122_3344);
+        b.set_cid(9);
+        b.set_stat_sn(u32::MAX);
         b
     }
 
@@ -104,7 +104,7 @@ impl Pair {
             self.hold(pdu);
             assert_eq!(pdu.header.flags() >> 2 & 3, flags >> 2 & 3, "CSG of the request (LOG-011)");
             assert!(flags & TRANSIT != 0 || !pdu.header.is_final(), "T without being asked (LOG-013)");
-            assert_eq!(pdu.header.0[14..16], [0, 0], "TSIH before the end (LOG-022)");
+            assert_eq!(pdu.header.tsih(), 0, "TSIH before the end (LOG-022)");
         }
         step
     }
@@ -116,9 +116,9 @@ impl Pair {
             (opcode::LOGIN_RESPONSE, pdu.data.len(), 0x1122_3344)
         );
         assert!(pdu.data.len() <= SEGMENT_LEN && !(h.is_final() && h.continues()));
-        assert_eq!(h.0[8..14], ISID);
-        assert_eq!((h.0[2], h.0[3], h.0[36], h.0[37]), (0, 0, 0, 0));
-        assert_eq!((h.word(24), h.word(28)), (self.next_stat_sn, u32::MAX), "StatSN, ExpCmdSN");
+        assert_eq!(h.isid(), ISID);
+        assert_eq!((h.version_max(), h.version_min(), h.login_status()), (0, 0, LoginStatus::SUCCESS));
+        assert_eq!((h.stat_sn(), h.exp_cmd_sn()), (self.next_stat_sn, u32::MAX), "StatSN, ExpCmdSN");
         self.next_stat_sn = self.next_stat_sn.wrapping_add(1);
     }
 
@@ -133,7 +133,7 @@ impl Pair {
     /// The status of a refusal.
     fn refused(&mut self, flags: u8, text: &str) -> LoginStatus {
         match self.send(flags, text.as_bytes()) {
-            LoginStep::Refuse(pdu) => LoginStatus(pdu.header.0[36], pdu.header.0[37]),
+            LoginStep::Refuse(pdu) => pdu.header.login_status(),
             other => panic!("{other:?}"),
         }
     }
@@ -144,8 +144,8 @@ impl Pair {
         let pdu = self.login.accept(0x55, 128);
         self.hold(&pdu);
         assert_eq!(pdu.header.flags(), TRANSIT | flags & 0xc | 3);
-        assert_eq!(pdu.header.0[14..16], [0, 0x55]);
-        assert_eq!(pdu.header.word(32), 126, "MaxCmdSN over the wrap");
+        assert_eq!(pdu.header.tsih(), 0x55);
+        assert_eq!(pdu.header.max_cmd_sn(), 126, "MaxCmdSN over the wrap");
         assert_eq!(self.login.next_stat_sn(), self.next_stat_sn);
         String::from_utf8(pdu.data).unwrap()
     }
@@ -154,7 +154,7 @@ impl Pair {
     fn ends_with(mut self, flags: u8, text: &str) -> Self {
         let LoginStep::Refuse(pdu) = self.send(flags, text.as_bytes()) else { panic!("{text}: no refusal") };
         let denied = LoginStatus::AUTHENTICATION_FAILURE;
-        assert_eq!((pdu.header.0[36], pdu.header.0[37]), (denied.0, denied.1), "{text}");
+        assert_eq!(pdu.header.login_status(), denied, "{text}");
         assert_eq!((pdu.header.flags(), pdu.data.len()), (0, 0), "{text}");
         self
     }
@@ -262,7 +262,7 @@ fn golden_response() {
         [0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
         [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ];
-    assert_eq!(pdu.header.0, want.concat()[..]);
+    assert_eq!(pdu.header.as_bytes()[..], want.concat()[..]);
 }
 
 /// LOG-001, LOG-002, LST-015.
@@ -272,7 +272,7 @@ fn other_pdus_have_no_place_in_login() {
     assert_eq!(p.login.request(&Bhs::new(opcode::NOP_OUT), b"", &p.house), LoginStep::Drop);
     p.text(SECURITY, NAMES);
     let LoginStep::Refuse(pdu) = p.login.request(&Bhs::new(opcode::TEXT), b"", &p.house) else { panic!() };
-    assert_eq!(pdu.header.0[36..38], [2, 0x0b]);
+    assert_eq!(pdu.header.login_status(), LoginStatus::INVALID_REQUEST);
 }
 
 /// LOG-009, LOG-010, LOG-017: first PDUs whose bits are wrong, then second ones.
@@ -305,9 +305,13 @@ fn stages_move_as_they_may() {
 fn a_version_to_come_is_refused() {
     let p = Pair::new(House::default());
     let (mut login, mut header) = (p.login, Bhs::new(opcode::LOGIN));
-    header.0[2..4].fill(1);
+    header =
+        Bhs::from_bytes(std::array::from_fn(|i| if i == 2 || i == 3 { 1 } else { header.as_bytes()[i] }));
     let LoginStep::Refuse(pdu) = login.request(&header, NAMES.as_bytes(), &p.house) else { panic!() };
-    assert_eq!((&pdu.header.0[2..4], &pdu.header.0[36..38]), ([0, 0].as_slice(), [2, 5].as_slice()));
+    assert_eq!(
+        (pdu.header.version_max(), pdu.header.version_min(), pdu.header.login_status()),
+        (0, 0, LoginStatus::UNSUPPORTED_VERSION)
+    );
 }
 
 /// What one text of a direct login earns.
@@ -394,7 +398,7 @@ fn leading_keys_lead() {
     for (key, good) in [("MaxConnections=2\0", false), ("HeaderDigest=None\0", true)] {
         let mut p = Pair::new(House::default());
         let mut header = p.header(OPERATIONAL);
-        header.0[15] = 1;
+        header.set_tsih(1);
         let step = p.login.request(&header, format!("{NAMES}{key}").as_bytes(), &p.house);
         assert_eq!(matches!(step, LoginStep::Reply(_)), good, "{key}");
         assert_eq!(p.login.tsih(), 1);
@@ -410,7 +414,7 @@ fn a_target_that_moved() {
         let mut p =
             Pair::new(House { redirect: Some(("[2001:db8::1]:3260".into(), for_good)), ..House::default() });
         let LoginStep::Refuse(pdu) = p.send(DIRECT, NAMES.as_bytes()) else { panic!() };
-        assert_eq!((pdu.header.0[36], pdu.header.0[37]), (status.0, status.1));
+        assert_eq!(pdu.header.login_status(), status);
         assert_eq!(pdu.data, b"TargetAddress=[2001:db8::1]:3260\0");
     }
 }
@@ -764,7 +768,10 @@ fn refused_at_the_end() {
     let mut p = Pair::new(House::default());
     assert_eq!(p.send(DIRECT, NAMES.as_bytes()), LoginStep::Ready);
     let pdu = p.login.refuse(LoginStatus::OUT_OF_RESOURCES);
-    assert_eq!((&pdu.header.0[36..38], pdu.header.flags(), pdu.data.len()), ([3, 2].as_slice(), 0, 0));
+    assert_eq!(
+        (pdu.header.login_status(), pdu.header.flags(), pdu.data.len()),
+        (LoginStatus::OUT_OF_RESOURCES, 0, 0)
+    );
 }
 
 proptest! {
@@ -827,14 +834,11 @@ fn a_refusal_has_its_reason() {
     let cases = [
         (format!("{NAMES}MaxBurstLength=12\0"), "MaxBurstLength=12: a number of 512 to 16777215".to_owned()),
         (format!("{NAMES}InitialR2T=\x1b[1mmaybe\0"), "InitialR2T=\\u{1b}[1mmaybe: Yes or No".to_owned()),
-        (
-            format!("{NAMES}X-a={long}\0X-a={long}\0"),
-            format!("X-a={}...: it was said before", "x".repeat(64)),
-        ),
-        (format!("{NAMES}CHAP_A=5\0"), "CHAP_A=(not shown): it has no place in this stage".to_owned()),
+        (format!("{NAMES}X-a={long}\0X-a={long}\0"), format!("X-a={}...: repeated key", "x".repeat(64))),
+        (format!("{NAMES}CHAP_A=5\0"), "CHAP_A=(not shown): not valid in this stage".to_owned()),
         (
             format!("{NAMES}TargetAddress=192.0.2.1\0"),
-            "TargetAddress=192.0.2.1: only targets say it".to_owned(),
+            "TargetAddress=192.0.2.1: only targets send it".to_owned(),
         ),
         ("SessionType=Normal\0".to_owned(), "no InitiatorName".to_owned()),
         (
@@ -844,7 +848,7 @@ fn a_refusal_has_its_reason() {
         ),
         (
             format!("{NAMES}InitialR2T\0"),
-            "text that is no list of KEY=VALUE with NULs between them".to_owned(),
+            "malformed key text: KEY=VALUE pairs terminated by NUL required".to_owned(),
         ),
     ];
     for (text, reason) in cases {

@@ -48,7 +48,7 @@ pub struct Handshake {
 type OptionError = (u32, &'static str);
 
 const NO_DATA: OptionError = (reply::ERR_INVALID, "this option has no data");
-const BROKEN: OptionError = (reply::ERR_INVALID, "lengths do not fit the data");
+const BROKEN: OptionError = (reply::ERR_INVALID, "inconsistent length");
 const UNKNOWN: OptionError = (reply::ERR_UNKNOWN, "no such export");
 
 impl Handshake {
@@ -120,7 +120,7 @@ impl Handshake {
             option::EXPORT_NAME => self.export_name(data, flags, out),
             option::ABORT => {
                 answer(out, option, reply::ACK, &[]);
-                HandshakeStep::End("the client gave up")
+                HandshakeStep::End("the client aborted the negotiation")
             }
             _ => self.fixed(option, data, out),
         };
@@ -150,7 +150,7 @@ impl Handshake {
             option::STRUCTURED_REPLY => self.structured_reply(data),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
             option::STARTTLS if !data.is_empty() => Err(NO_DATA),
-            option::STARTTLS => Err((reply::ERR_POLICY, "there is no TLS here")),
+            option::STARTTLS => Err((reply::ERR_POLICY, "TLS is not supported")),
             _ => Err((reply::ERR_UNSUP, "unknown option")),
         };
         match done {

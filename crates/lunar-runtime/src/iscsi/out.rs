@@ -45,11 +45,11 @@ impl PduQueue {
         let (tail, tail_len) = tail(&payload, digests);
         let tail = &tail[..tail_len];
         if !digests.header {
-            return self.0.push(&header.0, payload, tail);
+            return self.0.push(header.as_bytes(), payload, tail);
         }
         let mut head = [0; BHS_LEN + 4];
-        head[..BHS_LEN].copy_from_slice(&header.0);
-        head[BHS_LEN..].copy_from_slice(&crc32c(&[&header.0]).to_le_bytes());
+        head[..BHS_LEN].copy_from_slice(header.as_bytes());
+        head[BHS_LEN..].copy_from_slice(&crc32c(&[header.as_bytes()]).to_le_bytes());
         self.0.push(&head, payload, tail);
     }
 
@@ -57,8 +57,8 @@ impl PduQueue {
     /// TotalAHSLength then tells (RFC 7143 section 11.2.2).
     pub fn push_extended(&mut self, mut header: Bhs, ahs: &[u8], payload: Payload, digests: Digests) {
         header.set_data_len(payload.bytes().len());
-        header.0[4] = (ahs.len() / 4) as u8;
-        let mut head = [&header.0, ahs].concat();
+        header.set_ahs_len(ahs.len());
+        let mut head = [header.as_bytes(), ahs].concat();
         if digests.header {
             head.extend(crc32c(&[&head]).to_le_bytes());
         }

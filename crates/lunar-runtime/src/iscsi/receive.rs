@@ -274,7 +274,7 @@ impl PduReceiver {
             if bytes.len() < BHS_LEN {
                 break;
             }
-            let header = Bhs(bytes[..BHS_LEN].try_into().expect("48 bytes"));
+            let header = Bhs::from_bytes(bytes[..BHS_LEN].try_into().expect("48 bytes"));
             let (start, len) = (BHS_LEN + header.ahs_len() + self.digests.header_len(), header.data_len());
             if len > self.max_data {
                 return Err(ReceiveError::TooLong(len));
@@ -372,7 +372,7 @@ impl SegmentReceive {
 pub fn last_opcode(digests: Digests, mut bytes: &[u8]) -> Option<u8> {
     let mut last = None;
     while !bytes.is_empty() {
-        let header = Bhs(*bytes.first_chunk()?);
+        let header = Bhs::from_bytes(*bytes.first_chunk()?);
         let (start, len) = (BHS_LEN + header.ahs_len() + digests.header_len(), header.data_len());
         bytes = bytes.get(start + len + digests.tail_len(len)..)?;
         last = Some(header.opcode());
@@ -382,9 +382,9 @@ pub fn last_opcode(digests: Digests, mut bytes: &[u8]) -> Option<u8> {
 
 /// A PDU as it travels, its lengths filled in. For tests.
 pub fn encode(digests: Digests, mut header: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
-    header.0[4] = (ahs.len() / 4) as u8;
+    header.set_ahs_len(ahs.len());
     header.set_data_len(data.len());
-    let mut b = [&header.0[..], ahs].concat();
+    let mut b = [&header.as_bytes()[..], ahs].concat();
     if digests.header {
         b.extend(crc32c(&[&b]).to_le_bytes());
     }

@@ -110,13 +110,13 @@ fn is_request(op: u8) -> bool {
 
 /// The transfer that a Data-Out belongs to.
 fn origin(header: &Bhs) -> DataOutId {
-    let transfer = Some(header.word20()).filter(|ttt| *ttt != NONE);
+    let transfer = Some(header.ttt()).filter(|ttt| *ttt != NONE);
     DataOutId { tag: header.itt(), lun: header.lun(), transfer }
 }
 
 /// The segment of the command's data that a Data-Out carries.
 fn segment(header: &Bhs) -> DataOutSegment {
-    let (data_sn, offset, len) = (header.word(36), header.word(40), header.data_len() as u32);
+    let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
     DataOutSegment { data_sn, offset, len, is_final: header.is_final() }
 }
 

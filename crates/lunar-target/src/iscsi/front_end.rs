@@ -13,7 +13,8 @@ use lunar_proto::parameters::TaskReporting;
 use lunar_proto::transfer::DataOutSequencer;
 use lunar_proto::window::precedes;
 use lunar_runtime::SendPump;
-use lunar_wire::iscsi::pdu::{self, STATUS};
+use lunar_wire::iscsi::flag;
+use lunar_wire::iscsi::pdu;
 use lunar_wire::scsi::{Sense, Status};
 use std::rc::Rc;
 
@@ -60,7 +61,7 @@ impl FrontEnd for Session {
         let most = self.connection(c.connection).longest_data_in();
         if sent.bytes == 0 && len <= most && len <= self.parameters().max_burst_length as usize {
             let mut header = data_in_header(c, sent);
-            set_residual(&mut header, 0x80 | STATUS, residual);
+            set_residual(&mut header, flag::FINAL | flag::STATUS, residual);
             return self.reply(c.connection, header, data.whole());
         }
         self.data_in_pdus(c, data, sent, FinalPdu::Status(residual));

@@ -15,7 +15,6 @@ use lunar_proto::Pdu;
 use lunar_proto::login::{Login, LoginStep, SEGMENT_LEN, SessionType};
 use lunar_proto::parameters::{Offer, Parameters};
 use lunar_runtime::{PeerState, Stream, either};
-use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -182,7 +181,7 @@ fn refused(
     machine: &Login,
     pdu: &Pdu,
 ) {
-    let status = LoginStatus(pdu.header.0[36], pdu.header.0[37]);
+    let status = pdu.header.login_status();
     if let Some(target) = machine.target_name() {
         login_context.config.refused(login_context.group, target, status);
     }
@@ -213,7 +212,9 @@ impl TcpLogin {
 
     /// The next PDU, if it is complete.
     fn whole(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
-        let Some(header) = self.pending.first_chunk::<BHS_LEN>().map(|b| Bhs(*b)) else { return Ok(None) };
+        let Some(header) = self.pending.first_chunk::<BHS_LEN>().map(|b| Bhs::from_bytes(*b)) else {
+            return Ok(None);
+        };
         let len = header.data_len();
         if len > SEGMENT_LEN {
             return Err(io::Error::other(format!("login data segment too long: {len} bytes")));
@@ -258,7 +259,7 @@ impl LoginTransport for TcpLogin {
     }
 
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
-        let mut bytes = [&pdu.header.0[..], &pdu.data].concat();
+        let mut bytes = [&pdu.header.as_bytes()[..], &pdu.data].concat();
         bytes.resize(BHS_LEN + padded(pdu.data.len()), 0);
         let mut rest = &bytes[..];
         while !rest.is_empty() {

@@ -1,7 +1,7 @@
 //! SCSI Command PDUs (RFC 7143 section 11.3).
 
 use crate::core::command::{Cdb, ScsiCommand, TaskAttribute};
-use lunar_wire::iscsi::Bhs;
+use lunar_wire::iscsi::{Bhs, flag};
 
 /// Type of the Extended CDB header segment (RFC 7143 section 11.2.2.3).
 const EXTENDED_CDB: u8 = 1;
@@ -10,7 +10,7 @@ const EXTENDED_CDB: u8 = 1;
 #[inline]
 pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     let flags = h.flags();
-    let (reads, writes, edtl) = (flags & 0x40 != 0, flags & 0x20 != 0, h.word20());
+    let (reads, writes, edtl) = (flags & flag::READ != 0, flags & flag::WRITE != 0, h.edtl());
     if (!writes && !h.is_final()) || (edtl > 0 && !reads && !writes) {
         return None;
     }
@@ -59,8 +59,8 @@ mod tests {
 
     fn header(flags: u8, edtl: u32) -> Bhs {
         let mut h = Bhs::new(1);
-        h.0[1] = flags;
-        h.set_word(20, edtl);
+        h.set_flags(flags);
+        h.set_edtl(edtl);
         h
     }
 

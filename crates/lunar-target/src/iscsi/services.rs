@@ -25,7 +25,7 @@ impl PduDispatcher<'_> {
     /// NOP-Out: a ping of the initiator, or its answer to ours (RFC 7143 section 11.18).
     pub(super) fn nop_out(&mut self, header: &Bhs, data: &[u8]) {
         if header.itt() == NONE {
-            return self.connection.keepalive().borrow_mut().answered(header.word20());
+            return self.connection.keepalive().borrow_mut().answered(header.ttt());
         }
         let len = data.len().min(self.connection.max_xmit());
         self.reply(pdu::nop_in(header.lun(), header.itt(), NONE), Payload::Bytes(data[..len].to_vec()));
@@ -53,7 +53,7 @@ impl PduDispatcher<'_> {
 
     /// Logout (RFC 7143 section 11.14). A login negotiates one connection, so closing it closes the session.
     pub(super) fn logout(&mut self, header: &Bhs, ahs: &[u8]) {
-        let (reason, cid) = (header.flags() & 0x7f, (header.word20() >> 16) as u16);
+        let (reason, cid) = (header.flags() & 0x7f, header.cid());
         if self.state.info().discovery && reason != CLOSE_SESSION {
             return self.reject(RejectReason::Protocol, header, ahs);
         }

@@ -11,16 +11,12 @@ use crate::session_info::SessionInfo;
 use lunar_proto::parameters::Parameters;
 use lunar_proto::window::CmdWindow;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::pdu::STATUS;
+use lunar_wire::iscsi::flag::{self, OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Flags of the residual count, in SCSI Response and in Data-In (RFC 7143 section 11.4.5).
-const OVERFLOW: u8 = 0x04;
-const UNDERFLOW: u8 = 0x02;
 
 /// Unfinished immediate commands that a session may have.
 const IMMEDIATE: u32 = 64;
@@ -145,7 +141,7 @@ impl Session {
     /// Sends a Reject with the rejected header.
     pub fn reject(&self, connection: u16, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
         tracing::debug!(?reason, ?header, "rejected");
-        let mut data = [&header.0[..], ahs].concat();
+        let mut data = [&header.as_bytes()[..], ahs].concat();
         data.truncate(self.connection(connection).max_xmit());
         self.reply(connection, pdu::reject(reason as u8), Payload::Bytes(data));
     }
@@ -174,15 +170,15 @@ impl Session {
             let is_last = at + n == len;
             let mut header = data_in_header(c, sent);
             let is_final = n == to_burst || (is_last && last != FinalPdu::Open);
-            header.0[1] = if is_final { 0x80 } else { 0 };
+            header.set_flags(if is_final { flag::FINAL } else { 0 });
             match last {
                 FinalPdu::Status(residual) if is_last => {
                     set_residual(&mut header, STATUS, residual);
                     self.reply(c.connection, header, data.part(at, n));
                 }
                 _ => {
-                    header.set_word(28, self.window.exp_cmd_sn());
-                    header.set_word(32, self.window.max_cmd_sn());
+                    header.set_exp_cmd_sn(self.window.exp_cmd_sn());
+                    header.set_max_cmd_sn(self.window.max_cmd_sn());
                     connection.push(header, data.part(at, n));
                 }
             }
@@ -204,7 +200,7 @@ impl Session {
     ) {
         let mut header = pdu::scsi_response(c.tag, 0, 0, status);
         set_residual(&mut header, 0, residual);
-        header.set_word(36, data_ins);
+        header.set_exp_data_sn(data_ins);
         let payload = if sense.is_empty() { Payload::Empty } else { sense_segment(sense) };
         self.reply(c.connection, header, payload);
     }
@@ -224,13 +220,13 @@ pub(super) enum FinalPdu {
 /// Sets the flag and the count of a residual, with other flags.
 #[inline]
 pub(super) fn set_residual(header: &mut Bhs, flags: u8, residual: Residual) {
-    let (flag, count) = match residual {
+    let (residual_flag, count) = match residual {
         Residual::None => (0, 0),
         Residual::Overflow(count) => (OVERFLOW, count),
         Residual::Underflow(count) => (UNDERFLOW, count),
     };
-    header.0[1] |= flags | flag;
-    header.set_word(44, count);
+    header.set_flags(header.flags() | flags | residual_flag);
+    header.set_residual_count(count);
 }
 
 /// The data segment of a SCSI Response (RFC 7143 section 11.4.7).
@@ -241,9 +237,9 @@ fn sense_segment(sense: &[u8]) -> Payload {
 #[inline]
 pub(super) fn data_in_header(c: &ScsiCommand, sent: DataInProgress) -> Bhs {
     let mut header = Bhs::new(opcode::DATA_IN);
-    header.set_word(16, c.tag);
-    header.set_word(20, NONE);
-    header.set_word(36, sent.parts);
-    header.set_word(40, sent.bytes as u32);
+    header.set_itt(c.tag);
+    header.set_ttt(NONE);
+    header.set_data_sn(sent.parts);
+    header.set_buffer_offset(sent.bytes as u32);
     header
 }

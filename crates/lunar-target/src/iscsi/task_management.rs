@@ -25,7 +25,7 @@ const TASK_REASSIGN: u8 = 8;
 /// The function that a request asks for; None: no such function.
 fn function(header: &Bhs) -> Option<Function> {
     match header.flags() & 0x7f {
-        1 => Some(Function::AbortTask { tag: header.word20() }),
+        1 => Some(Function::AbortTask { tag: header.referenced_task_tag() }),
         2 => Some(Function::AbortTaskSet),
         3 => Some(Function::ClearAca),
         4 => Some(Function::ClearTaskSet),
@@ -110,7 +110,7 @@ async fn manage(nexus: Rc<ItNexus<Session>>, connection: u16, header: Bhs, funct
 /// ABORT TASK of a command that has not arrived marks its CmdSN as received (RFC 7143 section 7.11). The CmdSN must
 /// precede that of the function, and no other command may have it.
 fn plug(state: &mut State<Session>, header: &Bhs) -> bool {
-    let (itt, ref_cmd_sn) = (header.word20(), header.word(32));
+    let (itt, ref_cmd_sn) = (header.referenced_task_tag(), header.ref_cmd_sn());
     let session = state.front_mut();
     let is_free = session.held.get(&ref_cmd_sn).is_none_or(|pdu| pdu.itt() == itt);
     if !is_free || !precedes(ref_cmd_sn, header.cmd_sn()) || !session.window.plug(ref_cmd_sn) {

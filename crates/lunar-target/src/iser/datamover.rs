@@ -10,7 +10,7 @@ use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, EndpointEvents, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::out::Payload;
-use lunar_wire::iscsi::pdu::STATUS;
+use lunar_wire::iscsi::flag::{self, STATUS};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
 use lunar_wire::iser::{self, AdvertisedBuffer, HEADER_LEN, IserHeader, OVERHEAD, SAFE_DATA_LEN};
 use std::cell::RefCell;
@@ -18,7 +18,6 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-const RESIDUAL: u8 = 0x06;
 /// Asynchronous messages that initiators have receive buffers for. Linux has two (ISER_MAX_RX_MISC_PDUS).
 const EVENTS: usize = 2;
 /// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
@@ -105,12 +104,17 @@ impl IserDatamover {
     fn data_in(&self, inner: &mut DatamoverState, header: &Bhs, payload: Payload) {
         let itt = header.itt();
         if let Some(place) = inner.tags.get(&itt).and_then(|tags| tags.read) {
-            self.endpoint.write(remote(place).beyond(header.word(40).into()), payload);
+            self.endpoint.write(remote(place).beyond(header.buffer_offset().into()), payload);
         }
         if header.flags() & STATUS != 0 {
-            let mut response = pdu::scsi_response(itt, header.flags() & RESIDUAL, 0, header.0[3]);
-            pdu::stamp(&mut response, header.word(24), header.word(28), header.word(32));
-            response.set_word(44, header.word(44));
+            let mut response = pdu::scsi_response(
+                itt,
+                header.flags() & (flag::OVERFLOW | flag::UNDERFLOW),
+                0,
+                header.scsi_status(),
+            );
+            pdu::stamp(&mut response, header.stat_sn(), header.exp_cmd_sn(), header.max_cmd_sn());
+            response.set_residual_count(header.residual_count());
             self.put(inner, response, Payload::Empty);
         }
     }
@@ -118,14 +122,14 @@ impl IserDatamover {
     /// Begins the RDMA Reads of queued R2Ts, unless their task is gone.
     fn read(&self, inner: &mut DatamoverState, taker: &mut dyn ConnectionPduHandler) {
         while let Some(r2t) = inner.pending_r2ts.pop_front() {
-            let (offset, len) = (r2t.word(40), r2t.word(44));
-            let burst = request::DataOutTags { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.word20() };
+            let (offset, len) = (r2t.buffer_offset(), r2t.desired_len());
+            let burst = request::DataOutTags { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.ttt() };
             let mut header = request::data_out(burst, 0, offset, true, 0);
             header.set_data_len(len as usize);
             let Some(from) = inner.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
                 continue;
             };
-            if !taker.awaits(r2t.itt(), r2t.word20()) {
+            if !taker.awaits(r2t.itt(), r2t.ttt()) {
                 continue;
             }
             let place = taker.place(&header);
@@ -153,11 +157,11 @@ impl IserDatamover {
 
     fn message(&self, taker: &mut dyn ConnectionPduHandler, message: &[u8]) -> io::Result<bool> {
         let pdu = iser::IserPdu::decode(message).map_err(|e| broken(e.to_string()))?;
-        self.inner.borrow_mut().acknowledged(pdu.bhs.word(28));
+        self.inner.borrow_mut().acknowledged(pdu.bhs.exp_stat_sn());
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.note(taker, &pdu)?,
             // It would pass for data of an RDMA Read.
-            opcode::DATA_OUT if pdu.bhs.word20() != NONE => {
+            opcode::DATA_OUT if pdu.bhs.ttt() != NONE => {
                 return Err(broken("solicited Data-Out in a message instead of by RDMA"));
             }
             _ => {}
@@ -173,8 +177,8 @@ impl IserDatamover {
 
     /// Records the memory that a command advertises.
     fn note(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::IserPdu<'_>) -> io::Result<()> {
-        let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.word20() as usize);
-        let (reads, writes) = (flags & 0x40 != 0, flags & 0x20 != 0);
+        let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.edtl() as usize);
+        let (reads, writes) = (flags & flag::READ != 0, flags & flag::WRITE != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
             || (writes && edtl > pdu.data.len() && pdu.write.is_none())
         {
@@ -202,7 +206,7 @@ impl IserDatamover {
             return true;
         };
         let data = if lands { PduData::Landed(buf) } else { PduData::Buf(buf) };
-        let is_awaited = taker.awaits(header.itt(), header.word20());
+        let is_awaited = taker.awaits(header.itt(), header.ttt());
         let more =
             !is_awaited || taker.take(ReceivedPdu { header, ahs: &[], data, intact: true, behind: &[] });
         self.release();
@@ -233,7 +237,7 @@ impl DatamoverState {
 fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
     match header.opcode() {
         opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !pending_reads.is_empty(),
-        opcode::ASYNC => header.0[36] == TASK_TERMINATION && !pending_reads.is_empty(),
+        opcode::ASYNC => header.async_event() == TASK_TERMINATION && !pending_reads.is_empty(),
         opcode::SCSI_RESPONSE => {
             pending_reads.values().any(|pending_reads| pending_reads.header.itt() == header.itt())
         }
@@ -297,7 +301,7 @@ impl Datamover for IserDatamover {
     fn push(&self, header: Bhs, payload: Payload) {
         let mut inner = self.inner.borrow_mut();
         if header.opcode() == opcode::ASYNC {
-            inner.events.push_back(header.word(24));
+            inner.events.push_back(header.stat_sn());
         }
         if inner.deferred.is_empty() && !inner.is_busy_for(&header) {
             return self.put(&mut inner, header, payload);
@@ -353,6 +357,6 @@ pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
     data.resize(lunar_wire::iscsi::padded(data.len()), 0);
     let mut head = [0; OVERHEAD];
     head[..HEADER_LEN].copy_from_slice(&IserHeader::PLAIN.encode());
-    head[HEADER_LEN..HEADER_LEN + BHS_LEN].copy_from_slice(&header.0);
+    head[HEADER_LEN..HEADER_LEN + BHS_LEN].copy_from_slice(header.as_bytes());
     (head, if data.is_empty() { Payload::Empty } else { Payload::Bytes(data) })
 }

@@ -62,8 +62,9 @@ impl LoginTransport for IserLogin {
                     EndpointEvent::End(None) => {
                         Err(io::Error::other("the initiator closed the connection during login"))
                     }
+                    EndpointEvent::Read(..) => {
+                        Err(io::Error::other("data arrived before the end of the login"))
                     }
-                    EndpointEvent::Read(..) => Err(io::Error::other("data arrived before the end of the login")),
                 };
             }
             self.events.clear();

@@ -154,7 +154,8 @@ async fn enter(
 
 fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
     if request.it_iu_len as usize > IU_LEN {
-        return Err(LoginRefusal(LoginRejectReason::IT_IU_TOO_LONG,
+        return Err(LoginRefusal(
+            LoginRejectReason::IT_IU_TOO_LONG,
             "the information units of the initiator are too long",
         ));
     }
@@ -195,9 +196,10 @@ fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result
         ));
     }
     match info.redirect {
-        Some(_) => {
-            Err(LoginRefusal(LoginRejectReason::UNABLE, "the target redirects logins, which SRP does not support"))
-        }
+        Some(_) => Err(LoginRefusal(
+            LoginRejectReason::UNABLE,
+            "the target redirects logins, which SRP does not support",
+        )),
         None => Ok(name.clone()),
     }
 }
@@ -210,10 +212,9 @@ fn refusal(status: LoginStatus, keeps_channels: bool) -> LoginRefusal {
         LoginStatus::AUTHORIZATION_FAILURE => {
             LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no access rule matches the initiator")
         }
-        LoginStatus::OUT_OF_RESOURCES if keeps_channels => LoginRefusal(
-            LoginRejectReason::TOO_MANY_CHANNELS,
-            "the session limits of [limits] are used up",
-        ),
+        LoginStatus::OUT_OF_RESOURCES if keeps_channels => {
+            LoginRefusal(LoginRejectReason::TOO_MANY_CHANNELS, "the session limits of [limits] are used up")
+        }
         LoginStatus::OUT_OF_RESOURCES => {
             LoginRefusal(LoginRejectReason::NO_RESOURCES, "the session limits of [limits] are used up")
         }

@@ -8,7 +8,7 @@ pub mod request;
 pub mod status;
 pub mod text;
 
-pub use bhs::{BHS_LEN, Bhs, NONE};
+pub use bhs::{BHS_LEN, Bhs, NONE, flag};
 
 /// The length of a segment with its padding to four bytes.
 #[inline]

@@ -1,4 +1,4 @@
-//! iSCSI names as they are compared (RFC 3722).
+//! iSCSI names in the form in which they are compared (RFC 3722).
 
 use std::borrow::Cow;
 use stringprep::tables;
@@ -6,22 +6,22 @@ use stringprep::tables;
 /// The longest iSCSI name, in bytes (RFC 7143 section 4.2.7.1).
 pub const NAME_LEN: usize = 223;
 
-/// The form of an iSCSI name in which two spellings of one name are equal: mapped, case folded and normalized
-/// (RFC 3722 sections 3 to 4). The form of a result is the result itself.
+/// Maps, case-folds and normalizes an iSCSI name (RFC 3722 sections 3 and 4). Two spellings of one name give equal
+/// results, and preparing a result returns it unchanged.
 ///
 /// # Errors
-/// The reason why this is no iSCSI name, printable: a character that sections 5 and 6 prohibit or Unicode 3.2 has not
-/// assigned, text of two directions, or more than 223 bytes. The underscore is taken: initiators send it.
+/// A printable reason: a character that sections 5 and 6 prohibit or Unicode 3.2 does not assign, text of two
+/// directions, or more than 223 bytes. The underscore is allowed, because initiators send it.
 pub fn prepare(name: &str) -> Result<Cow<'_, str>, String> {
     prepare_with(name, may_stand)
 }
 
-/// [`prepare`] for a text in which `may_stand` selects the characters that the result may contain.
+/// [`prepare`] with another set of characters: `may_stand` decides which ones the result may contain.
 ///
 /// # Errors
-/// As of [`prepare`].
+/// The same as for [`prepare`].
 pub fn prepare_with(name: &str, may_stand: fn(char) -> bool) -> Result<Cow<'_, str>, String> {
-    // Before the work of normalization: it is bounded by what is read.
+    // Before normalization, so that its cost is bounded.
     check_len(name)?;
     let prepared = if name.is_ascii() { lower(name) } else { normalized(name)? };
     check_len(&prepared)?;
@@ -31,14 +31,14 @@ pub fn prepare_with(name: &str, may_stand: fn(char) -> bool) -> Result<Cow<'_, s
     }
 }
 
-/// The form in which names are compared, for text that was saved or is no name: letters are folded where
-/// [`prepare`] fails.
+/// The form in which names are compared, for text that may be no valid name, such as saved state. Where [`prepare`]
+/// fails, it only folds letters.
 pub fn fold(name: &str) -> Cow<'_, str> {
     prepare(name).unwrap_or_else(|_| if name.is_ascii() { lower(name) } else { name.to_lowercase().into() })
 }
 
-/// Whether a character may stand in an iSCSI name that is folded and normalized (RFC 3722 section 5). Of ASCII: letters,
-/// digits, dash, dot, colon, and the underscore that some initiators send.
+/// Whether a folded and normalized iSCSI name may contain this character (RFC 3722 section 5). ASCII is limited to
+/// letters, digits, dash, dot, colon, and the underscore that some initiators send.
 pub fn may_stand(c: char) -> bool {
     match c {
         '-' | '.' | ':' | '_' => true,
@@ -48,8 +48,8 @@ pub fn may_stand(c: char) -> bool {
     }
 }
 
-/// Whether a character changes how text around it is shown, or is not shown itself: no name has it, and a terminal does
-/// not get it.
+/// Whether a character is invisible or changes how the text around it is displayed. Such characters are neither valid
+/// in a name nor safe on a terminal.
 pub fn is_invisible(c: char) -> bool {
     tables::ascii_control_character(c)
         || tables::non_ascii_control_character(c)
@@ -57,7 +57,7 @@ pub fn is_invisible(c: char) -> bool {
         || tables::tagging_character(c)
 }
 
-/// The tables of RFC 3454 that RFC 3722 section 5 prohibits beyond ASCII. A `char` is no surrogate (C.5).
+/// The tables of RFC 3454 that RFC 3722 section 5 prohibits beyond ASCII. A `char` is never a surrogate (table C.5).
 fn is_prohibited(c: char) -> bool {
     const TABLES: [fn(char) -> bool; 8] = [
         tables::non_ascii_space_character,
@@ -73,7 +73,7 @@ fn is_prohibited(c: char) -> bool {
 }
 
 fn normalized(name: &str) -> Result<Cow<'_, str>, String> {
-    // The normalization knows characters of later versions of Unicode, and folding does not.
+    // Normalization knows characters of later Unicode versions; folding does not.
     if let Some(c) = name.chars().find(|&c| tables::unassigned_code_point(c)) {
         return Err(format!("'{}' is not assigned in Unicode 3.2 (RFC 3722)", c.escape_default()));
     }
@@ -98,7 +98,7 @@ fn prohibited(c: char) -> String {
 
 fn check_len(name: &str) -> Result<(), String> {
     let len = name.len();
-    if len > NAME_LEN { Err(format!("it has {len} bytes, and {NAME_LEN} are the most")) } else { Ok(()) }
+    if len > NAME_LEN { Err(format!("{len} bytes, above the maximum of {NAME_LEN}")) } else { Ok(()) }
 }
 
 fn lower(name: &str) -> Cow<'_, str> {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_steer_a_terminal_are_invisible() {
+    fn terminal_control_characters_are_invisible() {
         for c in ['\u{1b}', '\u{9b}', '\u{202e}', '\u{200f}', '\u{e0001}', '\u{feff}'] {
             assert!(is_invisible(c), "{c:?}");
         }
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_prepares_once_and_for_all(name in "(iqn\\.)?\\PC{0,40}|[\\x00-\u{10ffff}]{0,40}") {
+        fn prepared_text_prepares_to_itself(name in "(iqn\\.)?\\PC{0,40}|[\\x00-\u{10ffff}]{0,40}") {
             match prepare(&name) {
                 Ok(once) => {
                     prop_assert_eq!(prepare(&once), Ok(Cow::Borrowed(&*once)));
@@ -197,7 +197,7 @@ mod tests {
         }
 
         #[test]
-        fn any_character_prepares_once_and_for_all(c: char) {
+        fn prepared_character_prepares_to_itself(c: char) {
             let name = format!("{HEAD}{c}x");
             if let Ok(once) = prepare(&name) {
                 prop_assert_eq!(prepare(&once), Ok(Cow::Borrowed(&*once)));

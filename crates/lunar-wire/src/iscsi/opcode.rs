@@ -1,15 +1,15 @@
 //! Opcodes (RFC 7143 section 11.2.1.2).
 
-/// One row per opcode: constant, value, name for people.
+/// One row per opcode: constant, value, name.
 macro_rules! opcodes {
     ($($name:ident = $value:literal, $text:literal;)*) => {
         $(#[doc = $text] pub const $name: u8 = $value;)*
-        /// iSCSI has this opcode.
+        /// Whether RFC 7143 defines this opcode. The value has no I bit.
         pub fn is_known(opcode: u8) -> bool {
             matches!(opcode, $($value)|*)
         }
 
-        /// The name of an opcode, for logs.
+        /// The name of an opcode for messages, `unknown opcode` if RFC 7143 defines none.
         pub fn name(opcode: u8) -> &'static str {
             match opcode {
                 $($value => $text,)*

@@ -1,28 +1,28 @@
-//! Key text of Login and Text PDUs: `key=value` pairs, each ended by one NUL (RFC 7143 section 6.1). The end of the text
-//! ends the last pair too: no byte can follow it, and some leave that NUL out.
+//! Key text of Login and Text PDUs: `key=value` pairs, each terminated by NUL (RFC 7143 section 6.1). The last NUL may
+//! be missing, because some implementations omit it.
 
 use std::fmt::Write;
 
 /// The longest key name, in bytes.
 pub const KEY_LEN: usize = 63;
 
-/// Key text that breaks the format: where, in bytes from the start, and why.
+/// The first malformed pair of a key text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedText {
-    /// Offset of the pair that is wrong.
+    /// Offset of the pair, in bytes from the start of the text.
     pub at: usize,
-    /// What is wrong with it.
+    /// The rule that it violates.
     pub why: &'static str,
 }
 
-/// The pairs of a text, in order; empty ones are skipped. It ends after the first malformed pair.
+/// Iterates over the pairs of a text, in order. It skips empty pairs, and ends after the first malformed one.
 #[derive(Clone, Debug)]
 pub struct KeyValuePairs<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-/// Walks the pairs of a whole text (all PDUs of a C-bit series joined).
+/// The pairs of a whole text: the joined data segments of all PDUs that the C bit links.
 pub fn pairs(text: &[u8]) -> KeyValuePairs<'_> {
     KeyValuePairs { text, at: 0 }
 }
@@ -31,7 +31,7 @@ impl<'a> Iterator for KeyValuePairs<'a> {
     type Item = Result<(&'a str, &'a str), MalformedText>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Some send NULs between and behind pairs; everybody skips them.
+        // Some implementations send extra NULs between and behind pairs.
         let at = self.at + self.text[self.at..].iter().position(|&b| b != 0)?;
         let rest = &self.text[at..];
         let pair = split(rest);
@@ -43,10 +43,10 @@ impl<'a> Iterator for KeyValuePairs<'a> {
     }
 }
 
-/// Keys whose values are for people. Where one is not UTF-8, what stands before the first wrong byte is its value.
+/// Keys whose values only people read. A value that is not UTF-8 is cut at its first invalid byte.
 const FOR_PEOPLE: [&[u8]; 2] = [b"InitiatorAlias=", b"TargetAlias="];
 
-/// The first pair of a text that is not empty.
+/// The first pair of a text that begins with a non-NUL byte.
 fn split(text: &[u8]) -> Result<(&str, &str), &'static str> {
     let end = text.iter().position(|&b| b == 0).unwrap_or(text.len());
     let is_for_people = FOR_PEOPLE.iter().any(|key| text.starts_with(key));
@@ -60,12 +60,12 @@ fn split(text: &[u8]) -> Result<(&str, &str), &'static str> {
         return Err("a key name has 1 to 63 characters");
     }
     if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b".-+@_#".contains(&b)) {
-        return Err("a character that no key name may have");
+        return Err("invalid character in a key name");
     }
     Ok((key, value))
 }
 
-/// Appends a pair with its NUL.
+/// Appends `key=value` and its NUL.
 pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
     text.reserve(key.len() + value.len() + 2);
     text.extend_from_slice(key.as_bytes());
@@ -74,7 +74,7 @@ pub fn push(text: &mut Vec<u8>, key: &str, value: &str) {
     text.push(0);
 }
 
-/// Appends a pair whose value is binary, as lower-case hex.
+/// Appends a pair whose value is binary, in lower-case hexadecimal.
 pub fn push_hex(text: &mut Vec<u8>, key: &str, value: &[u8]) {
     let mut hex = String::with_capacity(2 + 2 * value.len());
     hex.push_str("0x");
@@ -82,7 +82,7 @@ pub fn push_hex(text: &mut Vec<u8>, key: &str, value: &[u8]) {
     push(text, key, &hex);
 }
 
-/// A number: decimal without leading zeros, or hex after 0x or 0X, below 2^64. None for everything else.
+/// Parses a number below 2^64: decimal without leading zeros, or hexadecimal after 0x or 0X. `None` for anything else.
 pub fn number(value: &str) -> Option<u64> {
     if let Some(hex) = strip(value, b'x') {
         return (!hex.is_empty() && hex.bytes().all(|b| b.is_ascii_hexdigit()))
@@ -92,19 +92,19 @@ pub fn number(value: &str) -> Option<u64> {
     plain.then(|| value.parse().ok())?
 }
 
-/// A boolean: Yes or No, in any case, because no other value can be meant.
+/// Parses Yes or No. Any case is accepted, because the meaning is not in doubt.
 pub fn boolean(value: &str) -> Option<bool> {
     let is = |word| value.eq_ignore_ascii_case(word);
     if is("Yes") { Some(true) } else { is("No").then_some(false) }
 }
 
-/// A boolean as it is written.
+/// The text of a boolean: Yes or No.
 pub fn yes_no(value: bool) -> &'static str {
     if value { "Yes" } else { "No" }
 }
 
-/// Decodes a binary value (hex after 0x, base64 after 0b) into the front of `into`.
-/// None if it is malformed or longer than `into`, which is known before anything is decoded.
+/// Decodes a binary value (hexadecimal after 0x, base64 after 0b) into the front of `into`. `None` if it is malformed
+/// or longer than `into`; the length is checked before anything is decoded.
 pub fn binary<'b>(value: &str, into: &'b mut [u8]) -> Option<&'b [u8]> {
     if let Some(hex) = strip(value, b'x') {
         return decode_hex(hex.as_bytes(), into);
@@ -112,13 +112,13 @@ pub fn binary<'b>(value: &str, into: &'b mut [u8]) -> Option<&'b [u8]> {
     decode_base64(strip(value, b'b')?.as_bytes(), into)
 }
 
-/// What follows a 0 and the letter in either case.
+/// The text behind a prefix of 0 and `letter` in either case.
 fn strip(value: &str, letter: u8) -> Option<&str> {
     let b = value.as_bytes();
     (b.len() >= 2 && b[0] == b'0' && b[1].to_ascii_lowercase() == letter).then(|| &value[2..])
 }
 
-/// n digits make (n + 1) / 2 bytes: an odd first digit is a byte of its own.
+/// n digits give (n + 1) / 2 bytes: with an odd number, the first digit is a whole byte.
 fn decode_hex<'b>(hex: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
     let into = into.get_mut(..hex.len().div_ceil(2))?;
     let (odd, pairs) = hex.split_at(hex.len() % 2);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_come_in_order_and_values_may_hold_equal_signs() {
+    fn pairs_keep_their_order_and_equal_signs_in_values() {
         assert_eq!(
             all(b"A=1\0X-com.example.k=a=b\0B=\0"),
             Ok(vec![("A", "1"), ("X-com.example.k", "a=b"), ("B", "")])
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_format_is_told_with_its_place() {
+    fn malformed_pair_is_reported_with_its_offset() {
         let long = [b"K".repeat(64).as_slice(), b"=1\0"].concat();
         for (text, at) in [
             (b"A=1\0B".as_slice(), 4),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_is_read_back() {
+    fn pushed_pairs_parse_back() {
         let mut text = vec![];
         push(&mut text, "InitialR2T", yes_no(true));
         push_hex(&mut text, "CHAP_C", &[0x0a, 0xff]);

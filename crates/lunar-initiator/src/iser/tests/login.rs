@@ -46,7 +46,7 @@ impl Target {
 
     fn say(&self, mut bhs: Bhs, data: &[u8]) {
         bhs.set_data_len(data.len());
-        let message = [&IserHeader::PLAIN.encode()[..], &bhs.0, data].concat();
+        let message = [&IserHeader::PLAIN.encode()[..], bhs.as_bytes(), data].concat();
         self.end.send(&message, Payload::Empty, None);
         let _ = self.end.flush();
     }
@@ -168,7 +168,7 @@ fn a_login_at_lio_succeeds_and_ends_in_a_session() {
     target.end.poll(&mut events);
     let [EndpointEvent::Message(range, None)] = &events.list[..] else { panic!("{events:?}") };
     let pong = got(&events.bytes[range.clone()]).bhs;
-    assert_eq!((pong.opcode(), pong.itt(), pong.word20()), (opcode::NOP_OUT, NONE, 9));
+    assert_eq!((pong.opcode(), pong.itt(), pong.ttt()), (opcode::NOP_OUT, NONE, 9));
 }
 
 #[test]

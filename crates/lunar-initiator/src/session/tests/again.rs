@@ -90,8 +90,8 @@ fn an_answer_to_what_was_not_sent_is_none() {
         ("a failure", |p, tag| p.say(pdu::scsi_response(tag, 0, 1, 0), &[], true)),
         ("a Reject", |p, tag| {
             let mut header = Bhs::new(opcode::SCSI_COMMAND);
-            header.set_word(16, tag);
-            p.say(pdu::reject(0x09), &header.0, true);
+            header.set_itt(tag);
+            p.say(pdu::reject(0x09), header.as_bytes(), true);
         }),
     ];
     for (name, answer) in answers {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 fn text_response(itt: u32, flags: u8, ttt: u32) -> Bhs {
     let mut request = Bhs::new(opcode::TEXT);
-    request.set_word(16, itt);
+    request.set_itt(itt);
     pdu::text_response(&request, flags, ttt)
 }
 
@@ -22,7 +22,7 @@ fn questions_are_asked_one_after_the_other() {
     // The answer in two pieces.
     peer.say(text_response(header.itt(), 0x40, 5), b"X-a=", true);
     let (more, data) = peer.sent().remove(0);
-    assert_eq!((more.itt(), more.word20(), data.len()), (header.itt(), 5, 0));
+    assert_eq!((more.itt(), more.ttt(), data.len()), (header.itt(), 5, 0));
     assert!(a.is_empty());
     peer.say(text_response(header.itt(), 0x80, NONE), b"2\0", true);
     assert_eq!(a.try_recv(), Ok(Ok(b"X-a=2\0".to_vec())));
@@ -55,7 +55,7 @@ fn text_refusal_differs_from_loss_and_violation() {
         let mut peer = Peer::new(parameters());
         let (a, b) = (peer.state.start_text(b"X-a=1\0".to_vec()), peer.state.start_text(b"X-b=1\0".to_vec()));
         let (header, _) = peer.sent().remove(0);
-        peer.say(pdu::reject(reason), &header.0, true);
+        peer.say(pdu::reject(reason), header.as_bytes(), true);
         assert_eq!(a.try_recv().unwrap().unwrap_err().code, ErrorCode::Refused);
         assert!(peer.state.connection.fault().is_none());
         assert_eq!(peer.sent().len(), 1, "the next is asked");

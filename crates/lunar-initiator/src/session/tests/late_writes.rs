@@ -223,7 +223,7 @@ impl Path {
             if header.opcode() != opcode::SCSI_COMMAND {
                 continue;
             }
-            let block = u32::from_be_bytes(header.0[34..38].try_into().expect("four bytes")) as usize;
+            let block = u32::from_be_bytes(header.cdb()[2..6].try_into().expect("four bytes")) as usize;
             let value = u64::from_be_bytes(data[..8].try_into().expect("eight bytes"));
             let present = self.connections.last_mut().expect("it was sent on a connection");
             present.has.push_back(Arrived { tag: header.itt(), block, value });

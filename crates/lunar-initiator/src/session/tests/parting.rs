@@ -17,7 +17,7 @@ fn nothing_follows_our_logout() {
     assert_eq!(last.opcode(), opcode::LOGOUT);
     peer.say(pdu::nop_in(0, NONE, 5), &[], false);
     peer.say(pdu::r2t(1 << 48, write, 77, 0, 1024, 512), &[], false);
-    peer.say(pdu::reject(0x09), &sent[0].0.0, true);
+    peer.say(pdu::reject(0x09), sent[0].0.as_bytes(), true);
     peer.state.ping();
     peer.state.start_text(b"X-org.lunar.route=?\0".to_vec());
     peer.state.submit_urgently(inquiry(), Waiter::Unknown).expect("room");

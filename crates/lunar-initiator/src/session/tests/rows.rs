@@ -4,21 +4,28 @@ use super::*;
 use crate::session::Event;
 use lunar_wire::iscsi::request::TaskManagementFunction::*;
 
+/// Changes bytes of a header that no accessor names: reserved ones.
+fn raw(header: &mut Bhs, change: impl FnOnce(&mut [u8; BHS_LEN])) {
+    let mut bytes = *header.as_bytes();
+    change(&mut bytes);
+    *header = Bhs::from_bytes(bytes);
+}
+
 /// A Data-In with these flags.
 fn piece(tag: u32, data_sn: u32, offset: u32, flags: u8) -> Bhs {
     let mut header = Bhs::new(opcode::DATA_IN);
-    header.0[1] = flags;
-    header.set_word(16, tag);
-    header.set_word(20, NONE);
-    header.set_word(36, data_sn);
-    header.set_word(40, offset);
+    header.set_flags(flags);
+    header.set_itt(tag);
+    header.set_ttt(NONE);
+    header.set_data_sn(data_sn);
+    header.set_buffer_offset(offset);
     header
 }
 
 /// Opcode, DataSN and offset of Data-Out PDUs.
 fn data_outs(sent: &[(Bhs, Vec<u8>)]) -> Vec<(u32, u32, u32)> {
     let outs = sent.iter().filter(|(h, _)| h.opcode() == opcode::DATA_OUT);
-    outs.map(|(h, _)| (h.word20(), h.word(36), h.word(40))).collect()
+    outs.map(|(h, _)| (h.ttt(), h.data_sn(), h.buffer_offset())).collect()
 }
 
 /// FRM-003: what is reserved is not looked at.
@@ -27,20 +34,20 @@ fn reserved_fields_of_answers_are_ignored() {
     let mut peer = Peer::new(parameters());
     let (read, write) = (peer.read(512), peer.write(4096));
     let mut r2t = pdu::r2t(1 << 48, write, 7, 0, 1024, 512);
-    r2t.0[1..4].fill(0xff);
+    raw(&mut r2t, |b| b[1..4].fill(0xff));
     peer.say(r2t, &[], false);
     let mut data = piece(read, 0, 0, 0xb8);
-    data.0[2] = 0xff;
-    data.0[8..16].fill(0xff);
+    raw(&mut data, |b| b[2] = 0xff);
+    raw(&mut data, |b| b[8..16].fill(0xff));
     peer.say(data, &[1; 512], false);
     for tag in [read, write] {
         let mut response = pdu::scsi_response(tag, 0x61, 0, 0);
-        response.0[8..16].fill(0xff);
+        raw(&mut response, |b| b[8..16].fill(0xff));
         peer.say(response, &[], true);
     }
     let mut ping = pdu::nop_in(0, NONE, 9);
-    ping.0[1..4].fill(0xff);
-    ping.0[36..48].fill(0xff);
+    raw(&mut ping, |b| b[1..4].fill(0xff));
+    raw(&mut ping, |b| b[36..48].fill(0xff));
     peer.say(ping, &[], false);
     assert!(peer.state.connection.fault().is_none());
     peer.sent();
@@ -53,7 +60,7 @@ fn reserved_codes_are_errors() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let mut response = pdu::scsi_response(tag, 0, 0x02, 0);
-    response.set_word(36, 0);
+    response.set_exp_data_sn(0);
     peer.say(response, &[], true);
     assert_eq!(peer.end(tag).expect("it ended").0.expect_err("no success").code, ErrorCode::ScsiError);
     let answer = peer.state.manage(AbortTaskSet, 0, None);
@@ -157,7 +164,7 @@ fn a_rejected_command_leaves_no_gap() {
         let tag = peer.read(512);
         let (header, _) = peer.sent().remove(0);
         peer.exp_cmd_sn = exp_cmd_sn;
-        peer.say(pdu::reject(reason), &header.0, true);
+        peer.say(pdu::reject(reason), header.as_bytes(), true);
         let sent = peer.sent();
         let fills = sent.iter().any(|(h, _)| h.opcode() == 0 && !h.immediate() && h.cmd_sn() == 1);
         assert_eq!(fills, filled, "reason {reason}, ExpCmdSN {exp_cmd_sn}");
@@ -198,7 +205,7 @@ fn a_length_has_a_direction() {
     peer.read(512);
     peer.write(512);
     let sent = peer.sent();
-    let told: Vec<_> = sent.iter().map(|(h, _)| (h.flags() & 0x60, h.word20())).collect();
+    let told: Vec<_> = sent.iter().map(|(h, _)| (h.flags() & 0x60, h.edtl())).collect();
     assert_eq!(told, [(0, 0), (0x40, 512), (0x20, 512)]);
 }
 
@@ -267,7 +274,7 @@ fn a_status_in_data_in_ends_the_command() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let mut header = piece(tag, 0, 0, 0x83);
-    header.set_word(44, 412);
+    header.set_residual_count(412);
     peer.say(header, &[1; 100], true);
     let done = peer.done(tag).0;
     assert_eq!((done.status, done.transferred, peer.state.connection.exp_stat_sn()), (0, 100, 8));
@@ -328,8 +335,8 @@ fn functions_name_what_they_are_about() {
         let mut peer = Peer::new(parameters());
         let _answer = peer.state.manage(function, lun, task);
         let (header, _) = peer.sent().remove(0);
-        assert_eq!((header.lun(), header.word20(), header.word(32)), told, "{function:?}");
-        assert_eq!((header.0[1] & 0x7f, header.immediate()), (function as u8, true));
+        assert_eq!((header.lun(), header.referenced_task_tag(), header.ref_cmd_sn()), told, "{function:?}");
+        assert_eq!((header.flags() & 0x7f, header.immediate()), (function as u8, true));
     }
 }
 
@@ -442,7 +449,7 @@ fn a_rejected_data_out_ends_nothing() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(1024);
     let (header, _) = peer.sent().pop().expect("a Data-Out");
-    peer.say(pdu::reject(0x02), &header.0, true);
+    peer.say(pdu::reject(0x02), header.as_bytes(), true);
     assert!(peer.end(tag).is_none() && peer.state.connection.fault().is_none());
     let sense = Sense { key: 0xb, asc: 0x47, ascq: 5, ..Sense::READ_ERROR };
     peer.respond(tag, 0, 2, 0, &sense.encode(false));

@@ -1,22 +1,23 @@
 //! Text exchanges and the answer to SendTargets.
 
 use lunar_wire::iscsi::NONE;
+use lunar_wire::iscsi::flag::FINAL;
 use lunar_wire::scsi::lun;
 use proptest::prelude::*;
 
 use super::*;
 use crate::initiator::targets::{DiscoveredTarget, PortalAddress, SendTargetsResult, parse};
 use crate::initiator::{TextClient, TextStep};
-use crate::text::{FINAL, SendTargets, TargetRecord, TextServer, TextStep as Answer};
+use crate::text::{SendTargets, TargetRecord, TextServer, TextStep as Answer};
 
 const ALL: &[u8] = b"SendTargets=All\0";
 
 /// A Text Response.
 fn response(flags: u8, ttt: u32) -> Bhs {
     let mut h = Bhs::new(opcode::TEXT_RESPONSE);
-    h.0[1] = flags;
-    h.set_word(16, ITT);
-    h.set_word(20, ttt);
+    h.set_flags(flags);
+    h.set_itt(ITT);
+    h.set_ttt(ttt);
     h
 }
 
@@ -36,14 +37,14 @@ fn golden_requests() {
         [0x11, 0x22, 0x33, 0x44, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0],
         [0; 16],
     ];
-    assert_eq!((&first.header.0, &*first.data), (&want.concat().try_into().unwrap(), ALL));
+    assert_eq!((first.header.as_bytes(), &*first.data), (&want.concat().try_into().unwrap(), ALL));
     let mut h = response(CONTINUE, 7);
     h.set_lun(lun::encode(3));
     let next = send(text.response(&h, b"TargetNa"));
     let mut carry_on = Bhs::new(opcode::TEXT | 0x40);
     carry_on.set_lun(lun::encode(3));
-    carry_on.set_word(16, ITT);
-    carry_on.set_word(20, 7);
+    carry_on.set_itt(ITT);
+    carry_on.set_ttt(7);
     assert_eq!(next, Pdu { header: carry_on, data: vec![] });
     // TXT-010: a tag in the last response means nothing.
     assert_eq!(text.response(&response(FINAL, 7), b"me=x\0"), TextStep::Done(b"TargetName=x\0".to_vec()));
@@ -62,16 +63,16 @@ fn responses_that_break_the_rules() {
         (response(FINAL | CONTINUE, NONE), "F and C"),
         (response(0, NONE), "tag"),
         (response(CONTINUE, NONE), "tag"),
-        (other(last, |h| h.set_word(16, 1)), "Task Tag"),
-        (other(last, |h| h.0[4] = 1), "additional header"),
-        (other(last, |h| h.0[0] = opcode::NOP_IN), "NOP-In"),
+        (other(last, |h| h.set_itt(1)), "Task Tag"),
+        (other(last, |h| h.set_ahs_len(4)), "additional header"),
+        (other(last, |h| h.set_opcode(opcode::NOP_IN)), "NOP-In"),
     ] {
         let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
         let step = text.response(&header, b"");
         let TextStep::Failed(told) = step else { panic!("{why}: {step:?}") };
         assert!(told.contains(why), "{told}");
     }
-    let reject = other(last, |h| h.0[0..3].copy_from_slice(&[opcode::REJECT, 0x80, 9]));
+    let reject = other(last, |h| raw(h, |b| b[0..3].copy_from_slice(&[opcode::REJECT, 0x80, 9])));
     let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
     assert_eq!(text.response(&reject, b""), TextStep::Rejected(9), "a refusal breaks no rule");
     // An answer before the question is over.
@@ -184,8 +185,8 @@ fn record_that_is_not_utf8_hides_no_other() {
     let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.addresses.len())).collect();
     assert_eq!(seen, [("iqn.2026-11.org.example:a", 1), ("iqn.2026-11.org.example:b", 0)]);
     let wanted = [
-        r"TargetName=iqn.2026-11.org.example:\xff\x1b: not UTF-8, and passed over",
-        r"TargetAddress=\xe4b: not UTF-8, and passed over",
+        r"TargetName=iqn.2026-11.org.example:\xff\x1b: not UTF-8, skipped",
+        r"TargetAddress=\xe4b: not UTF-8, skipped",
     ];
     assert_eq!(notes, wanted);
     for refused in [&b"TargetName=\xff\0"[..], b"TargetAddress=\xff\0TargetName=a\0", b"\xffTargetName=a\0"] {

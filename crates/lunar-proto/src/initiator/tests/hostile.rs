@@ -18,7 +18,7 @@ fn other_pdus_have_no_place_in_login() {
         opcode::LOGIN,
         0x0a,
     ] {
-        let step = Script::new(wish()).reply_with(TO_OPERATIONAL, OPEN.as_bytes(), |h| h.0[0] = opcode);
+        let step = Script::new(wish()).reply_with(TO_OPERATIONAL, OPEN.as_bytes(), |h| h.set_opcode(opcode));
         let is_known = opcode::is_known(opcode);
         let ((LoginStep::Failed(LoginError::Broke(why)), true)
         | (LoginStep::Failed(LoginError::UnknownPdu(why)), false)) = (&step, is_known)
@@ -35,15 +35,15 @@ fn other_pdus_have_no_place_in_login() {
 fn fields_of_the_header() {
     type Change = fn(&mut Bhs);
     let changes: [(Change, &str); 9] = [
-        (|h| h.0[2] = 1, "Version-max"),
-        (|h| h.0[3] = 1, "Version-active"),
-        (|h| h.0[4] = 1, "additional header"),
-        (|h| h.0[13] ^= 1, "ISID"),
-        (|h| h.set_word(16, ITT + 1), "Initiator Task Tag"),
-        (|h| h.set_word(24, h.word(24).wrapping_add(1)), "StatSN"),
-        (|h| h.set_word(24, h.word(24).wrapping_sub(1)), "StatSN"),
-        (|h| h.set_word(28, 7), "ExpCmdSN"),
-        (|h| h.0[14..16].fill(0), "TSIH"),
+        (|h| raw(h, |b| b[2] = 1), "Version-max"),
+        (|h| raw(h, |b| b[3] = 1), "Version-active"),
+        (|h| h.set_ahs_len(4), "additional header"),
+        (|h| raw(h, |b| b[13] ^= 1), "ISID"),
+        (|h| h.set_itt(ITT + 1), "Initiator Task Tag"),
+        (|h| h.set_stat_sn(h.stat_sn().wrapping_add(1)), "StatSN"),
+        (|h| h.set_stat_sn(h.stat_sn().wrapping_sub(1)), "StatSN"),
+        (|h| h.set_exp_cmd_sn(7), "ExpCmdSN"),
+        (|h| h.set_tsih(0), "TSIH"),
     ];
     for (change, field) in changes {
         let mut script = Script::operational(wish());
@@ -56,9 +56,9 @@ fn fields_of_the_header() {
     let mut script = Script::operational(wish());
     let text = script.agree(&[]);
     let step = script.reply_with(LAST | 0x30, text.as_bytes(), |h| {
-        h.0[15] = 1;
-        h.0[20..24].fill(0xff);
-        h.0[38..].fill(0xff);
+        h.set_tsih(1);
+        raw(h, |b| b[20..24].fill(0xff));
+        raw(h, |b| b[38..].fill(0xff));
     });
     assert!(matches!(step, LoginStep::Done(_)));
 }
@@ -70,9 +70,9 @@ fn a_target_may_count_the_login() {
     let text = script.agree(&[]);
     let mut begins = 0;
     let step = script.reply_with(LAST, text.as_bytes(), |h| {
-        begins = h.word(28);
-        h.set_word(28, begins.wrapping_add(1));
-        h.set_word(32, begins);
+        begins = h.exp_cmd_sn();
+        h.set_exp_cmd_sn(begins.wrapping_add(1));
+        h.set_max_cmd_sn(begins);
     });
     let LoginStep::Done(login) = step else { panic!("{step:?}") };
     assert_eq!((login.cmd_sn, login.exp_cmd_sn, login.max_cmd_sn), (begins, begins, begins));
@@ -269,24 +269,24 @@ fn logins_end() {
 fn refusals() {
     for (class, detail) in [(2, 0), (2, 1), (2, 3), (2, 0x7f), (3, 1), (3, 0x7f)] {
         let step = Script::new(wish()).reply_with(SECURITY, b"", |h| {
-            h.0[36..38].copy_from_slice(&[class, detail]);
-            h.0[8..16].fill(0);
-            h.0[24..36].fill(0);
+            h.set_login_status(LoginStatus(class, detail));
+            raw(h, |b| b[8..16].fill(0));
+            raw(h, |b| b[24..36].fill(0));
         });
         assert_eq!(step, LoginStep::Failed(LoginError::Refused(LoginStatus(class, detail))));
     }
-    let step = Script::new(wish()).reply_with(SECURITY, b"", |h| h.0[36] = 4);
+    let step = Script::new(wish()).reply_with(SECURITY, b"", |h| h.set_login_status(LoginStatus(4, 0)));
     assert!(matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("Status-Class")));
 }
 
 /// LOG-037, LOG-038, A-21: redirects, before CHAP and after; and those that lead nowhere.
 #[test]
 fn redirects() {
-    let moved = |h: &mut Bhs| h.0[36..38].copy_from_slice(&[1, 1]);
+    let moved = |h: &mut Bhs| h.set_login_status(LoginStatus(1, 1));
     for (detail, permanent) in [(1, false), (2, true), (0x7f, false)] {
         let step = Script::new(wish()).reply_with(SECURITY, b"TargetAddress=[2001:db8::1]:3261\0", |h| {
-            h.0[36..38].copy_from_slice(&[1, detail]);
-            h.0[24..36].fill(0);
+            h.set_login_status(LoginStatus(1, detail));
+            raw(h, |b| b[24..36].fill(0));
         });
         assert_eq!(step, LoginStep::Moved { address: "[2001:db8::1]:3261".into(), permanent });
     }
@@ -501,7 +501,7 @@ fn windows() {
     {
         let mut script = Script::operational(wish());
         let text = script.agree(&[]);
-        let step = script.reply_with(LAST, text.as_bytes(), |h| h.set_word(32, max));
+        let step = script.reply_with(LAST, text.as_bytes(), |h| h.set_max_cmd_sn(max));
         let LoginStep::Done(got) = step else { panic!("{step:?}") };
         assert_eq!(got.max_cmd_sn, want);
     }
@@ -516,7 +516,7 @@ fn failures_are_told() {
             "the target refuses the login: 02/03 (no such target at this portal)",
         ),
         (LoginError::Authentication("x".into()), "authentication failed: x"),
-        (LoginError::Broke("x".into()), "the target breaks the rules of login: x"),
+        (LoginError::Broke("x".into()), "login protocol error by the target: x"),
     ] {
         assert_eq!(failure.to_string(), want);
     }

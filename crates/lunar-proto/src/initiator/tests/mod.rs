@@ -6,13 +6,14 @@ mod odd;
 mod pair;
 mod rdma;
 
+use lunar_wire::iscsi::flag::{CONTINUE, TRANSIT};
 use lunar_wire::iscsi::text::pairs;
 use lunar_wire::iscsi::{Bhs, opcode};
 
 use super::login::*;
 use crate::Pdu;
 use crate::chap::{Algorithm, Secret};
-use crate::login::{CONTINUE, EXCHANGES, SEGMENT_LEN, SessionType, TRANSIT, stages};
+use crate::login::{EXCHANGES, SEGMENT_LEN, SessionType};
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
 const INITIATOR: &str = "iqn.1993-08.org.debian:01:abc";
@@ -25,6 +26,13 @@ const SECURITY: u8 = 0;
 const TO_OPERATIONAL: u8 = TRANSIT | 1;
 const OPERATIONAL: u8 = 1 << 2;
 const LAST: u8 = TRANSIT | OPERATIONAL | 3;
+
+/// Changes bytes of a header that no accessor names: reserved ones.
+fn raw(header: &mut Bhs, change: impl FnOnce(&mut [u8; 48])) {
+    let mut bytes = *header.as_bytes();
+    change(&mut bytes);
+    *header = Bhs::from_bytes(bytes);
+}
 
 const OPEN: &str = "TargetPortalGroupTag=1\0AuthMethod=None\0";
 
@@ -101,29 +109,32 @@ impl Script {
     /// What every request must hold (FRM-002, LOG-006, LOG-017, LOG-019, LOG-021, LOG-026, LOG-028, LOG-040).
     fn hold(&self) {
         let h = &self.request.header;
-        assert_eq!(h.0[0], opcode::LOGIN | 0x40, "the I bit is set");
-        assert_eq!((h.0[2], h.0[3], h.ahs_len(), &h.0[22..24]), (0, 0, 0, [0, 0].as_slice()));
-        assert!(h.0[32..].iter().all(|b| *b == 0));
+        assert_eq!((h.opcode(), h.immediate()), (opcode::LOGIN, true));
+        assert_eq!(
+            (h.version_max(), h.version_min(), h.ahs_len(), &h.as_bytes()[22..24]),
+            (0, 0, 0, [0, 0].as_slice())
+        );
+        assert!(h.as_bytes()[32..].iter().all(|b| *b == 0));
         assert_eq!((h.itt(), h.cmd_sn(), h.data_len()), (ITT, self.wish.cmd_sn, self.request.data.len()));
-        assert_eq!((&h.0[8..14], &h.0[14..16]), (ISID.as_slice(), self.wish.tsih.to_be_bytes().as_slice()));
-        assert_eq!(h.0[20..22], self.wish.cid.to_be_bytes());
+        assert_eq!((h.isid(), h.tsih()), (ISID, self.wish.tsih));
+        assert_eq!(h.cid(), self.wish.cid);
         assert_eq!(h.exp_stat_sn(), if self.answered { self.stat_sn } else { 0 });
         assert!(self.request.data.len() <= SEGMENT_LEN && !(h.is_final() && h.continues()));
         assert_eq!(h.flags() & 0x30, 0);
-        let next = if h.is_final() { [1, 3][usize::from(stages(h).0)] } else { 0 };
-        assert_eq!(stages(h).1, next);
+        let next = if h.is_final() { [1, 3][usize::from(h.stages().0)] } else { 0 };
+        assert_eq!(h.stages().1, next);
     }
 
     /// Answers the latest request with a header that is changed before it goes.
     fn reply_with(&mut self, flags: u8, text: &[u8], change: impl FnOnce(&mut Bhs)) -> LoginStep {
         let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
-        h.0[1] = flags;
-        h.0[8..14].copy_from_slice(&ISID);
-        h.0[15] = if flags == LAST { 0x55 } else { 0 };
-        h.set_word(16, ITT);
-        h.set_word(24, self.stat_sn);
-        h.set_word(28, self.wish.cmd_sn);
-        h.set_word(32, self.wish.cmd_sn.wrapping_add(31));
+        h.set_flags(flags);
+        h.set_isid(ISID);
+        h.set_tsih(if flags == LAST { 0x55 } else { 0 });
+        h.set_itt(ITT);
+        h.set_stat_sn(self.stat_sn);
+        h.set_exp_cmd_sn(self.wish.cmd_sn);
+        h.set_max_cmd_sn(self.wish.cmd_sn.wrapping_add(31));
         h.set_data_len(text.len());
         change(&mut h);
         let step = self.login.response(&h, text);
@@ -210,7 +221,7 @@ fn golden_request() {
         "InitiatorName=iqn.1993-08.org.debian:01:abc\0InitiatorAlias=host\0\
         TargetName=iqn.2026-11.org.example:disks\0SessionType=Normal\0AuthMethod=None\0"
     );
-    assert_eq!(script.request.header.0, want.concat()[..]);
+    assert_eq!(script.request.header.as_bytes()[..], want.concat()[..]);
 }
 
 /// KEY-001 to KEY-023, KEY-039, LOG-032, NEG-029: all keys in one request, all answers in one response.
@@ -292,7 +303,7 @@ fn a_connection_that_joins() {
         "HeaderDigest=None,CRC32C\0DataDigest=None,CRC32C\0MaxRecvDataSegmentLength=262144\0"
     );
     let text = script.agree(&[("HeaderDigest", Some("CRC32C"))]);
-    let step = script.reply_with(LAST, text.as_bytes(), |h| h.0[14..16].copy_from_slice(&[0x12, 0x34]));
+    let step = script.reply_with(LAST, text.as_bytes(), |h| h.set_tsih(0x1234));
     let LoginStep::Done(got) = step else { panic!("{step:?}") };
     assert_eq!((got.tsih, got.parameters.header_digest), (0x1234, true));
     assert!(matches!(joining().answered(&[]), LoginStep::Failed(LoginError::Broke(_))), "another TSIH");

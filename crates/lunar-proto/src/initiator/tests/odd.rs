@@ -52,10 +52,10 @@ fn log_in(odd: &Odd, piece: usize, isid: [u8; 6]) -> LoginStep {
         let (last, first) = parts.split_last().expect("a text");
         for part in first {
             let csg = flags & OPERATIONAL;
-            let step = script.reply_with(csg | CONTINUE, part, |h| h.0[8..14].copy_from_slice(&isid));
+            let step = script.reply_with(csg | CONTINUE, part, |h| h.set_isid(isid));
             assert!(matches!(step, LoginStep::Send(_)), "{}: {step:?}", odd.what);
         }
-        script.reply_with(flags, last, |h| h.0[8..14].copy_from_slice(&isid))
+        script.reply_with(flags, last, |h| h.set_isid(isid))
     };
     let step = say(&mut script, TO_OPERATIONAL, odd.opens);
     assert!(matches!(step, LoginStep::Send(_)), "{}: {step:?}", odd.what);
@@ -81,7 +81,7 @@ fn target_with_odd_answers_is_used() {
 fn target_that_sends_a_ping_in_a_login_is_named() {
     let mut script = Script::new(wish());
     let ping = |h: &mut Bhs| {
-        h.0[0] = opcode::NOP_IN;
+        h.set_opcode(opcode::NOP_IN);
         h.set_lun(u64::MAX);
     };
     let step = script.reply_with(TO_OPERATIONAL, b"", ping);

@@ -73,7 +73,7 @@ impl Pair {
         let last = parts.pop().unwrap();
         for part in parts {
             let mut header = request.header;
-            header.0[1] = header.0[1] & 0x0c | CONTINUE;
+            header.set_flags(header.flags() & 0x0c | CONTINUE);
             let step = self.target.request(&header, &part, &self.house);
             assert!(matches!(step, Answer::Reply(pdu) if pdu.data.is_empty()), "LOG-018");
         }
@@ -90,7 +90,7 @@ impl Pair {
         let last = parts.pop().unwrap();
         for part in parts {
             let mut header = reply.header;
-            header.0[1] = header.0[1] & 0x0c | CONTINUE;
+            header.set_flags(header.flags() & 0x0c | CONTINUE);
             match self.respond(header, &part) {
                 LoginStep::Send(pdu) => assert!(pdu.data.is_empty(), "LOG-018"),
                 other => return other,
@@ -100,7 +100,7 @@ impl Pair {
     }
 
     fn respond(&mut self, mut header: Bhs, data: &[u8]) -> LoginStep {
-        header.set_word(24, self.stat_sn);
+        header.set_stat_sn(self.stat_sn);
         self.stat_sn = self.stat_sn.wrapping_add(1);
         self.initiator.response(&header, data)
     }

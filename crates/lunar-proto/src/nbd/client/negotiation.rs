@@ -109,7 +109,7 @@ impl ClientNegotiation {
         // Whoever is no NBD server may say less than a whole greeting, and then wait.
         let magic = [MAGIC, OPTION_MAGIC].map(u64::to_be_bytes).concat();
         if !bytes.iter().zip(&magic).take(8).all(|(got, wanted)| got == wanted) {
-            return (bytes.len(), broken("it is no NBD server"));
+            return (bytes.len(), broken("no NBD greeting"));
         }
         let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, NegotiationStep::More) };
         let flags = be::get16(&bytes[16..]);
@@ -157,7 +157,10 @@ impl ClientNegotiation {
             return (OPTION_REPLY_LEN, broken("a reply with a wrong magic"));
         };
         if option != self.asked() || len as usize > MAX_REPLY || self.replies == MAX_REPLIES {
-            return (OPTION_REPLY_LEN, broken("a reply to another option, or too long a reply, or too many"));
+            return (
+                OPTION_REPLY_LEN,
+                broken("a reply to another option, an oversized reply, or too many replies"),
+            );
         }
         let whole = OPTION_REPLY_LEN + len as usize;
         let Some(data) = bytes.get(OPTION_REPLY_LEN..whole) else { return (0, NegotiationStep::More) };
@@ -194,7 +197,7 @@ impl ClientNegotiation {
             (State::Go, _) if refused => return self.refuse(kind, data, out),
             (State::List, reply::SERVER) => self.keep(data),
             (State::List, _) if over => return self.give_up(),
-            _ => return broken("a reply that does not belong here"),
+            _ => return broken("unexpected reply"),
         }
         NegotiationStep::More
     }
@@ -228,7 +231,7 @@ impl ClientNegotiation {
                 let exports = std::mem::take(&mut self.exports);
                 NegotiationStep::Failed(NegotiationFailure::Refused { why, said, tls, exports })
             }
-            _ => broken("a list that was not asked for"),
+            _ => broken("unrequested export list"),
         }
     }
 
@@ -236,7 +239,7 @@ impl ClientNegotiation {
         match (data.split_first_chunk::<2>().map(|(kind, rest)| (be::get16(kind), rest)), data.len()) {
             (Some((info::EXPORT, rest)), 12) => self.told = Some((be::get64(rest), be::get16(&rest[8..]))),
             (Some((info::BLOCK_SIZE, rest)), 14) => self.sizes = (be::get32(rest), be::get32(&rest[8..])),
-            (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => return broken("information cut short"),
+            (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => return broken("truncated information"),
             _ => {}
         }
         NegotiationStep::More
@@ -254,10 +257,10 @@ impl ClientNegotiation {
         let Some((size, flags)) = self.told else { return broken("it does not report the size") };
         let (block_size, max_payload) = self.sizes;
         if i64::try_from(size).is_err() {
-            return broken("a size that cannot be");
+            return broken("invalid export size");
         }
         if !block_size.is_power_of_two() || block_size > MAX_BLOCK || max_payload < block_size {
-            return broken("block sizes that cannot be");
+            return broken("invalid block sizes");
         }
         let has_flags = flags & transmission_flag::HAS_FLAGS != 0;
         NegotiationStep::Agreed(ExportInfo {
@@ -277,12 +280,12 @@ impl ClientNegotiation {
 /// What an error's type says.
 fn reason(kind: u32) -> &'static str {
     match kind {
-        reply::ERR_POLICY => "its policy does not allow it",
+        reply::ERR_POLICY => "forbidden by the policy of the server",
         reply::ERR_UNKNOWN => "there is no such export",
         reply::ERR_TLS_REQD => "it wants TLS",
-        reply::ERR_SHUTDOWN => "it is being stopped",
-        reply::ERR_BLOCK_SIZE_REQD => "it wants its block sizes kept",
-        _ => "it does not say why",
+        reply::ERR_SHUTDOWN => "the server is shutting down",
+        reply::ERR_BLOCK_SIZE_REQD => "the server requires its block sizes",
+        _ => "no reason given",
     }
 }
 

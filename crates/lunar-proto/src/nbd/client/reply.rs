@@ -70,7 +70,7 @@ impl PendingCommand {
         let start = offset.checked_sub(self.request.offset).filter(|_| self.request.command == command::READ);
         let end = start.and_then(|start| start.checked_add(len.into()));
         let (Some(start), Some(end)) = (start, end.filter(|end| *end <= self.request.len.into())) else {
-            return Err(ProtocolViolation("bytes that were not asked for"));
+            return Err(ProtocolViolation("data outside the requested range"));
         };
         self.covered.add(start as u32, end as u32).map_err(ProtocolViolation)?;
         Ok(start as usize..end as usize)
@@ -84,7 +84,7 @@ impl PendingCommand {
             _ => false,
         };
         match missing && self.refused.is_none() {
-            true => Err(ProtocolViolation("an answer that is not complete")),
+            true => Err(ProtocolViolation("incomplete reply")),
             false => Ok(()),
         }
     }
@@ -125,7 +125,7 @@ pub fn next_message<'a>(
     find: impl FnOnce(u64) -> Option<&'a mut PendingCommand>,
 ) -> Result<Option<ServerMessage>, ProtocolViolation> {
     let Some(header) = bytes.first_chunk::<SIMPLE_REPLY_LEN>() else { return Ok(None) };
-    let find = |cookie| find(cookie).ok_or(ProtocolViolation("an answer to what was not asked"));
+    let find = |cookie| find(cookie).ok_or(ProtocolViolation("a reply with an unknown cookie"));
     if be::get32(header) == SIMPLE_REPLY_MAGIC {
         let reply = SimpleReply::decode(header).expect("its magic is right");
         return simple(reply, find(reply.cookie)?, export).map(Some);
@@ -178,7 +178,7 @@ fn chunk(
         kind => (len, kind & chunk::ERRORS != 0 && len >= 6),
     };
     if !fits || needed > MAX_CONTROL as usize {
-        return Err(ProtocolViolation("a chunk of a kind or length that cannot be"));
+        return Err(ProtocolViolation("invalid chunk type or length"));
     }
     let Some(body) = body.get(..needed) else { return Ok(None) };
     let fill = match header.kind {
@@ -205,7 +205,7 @@ impl PendingCommand {
         let (context, len, flags) = (be::get32(body), be::get32(&body[4..]), be::get32(&body[8..]));
         let asked = self.request.command == command::BLOCK_STATUS && export.allocation == Some(context);
         if !asked || self.status.is_some() || len == 0 {
-            return Err(ProtocolViolation("extents that were not asked for, or an empty one"));
+            return Err(ProtocolViolation("unrequested extents, or an empty one"));
         }
         self.status = Some(ExtentStatus { len, zero: flags & state::ZERO != 0 });
         Ok(())
@@ -214,7 +214,7 @@ impl PendingCommand {
     fn error(&mut self, body: &[u8]) -> Result<(), ProtocolViolation> {
         let (errno, words) = (be::get32(body), body[6..].get(..usize::from(be::get16(&body[4..]))));
         let (Some(words), true) = (words, errno != 0) else {
-            return Err(ProtocolViolation("an error that is none, or whose words are cut short"));
+            return Err(ProtocolViolation("malformed error chunk"));
         };
         self.refused.get_or_insert(ServerError { errno, said: said(words) });
         Ok(())

@@ -39,7 +39,7 @@ impl PredictedPdu {
     fn is(&self, header: &Bhs) -> bool {
         let same_size = header.ahs_len() == 0 && header.data_len() == self.len();
         let same_kind = match self.buf {
-            Some(_) => header.opcode() == opcode::DATA_IN && header.word(40) == 0,
+            Some(_) => header.opcode() == opcode::DATA_IN && header.buffer_offset() == 0,
             None => header.opcode() == opcode::SCSI_RESPONSE,
         };
         same_size && same_kind && header.itt() == self.tag
@@ -205,7 +205,7 @@ impl PduReceiver {
             if left < header_len || sink.is_full() {
                 break;
             }
-            let header = Bhs(between[..BHS_LEN].try_into().expect("48 bytes"));
+            let header = Bhs::from_bytes(between[..BHS_LEN].try_into().expect("48 bytes"));
             right = answer.is(&header);
             if !right {
                 break;

@@ -38,7 +38,7 @@ fn cached_read_and_immediate_write_of_4_kib_allocate_nothing() {
             request::set_write(&mut write, LEN, false);
             write.set_data_len(LEN as usize);
             writes.push(allocations(&joined, write, &[7; LEN as usize]));
-            assert_eq!(host.told(opcode::SCSI_RESPONSE).await.0[3], 0);
+            assert_eq!(host.told(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
         }
         assert_eq!((&reads[4..], &writes[4..]), (&[0; 4][..], &[0; 4][..]), "{reads:?} {writes:?}");
     });

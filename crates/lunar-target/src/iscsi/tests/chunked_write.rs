@@ -31,7 +31,7 @@ struct LongWrite {
 }
 
 fn end_of(r2t: &Bhs) -> u32 {
-    r2t.word(40) + r2t.word(44)
+    r2t.buffer_offset() + r2t.desired_len()
 }
 
 impl LongWrite {
@@ -61,7 +61,7 @@ impl LongWrite {
             next = host.told(opcode::R2T).await;
         }
         let end = self.end();
-        assert_eq!((next.word(40), next.word(36)), (end, self.r2ts.len() as u32), "offset and R2TSN");
+        assert_eq!((next.buffer_offset(), next.r2t_sn()), (end, self.r2ts.len() as u32), "offset and R2TSN");
         assert_eq!(end / CHUNK_LEN, (end_of(&next) - 1) / CHUNK_LEN, "{end} to {}", end_of(&next));
         self.r2ts.push(next);
     }
@@ -109,7 +109,7 @@ fn pieces(target: &TestTarget) -> [u8; 4] {
 
 /// The status of the next response.
 async fn status(host: &mut Host) -> u8 {
-    host.told(opcode::SCSI_RESPONSE).await.0[3]
+    host.told(opcode::SCSI_RESPONSE).await.scsi_status()
 }
 
 const GOOD: u8 = Status::Good as u8;
@@ -173,7 +173,7 @@ fn aborted_long_write_stores_nothing_after_response() {
         long.first_chunk(&target, &mut host).await;
         long.take_asked(&mut host).await;
         host.manage(TaskManagementFunction::AbortTask, Some(long.itt));
-        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
         send_requested(&mut host, &long).await;
         host.write(BLOCKS, NEW);
         host.send();
@@ -196,7 +196,7 @@ fn abort_task_set_awaits_requested_chunk() {
         assert!(host.next_now().is_none(), "it is not answered yet");
         send_requested(&mut host, &long).await;
         let told = host.next().await.expect("an answer");
-        assert_eq!((told.opcode(), told.0[2]), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+        assert_eq!((told.opcode(), told.response()), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
     });
 }
@@ -387,7 +387,7 @@ fn abort_of_long_write_waits_for_chunk_in_progress() {
         quiet().await;
         assert!(host.next_now().is_none(), "it is not answered yet");
         drop(go_on);
-        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
         let then = pieces(&target);
         quiet().await;
         assert_eq!((then, pieces(&target)), ([OLD, OLD, 0, 0], [OLD, OLD, 0, 0]));
@@ -408,7 +408,10 @@ fn medium_error_ends_long_write_after_its_data() {
                 next => break next,
             }
         };
-        assert_eq!((answer.opcode(), answer.0[3]), (opcode::SCSI_RESPONSE, Status::CheckCondition as u8));
+        assert_eq!(
+            (answer.opcode(), answer.scsi_status()),
+            (opcode::SCSI_RESPONSE, Status::CheckCondition as u8)
+        );
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
         assert_eq!(target.shared.pool.used(), 0);
         host.write(0, NEW);
@@ -493,7 +496,7 @@ fn reservation_between_chunks_stops_long_write() {
             }
         };
         // The command has begun, so no status may say that nothing was stored.
-        assert_eq!(answer.0[3], Status::CheckCondition as u8);
+        assert_eq!(answer.scsi_status(), Status::CheckCondition as u8);
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
     });
 }
@@ -536,7 +539,7 @@ fn long_write_of_wrong_length_is_rejected_or_cut() {
                 }
             };
             let good = if wanted == 0 { Status::CheckCondition as u8 } else { GOOD };
-            assert_eq!(answer.0[3], good, "{blocks}");
+            assert_eq!(answer.scsi_status(), good, "{blocks}");
             assert_eq!(pieces(&target), [wanted; 4]);
             assert_eq!(target.on_medium(blocks.min(BLOCKS - 1)), 0);
         }

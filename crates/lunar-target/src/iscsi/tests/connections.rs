@@ -72,14 +72,14 @@ fn cmd_sn_is_per_session_and_stat_sn_per_connection() {
         let (to_a, to_b) = (a.told(opcode::SCSI_RESPONSE).await, b.told(opcode::SCSI_RESPONSE).await);
         assert_eq!((to_a.itt(), to_b.itt()), (first.itt(), second.itt()));
         // The unit attention of a new I_T nexus goes to its first command only.
-        let statuses = [to_a.0[3], to_b.0[3]];
+        let statuses = [to_a.scsi_status(), to_b.scsi_status()];
         assert_eq!(statuses, [Status::CheckCondition as u8, Status::Good as u8]);
         b.go_on_from(3, 101);
         ready(&mut b);
         let again = b.told(opcode::SCSI_RESPONSE).await;
-        assert_eq!(again.word(24), to_b.word(24).wrapping_add(1), "StatSN of the second counts alone");
-        assert_eq!((again.word(28), to_b.word(28)), (4, 3), "ExpCmdSN is that of the session");
-        assert_eq!(to_a.word(24), to_b.word(24), "both began with the same StatSN");
+        assert_eq!(again.stat_sn(), to_b.stat_sn().wrapping_add(1), "StatSN of the second counts alone");
+        assert_eq!((again.exp_cmd_sn(), to_b.exp_cmd_sn()), (4, 3), "ExpCmdSN is that of the session");
+        assert_eq!(to_a.stat_sn(), to_b.stat_sn(), "both began with the same StatSN");
         drop(joined);
     });
 }
@@ -98,7 +98,7 @@ fn function_on_one_connection_aborts_task_of_another() {
         assert_eq!((r2t.itt(), joined.nexus.state().has_task(write.itt())), (write.itt(), true));
         b.go_on_from(3, 100);
         b.manage(TaskManagementFunction::AbortTask, Some(write.itt()));
-        assert_eq!(b.told(opcode::TASK_MANAGEMENT_RESPONSE).await.0[2], 0, "FUNCTION COMPLETE");
+        assert_eq!(b.told(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0, "FUNCTION COMPLETE");
         assert!(!joined.nexus.state().has_task(write.itt()));
         assert!(a.next_now().is_none(), "an aborted task is not answered");
     });
@@ -116,7 +116,7 @@ fn data_and_response_use_connection_of_command() {
         b.send();
         let r2t = b.told(opcode::R2T).await;
         b.answer(&r2t, 7).await;
-        assert_eq!(b.told(opcode::SCSI_RESPONSE).await.0[3], 0);
+        assert_eq!(b.told(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
         assert_eq!(target.on_medium(0), 7);
         assert!(a.next_now().is_none());
         drop(joined);

@@ -108,7 +108,7 @@ impl Host {
             let _ = begun.send(session);
         });
         host.ask_to_log_in("one", isid);
-        assert_eq!(host.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        assert_eq!(host.told(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
         (host, login.recv_async().await.expect("a session"))
     }
 
@@ -141,7 +141,7 @@ impl Host {
 
     async fn enter(&mut self, name: &str, isid: u8) {
         self.ask_to_log_in(name, isid);
-        assert_eq!(self.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        assert_eq!(self.told(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
         self.run(&cdb::test_unit_ready()).await;
     }
 
@@ -150,14 +150,14 @@ impl Host {
         let command = self.command(cdb);
         self.queue(command, &[]);
         self.send();
-        self.told(opcode::SCSI_RESPONSE).await.0[3]
+        self.told(opcode::SCSI_RESPONSE).await.scsi_status()
     }
 
     /// Sends a Login Request.
     pub fn ask_to_log_in(&mut self, name: &str, isid: u8) {
         let mut login = Bhs::new(opcode::LOGIN | 0x40);
-        login.0[1] = OPERATIONAL;
-        login.0[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, isid]);
+        login.set_flags(OPERATIONAL);
+        login.set_isid([0x80, 0, 0, 0, 0, isid]);
         request::stamp(&mut login, self.cmd_sn, 0);
         let keys = format!("InitiatorName=iqn.2026-11.org.example:{name}\n{KEYS}");
         self.queue(login, keys.replace('\n', "\0").as_bytes());
@@ -203,8 +203,8 @@ impl Host {
 
     /// Sends the data that an R2T requests, filled with this byte.
     pub async fn answer(&mut self, r2t: &Bhs, byte: u8) {
-        let burst = request::DataOutTags { lun: 0, itt: r2t.itt(), ttt: r2t.word20() };
-        let (from, len) = (r2t.word(40), r2t.word(44));
+        let burst = request::DataOutTags { lun: 0, itt: r2t.itt(), ttt: r2t.ttt() };
+        let (from, len) = (r2t.buffer_offset(), r2t.desired_len());
         for (at, data_sn) in (0..len).step_by(SEGMENT as usize).zip(0..) {
             let n = SEGMENT.min(len - at);
             let header = request::data_out(burst, data_sn, from + at, at + n == len, self.stat_sn);
@@ -271,7 +271,7 @@ impl Host {
     pub async fn next(&mut self) -> Option<Bhs> {
         loop {
             if let Some(header) = self.parse() {
-                self.stat_sn = header.word(24).wrapping_add(1);
+                self.stat_sn = header.stat_sn().wrapping_add(1);
                 return Some(header);
             }
             let mut bytes = [0; 4096];
@@ -294,7 +294,7 @@ impl Host {
     }
 
     fn parse(&mut self) -> Option<Bhs> {
-        let header = Bhs(*self.input.first_chunk::<BHS_LEN>()?);
+        let header = Bhs::from_bytes(*self.input.first_chunk::<BHS_LEN>()?);
         let whole = BHS_LEN + header.ahs_len() + padded(header.data_len());
         (self.input.len() >= whole).then(|| drop(self.input.drain(..whole)))?;
         Some(header)

@@ -88,7 +88,7 @@ fn data_before_reset_begins_no_write() {
         host.queue(write, &[]);
         host.send();
         let r2t = host.told(opcode::R2T).await;
-        let burst = request::DataOutTags { lun: 0, itt: write.itt(), ttt: r2t.word20() };
+        let burst = request::DataOutTags { lun: 0, itt: write.itt(), ttt: r2t.ttt() };
         host.queue(request::data_out(burst, 0, 0, true, 0), &[OLD; 512]);
         host.send();
         host.reset();
@@ -144,7 +144,7 @@ fn command_held_for_nop_does_not_begin_after_reset() {
         let in_its_place = host.command(&cdb::test_unit_ready());
         let mut nop = request::nop_out(0, in_its_place.itt(), NONE);
         request::stamp(&mut nop, in_its_place.cmd_sn(), 0);
-        nop.0[0] = opcode::NOP_OUT;
+        nop.set_opcode(opcode::NOP_OUT);
         nop
     });
 }
@@ -158,7 +158,7 @@ fn replaced_session_of_stalled_core_begins_nothing() {
             _ = held.recv_async().await;
         });
         old.ask_to_log_in("one", 1);
-        assert_eq!(old.told(opcode::LOGIN_RESPONSE).await.0[36], 0);
+        assert_eq!(old.told(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
         (0..3).for_each(|_| old.write(0, OLD));
         old.send();
         let mut new = Host::session(&target, 1).await;
@@ -188,7 +188,7 @@ fn replaced_session_of_stalled_core_holds_nothing() {
         let mut new = Host::session(&target, 1).await;
         new.write(0, NEW);
         new.send();
-        assert_eq!(new.told(opcode::SCSI_RESPONSE).await.0[3], Status::Good as u8);
+        assert_eq!(new.told(opcode::SCSI_RESPONSE).await.scsi_status(), Status::Good as u8);
         assert_eq!(new.run(&RESERVE).await, Status::Good as u8);
         hold.end();
         while old.next().await.is_some() {}
@@ -197,7 +197,7 @@ fn replaced_session_of_stalled_core_holds_nothing() {
         assert_eq!(new.run(&cdb::test_unit_ready()).await, Status::Good as u8);
         let mut other = Host::connect(&target);
         other.ask_to_log_in("other", 2);
-        assert_eq!(other.told(opcode::LOGIN_RESPONSE).await.0[36], 3, "the place is taken");
+        assert_eq!(other.told(opcode::LOGIN_RESPONSE).await.login_status().0, 3, "the place is taken");
     });
 }
 
@@ -236,7 +236,7 @@ async fn none_begins(target: &TestTarget, mut one: Host) {
     quiet().await;
     assert_eq!((then, target.on_medium(0)), (0, 0));
     for _ in 0..3 {
-        assert_eq!(one.told(opcode::SCSI_RESPONSE).await.0[3], Status::Busy as u8);
+        assert_eq!(one.told(opcode::SCSI_RESPONSE).await.scsi_status(), Status::Busy as u8);
     }
     one.write(0, NEW);
     one.send();

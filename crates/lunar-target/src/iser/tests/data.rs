@@ -255,13 +255,13 @@ fn full_feature_data_segment_is_at_most_128_bytes() {
         let mut host = target.session(1).await;
         // The receive buffers of this host end the connection at one byte more. A Reject quotes the rejected headers.
         let mut bhs = host.command(&cdb::test_unit_ready());
-        bhs.0[0] = 0x1c;
+        bhs.set_opcode(0x1c);
         let ahs = [0; 1020];
-        bhs.0[4] = (ahs.len() / 4) as u8;
-        host.say_bytes(&[&IserHeader::PLAIN.encode()[..], &bhs.0, &ahs].concat());
+        bhs.set_ahs_len(ahs.len());
+        host.say_bytes(&[&IserHeader::PLAIN.encode()[..], bhs.as_bytes(), &ahs].concat());
         host.cmd_sn -= 1;
         let told = host.told(opcode::REJECT).await;
-        assert_eq!((told.data.len(), &told.data[..48]), (SAFE_DATA_LEN, &bhs.0[..]));
+        assert_eq!((told.data.len(), &told.data[..48]), (SAFE_DATA_LEN, &bhs.as_bytes()[..]));
         // Longer parameter data move by RDMA.
         let (itt, place) = host.read(&cdb::report_supported_operation_codes(4096), 4096);
         let told = host.answer(itt).await;

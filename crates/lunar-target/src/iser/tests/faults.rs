@@ -12,7 +12,7 @@ use lunar_wire::scsi::cdb;
 /// A message with a valid command, changed by `spoil`.
 fn command(host: &mut Host, spoil: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let bhs = host.command(&cdb::test_unit_ready());
-    let mut message = [&IserHeader::PLAIN.encode()[..], &bhs.0].concat();
+    let mut message = [&IserHeader::PLAIN.encode()[..], bhs.as_bytes()].concat();
     spoil(&mut message);
     message
 }
@@ -175,7 +175,7 @@ fn duplicate_tag_is_rejected_and_memory_is_kept() {
         host.itt -= 1;
         host.write(&cdb::write_10(8, 8, false), &[0xee; 4096], 0);
         let told = host.told(opcode::REJECT).await;
-        assert_eq!((told.bhs.0[2], told.invalidated), (7, None), "task in progress");
+        assert_eq!((told.bhs.response(), told.invalidated), (7, None), "task in progress");
         host.faults[1].reads.release();
         let told = host.answer(itt).await;
         assert_eq!((told.status(), told.invalidated), (0, Some(place.stag)));
@@ -228,14 +228,14 @@ fn misplaced_requests_are_rejected() {
         let mut host = target.session(1).await;
         for op in [opcode::LOGIN, 0x1c, opcode::SCSI_RESPONSE] {
             let mut bhs = Bhs::new(op | 0x40);
-            bhs.set_word(16, 77);
+            bhs.set_itt(77);
             host.ask(bhs, &[]);
             let told = host.told(opcode::REJECT).await;
             assert_eq!(
                 told.data[..48],
                 {
-                    request::stamp(&mut bhs, host.cmd_sn, told.bhs.word(24));
-                    bhs.0
+                    request::stamp(&mut bhs, host.cmd_sn, told.bhs.stat_sn());
+                    *bhs.as_bytes()
                 }[..]
             );
         }

@@ -48,12 +48,12 @@ pub struct TargetMessage {
 impl TargetMessage {
     /// Flags and residual count of a response.
     pub fn residual(&self) -> (u8, u32) {
-        (self.bhs.flags() & 0x06, self.bhs.word(44))
+        (self.bhs.flags() & 0x06, self.bhs.residual_count())
     }
 
     /// SCSI status.
     pub fn status(&self) -> u8 {
-        self.bhs.0[3]
+        self.bhs.scsi_status()
     }
 }
 
@@ -103,7 +103,7 @@ impl Host {
     /// Sends a PDU.
     pub fn say(&self, header: IserHeader, mut bhs: Bhs, data: &[u8]) {
         bhs.set_data_len(data.len());
-        let mut message = [&header.encode()[..], &bhs.0, data].concat();
+        let mut message = [&header.encode()[..], bhs.as_bytes(), data].concat();
         message.resize(message.len().next_multiple_of(4), 0);
         self.say_bytes(&message);
     }
@@ -137,8 +137,8 @@ impl Host {
         assert!(!matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T), "they go by RDMA");
         if bhs.opcode() != opcode::NOP_IN || bhs.itt() != NONE {
             let first = bhs.opcode() == opcode::LOGIN_RESPONSE && self.stat_sn == 0;
-            assert!(first || bhs.word(24) == self.stat_sn, "StatSN");
-            self.stat_sn = bhs.word(24).wrapping_add(1);
+            assert!(first || bhs.stat_sn() == self.stat_sn, "StatSN");
+            self.stat_sn = bhs.stat_sn().wrapping_add(1);
         }
         TargetMessage { bhs, data, invalidated }
     }
@@ -169,16 +169,16 @@ impl Host {
     /// Sends a Login Request with these keys.
     pub fn log_in_with(&mut self, isid: u8, flags: u8, keys: &str) {
         let mut bhs = Bhs::new(opcode::LOGIN | 0x40);
-        bhs.0[1] = flags;
-        bhs.0[8..14].copy_from_slice(&[0x80, 0, 0, 0, 0, isid]);
-        bhs.set_word(16, 1);
+        bhs.set_flags(flags);
+        bhs.set_isid([0x80, 0, 0, 0, 0, isid]);
+        bhs.set_itt(1);
         self.ask(bhs, keys.replace('\n', "\0").as_bytes());
     }
 
     /// Receives a Login Response with status class 0. Returns its keys.
     pub async fn keys(&mut self) -> Vec<(String, String)> {
         let told = self.told(opcode::LOGIN_RESPONSE).await;
-        assert_eq!(told.bhs.0[36..38], [0, 0], "{told:?}");
+        assert_eq!(told.bhs.login_status(), lunar_wire::iscsi::status::LoginStatus::SUCCESS, "{told:?}");
         pairs(&told.data)
     }
 

@@ -63,7 +63,7 @@ fn digest_request_fails_login() {
         host.keys().await;
         host.last_request(1, &[KEYS, "HeaderDigest=CRC32C\n"].concat());
         let told = host.told(opcode::LOGIN_RESPONSE).await;
-        assert_eq!(told.bhs.0[36], 2, "an initiator error");
+        assert_eq!(told.bhs.login_status().0, 2, "an initiator error");
         host.over().await;
         assert_eq!(target.sessions(), 0);
     });
@@ -164,7 +164,7 @@ async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
         let told = host.told(opcode::TEXT_RESPONSE).await;
         assert!(told.data.len() <= LOGIN_LEN - OVERHEAD);
         all.extend(told.data);
-        ttt = told.bhs.word20();
+        ttt = told.bhs.ttt();
         assert_eq!(told.bhs.continues(), ttt != NONE);
         if told.bhs.is_final() {
             break;
@@ -213,7 +213,7 @@ fn full_feature_text_is_at_most_128_bytes() {
                     let told = host.told(opcode::TEXT_RESPONSE).await;
                     assert!(told.data.len() <= SAFE_DATA_LEN);
                     all.extend(told.data);
-                    ttt = told.bhs.word20();
+                    ttt = told.bhs.ttt();
                     if told.bhs.is_final() {
                         break;
                     }
@@ -234,7 +234,7 @@ fn long_ping_is_answered_up_to_limit() {
             let data = super::host::pattern(len);
             let itt = host.ping(&data);
             let told = host.told(opcode::NOP_IN).await;
-            assert_eq!((told.bhs.itt(), told.bhs.word20()), (itt, NONE));
+            assert_eq!((told.bhs.itt(), told.bhs.ttt()), (itt, NONE));
             assert!(told.data.len() + OVERHEAD <= ROOM && data.starts_with(&told.data));
             assert_eq!(told.data.len(), len.min(SAFE_DATA_LEN));
         }

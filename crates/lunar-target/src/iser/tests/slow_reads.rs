@@ -110,7 +110,7 @@ fn reset_waits_for_rdma_writes_of_other_session() {
         let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
         one.faults[1].line.release();
         let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
         assert!(matches!(one.did()[..], [EndpointOp::Write { len: FIRST, .. }, ..]));
         assert_eq!(target.sessions(), 2);
     });
@@ -121,7 +121,7 @@ fn stuck_initiator_loses_connection_before_reset_response() {
     play(|target, medium| async move {
         let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
         let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
         one.faults[1].line.release();
         assert_eq!(one.did(), []);
         one.over().await;

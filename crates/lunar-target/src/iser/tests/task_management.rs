@@ -39,7 +39,7 @@ async fn aborts(target: TestTarget, function: TaskManagementFunction) {
     let task = (function == TaskManagementFunction::AbortTask).then_some((itt, cmd_sn));
     let manage = host.manage(function, task);
     let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
-    assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+    assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
     // The write gets no response, and nothing of it is stored. The next command may report a reset.
     let bhs = host.command(&cdb::test_unit_ready());
     host.say(lunar_wire::iser::IserHeader::PLAIN, bhs, &[]);
@@ -48,19 +48,23 @@ async fn aborts(target: TestTarget, function: TaskManagementFunction) {
 }
 
 #[test]
-fn abort_task_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::AbortTask)); 
+fn abort_task_waits_for_rdma_read() {
+    play(|target| aborts(target, TaskManagementFunction::AbortTask));
 }
 
 #[test]
-fn abort_task_set_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::AbortTaskSet)); 
+fn abort_task_set_waits_for_rdma_read() {
+    play(|target| aborts(target, TaskManagementFunction::AbortTaskSet));
 }
 
 #[test]
-fn lun_reset_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::LunReset)); 
+fn lun_reset_waits_for_rdma_read() {
+    play(|target| aborts(target, TaskManagementFunction::LunReset));
 }
 
 #[test]
-fn warm_reset_waits_for_rdma_read() { play(|target| aborts(target, TaskManagementFunction::TargetWarmReset)); 
+fn warm_reset_waits_for_rdma_read() {
+    play(|target| aborts(target, TaskManagementFunction::TargetWarmReset));
 }
 
 /// The memory of a command is forgotten with its response. An aborted command gets none.
@@ -72,7 +76,7 @@ fn command_keeps_memory_after_many_aborts() {
             let task = write_under_way(&mut host).await;
             let manage = host.manage(TaskManagementFunction::AbortTask, Some(task));
             let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
-            assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+            assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
         }
         assert!(host.blocks(0, 8).await == [0; 4096]);
     });
@@ -85,7 +89,7 @@ fn cold_reset_is_answered_before_connection_ends() {
         write_under_way(&mut host).await;
         let manage = host.manage(TaskManagementFunction::TargetColdReset, None);
         let told = comes_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
         host.over().await;
         assert_eq!(target.sessions(), 0);
     });
@@ -108,10 +112,10 @@ fn read_only_initiator_changes_no_shared_state() {
         ] {
             host.manage(forbidden, None);
             let told = host.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
-            assert_eq!(told.bhs.0[2], AUTHORIZATION_FAILED, "{forbidden:?}");
+            assert_eq!(told.bhs.response(), AUTHORIZATION_FAILED, "{forbidden:?}");
         }
         host.manage(TaskManagementFunction::AbortTaskSet, None);
-        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 0);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.response(), 0);
         let (itt, place) = host.write(&cdb::write_10(0, 1, false), &[0xee; 512], 0);
         assert_eq!(sense_of(&host.answer(itt).await), FORBIDDEN);
         host.take_back(place);
@@ -141,7 +145,7 @@ fn lun_reset_waits_for_rdma_read_of_other_session() {
         assert_eq!(other.did(), [], "it waits for the data of the other session");
         one.faults[1].reads.release();
         let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
         assert_eq!(target.sessions(), 2);
     });
 }
@@ -163,7 +167,7 @@ fn second_reset_waits_for_rdma_read_of_other_session() {
         }
         one.faults[1].reads.release();
         for host in [&mut first, &mut second] {
-            assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 0);
+            assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.response(), 0);
         }
         assert_eq!(target.sessions(), 3);
     });
@@ -176,7 +180,7 @@ fn initiator_that_blocks_reset_loses_connection() {
         write_under_way(&mut one).await;
         let manage = other.manage(TaskManagementFunction::LunReset, None);
         let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (manage, 0));
+        assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
         one.over().await;
         assert_eq!(target.sessions(), 1);
     });
@@ -218,7 +222,7 @@ fn abort_after_read_response_finds_no_task() {
         let (itt, place) = host.read(&cdb::read_10(0, 8), 4096);
         host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         host.answer(itt).await;
-        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.0[2], 1);
+        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.response(), 1);
         host.take_back(place);
         quiet().await;
         host.goes_on().await;
@@ -233,10 +237,10 @@ fn write_response_waits_for_rdma_read() {
         let (itt, _) = write_under_way(&mut host).await;
         // A SNACK for data ends its command with an error.
         let mut snack = Bhs::new(opcode::SNACK);
-        snack.set_word(16, itt);
-        snack.set_word(20, lunar_wire::iscsi::NONE);
+        snack.set_itt(itt);
+        snack.set_ttt(lunar_wire::iscsi::NONE);
         host.ask(snack, &[]);
-        assert_eq!(host.told(opcode::REJECT).await.bhs.0[2], 3);
+        assert_eq!(host.told(opcode::REJECT).await.bhs.response(), 3);
         host.did();
         let told = comes_before(&mut host, opcode::SCSI_RESPONSE).await;
         assert_eq!((told.bhs.itt(), told.status()), (itt, 2));
@@ -302,7 +306,7 @@ fn logout_is_answered_before_connection_ends() {
         let mut host = target.session(1).await;
         host.ask(request::logout(99), &[]);
         let told = host.told(opcode::LOGOUT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.0[2]), (99, 0));
+        assert_eq!((told.bhs.itt(), told.bhs.response()), (99, 0));
         host.over().await;
         assert_eq!(target.sessions(), 0);
     });
@@ -373,7 +377,7 @@ fn events_do_not_exceed_initiator_buffers() {
         for _ in 0..2 {
             (0..5).for_each(|_| changes());
             for _ in 0..2 {
-                assert_eq!(host.told(opcode::ASYNC).await.bhs.0[36], 0, "a SCSI event");
+                assert_eq!(host.told(opcode::ASYNC).await.bhs.async_event(), 0, "a SCSI event");
             }
             quiet().await;
             host.goes_on().await;

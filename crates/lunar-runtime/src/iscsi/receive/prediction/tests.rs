@@ -64,7 +64,7 @@ impl PduHandler for Asked {
 /// A PDU with so many bytes of data.
 fn pdu(digests: Digests, (opcode, tag, len): (u8, u32, usize)) -> Vec<u8> {
     let mut header = Bhs::new(opcode);
-    header.0[16..20].copy_from_slice(&tag.to_be_bytes());
+    header.set_itt(tag);
     encode(digests, header, &[], &data(tag, len))
 }
 
