@@ -1,25 +1,25 @@
-//! Big-endian integers at the start of a slice. All panic when the slice is too short: callers hold whole
-//! headers.
+//! Big-endian integers at the start of a slice. Every function panics when the slice is too short; its caller has
+//! checked the length of the header.
 
-/// 16 bits.
+/// Reads 16 bits.
 #[inline]
 pub fn get16(p: &[u8]) -> u16 {
     u16::from_be_bytes([p[0], p[1]])
 }
 
-/// 24 bits, as in DataSegmentLength.
+/// Reads 24 bits, such as DataSegmentLength.
 #[inline]
 pub fn get24(p: &[u8]) -> u32 {
     u32::from_be_bytes([0, p[0], p[1], p[2]])
 }
 
-/// 32 bits.
+/// Reads 32 bits.
 #[inline]
 pub fn get32(p: &[u8]) -> u32 {
     u32::from_be_bytes([p[0], p[1], p[2], p[3]])
 }
 
-/// 64 bits.
+/// Reads 64 bits.
 #[inline]
 pub fn get64(p: &[u8]) -> u64 {
     (get32(p) as u64) << 32 | get32(&p[4..]) as u64

@@ -1,5 +1,9 @@
-//! Bytes to values and back, for every protocol that Lunar speaks. No I/O, no allocation to decode.
+//! Codecs of the protocols that Lunar speaks: SCSI, iSCSI, iSER, SRP, iWARP and NBD.
+//!
+//! Encoding and decoding are pure functions on bytes. The crate does no I/O, and allocates nothing to decode a header.
+//! A decoder never panics on bytes from the wire.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 pub mod be;
 pub mod iscsi;

@@ -1,15 +1,15 @@
-//! DDP segments (RFC 5041 section 4) and what RDMAP puts into their headers (RFC 5040 section 4). The headers stand
-//! here with the length that MPA puts in front of them: so their sizes are multiples of four.
+//! DDP segments (RFC 5041 section 4) and their RDMAP fields (RFC 5040 section 4). Sizes include the two length bytes
+//! that MPA puts in front, so every header is a multiple of four bytes.
 
 use super::mpa::LENGTH_LEN;
 use super::terminate::Terminate;
 use crate::be;
 
-/// Bytes of the length and a tagged header: RDMA Write, RDMA Read Response.
+/// Bytes of the MPA length and a tagged header (RDMA Write, RDMA Read Response).
 pub const TAGGED_LEN: usize = 16;
-/// Bytes of the length and an untagged header: Sends, RDMA Read Request, Terminate.
+/// Bytes of the MPA length and an untagged header (Sends, RDMA Read Request, Terminate).
 pub const UNTAGGED_LEN: usize = 20;
-/// Bytes of what a Read Request says.
+/// Bytes of the payload of an RDMA Read Request.
 pub const READ_REQUEST_LEN: usize = 28;
 
 /// Operations of RDMAP (RFC 5040 section 4.1).
@@ -32,7 +32,7 @@ pub mod opcode {
     pub const TERMINATE: u8 = 7;
 }
 
-/// Queues of untagged segments (RFC 5040 section 4.2).
+/// Queue numbers of untagged segments (RFC 5040 section 4.2).
 pub mod queue {
     /// Sends.
     pub const SEND: u32 = 0;
@@ -49,7 +49,7 @@ const RDMAP_VERSION: u16 = 0x00c0;
 const VERSIONS: u16 = 0x0140;
 const OPCODE: u16 = 0x000f;
 
-/// The header of a segment that says where in memory it belongs.
+/// The header of a tagged segment, which names its place in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaggedHeader {
     /// WRITE or READ_RESPONSE of [`opcode`].
@@ -62,14 +62,14 @@ pub struct TaggedHeader {
     pub offset: u64,
 }
 
-/// The header of a segment that belongs to the next message of a queue.
+/// The header of an untagged segment, which belongs to a message of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UntaggedHeader {
-    /// Any other of [`opcode`].
+    /// Any other value of [`opcode`].
     pub opcode: u8,
     /// The last segment of its message.
     pub last: bool,
-    /// The steering tag that a Send ends; otherwise 0.
+    /// The steering tag that a Send with Invalidate ends; 0 otherwise.
     pub stag: u32,
     /// One of [`queue`].
     pub queue: u32,
@@ -80,7 +80,7 @@ pub struct UntaggedHeader {
 }
 
 impl UntaggedHeader {
-    /// Whether it is a Send that ends a steering tag.
+    /// Whether it is a Send with Invalidate.
     pub fn invalidates(&self) -> bool {
         matches!(self.opcode, opcode::SEND_INVALIDATE | opcode::SEND_SOLICITED_INVALIDATE)
     }
@@ -89,14 +89,14 @@ impl UntaggedHeader {
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DdpHeader {
-    /// It says where it belongs.
+    /// Tagged: RDMA Write or RDMA Read Response.
     Tagged(TaggedHeader),
-    /// It belongs to the next message of a queue.
+    /// Untagged: Send, RDMA Read Request or Terminate.
     Untagged(UntaggedHeader),
 }
 
 impl DdpHeader {
-    /// Bytes of the length and this header.
+    /// Bytes of the MPA length and this header.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         match self {
@@ -105,7 +105,7 @@ impl DdpHeader {
         }
     }
 
-    /// Appends the length of a segment with so many bytes of payload, at most 65 515, and this header.
+    /// Appends the MPA length and this header. `payload` is the payload length in bytes, at most 65 515.
     pub fn put(&self, payload: usize, into: &mut Vec<u8>) {
         let mut b = [0; UNTAGGED_LEN];
         be::put16(&mut b, (self.len() - LENGTH_LEN + payload) as u16);
@@ -126,12 +126,12 @@ impl DdpHeader {
         into.extend_from_slice(&b[..self.len()]);
     }
 
-    /// Reads the header of a segment; `b` is its length and all of it. The payload begins after
+    /// Decodes the header of a segment. `b` holds the MPA length and the whole segment; the payload begins after
     /// [`DdpHeader::len`] bytes.
     ///
     /// # Errors
-    /// It is too short, or of another version, or its operation does not go with its kind or its queue: what the
-    /// other side is to be told.
+    /// The Terminate message to send: the segment is too short, has another version, or its operation does not match
+    /// its header or queue.
     pub fn decode(b: &[u8]) -> Result<DdpHeader, Terminate> {
         let Some(control) = b.get(2..4).map(be::get16) else { return Err(Terminate::LENGTH) };
         let is_tagged = control & TAGGED != 0;
@@ -170,19 +170,19 @@ impl DdpHeader {
     }
 }
 
-/// What a Read Request says (RFC 5040 section 4.4).
+/// The payload of an RDMA Read Request (RFC 5040 section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the answer goes: steering tag and offset at who asks.
+    /// Data sink: steering tag and tagged offset at the requester.
     pub sink: (u32, u64),
     /// Bytes.
     pub len: u32,
-    /// What is read: steering tag and offset at who answers.
+    /// Data source: steering tag and tagged offset at the responder.
     pub source: (u32, u64),
 }
 
 impl ReadRequest {
-    /// Reads the payload of a Read Request; None when it has another length.
+    /// Decodes the payload. `None` if its length is not [`READ_REQUEST_LEN`].
     pub fn decode(b: &[u8]) -> Option<ReadRequest> {
         (b.len() == READ_REQUEST_LEN).then(|| ReadRequest {
             sink: (be::get32(b), be::get64(&b[4..])),
@@ -191,7 +191,7 @@ impl ReadRequest {
         })
     }
 
-    /// The payload of a Read Request.
+    /// Encodes the payload.
     pub fn encode(&self) -> [u8; READ_REQUEST_LEN] {
         let mut b = [0; READ_REQUEST_LEN];
         be::put32(&mut b, self.sink.0);
@@ -218,7 +218,7 @@ mod tests {
         TaggedHeader { opcode: opcode::WRITE, last: true, stag: 0x0102_0304, offset: 0x05_0607_0809 };
 
     #[test]
-    fn a_tagged_segment_has_the_bytes_of_the_standard() {
+    fn tagged_segment_matches_the_standard() {
         let golden = b"\x00\x11\xc1\x40\x01\x02\x03\x04\x00\x00\x00\x05\x06\x07\x08\x09abc";
         assert_eq!(bytes(DdpHeader::Tagged(WRITE), b"abc"), golden);
         assert_eq!(DdpHeader::decode(golden), Ok(DdpHeader::Tagged(WRITE)));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untagged_segment_has_the_bytes_of_the_standard() {
+    fn untagged_segment_matches_the_standard() {
         let send = UntaggedHeader {
             opcode: opcode::SEND_INVALIDATE,
             last: true,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_request_has_the_bytes_of_the_standard() {
+    fn read_request_matches_the_standard() {
         let request = ReadRequest { sink: (0x11, 0x2_0000_0003), len: 0x44, source: (0x55, 0x6_0000_0007) };
         let golden = b"\x00\x00\x00\x11\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x44\
             \x00\x00\x00\x55\x00\x00\x00\x06\x00\x00\x00\x07";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_this_version_or_makes_no_sense_is_refused() {
+    fn inconsistent_header_is_terminated() {
         let tagged = bytes(DdpHeader::Tagged(WRITE), b"");
         let untagged =
             UntaggedHeader { opcode: opcode::SEND, last: true, stag: 0, queue: 0, msn: 1, offset: 0 };

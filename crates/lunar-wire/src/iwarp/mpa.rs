@@ -1,5 +1,5 @@
-//! MPA: the request and the reply that a connection begins with (RFC 5044 section 7.1.1, RFC 6581 section 6), and
-//! the sizes around each DDP segment (RFC 5044 section 4).
+//! MPA: request and reply frames of the connection setup (RFC 5044 section 7.1.1, RFC 6581 section 6), and framing of
+//! DDP segments (RFC 5044 section 4).
 
 use crate::be;
 use std::fmt;
@@ -8,20 +8,20 @@ use std::fmt;
 pub const REQUEST_KEY: [u8; 16] = *b"MPA ID Req Frame";
 /// The first bytes of a reply.
 pub const REPLY_KEY: [u8; 16] = *b"MPA ID Rep Frame";
-/// Bytes of a request or a reply without what follows.
+/// Bytes of a request or reply frame before its private data.
 pub const FRAME_LEN: usize = 20;
-/// Bytes of the enhanced data, which stand before the private data and count as such.
+/// Bytes of the enhanced data. They precede the private data and count toward its length.
 pub const ENHANCED_LEN: usize = 4;
-/// The most private data in bytes, without the enhanced data.
+/// Maximum private data in bytes, enhanced data excluded.
 pub const MAX_PRIVATE: usize = 512;
-/// The newest revision.
+/// The newest MPA revision.
 pub const REVISION: u8 = 2;
-/// A number of reads that is not negotiated here.
+/// IRD or ORD that is not negotiated in the frame.
 pub const UNKNOWN: u16 = 0x3fff;
 
 /// Bytes of the length before each DDP segment.
 pub const LENGTH_LEN: usize = 2;
-/// Bytes of the CRC behind it, which is there even when it is not used.
+/// Bytes of the CRC behind each DDP segment. The field is present even if CRCs are not used.
 pub const CRC_LEN: usize = 4;
 
 const MARKERS: u16 = 0x8000;
@@ -31,33 +31,33 @@ const ENHANCED: u16 = 0x1000;
 const FIRST: u16 = 0x8000;
 const SECOND: u16 = 0x4000;
 
-/// Whether a stream that begins so is one of MPA. Some bytes are enough; none are not.
+/// Whether a stream begins with an MPA request. At least one byte is needed; the first 16 decide.
 pub fn is_request(first: &[u8]) -> bool {
     let len = first.len().min(REQUEST_KEY.len());
     len > 0 && first[..len] == REQUEST_KEY[..len]
 }
 
-/// Bytes of padding behind so many bytes of length and DDP segment.
+/// Bytes of padding behind `len` bytes of MPA length and DDP segment.
 pub fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
 
-/// Bytes of the whole FPDU around a DDP segment of so many bytes.
+/// Bytes of the FPDU that carries a DDP segment of `segment` bytes.
 pub fn fpdu_len(segment: usize) -> usize {
     let covered = LENGTH_LEN + segment;
     covered + padding(covered) + CRC_LEN
 }
 
-/// What is wrong with a request or a reply.
+/// Why a request or reply frame does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MalformedFrame {
-    /// It does not begin with its key.
+    /// Wrong key.
     Key,
-    /// A revision that there is not.
+    /// Unknown revision.
     Revision(u8),
-    /// More private data than is allowed: so many bytes.
+    /// Too much private data; the length in bytes.
     Private(usize),
-    /// Enhanced data are announced, and there is no room for them, or the revision has none.
+    /// Enhanced data are announced, but the private data are too short or the revision has none.
     Enhanced,
 }
 
@@ -77,15 +77,17 @@ impl fmt::Display for MalformedFrame {
 /// The enhanced data of revision 2 (RFC 6581 section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EnhancedData {
-    /// Peer to peer: the responder waits for a first message without content (A).
+    /// A: peer-to-peer mode. The responder waits for a zero-length first message.
     pub peer_to_peer: bool,
-    /// That may be a Send (B), a Write (C) or a Read (D), of length zero.
+    /// B: that message may be a Send.
     pub send: bool,
+    /// C: that message may be an RDMA Write.
     pub write: bool,
+    /// D: that message may be an RDMA Read.
     pub read: bool,
-    /// RDMA Reads that the sender of this takes at a time, 14 bits; [`UNKNOWN`]: not negotiated.
+    /// RDMA Reads that the sender of the frame accepts at a time, 14 bits; [`UNKNOWN`] if not negotiated.
     pub ird: u16,
-    /// RDMA Reads that it wants to have under way, 14 bits; [`UNKNOWN`]: not negotiated.
+    /// RDMA Reads that it wants to keep outstanding, 14 bits; [`UNKNOWN`] if not negotiated.
     pub ord: u16,
 }
 
@@ -113,29 +115,29 @@ impl EnhancedData {
     }
 }
 
-/// A request or a reply.
+/// A request or reply frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MpaFrame {
-    /// 1 or 2.
+    /// MPA revision, 1 or 2.
     pub revision: u8,
-    /// Its sender wants markers in what it receives (M).
+    /// M: the sender wants markers in the stream that it receives.
     pub markers: bool,
-    /// Its sender wants CRCs, which both sides then use (C).
+    /// C: the sender wants CRCs. Both sides then use them.
     pub crc: bool,
-    /// The responder turns the connection down (R).
+    /// R: the responder rejects the connection.
     pub rejected: bool,
-    /// Revision 2 has these (S).
+    /// S: enhanced data, in revision 2 only.
     pub enhanced: Option<EnhancedData>,
     /// Private data, at most [`MAX_PRIVATE`] bytes.
     pub private: Vec<u8>,
 }
 
 impl MpaFrame {
-    /// Reads the frame that `bytes` begin with under its key, [`REQUEST_KEY`] or [`REPLY_KEY`]: the frame and its
-    /// length in bytes, or None if it is not whole yet.
+    /// Decodes the frame at the start of `bytes`: the frame and its length in bytes, or `None` if more bytes are needed.
+    /// `key` is [`REQUEST_KEY`] or [`REPLY_KEY`].
     ///
     /// # Errors
-    /// When it is malformed; as soon as that can be seen.
+    /// The frame is malformed. The error is returned as soon as the bytes show it.
     pub fn decode(key: &[u8; 16], bytes: &[u8]) -> Result<Option<(MpaFrame, usize)>, MalformedFrame> {
         let first = bytes.len().min(key.len());
         if bytes[..first] != key[..first] {
@@ -168,7 +170,7 @@ impl MpaFrame {
         Ok(Some((frame, FRAME_LEN + len)))
     }
 
-    /// The bytes of a frame under its key. Private data above [`MAX_PRIVATE`] are cut off.
+    /// Encodes the frame. `key` is [`REQUEST_KEY`] or [`REPLY_KEY`]. Private data above [`MAX_PRIVATE`] are cut off.
     pub fn encode(&self, key: &[u8; 16]) -> Vec<u8> {
         let bit = |is_set: bool, bit: u16| if is_set { bit } else { 0 };
         let flags = bit(self.markers, MARKERS)
@@ -202,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_the_bytes_of_the_standard() {
+    fn request_frame_matches_the_standard() {
         let golden = b"MPA ID Req Frame\x10\x02\x00\x08\x00\x80\x00\x01\x80\x00\x00\x00";
         assert_eq!(request().encode(&REQUEST_KEY), golden);
         assert_eq!(MpaFrame::decode(&REQUEST_KEY, golden), Ok(Some((request(), 28))));
     }
 
     #[test]
-    fn every_bit_has_its_place() {
+    fn each_flag_has_its_bit() {
         let all = EnhancedData {
             peer_to_peer: true,
             send: true,
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn private_data_of_every_length_travel_and_no_more() {
+    fn private_data_are_limited_to_512_bytes() {
         for (revision, enhanced) in [(1, None), (2, None), (2, request().enhanced)] {
             for len in 0..=MAX_PRIVATE {
                 let private = (0..len).map(|i| i as u8).collect();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_told_as_soon_as_it_is_there() {
+    fn malformed_frame_is_rejected_early() {
         let decode = |bytes: &[u8]| MpaFrame::decode(&REQUEST_KEY, bytes);
         assert_eq!(decode(b"MPA ID Rep"), Err(MalformedFrame::Key));
         assert_eq!(decode(b"\x43"), Err(MalformedFrame::Key));
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_fpdu_is_a_multiple_of_four() {
+    fn fpdu_length_is_a_multiple_of_four() {
         assert_eq!([14, 15, 16, 17, 18].map(fpdu_len), [20, 24, 24, 24, 24]);
     }
 }

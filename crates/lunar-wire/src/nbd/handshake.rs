@@ -1,10 +1,10 @@
-//! Handshake and option haggling.
+//! Handshake and option negotiation of the fixed newstyle protocol.
 
 use crate::be;
 
-/// `NBDMAGIC`: the first eight bytes of a server.
+/// `NBDMAGIC`: the first eight bytes that a server sends.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`: announces newstyle, and begins each option.
+/// `IHAVEOPT`: announces newstyle negotiation, and begins each option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// Begins each reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -17,62 +17,62 @@ pub const CLIENT_FLAGS_LEN: usize = 4;
 pub const OPTION_LEN: usize = 16;
 /// Bytes of the header of a reply to an option.
 pub const OPTION_REPLY_LEN: usize = 20;
-/// The answer to [`option::EXPORT_NAME`]: size and transmission flags.
+/// Bytes of the reply to [`option::EXPORT_NAME`]: size and transmission flags.
 pub const EXPORT_LEN: usize = 10;
-/// Zeros after that answer, unless the client declined them.
+/// Bytes of zeros behind that reply, unless both sides set NO_ZEROES.
 pub const EXPORT_ZEROS: usize = 124;
 /// The longest string of the protocol in bytes.
 pub const MAX_STRING: usize = 4096;
 
 /// Handshake flags of both sides.
 pub mod handshake_flag {
-    /// Fixed newstyle: options may be refused, and more than one may be sent.
+    /// Fixed newstyle: the server may reject an option, and the client may send several.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// No zeros after the answer to EXPORT_NAME.
+    /// No zeros behind the reply to EXPORT_NAME.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Transmission flags: what an export can.
+/// Transmission flags: the capabilities of an export.
 pub mod transmission_flag {
-    /// There are flags.
+    /// Always set: the flags are valid.
     pub const HAS_FLAGS: u16 = 1 << 0;
-    /// Nothing can be written.
+    /// The export is read-only.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// FLUSH.
+    /// The server supports FLUSH.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The flag FUA.
+    /// The server supports the command flag FUA.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// TRIM.
+    /// The server supports TRIM.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// WRITE_ZEROES and the flag NO_HOLE.
+    /// The server supports WRITE_ZEROES and the command flag NO_HOLE.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// The flag DF.
+    /// The server supports the command flag DF.
     pub const SEND_DF: u16 = 1 << 7;
-    /// A flush on one connection covers what was written on any.
+    /// A flush on one connection covers writes that completed on any connection.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// CACHE.
+    /// The server supports CACHE.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// The flag FAST_ZERO.
+    /// The server supports the command flag FAST_ZERO.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Options of the client.
 pub mod option {
-    /// Chooses an export, without an answer that could refuse.
+    /// Selects an export. The server cannot reject it except by closing the connection.
     pub const EXPORT_NAME: u32 = 1;
     /// Ends the session.
     pub const ABORT: u32 = 2;
-    /// Asks for the exports.
+    /// Lists the exports.
     pub const LIST: u32 = 3;
-    /// Asks for TLS.
+    /// Starts TLS.
     pub const STARTTLS: u32 = 5;
-    /// Asks about an export.
+    /// Queries an export.
     pub const INFO: u32 = 6;
-    /// Chooses an export.
+    /// Selects an export, and begins transmission.
     pub const GO: u32 = 7;
-    /// Asks for structured replies.
+    /// Enables structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Asks which metadata contexts there are.
+    /// Lists metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Selects metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
@@ -90,17 +90,17 @@ pub mod reply {
     pub const META_CONTEXT: u32 = 4;
     /// The option is unknown.
     pub const ERR_UNSUP: u32 = ERROR | 1;
-    /// The option is against this server's policy.
+    /// The policy of the server forbids the option.
     pub const ERR_POLICY: u32 = ERROR | 2;
-    /// The option breaks the rules.
+    /// The option is invalid.
     pub const ERR_INVALID: u32 = ERROR | 3;
-    /// TLS has to come first.
+    /// The server requires TLS.
     pub const ERR_TLS_REQD: u32 = ERROR | 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = ERROR | 6;
-    /// The server is being stopped.
+    /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = ERROR | 7;
-    /// The client has to ask for block sizes, and keep to them.
+    /// The client must request the block size constraints and obey them.
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR | 8;
     /// The option is too long.
     pub const ERR_TOO_BIG: u32 = ERROR | 9;
@@ -114,13 +114,13 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// Its name.
     pub const NAME: u16 = 1;
-    /// Words for people.
+    /// Human-readable description.
     pub const DESCRIPTION: u16 = 2;
-    /// Minimum and preferred block, maximum payload.
+    /// Minimum block size, preferred block size, maximum payload size.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What a server says first.
+/// The greeting: the first message of a server, with its handshake flags.
 pub fn greeting(flags: u16) -> [u8; GREETING_LEN] {
     let mut b = [0; GREETING_LEN];
     be::put64(&mut b, MAGIC);
@@ -132,20 +132,20 @@ pub fn greeting(flags: u16) -> [u8; GREETING_LEN] {
 /// The header of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// Its [`option`].
+    /// The option code: see [`option`].
     pub option: u32,
     /// Bytes of data that follow.
     pub len: u32,
 }
 
 impl OptionHeader {
-    /// Reads a header; None when the magic is wrong.
+    /// Decodes a header. `None` if its magic is wrong.
     pub fn decode(b: &[u8; OPTION_LEN]) -> Option<OptionHeader> {
         let header = OptionHeader { option: be::get32(&b[8..]), len: be::get32(&b[12..]) };
         (be::get64(b) == OPTION_MAGIC).then_some(header)
     }
 
-    /// The bytes of a header.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; OPTION_LEN] {
         let mut b = [0; OPTION_LEN];
         be::put64(&mut b, OPTION_MAGIC);
@@ -158,22 +158,22 @@ impl OptionHeader {
 /// The header of a reply to an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionReply {
-    /// The [`option`] that is answered.
+    /// The code of the option that is answered: see [`option`].
     pub option: u32,
-    /// Its type: see [`reply`].
+    /// The reply type: see [`reply`].
     pub reply: u32,
     /// Bytes of data that follow.
     pub len: u32,
 }
 
 impl OptionReply {
-    /// Reads a header; None when the magic is wrong.
+    /// Decodes a header. `None` if its magic is wrong.
     pub fn decode(b: &[u8; OPTION_REPLY_LEN]) -> Option<OptionReply> {
         let [option, reply, len] = [8, 12, 16].map(|at| be::get32(&b[at..]));
         (be::get64(b) == OPTION_REPLY_MAGIC).then_some(OptionReply { option, reply, len })
     }
 
-    /// The bytes of a header.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; OPTION_REPLY_LEN] {
         let mut b = [0; OPTION_REPLY_LEN];
         be::put64(&mut b, OPTION_REPLY_MAGIC);
@@ -184,7 +184,7 @@ impl OptionReply {
     }
 }
 
-/// Size and transmission flags, as EXPORT_NAME is answered and as [`info::EXPORT`] carries them.
+/// Size in bytes and transmission flags, as the reply to EXPORT_NAME and [`info::EXPORT`] carry them.
 pub fn export(size: u64, flags: u16) -> [u8; EXPORT_LEN] {
     let mut b = [0; EXPORT_LEN];
     be::put64(&mut b, size);
@@ -197,12 +197,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greeting_is_as_known() {
+    fn greeting_matches_the_document() {
         assert_eq!(&greeting(3), b"NBDMAGICIHAVEOPT\0\x03");
     }
 
     #[test]
-    fn headers_are_as_known_and_survive_a_round_trip() {
+    fn option_headers_match_and_round_trip() {
         let asked = OptionHeader { option: option::GO, len: 0x0102_0304 };
         assert_eq!(&asked.encode(), b"IHAVEOPT\0\0\0\x07\x01\x02\x03\x04");
         assert_eq!(OptionHeader::decode(&asked.encode()), Some(asked));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_magic_is_no_header() {
+    fn option_header_with_wrong_magic_is_none() {
         for at in 0..8 {
             let mut asked = OptionHeader { option: 1, len: 0 }.encode();
             asked[at] ^= 1;

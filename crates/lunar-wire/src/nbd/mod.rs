@@ -1,5 +1,5 @@
-//! NBD, the Network Block Device protocol: fixed newstyle handshake and transmission, as the protocol's own
-//! document (doc/proto.md of the NBD project) lays them out. All integers are big-endian.
+//! NBD, the Network Block Device protocol: fixed newstyle handshake and transmission, as specified in doc/proto.md of
+//! the NBD project. All integers are big-endian.
 
 mod handshake;
 mod transmission;

@@ -1,4 +1,4 @@
-//! Requests and replies.
+//! Requests and replies of the transmission phase.
 
 use crate::be;
 
@@ -24,27 +24,27 @@ pub mod command {
     pub const WRITE: u16 = 1;
     /// Ends the session.
     pub const DISC: u16 = 2;
-    /// Makes what was written stable.
+    /// Makes completed writes durable.
     pub const FLUSH: u16 = 3;
-    /// Gives space back.
+    /// Deallocates a range.
     pub const TRIM: u16 = 4;
-    /// Tells that a range is about to be used.
+    /// Hints that a range will be used soon.
     pub const CACHE: u16 = 5;
-    /// Makes a range zeros.
+    /// Writes zeros to a range.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Asks what is allocated.
+    /// Queries which ranges are allocated.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of requests.
 pub mod command_flag {
-    /// What it writes is stable before it is answered.
+    /// The data are durable before the reply.
     pub const FUA: u16 = 1 << 0;
-    /// WRITE_ZEROES keeps the space.
+    /// WRITE_ZEROES keeps the range allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// READ is answered in one chunk.
+    /// The reply to READ is a single chunk.
     pub const DF: u16 = 1 << 2;
-    /// BLOCK_STATUS tells of one extent.
+    /// The reply to BLOCK_STATUS describes one extent.
     pub const REQ_ONE: u16 = 1 << 3;
     /// WRITE_ZEROES only if that is faster than a write.
     pub const FAST_ZERO: u16 = 1 << 4;
@@ -52,7 +52,7 @@ pub mod command_flag {
 
 /// Types of chunks.
 pub mod chunk {
-    /// Nothing more.
+    /// No payload.
     pub const NONE: u16 = 0;
     /// Bytes at an offset.
     pub const OFFSET_DATA: u16 = 1;
@@ -62,7 +62,7 @@ pub mod chunk {
     pub const BLOCK_STATUS: u16 = 5;
     /// The bit that makes a type an error.
     pub const ERRORS: u16 = 1 << 15;
-    /// An error and words about it.
+    /// An error with a human-readable message.
     pub const ERROR: u16 = ERRORS | 1;
     /// The flag of a reply's last chunk.
     pub const DONE: u16 = 1 << 0;
@@ -76,7 +76,7 @@ pub mod state {
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// The errors of the protocol.
+/// Error values of the protocol; the numbers are those of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
@@ -94,18 +94,18 @@ pub enum Errno {
     Overflow = 75,
     /// Operation not supported.
     NotSup = 95,
-    /// The server is being stopped.
+    /// The server is shutting down.
     Shutdown = 108,
 }
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its [`command_flag`]s.
+    /// Command flags: see [`command_flag`].
     pub flags: u16,
-    /// Its [`command`].
+    /// Command type: see [`command`].
     pub command: u16,
-    /// The client's name for it.
+    /// Cookie: the client's identifier of the request.
     pub cookie: u64,
     /// First byte of the export.
     pub offset: u64,
@@ -114,7 +114,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a request; None when the magic is wrong.
+    /// Decodes a request. `None` if its magic is wrong.
     #[inline]
     pub fn decode(b: &[u8; REQUEST_LEN]) -> Option<Request> {
         let request = Request {
@@ -127,7 +127,7 @@ impl Request {
         (be::get32(b) == REQUEST_MAGIC).then_some(request)
     }
 
-    /// The bytes of a request.
+    /// Encodes the request without its payload.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut b = [0; REQUEST_LEN];
         be::put32(&mut b, REQUEST_MAGIC);
@@ -151,18 +151,18 @@ impl Request {
 pub struct SimpleReply {
     /// 0, or the value of an [`Errno`].
     pub error: u32,
-    /// That of the request.
+    /// Cookie of the request.
     pub cookie: u64,
 }
 
 impl SimpleReply {
-    /// Reads a reply; None when the magic is wrong.
+    /// Decodes a reply. `None` if its magic is wrong.
     pub fn decode(b: &[u8; SIMPLE_REPLY_LEN]) -> Option<SimpleReply> {
         let reply = SimpleReply { error: be::get32(&b[4..]), cookie: be::get64(&b[8..]) };
         (be::get32(b) == SIMPLE_REPLY_MAGIC).then_some(reply)
     }
 
-    /// The bytes of a reply.
+    /// Encodes the reply without its payload.
     #[inline]
     pub fn encode(&self) -> [u8; SIMPLE_REPLY_LEN] {
         let mut b = [0; SIMPLE_REPLY_LEN];
@@ -176,18 +176,18 @@ impl SimpleReply {
 /// The header of a chunk of a structured reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// [`chunk::DONE`] or nothing.
+    /// [`chunk::DONE`] or 0.
     pub flags: u16,
-    /// Its type: see [`chunk`].
+    /// Chunk type: see [`chunk`].
     pub kind: u16,
-    /// That of the request.
+    /// Cookie of the request.
     pub cookie: u64,
     /// Bytes that follow.
     pub len: u32,
 }
 
 impl ChunkHeader {
-    /// Reads a header; None when the magic is wrong.
+    /// Decodes a header. `None` if its magic is wrong.
     pub fn decode(b: &[u8; CHUNK_LEN]) -> Option<ChunkHeader> {
         let header = ChunkHeader {
             flags: be::get16(&b[4..]),
@@ -198,7 +198,7 @@ impl ChunkHeader {
         (be::get32(b) == CHUNK_MAGIC).then_some(header)
     }
 
-    /// The bytes of a header.
+    /// Encodes the header.
     #[inline]
     pub fn encode(&self) -> [u8; CHUNK_LEN] {
         let mut b = [0; CHUNK_LEN];
@@ -218,7 +218,7 @@ mod tests {
     const COOKIE: u64 = 0x1112_1314_1516_1718;
 
     #[test]
-    fn a_request_is_as_known_and_survives_a_round_trip() {
+    fn request_matches_and_round_trips() {
         let request = Request {
             flags: command_flag::FUA,
             command: command::WRITE,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_as_known_and_survive_a_round_trip() {
+    fn replies_match_and_round_trip() {
         let reply = SimpleReply { error: Errno::NoSpc as u32, cookie: COOKIE };
         let known = b"\x67\x44\x66\x98\0\0\0\x1c\x11\x12\x13\x14\x15\x16\x17\x18";
         assert_eq!(&reply.encode(), known);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_magic_is_nothing() {
+    fn message_with_wrong_magic_is_none() {
         for at in 0..4 {
             let mut request = [0; REQUEST_LEN];
             be::put32(&mut request, REQUEST_MAGIC);

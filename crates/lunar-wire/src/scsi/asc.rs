@@ -1,4 +1,4 @@
-//! Additional sense codes and their qualifiers by name (SPC-5 annex F): those that are met.
+//! Names of additional sense codes and qualifiers (SPC-5 annex F).
 
 /// ASC and ASCQ as one number, and the standard's name, in ascending order.
 #[rustfmt::skip]

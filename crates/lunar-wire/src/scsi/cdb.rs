@@ -1,9 +1,9 @@
-//! CDBs that an initiator sends, 16 bytes each: shorter ones end in zeros.
+//! CDBs that an initiator sends. Each is 16 bytes; a shorter CDB is padded with zeros.
 
 use super::op;
 use crate::be;
 
-/// A CDB and the zeros behind it.
+/// A CDB of at most 16 bytes, padded with zeros.
 pub type Cdb = [u8; 16];
 
 fn cdb(opcode: u8) -> Cdb {
@@ -26,7 +26,7 @@ pub fn test_unit_ready() -> Cdb {
     cdb(op::TEST_UNIT_READY)
 }
 
-/// INQUIRY (SPC-5 section 6.6): standard data, or a VPD page.
+/// INQUIRY (SPC-5 section 6.6) of standard data, or of a VPD page. `len` is the allocation length in bytes.
 pub fn inquiry(page: Option<u8>, len: u16) -> Cdb {
     let mut c = cdb(op::INQUIRY);
     c[1] = page.is_some().into();
@@ -35,7 +35,7 @@ pub fn inquiry(page: Option<u8>, len: u16) -> Cdb {
     c
 }
 
-/// REPORT LUNS (SPC-5 section 6.34) of all logical units that are no well-known ones.
+/// REPORT LUNS (SPC-5 section 6.34) of the logical units without the well-known ones.
 pub fn report_luns(len: u32) -> Cdb {
     let mut c = cdb(op::REPORT_LUNS);
     be::put32(&mut c[6..], len);
@@ -121,7 +121,7 @@ pub fn synchronize_cache() -> Cdb {
     cdb(op::SYNCHRONIZE_CACHE_10)
 }
 
-/// UNMAP (SBC-4 section 5.35) with so many bytes of parameters.
+/// UNMAP (SBC-4 section 5.35). `len` is the parameter list length in bytes.
 pub fn unmap(len: u16) -> Cdb {
     let mut c = cdb(op::UNMAP);
     be::put16(&mut c[7..], len);
@@ -194,7 +194,8 @@ pub fn persistent_reserve_in(action: u8, len: u16) -> Cdb {
     c
 }
 
-/// PERSISTENT RESERVE OUT (SPC-5 section 6.17) for the whole logical unit, with so many bytes of parameters.
+/// PERSISTENT RESERVE OUT (SPC-5 section 6.17) with scope logical unit. `kind` is the TYPE field, `len` the
+/// parameter list length in bytes.
 pub fn persistent_reserve_out(action: u8, kind: u8, len: u32) -> Cdb {
     let mut c = cdb(op::PERSISTENT_RESERVE_OUT);
     c[1] = action & 0x1f;
@@ -203,7 +204,7 @@ pub fn persistent_reserve_out(action: u8, kind: u8, len: u32) -> Cdb {
     c
 }
 
-/// EXTENDED COPY (LID1) (SPC-4 section 6.4) with so many bytes of parameters.
+/// EXTENDED COPY(LID1) (SPC-4 section 6.4). `len` is the parameter list length in bytes.
 pub fn extended_copy(len: u32) -> Cdb {
     let mut c = cdb(op::EXTENDED_COPY);
     be::put32(&mut c[10..], len);
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_the_standard_puts_them() {
+    fn cdb_fields_lie_as_in_the_standard() {
         assert_eq!(read_10(0x0102_0304, 5)[..10], [0x28, 0, 1, 2, 3, 4, 0, 0, 5, 0]);
         assert_eq!(write_16(1, 2, true)[..14], [0x8a, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2]);
         assert_eq!(inquiry(Some(0x83), 255)[..6], [0x12, 1, 0x83, 0, 255, 0]);

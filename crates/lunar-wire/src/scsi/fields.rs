@@ -1,14 +1,14 @@
-//! Tables of fields: what a structure of bytes tells, one row per field. Reading is total: a field that did
-//! not come is not told.
+//! Tables that describe the fields of a structure, one row per field. Reading never fails: a field beyond the end of
+//! the bytes is skipped.
 
-/// How a field is to be understood.
+/// The format of a field.
 #[derive(Clone, Copy, Debug)]
 enum FieldFormat {
     /// One bit of a byte.
     Flag,
-    /// A number that lies inside one byte, or fills up to eight.
+    /// A number within one byte, or of one to eight whole bytes.
     Number,
-    /// The same, whose values have names.
+    /// A number whose values have names.
     Named(&'static [(u64, &'static str)]),
     /// ASCII.
     Text,
@@ -17,40 +17,40 @@ enum FieldFormat {
 /// One field of a structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name, with the unit last: it stays the same for programs.
+    /// Its name, with the unit last. The name is stable: JSON output uses it as a key.
     pub name: &'static str,
     at: usize,
     /// Bytes.
     len: usize,
-    /// The lowest bit and the number of bits; no bits at all mean whole bytes.
+    /// The lowest bit and the number of bits; zero bits mean whole bytes.
     bits: (u8, u8),
     form: FieldFormat,
 }
 
-/// What a field says.
+/// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldValue {
     /// A bit.
     Flag(bool),
     /// A number.
     Number(u64),
-    /// A number with a name.
+    /// A number and the name of this value.
     Named(u64, &'static str),
-    /// Text that can be shown as it is.
+    /// Text, safe for a terminal.
     Text(String),
 }
 
-/// A bit of a byte.
+/// A one-bit field of byte `at`.
 pub const fn flag(name: &'static str, at: usize, bit: u8) -> Field {
     Field { name, at, len: 1, bits: (bit, 1), form: FieldFormat::Flag }
 }
 
-/// Some bits of a byte, the lowest of them first.
+/// A field of `count` bits in byte `at`, from bit `lowest` up.
 pub const fn bits(name: &'static str, at: usize, lowest: u8, count: u8) -> Field {
     Field { name, at, len: 1, bits: (lowest, count), form: FieldFormat::Number }
 }
 
-/// Some bits of a byte whose values have names.
+/// A field of some bits of a byte whose values have names: lowest bit and count.
 pub const fn named(
     name: &'static str,
     at: usize,
@@ -60,12 +60,12 @@ pub const fn named(
     Field { name, at, len: 1, bits: (lowest, count), form: FieldFormat::Named(names) }
 }
 
-/// A big-endian number of up to eight bytes.
+/// A big-endian number of `len` bytes, at most eight.
 pub const fn number(name: &'static str, at: usize, len: usize) -> Field {
     Field { name, at, len, bits: (0, 0), form: FieldFormat::Number }
 }
 
-/// The same, some of whose values have names.
+/// A big-endian number of which some values have names.
 pub const fn numbered(
     name: &'static str,
     at: usize,
@@ -75,13 +75,13 @@ pub const fn numbered(
     Field { name, at, len, bits: (0, 0), form: FieldFormat::Named(names) }
 }
 
-/// ASCII, with spaces behind it.
+/// ASCII, padded with spaces.
 pub const fn ascii(name: &'static str, at: usize, len: usize) -> Field {
     Field { name, at, len, bits: (0, 0), form: FieldFormat::Text }
 }
 
 impl Field {
-    /// What the field says in these bytes; None if it did not come as a whole.
+    /// The value of the field in `b`; `None` if `b` ends before the field does.
     pub fn read(&self, b: &[u8]) -> Option<FieldValue> {
         let part = b.get(self.at..self.at + self.len)?;
         let whole = part.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));
@@ -98,7 +98,7 @@ impl Field {
     }
 }
 
-/// All fields of a table that came.
+/// Names and values of all fields of a table that lie within `b`.
 pub fn read<'a>(
     table: &'static [Field],
     b: &'a [u8],
@@ -106,19 +106,19 @@ pub fn read<'a>(
     table.iter().filter_map(move |field| Some((field.name, field.read(b)?)))
 }
 
-/// The name of a value.
+/// The name of a value in a table of names.
 pub fn name_of(names: &[(u64, &'static str)], n: u64) -> Option<&'static str> {
     names.iter().find(|(value, _)| *value == n).map(|(_, name)| *name)
 }
 
-/// Text of a device, such that nothing in it steers a terminal: what is no ASCII is a question mark. Spaces
-/// around it and NULs are left out.
+/// ASCII text of a device, safe for a terminal: any other byte becomes a question mark. Surrounding spaces and NULs are
+/// removed.
 pub fn text(b: &[u8]) -> String {
     let shown = |c: &u8| if (0x20..0x7f).contains(c) { char::from(*c) } else { '?' };
     b.iter().filter(|c| **c != 0).map(shown).collect::<String>().trim().to_owned()
 }
 
-/// UTF-8 of a device, without what steers a terminal or changes the direction of text.
+/// UTF-8 text of a device, safe for a terminal: control and bidirectional characters become question marks.
 pub fn utf8(b: &[u8]) -> String {
     let shown = |c: char| if is_plain(c) { c } else { '?' };
     String::from_utf8_lossy(b).chars().filter(|c| *c != '\0').map(shown).collect()
@@ -130,13 +130,14 @@ fn is_plain(c: char) -> bool {
     !steers
 }
 
-/// A big-endian number at a place; zero if it did not come.
+/// A big-endian number; 0 if the bytes end before it.
 pub(crate) fn get(b: &[u8], at: usize, len: usize) -> u64 {
     let part = at.checked_add(len).and_then(|end| b.get(at..end)).unwrap_or(&[]);
     part.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
-/// Splits bytes into descriptors, each as long as its own head says. What is cut short ends it.
+/// Splits bytes into descriptors; `len` reads the length of a descriptor from its start. A truncated one ends the
+/// iteration.
 pub(crate) fn split(mut rest: &[u8], len: impl Fn(&[u8]) -> Option<usize>) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let len = len(rest).filter(|len| *len > 0)?;
@@ -159,7 +160,7 @@ mod tests {
     ];
 
     #[test]
-    fn fields_are_read_where_they_are_and_only_if_they_came() {
+    fn fields_beyond_the_end_are_skipped() {
         let b = [0x8b, 0, 0, 0, 0, 0, 0, 1, 2, b'a', 0x1b, b' ', 0];
         let all: Vec<_> = read(&TABLE, &b).collect();
         assert_eq!(
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_steers_a_terminal() {
+    fn device_text_is_safe_for_a_terminal() {
         assert_eq!(utf8("iqn.a\u{e9}\x1b[1m\u{202e}\0".as_bytes()), "iqn.a\u{e9}?[1m?");
         assert_eq!(utf8(&[0xff, b'a']), "\u{fffd}a");
         assert_eq!(text(b"\x9b31m\r\n"), "?31m??");

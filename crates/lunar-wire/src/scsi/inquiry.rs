@@ -66,7 +66,7 @@ pub static CAPACITY: &[Field] = &[
     flag("unmapped_reads_zero", 14, 6),
 ];
 
-/// Version descriptors by the standard without regard of its drafts.
+/// Version descriptor values by standard; the low five bits name a draft.
 const STANDARDS: &[(u64, &str)] = &[
     (0x0020, "SAM"),
     (0x0040, "SAM-2"),
@@ -88,8 +88,8 @@ const STANDARDS: &[(u64, &str)] = &[
     (0x0960, "iSCSI"),
 ];
 
-/// The standards that are claimed: version descriptors, and names where they are known. Drafts count as the
-/// standard that they lead to.
+/// Version descriptors of standard INQUIRY data, each with the name of its standard if known. A draft counts as its
+/// standard.
 pub fn standards(b: &[u8]) -> impl Iterator<Item = (u16, Option<&'static str>)> {
     let list = b.get(58..b.len().min(74)).unwrap_or(&[]);
     let codes = list.chunks_exact(2).map(|pair| fields::get(pair, 0, 2)).filter(|code| *code != 0);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn standard_data_are_read() {
+    fn standard_inquiry_data_decode() {
         let mut b = [0; 96];
         b[..8].copy_from_slice(&[5, 0x80, 6, 0x12, 91, 0x38, 0x10, 2]);
         b[8..36].copy_from_slice(b"LUNAR   VIRTUAL DISK    0001");
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_read() {
+    fn read_capacity_data_decode() {
         let mut b = [0; 32];
         b[7] = 99;
         b[10] = 2;

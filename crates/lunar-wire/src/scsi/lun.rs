@@ -3,8 +3,8 @@
 /// REPORT LUNS well-known logical unit.
 pub const REPORT_LUNS: u64 = 0xc101 << 48;
 
-/// A LUN number of a single level, 0 to 16383, or None for every other addressing.
-/// Peripheral (00b, bus 0) and flat space (01b) addressing are understood.
+/// The number of a single-level LUN, 0 to 16383: peripheral device addressing (00b, bus 0) or flat space addressing
+/// (01b). `None` for any other addressing method.
 pub fn decode(lun: u64) -> Option<u16> {
     let first = (lun >> 48) as u16;
     if lun << 16 != 0 {
@@ -17,21 +17,21 @@ pub fn decode(lun: u64) -> Option<u16> {
     }
 }
 
-/// The number of a LUN that a request is for: as [`decode`] has it, or one from 256 on that stands there as it is, which is
-/// how libiscsi sends it, and Linux where it was told a number.
+/// The LUN number of a request. Beside the forms of [`decode`], it accepts a number from 256 on without an addressing
+/// method: libiscsi sends that form, and so does Linux when an administrator names the number.
 pub fn of_request(lun: u64) -> Option<u16> {
     let first = (lun >> 48) as u16;
     let as_it_is = || (lun << 16 == 0 && first < 0x4000).then_some(first);
     decode(lun).or_else(as_it_is)
 }
 
-/// The wire form: peripheral addressing below 256, flat space from there on.
+/// The eight bytes of a LUN number: peripheral device addressing below 256, flat space addressing from 256 on.
 pub fn encode(lun: u16) -> u64 {
     let first = if lun < 256 { lun } else { 0x4000 | (lun & 0x3fff) };
     (first as u64) << 48
 }
 
-/// A LUN for people: its number, or where it has none its sixteen hexadecimal digits.
+/// A LUN for messages: its number, or all sixteen hexadecimal digits if [`decode`] finds no number.
 pub fn shown(lun: u64) -> String {
     decode(lun).map_or_else(|| format!("{lun:016x}"), |number| number.to_string())
 }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lun_is_shown_by_its_number_if_it_has_one() {
+    fn lun_without_a_number_shows_in_hex() {
         for (lun, text) in
             [(0, "0"), (encode(3), "3"), (encode(256), "256"), (REPORT_LUNS, "c101000000000000")]
         {
@@ -50,12 +50,12 @@ mod tests {
     }
 
     #[test]
-    fn every_lun_survives_a_round_trip() {
+    fn every_lun_number_round_trips() {
         (0..0x4000).for_each(|l| assert_eq!(decode(encode(l)), Some(l)));
     }
 
     #[test]
-    fn a_request_may_have_the_number_as_it_is() {
+    fn request_accepts_a_bare_lun_number() {
         for number in 0..0x4000 {
             assert_eq!(of_request(encode(number)), Some(number));
             assert_eq!(of_request(u64::from(number) << 48), Some(number));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn other_addressing_is_no_lun() {
+    fn other_addressing_methods_decode_to_none() {
         for l in [REPORT_LUNS, 1, 0x0100 << 48, 0x8000 << 48, (0x0001 << 48) | 1 << 32] {
             assert_eq!(decode(l), None, "{l:016x}");
         }

@@ -1,4 +1,4 @@
-//! SCSI on the wire: status, sense, command codes.
+//! SCSI on the wire: CDBs, status, sense data, and the parameter data of common commands (SAM-5, SPC-5, SBC-4).
 
 pub mod asc;
 pub mod cdb;
@@ -18,25 +18,25 @@ pub use sense::Sense;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// Done.
+    /// GOOD.
     Good = 0x00,
-    /// Sense data tells what happened.
+    /// CHECK CONDITION: sense data report the cause.
     CheckCondition = 0x02,
-    /// Equal data: PRE-FETCH found room in the cache.
+    /// CONDITION MET: the cache has room for the blocks of PRE-FETCH.
     ConditionMet = 0x04,
-    /// Try again later.
+    /// BUSY: the logical unit accepts no command for now.
     Busy = 0x08,
-    /// A reservation of another I_T nexus forbids it.
+    /// RESERVATION CONFLICT with another I_T nexus.
     ReservationConflict = 0x18,
-    /// No room for another task.
+    /// TASK SET FULL.
     TaskSetFull = 0x28,
-    /// An auto contingent allegiance holds the task set.
+    /// ACA ACTIVE: an auto contingent allegiance holds the task set.
     AcaActive = 0x30,
-    /// Another I_T nexus ended the task (TAS of the control mode page).
+    /// TASK ABORTED by another I_T nexus (TAS of the control mode page).
     TaskAborted = 0x40,
 }
 
-/// The standard's name of a SCSI status.
+/// The name of a SCSI status code; `None` if SAM-5 defines none.
 pub fn status_name(status: u8) -> Option<&'static str> {
     const NAMES: [(Status, &str); 8] = [
         (Status::Good, "GOOD"),
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_has_its_name() {
+    fn known_status_has_its_name() {
         assert_eq!(status_name(0x18), Some("RESERVATION CONFLICT"));
         assert_eq!(status_name(0x22), None);
     }

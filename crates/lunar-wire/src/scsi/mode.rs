@@ -1,4 +1,4 @@
-//! Mode pages, as MODE SENSE brings them (SPC-5 section 7.5, SBC-4 section 6.5).
+//! Mode pages in the data of MODE SENSE (SPC-5 section 7.5, SBC-4 section 6.5).
 
 use super::fields::{Field, bits, flag, get, named, number, split};
 
@@ -10,15 +10,15 @@ pub static HEADER: &[Field] = &[flag("write_protected", 3, 7), flag("dpo_and_fua
 pub struct ModePage<'a> {
     /// PAGE CODE.
     pub code: u8,
-    /// SUBPAGE CODE; 0 is the page itself.
+    /// SUBPAGE CODE; 0 for a page without subpage.
     pub subpage: u8,
-    /// PS: it can be saved.
+    /// PS: the page can be saved.
     pub saveable: bool,
-    /// The whole page.
+    /// The whole page, its header included.
     pub bytes: &'a [u8],
 }
 
-/// The pages in an answer of MODE SENSE(10): all that came, whatever MODE DATA LENGTH says.
+/// The whole pages in the data of MODE SENSE(10). MODE DATA LENGTH is ignored.
 pub fn pages(answer: &[u8]) -> impl Iterator<Item = ModePage<'_>> {
     let start = 8 + get(answer, 6, 2) as usize;
     let all = split(answer.get(start..).unwrap_or(&[]), |b| match b {
@@ -148,12 +148,12 @@ impl ModePage<'_> {
         PAGES.iter().find(|(code, subpage, ..)| (*code, *subpage) == (self.code, self.subpage))
     }
 
-    /// The name of the page.
+    /// The name of the page; `None` if it is unknown.
     pub fn name(&self) -> Option<&'static str> {
         self.row().map(|row| row.2)
     }
 
-    /// Its fields; None where none are known here.
+    /// Its fields; `None` for a page whose fields are not decoded.
     pub fn table(&self) -> Option<&'static [Field]> {
         self.row().map(|row| row.3).filter(|table| !table.is_empty())
     }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_and_subpages_are_found_behind_block_descriptors() {
+    fn mode_pages_follow_block_descriptors() {
         let mut b = vec![0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8];
         b.extend([0x4a, 1, 0, 2, 1, 9, 0x88, 0x12, 0x04]);
         b.resize(b.len() + 17, 0);

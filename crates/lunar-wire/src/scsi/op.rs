@@ -1,12 +1,11 @@
 //! Operation codes (SPC-5, SBC-4, MMC-6).
 
-/// One row per operation code: constant, value, the standard's name.
+/// One row per operation code: constant, value, name in the standard.
 macro_rules! codes {
     ($($name:ident = $value:literal, $text:literal;)*) => {
         $(#[doc = $text] pub const $name: u8 = $value;)*
 
-        /// The standard's name of an operation code, where it is a command by itself or a family of service
-        /// actions.
+        /// The name of an operation code, or of the family of service actions behind it; `None` if it is unknown.
         pub fn name(opcode: u8) -> Option<&'static str> {
             match opcode {
                 $($value => Some($text),)*
@@ -16,7 +15,7 @@ macro_rules! codes {
     };
 }
 
-/// Service actions: operation code, service action, the standard's name.
+/// Service actions: operation code, service action, name in the standard.
 const ACTIONS: &[(u8, u16, &str)] = &[
     (SANITIZE, 1, "SANITIZE (overwrite)"),
     (SANITIZE, 2, "SANITIZE (block erase)"),
@@ -45,7 +44,7 @@ const ACTIONS: &[(u8, u16, &str)] = &[
     (MAINTENANCE_OUT, 0x0f, "SET TIMESTAMP"),
 ];
 
-/// The standard's name of a command.
+/// The name of a command: that of its service action if known, else that of its operation code.
 pub fn command(opcode: u8, action: Option<u16>) -> Option<&'static str> {
     let row = ACTIONS.iter().find(|row| row.0 == opcode && Some(row.1) == action);
     row.map(|row| row.2).or_else(|| name(opcode))
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_have_their_names() {
+    fn command_names_match_the_standard() {
         assert_eq!(command(0x28, None), Some("READ(10)"));
         assert_eq!(command(0x9e, Some(0x10)), Some("READ CAPACITY(16)"));
         assert_eq!(command(0x9e, Some(0x1f)), Some("SERVICE ACTION IN(16)"));

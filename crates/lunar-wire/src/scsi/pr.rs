@@ -1,11 +1,10 @@
-//! Persistent reservations: what PERSISTENT RESERVE IN tells, and the parameters of PERSISTENT RESERVE OUT
-//! (SPC-5 sections 6.16 and 6.17).
+//! Data of PERSISTENT RESERVE IN, and the parameter list of PERSISTENT RESERVE OUT (SPC-5 sections 6.16 and 6.17).
 
 use super::fields::{self, Field, flag, get, named, split};
 use crate::be;
 use crate::srp::PortId;
 
-/// A type of reservation: code, the name of the standard, and a short word.
+/// Reservation types: TYPE code, name, abbreviation.
 pub const TYPES: [(u8, &str, &str); 6] = [
     (1, "write exclusive", "we"),
     (3, "exclusive access", "ea"),
@@ -15,12 +14,12 @@ pub const TYPES: [(u8, &str, &str); 6] = [
     (8, "exclusive access, all registrants", "ea-ar"),
 ];
 
-/// The name of a type.
+/// The name of a reservation type; `None` if the TYPE code is reserved or obsolete.
 pub fn type_name(code: u8) -> Option<&'static str> {
     TYPES.iter().find(|row| row.0 == code).map(|row| row.1)
 }
 
-/// PRGENERATION.
+/// PRGENERATION of any PERSISTENT RESERVE IN data.
 pub fn generation(answer: &[u8]) -> u32 {
     get(answer, 0, 4) as u32
 }
@@ -30,20 +29,20 @@ fn list(answer: &[u8]) -> &[u8] {
     &rest[..rest.len().min(get(answer, 4, 4) as usize)]
 }
 
-/// Bytes that the whole answer has.
+/// Bytes of the whole data, which may exceed the allocation length.
 pub fn whole(answer: &[u8]) -> usize {
     8 + get(answer, 4, 4) as usize
 }
 
-/// READ KEYS.
+/// The keys in the data of READ KEYS.
 pub fn keys(answer: &[u8]) -> impl Iterator<Item = u64> {
     list(answer).chunks_exact(8).map(be::get64)
 }
 
-/// A reservation.
+/// The reservation descriptor of READ RESERVATION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationDescriptor {
-    /// Its key; 0 if it belongs to all registrants.
+    /// Reservation key of the holder; 0 under an all registrants type.
     pub key: u64,
     /// SCOPE: 0 is the logical unit.
     pub scope: u8,
@@ -51,7 +50,7 @@ pub struct ReservationDescriptor {
     pub kind: u8,
 }
 
-/// READ RESERVATION: the reservation, if there is one.
+/// The descriptor in the data of READ RESERVATION; `None` without a reservation.
 pub fn reservation(answer: &[u8]) -> Option<ReservationDescriptor> {
     let d = list(answer).get(..16)?;
     Some(ReservationDescriptor { key: be::get64(d), scope: d[13] >> 4, kind: d[13] & 0x0f })
@@ -63,13 +62,13 @@ const fn kind(name: &'static str, at: usize, bit: u8) -> Field {
 }
 
 const ALLOWED: &[(u64, &str)] = &[
-    (0, "not told"),
+    (0, "not reported"),
     (1, "TEST UNIT READY is not allowed"),
     (2, "TEST UNIT READY is allowed"),
     (3, "TEST UNIT READY is allowed, and MODE SENSE and READ ATTRIBUTE under write exclusive"),
 ];
 
-/// REPORT CAPABILITIES.
+/// Fields of REPORT CAPABILITIES.
 pub static CAPABILITIES: &[Field] = &[
     flag("replace_lost_reservation", 2, 7),
     flag("compatible_reservation_handling", 2, 4),
@@ -86,25 +85,25 @@ pub static CAPABILITIES: &[Field] = &[
     kind("exclusive_access_all_registrants", 5, 0),
 ];
 
-/// A registration, as READ FULL STATUS tells it.
+/// A full status descriptor of READ FULL STATUS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrationDescriptor {
-    /// Its key.
+    /// Reservation key.
     pub key: u64,
-    /// It holds the reservation, whose type this is.
+    /// The TYPE of the reservation, if this registrant holds it.
     pub holds: Option<u8>,
-    /// ALL_TG_PT: it is one for all target ports.
+    /// ALL_TG_PT: the registration covers all target ports.
     pub all_ports: bool,
     /// RELATIVE TARGET PORT IDENTIFIER.
     pub port: u16,
-    /// The initiator port.
+    /// The TransportID of the initiator port, as text.
     pub initiator: String,
 }
 
-/// So iSCSI names begin (RFC 7143 section 4.2.7).
+/// Prefixes of iSCSI names (RFC 7143 section 4.2.7).
 const NAMES: [&[u8]; 3] = [b"iqn.", b"eui.", b"naa."];
 
-/// READ FULL STATUS.
+/// The descriptors in the data of READ FULL STATUS.
 pub fn registrations(answer: &[u8]) -> impl Iterator<Item = RegistrationDescriptor> {
     let all = split(list(answer), |b| (b.len() >= 24).then(|| 24 + get(b, 20, 4) as usize));
     all.map(|d| RegistrationDescriptor {
@@ -116,8 +115,8 @@ pub fn registrations(answer: &[u8]) -> impl Iterator<Item = RegistrationDescript
     })
 }
 
-/// A TransportID for people (SPC-5 section 7.6.4): the name and the ISID of iSCSI, the port of SRP as targets' access
-/// lists have it, hexadecimal digits otherwise.
+/// A TransportID as text (SPC-5 section 7.6.4): name and ISID for iSCSI, the port identifier for SRP, hexadecimal
+/// digits otherwise.
 fn transport_id(b: &[u8]) -> String {
     match b {
         [first, _, _, _, name @ ..] if first & 0x0f == 5 => {
@@ -131,8 +130,7 @@ fn transport_id(b: &[u8]) -> String {
     }
 }
 
-/// A name of iSCSI that some target, such as istgt, tells in a form of its own: it stands somewhere, and NULs
-/// follow.
+/// An iSCSI name that some targets, such as istgt, send in a private format: it begins anywhere and ends with NULs.
 fn text(b: &[u8]) -> Option<String> {
     let start = b.windows(4).position(|four| NAMES.contains(&four))?;
     let end = b.iter().rposition(|byte| *byte != 0)? + 1;
@@ -143,9 +141,9 @@ fn text(b: &[u8]) -> Option<String> {
 /// The parameter list of PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReserveOutParameters {
-    /// RESERVATION KEY: the one that we are registered with.
+    /// RESERVATION KEY: the sender's own key.
     pub key: u64,
-    /// SERVICE ACTION RESERVATION KEY: the new one, or that of who is to be preempted.
+    /// SERVICE ACTION RESERVATION KEY: the new key, or the key to preempt.
     pub action_key: u64,
     /// ALL_TG_PT.
     pub all_ports: bool,
@@ -153,11 +151,11 @@ pub struct ReserveOutParameters {
     pub aptpl: bool,
 }
 
-/// Bytes of a parameter list.
+/// Bytes of the parameter list.
 pub const PARAMETERS_LEN: usize = 24;
 
 impl ReserveOutParameters {
-    /// The bytes on the wire.
+    /// Encodes the parameter list.
     pub fn encode(&self) -> [u8; PARAMETERS_LEN] {
         let mut b = [0; PARAMETERS_LEN];
         be::put64(&mut b, self.key);
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_another_form_is_told_as_text() {
+    fn transport_id_in_a_private_format_shows_as_text() {
         assert_eq!(transport_id(b"\0\0\0\x10iqn.a,i,0x80\0\0\0\0"), "iqn.a,i,0x80");
         assert_eq!(transport_id(b"iqn.2026-11.b\0"), "iqn.2026-11.b");
         let srp = b"\x04\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x02\x03\0\0\0\0\0\0\x04";
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_lie_where_the_standard_puts_them() {
+    fn parameter_list_matches_the_standard() {
         let b = ReserveOutParameters { key: 1, action_key: 2, all_ports: true, aptpl: true }.encode();
         assert_eq!((b[7], b[15], b[20]), (1, 2, 5));
     }

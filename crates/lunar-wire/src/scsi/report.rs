@@ -1,21 +1,21 @@
-//! What other commands tell: supported commands, task management functions, target port groups, log pages,
-//! what is mapped (SPC-5 sections 6.35 to 6.37 and 7.3, SBC-4 section 5.6).
+//! Parameter data of further commands: supported commands and task management functions, target port groups, log
+//! pages, provisioning status (SPC-5 sections 6.35 to 6.37 and 7.3, SBC-4 section 5.6).
 
 use super::fields::{Field, flag, get, name_of, split};
 use crate::be;
 
-/// A command of REPORT SUPPORTED OPERATION CODES.
+/// A command descriptor of REPORT SUPPORTED OPERATION CODES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SupportedCommand {
     /// Operation code.
     pub opcode: u8,
-    /// Service action, if it has them.
+    /// Service action, if the operation code has service actions.
     pub action: Option<u16>,
     /// Bytes of the CDB.
     pub len: u16,
 }
 
-/// All commands. Command time-outs descriptors are passed over.
+/// The command descriptors in the data of REPORT SUPPORTED OPERATION CODES. Command timeouts descriptors are skipped.
 pub fn commands(answer: &[u8]) -> impl Iterator<Item = SupportedCommand> {
     let rest = answer.get(4..).unwrap_or(&[]);
     let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
@@ -27,7 +27,7 @@ pub fn commands(answer: &[u8]) -> impl Iterator<Item = SupportedCommand> {
     })
 }
 
-/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+/// Fields of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
 pub static FUNCTIONS: &[Field] = &[
     flag("abort_task", 0, 7),
     flag("abort_task_set", 0, 6),
@@ -42,7 +42,7 @@ pub static FUNCTIONS: &[Field] = &[
     flag("i_t_nexus_reset", 1, 0),
 ];
 
-/// A target port group.
+/// A target port group descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetPortGroupDescriptor {
     /// TARGET PORT GROUP.
@@ -51,12 +51,12 @@ pub struct TargetPortGroupDescriptor {
     pub state: u8,
     /// PREF.
     pub preferred: bool,
-    /// Relative identifiers of its ports.
+    /// Relative target port identifiers.
     pub ports: Vec<u16>,
 }
 
 impl TargetPortGroupDescriptor {
-    /// The name of its state.
+    /// The name of its asymmetric access state.
     pub fn state_name(&self) -> &'static str {
         const STATES: &[(u64, &str)] = &[
             (0, "active/optimized"),
@@ -71,7 +71,7 @@ impl TargetPortGroupDescriptor {
     }
 }
 
-/// REPORT TARGET PORT GROUPS, with the short header.
+/// The descriptors in the data of REPORT TARGET PORT GROUPS with the length-only header format.
 pub fn groups(answer: &[u8]) -> impl Iterator<Item = TargetPortGroupDescriptor> {
     let rest = answer.get(4..).unwrap_or(&[]);
     let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
@@ -84,25 +84,25 @@ pub fn groups(answer: &[u8]) -> impl Iterator<Item = TargetPortGroupDescriptor> 
     })
 }
 
-/// An extent of GET LBA STATUS.
+/// An LBA status descriptor of GET LBA STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LbaStatusDescriptor {
-    /// Its first block.
+    /// First logical block.
     pub lba: u64,
-    /// Blocks.
+    /// Number of logical blocks.
     pub blocks: u32,
     /// PROVISIONING STATUS: 0 mapped, 1 deallocated, 2 anchored.
     pub status: u8,
 }
 
-/// GET LBA STATUS.
+/// The descriptors in the data of GET LBA STATUS.
 pub fn extents(answer: &[u8]) -> impl Iterator<Item = LbaStatusDescriptor> {
     let end = answer.len().min(4 + get(answer, 0, 4) as usize);
     let all = answer.get(8..end).unwrap_or(&[]).chunks_exact(16);
     all.map(|d| LbaStatusDescriptor { lba: be::get64(d), blocks: be::get32(&d[8..]), status: d[12] & 0x0f })
 }
 
-/// The name of a log page.
+/// The name of a log page; `None` if it is unknown.
 pub fn log_name(page: u8) -> Option<&'static str> {
     const NAMES: &[(u64, &str)] = &[
         (0x00, "supported log pages"),
@@ -123,7 +123,7 @@ pub fn log_name(page: u8) -> Option<&'static str> {
     name_of(NAMES, page.into())
 }
 
-/// A log parameter: its code and its value.
+/// The log parameters of a log page: code and value of each.
 pub fn parameters(page: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let rest = page.get(4..).unwrap_or(&[]);
     let rest = &rest[..rest.len().min(get(page, 2, 2) as usize)];
@@ -131,7 +131,7 @@ pub fn parameters(page: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     all.map(|p| (be::get16(p), &p[4..]))
 }
 
-/// What a parameter of a log page tells, if it is known here: its name and its value.
+/// Name and value of a log parameter; `None` if it is not decoded.
 pub fn parameter(page: u8, code: u16, value: &[u8]) -> Option<(&'static str, u64)> {
     const ERRORS: &[(u64, &str)] = &[
         (0, "corrected_without_delay"),
@@ -154,7 +154,7 @@ pub fn parameter(page: u8, code: u16, value: &[u8]) -> Option<(&'static str, u64
     }
 }
 
-/// A counter of up to eight bytes.
+/// A counter of one to eight bytes.
 fn number(value: &[u8]) -> Option<u64> {
     (1..=8).contains(&value.len()).then(|| get(value, 0, value.len()))
 }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_with_and_without_time_outs() {
+    fn timeouts_descriptors_are_skipped() {
         let plain = [0x28, 0, 0, 0, 0, 0, 0, 10];
         let timed = [&[0x9e, 0, 0, 0x10, 0, 3, 0, 16][..], &[0, 10], &[0; 10]].concat();
         let b = [&[0, 0, 0, 28][..], &plain, &timed].concat();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_their_ports() {
+    fn target_port_groups_decode() {
         let b = [0, 0, 0, 20, 0x80, 0x0f, 0, 1, 0, 0, 0, 1, 0, 0, 0, 7, 0x02, 0, 1, 0, 0, 0, 0, 0];
         let all: Vec<_> = groups(&b).collect();
         assert_eq!(
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_are_read() {
+    fn lba_status_descriptors_decode() {
         let mut b = vec![0, 0, 0, 36, 0, 0, 0, 0];
         b.extend([0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 16, 1, 0, 0, 0]);
         b.extend([0; 16]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn log_parameters_are_read() {
+    fn log_parameters_decode() {
         let b = [0x0d, 0, 0, 12, 0, 0, 3, 2, 0, 31, 0, 1, 3, 2, 0, 0xff];
         let all: Vec<_> = parameters(&b).map(|(code, value)| parameter(0x0d, code, value)).collect();
         assert_eq!(all, [Some(("celsius", 31)), None]);

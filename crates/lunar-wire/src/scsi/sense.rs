@@ -3,17 +3,16 @@
 use super::asc;
 use crate::be;
 
-/// What a CHECK CONDITION tells, independent of its format on the wire.
+/// The content of sense data, independent of their format on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sense {
-    /// It is about a command before this one, which had been answered; this one was not performed (SPC-5
-    /// section 4.4.7).
+    /// A deferred error of an earlier command. The command that reports it was not performed (SPC-5 section 4.4.7).
     pub deferred: bool,
     /// Sense key, 0 to 15.
     pub key: u8,
     /// Additional sense code.
     pub asc: u8,
-    /// Its qualifier.
+    /// Additional sense code qualifier.
     pub ascq: u8,
     /// INFORMATION: an LBA, or an offset for MISCOMPARE.
     pub information: Option<u64>,
@@ -31,7 +30,7 @@ macro_rules! conditions {
 
         }
 
-        /// All of them, and what they are called here.
+        /// All conditions with their names.
         #[cfg(test)]
         const CONDITIONS: &[(Sense, &str)] = &[$((Sense::$name, $text)),*];
     };
@@ -103,13 +102,13 @@ conditions! {
 }
 
 impl Sense {
-    /// The standard's name of the condition, if it is known here.
+    /// The name of the additional sense code in the standard; `None` if it is unknown.
     pub fn name(&self) -> Option<&'static str> {
         asc::name(self.asc, self.ascq)
     }
 
-    /// What the sense-key-specific bytes tell: the field that is wrong, or how far something has come (SPC-5
-    /// section 4.4.2.4).
+    /// The sense-key-specific bytes as text: a field pointer, a progress indication or a retry count (SPC-5 section
+    /// 4.4.2.4).
     pub fn detail(&self) -> Option<String> {
         let [first, high, low] = self.specific?;
         let n = u16::from_be_bytes([high, low]);
@@ -126,41 +125,40 @@ impl Sense {
         }
     }
 
-    /// A condition without further facts.
+    /// Sense data of a key, an additional sense code and its qualifier, without further fields.
     pub const fn new(key: u8, asc: u8, ascq: u8) -> Self {
         Sense { deferred: false, key, asc, ascq, information: None, command: None, specific: None }
     }
 
-    /// A unit attention, whatever it is about (SAM-5 section 5.14).
+    /// Whether the sense key is UNIT ATTENTION (SAM-5 section 5.14).
     pub const fn is_unit_attention(&self) -> bool {
         self.key == Sense::POWER_ON.key
     }
 
-    /// With INFORMATION.
+    /// Sets INFORMATION.
     pub const fn at(self, information: u64) -> Self {
         Sense { information: Some(information), ..self }
     }
 
-    /// INVALID FIELD IN CDB, pointing at a byte and, when `bit` is at most 7, at the leftmost wrong bit of
-    /// it.
+    /// INVALID FIELD IN CDB with a field pointer to a byte and, if `bit` is at most 7, to its leftmost wrong bit.
     pub const fn cdb_field(byte: u16, bit: u8) -> Self {
         Sense::INVALID_FIELD_IN_CDB.pointing(true, byte, bit)
     }
 
-    /// INVALID FIELD IN PARAMETER LIST, pointing at a byte and, when `bit` is at most 7, at a bit of it.
+    /// INVALID FIELD IN PARAMETER LIST with a field pointer to a byte and, if `bit` is at most 7, to a bit.
     pub const fn parameter_field(byte: u16, bit: u8) -> Self {
         Sense::INVALID_FIELD_IN_PARAMETERS.pointing(false, byte, bit)
     }
 
-    /// With a field pointer (SPC-5 section 4.4.2.4.2).
+    /// Sets a field pointer (SPC-5 section 4.4.2.4.2).
     pub const fn pointing(self, in_cdb: bool, byte: u16, bit: u8) -> Self {
         let c_d = if in_cdb { 0x40 } else { 0 };
         let bit = if bit <= 7 { 0x08 | bit } else { 0 };
         Sense { specific: Some([0x80 | c_d | bit, (byte >> 8) as u8, byte as u8]), ..self }
     }
 
-    /// With the segment descriptor of EXTENDED COPY in which a copy failed: its number in COMMAND-SPECIFIC
-    /// INFORMATION and, as a segment pointer, the byte in it (SPC-5 section 4.4.2.4.5).
+    /// Names the segment descriptor in which an EXTENDED COPY failed: its number in COMMAND-SPECIFIC INFORMATION, the byte
+    /// in a segment pointer (SPC-5 section 4.4.2.4.5).
     pub const fn segment(self, number: u16, byte: u16) -> Self {
         Sense {
             command: Some(number as u64),
@@ -169,19 +167,19 @@ impl Sense {
         }
     }
 
-    /// With a progress indication in units of 1/65536 (SPC-5 section 4.4.2.4.4).
+    /// Sets a progress indication in units of 1/65536 (SPC-5 section 4.4.2.4.4).
     pub const fn progress(self, done: u16) -> Self {
         Sense { specific: Some([0x80, (done >> 8) as u8, done as u8]), ..self }
     }
 
-    /// On the wire: descriptor format (72h) or fixed format (70h, 18 bytes), 73h and 71h if deferred.
-    /// Fixed format drops an INFORMATION that needs more than 32 bits, as VALID demands.
+    /// Encodes descriptor format (72h) or fixed format (70h, 18 bytes); 73h and 71h if deferred. Fixed format omits an
+    /// INFORMATION above 32 bits, and clears VALID.
     pub fn encode(&self, descriptor: bool) -> Vec<u8> {
         if descriptor { self.encode_descriptor() } else { self.encode_fixed() }
     }
 
-    /// What sense data in fixed (70h, 71h) or descriptor format (72h, 73h) say; None for anything else. Bytes
-    /// that did not come are taken as zeros.
+    /// Decodes fixed (70h, 71h) or descriptor format (72h, 73h); `None` for any other response code. Missing bytes count
+    /// as zeros.
     pub fn decode(b: &[u8]) -> Option<Sense> {
         match b.first()? & 0x7f {
             0x70 | 0x71 => Some(Sense::decode_fixed(b)),
@@ -295,17 +293,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_are_called_as_the_table_has_it() {
+    fn conditions_have_the_names_of_the_asc_table() {
         CONDITIONS.iter().for_each(|(sense, text)| assert_eq!(sense.name(), Some(*text)));
     }
 
     #[test]
-    fn what_is_specific_is_told() {
-        let told = |s: Sense| s.detail();
-        assert_eq!(told(Sense::cdb_field(2, 7)).as_deref(), Some("CDB, byte 2, bit 7"));
-        assert_eq!(told(Sense::parameter_field(9, 8)).as_deref(), Some("parameter list, byte 9"));
-        assert_eq!(told(Sense::SANITIZE_IN_PROGRESS.progress(0x8000)).as_deref(), Some("50 % done"));
-        assert_eq!(told(Sense::POWER_ON), None);
+    fn sense_key_specific_bytes_show_as_text() {
+        let detail = |s: Sense| s.detail();
+        assert_eq!(detail(Sense::cdb_field(2, 7)).as_deref(), Some("CDB, byte 2, bit 7"));
+        assert_eq!(detail(Sense::parameter_field(9, 8)).as_deref(), Some("parameter list, byte 9"));
+        assert_eq!(detail(Sense::SANITIZE_IN_PROGRESS.progress(0x8000)).as_deref(), Some("50 % done"));
+        assert_eq!(detail(Sense::POWER_ON), None);
     }
 
     #[test]
@@ -323,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_told_in_both_formats() {
+    fn segment_pointer_encodes_in_both_formats() {
         let s = Sense::COPY_ABORTED.segment(2, 12);
         let fixed = s.encode(false);
         assert_eq!((&fixed[8..12], &fixed[15..]), (&[0, 0, 0, 2][..], &[0xa0, 0, 12][..]));
@@ -333,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encoded_is_decoded_however_much_of_it_came() {
+    fn truncated_sense_data_decode() {
         for sense in [
             Sense::NO_SENSE,
             Sense::MISCOMPARE.at(0x1234),
@@ -351,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_a_command_before_is_told_by_the_response_code() {
+    fn deferred_error_has_its_own_response_code() {
         let deferred = Sense { deferred: true, ..Sense::WRITE_ERROR };
         assert_eq!((deferred.encode(false)[0], deferred.encode(true)[0]), (0x71, 0x73));
         assert_eq!(deferred.to_string(), "deferred medium error (3/0c/00): write error");
     }
 
     #[test]
-    fn wide_information_does_not_fit_fixed_format() {
+    fn fixed_format_omits_wide_information() {
         assert_eq!(Sense::MISCOMPARE.at(1 << 32).encode(false)[0], 0x70);
     }
 }

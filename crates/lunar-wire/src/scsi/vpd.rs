@@ -2,7 +2,7 @@
 
 use super::fields::{self, Field, ascii, bits, flag, get, name_of, named, number, numbered, split};
 
-/// Names of pages.
+/// Names of VPD pages.
 const NAMES: &[(u64, &str)] = &[
     (0x00, "supported VPD pages"),
     (0x80, "unit serial number"),
@@ -29,24 +29,24 @@ const NAMES: &[(u64, &str)] = &[
     (0xb7, "block limits extension"),
 ];
 
-/// The name of a page.
+/// The name of a VPD page; `None` if it is unknown.
 pub fn name(page: u8) -> Option<&'static str> {
     name_of(NAMES, page.into())
 }
 
 const MICROCODE: &[(u64, &str)] =
-    &[(0, "not told"), (1, "before the final command is completed"), (2, "at the next reset")];
-const ROTATION: &[(u64, &str)] = &[(0, "not told"), (1, "no rotation")];
+    &[(0, "not reported"), (1, "before the final command is completed"), (2, "at the next reset")];
+const ROTATION: &[(u64, &str)] = &[(0, "not reported"), (1, "no rotation")];
 const FORM_FACTORS: &[(u64, &str)] = &[
-    (0, "not told"),
+    (0, "not reported"),
     (1, "5.25 inch"),
     (2, "3.5 inch"),
     (3, "2.5 inch"),
     (4, "1.8 inch"),
     (5, "less than 1.8 inch"),
 ];
-const ZONED: &[(u64, &str)] = &[(0, "not told"), (1, "host aware"), (2, "device managed")];
-const PROVISIONING: &[(u64, &str)] = &[(0, "not told"), (1, "resource provisioned"), (2, "thin")];
+const ZONED: &[(u64, &str)] = &[(0, "not reported"), (1, "host aware"), (2, "device managed")];
+const PROVISIONING: &[(u64, &str)] = &[(0, "not reported"), (1, "resource provisioned"), (2, "thin")];
 
 static EXTENDED: &[Field] = &[
     named("activate_microcode", 4, (6, 2), MICROCODE),
@@ -121,7 +121,7 @@ static THIN: &[Field] = &[
 static REFERRALS: &[Field] =
     &[number("user_data_segment_blocks", 8, 4), number("user_data_segment_multiplier", 12, 4)];
 
-/// The fields of a page that is nothing but fields; None for lists and for what is not known here.
+/// The fields of a VPD page of fixed layout; `None` for lists and for unknown pages.
 pub fn table(page: u8) -> Option<&'static [Field]> {
     Some(match page {
         0x86 => EXTENDED,
@@ -134,13 +134,13 @@ pub fn table(page: u8) -> Option<&'static [Field]> {
     })
 }
 
-/// What stands behind the header of a page, as far as its length tells.
+/// The bytes behind the page header, up to PAGE LENGTH.
 pub fn body(page: &[u8]) -> &[u8] {
     let rest = page.get(4..).unwrap_or(&[]);
     &rest[..rest.len().min(get(page, 2, 2) as usize)]
 }
 
-/// Unit serial number (80h).
+/// The unit serial number (page 80h).
 pub fn serial(page: &[u8]) -> String {
     fields::text(body(page))
 }
@@ -148,7 +148,7 @@ pub fn serial(page: &[u8]) -> String {
 /// A designation descriptor (SPC-5 section 7.7.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Designator<'a> {
-    /// PROTOCOL IDENTIFIER, if PIV says that it counts.
+    /// PROTOCOL IDENTIFIER, if PIV is set.
     pub protocol: Option<u8>,
     /// CODE SET: 1 binary, 2 ASCII, 3 UTF-8.
     pub code_set: u8,
@@ -163,12 +163,12 @@ pub struct Designator<'a> {
 }
 
 impl Designator<'_> {
-    /// What it is a designator of.
+    /// The name of its association.
     pub fn of(&self) -> &'static str {
         ["logical unit", "target port", "target device", "reserved"][usize::from(self.association & 3)]
     }
 
-    /// The name of its type.
+    /// The name of its designator type.
     pub fn kind_name(&self) -> Option<&'static str> {
         const KINDS: &[(u64, &str)] = &[
             (0, "vendor specific"),
@@ -186,7 +186,7 @@ impl Designator<'_> {
         name_of(KINDS, self.kind.into())
     }
 
-    /// The designator for people: a number, text, or hexadecimal digits.
+    /// The designator as text: a number, text, or hexadecimal digits.
     pub fn text(&self) -> String {
         match (self.kind, self.code_set) {
             (4..=6, _) if self.value.len() >= 4 => get(self.value, 2, 2).to_string(),
@@ -197,7 +197,7 @@ impl Designator<'_> {
     }
 }
 
-/// Designation descriptors one after another, without the header of a page.
+/// Designation descriptors in `bytes`, which has no page header.
 pub fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     let all = split(bytes, |b| Some(4 + usize::from(*b.get(3)?)));
     all.map(|whole| Designator {
@@ -210,12 +210,12 @@ pub fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     })
 }
 
-/// Device identification (83h): all designators.
+/// All designators of the device identification page (83h).
 pub fn designators(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     descriptors(body(page))
 }
 
-/// A management network address (page 85h).
+/// Management network addresses (page 85h): service and address of each.
 pub fn addresses(page: &[u8]) -> impl Iterator<Item = (&'static str, String)> {
     const SERVICES: &[(u64, &str)] = &[
         (0, "unspecified"),
@@ -234,13 +234,13 @@ pub fn addresses(page: &[u8]) -> impl Iterator<Item = (&'static str, String)> {
     })
 }
 
-/// Mode page policy (87h): page, subpage, MLUS, and how the page is shared.
+/// Mode page policy descriptors (page 87h): page code, subpage code, MLUS, policy.
 pub fn policies(page: &[u8]) -> impl Iterator<Item = (u8, u8, bool, &'static str)> {
     const SHARED: [&str; 4] = ["shared", "per target port", "obsolete", "per I_T nexus"];
     body(page).chunks_exact(4).map(|d| (d[0] & 0x3f, d[1], d[2] & 0x80 != 0, SHARED[usize::from(d[2] & 3)]))
 }
 
-/// A port of page 88h.
+/// A SCSI port designation descriptor (page 88h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScsiPortDescriptor<'a> {
     /// RELATIVE PORT IDENTIFIER.
@@ -249,13 +249,13 @@ pub struct ScsiPortDescriptor<'a> {
 }
 
 impl<'a> ScsiPortDescriptor<'a> {
-    /// Its designators.
+    /// Target port designators.
     pub fn designators(&self) -> impl Iterator<Item = Designator<'a>> + use<'a> {
         descriptors(self.designators)
     }
 }
 
-/// SCSI ports (88h).
+/// The descriptors of the SCSI ports page (88h).
 pub fn ports(page: &[u8]) -> impl Iterator<Item = ScsiPortDescriptor<'_>> {
     let head = |b: &[u8]| 8 + get(b, 6, 2) as usize;
     let all = split(body(page), move |b| {
@@ -268,7 +268,7 @@ pub fn ports(page: &[u8]) -> impl Iterator<Item = ScsiPortDescriptor<'_>> {
     })
 }
 
-/// Third-party copy (8Fh): the descriptors that there are, by code.
+/// Third-party copy descriptors (page 8Fh): type and name of each.
 pub fn copy_descriptors(page: &[u8]) -> impl Iterator<Item = (u16, &'static str)> {
     const KINDS: &[(u64, &str)] = &[
         (0x0000, "block device ROD token limits"),
@@ -284,7 +284,7 @@ pub fn copy_descriptors(page: &[u8]) -> impl Iterator<Item = (u16, &'static str)
         (0xc001, "held data"),
     ];
     let all = split(body(page), |b| (b.len() >= 4).then(|| 4 + get(b, 2, 2) as usize));
-    all.map(|one| (get(one, 0, 2) as u16, name_of(KINDS, get(one, 0, 2)).unwrap_or("not known here")))
+    all.map(|one| (get(one, 0, 2) as u16, name_of(KINDS, get(one, 0, 2)).unwrap_or("unknown")))
 }
 
 #[cfg(test)]
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn designators_are_read_and_told() {
+    fn designators_decode() {
         let body = [
             &[1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7][..],
             &[0x51, 0x94, 0, 4, 0, 0, 1, 2],
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_have_their_designators() {
+    fn scsi_ports_have_designators() {
         let name = [&[0x53, 0x98, 0, 4][..], b"iqn\0"].concat();
         let port = |n| [&[0, 0, 0, n, 0, 0, 0, 0, 0, 0, 0, 8][..], &name].concat();
         let page = page(0x88, &[port(1), port(2)].concat());
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read() {
+    fn vpd_lists_decode() {
         assert_eq!(serial(&page(0x80, b"S\x1b1 ")), "S?1");
         let policy = page(0x87, &[0x3f, 0xff, 0x80, 0]);
         assert_eq!(policies(&policy).collect::<Vec<_>>(), [(0x3f, 0xff, true, "shared")]);
@@ -338,11 +338,11 @@ mod tests {
         assert_eq!(all, [("storage configuration", "http://a".to_string())]);
         let copy = page(0x8f, &[0, 1, 0, 4, 1, 2, 3, 4, 0x77, 0, 0, 0]);
         let all: Vec<_> = copy_descriptors(&copy).collect();
-        assert_eq!(all, [(1, "supported commands"), (0x7700, "not known here")]);
+        assert_eq!(all, [(1, "supported commands"), (0x7700, "unknown")]);
     }
 
     #[test]
-    fn every_table_has_a_name() {
+    fn every_decoded_page_has_a_name() {
         (0..=255).filter(|code| table(*code).is_some()).for_each(|code| assert!(name(code).is_some()));
     }
 }

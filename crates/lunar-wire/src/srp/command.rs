@@ -8,14 +8,14 @@ use crate::be;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SrpTaskAttribute {
-    /// In any order.
+    /// SIMPLE.
     #[default]
     Simple = 0,
-    /// Before all others.
+    /// HEAD OF QUEUE.
     HeadOfQueue = 1,
-    /// After all before it, before all after it.
+    /// ORDERED.
     Ordered = 2,
-    /// While an ACA condition lasts.
+    /// ACA.
     Aca = 4,
 }
 
@@ -36,17 +36,17 @@ const LEN: usize = 48;
 /// A SCSI command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrpCommand<'a> {
-    /// Solicited notification wanted for a response that tells of success 0x02, or of anything else 0x04.
+    /// Solicited notification (UCSOLNT, SCSOLNT): 0x02 for a successful response, 0x04 for any other.
     pub notifications: u8,
-    /// The initiator's name for it.
+    /// Tag that the initiator chose.
     pub tag: u64,
-    /// Logical unit number, 8 bytes as in SAM.
+    /// LUN field: eight bytes as SAM-5 section 4.7 encodes them.
     pub lun: u64,
     /// Task attribute.
     pub attribute: SrpTaskAttribute,
     /// The first bytes of the CDB.
     pub cdb: &'a [u8; 16],
-    /// The others, in whole words; at most 252.
+    /// The other bytes of the CDB: a multiple of 4, at most 252.
     pub additional_cdb: &'a [u8],
     /// Data from the initiator.
     pub data_out: DataBuffer<'a>,
@@ -58,15 +58,15 @@ impl<'a> SrpCommand<'a> {
     /// Bytes before the additional CDB and the descriptors.
     pub const LEN: usize = LEN;
 
-    /// It has data for both directions, which few support.
+    /// Whether the command transfers data in both directions.
     pub fn is_bidirectional(&self) -> bool {
         self.data_out != DataBuffer::None && self.data_in != DataBuffer::None
     }
 
-    /// Reads one. `immediate_offset` is where the login put immediate data; None: it was not agreed on.
+    /// Decodes an information unit. `immediate_offset` is the negotiated offset of immediate data; `None` without it.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The rule that the information unit violates.
     pub fn decode(iu: &'a [u8], immediate_offset: Option<u16>) -> Result<SrpCommand<'a>, SrpError> {
         let b: &[u8; LEN] = of(iu, 0, opcode::COMMAND)?;
         let mut rest = DescriptorReader { iu, at: Self::LEN, formats: b[5], immediate_offset };
@@ -91,10 +91,10 @@ impl<'a> SrpCommand<'a> {
         })
     }
 
-    /// Appends its bytes. `immediate_offset` is where the login put immediate data.
+    /// Appends the encoded information unit. `immediate_offset` is the negotiated offset of immediate data.
     ///
     /// # Errors
-    /// When no information unit says this: see [`SrpError`]. Nothing is appended then.
+    /// No information unit can express this command: see [`SrpError`]. Nothing is appended then.
     pub fn encode(&self, immediate_offset: Option<u16>, into: &mut Vec<u8>) -> Result<(), SrpError> {
         self.encode_before_data(immediate_offset, into)?;
         if let DataBuffer::Immediate(bytes) = self.data_out {
@@ -103,10 +103,10 @@ impl<'a> SrpCommand<'a> {
         Ok(())
     }
 
-    /// The same up to where immediate data begins: for who sends it from where it lies.
+    /// Like [`SrpCommand::encode`], but without the immediate data, which the caller sends from its own buffer.
     ///
     /// # Errors
-    /// As for [`SrpCommand::encode`].
+    /// The same as for [`SrpCommand::encode`].
     pub fn encode_before_data(
         &self,
         immediate_offset: Option<u16>,
@@ -131,7 +131,7 @@ impl<'a> SrpCommand<'a> {
         Ok(())
     }
 
-    /// The bytes before the additional CDB.
+    /// The fixed part, before the additional CDB.
     fn head(&self) -> Result<[u8; LEN], SrpError> {
         let ((out_format, out_count), (in_format, in_count)) = (self.data_out.kind()?, self.data_in.kind()?);
         let formats = (out_format << 4) | in_format;

@@ -1,17 +1,17 @@
-//! The other information units: task management, credits, asynchronous events, and the end (SRP r16a sections 6.5 to
-//! 6.7 and 6.10 to 6.13).
+//! Control information units: task management, credits, asynchronous events, logout (SRP r16a sections 6.5 to 6.7 and
+//! 6.10 to 6.13).
 
 use super::SrpError;
 use super::error::{of, whole};
 use super::opcode;
 use crate::be;
 
-/// It is a solicited notification.
+/// SOLNT.
 const SOLICITED: u8 = 0x01;
-/// Bytes of the information units that are little more than a tag.
+/// Bytes of an information unit that holds a tag and at most one number.
 const TAG_ONLY_LEN: usize = 16;
 
-/// The tag of an information unit, in the place where all but login have it.
+/// The tag of any information unit except a login.
 pub(super) fn tag(iu: &[u8]) -> Result<u64, SrpError> {
     whole::<TAG_ONLY_LEN>(iu).map(|b| be::get64(&b[8..]))
 }
@@ -24,41 +24,41 @@ fn tag_only(opcode: u8, second: u8, word: u32, tag: u64) -> [u8; TAG_ONLY_LEN] {
     b
 }
 
-/// The initiator took credits: the tag of the request.
+/// Encodes a response to the credit request with this tag.
 pub fn credit_response(tag: u64) -> [u8; TAG_ONLY_LEN] {
     tag_only(opcode::CREDIT_RESPONSE, 0, 0, tag)
 }
 
-/// The initiator took an asynchronous event: the tag of the request.
+/// Encodes a response to the asynchronous event with this tag.
 pub fn aer_response(tag: u64) -> [u8; TAG_ONLY_LEN] {
     tag_only(opcode::AER_RESPONSE, 0, 0, tag)
 }
 
-/// The initiator ends the connection. Linux neither says nor hears this: it disconnects.
+/// Encodes an initiator logout. Linux does not use it: it disconnects.
 pub fn logout(tag: u64) -> [u8; TAG_ONLY_LEN] {
     tag_only(opcode::INITIATOR_LOGOUT, 0, 0, tag)
 }
 
-/// A task management function.
+/// A task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskManagement {
-    /// Solicited notification wanted for a response that tells of success 0x02, or of anything else 0x04.
+    /// Solicited notification (UCSOLNT, SCSOLNT): 0x02 for a successful response, 0x04 for any other.
     pub notifications: u8,
-    /// The initiator's name for it.
+    /// Tag that the initiator chose.
     pub tag: u64,
-    /// Logical unit number.
+    /// LUN field: eight bytes as SAM-5 section 4.7 encodes them.
     pub lun: u64,
     /// The [`function`](super::function).
     pub function: u8,
-    /// The tag of the command that ABORT TASK is about.
+    /// Tag of the command that ABORT TASK aborts.
     pub task_tag: u64,
 }
 
 impl TaskManagement {
-    /// How many bytes it has.
+    /// Bytes of the information unit.
     pub const LEN: usize = 48;
 
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         (b[0], b[1], b[30]) = (opcode::TASK_MANAGEMENT, self.notifications, self.function);
@@ -68,10 +68,10 @@ impl TaskManagement {
         b
     }
 
-    /// Reads one, whatever its function.
+    /// Decodes an information unit, whatever its function code.
     ///
     /// # Errors
-    /// When it is too short, or not one.
+    /// It is too short, or has another opcode.
     pub fn decode(iu: &[u8]) -> Result<TaskManagement, SrpError> {
         let b: &[u8; Self::LEN] = of(iu, 0, opcode::TASK_MANAGEMENT)?;
         Ok(TaskManagement {
@@ -84,27 +84,27 @@ impl TaskManagement {
     }
 }
 
-/// A target gives credits, or takes some. It is answered with [`credit_response`].
+/// A credit request: the target changes the request limit. The answer is [`credit_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditRequest {
-    /// It is a solicited notification.
+    /// SOLNT: the message is a solicited notification.
     pub solicited: bool,
-    /// How many.
+    /// Request limit delta.
     pub credits: i32,
-    /// The target's name for it.
+    /// Tag that the target chose.
     pub tag: u64,
 }
 
 impl CreditRequest {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; TAG_ONLY_LEN] {
         tag_only(opcode::CREDIT_REQUEST, u8::from(self.solicited), self.credits as u32, self.tag)
     }
 
-    /// Reads one.
+    /// Decodes an information unit.
     ///
     /// # Errors
-    /// When it is too short, or not one.
+    /// It is too short, or has another opcode.
     pub fn decode(iu: &[u8]) -> Result<CreditRequest, SrpError> {
         let b: &[u8; TAG_ONLY_LEN] = of(iu, 0, opcode::CREDIT_REQUEST)?;
         let solicited = b[1] & SOLICITED != 0;
@@ -112,27 +112,27 @@ impl CreditRequest {
     }
 }
 
-/// A target ends the connection.
+/// A target logout: the target ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetLogout {
-    /// It is a solicited notification.
+    /// SOLNT: the message is a solicited notification.
     pub solicited: bool,
-    /// Why: 0 for no reason.
+    /// Reason code; 0 for none.
     pub reason: u32,
-    /// The target's name for it.
+    /// Tag that the target chose.
     pub tag: u64,
 }
 
 impl TargetLogout {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; TAG_ONLY_LEN] {
         tag_only(opcode::TARGET_LOGOUT, u8::from(self.solicited), self.reason, self.tag)
     }
 
-    /// Reads one.
+    /// Decodes an information unit.
     ///
     /// # Errors
-    /// When it is too short, or not one.
+    /// It is too short, or has another opcode.
     pub fn decode(iu: &[u8]) -> Result<TargetLogout, SrpError> {
         let b: &[u8; TAG_ONLY_LEN] = of(iu, 0, opcode::TARGET_LOGOUT)?;
         let solicited = b[1] & SOLICITED != 0;
@@ -142,18 +142,18 @@ impl TargetLogout {
 
 const AER_LEN: usize = 36;
 
-/// An asynchronous event. It is answered with [`aer_response`].
+/// An asynchronous event request. The answer is [`aer_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aer<'a> {
-    /// It is a solicited notification.
+    /// SOLNT: the message is a solicited notification.
     pub solicited: bool,
-    /// Credits that come with it.
+    /// Request limit delta.
     pub credits: i32,
-    /// The target's name for it.
+    /// Tag that the target chose.
     pub tag: u64,
-    /// Logical unit number.
+    /// LUN field: eight bytes as SAM-5 section 4.7 encodes them.
     pub lun: u64,
-    /// What happened, as sense data.
+    /// Sense data that describe the event.
     pub sense: &'a [u8],
 }
 
@@ -161,7 +161,7 @@ impl<'a> Aer<'a> {
     /// Bytes before the sense data.
     pub const LEN: usize = AER_LEN;
 
-    /// Appends its bytes.
+    /// Appends the encoded information unit.
     pub fn encode(&self, into: &mut Vec<u8>) {
         let mut b = [0; AER_LEN];
         b[..TAG_ONLY_LEN].copy_from_slice(&tag_only(
@@ -176,10 +176,10 @@ impl<'a> Aer<'a> {
         into.extend_from_slice(self.sense);
     }
 
-    /// Reads one.
+    /// Decodes it.
     ///
     /// # Errors
-    /// When it is too short for its sense data, or not one.
+    /// It is shorter than its sense data, or has another opcode.
     pub fn decode(iu: &'a [u8]) -> Result<Aer<'a>, SrpError> {
         let b: &[u8; AER_LEN] = of(iu, 0, opcode::AER_REQUEST)?;
         let sense_len = be::get32(&b[28..]);

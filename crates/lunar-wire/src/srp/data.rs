@@ -1,4 +1,4 @@
-//! Where the data of a command is (SRP r16a section 5.6).
+//! Data buffers of a command (SRP r16a section 5.6).
 
 use super::SrpError;
 use crate::be;
@@ -6,13 +6,13 @@ use crate::be;
 /// Bytes of a memory descriptor.
 pub const DESCRIPTOR_LEN: usize = 16;
 
-/// Formats as their nibbles say them.
+/// Data buffer format codes.
 const NONE: u8 = 0;
 const DIRECT: u8 = 1;
 const INDIRECT: u8 = 2;
 const IMMEDIATE: u8 = 3;
 
-/// Memory of the initiator.
+/// A memory descriptor: one piece of initiator memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryDescriptor {
     /// Virtual address: the tagged offset.
@@ -24,7 +24,7 @@ pub struct MemoryDescriptor {
 }
 
 impl MemoryDescriptor {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(self) -> [u8; DESCRIPTOR_LEN] {
         let mut b = [0; DESCRIPTOR_LEN];
         be::put64(&mut b, self.address);
@@ -33,30 +33,30 @@ impl MemoryDescriptor {
         b
     }
 
-    /// Reads one.
+    /// Decodes it.
     pub fn decode(b: &[u8; DESCRIPTOR_LEN]) -> MemoryDescriptor {
         MemoryDescriptor { address: be::get64(b), key: be::get32(&b[8..]), len: be::get32(&b[12..]) }
     }
 }
 
-/// Memory of the initiator in several pieces.
+/// An indirect data buffer: several pieces of initiator memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndirectBuffer<'a> {
-    /// Where the table of all descriptors lies in the initiator's memory; its length in bytes is that of the table.
+    /// Location of the table of all descriptors in initiator memory; `len` is the length of the table in bytes.
     pub table: MemoryDescriptor,
-    /// Bytes of data.
+    /// Data length in bytes.
     pub len: u32,
-    /// The first descriptors of the table as bytes, 16 each: see [`IndirectBuffer::descriptors`].
+    /// The descriptors that the command includes, 16 bytes each: see [`IndirectBuffer::descriptors`].
     pub list: &'a [u8],
 }
 
 impl<'a> IndirectBuffer<'a> {
-    /// The descriptors that are in the command.
+    /// The descriptors that the command includes.
     pub fn descriptors(&self) -> impl Iterator<Item = MemoryDescriptor> + use<'a> {
         self.list.as_chunks().0.iter().map(MemoryDescriptor::decode)
     }
 
-    /// All descriptors are in the command: the table need not be read.
+    /// Whether the command includes all descriptors, so that the table need not be read.
     pub fn is_whole(&self) -> bool {
         self.list.len() == self.table.len as usize
     }
@@ -74,16 +74,16 @@ impl<'a> IndirectBuffer<'a> {
     }
 }
 
-/// Where the data of one direction is.
+/// The data buffer of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataBuffer<'a> {
-    /// There is none.
+    /// No data.
     None,
-    /// In one piece.
+    /// Direct: one memory descriptor.
     Direct(MemoryDescriptor),
-    /// In several.
+    /// Indirect: a table of memory descriptors.
     Indirect(IndirectBuffer<'a>),
-    /// In the command itself. Data-out only.
+    /// Immediate data, in the command itself. Data-out only.
     Immediate(&'a [u8]),
 }
 
@@ -98,12 +98,12 @@ impl<'a> DataBuffer<'a> {
         }
     }
 
-    /// There is none, or none of its bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its format and its number of descriptors, and its checks.
+    /// Checks the buffer; its format code and descriptor count.
     pub(super) fn kind(&self) -> Result<(u8, u8), SrpError> {
         Ok(match self {
             DataBuffer::None => (NONE, 0),
@@ -118,7 +118,7 @@ impl<'a> DataBuffer<'a> {
         })
     }
 
-    /// Appends what stands for it among the descriptors.
+    /// Appends its descriptors.
     pub(super) fn put(&self, into: &mut Vec<u8>) {
         match self {
             DataBuffer::None => (),
@@ -133,12 +133,12 @@ impl<'a> DataBuffer<'a> {
     }
 }
 
-/// Takes the descriptors of a command apart, from front to back.
+/// Decodes the descriptors of a command, from front to back.
 pub(super) struct DescriptorReader<'a> {
     pub iu: &'a [u8],
-    /// Bytes that were taken.
+    /// Bytes decoded so far.
     pub at: usize,
-    /// The byte of the formats, for errors.
+    /// The data buffer format byte, for errors.
     pub formats: u8,
     pub immediate_offset: Option<u16>,
 }
@@ -153,14 +153,14 @@ impl<'a> DescriptorReader<'a> {
         Ok(bytes)
     }
 
-    /// The next bytes, as many as their type says.
+    /// The next `N` bytes.
     fn chunk<const N: usize>(&mut self) -> Result<&'a [u8; N], SrpError> {
         let short = SrpError::Short { needed: (self.at + N) as u64, there: self.iu.len() };
         self.take(N)?.first_chunk().ok_or(short)
     }
 
-    /// The data of one direction, by its format and its number of descriptors. Immediate data is bytes of zero length
-    /// until [`DescriptorReader::immediate`] is called: it lies behind all descriptors.
+    /// The data buffer of one direction, by format code and descriptor count. Immediate data lie behind all descriptors:
+    /// they stay empty until [`DescriptorReader::immediate`] is called.
     pub fn data(&mut self, format: u8, count: u8) -> Result<(DataBuffer<'a>, Option<u32>), SrpError> {
         Ok(match format {
             NONE => (DataBuffer::None, None),
@@ -180,7 +180,7 @@ impl<'a> DescriptorReader<'a> {
         })
     }
 
-    /// The immediate data of so many bytes, which begins where the login said.
+    /// The immediate data, which begin at the negotiated offset.
     pub fn immediate(&self, len: u32) -> Result<&'a [u8], SrpError> {
         let at = self.immediate_offset.ok_or(SrpError::Format(self.formats))?;
         if usize::from(at) < self.at {

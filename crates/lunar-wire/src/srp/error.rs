@@ -1,29 +1,49 @@
-//! What is wrong with an information unit.
+//! Errors of information units.
 
 use std::fmt;
 
-/// The rule that an information unit breaks.
+/// The rule that an information unit violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SrpError {
-    /// It is too short for what it says it holds: bytes that it takes, and bytes that are there.
-    Short { needed: u64, there: usize },
-    /// It has an opcode that does not belong here.
+    /// Shorter than its contents require.
+    Short {
+        /// Bytes that the contents require.
+        needed: u64,
+        /// Bytes of the information unit.
+        there: usize,
+    },
+    /// Unexpected opcode.
     Opcode(u8),
-    /// Its multichannel code is reserved.
+    /// Reserved multichannel code.
     Channels(u8),
-    /// Its data buffer formats, data-out in the high nibble, are reserved, the wrong way round, or were not agreed on.
+    /// Reserved or unsupported data buffer formats; data-out is in the high nibble.
     Format(u8),
-    /// Its task attribute is reserved.
+    /// Reserved task attribute.
     Attribute(u8),
-    /// Its additional CDB, of so many bytes, is not made of whole words or too long.
+    /// Invalid length of the additional CDB, in bytes.
     Cdb(usize),
-    /// Its table, of so many bytes, is not made of whole descriptors, or has fewer of them than the information unit.
-    Table { len: u32, descriptors: usize },
-    /// Its descriptors are for other than as many bytes as it says itself.
-    Total { said: u32, sum: u64 },
-    /// Its immediate data would begin at this offset, within its descriptors, which end there.
-    Offset { at: u16, end: usize },
-    /// Its flags, of a response, say both that there was too much and too little.
+    /// The table length is no multiple of a descriptor, or less than the descriptors in the command.
+    Table {
+        /// Table length in bytes.
+        len: u32,
+        /// Descriptors in the command.
+        descriptors: usize,
+    },
+    /// The descriptor lengths do not add up to the total length.
+    Total {
+        /// Total length that the command states, in bytes.
+        said: u32,
+        /// Sum of the descriptor lengths, in bytes.
+        sum: u64,
+    },
+    /// The immediate data overlap the descriptors.
+    Offset {
+        /// Negotiated offset of immediate data.
+        at: u16,
+        /// End of the descriptors.
+        end: usize,
+    },
+    /// A response with both overflow and underflow set for one direction; the flags byte.
     Residual(u8),
 }
 
@@ -54,12 +74,12 @@ impl fmt::Display for SrpError {
 
 impl std::error::Error for SrpError {}
 
-/// The first `N` bytes of an information unit whose opcode is known.
+/// The first `N` bytes of an information unit.
 pub(super) fn whole<const N: usize>(iu: &[u8]) -> Result<&[u8; N], SrpError> {
     iu.first_chunk().ok_or(SrpError::Short { needed: N as u64, there: iu.len() })
 }
 
-/// The same, with the opcode that it is to have in byte `at`.
+/// The first `N` bytes of an information unit, after a check of the opcode in byte `at`.
 pub(super) fn of<const N: usize>(iu: &[u8], at: usize, opcode: u8) -> Result<&[u8; N], SrpError> {
     let b = whole::<N>(iu)?;
     if b[at] == opcode { Ok(b) } else { Err(SrpError::Opcode(b[at])) }

@@ -1,28 +1,28 @@
-//! Login, its acceptance and its rejection (SRP r16a sections 6.2 to 6.4). They go with the private data of the
-//! connection, which may have zeros behind them.
+//! Login request, response and reject (SRP r16a sections 6.2 to 6.4). They travel in the private data of the connection
+//! setup, which may be padded with zeros.
 
 use super::error::of;
 use super::{PortId, SrpError, opcode};
 use crate::be;
 use std::fmt;
 
-/// Keeps the channels that the nexus has.
+/// Multichannel action: keep the other channels of the nexus.
 const MULTI: u8 = 1;
 const CHANNELS: u8 = 0x03;
 const NOTIFICATIONS: u8 = 0x70;
 /// Immediate data: wanted, or granted.
 const IMMEDIATE: u8 = 0x80;
 
-/// How a login request is laid out.
+/// The layout of a login request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginFormat {
-    /// With the InfiniBand connection manager: the standard's own form, 64 bytes.
+    /// InfiniBand connection manager: the 64 bytes of the standard.
     Ib,
-    /// With the RDMA connection manager, on IP addresses: Linux's short form, 56 bytes.
+    /// RDMA connection manager over IP: the 56 bytes that Linux defines.
     RdmaCm,
 }
 
-/// Offsets of the fields of a login request in one of its forms.
+/// Offsets of the fields of a login request.
 struct LoginLayout {
     opcode: usize,
     tag: usize,
@@ -72,26 +72,26 @@ impl LoginFormat {
 /// A login request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginRequest {
-    /// The initiator's name for it.
+    /// Tag that the initiator chose.
     pub tag: u64,
-    /// Bytes of the longest information unit that the initiator will send.
+    /// Maximum initiator-to-target information unit length, in bytes.
     pub it_iu_len: u32,
-    /// The data buffer [`format`](super::format)s that it will use.
+    /// Required data buffer [`format`](super::format)s.
     pub formats: u16,
-    /// The other channels of the nexus stay; if not, they end.
+    /// Multichannel action: true keeps the other channels of the nexus, false ends them.
     pub keep_channels: bool,
-    /// Solicited notification wanted for: logout 0x10, credit request 0x20, asynchronous event 0x40.
+    /// Solicited notification: 0x10 for a logout, 0x20 for a credit request, 0x40 for an asynchronous event.
     pub notifications: u8,
-    /// Immediate data is wanted, and begins at this offset in a command.
+    /// Requested offset of immediate data in a command; `None` without immediate data.
     pub immediate_offset: Option<u16>,
-    /// Who asks.
+    /// Initiator port.
     pub initiator: PortId,
-    /// Who is asked.
+    /// Target port.
     pub target: PortId,
 }
 
 impl LoginRequest {
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self, form: LoginFormat) -> Vec<u8> {
         let (at, mut b) = (form.layout(), vec![0; form.request_len()]);
         b[at.opcode] = opcode::LOGIN_REQUEST;
@@ -109,10 +109,10 @@ impl LoginRequest {
         b
     }
 
-    /// Reads the private data of a connection.
+    /// Decodes the private data of a connection request.
     ///
     /// # Errors
-    /// When it is too short, no login request, or has a reserved multichannel code.
+    /// They are too short, no login request, or have a reserved multichannel code.
     pub fn decode(private: &[u8], form: LoginFormat) -> Result<LoginRequest, SrpError> {
         let at = form.layout();
         let short = SrpError::Short { needed: form.request_len() as u64, there: private.len() };
@@ -138,42 +138,42 @@ impl LoginRequest {
     }
 }
 
-/// What became of the channels that the nexus had.
+/// Multichannel result: the fate of the other channels of the nexus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PreviousChannels {
     /// There were none.
     None = 0,
-    /// They were ended.
+    /// Ended.
     Ended = 1,
-    /// They stay.
+    /// Kept.
     Kept = 2,
 }
 
-/// A login is accepted.
+/// A login response: the target accepts the login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginResponse {
-    /// Credits to begin with: requests that the initiator may have outstanding.
+    /// Initial request limit: requests that the initiator may have outstanding.
     pub credits: u32,
     /// The tag of the request.
     pub tag: u64,
-    /// Bytes of the longest information unit that the target takes.
+    /// Maximum initiator-to-target information unit length, in bytes.
     pub it_iu_len: u32,
-    /// Bytes of the longest information unit that the target will send.
+    /// Maximum target-to-initiator information unit length, in bytes.
     pub ti_iu_len: u32,
-    /// The data buffer [`format`](super::format)s that the target knows.
+    /// Supported data buffer [`format`](super::format)s.
     pub formats: u16,
-    /// What became of the other channels.
+    /// Multichannel result.
     pub previous: PreviousChannels,
-    /// Immediate data is taken.
+    /// The target accepts immediate data.
     pub immediate: bool,
 }
 
 impl LoginResponse {
-    /// How many bytes it has.
+    /// Bytes of the information unit.
     pub const LEN: usize = 52;
 
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[0] = opcode::LOGIN_RESPONSE;
@@ -186,10 +186,10 @@ impl LoginResponse {
         b
     }
 
-    /// Reads the private data of a connection that was accepted.
+    /// Decodes the private data of an accepted connection.
     ///
     /// # Errors
-    /// When it is too short, no login response, or has a reserved multichannel code.
+    /// They are too short, no login response, or have a reserved multichannel code.
     pub fn decode(private: &[u8]) -> Result<LoginResponse, SrpError> {
         let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_RESPONSE)?;
         let previous = match b[26] & CHANNELS {
@@ -210,24 +210,24 @@ impl LoginResponse {
     }
 }
 
-/// Why a login is turned down.
+/// The reason of a login reject (SRP r16a section 6.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginRejectReason(pub u32);
 
 impl LoginRejectReason {
-    /// No channel can be made, for no other reason.
+    /// The target cannot establish a channel; no other reason applies.
     pub const UNABLE: Self = Self(0x0001_0000);
-    /// The target lacks resources.
+    /// Insufficient channel resources.
     pub const NO_RESOURCES: Self = Self(0x0001_0001);
-    /// The initiator's information units are too long.
+    /// The requested information unit length is too large.
     pub const IT_IU_TOO_LONG: Self = Self(0x0001_0002);
-    /// There is no such target port, or the initiator may not use it.
+    /// The target port does not exist, or rejects this initiator.
     pub const NOT_ASSOCIATED: Self = Self(0x0001_0003);
-    /// The data buffer formats are not known.
+    /// Unsupported data buffer formats.
     pub const FORMATS: Self = Self(0x0001_0004);
-    /// A nexus has one channel here.
+    /// The target supports no multichannel operation.
     pub const NO_MULTICHANNEL: Self = Self(0x0001_0005);
-    /// There are too many channels.
+    /// The nexus has reached its channel limit.
     pub const TOO_MANY_CHANNELS: Self = Self(0x0001_0006);
 }
 
@@ -246,22 +246,22 @@ impl fmt::Display for LoginRejectReason {
     }
 }
 
-/// A login is turned down.
+/// A login reject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoginReject {
-    /// Why.
+    /// The reason.
     pub reason: LoginRejectReason,
     /// The tag of the request.
     pub tag: u64,
-    /// The data buffer [`format`](super::format)s that the target knows.
+    /// Supported data buffer [`format`](super::format)s.
     pub formats: u16,
 }
 
 impl LoginReject {
-    /// How many bytes it has.
+    /// Bytes of the information unit.
     pub const LEN: usize = 32;
 
-    /// Its bytes.
+    /// Encodes it.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[0] = opcode::LOGIN_REJECT;
@@ -271,10 +271,10 @@ impl LoginReject {
         b
     }
 
-    /// Reads the private data of a connection that was turned down.
+    /// Decodes the private data of a rejected connection.
     ///
     /// # Errors
-    /// When it is too short, or no rejection of a login.
+    /// They are too short, or no login reject.
     pub fn decode(private: &[u8]) -> Result<LoginReject, SrpError> {
         let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_REJECT)?;
         let (reason, tag) = (LoginRejectReason(be::get32(&b[4..])), be::get64(&b[8..]));

@@ -1,7 +1,7 @@
 //! SRP, the SCSI RDMA Protocol, on the wire: its information units as Linux speaks them (SRP r16a section 6, and
 //! immediate data of SRP-2). Integers are big-endian. Reserved fields are zero when sent, and ignored when received.
 //!
-//! Login goes with the private data of the connection, everything else in messages, one information unit each.
+//! A login travels in the private data of the connection setup. Any other information unit is a message of its own.
 
 mod command;
 mod control;
@@ -21,39 +21,39 @@ pub use login::{LoginFormat, LoginReject, LoginRejectReason, LoginRequest, Login
 pub use port::{InvalidPortId, PortId};
 pub use response::{Residual, SrpResponse};
 
-/// First bytes of information units.
+/// Opcodes: the first byte of an information unit.
 pub mod opcode {
-    /// Initiator to target: wants a connection.
+    /// Initiator to target: login request.
     pub const LOGIN_REQUEST: u8 = 0x00;
     /// Initiator to target: a task management function.
     pub const TASK_MANAGEMENT: u8 = 0x01;
     /// Initiator to target: a SCSI command.
     pub const COMMAND: u8 = 0x02;
-    /// Initiator to target: the end.
+    /// Initiator to target: logout.
     pub const INITIATOR_LOGOUT: u8 = 0x03;
-    /// Initiator to target: answers a credit request.
+    /// Initiator to target: response to a credit request.
     pub const CREDIT_RESPONSE: u8 = 0x41;
-    /// Initiator to target: answers an asynchronous event.
+    /// Initiator to target: response to an asynchronous event.
     pub const AER_RESPONSE: u8 = 0x42;
-    /// Target to initiator: accepts a login.
+    /// Target to initiator: login response.
     pub const LOGIN_RESPONSE: u8 = 0xc0;
-    /// Target to initiator: answers a command or a task management function.
+    /// Target to initiator: response to a command or a task management function.
     pub const RESPONSE: u8 = 0xc1;
-    /// Target to initiator: turns a login down.
+    /// Target to initiator: login reject.
     pub const LOGIN_REJECT: u8 = 0xc2;
-    /// Target to initiator: the end.
+    /// Target to initiator: logout.
     pub const TARGET_LOGOUT: u8 = 0x80;
-    /// Target to initiator: more credits.
+    /// Target to initiator: credit request.
     pub const CREDIT_REQUEST: u8 = 0x81;
     /// Target to initiator: an asynchronous event.
     pub const AER_REQUEST: u8 = 0x82;
 }
 
-/// Formats of data buffers that a login asks for or grants.
+/// Data buffer formats of a login.
 pub mod format {
-    /// One descriptor.
+    /// Direct data buffer descriptors.
     pub const DIRECT: u16 = 0x0002;
-    /// A table of descriptors.
+    /// Indirect data buffer descriptors.
     pub const INDIRECT: u16 = 0x0004;
 }
 
@@ -71,43 +71,43 @@ pub mod function {
     pub const CLEAR_ACA: u8 = 0x40;
 }
 
-/// What the response to a task management function says.
+/// Status of a task management function (RSP_CODE).
 pub mod task_status {
-    /// It was done.
+    /// The function is complete.
     pub const COMPLETE: u8 = 0x00;
-    /// A field of the request is not valid.
+    /// Invalid field in the request.
     pub const INVALID_FIELDS: u8 = 0x02;
-    /// There is no such function here.
+    /// The function is not supported.
     pub const NOT_SUPPORTED: u8 = 0x04;
-    /// It could not be done.
+    /// The function failed.
     pub const FAILED: u8 = 0x05;
 }
 
-/// Where Linux initiators put immediate data in a command, in bytes.
+/// Offset of immediate data in a command that Linux initiators request, in bytes.
 pub const IMMEDIATE_OFFSET: u16 = 68;
-/// Bytes of the longest information unit that Linux initiators ask for: immediate data of 8 KiB.
+/// Maximum information unit length that Linux initiators request, in bytes: 8 KiB of immediate data.
 pub const LINUX_IU_LEN: usize = IMMEDIATE_OFFSET as usize + 8192;
 
-/// What an initiator says in a message.
+/// An information unit from an initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromInitiator<'a> {
     /// A SCSI command.
     Command(SrpCommand<'a>),
     /// A task management function.
     TaskManagement(TaskManagement),
-    /// It took the credits: the tag of the request.
+    /// Response to a credit request, with its tag.
     CreditResponse(u64),
-    /// It took the event: the tag of the request.
+    /// Response to an asynchronous event, with its tag.
     AerResponse(u64),
-    /// The end, with a tag.
+    /// Logout, with its tag.
     Logout(u64),
 }
 
 impl<'a> FromInitiator<'a> {
-    /// Reads a message. `immediate_offset` is where the login put immediate data; None: it was not agreed on.
+    /// Decodes a message. `immediate_offset` is the negotiated offset of immediate data; `None` without it.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The rule that the message violates.
     pub fn decode(iu: &'a [u8], immediate_offset: Option<u16>) -> Result<Self, SrpError> {
         Ok(match *iu.first().ok_or(SrpError::Short { needed: 1, there: 0 })? {
             opcode::COMMAND => Self::Command(SrpCommand::decode(iu, immediate_offset)?),
@@ -120,24 +120,24 @@ impl<'a> FromInitiator<'a> {
     }
 }
 
-/// What a target says in a message.
+/// An information unit from a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromTarget<'a> {
     /// The response to a command or a task management function.
     Response(SrpResponse<'a>),
-    /// More credits.
+    /// A credit request.
     Credit(CreditRequest),
     /// An asynchronous event.
     Aer(Aer<'a>),
-    /// The end.
+    /// Logout.
     Logout(TargetLogout),
 }
 
 impl<'a> FromTarget<'a> {
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The rule that the message violates.
     pub fn decode(iu: &'a [u8]) -> Result<Self, SrpError> {
         Ok(match *iu.first().ok_or(SrpError::Short { needed: 1, there: 0 })? {
             opcode::RESPONSE => Self::Response(SrpResponse::decode(iu)?),

@@ -1,20 +1,20 @@
-//! Names of SRP ports.
+//! Identifiers of SRP ports.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Names a port: an identifier extension and a GUID, 8 bytes each. As text: `0x` and 32 hexadecimal digits.
+/// A port identifier: identifier extension and GUID, 8 bytes each. Its text form is `0x` and 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub [u8; 16]);
 
 impl PortId {
-    /// Puts the halves together: `id_ext` or `initiator_ext` of a login string, and the GUID (`ioc_guid` of targets).
+    /// Joins `id_ext` or `initiator_ext` of a login string and the GUID (`ioc_guid` of a target).
     pub fn new(extension: u64, guid: u64) -> PortId {
         PortId(((u128::from(extension) << 64) | u128::from(guid)).to_be_bytes())
     }
 
-    /// The port of what has a name of iSCSI, too. Identifier extension and GUID are the same, and made of the name alone
-    /// (FNV-1a of 64 bits): the same each time, not hard to find; never zero.
+    /// The port identifier of a device with an iSCSI name. Both halves are the 64-bit FNV-1a hash of the name, so the
+    /// identifier is stable and predictable. It is never zero.
     pub fn of_name(name: &str) -> PortId {
         let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let id = name.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1);
@@ -38,7 +38,7 @@ impl fmt::Display for PortId {
     }
 }
 
-/// A text that names no port.
+/// A text that is no port identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidPortId;
 

@@ -5,21 +5,21 @@ use crate::be;
 
 const RESPONSE_VALID: u8 = 0x01;
 const SENSE_VALID: u8 = 0x02;
-/// Residual flags of data-out; those of data-in are two bits further left.
+/// Residual flags of data-out. Those of data-in are two bits higher.
 const OVER: u8 = 0x04;
 const UNDER: u8 = 0x08;
 const DATA_IN: u8 = 2;
 const SOLICITED: u8 = 0x01;
 
-/// How the data of one direction differed from what the command said, in bytes.
+/// The residual of one direction: the difference from the expected data length, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
-    /// Not at all.
+    /// No residual.
     #[default]
     None,
-    /// There was more.
+    /// Overflow: the command had more data than the buffer.
     Over(u32),
-    /// There was less.
+    /// Underflow: the command had less data than the buffer.
     Under(u32),
 }
 
@@ -44,20 +44,20 @@ impl Residual {
 
 const LEN: usize = 36;
 
-/// A response.
+/// A response to a command or a task management function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SrpResponse<'a> {
-    /// It is a solicited notification.
+    /// SOLNT: the message is a solicited notification.
     pub solicited: bool,
-    /// Credits that come back with it: usually one, and those that are owed.
+    /// Request limit delta: usually one, plus credits that the target withheld.
     pub credits: i32,
     /// The tag of the request.
     pub tag: u64,
     /// SCSI status.
     pub status: u8,
-    /// What was left of data-out.
+    /// Residual of data-out.
     pub residual_out: Residual,
-    /// What was left of data-in.
+    /// Residual of data-in.
     pub residual_in: Residual,
     /// Response data, empty if there is none: see [`SrpResponse::task_status`].
     pub data: &'a [u8],
@@ -69,13 +69,12 @@ impl<'a> SrpResponse<'a> {
     /// Bytes before the response data and the sense data.
     pub const LEN: usize = LEN;
 
-    /// The [`task_status`](super::task_status) in the response to a task management function. Such response data has
-    /// four bytes.
+    /// The [`task_status`](super::task_status) in the four bytes of response data; `None` without response data.
     pub fn task_status(&self) -> Option<u8> {
         self.data.get(3).copied()
     }
 
-    /// Appends its bytes.
+    /// Appends the encoded information unit.
     pub fn encode(&self, into: &mut Vec<u8>) {
         let ((out_flag, out_bytes), (in_flag, in_bytes)) =
             (self.residual_out.encode(), self.residual_in.encode());

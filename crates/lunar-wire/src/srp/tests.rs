@@ -31,7 +31,7 @@ fn login() -> LoginRequest {
 }
 
 #[test]
-fn a_login_request_lies_as_with_each_connection_manager() {
+fn login_request_matches_each_connection_manager() {
     let ib = bytes(
         64,
         &[
@@ -64,7 +64,7 @@ fn a_login_request_lies_as_with_each_connection_manager() {
 }
 
 #[test]
-fn a_login_request_with_another_opcode_or_a_reserved_multichannel_code_is_refused() {
+fn invalid_login_request_is_rejected() {
     for (form, opcode_at, flags_at) in [(LoginFormat::Ib, 0, 26), (LoginFormat::RdmaCm, 11, 10)] {
         let mut b = login().encode(form);
         b[flags_at] = 2;
@@ -75,7 +75,7 @@ fn a_login_request_with_another_opcode_or_a_reserved_multichannel_code_is_refuse
 }
 
 #[test]
-fn a_login_response_lies_as_in_the_standard() {
+fn login_response_matches_the_standard() {
     let response = LoginResponse {
         credits: 64,
         tag: TAG,
@@ -96,7 +96,7 @@ fn a_login_response_lies_as_in_the_standard() {
 }
 
 #[test]
-fn a_login_reject_lies_as_in_the_standard() {
+fn login_reject_matches_the_standard() {
     let reject = LoginReject { reason: LoginRejectReason::IT_IU_TOO_LONG, tag: TAG, formats: 6 };
     let golden = bytes(32, &[(0, &[0xc2]), (4, &[0, 1, 0, 2]), (8, &tag()), (24, &[0, 6])]);
     assert_eq!(reject.encode()[..], golden);
@@ -106,7 +106,7 @@ fn a_login_reject_lies_as_in_the_standard() {
 }
 
 #[test]
-fn a_port_is_named_by_its_halves_and_by_text() {
+fn port_id_joins_halves_and_parses_text() {
     let port = PortId::new(0x0102_0304_0506_0708, 0x0a0b_0c0d_0e0f_1011);
     let text = "0x01020304050607080a0b0c0d0e0f1011";
     assert_eq!((port.to_string().as_str(), text.parse()), (text, Ok(port)));
@@ -155,7 +155,7 @@ const HERE_BYTES: [u8; 16] =
     [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23, 0x24, 0, 0, 0x10, 0];
 
 #[test]
-fn a_command_with_one_descriptor_lies_as_in_the_standard() {
+fn direct_command_matches_the_standard() {
     let none = command(DataBuffer::None, DataBuffer::None);
     assert_eq!(encoded(&none), head([0, 0, 0]));
     let read = command(DataBuffer::None, DataBuffer::Direct(HERE));
@@ -179,7 +179,7 @@ fn table(len: u32, list: &[u8], total: u32) -> IndirectBuffer<'_> {
 }
 
 #[test]
-fn a_command_with_a_table_lies_as_in_the_standard() {
+fn indirect_command_matches_the_standard() {
     let list = [HERE.encode(), HERE.encode()].concat();
     let whole = command(DataBuffer::None, DataBuffer::Indirect(table(32, &list, 0x2000)));
     let golden = [&head([2, 0, 2])[..], &HERE_BYTES[..12], &[0, 0, 0, 32], &[0, 0, 0x20, 0], &list].concat();
@@ -199,7 +199,7 @@ fn a_command_with_a_table_lies_as_in_the_standard() {
 }
 
 #[test]
-fn immediate_data_lies_where_the_login_said() {
+fn immediate_data_begin_at_the_negotiated_offset() {
     let write = command(DataBuffer::Immediate(&[7; 5]), DataBuffer::None);
     let golden = [&head([0x30, 0, 0])[..], &[0, 0, 0, 5], &[0; 16], &[7; 5]].concat();
     assert_eq!(encoded(&write), golden);
@@ -209,7 +209,7 @@ fn immediate_data_lies_where_the_login_said() {
 }
 
 #[test]
-fn a_command_that_says_more_than_it_holds_is_refused() {
+fn truncated_command_is_rejected() {
     let list = [HERE.encode(), HERE.encode()].concat();
     let mut commands = [
         command(DataBuffer::None, DataBuffer::None),
@@ -227,7 +227,7 @@ fn a_command_that_says_more_than_it_holds_is_refused() {
 }
 
 #[test]
-fn reserved_formats_and_immediate_data_the_wrong_way_are_refused() {
+fn reserved_buffer_formats_are_rejected() {
     for formats in [0x03, 0x13, 0x33, 0x04, 0x40, 0xf0, 0x0f] {
         let b = [&head([formats, 0, 0])[..], &[0; 64]].concat();
         assert_eq!(decode(&b), Err(SrpError::Format(formats)), "{formats:#x}");
@@ -247,7 +247,7 @@ fn with_table(len: u32, total: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_table_fits_its_descriptors_and_its_total() {
+fn inconsistent_descriptor_table_is_rejected() {
     for len in [0, 16, 31, 33, u32::MAX] {
         let wrong = Err(SrpError::Table { len, descriptors: 2 });
         assert_eq!(decode(&with_table(len, 0x2000)), wrong, "{len}");
@@ -274,7 +274,7 @@ fn a_table_fits_its_descriptors_and_its_total() {
 }
 
 #[test]
-fn immediate_data_is_within_its_unit_and_behind_its_descriptors() {
+fn misplaced_immediate_data_are_rejected() {
     let mut b = encoded(&command(DataBuffer::Immediate(&[7; 5]), DataBuffer::None));
     for (len, needed) in [(6, 74), (0xffff_ffbc, 1 << 32), (u32::MAX, (1 << 32) + 67)] {
         b[48..52].copy_from_slice(&u32::to_be_bytes(len));
@@ -290,7 +290,7 @@ fn immediate_data_is_within_its_unit_and_behind_its_descriptors() {
 }
 
 #[test]
-fn a_response_lies_as_in_the_standard() {
+fn response_matches_the_standard() {
     let response = SrpResponse {
         solicited: true,
         credits: 2,
@@ -324,7 +324,7 @@ fn a_response_lies_as_in_the_standard() {
 }
 
 #[test]
-fn task_management_lies_as_in_the_standard() {
+fn task_management_matches_the_standard() {
     let function = function::LUN_RESET;
     let reset = TaskManagement { notifications: 4, tag: TAG, lun: LUN, function, task_tag: 9 };
     let lun = LUN.to_be_bytes();
@@ -335,7 +335,7 @@ fn task_management_lies_as_in_the_standard() {
 }
 
 #[test]
-fn the_small_ones_lie_as_in_the_standard() {
+fn control_units_match_the_standard() {
     let small = |first, word: u32| bytes(16, &[(0, &[first]), (4, &word.to_be_bytes()), (8, &tag())]);
     let credit = CreditRequest { solicited: false, credits: -3, tag: TAG };
     assert_eq!(credit.encode()[..], small(0x81, 0xffff_fffd));
@@ -355,7 +355,7 @@ fn the_small_ones_lie_as_in_the_standard() {
 }
 
 #[test]
-fn an_asynchronous_event_lies_as_in_the_standard() {
+fn asynchronous_event_matches_the_standard() {
     let aer = Aer { solicited: true, credits: 1, tag: TAG, lun: LUN, sense: &[0x70, 0, 6] };
     let (lun, len) = (LUN.to_be_bytes(), [0, 0, 0, 3]);
     let there: [(usize, &[u8]); 6] =
@@ -371,7 +371,7 @@ fn an_asynchronous_event_lies_as_in_the_standard() {
 }
 
 #[test]
-fn what_does_not_belong_into_a_message_is_refused() {
+fn unexpected_opcode_is_rejected() {
     for opcode in [0x00, 0xc0, 0xc1, 0xc2, 0x04] {
         assert_eq!(FromInitiator::decode(&[opcode; 64], None), Err(SrpError::Opcode(opcode)));
     }
@@ -429,7 +429,7 @@ fn data<'a>(owned: &'a Owned, list: &'a mut Vec<u8>) -> DataBuffer<'a> {
 
 proptest! {
     #[test]
-    fn a_command_comes_back_as_it_was(
+    fn command_round_trips(
         cdb in any::<[u8; 16]>(),
         words in prop::collection::vec(any::<[u8; 4]>(), 0..64),
         out in owned(),
@@ -445,7 +445,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_strange(mut b in prop::collection::vec(any::<u8>(), 0..200), first in 0..3u8) {
+    fn arbitrary_bytes_decode_without_panic(mut b in prop::collection::vec(any::<u8>(), 0..200), first in 0..3u8) {
         if let Some(opcode) = b.first_mut() {
             *opcode = [*opcode, 2, 0xc1][usize::from(first)];
         }
