@@ -171,12 +171,12 @@ const CASES: [(&str, SetUp); 32] = [
         plain(state_in(folder, &state.display().to_string()))
     }),
     ("a.img: no such file or directory", |_| plain(disk(""))),
-    ("a.img: no such file or directory; this LUN was served from it", |folder| {
+    ("a.img: no such file or directory; it held the data of this LUN", |folder| {
         served(folder);
         fs::remove_file(folder.join("a.img")).ok()?;
         plain(disk("size = \"1M\""))
     }),
-    ("a.img: is empty; this LUN was served from it", |folder| {
+    ("a.img: is empty; it held the data of this LUN", |folder| {
         served(folder);
         File::create(folder.join("a.img")).ok()?;
         plain(disk("size = \"1M\""))
@@ -327,7 +327,7 @@ fn check_media_before_a_reload_reports_what_it_does() {
     let (_, said, status) = check();
     assert!(status != 0 && inodes.iter().all(|inode| said.contains(inode)), "{said}");
     server.signal(1);
-    until("refused", || server.log().contains("is not used: everything stays as it was"));
+    until("refused", || server.log().contains("rejected: the configuration is unchanged"));
     let log = server.log();
     let refused =
         log.lines().find(|line| line.contains("ERROR") && inodes.iter().all(|inode| line.contains(inode)));
@@ -335,7 +335,7 @@ fn check_media_before_a_reload_reports_what_it_does() {
     server.kill9();
     server.restart();
     let log = server.log();
-    let warned = log.lines().find(|line| line.contains("WARN") && line.contains("is another file than"));
+    let warned = log.lines().find(|line| line.contains("WARN") && line.contains("is not the file that"));
     assert!(inodes.iter().all(|inode| warned.is_some_and(|line| line.contains(inode))), "{log}");
 }
 
@@ -348,14 +348,14 @@ fn check_media_only_notes_another_file_at_an_earlier_path() {
     let file = dir.join("lunar.toml").display().to_string();
     let read = |server: &Server, times: usize| {
         server.signal(1);
-        until("read again", || server.log().matches("lunar.toml read again").count() == times);
+        until("read again", || server.log().matches("lunar.toml reloaded").count() == times);
     };
     server.rewrite(&disk("").replace("a.img", "b.img"));
     read(&server, 1);
     fs::rename(dir.join("c.img"), dir.join("a.img")).expect("replaced");
     server.rewrite(&disk(""));
     let (_, said, status) = lunar(&["check", "--media", &file]);
-    let noted = "a.img is another file than the one that was served before";
+    let noted = "a.img is not the file that was served before";
     assert!(status == 0 && said.contains(noted), "{said}");
     read(&server, 2);
     assert!(server.log().contains(noted), "{}", server.log());

@@ -125,7 +125,7 @@ fn a_silent_peer_is_waited_for_as_long_as_told() {
         for part in [
             "\n  connect ",
             "login, request 1: security stage, no answer\n",
-            "it waits for the answer to login request 1",
+            "waiting for the answer to login request 1",
             "hint: is it an iSCSI target that listens there?",
         ] {
             assert!(ran.out.contains(part), "{part}: {}", ran.out);

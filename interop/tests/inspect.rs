@@ -17,10 +17,7 @@ fn any_command_is_sent_and_its_answer_told() {
     assert_eq!((out.lines().count(), err.as_str(), status), (6, "status: GOOD (00h)\n", 0));
     assert!(out.contains("LUNAR"), "{out}");
     let (_, err, status) = lunar(&["scsi", &url, "12", "00", "00", "00", "60", "00", "--in", "36"]);
-    assert_eq!(
-        (err.lines().nth(1), status),
-        (Some("overflow: the logical unit has or wants 60 bytes more"), 0)
-    );
+    assert_eq!((err.lines().nth(1), status), (Some("overflow: the logical unit transfers 60 more bytes"), 0));
     let (out, err, status) = lunar(&["scsi", &url, "120055006000", "--in", "96"]);
     assert_eq!((out.as_str(), status), ("", 30));
     assert!(err.contains("illegal request (5/24/00): invalid field in CDB\n  CDB, byte 2, bit 7\n"), "{err}");
@@ -41,7 +38,7 @@ fn what_is_written_is_read() {
     let (out, _, _) = lunar(&["scsi", &url, "28:00:00:00:00:03:00:00:01:00", "--in", "512", "--json"]);
     assert!(out.contains(&format!("\"data\": \"{}\"", "a5".repeat(512))), "{out}");
     let (_, err, status) = lunar(&["scsi", &url, "28:00:00:00:00:03"]);
-    assert!(status == 7 && err.contains("operation code 28h have 10") && err.contains("--raw"), "{err}");
+    assert!(status == 7 && err.contains("operation code 28h requires 10") && err.contains("--raw"), "{err}");
     assert_eq!(lunar(&["scsi", &url, "00", "--raw"]).2, 0);
     for wrong in [&["zz"][..], &["00", "--out", "hex:"], &["00", "--out", "/no/such/file"]] {
         let (_, err, status) = lunar(&[&["scsi", url.as_str()][..], wrong].concat());
@@ -107,18 +104,23 @@ fn reservations_are_made_kept_and_taken() {
     let (_, err, status) = pr(OTHER, &["reserve", "--key", "1", "--type", "we"]);
     assert_eq!(status, 13);
     assert!(err.contains(&format!("held by {},i,0x80", config::INITIATOR)), "{err}");
-    assert!(err.contains("with key 0xabc") && err.contains("we are not registered"), "{err}");
+    assert!(err.contains("with key 0xabc") && err.contains("this initiator is not registered"), "{err}");
     let write = "hex:".to_owned() + &"00".repeat(512);
     let ran = lunar_as(OTHER, &["scsi", &url, "2a000000000000000100", "--out", &write]);
     assert!(ran.2 == 13 && ran.1.starts_with("status: RESERVATION CONFLICT"), "{}", ran.1);
 
     let (_, err, status) =
         lunar_as(config::INITIATOR, &["pr", &format!("{url}?isid=800000000009"), "clear", "--key", "abc"]);
-    assert!(status == 13 && err.contains("our own name") && err.contains("isid=804c756e6172"), "{err}");
+    assert!(
+        status == 13
+            && err.contains("the holder has this initiator name")
+            && err.contains("isid=804c756e6172"),
+        "{err}"
+    );
 
     done(pr(OTHER, &["register", "--new-key", "def"]));
     let (_, err, status) = pr(OTHER, &["release", "--key", "1", "--type", "we-ro"]);
-    assert!(status == 13 && err.contains("we are registered with key 0xdef, not 0x1"), "{err}");
+    assert!(status == 13 && err.contains("this initiator is registered with key 0xdef, not 0x1"), "{err}");
     done(pr(OTHER, &["preempt", "--key", "def", "--new-key", "abc", "--type", "5"]));
     let (out, ..) = pr(OTHER, &["read-reservation", "--json"]);
     assert!(out.contains("\"key\": \"0x0000000000000def\""), "{out}");

@@ -317,7 +317,7 @@ fn two_servers_of_one_identity_are_refused_with_both_places() {
     }
     server.rewrite(&with(TARGET, &a, "serial = \"3\""));
     server.signal(1);
-    until_logged(&server, "lunar.toml read again", 1);
+    until_logged(&server, "lunar.toml reloaded", 1);
     let said = Server::refused(&second, &with(TARGET, &b, ""));
     assert!(said.contains(&process), "a reload keeps it: {said}");
     let _other = Server::start(&with(OTHER, &b, "serial = \"1\""));

@@ -88,7 +88,7 @@ fn deleted_and_replaced_images_are_handled_as_set() {
     );
     let before = server.log().matches(&save).count();
     server.signal(SIGTERM);
-    until("it waits", || server.log().contains("the data of deleted files are kept for"));
+    until("it waits", || server.log().contains("the data of deleted files stays available for"));
     assert_eq!(server.log().matches(&save).count(), before + 2, "said once more");
     let said = server.log();
     let command = said
@@ -147,7 +147,7 @@ fn an_image_that_shrank_while_nobody_served_it_is_warned_of() {
     server.stop();
     file(&server.dir().join("a.img"), 4096);
     server.restart();
-    let sizes = "a.img has 4096 bytes; it had 1048576 when it was served before";
+    let sizes = "a.img shrank: it has 4096 bytes, and had 1048576 when it was served before";
     let log = server.log();
     assert!(log.lines().any(|line| line.contains("WARN") && line.contains(sizes)), "{log}");
 }
@@ -268,7 +268,7 @@ fn a_link_switched_to_another_device_is_refused_by_a_reload() {
         Server::start_in(folder, &configuration(&lun(0, "link", "").replace("\"file\"", "\"device\"")));
     fs::remove_file(&link).and_then(|()| std::os::unix::fs::symlink(&other.0, &link)).expect("switched");
     server.signal(1);
-    until("refused", || server.log().contains("is not used: everything stays as it was"));
+    until("refused", || server.log().contains("rejected: the configuration is unchanged"));
     let log = server.log();
     assert!(log.contains("link leads to another device (device 7:"), "{log}");
     drop(server);

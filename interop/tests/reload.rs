@@ -37,7 +37,7 @@ fn configuration(luns: &str) -> String {
 /// Reads the configuration again and waits for what comes of it.
 fn reload(server: &mut Server, luns: &str) -> bool {
     let count = |server: &Server, what: &str| server.log().matches(what).count();
-    let (good, bad) = ("lunar.toml read again", "is not used: everything stays as it was");
+    let (good, bad) = ("lunar.toml reloaded", "rejected: the configuration is unchanged");
     let before = (count(server, good), count(server, bad));
     server.rewrite(&configuration(luns));
     server.signal(1);

@@ -59,13 +59,13 @@ fn a_name_that_is_none_is_the_first_suspect() {
     let portal = server.portal();
     for command in ["ls", "info"] {
         let url = format!("iscsi://{portal}/nope/0");
-        ends(&[command, &url], "", "\"nope\" is no name that a target should have");
+        ends(&[command, &url], "", "\"nope\" is not a valid iSCSI name");
     }
     let url = format!("iscsi://{portal}/nope/0");
     for arguments in
         [&["pr", &url, "read-keys"][..], &["copy", &url, "null:1M"], &["scsi", &url, "000000000000"]]
     {
-        ends(arguments, "", "\"nope\" is no name that a target should have");
+        ends(arguments, "", "\"nope\" is not a valid iSCSI name");
     }
 }
 
@@ -88,7 +88,7 @@ fn the_time_out_that_cut_is_named() {
     let stronger = "abort_timeout=0.2&lun_reset_timeout=0.2&target_reset_timeout=0.2&command_timeout=0.2";
     assert!(read(stronger, &taken).contains("command_timeout=TIME"));
     assert!(!read("operation_timeout=0.1", &taken).contains("--in BYTES"));
-    assert!(read("operation_timeout=0.1", &[]).contains("say how much: --in BYTES"));
+    assert!(read("operation_timeout=0.1", &[]).contains("add --in BYTES"));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_command_that_gives_up_names_what_it_waits_for() {
     for url in
         [format!("iscsi://{portal}"), format!("iser://{portal}"), format!("srp://{portal}/0002c90300a0b0c0")]
     {
-        let what = format!("it waits for the login to {portal}");
+        let what = format!("waiting for the login to {portal}");
         assert_eq!(ends(&["ls", &url, "--timeout", "300ms"], &what, "--timeout"), 8, "{url}");
     }
     // TEST UNIT READY has no answer.
@@ -167,13 +167,13 @@ fn a_copy_that_is_cut_can_be_gone_on_with() {
     );
     let (url, copy) = (url(server.portal(), 3), server.dir().join("copy").display().to_string());
     let (_, said, status) = lunar(&["copy", &url, &copy, "--timeout", "5"]);
-    assert!(status == 8 && said.contains("what is in flight does not end"), "{status}: {said}");
-    assert!(said.contains("--resume goes on from what the journal holds"), "{said}");
+    assert!(status == 8 && said.contains("requests in flight do not end"), "{status}: {said}");
+    assert!(said.contains("--resume to continue from the journal"), "{said}");
     let journal = std::fs::read_to_string(format!("{copy}.lunar-copy")).expect("a journal");
     assert!(!journal.contains("\"stable\":0,"), "{journal}");
     // And without a place for a journal nothing of the kind is said.
     let (_, said, status) = lunar(&["copy", &url, "null:64M", "--timeout", "1"]);
-    assert!(status == 8 && said.contains("nothing was kept"), "{status}: {said}");
+    assert!(status == 8 && said.contains("no progress was saved"), "{status}: {said}");
 }
 
 #[test]

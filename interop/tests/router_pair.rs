@@ -306,7 +306,7 @@ fn who_leaves_its_place_to_nobody_says_so() {
     world.until("the other is still heard", || !world.routers[0].asked(&["router", "failover", "r1"]).ok());
     assert!(world.is(0, "active"));
     let told = world.routers[0].said(&["router", "eligible", "r1", "off"]);
-    assert!(told.contains("nobody serves"), "{told}");
+    assert!(told.contains("no router serves"), "{told}");
 }
 
 #[test]

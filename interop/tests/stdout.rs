@@ -78,7 +78,7 @@ fn an_attachment_that_could_not_be_told() {
     let server = shared();
     let url = format!("iscsi://{}/{}/0", server.portal(), config::TARGET);
     let (said, status) = without_room(&["attach", &url, "--name", "unseen"], &run_dir);
-    assert!(said.contains("hint: lunar attached tells") && status == Some(1), "{status:?}: {said}");
+    assert!(said.contains("hint: lunar attached still lists") && status == Some(1), "{status:?}: {said}");
     fails(&["attached"], &run_dir);
     fails(&["detach", "unseen"], &run_dir);
     let (said, status) = without_room(&["attach", &url, "--name", "unseen", "--foreground"], &run_dir);

@@ -127,7 +127,10 @@ fn a_size_that_would_lose_memory_is_refused_on_trial_too() {
     let other = memory(1).replace("8MiB", "4MiB");
     let smaller = changed(&server, |text| text.replace(&memory(1), &other));
     let (said, status) = ask(&server, &["apply", &smaller, "--confirm-within", "1h"]);
-    assert!(status != 0 && said.contains("its memory has 8 MiB and would lose its data for 4 MiB"), "{said}");
+    assert!(
+        status != 0 && said.contains("its memory has 8 MiB; a change to 4 MiB would lose its data"),
+        "{said}"
+    );
     is_as_before(&mut raw, &before);
 }
 
@@ -145,7 +148,7 @@ fn a_roll_back_that_fails_is_tried_again_by_itself() {
         let (said, status) = ask(&server, &["apply", "--rollback"]);
         assert_eq!(status, IN_USE, "{said}");
         assert!(
-            said.contains("disk.img") && said.contains("hint: the server tries again by itself"),
+            said.contains("disk.img") && said.contains("hint: the server retries automatically"),
             "{said}"
         );
     }
@@ -168,7 +171,7 @@ fn a_difference_that_needs_a_restart_stays_until_then() {
     let line = "server: cores from all to 1 (needs a restart)\n";
     assert_eq!(diff(&server), line);
     server.signal(1);
-    until("read again", || server.log().contains("lunar.toml read again"));
+    until("read again", || server.log().contains("lunar.toml reloaded"));
     assert!(server.log().contains(&format!("not applied: {}", line.trim_end())), "{}", server.log());
     assert_eq!(diff(&server), line, "after the reload");
     let said = apply(&server, &[]);
@@ -187,15 +190,15 @@ fn configuration_that_replaces_one_on_trial_is_logged() {
     let server = Server::start(&configuration(TARGET, &(memory(0) + &memory(1))));
     let without = changed(&server, |text| text.replace(&memory(1), ""));
     let ended = |by: &str| {
-        let line = format!("{by} replaces the configuration on trial: nothing is rolled back");
+        let line = format!("{by} replaces the configuration on trial: the rollback is cancelled");
         server.log().lines().filter(|said| said.contains(&line)).count()
     };
     server.signal(1);
-    until("read again", || server.log().matches("lunar.toml read again").count() == 1);
+    until("read again", || server.log().matches("lunar.toml reloaded").count() == 1);
     assert_eq!(ended("lunar.toml"), 0, "nothing was on trial: {}", server.log());
     apply(&server, &[&without, "--confirm-within", "1h"]);
     server.signal(1);
-    until("read again", || server.log().matches("lunar.toml read again").count() == 2);
+    until("read again", || server.log().matches("lunar.toml reloaded").count() == 2);
     assert_eq!(ended("lunar.toml"), 1, "{}", server.log());
     apply(&server, &[&without, "--confirm-within", "1h"]);
     apply(&server, &[&without]);

@@ -9,7 +9,7 @@ pub fn state() -> Result<PathBuf, Diagnostic> {
     let root = rustix::process::geteuid().is_root();
     state_of(|name| std::env::var_os(name), root).ok_or_else(|| {
         Diagnostic::new(
-            "there is no folder to keep state in: neither XDG_STATE_HOME nor HOME is set",
+            "no state folder: neither XDG_STATE_HOME nor HOME is set",
             "set XDG_STATE_HOME, or state_dir in the configuration",
         )
     })
@@ -29,10 +29,7 @@ pub fn run() -> Result<PathBuf, Diagnostic> {
 pub fn admin_socket() -> Result<PathBuf, Diagnostic> {
     let hint = |problem: Diagnostic| {
         let hint = problem.hint.unwrap_or_default();
-        Diagnostic {
-            hint: Some(format!("{hint}, or name the socket of the server with --socket")),
-            ..problem
-        }
+        Diagnostic { hint: Some(format!("{hint}, or give the server's socket with --socket")), ..problem }
     };
     Ok(run().map_err(hint)?.join("lunar.sock"))
 }
@@ -79,7 +76,7 @@ pub(crate) fn second_admin_sockets(first: &Path) -> Vec<(PathBuf, u32)> {
 pub fn config() -> Result<PathBuf, Diagnostic> {
     let root = rustix::process::geteuid().is_root();
     config_of(|name| std::env::var_os(name), root).ok_or_else(|| {
-        let what = "there is no folder of configuration: neither XDG_CONFIG_HOME nor HOME is set";
+        let what = "no configuration folder: neither XDG_CONFIG_HOME nor HOME is set";
         Diagnostic::new(what, "set XDG_CONFIG_HOME to a folder of this user")
     })
 }

@@ -195,7 +195,7 @@ impl Drop for Admin {
 fn cannot(path: &Path, e: &io::Error) -> Diagnostic {
     Diagnostic::new(
         format!("cannot listen on the admin socket {}: {}", path.display(), io_text(e)),
-        "set admin_socket in the configuration to a path that this user can write",
+        "set admin_socket in the configuration to a path that this user can create",
     )
 }
 
@@ -206,14 +206,14 @@ fn cannot(path: &Path, e: &io::Error) -> Diagnostic {
 pub fn can_bind(path: &Path) -> Result<(), Diagnostic> {
     if is_answered(path) {
         let problem = Diagnostic::new(
-            format!("a server answers already at the admin socket {}", path.display()),
+            format!("another server uses the admin socket {}", path.display()),
             "stop it, or set admin_socket in the configuration to another path",
         );
         return Err(problem.with_code(ErrorCode::InUse));
     }
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(Diagnostic::new(
-            format!("the admin socket {} is a file", path.display()),
+            format!("the path of the admin socket {} is a file", path.display()),
             "move it away, or set admin_socket in the configuration to another path",
         ));
     }
@@ -264,15 +264,14 @@ fn answer(mut stream: UnixStream, server: &Arc<dyn ServerControl>, waiting: &Arc
 fn asked(stream: &mut UnixStream) -> io::Result<Result<Request, Response>> {
     let peer = rustix::net::sockopt::socket_peercred(&*stream)?.uid.as_raw();
     if !may_ask(peer, rustix::process::geteuid().as_raw()) {
-        let hint = "ask as the user who runs the server, or as root";
-        return Ok(Err(refused(format!("user {peer} may not ask"), hint)));
+        let hint = "run as the server's user or as root";
+        return Ok(Err(refused(format!("user {peer} is not allowed to use the admin socket"), hint)));
     }
     let Some(line) = line(stream, MAX_REQUEST_BYTES, Instant::now() + PATIENCE)? else {
-        let what = "the request is no line of 4096 bytes or less";
+        let what = "the request is not a line of at most 4096 bytes";
         return Ok(Err(refused(what, "send one JSON object and a newline")));
     };
-    let invalid =
-        |e| refused(format!("the request is not understood: {e}"), "send {\"command\":\"sessions\"}");
+    let invalid = |e| refused(format!("invalid request: {e}"), "send {\"command\":\"sessions\"}");
     Ok(serde_json::from_slice(&line).map_err(invalid))
 }
 
@@ -291,9 +290,8 @@ fn ask_beside(
 }
 
 fn busy() -> Response {
-    let what =
-        format!("the server has {MOST_WAITING} requests to answer before this one, and does not take it");
-    Diagnostic::new(what, "look at its process; repeat this when it answers again")
+    let what = format!("the server has {MOST_WAITING} pending requests and rejects this one");
+    Diagnostic::new(what, "check its process, and repeat the command later")
         .with_code(ErrorCode::TimedOut)
         .into()
 }
@@ -381,7 +379,7 @@ pub fn tell(path: &Path, what: &Request, timeout: Duration) -> Result<String, Di
 }
 
 fn strange() -> Diagnostic {
-    Diagnostic::new("the server answers something else", "it may be of another version: restart it")
+    Diagnostic::new("unexpected response of the server", "the server may have another version: restart it")
 }
 
 fn request(path: &Path, request: &Request, timeout: Duration) -> Result<Response, Diagnostic> {
@@ -396,31 +394,28 @@ fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -
     match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Diagnostic::new(
             format!("no server answers at {path}"),
-            "start one with lunar serve, or name its socket with --socket",
+            "start one with lunar serve, or give its socket with --socket",
         )
         .with_code(ErrorCode::Unreachable),
         ErrorKind::PermissionDenied => Diagnostic::new(
             format!("the server at {path} belongs to another user"),
-            "ask as that user, or as root",
+            "run as that user or as root",
         )
         .with_code(ErrorCode::PermissionDenied),
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             let what = format!(
-                "the server at {path} does not answer within {}",
+                "no answer from the server at {path} within {}",
                 lunar_proto::duration::show(timeout)
             );
-            let hint = "it is stopped or overloaded: look at its process, or wait longer: --timeout";
+            let hint = "the server is stopped or overloaded: check its process, or raise --timeout";
             let later = match request {
                 Request::Sessions {} | Request::Routers {} | Request::Diff { .. } => "",
-                _ => "; it may still do this later",
+                _ => "; it may still execute the request",
             };
             Diagnostic::new(what, format!("{hint}{later}")).with_code(ErrorCode::TimedOut)
         }
-        _ => Diagnostic::new(
-            format!("the server at {path} does not answer: {}", io_text(e)),
-            "look at its log",
-        )
-        .with_code(ErrorCode::Unreachable),
+        _ => Diagnostic::new(format!("the server at {path} does not answer: {}", io_text(e)), "read its log")
+            .with_code(ErrorCode::Unreachable),
     }
 }
 

@@ -187,7 +187,7 @@ pub fn stats(routers: &[Router]) -> String {
     let hops = routers.iter().flat_map(|r| {
         [("front", &r.front), ("queue", &r.queue), ("upstream", &r.upstream)].map(|(name, h)| hop(r, name, h))
     });
-    let hops = rows::table(["Router", "Hop", "Commands", "Mean us", "Longest us"], hops);
+    let hops = rows::table(["Router", "Hop", "Commands", "Mean us", "Max us"], hops);
     rows::table(HEAD, routers.iter().map(row)) + "\n" + &hops
 }
 
@@ -235,7 +235,7 @@ pub fn show(r: &Router, now: u64) -> String {
         let luns = upstream.luns;
         _ = writeln!(text, "upstream {}: {luns} LUNs at {}", upstream.name, upstream.urls.join(", "));
         if let Some(obstacle) = &upstream.obstacle {
-            _ = writeln!(text, "  cannot be used: {}", shown(obstacle));
+            _ = writeln!(text, "  unusable: {}", shown(obstacle));
         }
     }
     for target in &r.targets {
@@ -244,7 +244,7 @@ pub fn show(r: &Router, now: u64) -> String {
             _ = writeln!(text, "  LUN {}: {} ({})", lun.lun, shown(&lun.from), lun.health);
         }
         if target.luns.is_empty() {
-            text += "  no LUN yet: what it is mapped to was not found\n";
+            text += "  no LUN yet: its upstream was not found\n";
         }
     }
     text

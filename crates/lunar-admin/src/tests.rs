@@ -51,7 +51,7 @@ fn sessions_are_told() {
             .unwrap_err()
             .to_string()
             .replace(&format!("{}/", folder.0.display()), ""),
-        "no server answers at lunar.sock\n  hint: start one with lunar serve, or name its socket with --socket"
+        "no server answers at lunar.sock\n  hint: start one with lunar serve, or give its socket with --socket"
     );
 }
 
@@ -60,10 +60,10 @@ fn nonsense_is_answered_and_the_next_one_too() {
     let folder = Folder::new("nonsense");
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
-    assert!(raw(&path, b"hello\n").starts_with("{\"error\":{\"what\":\"the request is not understood:"));
+    assert!(raw(&path, b"hello\n").starts_with("{\"error\":{\"what\":\"invalid request:"));
     assert!(raw(&path, b"{\"command\":\"format\"}\n").contains("send {\\\"command\\\":\\\"sessions\\\"}"));
-    assert!(raw(&path, b"{\"command\":\"sessions\",\"x\":1}\n").contains("not understood"));
-    assert!(raw(&path, &[b'x'; 4097]).contains("4096 bytes or less"));
+    assert!(raw(&path, b"{\"command\":\"sessions\",\"x\":1}\n").contains("invalid request"));
+    assert!(raw(&path, &[b'x'; 4097]).contains("at most 4096 bytes"));
     let mut silent = UnixStream::connect(&path).unwrap();
     silent.write_all(b"no newline").unwrap();
     drop(silent);
@@ -121,7 +121,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
     assert_eq!(sessions(&path, PATIENCE * 10).unwrap(), []);
     let refused = tell(&path, &Request::Confirm {}, PATIENCE * 10).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TimedOut);
-    assert!(refused.what.starts_with("the server has 16 requests to answer"), "{}", refused.what);
+    assert!(refused.what.starts_with("the server has 16 pending requests"), "{}", refused.what);
     drop(lets_go);
     for stream in &mut waiting {
         let mut text = String::new();
@@ -158,7 +158,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     let first = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert_eq!(
         told(Admin::start(&path, Arc::new(Fake))),
-        "a server answers already at the admin socket lunar.sock\n  \
+        "another server uses the admin socket lunar.sock\n  \
          hint: stop it, or set admin_socket in the configuration to another path"
     );
     assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);
@@ -166,13 +166,13 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     std::fs::write(&path, "a file").unwrap();
     assert_eq!(
         told(Admin::start(&path, Arc::new(Fake))),
-        "the admin socket lunar.sock is a file\n  \
+        "the path of the admin socket lunar.sock is a file\n  \
          hint: move it away, or set admin_socket in the configuration to another path"
     );
     assert_eq!(
         told(Admin::start(&folder.0.join("none/lunar.sock"), Arc::new(Fake))),
         "cannot listen on the admin socket none/lunar.sock: no such file or directory\n  \
-         hint: set admin_socket in the configuration to a path that this user can write"
+         hint: set admin_socket in the configuration to a path that this user can create"
     );
 }
 
@@ -187,12 +187,12 @@ fn a_server_that_hangs_is_reported_when_the_time_is_over() {
         assert_eq!(problem.code, ErrorCode::TimedOut);
         problem.to_string().replace(&format!("{}/", folder.0.display()), "")
     };
-    let hangs = "the server at lunar.sock does not answer within 100ms\n  \
-         hint: it is stopped or overloaded: look at its process, or wait longer: --timeout";
+    let hangs = "no answer from the server at lunar.sock within 100ms\n  \
+         hint: the server is stopped or overloaded: check its process, or raise --timeout";
     assert_eq!(said(sessions(&path, limit).map(|_| String::new())), hangs);
     assert_eq!(
         said(tell(&path, &Request::Confirm {}, limit)),
-        format!("{hangs}; it may still do this later")
+        format!("{hangs}; it may still execute the request")
     );
     // Its queue is full.
     let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&path, limit).ok()).take(100_000).collect();

@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(problem(
             "the file is larger than 16 MiB".into(),
-            "is it a disk? serve it without --config",
+            "to serve a disk image, remove --config",
         ));
     }
     String::from_utf8(bytes).map_err(|e| {
@@ -48,17 +48,13 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
 pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
     let at = error.span().unwrap_or(0..0);
     if error.message() != "duplicate key" {
-        return p.add(
-            &at,
-            format!("not TOML: {}", error.message()),
-            "see https://toml.io for how values are written",
-        );
+        return p.add(&at, format!("not TOML: {}", error.message()), "https://toml.io describes the syntax");
     }
     let mut hint = "remove one of them".to_string();
     if let Some(first) = key_before(root, p.text(&at), at.start) {
         hint = format!("the first is at {}; remove one of them", p.position(first));
     }
-    p.add(&at, format!("key `{}` stands twice", p.text(&at)), hint);
+    p.add(&at, format!("key `{}` is given twice", p.text(&at)), hint);
 }
 
 /// Where the nearest key of this name before `limit` stands: the parser keeps the first of two and names the

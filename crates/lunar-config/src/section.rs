@@ -131,7 +131,7 @@ impl<'a> Section<'a> {
             }
         };
         if !range.contains(&size) {
-            let hint = format!("it can be {} to {}", size::show(*range.start()), size::show(*range.end()));
+            let hint = format!("use {} to {}", size::show(*range.start()), size::show(*range.end()));
             p.add(&value.span(), format!("`{key}` is out of range: {}", size::show(size)), hint);
             return None;
         }
@@ -199,7 +199,7 @@ impl<'a> Section<'a> {
         match value.get_ref().as_table() {
             Some(table) => Section::of(name, table, value.span()),
             None => {
-                kind(p, key, value, "a table", format!("write {name} on a line of its own"));
+                kind(p, key, value, "a table", format!("write {name} on a separate line"));
                 nothing
             }
         }
@@ -277,7 +277,7 @@ pub fn number<T: TryFrom<u64>>(
     value: Value<'_>,
     range: RangeInclusive<u64>,
 ) -> Option<T> {
-    let hint = format!("it can be {} to {}", range.start(), range.end());
+    let hint = format!("use {} to {}", range.start(), range.end());
     let Some(integer) = value.get_ref().as_integer() else {
         kind(p, key, value, "an integer", hint);
         return None;
@@ -319,7 +319,7 @@ impl<K: Ord + std::fmt::Display> UniqueKeys<K> {
     /// True the first time; a problem, that names where the first stands, each other time.
     pub fn first(&mut self, p: &mut Diagnostics<'_>, key: K, at: &Range<usize>) -> bool {
         if let Some(first) = self.seen.get(&key) {
-            let what = format!("{} {key} stands twice", self.what);
+            let what = format!("{} {key} is given twice", self.what);
             let hint = format!("the first is at {}; change or remove one of them", p.position(first.start));
             p.add(at, what, hint);
             return false;

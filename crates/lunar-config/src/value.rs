@@ -14,10 +14,10 @@ pub fn iscsi_name(text: &str) -> Result<String, InvalidValue> {
         "a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d";
     let letters = "lower-case letters, digits, '-', '.' and ':' are allowed";
     if text.len() > 223 {
-        return invalid(format!("the iSCSI name has {} bytes", text.len()), "it can have 223");
+        return invalid(format!("the iSCSI name has {} bytes", text.len()), "the limit is 223 bytes");
     }
     match lunar_proto::name::prepare_with(text, lunar_proto::name::may_stand) {
-        Err(why) => return invalid(format!("\"{shown}\" is no iSCSI name: {why}"), letters),
+        Err(why) => return invalid(format!("\"{shown}\" is not an iSCSI name: {why}"), letters),
         Ok(folded) if folded != text => {
             let what = format!("the iSCSI name \"{shown}\" is not in its folded form (RFC 3722)");
             return invalid(what, format!("write \"{folded}\""));
@@ -31,11 +31,11 @@ pub fn iscsi_name(text: &str) -> Result<String, InvalidValue> {
         Some("iqn.") => iqn(&text[4..]),
         Some("eui.") => hex(&text[4..], &[16]),
         Some("naa.") => hex(&text[4..], &[16, 32]),
-        _ => return invalid(format!("\"{shown}\" is no iSCSI name"), hint),
+        _ => return invalid(format!("\"{shown}\" is not an iSCSI name"), hint),
     };
     match good {
         Ok(()) => Ok(text.to_string()),
-        Err(why) => invalid(format!("\"{shown}\" is no iSCSI name: {why}"), hint),
+        Err(why) => invalid(format!("\"{shown}\" is not an iSCSI name: {why}"), hint),
     }
 }
 
@@ -52,7 +52,7 @@ fn iqn(rest: &str) -> Result<(), &'static str> {
     }
     let domain = rest.split(':').next().unwrap_or("");
     if domain.split('.').any(|label| label.is_empty() || label.starts_with('-') || label.ends_with('-')) {
-        return Err("after the date stands a domain name written backwards");
+        return Err("a reversed domain name follows the date");
     }
     Ok(())
 }
@@ -68,18 +68,18 @@ fn hex(digits: &str, lengths: &[usize]) -> Result<(), &'static str> {
 pub fn pattern(text: &str) -> Result<String, InvalidValue> {
     check_port(text)?;
     if text.is_empty() {
-        return invalid("the pattern is empty and matches nobody", "\"*\" matches everybody");
+        return invalid("the pattern is empty", "\"*\" matches every initiator");
     }
     let shown = text.escape_debug();
     match lunar_proto::name::prepare_with(text, |c| lunar_proto::name::may_stand(c) || is_wildcard(c)) {
         Err(why) => invalid(
             format!("the pattern \"{shown}\" matches no initiator name: {why}"),
-            "initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
+            "initiator names have letters, digits, '-', '.', ':' and '_'; * and ? are wildcards",
         ),
         // Wide forms of the wildcards normalize to wildcards.
         Ok(folded) if folded.matches(is_wildcard).count() != text.matches(is_wildcard).count() => invalid(
-            format!("the pattern \"{shown}\" has a wildcard in another form"),
-            "write * and ? in ASCII",
+            format!("the pattern \"{shown}\" has a wildcard that is not ASCII"),
+            "write * and ? as ASCII characters",
         ),
         Ok(folded) => Ok(folded.into_owned()),
     }
@@ -91,7 +91,7 @@ fn is_wildcard(c: char) -> bool {
 
 /// What begins as a port of SRP must be one.
 fn check_port(text: &str) -> Result<(), InvalidValue> {
-    const HINT: &str = "a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any";
+    const HINT: &str = "an SRP port is 0x and 32 lower-case hexadecimal digits; * and ? are wildcards";
     let Some(digits) = text.strip_prefix("0x").filter(|digits| !digits.contains('*')) else { return Ok(()) };
     let is_digit = |c: &char| matches!(c, '0'..='9' | 'a'..='f' | '?');
     let shown = text.escape_debug();
@@ -122,7 +122,7 @@ pub fn told(text: &str) -> Result<String, InvalidValue> {
         return Ok(text.to_string());
     }
     invalid(
-        format!("\"{}\" is no address that an initiator could use", text.escape_debug()),
+        format!("\"{}\" is not an address for initiators", text.escape_debug()),
         "write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
     )
 }
@@ -140,8 +140,8 @@ pub fn word(text: &str) -> Result<(), InvalidValue> {
         return Ok(());
     }
     invalid(
-        format!("\"{}\" cannot be a name here", text.escape_debug()),
-        "use letters, digits, '.', '_' and '-', 48 at most, a letter or digit first",
+        format!("\"{}\" is not a valid name", text.escape_debug()),
+        "use at most 48 letters, digits, '.', '_' and '-', starting with a letter or digit",
     )
 }
 
@@ -153,7 +153,7 @@ pub fn scsi_text(text: &str, what: &str, most: usize) -> Result<String, InvalidV
     }
     invalid(
         format!("\"{}\" cannot be a {what}", text.escape_debug()),
-        format!("it can have 1 to {most} printable ASCII characters, without spaces at its ends"),
+        format!("use 1 to {most} printable ASCII characters without leading or trailing spaces"),
     )
 }
 
@@ -165,7 +165,7 @@ pub fn plain_text(text: &str, what: &str) -> Result<String, InvalidValue> {
     }
     invalid(
         format!("\"{}\" cannot be {what}", text.escape_debug()),
-        "it can have 1 to 255 bytes and no control characters",
+        "use 1 to 255 bytes without control characters",
     )
 }
 

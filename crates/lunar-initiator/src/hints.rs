@@ -24,7 +24,7 @@ pub const DIGESTS_OFF: Hint = Hint::new(
 );
 /// The peer may speak another protocol.
 pub const NOT_A_PORTAL: Hint = Hint::new(
-    "is it an iSCSI portal at all, and the right port? If so, the target is at fault; LUNAR_LOG=debug logs more",
+    "is it an iSCSI portal at all, and the right port? If so, this is a fault of the target; LUNAR_LOG=debug logs more",
 );
 /// Paths lead to different logical units.
 pub const PATHS_DIFFER: Hint = Hint::new(

@@ -118,7 +118,7 @@ fn only_target(url: &Url, mut found: Vec<DiscoveredTarget>) -> Result<Discovered
             let names = found.iter().map(|one| url.at(&one.name, None).plain());
             let what = format!("{} has {n} targets, and the URL names none", url.portal);
             Err(Error::new(ErrorCode::InvalidArgument, what)
-                .with_hint(format!("take one of them: {}", list(names))))
+                .with_hint(format!("choose one of: {}", list(names))))
         }
     }
 }
@@ -137,7 +137,7 @@ async fn only_lun(url: &Url, session: &Session) -> Result<u16, Error> {
             let urls = found.iter().map(|lun| url.at(&target, Some(*lun)).plain());
             let what = format!("{target} has {} LUNs, and the URL names none", found.len());
             Err(Error::new(ErrorCode::InvalidArgument, what)
-                .with_hint(format!("take one of them: {}", list(urls))))
+                .with_hint(format!("choose one of: {}", list(urls))))
         }
     }
 }

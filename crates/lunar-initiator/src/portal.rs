@@ -35,7 +35,10 @@ impl std::str::FromStr for Portal {
     /// HOST[:PORT][,TAG], an IPv6 address in brackets; the tag means nothing here.
     fn from_str(text: &str) -> Result<Portal, Error> {
         let bad = |why| {
-            Error::new(ErrorCode::InvalidArgument, format!("\"{}\" is no portal: {why}", text.escape_debug()))
+            Error::new(
+                ErrorCode::InvalidArgument,
+                format!("\"{}\" is not a portal: {why}", text.escape_debug()),
+            )
         };
         PortalAddress::parse(text).map(Portal::from).map_err(bad)
     }

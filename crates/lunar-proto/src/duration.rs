@@ -46,7 +46,7 @@ pub fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, N
         return Ok(time);
     }
     let what = format!("the time \"{}\" is out of range", text.escape_debug());
-    Err(NotationError { what, hint: format!("it can be {} to {}", show(*range.start()), show(*range.end())) })
+    Err(NotationError { what, hint: format!("use {} to {}", show(*range.start()), show(*range.end())) })
 }
 
 /// Parses a duration of at least 1 ms and at most 366 days.

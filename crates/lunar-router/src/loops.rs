@@ -178,7 +178,7 @@ impl LoopDetector {
         if let Some(target) = users.find(|target| behind.contains(&self.name(target))) {
             let what = format!("{} leads back to {target}, which uses it: a loop", there.upstream);
             route.behind.remove(there.target);
-            let hint = "remove it from one of the configurations on the loop";
+            let hint = "remove the upstream from one configuration of the loop";
             return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint(hint));
         }
         route.behind.insert(there.target.to_owned(), behind);

@@ -131,15 +131,18 @@ impl Arguments {
 
 /// What is written on the command line is wrong.
 fn twice(what: &str) -> InvalidValue {
-    InvalidValue { what: format!("{} stands twice", what.escape_debug()), hint: "remove one of them".into() }
+    InvalidValue {
+        what: format!("{} is given twice", what.escape_debug()),
+        hint: "remove one of them".into(),
+    }
 }
 
 fn one_file(first: &str, second: &str) -> InvalidValue {
     if config::one_name(Path::new(first)) == config::one_name(Path::new(second)) {
         return twice(second);
     }
-    let what = format!("{} and {} are one file", first.escape_debug(), second.escape_debug());
-    InvalidValue { what, hint: "serve one of them".into() }
+    let what = format!("{} and {} are the same file", first.escape_debug(), second.escape_debug());
+    InvalidValue { what, hint: "remove one of them".into() }
 }
 
 fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
@@ -163,7 +166,7 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
 /// A LUN as it is written on the command line.
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> {
     if text.is_empty() {
-        invalid("a LUN without a name", "write a path, null:SIZE or memory:SIZE")?;
+        invalid("the LUN is empty", "write a path, null:SIZE or memory:SIZE")?;
     }
     match text.split_once(':') {
         Some(("null", size)) => {
@@ -178,7 +181,7 @@ fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> {
 
 fn memory_size(text: &str, size: &str) -> Result<u64, InvalidValue> {
     match lunar_proto::size::parse(size)? {
-        0..4096 => invalid(format!("{} is too small", text.escape_debug()), "4096 bytes are the least"),
+        0..4096 => invalid(format!("{} is too small", text.escape_debug()), "the minimum is 4096 bytes"),
         size => Ok(size),
     }
 }
@@ -188,8 +191,8 @@ fn disk_size(text: &str) -> Result<u64, InvalidValue> {
     match memory_size(text, text)? {
         size if size.is_multiple_of(512) => Ok(size),
         size => invalid(
-            format!("{size} bytes are no whole number of blocks"),
-            format!("blocks have 512 bytes: {} is the next size", size.next_multiple_of(512)),
+            format!("{size} bytes is not a multiple of the block size"),
+            format!("blocks have 512 bytes: use {}", size.next_multiple_of(512)),
         ),
     }
 }
@@ -220,7 +223,7 @@ fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>
         invalid(&what, format!("did you mean {meant}:{}?", rest.escape_debug()))?;
     }
     if matches!(text, "null" | "memory") {
-        invalid(&what, format!("did you mean {text}:10G, a disk without a file? Write ./{text} for a file"))?;
+        invalid(&what, format!("write {text}:10G for a disk without a file, or ./{text} for a file"))?;
     }
     let none = |hint: &str| Err(Diagnostic::new(what, hint).with_code(ErrorCode::NotFound));
     match size {

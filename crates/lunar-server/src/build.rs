@@ -415,7 +415,7 @@ fn to_rest(
     wanted: &BTreeMap<Name, &Lun>,
     rest: Rest<'_>,
 ) -> Result<BTreeMap<Name, Quiesced>, Vec<Diagnostic>> {
-    let hint = "everything stays as it was: try it again later, or restart lunar";
+    let hint = "the configuration is unchanged: try again later, or restart lunar";
     let problem = |name: &Name, what: String| vec![of_lun(name, Diagnostic::new(what, hint))];
     let names: Vec<&Name> = leaving.keys().collect();
     let resting = rest(leaving.values().map(|open| open.unit.clone()).collect());
@@ -429,9 +429,9 @@ fn to_rest(
         // What is routed is not ours to keep: that it cannot be reached is often why it is changed.
         let is_ours = wanted.get(name).is_some_and(|lun| lun.source.place().is_none());
         if is_ours {
-            return Err(problem(name, format!("its medium could not be made stable: {}", io_text(e))));
+            return Err(problem(name, format!("cannot flush its medium: {}", io_text(e))));
         }
-        tracing::error!(error = %e, "the medium of LUN {} of {}, which goes, could not be made stable", name.1, name.0);
+        tracing::error!(error = %e, "cannot flush the medium of the removed LUN {} of {}", name.1, name.0);
     }
     Ok(resting)
 }
@@ -480,8 +480,12 @@ fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Diagnostic> {
 fn would_forget(open: &Lun, lun: &Lun) -> Option<Diagnostic> {
     match (&open.source, &lun.source) {
         (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Diagnostic::new(
-            format!("its memory has {} and would lose its data for {}", size::show(*old), size::show(*new)),
-            "leave the size as it was; a restart begins with an empty one",
+            format!(
+                "its memory has {}; a change to {} would lose its data",
+                size::show(*old),
+                size::show(*new)
+            ),
+            "keep the size; a restart begins with empty memory",
         )),
         _ => None,
     }
@@ -578,10 +582,7 @@ impl<'a> Media<'a> {
             let held = has_path(lun) && self.leaving.values().any(is_same);
             let problem = cannot_open(lun, e);
             match held && spec.kind == lunar_block::BackendKind::Device {
-                true => Diagnostic {
-                    hint: Some("restart lunar to open the device in another way".into()),
-                    ..problem
-                },
+                true => Diagnostic { hint: Some("restart lunar to reopen the device".into()), ..problem },
                 false => problem,
             }
         })
@@ -599,13 +600,14 @@ pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
     let mut notes = Vec::new();
     let (block, rest) = (lun.block_size, capacity % u64::from(lun.block_size));
     if rest > 0 {
-        notes.push(format!("the last {rest} bytes are less than a block of {block} and cannot be reached"));
+        notes
+            .push(format!("the last {rest} bytes are less than a block of {block} bytes and are not served"));
     }
     if let Source::File { path, size: Some(wanted) } = &lun.source
         && capacity != *wanted
     {
         let (found, wanted, path) = (size::show(capacity), size::show(*wanted), path.display());
-        notes.push(format!("{path} is there and keeps its {found}; the size asked for is {wanted}"));
+        notes.push(format!("{path} exists and keeps its size of {found}; the given size is {wanted}"));
     }
     notes
 }
@@ -732,7 +734,7 @@ pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagno
     Lu::new(settings, Some(&saved)).map_err(|e| {
         Diagnostic::new(
             format!("the saved state {} is damaged: {e}", state_file.display()),
-            "restore it from a backup, or move it away to begin without reservations and saved mode pages",
+            "restore it from a backup, or move it away to start without reservations and saved mode pages",
         )
     })
 }
@@ -759,7 +761,7 @@ fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Diagnostic> {
     let failed = |what: String| {
         Diagnostic::new(
             format!("the saved state {} {what}", path.display()),
-            "make it readable, or move it away to begin without reservations and saved mode pages",
+            "make it readable, or move it away to start without reservations and saved mode pages",
         )
     };
     let file = match std::fs::File::open(path) {

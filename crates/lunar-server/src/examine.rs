@@ -81,11 +81,12 @@ fn devices(router: &Router) -> Vec<Diagnostic> {
         };
         match path.metadata() {
             Ok(found) if found.file_type().is_char_device() => None,
-            Ok(_) => {
-                Some(of_upstream("no SCSI generic device".into(), "lsscsi -g lists them: /dev/sg0 and so on"))
-            }
+            Ok(_) => Some(of_upstream(
+                "no SCSI generic device".into(),
+                "`lsscsi -g` lists them: /dev/sg0 and so on",
+            )),
             Err(e) => {
-                let hint = "lsscsi -g lists what there is; modprobe sg brings them up";
+                let hint = "`lsscsi -g` lists the devices; `modprobe sg` creates them";
                 Some(of_upstream(io_text(&e), hint).with_code(ErrorCode::from(e.kind())))
             }
         }
@@ -183,8 +184,7 @@ fn started_with(file: &Path) -> Vec<u32> {
 }
 
 fn refused_by_reload(problem: Diagnostic) -> Diagnostic {
-    let hint =
-        "a reload refuses it: the log of the server names the ways to keep the old file or to serve this one";
+    let hint = "a reload rejects it: the server's log says how to keep the old file or to serve this one";
     Diagnostic { hint: Some(hint.into()), ..problem }
 }
 
@@ -225,7 +225,7 @@ mod tests {
             (
                 "path = \"odd.img\"",
                 "",
-                "the last 392 bytes are less than a block of 512 and cannot be reached",
+                "the last 392 bytes are less than a block of 512 bytes and are not served",
             ),
             (
                 "path = \"small.img\"\nblock_size = 4096",
@@ -235,8 +235,8 @@ mod tests {
             (
                 "path = \"small.img\"\nsize = \"1M\"",
                 "",
-                "the last 488 bytes are less than a block of 512 and cannot be reached\n\
-                 small.img is there and keeps its 1000 bytes; the size asked for is 1 MiB",
+                "the last 488 bytes are less than a block of 512 bytes and are not served\n\
+                 small.img exists and keeps its size of 1000 bytes; the given size is 1 MiB",
             ),
         ];
         for (keys, problems, notes) in cases {
@@ -276,8 +276,8 @@ mod tests {
         folder.file("empty.img", "", 0o600);
         let state = folder.0.join("state");
         for (key, path, hint) in [
-            ("file", "none.img", "check the path, or make the file: truncate -s 1G none.img"),
-            ("file", "empty.img", "give it a size: truncate -s 1G empty.img"),
+            ("file", "none.img", "check the path, or create the file: truncate -s 1G none.img"),
+            ("file", "empty.img", "set its size: truncate -s 1G empty.img"),
             ("device", "none.img", "check the path; lsblk lists the disks"),
             ("device", "file.img", "write `file` instead of `device`"),
         ] {

@@ -44,7 +44,7 @@ pub(crate) fn key(seed: &str) -> u64 {
 pub(crate) fn random_serial() -> Result<String, Diagnostic> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| {
-        Diagnostic::new(format!("no random bytes for a serial number: {e}"), "give the LUN a serial")
+        Diagnostic::new(format!("cannot generate a serial number: {e}"), "set `serial` for the LUN")
     })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -127,8 +127,8 @@ fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, 
         };
         if first.1 || lun.is_block {
             twins.push(format!(
-                "{} and {place} are the same disk: a reservation of one does not hold on the other; {}",
-                first.0, "with mode = \"passthrough\" for both it does"
+                "{} and {place} are the same disk: a reservation on one does not apply to the other; {}",
+                first.0, "set mode = \"passthrough\" for both"
             ));
         }
         if lun.is_block {
@@ -150,8 +150,8 @@ fn owner(router: &Router, mapping: &RouterTarget) -> String {
 
 fn collision(name: &str, first: &str, second: &str) -> Diagnostic {
     Diagnostic::new(
-        format!("two targets are called {name}: {first}, and {second}"),
-        "give one of them a name with map = \"target\"; the portals of one storage stand in the `urls` of one upstream",
+        format!("duplicate target name {name}: {first}, and {second}"),
+        "rename one of them with map = \"target\"; list the portals of one storage in the `urls` of one upstream",
     )
 }
 
@@ -233,7 +233,7 @@ fn is_servable(there: &FoundTarget) -> bool {
         tracing::warn!(
             "a target of an upstream is not served: {}; {}",
             invalid.what,
-            "map = \"target\" gives it a name"
+            "rename it with map = \"target\""
         );
     }
     good.is_ok()
@@ -296,9 +296,7 @@ fn routed(router: &Router, name: &str, there: &FoundTarget, number: u16) -> Opti
         lun: number,
     });
     if let Some(why) = not_blocks(found).filter(|_| upstream.mode == Mode::Block) {
-        tracing::warn!(
-            "{source} is not served: {why}; mode = \"passthrough\" carries its commands as they are"
-        );
+        tracing::warn!("{source} is not served: {why}; set mode = \"passthrough\" to route it");
         return None;
     }
     // A pair has no way to take reservations of hosts along.

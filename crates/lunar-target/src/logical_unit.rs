@@ -199,7 +199,7 @@ impl LogicalUnit {
         let what = format!("LUN {lun} of {target} changed its size to {bytes} bytes; it had {before}");
         match bytes < before {
             true => tracing::warn!(
-                "{what}; hint: stop the hosts, and restore the medium unless you made it smaller on purpose"
+                "{what}; hint: unless you shrank it on purpose, stop the hosts and restore the medium"
             ),
             false => tracing::info!("{what}"),
         }

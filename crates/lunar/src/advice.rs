@@ -9,7 +9,7 @@ pub fn of_limits(e: &std::io::Error) -> &'static str {
     if lunar_runtime::descriptors::is_exhausted(e) {
         return lunar_runtime::descriptors::HINT;
     }
-    "look at the limits of this process: ulimit -a"
+    "check the limits of this process: ulimit -a"
 }
 
 /// A refusal may be due to the name of the target. One that is none by the rules can be used where the target
@@ -19,8 +19,8 @@ pub fn with_name(url: &Url, failure: Failure) -> Failure {
     let Some(target) = url.target.as_deref().filter(|_| !is_srp) else { return failure };
     let hint = match failure.exit {
         Exit::Refused | Exit::NotFound if !lunar_proto::name::is_valid(target) => format!(
-            "\"{}\" is no name that a target should have, iqn.YYYY-MM.DOMAIN:NAME, eui. or naa.; lunar discover {} lists \
-             them",
+            "\"{}\" is not a valid iSCSI name (iqn.YYYY-MM.DOMAIN:NAME, eui. or naa.); lunar discover {} lists the \
+             targets",
             target.escape_debug(),
             url.portal
         ),
@@ -61,7 +61,7 @@ mod tests {
                 .clone()
                 .unwrap_or_default()
         };
-        assert!(hint("iscsi://h/nope/0", Exit::Refused).starts_with("\"nope\" is no name"));
+        assert!(hint("iscsi://h/nope/0", Exit::Refused).starts_with("\"nope\" is not a valid"));
         assert_eq!(hint("iscsi://h/nope/0", Exit::TimedOut), "as before");
         assert_eq!(hint("iscsi://h/iqn.2026-11.org.example:a/0", Exit::Refused), "as before");
         assert_eq!(hint("iscsi://h", Exit::Refused), "as before");

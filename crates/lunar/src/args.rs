@@ -18,25 +18,25 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  lunar serve                                  a 1 GiB disk, kept in your state folder
-  lunar serve disk.img --size 10G              a file, created if it is missing
-  lunar serve /dev/sdb debian.iso null:1T      a block device, a CD and a null disk
-  lunar serve --listen 0.0.0.0:3260 disk.img   to other hosts too
-  lunar serve --iser disk.img                  over RDMA, too; --srp ADDR:PORT for SRP
+  lunar serve                                  serve a 1 GiB disk, kept in your state folder
+  lunar serve disk.img --size 10G              serve a file, created if it is missing
+  lunar serve /dev/sdb debian.iso null:1T      serve a block device, a CD and a null disk
+  lunar serve --listen 0.0.0.0:3260 disk.img   accept other hosts too
+  lunar serve --iser disk.img                  accept iSER too; --srp ADDR:PORT for SRP
   lunar serve --config lunar.toml              access lists, CHAP, several targets
-  lunar copy disk.img copy.img                 holes stay holes, and it is stable when it is done
-  lunar check lunar.toml                       is it right?
-  lunar check --media lunar.toml               and could it be served now?
-  lunar session show                           what was negotiated, and how much was moved
-  lunar discover 192.0.2.10                    which targets are there
-  lunar ls 192.0.2.10                          and which LUNs
-  lunar doctor iscsi://192.0.2.10/IQN/0        what is wrong, what is slow
-  lunar bench randread iscsi://192.0.2.10/IQN/0 --depth 32   how fast is it
-  lunar attach iscsi://192.0.2.10/IQN/0 --ublk a disk for this host; lunar attached, lunar detach
+  lunar copy disk.img copy.img                 preserve holes, and flush before it ends
+  lunar check lunar.toml                       check a configuration file
+  lunar check --media lunar.toml               check its disks and portals too
+  lunar session show                           show parameters and counters of sessions
+  lunar discover 192.0.2.10                    list targets
+  lunar ls 192.0.2.10                          list targets and LUNs
+  lunar doctor iscsi://192.0.2.10/IQN/0        find faults and slow spots
+  lunar bench randread iscsi://192.0.2.10/IQN/0 --depth 32   measure random reads
+  lunar attach iscsi://192.0.2.10/IQN/0 --ublk attach it as a block device
 
 Environment:
-  LUNAR_LOG   what is logged to stderr: error, warn, info (default), debug, trace
-  NO_COLOR    no colours, on terminals too";
+  LUNAR_LOG   log level of stderr: error, warn, info (default), debug, trace
+  NO_COLOR    disable colours on terminals";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -47,78 +47,78 @@ Examples:
   lunar serve disk.img --srp 192.0.2.10:5555
   lunar serve --config lunar.toml --cores 0,2-3
 
-SIGINT and SIGTERM stop it in good order; SIGHUP reads the configuration file again. It never takes
-another file at the path of a served one: for that, stop and start.
-Once it serves, it prints `ready`.";
+SIGINT and SIGTERM shut it down gracefully. SIGHUP reloads the configuration file. A reload never
+replaces a served file by another one at its path: stop and start the server for that.
+The server prints `ready` when it accepts logins.";
 
 fn after_help() -> String {
     format!("{EXAMPLES}\n\n{}", exit::help())
 }
 
-/// A SCSI storage network in user space: serves disks over iSCSI, uses them, and measures them.
+/// A SCSI storage network in user space: serves, routes, attaches and measures disks over iSCSI, iSER and SRP.
 #[derive(Debug, Parser)]
 #[command(name = "lunar", version, after_help = after_help(), arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve disks over iSCSI, iSER and SRP
     Serve(Serve),
-    /// Copy a disk
+    /// Copy between files, block devices, LUNs and NBD exports
     Copy(copy::Args),
-    /// Measure disks and targets
+    /// Measure the speed of disks and targets
     Bench(Box<Bench>),
     /// List the targets of a portal
     Discover(Discover),
     /// List targets, their LUNs and sizes
     Ls(Ls),
-    /// Look for what is wrong or slow between here and a LUN
+    /// Find faults and slow spots between this host and a LUN
     Doctor(Doctor),
-    /// Show all that a logical unit says of itself
+    /// Show the properties and pages that a logical unit reports
     Info(Info),
     /// Read and change persistent reservations
     Pr(Pr),
     /// Send a SCSI command to a logical unit
     Scsi(Scsi),
-    /// Give this host a disk of a target: over NBD, as a block device, or as a file
+    /// Attach a LUN to this host: over NBD, as a block device, or as a file
     Attach(Attach),
-    /// List what is attached
+    /// List attached disks
     Attached(List),
-    /// Take away what was attached
+    /// Detach a disk
     Detach(Detach),
     /// Check a configuration file
     Check {
-        /// The file, such as lunar.toml
+        /// Configuration file, such as lunar.toml
         file: PathBuf,
 
-        /// Look at files, devices, saved state, portals and cores too, and report what `serve` would refuse now.
-        /// Things that a server of this file has in use are warnings. Nothing is changed
+        /// Check files, devices, saved state, portals and cores too, and report what `serve` would reject now.
+        /// Resources in use by a server of this file are warnings. Changes nothing
         #[arg(long)]
         media: bool,
     },
-    /// Look at the sessions of a running server
+    /// Show the sessions of a running server
     #[command(subcommand)]
     Session(Session),
-    /// Show what carries RDMA on this host
+    /// Show the RDMA devices and software providers of this host
     #[command(subcommand)]
     Rdma(Rdma),
-    /// Look at the routers of a running server, and steer them
+    /// Monitor and control the routers of a running server
     #[command(subcommand)]
     Router(Router),
     /// Show what a configuration would change in the running server
     #[command(after_help = DIFF_EXAMPLES)]
     Diff {
-        /// The file [default: the one that the server was started with]
+        /// Configuration file [default: the file that the server was started with]
         file: Option<PathBuf>,
         #[command(flatten)]
         asked: Asked,
     },
-    /// Let a running server use a configuration
+    /// Apply a configuration to a running server
     #[command(after_help = APPLY_EXAMPLES)]
     Apply(Apply),
     /// Print a completion script for a shell
@@ -132,7 +132,7 @@ pub enum Command {
     /// Print a manual page
     #[command(after_help = "Example:\n  lunar man serve | man -l -")]
     Man {
-        /// The command that it is about; lunar itself if none is named
+        /// Command to describe [default: lunar itself]
         command: Option<String>,
     },
 }
@@ -141,46 +141,45 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(after_help = SERVE_EXAMPLES)]
 pub struct Serve {
-    /// LUN 0, 1, ...: a file or a block device, null:SIZE or memory:SIZE [default: a disk in your state
-    /// folder]
+    /// LUNs in command-line order from 0: a file, a block device, null:SIZE or memory:SIZE [default: a disk in your
+    /// state folder]
     #[arg(value_name = "LUN")]
     pub luns: Vec<String>,
 
-    /// Create files that are missing, sparse, at this size; one that was served before is not created again
+    /// Create missing files, sparse, at this size; a file that was served before is not created again
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
 
-    /// Serve the bytes of files and devices as they are, also where they look like an image format (qcow2, VMDK, VHD,
-    /// VHDX, VDI)
+    /// Serve raw bytes, even if a file or device looks like an image format (qcow2, VMDK, VHD, VHDX, VDI)
     #[arg(long)]
     pub raw: bool,
 
-    /// Listen for iSCSI on this address; can be given several times [default: 127.0.0.1:3260, with --srp too]
+    /// Listen for iSCSI on this address; repeatable [default: 127.0.0.1:3260, with --srp too]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
 
-    /// Take iSER, too: iSCSI over RDMA, by iWARP in software
+    /// Accept iSER too: iSCSI over RDMA, by iWARP in software
     #[arg(long)]
     pub iser: bool,
 
-    /// Take SRP on this address, by iWARP in software, beside what listens for iSCSI; can be given several times
+    /// Listen for SRP on this address too, by iWARP in software; repeatable
     #[arg(long, value_name = "ADDR:PORT")]
     pub srp: Vec<String>,
 
-    /// iSCSI name of the target [default: made of the host's name]
+    /// iSCSI name of the target [default: derived from the host name]
     #[arg(long, value_name = "IQN")]
     pub target: Option<String>,
 
-    /// Serve what this file says
+    /// Serve the targets of this configuration file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "raw", "listen", "iser", "srp", "target"])]
     pub config: Option<PathBuf>,
 
-    /// Serve for as long as this shell command runs, and end with its exit status; it has $LUNAR_URL and
-    /// $LUNAR_PORTAL, and with --iser and --srp $LUNAR_ISER_URL and $LUNAR_SRP_URL
+    /// Serve while this shell command runs, and exit with its status. Its environment has $LUNAR_URL and
+    /// $LUNAR_PORTAL; with --iser and --srp also $LUNAR_ISER_URL and $LUNAR_SRP_URL
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
 
-    /// Cores that serve: all, a number of them, or a list such as 0,2-3; 0 is core 0 [default: all]
+    /// Cores to run on: all, a count, or a list such as 0,2-3; 0 means core 0 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
 }
@@ -192,7 +191,7 @@ pub enum Session {
     List(Asked),
     /// Show negotiated parameters and counters
     Show {
-        /// ID of the session, as `lunar session list` shows it; all if none is named
+        /// Session ID, as `lunar session list` shows it [default: all sessions]
         id: Option<u16>,
         #[command(flatten)]
         asked: Asked,
@@ -201,34 +200,33 @@ pub enum Session {
 
 const DIFF_EXAMPLES: &str = "Example:\n  lunar diff new.toml";
 const APPLY_EXAMPLES: &str = "Examples:
-  lunar apply new.toml --confirm-within 60s   rolled back by itself after a minute,
-  lunar apply --confirm                       unless this is said in time";
+  lunar apply new.toml --confirm-within 60s   apply, and roll back after a minute
+  lunar apply --confirm                       keep the applied configuration";
 
 /// Arguments of `lunar apply`.
 #[derive(Args, Debug)]
 pub struct Apply {
-    /// The file [default: the one that the server was started with]
+    /// Configuration file [default: the file that the server was started with]
     #[arg(conflicts_with_all = ["confirm", "rollback"])]
     pub file: Option<PathBuf>,
 
-    /// Go back to what was before by itself, unless it is confirmed in this time (60, 60s, 5m), up to a day
+    /// Roll back automatically unless `--confirm` follows within this time (60, 60s, 5m), at most a day
     #[arg(long, value_name = "TIME", conflicts_with_all = ["confirm", "rollback"], value_parser = router::confirm_within)]
     pub confirm_within: Option<Duration>,
 
-    /// Keep what was applied
+    /// Keep the applied configuration
     #[arg(long, conflicts_with = "rollback")]
     pub confirm: bool,
 
-    /// Go back to what was before now
+    /// Roll back to the previous configuration now
     #[arg(long)]
     pub rollback: bool,
 
-    /// The server's admin socket [default: lunar.sock in the folder of what runs, /run/lunar of root]
+    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// How long the server may take (5, 5s, 2m): commands of hosts have to end before a change; then it ends with exit
-    /// status 8
+    /// Fail with exit status 8 after this time (5, 5s, 2m); a change waits until commands of hosts end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
     pub timeout: Duration,
 }
@@ -236,23 +234,23 @@ pub struct Apply {
 /// What to do about routers.
 #[derive(Debug, Subcommand)]
 pub enum Router {
-    /// List the routing instances
+    /// List routers
     List(Asked),
     /// Show targets, LUNs and upstreams
     Show(OneRouter),
-    /// Logins, refusals, and the times of each hop
+    /// Show logins, failures, and the latency of each hop
     Stats(OneRouter),
-    /// The sessions of their targets
+    /// List the sessions of a router's targets
     Sessions(OneRouter),
-    /// The paths to their upstreams
+    /// List the paths to upstreams
     Paths(OneRouter),
-    /// Take no new logins and ask hosts to leave; of a pair, the other one takes over
+    /// Reject new logins and ask hosts to log out; in a failover pair, the peer takes over
     Drain(Steered),
-    /// Serve again after a drain
+    /// Accept logins again after a drain
     Resume(Steered),
-    /// Change places in a pair
+    /// Switch the active router of a failover pair
     Failover(Steered),
-    /// Say whether it may become active in a pair
+    /// Set whether a router may become the active one of its failover pair
     Eligible {
         #[command(flatten)]
         which: Steered,
@@ -265,7 +263,7 @@ pub enum Router {
 /// One routing instance, or all.
 #[derive(Args, Debug)]
 pub struct OneRouter {
-    /// Its name; all if none is named
+    /// Name of the router [default: all routers]
     pub name: Option<String>,
     #[command(flatten)]
     pub asked: Asked,
@@ -274,7 +272,7 @@ pub struct OneRouter {
 /// A routing instance that is told to do something.
 #[derive(Args, Debug)]
 pub struct Steered {
-    /// Its name
+    /// Name of the router
     pub name: String,
 
     #[command(flatten)]
@@ -288,11 +286,11 @@ pub struct Asked {
     #[arg(long)]
     pub json: bool,
 
-    /// The server's admin socket [default: lunar.sock in the folder of what runs, /run/lunar of root]
+    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// How long the server may take to answer (5, 5s, 2m, 500ms); then it ends with exit status 8
+    /// Fail with exit status 8 if the server does not answer within this time (5, 5s, 2m, 500ms)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lunar_proto::duration::positive)]
     pub timeout: Duration,
 }

@@ -17,7 +17,7 @@ pub struct Asked {
     #[arg(long)]
     pub json: bool,
 
-    /// End after this time (5, 5s, 2m, 500ms), with exit status 8
+    /// Stop with exit status 8 after this time (5, 5s, 2m, 500ms)
     #[arg(long, value_name = "TIME", value_parser = lunar_proto::duration::positive)]
     pub timeout: Option<Duration>,
 }
@@ -44,13 +44,9 @@ where
 
 /// The time is over; what was waited for, where that is known.
 pub fn late(limit: Duration, waited: Option<String>) -> Failure {
-    let waited = waited.map_or(String::new(), |waited| format!(": it waits for {waited}"));
-    let what = format!("not done within {}{waited}", humantime::format_duration(limit));
-    Failure::new(
-        Exit::TimedOut,
-        what,
-        "look at the network with lunar doctor, or give it more time: --timeout",
-    )
+    let waited = waited.map_or(String::new(), |waited| format!(": waiting for {waited}"));
+    let what = format!("timed out after {}{waited}", humantime::format_duration(limit));
+    Failure::new(Exit::TimedOut, what, "check the network with lunar doctor, or raise --timeout")
 }
 
 fn cannot_start(e: &std::io::Error) -> Failure {
@@ -65,11 +61,7 @@ fn cannot_start(e: &std::io::Error) -> Failure {
 pub fn url(text: &str) -> Result<Url, Failure> {
     if lunar_proto::name::is_valid(text) {
         let what = format!("{} is the name of a target, not a portal", text.escape_debug());
-        return Err(Failure::new(
-            Exit::Invalid,
-            what,
-            format!("write its portal before it: iscsi://HOST/{text}"),
-        ));
+        return Err(Failure::new(Exit::Invalid, what, format!("add its portal: iscsi://HOST/{text}")));
     }
     let is_portal = !text.contains("://") && !text.contains('/');
     let url = match text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
@@ -86,7 +78,7 @@ pub fn url(text: &str) -> Result<Url, Failure> {
 /// When it cannot be written as JSON.
 pub fn json(value: &impl Serialize) -> Result<String, Problem> {
     let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))?;
+    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))?;
     Ok(text + "\n")
 }
 
@@ -103,7 +95,7 @@ mod tests {
         assert_eq!(url("moon/disk").unwrap_err().exit, Exit::Invalid);
         let name = url("iqn.2026-11.org.example:a").unwrap_err();
         assert_eq!(name.exit, Exit::Invalid);
-        let hint = "write its portal before it: iscsi://HOST/iqn.2026-11.org.example:a";
+        let hint = "add its portal: iscsi://HOST/iqn.2026-11.org.example:a";
         assert_eq!(name.problems[0].hint.as_deref(), Some(hint));
     }
 

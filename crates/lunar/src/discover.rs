@@ -15,14 +15,14 @@ Examples:
   lunar discover iser://192.0.2.10
   lunar discover 192.0.2.10 --json
 
-One line for each target and portal: ADDRESS:PORT,TAG TARGET. What a portal carries is not told: one of iSER alone
-is listed like the others.";
+Output: one line per target and portal, ADDRESS:PORT,TAG TARGET. Discovery does not report the transport of a
+portal: a portal that accepts only iSER is listed like the others.";
 
 /// Arguments of `lunar discover`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Discover {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][?KEY=VALUE&...], or one of iser:// (SRP has no discovery)
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][?KEY=VALUE&...], or an iser:// URL (SRP has no discovery)
     #[arg(value_name = "PORTAL|URL")]
     portal: String,
 
@@ -67,7 +67,7 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
 
 /// No target at all.
 pub fn none(portal: &Portal) -> Failure {
-    let hint = "its access list may want another initiator name (initiator=IQN), or a CHAP user";
+    let hint = "check its access list: it may require another initiator name (initiator=IQN) or a CHAP user";
     Failure::new(Exit::NotFound, format!("the portal {portal} shows no target to this initiator"), hint)
 }
 

@@ -41,22 +41,19 @@ pub enum Exit {
 
 /// All of them, as they are told to people.
 pub const TABLE: [(Exit, &str); 14] = [
-    (Exit::General, "anything else went wrong"),
-    (
-        Exit::Unreachable,
-        "the target or server cannot be reached or is not available, or the connection was lost",
-    ),
-    (Exit::Refused, "the target refused the login"),
-    (Exit::Invalid, "a URL or an argument is wrong"),
-    (Exit::TimedOut, "time-out"),
-    (Exit::NoAccess, "no access, or somebody else holds a reservation"),
-    (Exit::Exists, "it is already there"),
-    (Exit::NotFound, "nothing found: no such file, target or LUN, or a portal that shows none"),
-    (Exit::UnknownHost, "the host's name has no address"),
+    (Exit::General, "another error"),
+    (Exit::Unreachable, "target or server unreachable or unavailable, or connection lost"),
+    (Exit::Refused, "the target rejected the login"),
+    (Exit::Invalid, "invalid URL or argument"),
+    (Exit::TimedOut, "timed out"),
+    (Exit::NoAccess, "access denied, or reservation conflict"),
+    (Exit::Exists, "already exists"),
+    (Exit::NotFound, "no such file, target or LUN, or the portal reports none"),
+    (Exit::UnknownHost, "the host name has no address"),
     (Exit::Authentication, "authentication failed"),
-    (Exit::InUse, "it is in use"),
-    (Exit::Scsi, "the logical unit refused a command (CHECK CONDITION)"),
-    (Exit::LeftOut, "copied, except for ranges that could not be read"),
+    (Exit::InUse, "in use"),
+    (Exit::Scsi, "the logical unit rejected a command (CHECK CONDITION)"),
+    (Exit::LeftOut, "copied except for unreadable ranges"),
     (Exit::Differs, "lunar copy --verify found a difference"),
 ];
 
@@ -64,7 +61,7 @@ pub const TABLE: [(Exit, &str); 14] = [
 pub fn help() -> String {
     let row = |(exit, what): &(Exit, &str)| format!("\n  {:>3}   {what}", *exit as u8);
     let rows: String = TABLE.iter().map(row).collect();
-    format!("Exit status:\n    0   success{rows}\n    2   the command line is not understood")
+    format!("Exit status:\n    0   success{rows}\n    2   invalid command line")
 }
 
 /// The end of a command that did not do what it was to do.
@@ -129,38 +126,42 @@ impl From<Problem> for Failure {
 const CODES: [(ErrorCode, Exit, &str); 19] = [
     (ErrorCode::Other, Exit::General, "LUNAR_LOG=debug logs more"),
     (ErrorCode::InvalidArgument, Exit::Invalid, "docs/use.md explains URLs"),
-    (ErrorCode::UnknownHost, Exit::UnknownHost, "check its spelling, and the name service of this host"),
-    (ErrorCode::Unreachable, Exit::Unreachable, "does the target run there, and is the port open?"),
-    (ErrorCode::Refused, Exit::Refused, "the target's log says why; it may want another initiator name"),
+    (ErrorCode::UnknownHost, Exit::UnknownHost, "check its spelling and the DNS configuration of this host"),
+    (ErrorCode::Unreachable, Exit::Unreachable, "check that the target runs there and that the port is open"),
+    (ErrorCode::Refused, Exit::Refused, "see the target's log; it may require another initiator name"),
     (
         ErrorCode::NegotiationFailed,
         Exit::Refused,
-        "offer the target what it takes; docs/use.md lists the keys of URLs",
+        "offer values that the target accepts; docs/use.md lists the URL keys",
     ),
     (
         ErrorCode::AuthenticationFailed,
         Exit::Authentication,
-        "check user and password on both sides; see docs/use.md, CHAP",
+        "check user and password on both sides; docs/use.md explains CHAP",
     ),
     (ErrorCode::NotFound, Exit::NotFound, "lunar ls lists targets and LUNs"),
     (ErrorCode::AlreadyExists, Exit::Exists, "choose another name"),
-    (ErrorCode::InUse, Exit::InUse, "end its other user, or choose another"),
-    (ErrorCode::PermissionDenied, Exit::NoAccess, "run it as a user who may use it"),
+    (ErrorCode::InUse, Exit::InUse, "end its other user, or choose another one"),
+    (ErrorCode::PermissionDenied, Exit::NoAccess, "run as a user with access to it"),
     (
         ErrorCode::TimedOut,
         Exit::TimedOut,
-        "look at the network with lunar doctor; docs/use.md lists the time-outs of URLs",
+        "check the network with lunar doctor; docs/use.md lists the time-outs of URLs",
     ),
-    (ErrorCode::ConnectionLost, Exit::Unreachable, "look at the network and at the target's log"),
+    (ErrorCode::ConnectionLost, Exit::Unreachable, "check the network and the target's log"),
     (ErrorCode::Aborted, Exit::General, "run it again"),
-    (ErrorCode::ProtocolError, Exit::General, "the target is at fault; LUNAR_LOG=debug logs more"),
-    (ErrorCode::ScsiError, Exit::Scsi, "the logical unit refused it; lunar scsi shows all that it says"),
+    (ErrorCode::ProtocolError, Exit::General, "this is a fault of the target; LUNAR_LOG=debug logs more"),
+    (
+        ErrorCode::ScsiError,
+        Exit::Scsi,
+        "the logical unit rejected the command; lunar scsi shows its full sense data",
+    ),
     (
         ErrorCode::ReservationConflict,
         Exit::NoAccess,
-        "lunar pr URL read-full-status shows the holder; if that is this host under another ISID, name it: isid=",
+        "lunar pr URL read-full-status shows the holder; if it is this host with another ISID, add isid= to the URL",
     ),
-    (ErrorCode::IdentityMismatch, Exit::General, "the LUN is not the one that it was: look at the target"),
+    (ErrorCode::IdentityMismatch, Exit::General, "another logical unit replaced this LUN: check the target"),
     (ErrorCode::SessionClosed, Exit::General, "open it again"),
 ];
 

@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<Vec<u8>, String> {
     for word in text.split([' ', ',', ':', '\t', '\n', '\r']).filter(|word| !word.is_empty()) {
         let digits = word.strip_prefix("0x").unwrap_or(word);
         if let Some(bad) = digits.chars().find(|c| !c.is_ascii_hexdigit()) {
-            return Err(format!("'{}' is no hexadecimal digit", bad.escape_debug()));
+            return Err(format!("'{}' is not a hexadecimal digit", bad.escape_debug()));
         }
         if digits.is_empty() || !digits.len().is_multiple_of(2) {
             return Err(format!("\"{word}\" has an odd number of digits"));
@@ -56,8 +56,8 @@ mod tests {
         }
         assert_eq!(parse("").unwrap(), Vec::<u8>::new());
         assert_eq!(parse("12 0").unwrap_err(), "\"0\" has an odd number of digits");
-        assert_eq!(parse("1g").unwrap_err(), "'g' is no hexadecimal digit");
-        assert_eq!(parse("\u{e9}1").unwrap_err(), "'\u{e9}' is no hexadecimal digit");
+        assert_eq!(parse("1g").unwrap_err(), "'g' is not a hexadecimal digit");
+        assert_eq!(parse("\u{e9}1").unwrap_err(), "'\u{e9}' is not a hexadecimal digit");
         assert_eq!(parse("0x").unwrap_err(), "\"0x\" has an odd number of digits");
     }
 

@@ -26,7 +26,7 @@ const NOT_READY: Duration = Duration::from_secs(5);
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Ls {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
     #[arg(value_name = "URL")]
     url: String,
 

@@ -194,16 +194,13 @@ fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
     if let Some(word) = unknown {
-        let what = format!("LUNAR_LOG is not understood: \"{}\" is no level", word.escape_debug());
+        let what = format!("invalid LUNAR_LOG: unknown level \"{}\"", word.escape_debug());
         let hint =
-            "set it to error, warn, info, debug or trace; a part has one of its own: warn,lunar_target=debug";
+            "set it to error, warn, info, debug or trace; levels of modules follow: warn,lunar_target=debug";
         return Err(Problem::new(what, hint));
     }
     tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
-        Problem::new(
-            format!("LUNAR_LOG is not understood: {e}"),
-            "set it to error, warn, info, debug or trace",
-        )
+        Problem::new(format!("invalid LUNAR_LOG: {e}"), "set it to error, warn, info, debug or trace")
     })
 }
 
@@ -225,6 +222,6 @@ fn manual(name: Option<&str>) -> Result<String, Problem> {
     };
     let mut page = Vec::new();
     let rendered = clap_mangen::Man::new(command).render(&mut page);
-    rendered.map_err(|e| Problem::new(format!("cannot write the page: {e}"), "try lunar --help"))?;
+    rendered.map_err(|e| Problem::new(format!("cannot write the manual page: {e}"), "try lunar --help"))?;
     Ok(String::from_utf8_lossy(&page).into_owned())
 }

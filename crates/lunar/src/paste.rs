@@ -166,7 +166,7 @@ fn lines(config: &Config, reached: &[Reach], others: &[Reach]) -> String {
     let mut text = "\nURL:\n".to_owned() + &reached.iter().map(both).collect::<String>();
     // Two logins would make two disks of one.
     if let Some((first, other)) = reached.iter().find_map(|reach| Some((reach, other(reach)?))) {
-        text += &format!("Either {} or {}: both lead to the same portal group\n", first.portal, other.portal);
+        text += &format!("Use {} or {}: both belong to the same portal group\n", first.portal, other.portal);
     }
     if !by_tcp.is_empty() {
         text += &format!("Linux (as root):\n{}", open_iscsi(config, &by_tcp, ""));
@@ -185,7 +185,7 @@ fn qemu(config: &Config, Reach { url, user, target, .. }: &Reach) -> String {
     let Some(user) = user else { return format!("  qemu-img info {url}\n") };
     if !has_md5(config) {
         return format!(
-            "  # {target}: QEMU proves itself by MD5 only, and `chap_algorithms` has no \"md5\"\n"
+            "  # {target}: QEMU supports only MD5 for CHAP, and `chap_algorithms` has no \"md5\"\n"
         );
     }
     let plain = url.split('?').next().unwrap_or(url);
@@ -270,7 +270,7 @@ fn srp(config: &Config, portals: &[BoundPortal]) -> String {
     let urls: String = ways.iter().map(|way| format!("  {}{}\n", way.url, whose(way))).collect();
     let lines: String = ways.iter().map(|way| format!("  {}\n", way.line)).collect();
     format!(
-        "URL of SRP:\n{urls}SRP, to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
+        "URL of SRP:\n{urls}SRP, write to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
     )
 }
 
@@ -323,7 +323,7 @@ mod tests {
         assert!(text.starts_with("listening on [::1]:5555, portal group 2, for SRP\n"), "{text}");
         assert!(text.contains(line), "{text}");
         assert!(
-            text.contains("\nURL of SRP:\n  srp://[::1]:5555/21c2f69f0bcae0f6/3\nSRP, to /sys/"),
+            text.contains("\nURL of SRP:\n  srp://[::1]:5555/21c2f69f0bcae0f6/3\nSRP, write to /sys/"),
             "{text}"
         );
         let verbs = Transports { provider: lunar_target::config::RdmaProvider::Verbs, ..Transports::SRP };
@@ -358,7 +358,7 @@ mod tests {
             access = \"all\"\n";
         let config = lunar_server::config::parse(source, "t.toml".as_ref()).unwrap();
         let text = banner(&config, &[bound("[::1]:5555", 1, Transports::SRP)]);
-        assert!(text.contains("\n  srp://[::1]:5555/21c2f69f0bcae0f6\nSRP, to"), "{text}");
+        assert!(text.contains("\n  srp://[::1]:5555/21c2f69f0bcae0f6\nSRP, write to"), "{text}");
     }
 
     #[test]
@@ -419,7 +419,7 @@ mod tests {
         let config = guarded("md5", "[session]\nchap_algorithms = [\"sha3-256\", \"sha1\"]\n");
         let text = banner(&config, &[bound("192.0.2.7:3260", 1, Transports::TCP)]);
         let why =
-            "  # iqn.2026-11.org.example:b: QEMU proves itself by MD5 only, and `chap_algorithms` has no";
+            "  # iqn.2026-11.org.example:b: QEMU supports only MD5 for CHAP, and `chap_algorithms` has no";
         for line in [why, "qemu-img info iscsi://", "node.session.auth.chap_algs -v SHA3-256,SHA1\n"] {
             assert_eq!(text.matches(line).count(), 1, "{line}{text}");
         }
@@ -477,9 +477,9 @@ mod tests {
         for portal in [public(&v6), public(&v4)] {
             assert!(text.contains(&format!("  iscsi://{portal}/iqn.2026-11.org.example:b/3\n")), "{text}");
         }
-        assert!(text.contains(&format!("Either {} or {}:", public(&v6), public(&v4))), "{text}");
+        assert!(text.contains(&format!("Use {} or {}:", public(&v6), public(&v4))), "{text}");
         assert_eq!(text.matches("--login").count(), 1, "{text}");
-        assert!(!banner(&config, &[v4]).contains("Either"));
+        assert!(!banner(&config, &[v4]).contains("Use "));
     }
 
     #[test]

@@ -21,11 +21,11 @@ Examples:
   lunar pr iscsi://127.0.0.1 register --key 0xabc --new-key 0
   lunar pr iscsi://127.0.0.1 register reserve read-keys --new-key 0xabc --type we-ro
 
-Several actions are carried out in one session, one after the other; after register the new key is ours. Some
-targets, such as STGT, forget a registration when its session ends: there all has to be done in one.
+Several actions run in order in one session; after register, the new key is used. Some targets, such as STGT, drop
+a registration when its session ends: give them all actions in one command.
 
-A registration belongs to our name and to the ISID of the session. lunar pr uses the same
-ISID each time, unless the URL names one: isid=800000000001.";
+A registration belongs to an initiator name and the ISID of a session. lunar pr always uses the same ISID, unless
+the URL has another one: isid=800000000001.";
 
 /// The ISID of these commands, of the random format (RFC 7143 section 11.12.5).
 const ISID: [u8; 6] = *b"\x80Lunar";
@@ -33,27 +33,27 @@ const ISID: [u8; 6] = *b"\x80Lunar";
 /// What to do, as sg_persist calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Action {
-    /// The keys of all registrations
+    /// List the keys of all registrations
     ReadKeys,
-    /// The reservation, if there is one
+    /// Show the reservation
     ReadReservation,
-    /// What is supported
+    /// Show the supported reservation features
     ReportCapabilities,
-    /// Who is registered, and who holds the reservation
+    /// List the registered initiators and the holder of the reservation
     ReadFullStatus,
-    /// Register, change the key, or (--new-key 0) take the registration back
+    /// Register, change the key, or (--new-key 0) unregister
     Register,
-    /// The same, whatever key is registered now
+    /// Register without a check of the current key
     RegisterIgnore,
-    /// Reserve
+    /// Acquire the reservation
     Reserve,
-    /// Give the reservation back
+    /// Release the reservation
     Release,
-    /// Take back all registrations and the reservation
+    /// Remove all registrations and the reservation
     Clear,
-    /// Take another's registrations away, and the reservation if it is the holder
+    /// Remove the registrations of another key, and take over its reservation
     Preempt,
-    /// The same, and abort its commands
+    /// Preempt, and abort the commands of the preempted initiators
     PreemptAbort,
 }
 use Action::*;
@@ -87,27 +87,27 @@ impl Action {
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Pr {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
     url: String,
 
-    /// What to do; several are done in one session
+    /// Actions, carried out in this order in one session
     #[arg(value_enum, required = true, value_name = "ACTION")]
     actions: Vec<Action>,
 
-    /// The key that we are registered with, in hexadecimal digits
+    /// Registered key of this initiator, in hexadecimal digits
     #[arg(long, visible_alias = "param-rk", value_name = "KEY", value_parser = key)]
     key: Option<u64>,
 
-    /// The key to be registered, or that of who is to be preempted
+    /// Key to register, or key to preempt
     #[arg(long, visible_alias = "param-sark", value_name = "KEY", value_parser = key)]
     new_key: Option<u64>,
 
-    /// we, ea, we-ro, ea-ro, we-ar, ea-ar, or 1, 3, 5, 6, 7, 8: write exclusive or exclusive access, for the
-    /// holder, for registrants only, for all registrants
+    /// Reservation type: we, ea, we-ro, ea-ro, we-ar, ea-ar, or 1, 3, 5, 6, 7, 8 (write exclusive or exclusive
+    /// access; ro: registrants only, ar: all registrants)
     #[arg(long = "type", visible_alias = "prout-type", value_name = "TYPE", value_parser = kind)]
     kind: Option<u8>,
 
-    /// Keep it through power loss
+    /// Persist through power loss (APTPL)
     #[arg(long, visible_alias = "param-aptpl")]
     aptpl: bool,
 
@@ -192,8 +192,8 @@ fn steps(args: &Pr) -> Result<Vec<Step>, Failure> {
     let mut steps = Vec::new();
     for &action in &args.actions {
         if registers && matches!(action, Register | RegisterIgnore | Preempt | PreemptAbort) {
-            let what = "--new-key can be meant for one action only";
-            return Err(Failure::new(Exit::Invalid, what, "give them to two commands"));
+            let what = "--new-key applies to one action only";
+            return Err(Failure::new(Exit::Invalid, what, "run two commands"));
         }
         let order = action.out().map(|needs| order(args, key, &needs)).transpose()?;
         if matches!(action, Register | RegisterIgnore) {
@@ -206,7 +206,7 @@ fn steps(args: &Pr) -> Result<Vec<Step>, Failure> {
 
 fn order(args: &Pr, key: Option<u64>, needs: &Needs) -> Result<Order, Failure> {
     let missing = [
-        (needs.key && key.is_none(), "--key", "it is the key that we are registered with"),
+        (needs.key && key.is_none(), "--key", "give the registered key of this initiator"),
         (needs.new_key && args.new_key.is_none(), "--new-key", "see lunar pr --help"),
         (needs.kind && args.kind.is_none(), "--type", "such as --type we-ro"),
     ];
@@ -263,7 +263,7 @@ async fn conflict(unit: &Unit, given: u64) -> Failure {
         Err(e) if is_refusal(&e) => why_by_keys(unit, given).await,
         Err(e) => Err(e),
     };
-    let unknown = |e| ("reservation conflict".to_owned(), format!("nor can it be told why: {e}"));
+    let unknown = |e| ("reservation conflict".to_owned(), format!("cannot read its holder: {e}"));
     let (what, hint) = told.unwrap_or_else(unknown);
     Failure::new(Exit::NoAccess, what, hint)
 }
@@ -274,13 +274,13 @@ async fn why_by_keys(unit: &Unit, given: u64) -> Result<(String, String), Error>
     let mut what = "reservation conflict".to_owned();
     if let Some(held) = pr::reservation(&held) {
         let kind = pr::type_name(held.kind).unwrap_or("of an unknown type");
-        what += &format!("\n  held by somebody with key {:#x}: {kind}", held.key);
+        what += &format!("\n  held by a registrant with key {:#x}: {kind}", held.key);
     }
     if !pr::keys(&keys).any(|key| key == given) {
-        what += &format!("\n  nobody is registered with key {given:#x}");
+        what += &format!("\n  no registration has key {given:#x}");
     }
-    let hint = "some targets, such as STGT, forget a registration when its session ends: give all actions to \
-                one command, such as: lunar pr URL register reserve --new-key KEY --type TYPE";
+    let hint = "some targets, such as STGT, drop a registration when its session ends: give all actions in one \
+        command, such as lunar pr URL register reserve --new-key KEY --type TYPE";
     Ok((what, hint.into()))
 }
 
@@ -295,17 +295,17 @@ fn why(all: &[RegistrationDescriptor], our_port: &str, given: u64) -> (String, S
         None if our_other_isid(all, our_port).is_some() => {
             let isid = our_other_isid(all, our_port).unwrap_or_default();
             (
-                what + "\n  that is our own name, in a session with another ISID",
-                format!("to come as that one: add isid={isid} to the URL"),
+                what + "\n  the holder has this initiator name and another ISID",
+                format!("add isid={isid} to the URL to act as the holder"),
             )
         }
         None => (
-            what + "\n  we are not registered",
-            "lunar pr URL register --new-key KEY registers us".to_owned(),
+            what + "\n  this initiator is not registered",
+            "register first: lunar pr URL register --new-key KEY".to_owned(),
         ),
         Some(one) if one.key != given => (
-            format!("{what}\n  we are registered with key {:#x}, not {given:#x}", one.key),
-            "give that key: --key".into(),
+            format!("{what}\n  this initiator is registered with key {:#x}, not {given:#x}", one.key),
+            "give the registered key: --key".into(),
         ),
         Some(_) => (what, "wait until it is released, or preempt it".into()),
     }
@@ -372,7 +372,7 @@ mod tests {
             what.contains("held by iqn.a,i,0x80 with key 0x1: write exclusive, registrants only"),
             "{what}"
         );
-        assert!(what.ends_with("we are not registered") && hint.contains("register"), "{what}");
+        assert!(what.ends_with("this initiator is not registered") && hint.contains("register"), "{what}");
         assert!(why(&all, "IQN.B,i,0x80", 3).0.ends_with("with key 0x2, not 0x3"));
         assert!(why(&all, "iqn.b,i,0x80", 2).1.starts_with("wait"));
         let srp =

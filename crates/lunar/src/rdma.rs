@@ -10,10 +10,10 @@ use std::fmt::Write;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Rdma {
-    /// List what carries RDMA: devices, their ports, and software
+    /// List RDMA devices with their ports, and software providers
     #[command(after_help = "Examples:\n  lunar rdma list\n  lunar rdma list --json")]
     List {
-        /// As JSON, for programs
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -65,7 +65,7 @@ fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> Found {
             (Some(lunar_rdma::NO_DEVICE.to_owned()), Some(lunar_rdma::NO_DEVICE_HINT.into()))
         }
         Ok(list) if list.iter().all(|device| !device.is_usable) => (
-            Some("the libraries have no driver for the devices of this host".to_owned()),
+            Some("rdma-core has no provider for the RDMA devices of this host".to_owned()),
             Some("install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)".to_owned()),
         ),
         Ok(_) => (None, None),

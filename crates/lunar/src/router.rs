@@ -69,7 +69,7 @@ fn chosen(which: &OneRouter, server: &Path) -> Result<Vec<Told>, Problem> {
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
-        let what = format!("there is no router {name}");
+        let what = format!("no router {name}");
         return Err(Problem::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound));
     }
     Ok(found)
@@ -146,7 +146,8 @@ fn within(args: &Apply) -> Option<u64> {
 /// The server may have another working folder.
 fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Problem> {
     let Some(file) = file else { return Ok(None) };
-    let path = std::path::absolute(file)
-        .map_err(|e| Problem::new(format!("{}: {e}", file.display()), "name the file by its whole path"))?;
+    let path = std::path::absolute(file).map_err(|e| {
+        Problem::new(format!("{}: {e}", file.display()), "give the absolute path of the file")
+    })?;
     Ok(Some(path))
 }

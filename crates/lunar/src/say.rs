@@ -68,10 +68,10 @@ pub fn written(result: io::Result<()>) -> Result<(), Problem> {
 fn unwritten(e: &io::Error) -> Problem {
     let why = lunar_runtime::error::text(e);
     let hint = match e.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room where it goes to",
-        _ => "look at where it goes to",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space where stdout is written",
+        _ => "check where stdout is redirected",
     };
-    Problem::new(format!("cannot write to stdout: {why}"), format!("{hint}; what was to stand there is lost"))
+    Problem::new(format!("cannot write to stdout: {why}"), format!("{hint}; the output is lost"))
 }
 
 /// stdout for what writes line by line: it remembers what went wrong, and goes on without it.

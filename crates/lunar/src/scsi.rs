@@ -21,8 +21,8 @@ Examples:
   lunar scsi iscsi://127.0.0.1 28:00:00:00:00:00:00:00:08:00 --in 4096 > blocks
   lunar scsi iscsi://127.0.0.1 2a:00:00:00:00:00:00:00:08:00 --out blocks
 
-What the logical unit answers goes to stdout as it came, or as a dump when that is a
-terminal; status, sense and residual go to stderr.";
+Received data goes to stdout: raw bytes, or a dump if stdout is a terminal. Status, sense data and residual go to
+stderr.";
 
 /// The most bytes that one command takes or brings.
 const MOST: u64 = 32 << 20;
@@ -31,30 +31,30 @@ const MOST: u64 = 32 << 20;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Scsi {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
     url: String,
 
-    /// The CDB in hexadecimal digits, up to 260 bytes
+    /// CDB in hexadecimal digits, at most 260 bytes
     #[arg(value_name = "CDB-HEX", required = true)]
     cdb: Vec<String>,
 
-    /// Take up to so many bytes of data
+    /// Receive at most this many bytes of data
     #[arg(long = "in", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=MOST))]
     take: Option<u64>,
 
-    /// Send this data: a file, - for stdin, or the bytes themselves
+    /// Send data from a file, from stdin (-), or from hexadecimal digits
     #[arg(long = "out", value_name = "FILE|-|hex:BYTES", conflicts_with = "take")]
     give: Option<String>,
 
-    /// Send a CDB of another length than its operation code has; what is missing becomes zeros
+    /// Accept a CDB whose length does not match its operation code; a short CDB is padded with zeros
     #[arg(long)]
     raw: bool,
 
-    /// Send it once, even if the logical unit is busy or has a unit attention to tell
+    /// Do not retry if the logical unit is busy or reports a unit attention
     #[arg(long)]
     once: bool,
 
-    /// Dump data that came for people to read
+    /// Dump received data in hexadecimal and ASCII
     #[arg(long, conflicts_with = "json")]
     hex: bool,
 
@@ -139,7 +139,7 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
 /// Some targets never end a command whose data nobody takes.
 fn without_data(failure: Failure) -> Failure {
     let is_late = failure.exit == Exit::TimedOut;
-    let more = |hint: String| format!("does it bring data? Then say how much: --in BYTES; else {hint}");
+    let more = |hint: String| format!("if the command returns data, add --in BYTES; else {hint}");
     let hinted = |problem: Problem| Problem { hint: problem.hint.map(more), ..problem };
     match is_late {
         true => Failure { problems: failure.problems.into_iter().map(hinted).collect(), ..failure },
@@ -209,11 +209,13 @@ fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
         None => Ok(bytes),
         Some(len) => {
             let (has, code) = (bytes.len(), bytes[0]);
-            let what =
-                format!("the CDB has {has} bytes, and those with operation code {code:02x}h have {len}");
-            let what =
-                if code == VARIABLE { format!("the CDB has {has} bytes, and tells {len}") } else { what };
-            Err(Failure::new(Exit::Invalid, what, "mend it, or send it all the same: --raw"))
+            let what = format!("the CDB has {has} bytes; operation code {code:02x}h requires {len}");
+            let what = if code == VARIABLE {
+                format!("the CDB has {has} bytes, but its length field requires {len}")
+            } else {
+                what
+            };
+            Err(Failure::new(Exit::Invalid, what, "correct it, or send it unchanged with --raw"))
         }
     }
 }
@@ -231,10 +233,11 @@ fn given(what: &str) -> Result<Vec<u8>, Failure> {
         })?,
     };
     match bytes.len() as u64 {
-        0 => Err(invalid("there is no data".into(), "leave --out away for a command without data")),
-        n if n > MOST => {
-            Err(invalid(format!("{n} bytes are too many"), "a command takes up to 32 MiB: send several"))
-        }
+        0 => Err(invalid("the data is empty".into(), "remove --out for a command without data")),
+        n if n > MOST => Err(invalid(
+            format!("{n} bytes of data exceed the limit"),
+            "use several commands of at most 32 MiB each",
+        )),
         _ => Ok(bytes),
     }
 }
@@ -287,7 +290,7 @@ fn words(answer: &Answer) -> String {
         text += &format!("residual: {} of {} bytes were not transferred\n", told.residual, told.expected);
     }
     if told.overflow > 0 {
-        text += &format!("overflow: the logical unit has or wants {} bytes more\n", told.overflow);
+        text += &format!("overflow: the logical unit transfers {} more bytes\n", told.overflow);
     }
     text
 }
@@ -319,7 +322,7 @@ mod tests {
             let text = format!("7f 00 00 00 00 00 00 {more}") + &"00".repeat(len - 8);
             assert_eq!(cdb(&text, false).unwrap().len(), len);
             let wrong = cdb(&text[..text.len() - 2], false).unwrap_err();
-            assert!(format!("{wrong:?}").contains(&format!("tells {len}")), "{wrong:?}");
+            assert!(format!("{wrong:?}").contains(&format!("requires {len}")), "{wrong:?}");
             cdb(&text[..text.len() - 2], true).unwrap();
         }
         assert_eq!(cdb(&"00".repeat(261), true).unwrap_err().exit, Exit::Invalid);
@@ -359,6 +362,6 @@ mod tests {
             queued: Duration::ZERO,
         };
         let text = words(&Answer { completion, expected: 4, data: vec![0; 4] });
-        assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit has or wants 92 bytes more\n");
+        assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit transfers 92 more bytes\n");
     }
 }

@@ -224,14 +224,11 @@ impl<S: Server> Service<S> {
     fn captive(&self, command: &str, events: Sender<Event>) -> Result<Captive, Vec<Problem>> {
         let Some(reach) = paste::reach(&self.config, &self.server.portals()) else {
             let hint =
-                "add [[target.lun]], and a portal for iSCSI or iSER: those of SRP alone have no LUNAR_URL";
-            return Err(vec![Problem::new("there is no LUN that the command could use by iSCSI", hint)]);
+                "add [[target.lun]] and a portal for iSCSI or iSER: with SRP alone there is no LUNAR_URL";
+            return Err(vec![Problem::new("no LUN is served over iSCSI for the command", hint)]);
         };
         Captive::start(command, &reach, events).map_err(|e| {
-            vec![Problem::new(
-                format!("cannot run the command: {e}"),
-                "it needs /bin/sh: install a shell there",
-            )]
+            vec![Problem::new(format!("cannot run the --run command: {e}"), "install a shell as /bin/sh")]
         })
     }
 
@@ -245,25 +242,25 @@ impl<S: Server> Service<S> {
         };
         // A reader that stalls must not keep signals waiting.
         if let Err(e) = std::thread::Builder::new().name("greeting".into()).spawn(write) {
-            tracing::warn!("there is no thread for the greeting: {e}");
+            tracing::warn!("cannot start the thread that prints the banner: {e}");
         }
     }
 
     /// Reads the configuration file again. After an error everything stays as it was.
     fn reload(&mut self) {
         let Some(file) = &self.file else {
-            tracing::info!("SIGHUP: there is no configuration file to read again");
+            tracing::info!("SIGHUP ignored: the server has no configuration file");
             return;
         };
         let file = file.clone();
         match config::load(&file).and_then(|config| self.apply(config)) {
             Ok(_) => {
                 self.replace_trial(&file.display().to_string());
-                tracing::info!("{} read again", file.display());
+                tracing::info!("{} reloaded", file.display());
             }
             Err(problems) => {
                 change::tell_problems(&problems);
-                tracing::error!("{} is not used: everything stays as it was", file.display());
+                tracing::error!("{} rejected: the configuration is unchanged", file.display());
             }
         }
     }
@@ -279,8 +276,8 @@ impl<S: Server> Service<S> {
         self.routes.leave();
         let result = self.server.stop(&|| self.routes.part());
         drop(self.admin);
-        let hint = "what was not flushed may be lost: look at the log of the system, and check the disk";
-        let unstable = |e| vec![Problem::new(format!("not everything could be made stable: {e}"), hint)];
+        let hint = "unflushed writes may be lost: read the system log, and check the disk";
+        let unstable = |e| vec![Problem::new(format!("cannot flush all data: {e}"), hint)];
         result.map_err(unstable)?;
         if unlinked.is_empty() {
             return Ok(());
@@ -288,7 +285,7 @@ impl<S: Server> Service<S> {
         if may_wait {
             wait_for_rescue();
         }
-        let hint = "restore the file from the copy that was made, or from a backup";
+        let hint = "restore the file from your copy or from a backup";
         let gone = |problem: Problem| Problem { hint: Some(hint.into()), ..problem };
         Err(unlinked.into_iter().map(gone).collect())
     }
@@ -299,7 +296,8 @@ impl<S: Server> Service<S> {
 fn wait_for_rescue() {
     let wait_s = RESCUE.as_secs();
     tracing::error!(
-        "the data of deleted files are kept for {wait_s} s; hint: copy them now, or send a second signal to end at once"
+        "the data of deleted files stays available for {wait_s} s; hint: copy it now, or send a second signal to \
+         end at once"
     );
     std::thread::sleep(RESCUE);
 }
@@ -323,11 +321,11 @@ fn of_argument(argument: &str, problem: Problem) -> Problem {
 /// Why a server cannot start.
 pub fn cannot_serve(e: &io::Error) -> Problem {
     let general = match e.kind() {
-        io::ErrorKind::AddrInUse => {
-            "something listens there already: stop it, or choose another address or port"
+        io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another address or port",
+        io::ErrorKind::AddrNotAvailable => "choose an address of this host: `ip address` lists them",
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 require privileges: choose another, such as 3260"
         }
-        io::ErrorKind::AddrNotAvailable => "choose an address of this host: ip address lists them",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose another, such as 3260",
         _ => crate::advice::of_limits(e),
     };
     // The place where it failed may know better.
@@ -349,12 +347,12 @@ fn admin(configured: Option<&Path>, server: Arc<dyn ServerControl>) -> Result<Op
     match started {
         Ok((admin, path)) => {
             if admin.path() != path {
-                tracing::info!("lunar session list --socket {} asks this server", admin.path().display());
+                tracing::info!("use lunar session list --socket {} for this server", admin.path().display());
             }
             Ok(Some(admin))
         }
         Err(problem) => {
-            tracing::warn!("lunar session cannot ask this server: {}", problem.what);
+            tracing::warn!("no admin socket: lunar session cannot query this server: {}", problem.what);
             Ok(None)
         }
     }

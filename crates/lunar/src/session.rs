@@ -35,8 +35,8 @@ pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
 pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
     if servers.len() > 1 {
         let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
-        let what = format!("{} servers run here: {}", servers.len(), sockets.join(", "));
-        return Err(Problem::new(what, "name one of them with --socket"));
+        let what = format!("{} servers are running: {}", servers.len(), sockets.join(", "));
+        return Err(Problem::new(what, "choose one with --socket"));
     }
     Ok(servers.swap_remove(0))
 }
@@ -115,11 +115,8 @@ fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, P
         return Ok(texts.join("\n"));
     };
     let Some(one) = sessions.into_iter().find(|one| one.tsih == id) else {
-        return Err(Problem::new(
-            format!("there is no session {id}"),
-            "lunar session list shows the sessions",
-        )
-        .with_code(ErrorCode::NotFound));
+        return Err(Problem::new(format!("no session {id}"), "lunar session list shows the sessions")
+            .with_code(ErrorCode::NotFound));
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }
 }

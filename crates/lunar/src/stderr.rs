@@ -229,9 +229,7 @@ impl Entry {
             Entry::Dropped(count) => {
                 let time = humantime::format_rfc3339_micros(SystemTime::now());
                 let lines = if *count == 1 { "1 line was".into() } else { format!("{count} lines were") };
-                format!("{time}  WARN stderr: {lines} dropped: stderr did not take them\n")
-                    .into_bytes()
-                    .into()
+                format!("{time}  WARN stderr: {lines} dropped: stderr was blocked\n").into_bytes().into()
             }
         }
     }
@@ -309,7 +307,7 @@ mod tests {
         (0..5).for_each(|_| may.send(()).expect("a writer"));
         let rest: Vec<_> = lines.iter().take(5).collect();
         assert!(rest[..3].iter().all(|line| *line == large));
-        assert_eq!(without_time(&rest[3]), "3 lines were dropped: stderr did not take them\n");
+        assert_eq!(without_time(&rest[3]), "3 lines were dropped: stderr was blocked\n");
         assert_eq!(rest[4], b"last\n");
         queue.settle();
     }
@@ -350,7 +348,7 @@ mod tests {
         queue.push(b"second\n".to_vec());
         queue.settle();
         let parts: Vec<_> = parts.try_iter().map(|part| without_time(&part)).collect();
-        assert_eq!(parts, ["f", "\n", "1 line was dropped: stderr did not take them\n", "second\n"]);
+        assert_eq!(parts, ["f", "\n", "1 line was dropped: stderr was blocked\n", "second\n"]);
     }
 
     #[test]
@@ -361,7 +359,7 @@ mod tests {
         let mut written = Vec::new();
         queue.drain(&mut written);
         assert!(written.starts_with(&large));
-        assert_eq!(without_time(&written[large.len()..]), "2 lines were dropped: stderr did not take them\n");
+        assert_eq!(without_time(&written[large.len()..]), "2 lines were dropped: stderr was blocked\n");
     }
 
     #[test]

@@ -162,8 +162,8 @@ fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
         ("read null:1M --rounds 3", 7, "--rounds 3: without --steady"),
         ("dd if=no-such-disk of=/dev/null", 21, "no such file"),
         ("read null:1M --target-pid 4294967295", 1, "no process 4294967295"),
-        ("compare a b --report page.html", 7, "--report is of measurements"),
-        ("compare a b --terse", 7, "--terse is of measurements"),
+        ("compare a b --report page.html", 7, "--report does not apply"),
+        ("compare a b --terse", 7, "--terse does not apply"),
     ] {
         let (found, out, complaint) = folder.run(args);
         assert_eq!((found, out.as_str()), (status, ""), "{args}: {complaint}");

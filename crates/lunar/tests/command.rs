@@ -157,7 +157,7 @@ fn check_says_fine_or_what_is_wrong() {
     assert_eq!(folder.run(&["check", "good.toml"]), (0, fine.into(), String::new()));
     folder.write("bad.toml", "[sever]\n[limits]\nsessions = 0\n");
     let told = "error: bad.toml:1:2: unknown key `sever` in the file\n  hint: did you mean `server`?\n\
-        error: bad.toml:3:12: `sessions` is out of range: 0\n  hint: it can be 1 to 65535\n";
+        error: bad.toml:3:12: `sessions` is out of range: 0\n  hint: use 1 to 65535\n";
     assert_eq!(folder.run(&["check", "bad.toml"]), (1, String::new(), told.into()));
 }
 
@@ -187,7 +187,7 @@ fn check_looks_at_media_when_asked() {
     assert!(told.starts_with(&missing) && told.contains("\n  hint: "), "{told}");
     folder.write("disk.img", &"x".repeat(5000));
     let warning = "warning: LUN 9 of iqn.2026-11.org.example:a: the last 392 bytes are less than a block of 512 \
-        and cannot be reached\n";
+        bytes and are not served\n";
     assert_eq!(folder.run(&["check", "--media", "lunar.toml"]), (0, fine.into(), warning.into()));
 }
 
@@ -210,7 +210,7 @@ fn serve_tells_where_it_listens_and_ends_well() {
     }
     assert_eq!(folder.run(&["session", "list"]), (0, "no sessions\n".into(), String::new()));
     assert_eq!(folder.run(&["session", "show", "--json"]), (0, "[]\n".into(), String::new()));
-    let none = "error: there is no session 9\n  hint: lunar session list shows the sessions\n";
+    let none = "error: no session 9\n  hint: lunar session list shows the sessions\n";
     assert_eq!(folder.run(&["session", "show", "9"]), (21, String::new(), none.into()));
     let (status, out, _) = server.end(Signal::INT);
     assert_eq!((status, out.as_str()), (0, ""));
@@ -228,10 +228,10 @@ fn hangup_reads_the_configuration_again() {
     assert_eq!(folder.run(&["session", "list", "--socket", "a.sock"]).0, 0);
     folder.write("lunar.toml", "[sever]");
     server.signal(Signal::HUP);
-    server.says("lunar.toml is not used: everything stays as it was");
+    server.says("lunar.toml rejected: the configuration is unchanged");
     folder.write("lunar.toml", &config(3));
     server.signal(Signal::HUP);
-    server.says("lunar.toml read again");
+    server.says("lunar.toml reloaded");
     let (status, _, log) = server.end(Signal::TERM);
     assert_eq!(status, 0);
     let refused = log.lines().find(|line| line.contains("lunar.toml:1:2: unknown key `sever` in the file"));
@@ -284,7 +284,7 @@ fn a_size_that_is_not_what_is_there_is_told() {
     };
     let log = serve("10M");
     assert!(
-        log.contains("WARN") && log.contains("is there and keeps its 5 MiB; the size asked for is 10 MiB"),
+        log.contains("WARN") && log.contains("exists and keeps its size of 5 MiB; the given size is 10 MiB"),
         "{log}"
     );
     assert!(!serve("5M").contains("WARN"));
@@ -323,7 +323,7 @@ fn what_cannot_be_served_says_why() {
     let address = taken.local_addr().unwrap().to_string();
     let in_use = told(&["serve", "null:1G", "--listen", &address], 28);
     assert!(in_use.contains(&address), "{in_use}");
-    assert!(in_use.contains("hint: something listens there already"), "{in_use}");
+    assert!(in_use.contains("hint: stop the program that listens there"), "{in_use}");
     let held = std::fs::File::create(folder.0.join("held.img")).unwrap();
     held.set_len(1 << 20).unwrap();
     held.try_lock().unwrap();
@@ -331,10 +331,10 @@ fn what_cannot_be_served_says_why() {
     assert!(in_use.contains("held.img: is in use by another server"), "{in_use}");
     let mut command = folder.lunar(&["serve", "null:1G"]);
     for (words, told) in [
-        ("=loud=", "error: LUNAR_LOG is not understood: "),
-        ("loud", "error: LUNAR_LOG is not understood: \"loud\" is no level\n  hint: set it to error, warn, "),
-        ("warn,debgu", "error: LUNAR_LOG is not understood: \"debgu\" is no level\n"),
-        ("warn,lunar_target=loud", "error: LUNAR_LOG is not understood: "),
+        ("=loud=", "error: invalid LUNAR_LOG: "),
+        ("loud", "error: invalid LUNAR_LOG: unknown level \"loud\"\n  hint: set it to error, warn, "),
+        ("warn,debgu", "error: invalid LUNAR_LOG: unknown level \"debgu\"\n"),
+        ("warn,lunar_target=loud", "error: invalid LUNAR_LOG: "),
     ] {
         let log = command.env("LUNAR_LOG", words).output().unwrap();
         let log = String::from_utf8(log.stderr).unwrap();
@@ -378,7 +378,7 @@ fn of_several_servers_the_one_with_the_router_is_asked() {
     }
     assert_eq!(folder.run(&["router", "drain", "r1"]).1, "router r1: draining\n");
     let (status, _, why) = folder.run(&["router", "show", "r9"]);
-    assert!(status == 1 && why.contains("2 servers run here"), "{status} {why}");
+    assert!(status == 1 && why.contains("2 servers are running"), "{status} {why}");
     for server in [router, storage] {
         assert_eq!(server.end(Signal::TERM).0, 0);
     }
@@ -399,7 +399,7 @@ fn a_second_server_has_a_socket_beside_the_first() {
     let both = format!("[{}]\nno sessions\n[{}]\nno sessions\n", sockets[0], sockets[1]);
     assert_eq!((status, told), (0, both));
     let which = format!(
-        "error: 2 servers run here: {}, {}\n  hint: name one of them with --socket\n",
+        "error: 2 servers are running: {}, {}\n  hint: choose one with --socket\n",
         sockets[0], sockets[1]
     );
     assert_eq!(folder.run(&["session", "show"]), (1, String::new(), which));
@@ -418,7 +418,10 @@ fn a_second_server_has_a_socket_beside_the_first() {
     }
     let (status, _, log) = second.end(Signal::TERM);
     assert_eq!(status, 0);
-    assert!(log.contains(&format!("lunar session list --socket {} asks this server", sockets[1])), "{log}");
+    assert!(
+        log.contains(&format!("use lunar session list --socket {} for this server", sockets[1])),
+        "{log}"
+    );
     assert!(!Path::new(&sockets[1]).exists() && Path::new(&sockets[0]).exists(), "each its own");
     assert_eq!(folder.run(&["session", "list"]).1, "no sessions\n");
     assert_eq!(first.end(Signal::TERM).0, 0);
@@ -497,7 +500,10 @@ fn check_warns_of_ports_that_an_entry_with_chap_shuts_out() {
     );
     let (status, out, err) = folder.run(&["check", "t.toml"]);
     assert!(status == 0 && out.contains("is fine"), "{out}{err}");
-    assert!(err.starts_with("warning: access entry 2 of iqn.2026-11.org.example:a lets in 0x"), "{err}");
+    assert!(
+        err.starts_with("warning: access entry 2 of iqn.2026-11.org.example:a never applies to 0x"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -161,22 +161,22 @@ fn what_would_do_harm_is_refused() {
     folder.make("small", &noise(1, MIB));
     folder.make("large", &noise(2, 2 * MIB));
     let before = folder.read("small");
-    folder.ends(15, "large small", "small has data already");
-    folder.bad("large small --force", "it does not fit, and nothing was written");
-    folder.bad("small large --force --exact", "--exact was asked for: nothing was written");
+    folder.ends(15, "large small", "small already has data");
+    folder.bad("large small --force", "the destination is too small; nothing was written");
+    folder.bad("small large --force --exact", "--exact is set; nothing was written");
     folder.invalid("small ./small --force", "are the same");
     folder.invalid("small . --force", ". is a directory");
     folder.ends(21, "none new", "No such file");
     folder.ends(21, "small none/new", "No such file");
-    folder.invalid("small null:1G --verify", "cannot be read again");
-    folder.invalid("small null:1G --resume", "no place to keep");
-    folder.invalid("small - --json", "both go to stdout");
-    folder.invalid("- new --resume", "a stream cannot be resumed");
-    folder.invalid("- new --verify", "a stream cannot be compared");
-    folder.invalid("- new --exact", "has no known size");
-    folder.invalid("small - --resume", "no place to keep");
+    folder.invalid("small null:1G --verify", "cannot be read back");
+    folder.invalid("small null:1G --resume", "no default journal");
+    folder.invalid("small - --json", "conflicts with a copy to stdout");
+    folder.invalid("- new --resume", "--resume conflicts with a source that is a stream");
+    folder.invalid("- new --verify", "--verify conflicts with a source that is a stream");
+    folder.invalid("- new --exact", "--exact conflicts with a source that is a stream");
+    folder.invalid("small - --resume", "no default journal");
     folder.invalid("small new --block 100000", "--block");
-    folder.invalid("small new --block 32M --depth 1024", "too much memory");
+    folder.invalid("small new --block 32M --depth 1024", "the memory limit");
     folder.invalid("small new --checkpoint much", "--checkpoint");
     folder.invalid("null:much new", "is not a size");
     assert!(folder.read("small") == before && !folder.is_there("new"), "nothing was touched");
@@ -227,7 +227,7 @@ fn a_lun_is_an_end_like_others() {
          {LUNAR} copy a $LUNAR_URL --exact"
     );
     let (status, _, said) = beside(&folder, "memory:64M --listen 127.0.0.1:0", &line);
-    assert!(status == 1 && said.contains("--exact was asked for"), "{status}: {said}");
+    assert!(status == 1 && said.contains("--exact is set"), "{status}: {said}");
     let (expected, got) = (folder.read("a"), folder.read("b"));
     assert!(got.len() == 64 * MIB && got[..expected.len()] == expected[..]);
     assert!(got[expected.len()..].iter().all(|byte| *byte == 0));
@@ -278,7 +278,7 @@ fn a_target_copies_between_its_luns_by_itself() {
     );
     let (status, _, said) = beside(&folder, "--config lunar.toml", &line);
     assert_eq!(status, 0, "{said}");
-    assert!(said.contains("; 20.00 MiB were copied by the target\n"), "{said}");
+    assert!(said.contains("; 20.00 MiB were copied by the target (offload)\n"), "{said}");
     let summary = |name| serde_json::from_slice::<Value>(&folder.read(name)).unwrap();
     let (offloaded, by_hand) = (summary("1"), summary("2"));
     assert_eq!((&offloaded["bytes_offloaded"], &offloaded["verified"]), (&whole.into(), &true.into()));
@@ -424,7 +424,7 @@ fn a_full_disk_ends_it_and_room_lets_it_go_on() {
     assert_eq!(status, 0, "{out}{said}");
     assert!(
         said.contains("No space left on device")
-            && said.contains("hint: make room at the destination; the same"),
+            && said.contains("hint: free space at the destination; repeat"),
         "{said}"
     );
     let told: Value = serde_json::from_str(&out).unwrap();
@@ -451,13 +451,13 @@ fn an_interrupt_is_obeyed_and_the_copy_goes_on_later() {
         let (code, _, said) = told(child.wait_with_output().unwrap());
         assert_eq!(code, status, "{said}");
         assert!(
-            said.contains("error: stopped: ") && said.contains("hint: the same command goes on"),
+            said.contains("error: interrupted: ") && said.contains("hint: repeat the command to continue"),
             "{said}"
         );
     }
     let kept = stable(&folder, "b.lunar-copy");
     assert!(kept > 0);
-    folder.ends(15, "a b", "--resume goes on with the copy that was interrupted");
+    folder.ends(15, "a b", "--resume continues the interrupted copy");
     assert_eq!(stable(&folder, "b.lunar-copy"), kept, "a refusal changes nothing");
     let told = folder.json("a b --resume --verify");
     assert_eq!(told["resumed_at"].as_u64(), Some(kept));
@@ -496,7 +496,7 @@ fn an_interrupt_without_a_journal_leaves_one() {
     signal(&child, Signal::HUP);
     let (code, _, said) = told(child.wait_with_output().unwrap());
     assert_eq!(code, 129, "{said}");
-    assert!(said.contains("the same command with --resume goes on"), "{said}");
+    assert!(said.contains("repeat the command with --resume to continue"), "{said}");
     assert!(stable(&folder, "b.lunar-copy") > 0);
     let told = folder.json("a b --resume --verify");
     assert!(told["resumed_at"].as_u64().unwrap() > 0, "{told}");
@@ -531,7 +531,7 @@ fn killed_at_any_moment_it_goes_on() {
             }
             if status != -1 {
                 // Killed when it was over, and the journal gone, but before it could say so.
-                assert!(said.contains("b has data already"), "attempt {attempts}: {status}: {said}");
+                assert!(said.contains("b already has data"), "attempt {attempts}: {status}: {said}");
                 break;
             }
             attempts += 1;
@@ -552,13 +552,13 @@ fn only_the_same_copy_is_resumed() {
     child.wait().unwrap();
     let kept = stable(&folder, "b.lunar-copy");
     folder.make("other", &noise(8, 64 * MIB));
-    folder.bad("other b --resume", "had another source");
+    folder.bad("other b --resume", "the source differs");
     let (_, _, said) = folder.run("other b --resume");
     assert!(said.contains(": it was file /") && said.contains(", it is file /"), "{said}");
     assert!(said.contains("remove the journal b.lunar-copy and add --force"), "{said}");
     folder.make("c", &noise(9, 64 * MIB));
-    folder.bad("a c --journal b.lunar-copy", "had another destination");
-    folder.bad("a gone --journal b.lunar-copy", "gone is gone");
+    folder.bad("a c --journal b.lunar-copy", "the destination differs");
+    folder.bad("a gone --journal b.lunar-copy", "gone does not exist any more");
     let last = File::options().read(true).write(true).open(folder.path("b")).unwrap();
     let mut byte = [0];
     last.read_exact_at(&mut byte, kept - 100).unwrap();
@@ -567,7 +567,7 @@ fn only_the_same_copy_is_resumed() {
     last.write_all_at(&byte, kept - 100).unwrap();
     folder.good("a b --resume --verify");
     folder.make("b.lunar-copy", b"{}");
-    folder.bad("a b --resume", "is no journal of a copy");
+    folder.bad("a b --resume", "is not a copy journal");
     folder.good("a b --force");
     assert!(!folder.is_there("b.lunar-copy"), "it is about a copy that is no more");
 }
@@ -585,7 +585,7 @@ fn a_source_written_with_its_old_mtime_is_not_resumed() {
     source.write_all_at(b"new", 0).unwrap();
     source.set_modified(written).unwrap();
     assert_eq!(folder.path("a").metadata().unwrap().modified().unwrap(), written);
-    folder.bad("a b --resume", "had another source, or it has changed since");
+    folder.bad("a b --resume", "the source differs");
 }
 
 #[test]
@@ -611,7 +611,7 @@ fn an_empty_file_is_compared_like_others() {
     assert!(folder.is_there("b") && folder.read("b").is_empty());
     folder.good("a c --verify --resume");
     assert!(folder.read("c").is_empty() && !folder.is_there("c.lunar-copy"));
-    folder.invalid("/dev/null d --verify", "a stream cannot be compared");
+    folder.invalid("/dev/null d --verify", "--verify conflicts with a source that is a stream");
 }
 
 #[test]
@@ -638,7 +638,7 @@ fn the_time_has_an_end() {
     pipe.write_all(&noise(11, MIB)).unwrap();
     let (status, _, said) = told(child.wait_with_output().unwrap());
     assert_eq!(status, 8, "{said}");
-    assert!(said.contains("stopped: 1.00 MiB are copied and stable"), "{said}");
+    assert!(said.contains("interrupted: 1.00 MiB copied and flushed"), "{said}");
     assert!(folder.read("b") == noise(11, MIB));
 }
 
@@ -743,10 +743,10 @@ fn an_export_that_will_not_do_is_told_of() {
     folder.make("odd", &noise(1, 1000));
     folder.ends(21, &format!("a {url}none"), "hint: it has \"disk\", \"fixed\"");
     folder.bad(&format!("a {url}fixed"), "read-only");
-    folder.bad(&format!("a {url}disk"), "it does not fit, and nothing was written");
+    folder.bad(&format!("a {url}disk"), "the destination is too small; nothing was written");
     folder.bad(&format!("odd {url}disk"), "takes only multiples of 512 bytes");
     folder.invalid(&format!("{url}disk {url}disk"), "are the same");
-    folder.invalid(&format!("a {url}disk --resume"), "no place to keep");
+    folder.invalid(&format!("a {url}disk --resume"), "no default journal");
     folder.invalid("a nbds://127.0.0.1/disk", "no TLS");
     folder.invalid("a nbd+unix:///disk", "names no socket");
     folder.ends(21, "nbd+unix:///?socket=nowhere b", "No such file");

@@ -118,8 +118,8 @@ fn a_healthy_lun_over_srp_tells_what_its_login_agreed_on() {
 #[test]
 fn where_nobody_listens_is_unreachable() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    is_broken(&[&format!("iser://{gone}/{TARGET}/0")], 4, "Connection refused", "does the target run there");
-    is_broken(&[&format!("srp://{gone}/5c0f2813d1be3e7a/0")], 4, "Connection refused", "is the port open");
+    is_broken(&[&format!("iser://{gone}/{TARGET}/0")], 4, "Connection refused", "the target runs there");
+    is_broken(&[&format!("srp://{gone}/5c0f2813d1be3e7a/0")], 4, "Connection refused", "the port is open");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_portal_of_another_protocol_is_told_by_what_it_says() {
     let server = Server::start("others");
     let Server { plain, iser, srp, id, .. } = &server;
     let at_plain = [&format!("iser://{plain}/{TARGET}/0"), "--timeout", "1"];
-    is_broken(&at_plain, 8, "it waits for an RDMA connection", "use iscsi://");
+    is_broken(&at_plain, 8, "waiting for an RDMA connection", "use iscsi://");
     // Its request is longer than the first PDU of a connection.
     is_broken(
         &[&format!("srp://{plain}/{id}/0")],
@@ -137,7 +137,7 @@ fn a_portal_of_another_protocol_is_told_by_what_it_says() {
     );
     let silent = portal(|mut stream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
     let at_silent = [&format!("srp://{silent}/{id}/0"), "--timeout", "1"];
-    is_broken(&at_silent, 8, "it waits for the answer to the login of SRP", "is it a portal of SRP");
+    is_broken(&at_silent, 8, "waiting for the answer to the login of SRP", "is it a portal of SRP");
     is_broken(&[&format!("iser://{srp}/{TARGET}/0")], 4, "it seems to be a portal of SRP", "srp://HOST");
     is_broken(&[&format!("srp://{iser}/{id}/0")], 4, "it seems to be a portal of iSER", "use iser://");
     let user = "ann%0123456789abcdef@";

@@ -112,7 +112,7 @@ fn reservations_belong_to_our_port() {
     let (status, _, err) =
         server.lunar(&["pr", &server.url(""), "reserve", "--key", "0xdef", "--type", "ea"]);
     assert_eq!(status, 13, "{err}");
-    assert!(err.contains("we are registered with key 0xabc"), "{err}");
+    assert!(err.contains("this initiator is registered with key 0xabc"), "{err}");
     server.prints(&["pr", &server.url(""), "release", "--key", "0xabc", "--type", "ea"]);
 }
 

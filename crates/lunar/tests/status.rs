@@ -74,7 +74,7 @@ fn wrong_input_ends_with_the_status_of_the_table() {
     for (status, args, words) in [
         (7, "ls foo/bar", ""),
         (7, "discover iqn.2026-11.org.example:a", "iscsi://HOST/iqn.2026-11.org.example:a"),
-        (4, "ls 127.0.0.1:1", "is the port open"),
+        (4, "ls 127.0.0.1:1", "the port is open"),
         (21, "check none.toml", "cannot read the configuration"),
         (7, "check dir", "is a directory"),
         (1, "check bad.toml", "unknown key"),
@@ -205,7 +205,7 @@ fn each_command_ends_with_one_status_for_each_mistake() {
     }
     let ended = folder.lunar("bench read data --runtime 0").output().unwrap();
     let err = String::from_utf8(ended.stderr).unwrap();
-    assert!(err.contains("the time \"0\" is out of range\n  hint: it can be 1ms"), "{err}");
+    assert!(err.contains("the time \"0\" is out of range\n  hint: use 1ms"), "{err}");
 }
 
 #[test]
@@ -216,9 +216,9 @@ fn wrong_names_at_a_server_end_with_their_status() {
     let lists = format!("lunar ls {portal} lists the targets and LUNs");
     folder.ends(21, &format!("ls iscsi://{portal}/iqn.2026-11.org.example:b"), &lists);
     folder.ends(21, &format!("pr iscsi://{portal}/{NAME}/9 read-keys"), &lists);
-    folder.ends(28, &format!("serve null:1M --listen {portal}"), "something listens there already");
-    folder.ends(21, "session show 99", "there is no session 99");
-    folder.ends(21, "router drain x", "there is no router x");
+    folder.ends(28, &format!("serve null:1M --listen {portal}"), "stop the program that listens there");
+    folder.ends(21, "session show 99", "no session 99");
+    folder.ends(21, "router drain x", "no router x");
     folder.ends(21, "diff none.toml", "cannot read the configuration");
     folder.ends(21, "apply none.toml", "cannot read the configuration");
 }
@@ -323,7 +323,7 @@ fn exposed_portals_and_targets_are_warned_of() {
         let err = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{args}: {err}");
         for words in
-            ["takes IPv6 alone", "every host that reaches a portal can use iqn.2026-11.org.example:a"]
+            ["accepts only IPv6", "every host that reaches a portal can use iqn.2026-11.org.example:a"]
         {
             assert!(err.contains(words), "{args}: {err}");
         }

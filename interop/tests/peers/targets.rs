@@ -95,7 +95,7 @@ fn is_reserved_in_one_session(peer: &Peer) {
     let url = peer.open("");
     good(&["pr", &url, "register", "--new-key", "0xabc"]);
     let reserve = ["pr", &url, "reserve", "--key", "0xabc", "--type", "we"];
-    fails(13, "forget a registration when its session ends", &reserve);
+    fails(13, "drop a registration when its session ends", &reserve);
     let said =
         good(&["pr", &url, "register", "reserve", "read-full-status", "--new-key", "0xabc", "--type", "we"]);
     assert!(

@@ -123,7 +123,7 @@ fn an_instance_that_is_drained_lets_nobody_in_until_it_is_resumed() {
     assert_eq!(told(&router, &["router", "resume", "r1"])["told"], "router r1: serving");
     assert_eq!(login(), None);
     let none = router.asked(&["router", "drain", "r9"]);
-    assert!(!none.ok() && none.said.contains("there is no router r9"), "{}", none.said);
+    assert!(!none.ok() && none.said.contains("no router r9"), "{}", none.said);
     let alone = router.asked(&["router", "failover", "r1"]);
-    assert!(!alone.ok() && alone.said.contains("is in no pair"), "{}", alone.said);
+    assert!(!alone.ok() && alone.said.contains("has no failover pair"), "{}", alone.said);
 }

@@ -73,7 +73,7 @@ fn what_is_not_confirmed_goes_by_itself_and_what_is_stays() {
     std::thread::sleep(Duration::from_secs(4));
     assert!(has_u(&router));
     let late = router.asked(&["apply", "--rollback"]);
-    assert!(!late.ok() && late.said.contains("nothing to roll back to"), "{}", late.said);
+    assert!(!late.ok() && late.said.contains("no configuration to roll back to"), "{}", late.said);
     assert_eq!(host.read_blocks(3, 0, 1), [0; 512], "a host of the other target saw nothing of it");
 }
 

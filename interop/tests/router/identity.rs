@@ -70,7 +70,7 @@ fn a_disk_that_is_not_the_one_asked_for_is_not_served() {
     let one = format!("map = \"lun\"\nname = \"{T}\"\nlun = [{{ lun = 0, upstream = \"a\" }}]");
     let router = Server::start(&router_text("", &(upstreams + &map(&one))));
     until("why it is not served", || {
-        router.log().contains("the configuration asks for naa.6001405000000000000000000000000f").then_some(())
+        router.log().contains("the configuration requires naa.6001405000000000000000000000000f").then_some(())
     });
     assert_eq!(Login::new().target(T).try_on(router.portal()).err(), Some(0x0301), "nobody is let in");
 }

@@ -102,7 +102,7 @@ fn an_instance_tells_targets_upstreams_paths_sessions_and_times() {
         assert!(json.is_array(), "{words}: {json}");
     }
     let none = router.asked(&["router", "show", "r9"]);
-    assert!(!none.ok() && none.said.contains("there is no router r9"), "{}", none.said);
+    assert!(!none.ok() && none.said.contains("no router r9"), "{}", none.said);
     let nothing = storage.said(&["router", "list"]);
     assert_eq!(nothing, "no routers\n");
     // It has looked at its upstream, and gone in good order.

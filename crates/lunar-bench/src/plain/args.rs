@@ -159,7 +159,7 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT")]
     pub latency_percentile: Option<f64>,
 
-    /// Cores to run on: all, a number of them, or a list such as 0,2-3; 0 is core 0 [default: all]
+    /// Cores to run on: all, a count, or a list such as 0,2-3; 0 means core 0 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
 

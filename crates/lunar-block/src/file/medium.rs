@@ -377,7 +377,7 @@ impl ErrorContext<'_> {
             io::ErrorKind::NotFound if self.spec.creates() => "make the folder for it first (mkdir -p)",
             io::ErrorKind::NotFound => "check the path, or give a size to create it",
             io::ErrorKind::PermissionDenied if self.spec.read_only => "run as a user who may read it",
-            io::ErrorKind::PermissionDenied => "run as a user who may write it, or serve it read-only",
+            io::ErrorKind::PermissionDenied => "run as a user with write access, or serve it read-only",
             io::ErrorKind::ReadOnlyFilesystem => "serve it read-only",
             io::ErrorKind::InvalidInput if self.spec.direct => {
                 "its file system may not know O_DIRECT: leave direct out"

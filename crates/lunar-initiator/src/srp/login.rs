@@ -182,7 +182,9 @@ pub fn finish(
     }
     let response = response.map_err(|e| {
         Error::new(ErrorCode::ProtocolError, format!("the answer to the login is none of SRP: {e}"))
-            .with_hint("is it a portal of SRP? If so, the target is at fault; LUNAR_LOG=debug logs more")
+            .with_hint(
+                "is it a portal of SRP? If so, this is a fault of the target; LUNAR_LOG=debug logs more",
+            )
     })?;
     if response.formats & format::DIRECT == 0 {
         let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);

@@ -144,7 +144,7 @@ impl Url {
         match idle {
             Some((key, _)) if self.settings.provider == Provider::Verbs => Err(wrong(
                 format!("{key} in the URL does nothing with provider=verbs"),
-                "leave it out, or write none: RDMA devices have checksums of their own",
+                "remove it, or write none: RDMA devices have checksums of their own",
             )),
             _ => Ok(()),
         }

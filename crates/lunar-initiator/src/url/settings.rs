@@ -240,7 +240,7 @@ impl Row {
             Channels => settings.channels = number(value, &(1..=64))?,
             Late => {
                 let found = LateWrites::NAMES.iter().find(|(name, _)| *name == value);
-                settings.late_writes = found.ok_or("it takes wait or risk")?.1;
+                settings.late_writes = found.ok_or("write wait or risk")?.1;
             }
             Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,

@@ -170,8 +170,9 @@ impl ReservationOwner {
         self.refusals = if is_soon { self.refusals + 1 } else { 0 };
         if self.refusals == REFUSALS {
             tracing::error!(
-                "{} refuses our sessions, though they are registered. LIO does so to sessions of the name that holds the \
-                 reservation; hint: have it held under another name, by `initiator` in [router.NAME.failover]",
+                "{} rejects our registered sessions with RESERVATION CONFLICT. LIO does this to sessions of the \
+                 initiator name that holds the reservation; hint: set another name as `initiator` in \
+                 [router.NAME.failover]",
                 self.name
             );
         }

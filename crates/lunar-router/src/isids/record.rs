@@ -30,7 +30,7 @@ impl Record {
         let lock = match LockFile::lock(&file.with_extension("isids.lock")) {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => {
-                let hint = "give this server another state_dir, or the router another name";
+                let hint = "set another state_dir in this server, or rename the router";
                 return Record::left_alone(file, "another server uses it", hint);
             }
             // Another server is as unlocked there.

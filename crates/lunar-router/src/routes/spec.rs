@@ -157,7 +157,9 @@ fn is_meant(seen: &FoundLun, known: Option<&FoundLun>, wanted: Option<&str>) -> 
         return Err("the path now names another device; hint: configure the new number".into());
     }
     match wanted.filter(|wanted| !lunar_initiator::is_named(&seen.designators, wanted)) {
-        Some(wanted) => Err(format!("it is {}, and the configuration asks for {wanted}", seen.name())),
+        Some(wanted) => {
+            Err(format!("its identity is {}, and the configuration requires {wanted}", seen.name()))
+        }
         None => Ok(()),
     }
 }

@@ -209,7 +209,7 @@ impl Shared {
         if let Err(e) = &done {
             let hint = match e.kind() {
                 io::ErrorKind::PermissionDenied => "a reset needs CAP_SYS_ADMIN and CAP_SYS_RAWIO",
-                _ => "read its driver's messages in the kernel's log",
+                _ => "read the driver's messages in the kernel log",
             };
             tracing::warn!(device = %path.display(), error = %e, hint, "cannot reset the device");
         }

@@ -285,7 +285,7 @@ fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
         let is = lunar_initiator::name_of(&found.designators).unwrap_or_else(|| "without designators".into());
         return Err(Error::new(
             ErrorCode::IdentityMismatch,
-            format!("it is {is}, and the configuration asks for {wanted}"),
+            format!("its identity is {is}, and the configuration requires {wanted}"),
         ));
     }
     Ok(())

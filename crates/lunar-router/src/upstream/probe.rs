@@ -46,7 +46,7 @@ fn expected(upstream: &Upstream, found: Vec<FoundTarget>) -> Result<Vec<FoundTar
     let is = lunar_initiator::name_of(&other.designators).unwrap_or_else(|| "without designators".into());
     Err(Error::new(
         ErrorCode::IdentityMismatch,
-        format!("its LUN is {is}, and the configuration asks for {wanted}"),
+        format!("its LUN has the identity {is}, and the configuration requires {wanted}"),
     ))
 }
 

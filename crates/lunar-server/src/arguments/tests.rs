@@ -83,17 +83,20 @@ fn wrong_arguments_say_what_to_do() {
             "LUN: none does not exist\n  hint: check the path, or add --size 10G to create it",
         ),
         (arguments(&["nul:1G"]), "LUN: nul:1G does not exist\n  hint: did you mean null:1G?"),
-        (arguments(&["memory:1"]), "LUN: memory:1 is too small\n  hint: 4096 bytes are the least"),
+        (arguments(&["memory:1"]), "LUN: memory:1 is too small\n  hint: the minimum is 4096 bytes"),
         (
             arguments(&["null:"]),
             "LUN: \"\" is not a size\n  hint: write a number with K, M, G, T (powers of 1024) \
              or KB, MB, GB, TB (powers of 1000): 64KiB, 10G",
         ),
-        (arguments(&[disk, disk]), "LUN: disk.img stands twice\n  hint: remove one of them"),
-        (arguments(&[disk, &hard]), "LUN: disk.img and hard.img are one file\n  hint: serve one of them"),
+        (arguments(&[disk, disk]), "LUN: disk.img is given twice\n  hint: remove one of them"),
+        (
+            arguments(&[disk, &hard]),
+            "LUN: disk.img and hard.img are the same file\n  hint: remove one of them",
+        ),
         (
             Arguments { size: Some("1G".into()), ..arguments(&[""]) },
-            "LUN: a LUN without a name\n  hint: write a path, null:SIZE or memory:SIZE",
+            "LUN: the LUN is empty\n  hint: write a path, null:SIZE or memory:SIZE",
         ),
         (
             Arguments { size: Some("1G".into()), ..arguments(&[&here("a.iso")]) },
@@ -101,15 +104,15 @@ fn wrong_arguments_say_what_to_do() {
         ),
         (
             Arguments { listen: vec!["::1".into(), "[::1]".into()], ..arguments(&["null:1G"]) },
-            "--listen: [::1]:3260 stands twice\n  hint: remove one of them",
+            "--listen: [::1]:3260 is given twice\n  hint: remove one of them",
         ),
         (
             Arguments { size: Some("0".into()), ..arguments(&[&here("a.img")]) },
-            "--size: 0 is too small\n  hint: 4096 bytes are the least",
+            "--size: 0 is too small\n  hint: the minimum is 4096 bytes",
         ),
         (
             Arguments { size: Some("10kb".into()), ..Arguments::default() },
-            "--size: 10000 bytes are no whole number of blocks\n  hint: blocks have 512 bytes: 10240 is the next size",
+            "--size: 10000 bytes is not a multiple of the block size\n  hint: blocks have 512 bytes: use 10240",
         ),
     ];
     for (arguments, expected) in cases {
@@ -159,6 +162,6 @@ fn srp_has_portals_beside_those_of_iscsi() {
     assert_eq!(listen, ["127.0.0.1:3260", "[::1]:5555"]);
     assert_eq!(
         told(Arguments { srp: vec!["127.0.0.1:3260".into()], ..arguments }, &folder),
-        "--srp: 127.0.0.1:3260 stands twice\n  hint: remove one of them"
+        "--srp: 127.0.0.1:3260 is given twice\n  hint: remove one of them"
     );
 }

@@ -176,9 +176,9 @@ impl MediumHistory {
             _ => return Ok(()),
         };
         let (path, file, before) = (path.display(), self.file.display(), record.place());
-        let what = format!("{path}: {fault}; this LUN was served from it before ({before})");
+        let what = format!("{path}: {fault}; it held the data of this LUN before ({before})");
         let hint = format!(
-            "restore the image (is its file system mounted?); to begin with an empty disk on purpose, remove the record {file}"
+            "restore the image, or mount its file system; to start with an empty disk, remove the record {file}"
         );
         Err(Diagnostic::new(what, hint).with_code(ErrorCode::NotFound))
     }
@@ -189,10 +189,8 @@ impl MediumHistory {
         let before = self.at(&now.path)?.place();
         let is_other = now.inode.is_some() && !now.is(&before);
         let path = now.path.display();
-        let what = format!(
-            "{path} is another file than the one that was served before: that was {before}, this is {now}"
-        );
-        let hint = "if nobody has replaced it on purpose, stop the server and restore the old file";
+        let what = format!("{path} is not the file that was served before: that was {before}, this is {now}");
+        let hint = "unless you replaced it on purpose, stop the server and restore the old file";
         is_other.then(|| Diagnostic::new(what, hint))
     }
 
@@ -200,8 +198,11 @@ impl MediumHistory {
     pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Diagnostic> {
         let path = Place::of(lun)?.path;
         let before = self.at(&path)?.size.filter(|before| size < *before)?;
-        let what = format!("{} has {size} bytes; it had {before} when it was served before", path.display());
-        Some(Diagnostic::new(what, "stop the hosts, and restore the medium unless it was to be smaller"))
+        let what = format!(
+            "{} shrank: it has {size} bytes, and had {before} when it was served before",
+            path.display()
+        );
+        Some(Diagnostic::new(what, "unless you shrank it on purpose, stop the hosts and restore the medium"))
     }
 
     /// The path of a LUN is the one that it was served from last.
@@ -270,10 +271,7 @@ impl Unwritten {
         let bytes = serde_json::to_vec(&self.record).map_err(std::io::Error::from);
         if let Err(e) = bytes.and_then(|bytes| lunar_target::replace_file(&self.file, &bytes)) {
             let file = self.file.display();
-            tracing::warn!(
-                "{file}: {}; what the medium is, is found out again at the next start",
-                io_text(&e)
-            );
+            tracing::warn!("{file}: {}; the next start examines the medium again", io_text(&e));
         }
     }
 }
@@ -289,11 +287,11 @@ impl Blocks {
         match self {
             Blocks::Defined(_) => None,
             Blocks::OfDevice(bytes) => {
-                Some(format!("it has blocks of {bytes} bytes, as its device; block_size can say otherwise"))
+                Some(format!("block size {bytes} bytes, as the device; set block_size to change it"))
             }
             Blocks::OfBefore(bytes, own) => Some(format!(
-                "it keeps the blocks of {bytes} bytes that hosts have used, though its device has {own}; block_size = {own} \
-                 changes that, and its partitions have to be made anew"
+                "keeps the block size of {bytes} bytes that hosts have used, though the device has {own}; \
+                 block_size = {own} changes it, and requires new partitions"
             )),
         }
     }
@@ -356,7 +354,7 @@ fn has_table_of_usual(lun: &Lun) -> bool {
 
 fn read(file: &Path) -> Result<Option<Record>, Diagnostic> {
     let failed = |what: String| {
-        let hint = "remove it: what the medium is, is then found out as at the first start";
+        let hint = "remove it: the next start then examines the medium again";
         Diagnostic::new(format!("the record {} {what}", file.display()), hint)
     };
     let opened = match File::open(file) {
@@ -479,11 +477,11 @@ mod tests {
         assert!(past(&folder).check_there(&of(&path)).is_ok());
         let refused = |path: &Path| past(&folder).check_there(&of(path)).err().unwrap();
         std::fs::write(&path, "").unwrap();
-        assert!(refused(&path).what.contains("disk: is empty; this LUN was served"), "{}", refused(&path));
+        assert!(refused(&path).what.contains("disk: is empty; it held the data"), "{}", refused(&path));
         std::fs::remove_file(&path).unwrap();
         for path in [&path, &link] {
             let problem = refused(path);
-            assert!(problem.what.contains(": no such file or directory; this LUN was served"), "{problem}");
+            assert!(problem.what.contains(": no such file or directory; it held the data"), "{problem}");
             assert!(problem.hint.as_ref().unwrap().contains("0.medium"), "{problem}");
             assert_eq!(problem.code, ErrorCode::NotFound);
         }
@@ -514,7 +512,7 @@ mod tests {
         assert!(past(&folder).shrunk(&lun, 8192).is_none() && past(&folder).shrunk(&lun, 9000).is_none());
         let shrunk = past(&folder).shrunk(&lun, 4096).unwrap();
         assert!(
-            shrunk.what.ends_with("disk has 4096 bytes; it had 8192 when it was served before"),
+            shrunk.what.ends_with("disk shrank: it has 4096 bytes, and had 8192 when it was served before"),
             "{shrunk}"
         );
         let mut older = past(&folder).newest.unwrap();

@@ -23,10 +23,10 @@ fn hint_of_upstream(lun: &Lun, kind: ErrorKind) -> Option<String> {
     let is_device = lunar_block::BackendKind::of(path) == lunar_block::BackendKind::Device;
     let found = std::fs::metadata(path).ok();
     Some(match kind {
-        ErrorKind::NotFound if is_file => format!("check the path, or make the file: {}", make()),
-        ErrorKind::PermissionDenied => "run as a user who may write it".into(),
-        ErrorKind::ReadOnlyFilesystem => "put it on a file system that can be written".into(),
-        ErrorKind::ResourceBusy => "stop what uses it: lsblk and fuser -v show what that is".into(),
+        ErrorKind::NotFound if is_file => format!("check the path, or create the file: {}", make()),
+        ErrorKind::PermissionDenied => "run as a user with write access".into(),
+        ErrorKind::ReadOnlyFilesystem => "put it on a writable file system".into(),
+        ErrorKind::ResourceBusy => "stop the program that uses it: lsblk and fuser -v show it".into(),
         ErrorKind::InvalidData => format!("convert it: qemu-img convert -O raw {} disk.img", path.display()),
         ErrorKind::InvalidInput if is_file && is_device => "write `device` instead of `file`".into(),
         ErrorKind::InvalidInput if !is_file && found.as_ref().is_some_and(|found| found.is_file()) => {
@@ -35,7 +35,7 @@ fn hint_of_upstream(lun: &Lun, kind: ErrorKind) -> Option<String> {
         ErrorKind::Other
             if is_file && found.as_ref().is_some_and(|found| found.is_file() && found.len() == 0) =>
         {
-            format!("give it a size: {}", make())
+            format!("set its size: {}", make())
         }
         _ => return None,
     })

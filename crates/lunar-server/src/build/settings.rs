@@ -17,7 +17,7 @@ pub(crate) fn settings(
     if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
         return Err(Diagnostic::new(
             format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
-            "serve a larger one",
+            "serve a larger medium",
         ));
     }
     Ok(LuSettings {

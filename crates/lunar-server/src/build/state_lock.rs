@@ -147,8 +147,8 @@ pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Diag
     for (name, lun) in wanted {
         let Some(serial) = serial(name, lun) else { continue };
         if let Some((number, target)) = first.insert(serial.clone(), (name.1, &name.0)) {
-            let what = format!("the serial number {serial} is that of LUN {number} of {target} too");
-            return Err(vec![of_lun(name, Diagnostic::new(what, "give one of them another `serial`"))]);
+            let what = format!("LUN {number} of {target} has the same serial number {serial}");
+            return Err(vec![of_lun(name, Diagnostic::new(what, "set another `serial` for one of them"))]);
         }
     }
     Ok(())
@@ -171,12 +171,12 @@ fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Wanted> {
     let state = Wanted {
         what: format!("the state {}", state.display()),
         path: state.with_extension("lock"),
-        remedy: "give this server another state_dir, target name or LUN",
+        remedy: "set another state_dir, target name or LUN in this server",
     };
     let serial = serial(name, lun).map(|serial| Wanted {
         what: format!("the serial number {serial}"),
         path: state_dir.join("lu/serials").join(identity::serial(&[&serial]) + ".lock"),
-        remedy: "give this LUN another `serial`",
+        remedy: "set another `serial` for this LUN",
     });
     std::iter::once(state).chain(serial).collect()
 }
@@ -194,7 +194,7 @@ impl Wanted {
         }
         Diagnostic::new(
             what,
-            format!("let the server write to {folder}, or name another folder: state_dir of [server]"),
+            format!("give the server write access to {folder}, or set another state_dir in [server]"),
         )
     }
 
@@ -217,7 +217,7 @@ impl Wanted {
             }
             None => (format!("{} is in use by another server", self.what), "stop the other server".into()),
         };
-        let hint = format!("hosts take both for one disk: {}, or {stop}", self.remedy);
+        let hint = format!("hosts cannot distinguish the two LUNs: {}, or {stop}", self.remedy);
         Diagnostic::new(format!("{held}; here it is for {place}"), hint).with_code(ErrorCode::InUse)
     }
 

@@ -148,7 +148,7 @@ fn a_reload_refuses_another_file_at_the_path_of_a_served_one() {
         format!("{}{NULL}", DISK.replace("lun = 0", "lun = 7")),
     ];
     for (keep, remedies) in [
-        (None, ["cp --sparse=always /proc/", "stop the server and start it"]),
+        (None, ["cp --sparse=always /proc/", "stop and start the server"]),
         (Some("kept.img"), ["move it back: mv kept.img disk.img", "once without this LUN and once with it"]),
     ] {
         let folder = Folder::new("replaced");
@@ -203,7 +203,8 @@ fn a_missing_image_is_not_made_anew_under_the_old_identity() {
     running.setup(&config(&folder, NULL), &rest).ok().unwrap();
     std::fs::remove_file(&disk).unwrap();
     let both = config(&folder, &format!("{DISK}{NULL}"));
-    let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img: no such file or directory; this LUN was served from it";
+    let start =
+        "LUN 0 of iqn.2026-11.org.example:disks: disk.img: no such file or directory; it held the data";
     let started = told(state().setup(&config(&folder, DISK), &rest), &folder);
     let reloaded = told(again(&mut running, &both), &folder);
     let record = "remove the record state/lu/iqn.2026-11.org.example:disks/0.medium";
@@ -243,7 +244,8 @@ fn a_deleted_file_is_the_only_copy_and_its_lun_stays() {
     assert!(hint.contains(&format!("cp --sparse=always /proc/{}/fd/", std::process::id())), "{hint}");
     for changed in [NULL.to_owned(), format!("{DISK}read_only = true\n{NULL}")] {
         let refused = told(again(&mut units, &config(&folder, &changed)), &folder);
-        let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img was deleted; when it is closed its data are gone\n";
+        let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img was deleted; its data is lost when the server \
+            closes it\n";
         assert!(refused.starts_with(start) && refused.contains("cp --sparse=always"), "{refused}");
     }
     let new = again(&mut units, &both).ok().unwrap();
@@ -292,7 +294,7 @@ fn a_reload_that_fails_leaves_the_record_alone() {
     let mut units = Units::new(folder.0.join("state"));
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     let refused = told(served(&mut units, &good), &folder);
-    assert!(refused.contains("disk.img: no such file or directory; this LUN was served"), "{refused}");
+    assert!(refused.contains("disk.img: no such file or directory; it held the data"), "{refused}");
     assert!(!folder.0.join("disk.img").exists(), "nothing was made");
     std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
     write_qcow2(&folder.0.join("disk.img"));
@@ -323,7 +325,7 @@ fn a_lun_that_goes_back_to_a_disk_knows_it() {
     }
     std::fs::remove_file(folder.0.join("disk.img")).unwrap();
     let refused = told(again(&mut units, &a), &folder);
-    assert!(refused.contains("disk.img: no such file or directory; this LUN was served"), "{refused}");
+    assert!(refused.contains("disk.img: no such file or directory; it held the data"), "{refused}");
 }
 
 #[test]
@@ -417,7 +419,7 @@ fn a_unit_that_does_not_come_to_rest_stays_as_it_was() {
     assert_eq!(
         told(units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &restless), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: cannot be changed now: its commands did not end\n  \
-         hint: everything stays as it was: try it again later, or restart lunar"
+         hint: the configuration is unchanged: try again later, or restart lunar"
     );
     let again = units.setup(&good, &|units| {
         assert!(units.is_empty());
@@ -476,7 +478,7 @@ fn damaged_state_is_refused_and_stays() {
         told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          is damaged: not the saved state of a logical unit\n  \
-         hint: restore it from a backup, or move it away to begin without reservations and saved mode pages"
+         hint: restore it from a backup, or move it away to start without reservations and saved mode pages"
     );
     assert_eq!(std::fs::read(&state).unwrap(), b"no state of ours");
     std::fs::remove_file(&state).unwrap();
@@ -485,7 +487,7 @@ fn damaged_state_is_refused_and_stays() {
         told(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          cannot be read: is a directory\n  \
-         hint: make it readable, or move it away to begin without reservations and saved mode pages"
+         hint: make it readable, or move it away to start without reservations and saved mode pages"
     );
 }
 
@@ -524,7 +526,7 @@ fn nameless_memory_is_another_disk_each_time() {
     assert_ne!(first.serial, second.serial);
     assert_ne!(first.naa, second.naa);
     who(&mut units, &MEMORY.replace("\"memory\"", "\"null\""));
-    assert_ne!(who(&mut units, MEMORY).0, first, "its data are gone");
+    assert_ne!(who(&mut units, MEMORY).0, first, "its data is lost");
     let named = format!("{MEMORY}serial = \"7\"\n");
     let (third, file) = who(&mut new(), &named);
     assert_eq!(
@@ -543,8 +545,8 @@ fn memory_keeps_its_size_and_its_data() {
     let other = config(&folder, &MEMORY.replace("1MiB", "2MiB"));
     assert_eq!(
         told(units.setup(&other, &rest), &folder),
-        "LUN 2 of iqn.2026-11.org.example:disks: its memory has 1 MiB and would lose its data for 2 MiB\n  \
-         hint: leave the size as it was; a restart begins with an empty one"
+        "LUN 2 of iqn.2026-11.org.example:disks: its memory has 1 MiB; a change to 2 MiB would lose its data\n  \
+         hint: keep the size; a restart begins with empty memory"
     );
     assert!(Arc::ptr_eq(&backend, &unit(&old, 2).backend()));
     assert_eq!(unit(&old, 2).lu.busy_status(), None);

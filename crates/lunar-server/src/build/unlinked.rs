@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The two ways to another file at the path of a served one.
-const ANEW: &str = "to serve what is at the path now, stop the server and start it";
-const AGAIN: &str = "to serve what is at the path now, reload once without this LUN and once with it";
+const ANEW: &str = "to serve the file now at the path, stop and start the server";
+const AGAIN: &str = "to serve the file now at the path, reload once without this LUN and once with it";
 
 impl Units {
     /// The LUNs whose data end with this server, as their files were deleted or replaced.
@@ -31,7 +31,7 @@ impl Units {
             match open.medium.blocks.missing() {
                 Some(missing) if missing.is_replaced() => replaced.push(of_lun(name, not_in_place(&missing))),
                 Some(missing) if same_way(&open.lun, lun) => tracing::warn!(
-                    "LUN {} of {}: {missing}; it goes on with what it has open; hint: {}",
+                    "LUN {} of {}: {missing}; the LUN keeps using the open file; hint: {}",
                     name.1,
                     name.0,
                     missing.remedy()
@@ -45,7 +45,7 @@ impl Units {
 
 fn unlinked(name: &Name, open: &Open) -> Option<Diagnostic> {
     let missing = open.medium.blocks.missing().filter(|missing| missing.is_unlinked)?;
-    let what = format!("{missing}; when it is closed its data are gone");
+    let what = format!("{missing}; its data is lost when the server closes it");
     Some(of_lun(name, Diagnostic::new(what, missing.remedy())))
 }
 
@@ -80,7 +80,7 @@ pub(super) fn lost(
     let problem = |problem: Diagnostic| Diagnostic {
         hint: problem
             .hint
-            .map(|hint| format!("{hint}; to give them up, restart the server without this LUN")),
+            .map(|hint| format!("{hint}; to discard the data, restart the server without this LUN")),
         ..problem
     };
     lost.filter_map(|(name, open)| unlinked(name, open)).map(problem).collect()

@@ -32,11 +32,7 @@ pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Use
     let mut lists = BTreeMap::new();
     for (name, at, mut s) in root.named(p, "access", "[access.NAME]") {
         if WORDS.contains(&name) {
-            p.add(
-                &at,
-                format!("no access list can be called {name}"),
-                "the word has a meaning of its own: choose another",
-            );
+            p.add(&at, format!("the access list name {name} is reserved"), "choose another name");
         }
         lists.insert(name.to_owned(), list(p, &mut s, users));
         s.done(p);
@@ -82,7 +78,7 @@ impl Lists {
             }
         } else if let Some(array) = value.get_ref().as_array() {
             if array.is_empty() {
-                p.add(&value.span(), "`access` names nobody", HINT);
+                p.add(&value.span(), "`access` is empty", HINT);
             }
             for value in array.iter() {
                 let Some(word) = text(p, "access", value) else { continue };
@@ -99,7 +95,7 @@ impl Lists {
             return Some(entry.clone());
         }
         let hint = match nearest(name, self.0.keys().map(String::as_str).chain(WORDS)) {
-            _ if WORDS.contains(&name) => format!("write access = \"{name}\", without a list"),
+            _ if WORDS.contains(&name) => format!("write access = \"{name}\" without a list"),
             Some(meant) => format!("did you mean \"{}\"?", meant.escape_debug()),
             None => "add [access.NAME] with this name".to_string(),
         };

@@ -33,8 +33,8 @@ fn of(name: &str, has_srp: bool, list: &[AccessRule]) -> Vec<String> {
     }
     if !list.is_empty() && list.iter().all(|entry| entry.chap.is_some()) {
         return vec![format!(
-            "nobody can use {name} by SRP, which has no users: each of its access entries has `chap`. Add one without it \
-             for ports (0x and 32 hexadecimal digits)"
+            "no host can use {name} over SRP: SRP has no CHAP users, and each access entry has `chap`. Add an entry \
+             without `chap` for SRP ports (0x and 32 hexadecimal digits)"
         )];
     }
     let behind = list.iter().enumerate().filter(|(_, entry)| entry.chap.is_none());
@@ -50,8 +50,8 @@ fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> 
     let (port, first) = entry.initiators.iter().filter(|port| port.starts_with(PORT)).find_map(shuts)?;
     let n = n + 1;
     Some(format!(
-        "access entry {n} of {name} lets in {port}, and entry {first} shuts it out: it decides first, and its `chap` is \
-         nothing that SRP has. Put entry {n} before it"
+        "access entry {n} of {name} never applies to {port}: entry {first} matches first, and requires `chap`, \
+         which SRP lacks. Move entry {n} before entry {first}"
     ))
 }
 
@@ -100,12 +100,12 @@ mod tests {
             let told = told("srp", &[first, second]);
             assert_eq!(!told.is_empty(), is_told, "{first}, {second}: {told:?}");
             let start = format!(
-                "access entry 2 of iqn.2026-11.org.example:a lets in {PORT}, and entry 1 shuts it out"
+                "access entry 2 of iqn.2026-11.org.example:a never applies to {PORT}: entry 1 matches first"
             );
             assert!(told.iter().all(|line| line.starts_with(&start)), "{told:?}");
         }
         let chap = "chap = [\"ann\"]";
-        assert!(told("srp", &[&port, chap]).is_empty(), "it decides first");
+        assert!(told("srp", &[&port, chap]).is_empty(), "matches first");
         assert!(told("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
         assert!(told("iser", &[chap, &port]).is_empty(), "nobody comes by SRP");
     }
@@ -114,7 +114,7 @@ mod tests {
     fn a_target_for_srp_that_wants_chap_of_everybody_is_told() {
         let told_of = |carries| told(carries, &["chap = [\"ann\"]"]).concat();
         assert!(
-            told_of("srp").starts_with("nobody can use iqn.2026-11.org.example:a by SRP"),
+            told_of("srp").starts_with("no host can use iqn.2026-11.org.example:a over SRP"),
             "{}",
             told_of("srp")
         );

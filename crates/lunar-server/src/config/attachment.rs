@@ -83,7 +83,7 @@ pub fn check_name(name: &str) -> Result<(), Diagnostic> {
     if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(good) && !name.starts_with(['.', '-']) {
         return Ok(());
     }
-    let hint = "use letters, digits, `.`, `_` and `-`, 48 at most, a letter or digit first";
+    let hint = "use at most 48 letters, digits, `.`, `_` and `-`, starting with a letter or digit";
     Err(Diagnostic::new(format!("\"{}\" cannot be the name of an attachment", name.escape_debug()), hint))
 }
 
@@ -141,8 +141,8 @@ pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Diagnostic>> {
     let attachment = parse(name, &source, &path)?;
     let mode = path.metadata().map_or(0, |metadata| metadata.mode());
     if mode & 0o077 != 0 && attachment.urls.iter().any(|url| holds_secret(url)) {
-        let what = format!("it holds a secret, and has mode {:04o}", mode & 0o7777);
-        let hint = format!("run: chmod 0600 {}; better, keep the secret in a password_file=", path.display());
+        let what = format!("the file holds a secret, and has mode {:04o}", mode & 0o7777);
+        let hint = format!("run chmod 0600 {}, or keep the secret in a password_file=", path.display());
         return Err(vec![Diagnostic { file: Some(path), ..Diagnostic::new(what, hint) }]);
     }
     Ok(Some(attachment))
@@ -163,7 +163,7 @@ fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Diagnostic>>
     if before == *attachment {
         return Ok(Some(path));
     }
-    let what = format!("{} is saved already, and says something else", attachment.name);
+    let what = format!("{} already exists with other settings", attachment.name);
     let hint = format!("change or remove {}, or use --name", path.display());
     Err(vec![Diagnostic::new(what, hint).with_code(ErrorCode::AlreadyExists)])
 }
@@ -267,14 +267,22 @@ fn attachment(p: &mut Diagnostics<'_>, mut s: Section<'_>, name: &str, base: &Pa
     let paths = s.parsed_list(p, "paths", url).unwrap_or_default();
     let policy = s.parsed(p, "policy", policy::policy);
     if let Some(at) = s.find("policy").filter(|_| s.find("paths").is_none()) {
-        p.add(&at.span(), "one path needs no `policy`", "name the others: paths = [\"iscsi://...\"]");
+        p.add(
+            &at.span(),
+            "`policy` requires several paths",
+            "add the other paths: paths = [\"iscsi://...\"]",
+        );
     }
     let nbd = s.parsed(p, "nbd", |text| listen(text, base));
     let ublk = s.flag(p, "ublk", false);
     let fuse = s.parsed(p, "fuse", |text| super::path(text, base));
     let several = [s.find("nbd"), s.find("ublk").filter(|_| ublk), s.find("fuse")];
     if let Some(second) = several.into_iter().flatten().nth(1) {
-        p.add(&second.span(), "a disk is attached in one way", "keep one of `nbd`, `ublk` and `fuse`");
+        p.add(
+            &second.span(),
+            "`nbd`, `ublk` and `fuse` exclude each other",
+            "keep one of `nbd`, `ublk` and `fuse`",
+        );
     }
     let fuse = fuse.map(|dir| dir.display().to_string());
     let (how, place) = match (ublk, fuse) {
@@ -314,7 +322,7 @@ pub fn with_setting(url: &str, key: &str, value: &str) -> String {
 pub(super) fn late_writes(text: &str) -> Result<&'static str, InvalidValue> {
     let names = LateWrites::NAMES.map(|(name, _)| name);
     let named = names.into_iter().find(|name| *name == text);
-    named.ok_or_else(|| unknown("late_writes", text, names, format!("it takes {}", names.join(" or "))))
+    named.ok_or_else(|| unknown("late_writes", text, names, format!("write {}", names.join(" or "))))
 }
 
 /// A URL with the paths of its password files made absolute: those that are relative start at `base`.
@@ -340,7 +348,7 @@ fn listen(text: &str, base: &Path) -> Result<String, InvalidValue> {
         Some(path) => Ok(format!("unix:{}", super::socket_path(path, base)?.display())),
         None if text.parse::<std::net::SocketAddr>().is_ok() => Ok(text.into()),
         None => invalid(
-            format!("\"{}\" is no address of an NBD server", text.escape_debug()),
+            format!("\"{}\" is not an address for an NBD server", text.escape_debug()),
             "write unix:PATH or ADDR:PORT, such as 127.0.0.1:10809",
         ),
     }
@@ -401,7 +409,7 @@ mod tests {
         assert_eq!(attachment.urls, [risk.as_str(), "iscsi://h/iqn.x:a/0?late_writes=wait"]);
         assert_eq!(read(&text(&attachment)), Ok(attachment), "it is written alike");
         let invalid = read(&format!("url = \"{URL}\"\nlate_writes = \"never\"\n")).unwrap_err();
-        assert!(invalid[0].contains("it takes wait or risk"), "{invalid:?}");
+        assert!(invalid[0].contains("write wait or risk"), "{invalid:?}");
     }
 
     #[test]
@@ -420,13 +428,17 @@ mod tests {
     fn mistakes_are_told_with_their_place() {
         let told = read(&format!("url = \"{URL}\"\nublk = true\nfuse = \"/d\"\nreadonly = true\n"));
         let told = told.unwrap_err();
-        assert!(told[0].starts_with("/etc/lunar/attach/disks-0.toml:3:8: a disk is attached in one way"));
+        assert!(
+            told[0].starts_with(
+                "/etc/lunar/attach/disks-0.toml:3:8: `nbd`, `ublk` and `fuse` exclude each other"
+            )
+        );
         assert!(told[1].contains(":4:1: unknown key `readonly`") && told[1].contains("`read_only`"));
         for (text, what) in [
             ("", "the file has no `url`"),
             ("url = \"http://h\"", "1:7: this is no URL of iSCSI"),
             ("url = 1", "`url` must be a string"),
-            ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is no address of an NBD server"),
+            ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is not an address for an NBD server"),
             ("url = \"iscsi://h\"\nrecovery_timeout = -1", "out of range"),
             (
                 "url = \"iscsi://h\"\nrecovery_timeout = \"5x\"",
@@ -434,7 +446,7 @@ mod tests {
             ),
             ("url = \"iscsi://h\"\nrecovery_timeout = \"31d\"", "is out of range"),
             ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: this is no URL"),
-            ("url = \"iscsi://h\"\npolicy = \"failover\"", "one path needs no `policy`"),
+            ("url = \"iscsi://h\"\npolicy = \"failover\"", "`policy` requires several paths"),
             ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
             ("url =", "not TOML"),
         ] {

@@ -54,7 +54,7 @@ impl Users {
     ) -> Option<Vec<Named>> {
         let (values, at) = s.list(p, key)?;
         if values.is_empty() {
-            p.add(&at, format!("`{key}` names nobody"), "name a [[chap_user]], or leave the key out");
+            p.add(&at, format!("`{key}` is empty"), "write the name of a [[chap_user]], or remove the key");
         }
         let mut named = Vec::new();
         for value in values {
@@ -113,7 +113,7 @@ impl Users {
                 "the mutual CHAP user {:?} has the same secret as the user {:?}",
                 mutual.name, user.name
             );
-            p.add(at, what, "give each direction a secret of its own (RFC 7143 section 9.2.1)");
+            p.add(at, what, "use different secrets for the two directions (RFC 7143 section 9.2.1)");
         }
     }
 }
@@ -138,10 +138,10 @@ fn decode(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, (String, &'static str)> {
     match bytes.len() {
         0..12 => Err((
             format!("has {} bytes", bytes.len()),
-            "a secret needs 12 to 255 bytes, better 16 random ones (RFC 7143 section 9.2.1)",
+            "use 12 to 255 bytes, preferably 16 random bytes (RFC 7143 section 9.2.1)",
         )),
         12..=255 => Ok(bytes),
-        _ => Err(("has more than 255 bytes".to_string(), "a secret needs 12 to 255 bytes")),
+        _ => Err(("has more than 255 bytes".to_string(), "use 12 to 255 bytes")),
     }
 }
 

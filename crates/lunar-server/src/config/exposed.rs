@@ -4,7 +4,7 @@ use super::Config;
 use lunar_target::config::{AccessRule, Portal};
 use std::net::{IpAddr, SocketAddr};
 
-/// A line for each portal that takes IPv6 alone on all addresses, and for each target that other hosts reach without an
+/// A line for each portal that accepts only IPv6 on all addresses, and for each target that other hosts reach without an
 /// access list and without CHAP.
 pub fn exposed(config: &Config) -> Vec<String> {
     let portals = || config.portal_groups.iter().flat_map(|group| &group.portals);
@@ -12,7 +12,7 @@ pub fn exposed(config: &Config) -> Vec<String> {
     let alone = all.iter().filter(|address| takes_ipv6_alone(address, &all));
     let alone = alone.map(|address| {
         let port = address.port();
-        format!("the portal {address} takes IPv6 alone; hint: for IPv4 hosts add the portal 0.0.0.0:{port}")
+        format!("the portal {address} accepts only IPv6; hint: for IPv4 hosts, add the portal 0.0.0.0:{port}")
     });
     let open = config.targets.iter().filter(|target| is_open(&target.access)).filter(|target| {
         let groups = config.portal_groups.iter().filter(|group| target.portal_groups.contains(&group.tag));
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn ipv6_wildcard_without_ipv4_is_reported() {
-        assert!(lines("\"[::]:3260\"", LISTED)[0].contains("takes IPv6 alone"));
+        assert!(lines("\"[::]:3260\"", LISTED)[0].contains("accepts only IPv6"));
         assert!(lines("\"[::]:3260\", \"0.0.0.0:3260\"", LISTED).is_empty());
         assert_eq!(lines("\"[::]:3260\", \"0.0.0.0:3261\"", LISTED).len(), 1);
     }

@@ -57,7 +57,7 @@ fn nop_interval(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<Duration
         && let Some(value) = s.find(KEY)
     {
         let what = format!("`{KEY}` is out of range: {}", duration::show(interval));
-        p.add(&value.span(), what, "it can be 0 (never), or 1s to 1d");
+        p.add(&value.span(), what, "use 0 (never), or 1s to 1d");
     }
     (!interval.is_zero()).then_some(interval)
 }
@@ -91,7 +91,7 @@ pub(super) fn session(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> SessionCon
                 "`first_burst_length` ({}) exceeds `max_burst_length` ({})",
                 session.first_burst_length, session.max_burst_length
             ),
-            "make it smaller, or the burst longer (RFC 7143 section 13.14)",
+            "decrease it, or increase max_burst_length (RFC 7143 section 13.14)",
         );
     }
     s.done(p);
@@ -120,7 +120,7 @@ fn digests(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> D
         }
     }
     if list.is_empty() {
-        p.add(&value.span(), format!("`{key}` allows nothing"), HINT);
+        p.add(&value.span(), format!("`{key}` is empty"), HINT);
     }
     digests
 }
@@ -134,7 +134,7 @@ fn algorithms(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -
         return Vec::new();
     };
     if list.is_empty() {
-        p.add(&value.span(), format!("`{key}` allows nothing"), HINT);
+        p.add(&value.span(), format!("`{key}` is empty"), HINT);
     }
     let mut algorithms = Vec::new();
     for value in list.iter() {

@@ -102,11 +102,11 @@ impl Files {
         }
         let (first, second) = (p.position(stands.start).line, p.position(at.start).line);
         let how = match one_name(name) == one_name(path) {
-            true => format!("{} stands twice", path.display()),
-            false => format!("{} and {} are one file", name.display(), path.display()),
+            true => format!("{} is given twice", path.display()),
+            false => format!("{} and {} are the same file", name.display(), path.display()),
         };
         let what = format!("{how}, line {first} and line {second}");
-        p.add(at, what, "one LUN serves many hosts: remove the other, or write read_only = true in both");
+        p.add(at, what, "remove one of them (one LUN serves many hosts), or set read_only = true in both");
     }
 }
 
@@ -317,7 +317,7 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<S
         }
         (Some(at), false) if BACKENDS.contains(&backend) => p.add(
             &at,
-            format!("the backend \"{backend}\" has no path"),
+            format!("the backend \"{backend}\" takes no path"),
             "remove `path`, or write backend = \"file\"",
         ),
         _ => {}
@@ -326,7 +326,7 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<S
         (None, "null" | "memory") => {
             p.add(&at, format!("the backend \"{backend}\" needs a size"), "add size = \"64MiB\"")
         }
-        (Some(at), "device") => p.add(&at, "a device has the size that it has", "remove `size`"),
+        (Some(at), "device") => p.add(&at, "the size of a device is fixed", "remove `size`"),
         _ => {}
     }
     match backend {
@@ -351,7 +351,7 @@ fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
             lun.has_block_size = matches!(lun.source, Source::Device { .. });
         } else {
             let hint = if lun.kind == PeripheralDeviceType::CdRom {
-                "a cdrom has 2048"
+                "a cdrom requires 2048"
             } else {
                 "write 512 or 4096"
             };
@@ -366,7 +366,7 @@ fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
             lun.physical_block_size = size as u32;
         } else {
             let what = format!("`physical_block_size` cannot be {}", size::show(size));
-            p.add(&value.span(), what, format!("write a power of two from {} on", lun.block_size));
+            p.add(&value.span(), what, format!("use a power of two, at least {}", lun.block_size));
         }
     }
 }
@@ -379,11 +379,11 @@ fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     lun.direct = s.flag(p, "direct", lun.direct);
     lun.thin = s.flag(p, "thin", lun.thin);
     if let (true, false, Some(value)) = (cdrom, lun.read_only, s.find("read_only")) {
-        p.add(&value.span(), "a cdrom cannot be written", "remove `read_only`, or write kind = \"disk\"");
+        p.add(&value.span(), "a cdrom is always read-only", "remove `read_only`, or write kind = \"disk\"");
     }
     let in_memory = matches!(lun.source, Source::Null { .. } | Source::Memory { .. });
     if let (true, true, Some(value)) = (lun.direct, in_memory, s.find("direct")) {
-        p.add(&value.span(), "only files and devices can be direct", "remove `direct`");
+        p.add(&value.span(), "`direct` requires a file or a device", "remove `direct`");
     }
     of_medium(p, s, lun, in_memory);
 }
@@ -394,7 +394,7 @@ fn of_medium(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun, in_mem
     lun.on_missing_file = s.parsed(p, "on_missing_file", on_missing).unwrap_or_default();
     for key in ["format", "on_missing_file"] {
         if let (true, Some(value)) = (in_memory, s.find(key)) {
-            let what = format!("`{key}` is for files and devices");
+            let what = format!("`{key}` requires a file or a device");
             p.add(&value.span(), what, format!("remove `{key}`"));
         }
     }
@@ -473,7 +473,7 @@ fn share(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> f64
         }
     };
     if !(0.0..=1.0).contains(&number) {
-        p.add(&value.span(), format!("`{key}` is out of range"), "it can be 0.0 to 1.0");
+        p.add(&value.span(), format!("`{key}` is out of range"), "use 0.0 to 1.0");
     }
     number
 }

@@ -137,7 +137,7 @@ fn root_table(p: &mut Diagnostics<'_>, mut root: Section<'_>, base: &Path) -> Co
     let config = root_sections(p, &mut root, base);
     root.done(p);
     if config.targets.is_empty() && config.routers.is_empty() && p.is_empty() {
-        p.add(&(0..0), "there is no target", "add [[target]] with a name and [[target.lun]]");
+        p.add(&(0..0), "the configuration has no target", "add [[target]] with a name and a [[target.lun]]");
     }
     config
 }
@@ -190,8 +190,8 @@ fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> Server {
 fn path(text: &str, base: &Path) -> Result<PathBuf, InvalidValue> {
     if text.is_empty() || text.chars().any(char::is_control) {
         return invalid(
-            format!("\"{}\" is no path", text.escape_debug()),
-            "write a path without control characters",
+            format!("\"{}\" is not a valid path", text.escape_debug()),
+            "use a path without control characters",
         );
     }
     Ok(base.join(text))
@@ -202,10 +202,7 @@ fn socket_path(text: &str, base: &Path) -> Result<PathBuf, InvalidValue> {
     let path = path(text, base)?;
     let len = path.as_os_str().len();
     if len > 107 {
-        return invalid(
-            format!("the path of the socket has {len} bytes"),
-            "sockets can have paths of 107 bytes; choose a shorter one",
-        );
+        return invalid(format!("the path of the socket has {len} bytes"), "use a path of at most 107 bytes");
     }
     Ok(path)
 }

@@ -63,7 +63,7 @@ impl Groups {
     ) -> Option<Vec<Portal>> {
         let (values, at) = s.list(p, key)?;
         if values.is_empty() {
-            p.add(&at, format!("`{key}` is empty"), "leave it out, or write [\"127.0.0.1:3260\"]");
+            p.add(&at, format!("`{key}` is empty"), "remove it, or write [\"127.0.0.1:3260\"]");
         }
         Some(values.into_iter().filter_map(|value| portal(p, key, value, &mut self.addresses)).collect())
     }
@@ -123,7 +123,7 @@ fn check_overlap(
     };
     if let Some(other) = addresses.all().find(overlaps) {
         let what = format!("the portals {other} and {address} overlap");
-        p.add(at, what, "keep one of them: the unspecified address takes all addresses of this host");
+        p.add(at, what, "keep one of them: the unspecified address covers every address of this host");
     }
 }
 
@@ -131,7 +131,11 @@ fn check_overlap(
 fn check_for_srp(p: &mut Diagnostics<'_>, tags: &mut UniqueKeys<u16>, tag: u16, at: &Range<usize>) {
     const SRP: u16 = 0x8000;
     if tag & SRP != 0 {
-        p.add(at, "a portal group with a portal for SRP has a tag below 32768", "give it another `tag`");
+        p.add(
+            at,
+            "the portal group has an SRP portal, and a tag of 32768 or more",
+            "set a `tag` below 32768",
+        );
     } else {
         // Nobody else's, from here on.
         tags.first(p, tag | SRP, at);
@@ -162,8 +166,8 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     } else if let (Some(at), true, false) = (provider_at, is_known, iser || srp) {
         p.add(
             &at,
-            "`provider` is of RDMA, which this portal does not carry",
-            "leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+            "`provider` requires RDMA, which this portal does not have",
+            "remove it, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
         );
     }
     Transports { tcp, iser, srp, provider }
@@ -173,11 +177,14 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
 fn wrong_together(named: &[Carries]) -> Option<(&'static str, &'static str)> {
     let is_twice = |(n, one)| named[..n].contains(one);
     if named.is_empty() {
-        Some(("`transport` names nothing", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
+        Some(("`transport` is empty", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
     } else if named.iter().enumerate().any(is_twice) {
-        Some(("`transport` names one of them twice", "name each once"))
+        Some(("`transport` has a duplicate", "remove the duplicate"))
     } else if named.contains(&Carries::Srp) && named.len() > 1 {
-        Some(("a portal for SRP carries nothing else", "give \"srp\" a portal with a port of its own"))
+        Some((
+            "\"srp\" excludes other transports in one portal",
+            "add a separate portal with another port for \"srp\"",
+        ))
     } else {
         None
     }
@@ -188,8 +195,8 @@ fn provider(text: &str) -> Result<RdmaProvider, InvalidValue> {
         "iwarp" => Ok(RdmaProvider::Iwarp),
         "verbs" => Ok(RdmaProvider::Verbs),
         _ => invalid(
-            format!("\"{}\" is no provider of RDMA", text.escape_debug()),
-            "it can be \"iwarp\" (in software, over TCP) or \"verbs\" (the devices that have the address)",
+            format!("unknown RDMA provider \"{}\"", text.escape_debug()),
+            "write \"iwarp\" (software, over TCP) or \"verbs\" (an RDMA device that has the address)",
         ),
     }
 }
@@ -207,8 +214,8 @@ fn transport(text: &str) -> Result<Carries, InvalidValue> {
         "iser" => Ok(Carries::Iser),
         "srp" => Ok(Carries::Srp),
         _ => invalid(
-            format!("\"{}\" is no transport", text.escape_debug()),
-            "it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
+            format!("unknown transport \"{}\"", text.escape_debug()),
+            "write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
         ),
     }
 }

@@ -179,13 +179,13 @@ fn without_default(p: &mut Diagnostics<'_>, drafts: &[RouterDraft], is_used: boo
     let Some(default) = groups.list.first() else { return };
     let listens = default.portals.first().map(|portal| portal.listen);
     for draft in drafts {
-        let hint = "write [[portal_group]] for the targets that have no portals of their own";
+        let hint = "add [[portal_group]] for the targets without their own portals";
         if let Some((_, at)) = draft.tag.as_ref().filter(|(tag, _)| *tag == default.tag) {
-            p.add(at, format!("portal group {} is there already, for the default portal", default.tag), hint);
+            p.add(at, format!("portal group {} already belongs to the default portal", default.tag), hint);
         }
         let same = draft.portals.iter().flatten().any(|portal| Some(portal.listen) == listens);
         if let (true, Some(address), Some(at)) = (same, listens, &draft.listen_at) {
-            p.add(at, format!("{address} is taken by the default portal"), hint);
+            p.add(at, format!("the default portal already uses {address}"), hint);
         }
     }
 }
@@ -269,11 +269,7 @@ fn tag(
 ) -> Option<(u16, Range<usize>)> {
     let at = s.find("portal_group")?.span();
     if !has_portals {
-        p.add(
-            &at,
-            "`portal_group` is the tag of the router's own portals, and it has none",
-            "add `listen`, or remove `portal_group`",
-        );
+        p.add(&at, "`portal_group` requires portals of the router", "add `listen`, or remove `portal_group`");
     }
     let tag = s.number(p, "portal_group", 1..=65535)?;
     groups.tags.first(p, tag, &at);

@@ -183,7 +183,7 @@ pub(super) fn not_empty<T>(
     if let Some(value) = s.find(key)
         && value.get_ref().as_array().is_some_and(|array| array.is_empty())
     {
-        p.add(&value.span(), format!("`{key}` is empty"), "leave it out to match all");
+        p.add(&value.span(), format!("`{key}` is empty"), "remove it to match all");
     }
     s.parsed_list(p, key, parse).unwrap_or_default()
 }
@@ -216,7 +216,7 @@ fn lun_map(p: &mut Diagnostics<'_>, s: &mut Section<'_>, numbers: &[u16]) -> Opt
 fn lun_number(text: &str) -> Result<u16, lunar_config::InvalidValue> {
     match text.parse::<u16>() {
         Ok(lun) if LUN_RANGE.contains(&u64::from(lun)) => Ok(lun),
-        _ => invalid(format!("\"{}\" is no LUN", text.escape_debug()), "a LUN is a number of 0 to 16383"),
+        _ => invalid(format!("\"{}\" is not a LUN", text.escape_debug()), "use a number from 0 to 16383"),
     }
 }
 
@@ -224,7 +224,11 @@ fn lun_of_target(p: &mut Diagnostics<'_>, value: Value<'_>, numbers: &[u16]) -> 
     let lun: u16 = number(p, "luns", value, LUN_RANGE)?;
     if !numbers.contains(&lun) {
         let shown = numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-        let hint = if numbers.is_empty() { "it has none".into() } else { format!("it has {shown}") };
+        let hint = if numbers.is_empty() {
+            "add [[target.lun]], or remove it".into()
+        } else {
+            format!("its LUNs are {shown}")
+        };
         p.add(&value.span(), format!("the target has no LUN {lun}"), hint);
         return None;
     }

@@ -165,7 +165,7 @@ fn each_key_in_seconds_takes_a_duration() {
             let problem = parsed(table, key, value).unwrap_err().remove(0);
             let hint = problem.hint.unwrap_or_default();
             assert!(problem.what.contains(key) && problem.what.contains(named), "{}", problem.what);
-            assert!(hint.starts_with("write seconds") || hint.starts_with("it can be "), "{hint}");
+            assert!(hint.starts_with("write seconds") || hint.starts_with("use "), "{hint}");
         }
         let short = parsed(table, key, "\"500ms\"");
         match key {
@@ -184,23 +184,29 @@ fn problems_of_the_file() {
     check_all(
         problems,
         &[
-            ("", &["t.toml:1:1: there is no target", "hint: add [[target]] with a name and [[target.lun]]"]),
+            (
+                "",
+                &[
+                    "t.toml:1:1: the configuration has no target",
+                    "hint: add [[target]] with a name and a [[target.lun]]",
+                ],
+            ),
             (
                 "a = ",
                 &[
                     "t.toml:1:5: not TOML: string values must be quoted, expected literal string",
-                    "hint: see https://toml.io for how values are written",
+                    "hint: https://toml.io describes the syntax",
                 ],
             ),
             (
                 "[server]\ncores = 1\ncores = 2",
-                &["t.toml:3:1: key `cores` stands twice", "hint: the first is at 2:1; remove one of them"],
+                &["t.toml:3:1: key `cores` is given twice", "hint: the first is at 2:1; remove one of them"],
             ),
             (
                 "server = 3",
                 &[
                     "t.toml:1:10: `server` must be a table, not an integer",
-                    "hint: write [server] on a line of its own",
+                    "hint: write [server] on a separate line",
                 ],
             ),
             (
@@ -223,17 +229,15 @@ fn problems_of_the_file() {
                 "[server]\ncores = \"1.5\"\nstate_dir = \"\"\nadmin_socket = 5",
                 &[
                     "t.toml:2:9: \"1.5\" does not say which cores to use",
-                    "hint: write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"; \"0\" is core 0, and \"3,\" core 3",
-                    "t.toml:3:13: \"\" is no path",
-                    "hint: write a path without control characters",
+                    "hint: write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"; \"0\" is core \
+                     0, and \"3,\" core 3",
+                    "t.toml:3:13: \"\" is not a valid path",
+                    "hint: use a path without control characters",
                     "t.toml:4:16: `admin_socket` must be a string, not an integer",
                     "hint: put it in quotes",
                 ],
             ),
-            (
-                "[server]\ncores = -1",
-                &["t.toml:2:9: `cores` is out of range: -1", "hint: it can be 0 to 4096"],
-            ),
+            ("[server]\ncores = -1", &["t.toml:2:9: `cores` is out of range: -1", "hint: use 0 to 4096"]),
         ],
     );
 }
@@ -245,18 +249,15 @@ fn problems_of_limits_and_session() {
         &[
             (
                 "[limits]\nconnections = 0",
-                &["t.toml:2:15: `connections` is out of range: 0", "hint: it can be 1 to 1000000"],
+                &["t.toml:2:15: `connections` is out of range: 0", "hint: use 1 to 1000000"],
             ),
             (
                 "[limits]\nconnections = \"many\"",
-                &[
-                    "t.toml:2:15: `connections` must be an integer, not a string",
-                    "hint: it can be 1 to 1000000",
-                ],
+                &["t.toml:2:15: `connections` must be an integer, not a string", "hint: use 1 to 1000000"],
             ),
             (
                 "[limits]\ntext_bytes = \"1K\"",
-                &["t.toml:2:14: `text_bytes` is out of range: 1 KiB", "hint: it can be 8 KiB to 16 MiB"],
+                &["t.toml:2:14: `text_bytes` is out of range: 1 KiB", "hint: use 8 KiB to 16 MiB"],
             ),
             (
                 "[limits]\nmemory = \"1 Gigabyte\"",
@@ -275,11 +276,11 @@ fn problems_of_limits_and_session() {
             ),
             (
                 "[session]\nmax_outstanding_r2t = 33",
-                &["t.toml:2:23: `max_outstanding_r2t` is out of range: 33", "hint: it can be 1 to 32"],
+                &["t.toml:2:23: `max_outstanding_r2t` is out of range: 33", "hint: use 1 to 32"],
             ),
             (
                 "[session]\nmax_outstanding_r2t = -1",
-                &["t.toml:2:23: `max_outstanding_r2t` is out of range: -1", "hint: it can be 1 to 32"],
+                &["t.toml:2:23: `max_outstanding_r2t` is out of range: -1", "hint: use 1 to 32"],
             ),
             (
                 "[session]\nimmediate_data = \"Yes\"",
@@ -292,7 +293,7 @@ fn problems_of_limits_and_session() {
                 "[session]\nfirst_burst_length = 65536\nmax_burst_length = 4096",
                 &[
                     "t.toml:2:22: `first_burst_length` (65536) exceeds `max_burst_length` (4096)",
-                    "hint: make it smaller, or the burst longer (RFC 7143 section 13.14)",
+                    "hint: decrease it, or increase max_burst_length (RFC 7143 section 13.14)",
                 ],
             ),
             (
@@ -300,7 +301,7 @@ fn problems_of_limits_and_session() {
                 &[
                     "t.toml:2:18: unknown digest \"MD5\"",
                     "hint: write [\"None\"], [\"CRC32C\"] or both",
-                    "t.toml:3:15: `data_digest` allows nothing",
+                    "t.toml:3:15: `data_digest` is empty",
                     "hint: write [\"None\"], [\"CRC32C\"] or both",
                 ],
             ),
@@ -314,7 +315,7 @@ fn problems_of_limits_and_session() {
             (
                 "[session]\nchap_algorithms = []",
                 &[
-                    "t.toml:2:19: `chap_algorithms` allows nothing",
+                    "t.toml:2:19: `chap_algorithms` is empty",
                     "hint: write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets",
                 ],
             ),
@@ -346,7 +347,7 @@ fn problems_of_portals() {
                 &[
                     "t.toml:1:1: [[portal_group]] has no `tag`",
                     "hint: add tag = 1",
-                    "t.toml:2:12: \"localhost\" is no address to listen on",
+                    "t.toml:2:12: \"localhost\" is not an address to listen on",
                     "hint: write a numeric address and a port: 127.0.0.1:3260, [::1]:3260 or 0.0.0.0:3260",
                 ],
             ),
@@ -354,7 +355,7 @@ fn problems_of_portals() {
                 "[[portal_group]]\ntag = 0\nportals = []",
                 &[
                     "t.toml:2:7: `tag` is out of range: 0",
-                    "hint: it can be 1 to 65535",
+                    "hint: use 1 to 65535",
                     "t.toml:3:11: the portal group has no portal",
                     "hint: add portals = [\"127.0.0.1:3260\"]",
                 ],
@@ -385,59 +386,60 @@ fn problems_of_portals() {
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"127.0.0.1\", advertise = \"a b:70000\" }]",
                 &[
-                    "t.toml:3:48: \"a b:70000\" is no address that an initiator could use",
-                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
+                    "t.toml:3:48: \"a b:70000\" is not an address for initiators",
+                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or \
+                     [2001:db8::9]:3260",
                 ],
             ),
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\", \"srp\"] }, { listen = \"[::1]:2\", transport = [] }]",
                 &[
-                    "t.toml:3:46: a portal for SRP carries nothing else",
-                    "hint: give \"srp\" a portal with a port of its own",
-                    "t.toml:3:98: `transport` names nothing",
+                    "t.toml:3:46: \"srp\" excludes other transports in one portal",
+                    "hint: add a separate portal with another port for \"srp\"",
+                    "t.toml:3:98: `transport` is empty",
                     "hint: write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]",
                 ],
             ),
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\"], provider = \"verbs\" }]",
                 &[
-                    "t.toml:3:66: `provider` is of RDMA, which this portal does not carry",
-                    "hint: leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+                    "t.toml:3:66: `provider` requires RDMA, which this portal does not have",
+                    "hint: remove it, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
                 ],
             ),
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", provider = \"verbs\" }, { listen = \"[::1]:2\", transport = [\"isre\"], provider = \"verbs\" }]",
                 &[
-                    "t.toml:3:45: `provider` is of RDMA, which this portal does not carry",
-                    "hint: leave it out, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
-                    "t.toml:3:91: \"isre\" is no transport",
-                    "hint: it can be \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
+                    "t.toml:3:45: `provider` requires RDMA, which this portal does not have",
+                    "hint: remove it, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+                    "t.toml:3:91: unknown transport \"isre\"",
+                    "hint: write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
                 ],
             ),
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"iser\", \"iser\"] }]",
-                &["t.toml:3:46: `transport` names one of them twice", "hint: name each once"],
+                &["t.toml:3:46: `transport` has a duplicate", "hint: remove the duplicate"],
             ),
             (
                 "[[portal_group]]\ntag = 32769\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]",
                 &[
-                    "t.toml:2:7: a portal group with a portal for SRP has a tag below 32768",
-                    "hint: give it another `tag`",
+                    "t.toml:2:7: the portal group has an SRP portal, and a tag of 32768 or more",
+                    "hint: set a `tag` below 32768",
                 ],
             ),
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]\n[[portal_group]]\ntag = 32769\nportals = [\"[::1]:2\"]",
                 &[
-                    "t.toml:5:7: portal group tag 32769 stands twice",
+                    "t.toml:5:7: portal group tag 32769 is given twice",
                     "hint: the first is at 2:7; change or remove one of them",
                 ],
             ),
             (
                 "[[portal_group]]\ntag = 7\nportals = [\"[::1]\"]\n[[portal_group]]\ntag = 7\nportals = [\"[::1]:3260\"]",
                 &[
-                    "t.toml:5:7: portal group tag 7 stands twice",
+                    "t.toml:5:7: portal group tag 7 is given twice",
                     "hint: the first is at 2:7; change or remove one of them",
-                    "t.toml:6:12: the address [::1]:3260 stands twice",
+                    "t.toml:6:12: the address [::1]:3260 is given twice",
                     "hint: the first is at 3:12; change or remove one of them",
                 ],
             ),
@@ -466,15 +468,17 @@ fn problems_of_targets() {
             (
                 "[[target]]\nname = \"disks\"",
                 &[
-                    "t.toml:2:8: \"disks\" is no iSCSI name",
-                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                    "t.toml:2:8: \"disks\" is not an iSCSI name",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or \
+                     naa.52004567ba64678d",
                 ],
             ),
             (
                 "[[target]]\nname = \"iqn.2026-13.org.example\"",
                 &[
-                    "t.toml:2:8: \"iqn.2026-13.org.example\" is no iSCSI name: the month is 01 to 12",
-                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                    "t.toml:2:8: \"iqn.2026-13.org.example\" is not an iSCSI name: the month is 01 to 12",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or \
+                     naa.52004567ba64678d",
                 ],
             ),
             (
@@ -487,15 +491,18 @@ fn problems_of_targets() {
             (
                 "[[target]]\nname = \"iqn.2026-11.org.example:a\\u0007b\"",
                 &[
-                    "t.toml:2:8: \"iqn.2026-11.org.example:a\\u{7}b\" is no iSCSI name: RFC 3722 prohibits '\\u{7}'",
+                    "t.toml:2:8: \"iqn.2026-11.org.example:a\\u{7}b\" is not an iSCSI name: RFC 3722 prohibits \
+                     '\\u{7}'",
                     "hint: lower-case letters, digits, '-', '.' and ':' are allowed",
                 ],
             ),
             (
                 "[[target]]\nname = \"eui.02004567a425678\"",
                 &[
-                    "t.toml:2:8: \"eui.02004567a425678\" is no iSCSI name: eui. takes 16 hexadecimal digits, naa. 16 or 32",
-                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
+                    "t.toml:2:8: \"eui.02004567a425678\" is not an iSCSI name: eui. takes 16 hexadecimal digits, \
+                     naa. 16 or 32",
+                    "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or \
+                     naa.52004567ba64678d",
                 ],
             ),
         ],
@@ -507,7 +514,7 @@ fn problems_of_targets() {
                 "alias = \"a\\nb\"",
                 &[
                     "t.toml:3:9: \"a\\nb\" cannot be an alias",
-                    "hint: it can have 1 to 255 bytes and no control characters",
+                    "hint: use 1 to 255 bytes without control characters",
                 ],
             ),
             (
@@ -529,8 +536,9 @@ fn problems_of_targets() {
             (
                 "redirect = [{ portal_group = 1, to = \"there:0\" }]",
                 &[
-                    "t.toml:3:38: \"there:0\" is no address that an initiator could use",
-                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
+                    "t.toml:3:38: \"there:0\" is not an address for initiators",
+                    "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or \
+                     [2001:db8::9]:3260",
                 ],
             ),
             (
@@ -540,7 +548,7 @@ fn problems_of_targets() {
             (
                 "[[target]]\nname = \"iqn.2026-11.org.example:disks\"",
                 &[
-                    "t.toml:4:8: target iqn.2026-11.org.example:disks stands twice",
+                    "t.toml:4:8: target iqn.2026-11.org.example:disks is given twice",
                     "hint: the first is at 2:8; change or remove one of them",
                 ],
             ),
@@ -550,12 +558,12 @@ fn problems_of_targets() {
             ),
             (
                 "[[target.lun]]\nlun = 16384\nbackend = \"null\"\nsize = 4096",
-                &["t.toml:4:7: `lun` is out of range: 16384", "hint: it can be 0 to 16383"],
+                &["t.toml:4:7: `lun` is out of range: 16384", "hint: use 0 to 16383"],
             ),
             (
                 "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096",
                 &[
-                    "t.toml:8:7: LUN 0 stands twice",
+                    "t.toml:8:7: LUN 0 is given twice",
                     "hint: the first is at 4:7; change or remove one of them",
                 ],
             ),
@@ -563,34 +571,37 @@ fn problems_of_targets() {
                 "[[target.access]]\ninitiators = [\"iqn.a/*\"]",
                 &[
                     "t.toml:4:15: the pattern \"iqn.a/*\" matches no initiator name: RFC 3722 prohibits '/'",
-                    "hint: initiator names have letters, digits, '-', '.', ':' and '_'; * and ? stand for any",
+                    "hint: initiator names have letters, digits, '-', '.', ':' and '_'; * and ? are wildcards",
                 ],
             ),
             (
                 "[[target.access]]\ninitiators = [\"0x0000000000000001000000000000002\", \"0x*\", \"0xzz\", \"0x?000000000000001000000000000000a\"]",
                 &[
                     "t.toml:4:15: the port \"0x0000000000000001000000000000002\" has 31 digits",
-                    "hint: a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any",
+                    "hint: an SRP port is 0x and 32 lower-case hexadecimal digits; * and ? are wildcards",
                     "t.toml:4:59: the port \"0xzz\" contains 'z'",
-                    "hint: a port of SRP is 0x and 32 hexadecimal digits in lower case; * and ? stand for any",
+                    "hint: an SRP port is 0x and 32 lower-case hexadecimal digits; * and ? are wildcards",
                 ],
             ),
             (
                 "[[target.access]]\ninitiators = []",
-                &["t.toml:4:14: `initiators` is empty", "hint: leave it out to match all"],
+                &["t.toml:4:14: `initiators` is empty", "hint: remove it to match all"],
             ),
             (
                 "[[target.access]]\nnetworks = [\"10.0.0.1/8\", \"::1/129\", \"here\"]",
                 &[
-                    "t.toml:4:13: the network 10.0.0.1/8 has bits set after its first 8",
-                    "hint: write 10.0.0.0/8, or 10.0.0.1 for that address alone",
-                    "t.toml:4:27: \"::1/129\" is no network",
+                    "t.toml:4:13: the network 10.0.0.1/8 has host bits set beyond the prefix of 8",
+                    "hint: write 10.0.0.0/8 for the network, or 10.0.0.1 for one address",
+                    "t.toml:4:27: \"::1/129\" is not a network",
                     "hint: write it as 192.0.2.0/24 or 2001:db8::/32",
-                    "t.toml:4:38: \"here\" is no network",
+                    "t.toml:4:38: \"here\" is not a network",
                     "hint: write it as 192.0.2.0/24 or 2001:db8::/32",
                 ],
             ),
-            ("[[target.access]]\nluns = [0]", &["t.toml:4:9: the target has no LUN 0", "hint: it has none"]),
+            (
+                "[[target.access]]\nluns = [0]",
+                &["t.toml:4:9: the target has no LUN 0", "hint: add [[target.lun]], or remove it"],
+            ),
             (
                 "[[target.access]]\nluns = 0",
                 &[
@@ -601,10 +612,10 @@ fn problems_of_targets() {
             (
                 "[[target.access]]\nluns = { x = 1 }\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096",
                 &[
-                    "t.toml:4:10: \"x\" is no LUN",
-                    "hint: a LUN is a number of 0 to 16383",
+                    "t.toml:4:10: \"x\" is not a LUN",
+                    "hint: use a number from 0 to 16383",
                     "t.toml:4:14: the target has no LUN 1",
-                    "hint: it has 0",
+                    "hint: its LUNs are 0",
                 ],
             ),
             (
@@ -613,7 +624,10 @@ fn problems_of_targets() {
             ),
             (
                 "[[target.access]]\nchap = []",
-                &["t.toml:4:8: `chap` names nobody", "hint: name a [[chap_user]], or leave the key out"],
+                &[
+                    "t.toml:4:8: `chap` is empty",
+                    "hint: write the name of a [[chap_user]], or remove the key",
+                ],
             ),
         ],
     );
@@ -633,13 +647,13 @@ fn a_file_stands_once_unless_nobody_writes_it() {
         what.join("\n").replace(&format!("{}/", folder.0.display()), "")
     };
     let (file, reading) = ("path = \"disk.img\"", "path = \"disk.img\"\nread_only = true");
-    assert_eq!(told(file, "path = \"link.img\""), "link.img stands twice, line 6 and line 10");
+    assert_eq!(told(file, "path = \"link.img\""), "link.img is given twice, line 6 and line 10");
     std::fs::hard_link(folder.0.join("disk.img"), folder.0.join("hard.img")).unwrap();
-    let one = "disk.img and hard.img are one file, line 6 and line 10";
+    let one = "disk.img and hard.img are the same file, line 6 and line 10";
     assert_eq!(told(file, "path = \"hard.img\""), one);
-    assert_eq!(told(file, "path = \"./disk.img\""), "./disk.img stands twice, line 6 and line 10");
-    assert_eq!(told(file, reading), "disk.img stands twice, line 6 and line 10");
-    assert_eq!(told(reading, file), "disk.img stands twice, line 6 and line 11");
+    assert_eq!(told(file, "path = \"./disk.img\""), "./disk.img is given twice, line 6 and line 10");
+    assert_eq!(told(file, reading), "disk.img is given twice, line 6 and line 10");
+    assert_eq!(told(reading, file), "disk.img is given twice, line 6 and line 11");
     assert_eq!(told(reading, reading), "");
     assert_eq!(told(file, "path = \"other.img\""), "");
 }
@@ -652,8 +666,8 @@ fn problems_of_luns() {
             (
                 "backend = \"file\"\npath = \"x\"\n[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"x\"",
                 &[
-                    "t.toml:10:8: x stands twice, line 6 and line 10",
-                    "hint: one LUN serves many hosts: remove the other, or write read_only = true in both",
+                    "t.toml:10:8: x is given twice, line 6 and line 10",
+                    "hint: remove one of them (one LUN serves many hosts), or set read_only = true in both",
                 ],
             ),
             (
@@ -682,8 +696,8 @@ fn problems_of_luns() {
                 "backend = \"memory\"\nsize = 512\npath = \"x\"",
                 &[
                     "t.toml:6:8: `size` is out of range: 512 bytes",
-                    "hint: it can be 4 KiB to 8191 PiB",
-                    "t.toml:7:8: the backend \"memory\" has no path",
+                    "hint: use 4 KiB to 8191 PiB",
+                    "t.toml:7:8: the backend \"memory\" takes no path",
                     "hint: remove `path`, or write backend = \"file\"",
                 ],
             ),
@@ -693,7 +707,7 @@ fn problems_of_luns() {
             ),
             (
                 "backend = \"device\"\npath = \"/dev/x\"\nsize = \"1G\"",
-                &["t.toml:7:8: a device has the size that it has", "hint: remove `size`"],
+                &["t.toml:7:8: the size of a device is fixed", "hint: remove `size`"],
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\nkind = \"tape\"",
@@ -707,25 +721,25 @@ fn problems_of_luns() {
                 "backend = \"null\"\nsize = \"1G\"\nblock_size = 4096\nphysical_block_size = 512",
                 &[
                     "t.toml:8:23: `physical_block_size` cannot be 512 bytes",
-                    "hint: write a power of two from 4096 on",
+                    "hint: use a power of two, at least 4096",
                 ],
             ),
             (
                 "backend = \"file\"\npath = \"x.iso\"\nkind = \"cdrom\"\nblock_size = 512\nread_only = false",
                 &[
                     "t.toml:8:14: `block_size` cannot be 512 bytes",
-                    "hint: a cdrom has 2048",
-                    "t.toml:9:13: a cdrom cannot be written",
+                    "hint: a cdrom requires 2048",
+                    "t.toml:9:13: a cdrom is always read-only",
                     "hint: remove `read_only`, or write kind = \"disk\"",
                 ],
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\ndirect = true",
-                &["t.toml:7:10: only files and devices can be direct", "hint: remove `direct`"],
+                &["t.toml:7:10: `direct` requires a file or a device", "hint: remove `direct`"],
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\nformat = \"raw\"",
-                &["t.toml:7:10: `format` is for files and devices", "hint: remove `format`"],
+                &["t.toml:7:10: `format` requires a file or a device", "hint: remove `format`"],
             ),
             (
                 "backend = \"file\"\npath = \"a\"\nformat = \"qcow2\"\non_missing_file = \"notready\"",
@@ -740,22 +754,22 @@ fn problems_of_luns() {
                 "backend = \"null\"\nsize = \"1G\"\nserial = \"ü\"",
                 &[
                     "t.toml:7:10: \"ü\" cannot be a serial number",
-                    "hint: it can have 1 to 64 printable ASCII characters, without spaces at its ends",
+                    "hint: use 1 to 64 printable ASCII characters without leading or trailing spaces",
                 ],
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\nvendor = \"LUNAR INC\"\nproduct = \" X\"",
                 &[
                     "t.toml:7:10: \"LUNAR INC\" cannot be a vendor",
-                    "hint: it can have 1 to 8 printable ASCII characters, without spaces at its ends",
+                    "hint: use 1 to 8 printable ASCII characters without leading or trailing spaces",
                     "t.toml:8:11: \" X\" cannot be a product",
-                    "hint: it can have 1 to 16 printable ASCII characters, without spaces at its ends",
+                    "hint: use 1 to 16 printable ASCII characters without leading or trailing spaces",
                 ],
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\nserial = \"1\"\n[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = 4096\nserial = \"1\"",
                 &[
-                    "t.toml:12:10: serial number 1 stands twice",
+                    "t.toml:12:10: serial number 1 is given twice",
                     "hint: the first is at 7:10; change or remove one of them",
                 ],
             ),
@@ -781,7 +795,7 @@ fn problems_of_luns() {
                 "backend = \"null\"\nsize = \"1G\"\nfilters = [{ kind = \"error\", rate = 1.5, op = \"seek\" }]",
                 &[
                     "t.toml:7:37: `rate` is out of range",
-                    "hint: it can be 0.0 to 1.0",
+                    "hint: use 0.0 to 1.0",
                     "t.toml:7:47: unknown operation \"seek\"",
                     "hint: write \"read\", \"write\" or \"flush\"",
                 ],
@@ -805,8 +819,8 @@ fn all_problems_are_told_at_once_in_the_order_of_the_file() {
         "t.toml:2:1: unknown key `colour` in [server]",
         "hint: known keys: cores, state_dir, admin_socket",
         "t.toml:4:12: `sessions` is out of range: 0",
-        "hint: it can be 1 to 65535",
-        "t.toml:6:8: \"x\" is no iSCSI name",
+        "hint: use 1 to 65535",
+        "t.toml:6:8: \"x\" is not an iSCSI name",
         "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or naa.52004567ba64678d",
         "t.toml:7:1: unknown key `ofline` in [[target]]",
         "hint: did you mean `offline`?",
@@ -839,7 +853,7 @@ fn problems_of_chap_users() {
                 "[[chap_user]]\nname = \"a\"\nsecret_file = \"short\"\n",
                 &[
                     "t.toml:3:15: the secret short has 5 bytes",
-                    "hint: a secret needs 12 to 255 bytes, better 16 random ones (RFC 7143 section 9.2.1)",
+                    "hint: use 12 to 255 bytes, preferably 16 random bytes (RFC 7143 section 9.2.1)",
                 ],
             ),
             (
@@ -863,7 +877,7 @@ fn problems_of_chap_users() {
             (
                 "[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n",
                 &[
-                    "t.toml:5:8: CHAP user a stands twice",
+                    "t.toml:5:8: CHAP user a is given twice",
                     "hint: the first is at 2:8; change or remove one of them",
                 ],
             ),
@@ -882,7 +896,7 @@ fn problems_of_chap_users() {
                 "[[chap_user]]\nname = \"a\\u0000\"\nsecret_file = \"good\"",
                 &[
                     "t.toml:2:8: \"a\\0\" cannot be a CHAP name",
-                    "hint: it can have 1 to 255 bytes and no control characters",
+                    "hint: use 1 to 255 bytes without control characters",
                 ],
             ),
             (
@@ -898,14 +912,14 @@ fn problems_of_chap_users() {
                 "[[chap_user]]\nname = \"alice\"\nsecret_file = \"good\"\n[[chap_user]]\nname = \"lunar\"\nsecret_file = \"same\"\n[discovery]\nchap = [\"alice\"]\nmutual = \"lunar\"",
                 &[
                     "t.toml:9:10: the mutual CHAP user \"lunar\" has the same secret as the user \"alice\"",
-                    "hint: give each direction a secret of its own (RFC 7143 section 9.2.1)",
+                    "hint: use different secrets for the two directions (RFC 7143 section 9.2.1)",
                 ],
             ),
             (
                 "[[chap_user]]\nname = \"alice\"\nsecret_file = \"good\"\n[[chap_user]]\nname = \"lunar\"\nsecret_file = \"same\"\n[[target]]\nname = \"iqn.2026-11.org.example:b\"\nmutual = \"lunar\"\n[[target.access]]\nchap = [\"alice\"]",
                 &[
                     "t.toml:9:10: the mutual CHAP user \"lunar\" has the same secret as the user \"alice\"",
-                    "hint: give each direction a secret of its own (RFC 7143 section 9.2.1)",
+                    "hint: use different secrets for the two directions (RFC 7143 section 9.2.1)",
                 ],
             ),
         ],
@@ -947,7 +961,7 @@ fn files_that_cannot_be_read() {
     std::fs::File::options().write(true).open(&large).unwrap().set_len((16 << 20) + 1).unwrap();
     assert_eq!(
         told(&large),
-        "large: the file is larger than 16 MiB\n  hint: is it a disk? serve it without --config"
+        "large: the file is larger than 16 MiB\n  hint: to serve a disk image, remove --config"
     );
 }
 

@@ -11,7 +11,7 @@ pub fn unused(config: &Config) -> Vec<String> {
         .flat_map(|target| &target.access.names)
         .collect();
     let lists = config.access_lists.iter().filter(|name| !granted.contains(name));
-    let lists = lists.map(|name| format!("[access.{name}] is named by no [[router.NAME.target]]"));
+    let lists = lists.map(|name| format!("[access.{name}] is used by no [[router.NAME.target]]"));
     lists.chain(config.routers.iter().flat_map(upstreams)).collect()
 }
 
@@ -37,7 +37,7 @@ mod tests {
         assert_eq!(
             unused(&config),
             [
-                "[access.ops] is named by no [[router.NAME.target]]",
+                "[access.ops] is used by no [[router.NAME.target]]",
                 "[router.r1.upstream.a] is used by no [[router.r1.target]]"
             ]
         );

@@ -11,7 +11,7 @@ pub const PORT: u16 = 3260;
 pub(crate) fn network(text: &str) -> Result<IpNetwork, InvalidValue> {
     let not = || {
         invalid(
-            format!("\"{}\" is no network", text.escape_debug()),
+            format!("\"{}\" is not a network", text.escape_debug()),
             "write it as 192.0.2.0/24 or 2001:db8::/32",
         )
     };
@@ -28,8 +28,8 @@ pub(crate) fn network(text: &str) -> Result<IpNetwork, InvalidValue> {
     };
     let first = first_address(address, bits);
     if first != address {
-        let what = format!("the network {text} has bits set after its first {bits}");
-        return invalid(what, format!("write {first}/{bits}, or {address} for that address alone"));
+        let what = format!("the network {text} has host bits set beyond the prefix of {bits}");
+        return invalid(what, format!("write {first}/{bits} for the network, or {address} for one address"));
     }
     Ok(IpNetwork { address, bits })
 }
@@ -60,7 +60,7 @@ pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, I
     }
     text.parse().or_else(|_| {
         invalid(
-            format!("\"{}\" is no address to listen on", text.escape_debug()),
+            format!("\"{}\" is not an address to listen on", text.escape_debug()),
             "write a numeric address and a port: 127.0.0.1:3260, [::1]:3260 or 0.0.0.0:3260",
         )
     })

@@ -39,7 +39,7 @@ fn every_option_with_a_time_takes_the_same_forms() {
                 assert!(refused.is_none(), "{path:?} {option} {value}: {}", refused.expect("an error"));
             }
             let refused = refusal(&path, &option, "5x").unwrap_or_else(|| panic!("{path:?} {option} 5x"));
-            assert_eq!(refused.exit_code(), 2, "the command line is not understood");
+            assert_eq!(refused.exit_code(), 2, "invalid command line");
             let said = refused.to_string();
             let reason = lunar_proto::duration::any("5x").expect_err("it is no time").to_string();
             assert!(said.contains(&reason), "{path:?} {option}: {said}");

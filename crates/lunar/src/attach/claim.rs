@@ -99,11 +99,8 @@ fn left(look: &Look<'_>, record: &Record) -> Result<Left, Failure> {
         left.is_unstable |= had_it;
         let sessions = other.sessions();
         if other.name == record.name && !had_it && !sessions.is_empty() {
-            let what = format!("{} has left writes at {}", other.name, other.urls.join(", "));
-            let hint = format!(
-                "attach that again, end them with lunar detach {}, or take another --name",
-                other.name
-            );
+            let what = format!("{} has unfinished writes at {}", other.name, other.urls.join(", "));
+            let hint = format!("attach it again, run lunar detach {}, or choose another --name", other.name);
             return Err(Failure::new(Exit::Exists, what, hint));
         }
         if had_it {
@@ -112,8 +109,8 @@ fn left(look: &Look<'_>, record: &Record) -> Result<Left, Failure> {
         }
         if let Some(id) = left_behind(look, &other)? {
             if let Some(which) = unfit(&other, record, is_same) {
-                let what = format!("{} left /dev/ublkb{id} behind, {which}", other.name);
-                let hint = format!("attach that again, or remove it with lunar detach {}", other.name);
+                let what = format!("the ended attachment {} left /dev/ublkb{id}, {which}", other.name);
+                let hint = format!("attach it again, or run lunar detach {}", other.name);
                 return Err(Failure::new(Exit::Exists, what, hint));
             }
             if is_same {
@@ -149,13 +146,13 @@ pub fn alive(look: &Look<'_>, attachment: &Attachment) -> Result<Option<Record>,
 /// It is attached already.
 pub fn exists(record: &Record) -> Failure {
     let what = match &record.device {
-        Some(device) => format!("it is attached already: {} as {device}", record.name),
+        Some(device) => format!("the LUN is already attached: {} as {device}", record.name),
         None => format!("{} is being attached by process {}", record.name, record.pid),
     };
     Failure::new(
         Exit::Exists,
         what,
-        format!("look at it: lunar attached {0}; end it: lunar detach {0}", record.name),
+        format!("show it: lunar attached {0}; detach it: lunar detach {0}", record.name),
     )
 }
 
@@ -273,7 +270,7 @@ mod tests {
         let owed = first.sessions();
         let ended = Record { isids: Vec::new(), left_behind: owed.clone(), ..first };
         attached.look().unwrap().write(&ended).unwrap();
-        assert!(refused("a", "iscsi://other").problems[0].what.contains("has left writes"));
+        assert!(refused("a", "iscsi://other").problems[0].what.contains("has unfinished writes"));
         let second = claimed("b", &format!("{A}?commands=3"), How::Fuse).unwrap();
         assert_eq!((&second.record.left_behind, &second.record.isids[0]), (&owed, &owed[0].isid));
         assert_eq!(refused("c", A).exit, Exit::Exists, "the writes have not ended");

@@ -20,25 +20,27 @@ const EXAMPLES: &str = "\
 Examples:
   lunar detach disks-0
   lunar detach /dev/ublkb0
-  lunar detach disks-0 --force     also if it is mounted, or has clients";
+  lunar detach disks-0 --force     even if it is mounted or has clients";
 
 /// Arguments of `lunar detach`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Detach {
-    /// Its name, its device, file or folder, or the URL of the disk
+    /// Name, device, file or folder of the attachment, or URL of the LUN
     #[arg(value_name = "NAME|DEVICE|DIR|URL")]
     what: String,
 
-    /// Also when it is in use; what waits for a target that is away fails, and a process that does not end in time is killed
+    /// Detach even if it is in use. I/O that waits for an unreachable target fails; a process that does not end in
+    /// time is killed
     #[arg(long)]
     force: bool,
 
-    /// Also when its target may still carry out writes that it has left: the target was restarted since, or is gone for good
+    /// Detach even if the target might still execute writes of it. Use this if the target was restarted since, or
+    /// is gone for good
     #[arg(long)]
     forget: bool,
 
-    /// How long it may take (60, 60s, 2m)
+    /// Fail after this time (60, 60s, 2m)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
     timeout: Duration,
 
@@ -79,8 +81,8 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     };
     if killed {
         say::out(text)?;
-        let hint = "compare what was written last, or write it again";
-        let what = format!("{name}: its process was killed, and writes that were in flight may be lost");
+        let hint = "check the last writes, or repeat them";
+        let what = format!("{name}: its process was killed; writes in flight may be lost");
         return Err(Problem::new(what, hint).into());
     }
     Ok(text)
@@ -95,12 +97,12 @@ fn find(attached: &Attached, what: &str) -> Result<(Record, bool), Failure> {
         [record] => Ok((record.clone(), look.is_alive(&record.name))),
         [] => {
             let what = format!("\"{}\" is not attached", what.escape_debug());
-            Err(Failure::new(Exit::NotFound, what, "lunar attached lists what is"))
+            Err(Failure::new(Exit::NotFound, what, "lunar attached lists the attachments"))
         }
         _ => {
             let names: Vec<&str> = meant.iter().map(|record| record.name.as_str()).collect();
-            let what = format!("\"{}\" is attached several times", what.escape_debug());
-            Err(Failure::new(Exit::Invalid, what, format!("take one of them: {}", names.join(", "))))
+            let what = format!("\"{}\" names several attachments", what.escape_debug());
+            Err(Failure::new(Exit::Invalid, what, format!("choose one of: {}", names.join(", "))))
         }
     }
 }
@@ -127,14 +129,14 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         let time = humantime::format_duration(args.timeout);
         let writes = match waiting {
             0 => String::new(),
-            _ => format!(", with {} on the way to its target", count(waiting as usize, "write")),
+            _ => format!(" with {} in flight", count(waiting as usize, "write")),
         };
         let what = format!("process {} of {} has not ended within {time}{writes}", record.pid, record.name);
-        let hint = "it waits for what is in flight: look at the network, wait longer, or use --force";
+        let hint = "it waits for I/O in flight: check the network, raise --timeout, or use --force";
         return Err(Failure::new(Exit::TimedOut, what, hint));
     }
     say::line(format_args!(
-        "process {} does not end, and is killed: what is in flight may be lost, or be carried out",
+        "process {} does not end and is killed; writes in flight may be lost or executed later",
         record.pid
     ));
     signal(attached, record, Signal::KILL)?;
@@ -161,7 +163,7 @@ fn left(limit: Option<Instant>) -> Duration {
 
 fn in_use(record: &Record, users: &[String]) -> Failure {
     let what = format!("{} is in use: {}", record.name, users.join(", "));
-    Failure::new(Exit::InUse, what, "unmount it, or end those first; --force takes it away all the same")
+    Failure::new(Exit::InUse, what, "unmount it, or end its users; --force detaches it anyway")
 }
 
 /// A signal to its process, which is there as long as its lock is held.

@@ -47,7 +47,11 @@ pub async fn open(
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
     urls.iter().try_for_each(|url| url.check_beside(&urls[0]))?;
     let Some(first) = urls.first_mut() else {
-        return Err(Failure::new(Exit::Invalid, "there is no URL", "name the disk: iscsi://HOST/TARGET/LUN"));
+        return Err(Failure::new(
+            Exit::Invalid,
+            "no URL given",
+            "give the URL of a LUN: iscsi://HOST/TARGET/LUN",
+        ));
     };
     let recovery = attachment.recovery_timeout.unwrap_or(first.timeouts_mut().recovery);
     let several = urls.len() > 1;

@@ -112,9 +112,9 @@ impl Export {
     /// Why it is over: somebody else has ended it, or it has failed.
     pub fn is_over(&mut self) -> Option<&'static str> {
         match self {
-            Export::Fuse(mount) => (!mount.is_mounted()).then_some("somebody else has unmounted it"),
+            Export::Fuse(mount) => (!mount.is_mounted()).then_some("another process unmounted it"),
             Export::Ublk(device) => {
-                device.has_failed().then_some("requests of its block device have no answer")
+                device.has_failed().then_some("requests of its block device are unanswered")
             }
             Export::Nbd(_) => None,
         }
@@ -156,7 +156,7 @@ fn nbd_server(
     let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::ServerLimits::default());
     Ok(Export::Nbd(handle.map_err(|e| {
         let hint = match e.kind() {
-            io::ErrorKind::AddrInUse => "something listens there already: choose another address, or --name",
+            io::ErrorKind::AddrInUse => "the address is in use: choose another address or --name",
             io::ErrorKind::InvalidInput => "choose a shorter path, with --nbd unix:PATH",
             _ => "choose another address: --nbd unix:PATH or --nbd ADDR:PORT",
         };

@@ -143,9 +143,8 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
 pub fn handed() -> Result<(), Failure> {
     let mut text = String::new();
     let read = io::stdin().read_to_string(&mut text).and_then(|_| Ok(serde_json::from_str::<Handed>(&text)?));
-    let handed = read.map_err(|e| {
-        Failure::new(Exit::Invalid, format!("--handed is not for people: {e}"), "leave it out")
-    })?;
+    let handed =
+        read.map_err(|e| Failure::new(Exit::Invalid, format!("--handed is internal: {e}"), "leave it out"))?;
     // It leads its group already when a shell has started it: then it stays where it is.
     _ = rustix::process::setsid();
     let attached = open_attached()?;

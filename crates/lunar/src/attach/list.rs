@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  lunar attached\n  lunar attached disks-0\n  lunar attached --json")]
 pub struct List {
-    /// Tell all of this one, with the end of its log
+    /// Show details of this attachment, with the end of its log
     name: Option<String>,
 
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub fn list(args: List) -> Result<String, Failure> {
     };
     let Some(one) = all.first() else {
         let what = format!("\"{}\" is not attached", name.escape_debug());
-        return Err(Failure::new(Exit::NotFound, what, "lunar attached lists what is"));
+        return Err(Failure::new(Exit::NotFound, what, "lunar attached lists the attachments"));
     };
     if args.asked.json { Ok(json(one)?) } else { Ok(details(one)) }
 }
@@ -144,7 +144,7 @@ fn details(told: &Told) -> String {
         ("size", format!("{} ({size_bytes} bytes)", size::show(*size_bytes))),
         ("read only", if *read_only { "yes" } else { "no" }.to_owned()),
         ("used by", users),
-        ("writes under way", told.waiting_writes.to_string()),
+        ("writes in flight", told.waiting_writes.to_string()),
         ("recovery timeout", format!("{} s", recovery_timeout.as_secs_f64())),
         ("process", pid.to_string()),
         ("since", format!("{} s", now.saturating_sub(*since_unix_s))),
@@ -157,7 +157,7 @@ fn details(told: &Told) -> String {
         rows.push(("policy", policy.name().into()));
     }
     for path in &told.paths {
-        rows.push(("path", format!("{}: {}, made anew {} times", path.url, path.state, path.recoveries)));
+        rows.push(("path", format!("{}: {}, reopened {} times", path.url, path.state, path.recoveries)));
     }
     for session in &told.record.left_behind {
         rows.push(("left behind", format!("writes of ISID {} at {}", session.isid, session.url)));

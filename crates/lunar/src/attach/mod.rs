@@ -37,71 +37,70 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0            an NBD server on a Unix socket
+  lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0            NBD on a Unix socket
   lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --ublk     a block device, as root
   lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --fuse d   a file in the folder d
   lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 \\
       --path iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0              over two paths
-  lunar attach URL --save --name data      and keep it in a file; later: lunar attach data
-  lunar attach --all                       all that are saved
+  lunar attach URL --save --name data      save it; later: lunar attach data
+  lunar attach --all                       attach every saved attachment
 
-The device, the file or the NBD URI is printed to stdout. lunar attached lists what is attached, and lunar
-detach ends it.";
+Prints the device, the file or the NBD URI to stdout. See also lunar attached and lunar detach.";
 
 /// Arguments of `lunar attach`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Attach {
-    /// The disk, or the name of a saved attachment
+    /// URL of the LUN, or name of a saved attachment
     #[arg(value_name = "URL|NAME", required_unless_present = "all", conflicts_with = "all")]
     what: Option<String>,
 
-    /// Another path to the same disk; can be given several times
+    /// URL of another path to the same LUN; repeatable
     #[arg(long = "path", value_name = "URL")]
     paths: Vec<String>,
 
-    /// Which of the best paths takes the next operation [default: least-queue, the one with the least to do]
+    /// Path selection for the next I/O [default: least-queue, the path with the fewest I/Os in flight]
     #[arg(long, value_name = "failover|round-robin|least-queue", value_parser = policy, requires = "paths")]
     policy: Option<Policy>,
 
-    /// As an NBD server, here [default: on a Unix socket in the runtime folder]
+    /// Attach as an NBD server at this address [default: a Unix socket in the runtime folder]
     #[arg(long, value_name = "unix:PATH|ADDR:PORT", conflicts_with_all = ["ublk", "fuse"])]
     nbd: Option<String>,
 
-    /// As a block device, /dev/ublkbN; needs root and Linux 6.1
+    /// Attach as a block device, /dev/ublkbN; requires root and Linux 6.1
     #[arg(long, conflicts_with = "fuse")]
     ublk: bool,
 
-    /// As a file in this folder
+    /// Attach as a file in this folder
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
 
-    /// Its name [default: made of target and LUN]
+    /// Name of the attachment [default: derived from target and LUN]
     #[arg(long)]
     name: Option<String>,
 
-    /// Refuse writes
+    /// Reject writes
     #[arg(long)]
     read_only: bool,
 
-    /// Wait so long for a lost network before I/O fails (30, 30s, 2m) [default: 120]
+    /// Time that I/O waits for a lost connection before it fails (30, 30s, 2m) [default: 120]
     #[arg(long, value_name = "TIME", value_parser = attachment::recovery_timeout)]
     recovery_timeout: Option<Duration>,
 
-    /// A write whose path is lost waits until the target can no longer carry it out, or takes the risk that a newer write is
-    /// undone [default: wait]
+    /// After the loss of a path, retry its writes only when the target can no longer execute the lost ones (wait),
+    /// or at once, at the risk that a lost write overwrites a newer one (risk) [default: wait]
     #[arg(long, value_name = "wait|risk", value_parser = late_writes)]
     late_writes: Option<&'static str>,
 
-    /// Save it, to be attached by its name
+    /// Save the attachment, so that it can be attached by name
     #[arg(long, conflicts_with = "all")]
     save: bool,
 
-    /// Stay in the foreground, until SIGINT or SIGTERM
+    /// Run in the foreground until SIGINT or SIGTERM
     #[arg(long, conflicts_with = "all")]
     foreground: bool,
 
-    /// Attach all that are saved, except what is attached already
+    /// Attach every saved attachment that is not attached yet
     #[arg(long, conflicts_with_all = ["paths", "policy", "nbd", "ublk", "fuse", "name", "read_only", "recovery_timeout"])]
     #[arg(conflicts_with = "late_writes")]
     all: bool,
@@ -186,7 +185,7 @@ fn one_of_all(attached: &Attached, name: &str, asked: Asked) -> Result<Option<Re
     }
     let attachment = saved(name)?;
     if let Some(other) = claim::alive(&attached.look()?, &attachment)? {
-        say::line(format_args!("{name} is attached already, as {}", other.name));
+        say::line(format_args!("{name} is already attached as {}", other.name));
         return Ok(None);
     }
     launch::launch(attachment, asked.timeout).map(Some)
@@ -215,15 +214,15 @@ fn wanted(args: &Attach) -> Result<Attachment, Failure> {
         || args.recovery_timeout.is_some()
         || args.save
     {
-        let hint = "change its file, or name the disk by its URL: iscsi://HOST/TARGET/LUN";
-        let what = "a saved attachment is attached as it was saved, without other options";
+        let hint = "change its file, or give the URL of the LUN: iscsi://HOST/TARGET/LUN";
+        let what = "run lunar attach NAME without other options";
         return Err(Failure::new(Exit::Invalid, what, hint));
     }
     saved(what)
 }
 
 fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
-    let here = std::env::current_dir().map_err(|e| cannot("find the working folder", &e))?;
+    let here = std::env::current_dir().map_err(|e| cannot("find the working directory", &e))?;
     let mut urls = Vec::new();
     for text in std::iter::once(first).chain(args.paths.iter().map(String::as_str)) {
         Url::parse(text)?;
@@ -247,7 +246,7 @@ fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
 /// The value of `--late-writes`.
 fn late_writes(text: &str) -> Result<&'static str, String> {
     let named = LateWrites::NAMES.into_iter().find(|(name, _)| *name == text);
-    named.map(|(name, _)| name).ok_or_else(|| "it takes wait or risk".into())
+    named.map(|(name, _)| name).ok_or_else(|| "write wait or risk".into())
 }
 
 /// The policy of an argument.
@@ -283,8 +282,10 @@ fn saved(name: &str) -> Result<Attachment, Failure> {
             let folder = attachment::folder()?;
             let what = format!("there is no saved attachment \"{}\"", name.escape_debug());
             let saved = attachment::names()?.join(", ");
-            let there = if saved.is_empty() { "none is".to_owned() } else { format!("there are: {saved}") };
-            let hint = format!("they are kept in {}: {there}; a disk is named by its URL", folder.display());
+            let there =
+                if saved.is_empty() { "there are none".to_owned() } else { format!("there are: {saved}") };
+            let hint =
+                format!("saved attachments are in {}: {there}; for a LUN, give its URL", folder.display());
             Err(Failure::new(Exit::NotFound, what, hint))
         }
     }
@@ -301,14 +302,14 @@ fn save(attachment: &Attachment) -> Result<(), Failure> {
     say::line(format_args!("saved in {}", path.display()));
     if attachment.urls.iter().any(|url| attachment::holds_secret(url)) {
         say::line(format_args!(
-            "  hint: it holds a secret, and only you can read it; a password_file= would keep it elsewhere"
+            "  hint: the file holds a secret; only you can read it. Use password_file= to keep the secret elsewhere"
         ));
     }
     Ok(())
 }
 
 /// It is attached, and only that could not be told.
-const UNTOLD: &str = "lunar attached tells what is attached all the same";
+const UNTOLD: &str = "lunar attached still lists the attachment";
 
 /// Tells as what it is attached: the device to stdout, how to use it to stderr. `untold`: what to do if that cannot be.
 fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Failure> {

@@ -55,7 +55,7 @@ impl Path {
         {
             return Err(Error::new(
                 ErrorCode::IdentityMismatch,
-                format!("{} leads to another logical unit", self.url),
+                format!("{} reaches another logical unit", self.url),
             ));
         }
         if let Some(recorder) = recorder {

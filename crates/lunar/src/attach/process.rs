@@ -96,7 +96,7 @@ pub fn serve(
     if (watch.ready)(&record) || left.device.is_some() {
         service.run(&cores, &inbox);
     } else {
-        tracing::warn!("nobody waits for {name} any more");
+        tracing::warn!("the command that attaches {name} has ended");
     }
     tracing::info!("{name} is being detached");
     stopping.store(true, Ordering::SeqCst);
@@ -149,7 +149,7 @@ impl Force {
             && self.failed.set(written.failed()).is_ok()
         {
             let writes = written.waiting();
-            tracing::warn!(writes, "{} is detached by force: what waits for its target fails", self.name);
+            tracing::warn!(writes, "{} is detached by force: pending I/O fails", self.name);
             waiting.end();
         }
     }
@@ -176,7 +176,7 @@ fn watch_signals(
     let watch = move || {
         for signal in signals.forever() {
             if signal == SIGHUP && !ends_with_terminal {
-                tracing::info!("SIGHUP: there is nothing to read again");
+                tracing::info!("SIGHUP ignored: there is no configuration file");
                 continue;
             }
             // The main thread hears nothing while it waits for the target.
@@ -193,7 +193,7 @@ fn cannot(what: &str, e: &io::Error) -> Failure {
 
 /// Writes of the host that have failed at the end.
 fn not_stored(count: u64) -> Option<Failure> {
-    let hint = "whoever wrote was told so, if still there: look at the target, and write again";
+    let hint = "the writers got an error if they were still running: check the target, and repeat the writes";
     (count > 0).then(|| Problem::new(format!("{} not stored", were(count)), hint).into())
 }
 
@@ -204,8 +204,8 @@ fn were(count: u64) -> String {
 
 /// What was written may not be there for good.
 pub fn unstable(e: io::Error) -> Failure {
-    let hint = "what was not flushed may be lost: look at the target";
-    Problem::new(format!("not everything could be made stable: {e}"), hint).into()
+    let hint = "unflushed writes may be lost: check the target";
+    Problem::new(format!("cannot flush all data: {e}"), hint).into()
 }
 
 /// Where events come from and arrive.
@@ -288,7 +288,7 @@ fn opened(inbox: &Receiver<Event>, (end, missing): Patience<'_>) -> Result<Optio
             }
             Err(_) => {
                 let why = last.map_or(String::new(), |why| format!(": {why}"));
-                let hint = "look at the network with lunar doctor, or give it more time: --timeout";
+                let hint = "check the network with lunar doctor, or raise --timeout";
                 let what = format!("the disk could not be opened in time{why}");
                 return Err(Failure::new(Exit::TimedOut, what, hint));
             }
@@ -303,7 +303,7 @@ fn is_the_same(before: &Record, disk: &Disk) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!(
-        "{} was left behind with another disk: the identity (VPD page 83h) was {}, and is {}",
+        "{} was left by an ended attachment of another LUN: its identity (VPD page 83h) was {}; this LUN has {}",
         before.name, before.identity, disk.identity
     );
     Err(Failure::new(Exit::Exists, what, format!("remove it with: lunar detach {}", before.name)))
@@ -385,7 +385,7 @@ impl Service {
             asked.set_write_timeout(Some(PATIENCE))?;
             asked.write_all(&text)
         });
-        _ = told.inspect_err(|e| tracing::debug!("who asked has not listened: {e}"));
+        _ = told.inspect_err(|e| tracing::debug!("cannot report to the command that attaches: {e}"));
     }
 
     /// Takes the disk from the host, flushes, and logs out. Also the sessions that have left writes behind, where that is

@@ -14,17 +14,17 @@ use std::io;
 use std::time::Duration;
 
 /// How writes that were left behind are ended.
-pub const HINT: &str = "attach it before anything else writes to the disk: that ends those writes at the target. After a restart \
-                    of the target: lunar detach NAME --forget";
+pub const HINT: &str = "attach it before anything else writes to the LUN: that ends those writes at the target. \
+    After a restart of the target: lunar detach NAME --forget";
 
-/// Writes were left behind: how many of the host's have failed, and how many commands the target may still carry out.
+/// Writes were left behind: how many of the host's have failed, and how many commands the target may still execute.
 pub fn left_behind(failed: u64, left: usize) -> Failure {
     let writes = |count: u64| crate::say::count(count as usize, "write");
     let what = match failed {
-        0 => format!("the target may still carry out {}", writes(left as u64)),
+        0 => format!("the target may still execute {}", writes(left as u64)),
         // A write may have been sent as several commands.
         _ => format!(
-            "{} failed; the target may still carry out {} of them",
+            "{} failed; the target may still execute {} of them",
             writes(failed),
             failed.min(left as u64)
         ),
@@ -62,7 +62,7 @@ fn retain_others(left: &mut Vec<Owed>, reached: &[Reached]) {
 async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
     for path in paths {
         let (session, lun) = (path.lun.session(), path.lun.address());
-        if reinstatement::reset(session, lun, "writes were left behind on another path").await.is_some() {
+        if reinstatement::reset(session, lun, "unfinished writes remain on another path").await.is_some() {
             return true;
         }
     }
@@ -71,9 +71,9 @@ async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
 
 fn unsettled(left: &[Owed]) -> Failure {
     let urls: Vec<&str> = left.iter().map(|(session, _)| session.url.as_str()).collect();
-    let what = format!("the target may still carry out writes of an ended session at {}", urls.join(", "));
-    let hint = "make this path work, or let the target take LOGICAL UNIT RESET; after a restart of the target: lunar detach \
-                NAME --forget";
+    let what = format!("the target may still execute writes of an ended session at {}", urls.join(", "));
+    let hint = "restore this path, or let the target accept LOGICAL UNIT RESET; after a restart of the target: \
+        lunar detach NAME --forget";
     Problem::new(what, hint).into()
 }
 
@@ -200,10 +200,11 @@ fn cannot(e: io::Error) -> Failure {
 fn named(name: &str, failure: Failure) -> Failure {
     let why = failure.problems.first().map(|problem| problem.what.clone()).unwrap_or_default();
     let what = format!(
-        "{name} stays: its target may still carry out writes of it, and cannot be made to end them: {why}"
+        "cannot detach {name}: its target may still execute its writes, and they cannot be ended: {why}"
     );
     let hint = format!(
-        "repeat this when the target is back, or attach it; after a restart of the target: lunar detach {name} --forget"
+        "repeat this when the target is reachable, or attach it; after a restart of the target: lunar detach {name} \
+         --forget"
     );
     Failure::new(failure.exit, what, hint)
 }
@@ -258,7 +259,7 @@ async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
     };
     let late = |_| {
         let time = humantime::format_duration(limit);
-        Error::new(ErrorCode::TimedOut, format!("{url} has not answered within {time}"))
+        Error::new(ErrorCode::TimedOut, format!("no answer from {url} within {time}"))
     };
     let lun = compio::time::timeout(limit, opened).await.map_err(late)??;
     Ok(Reached { url, lun })
@@ -271,9 +272,9 @@ mod tests {
     #[test]
     fn writes_left_behind_are_not_called_lost() {
         let what = |failed, left| left_behind(failed, left).problems[0].what.clone();
-        assert_eq!(what(3, 1), "3 writes failed; the target may still carry out 1 of them");
-        assert_eq!(what(1, 4), "1 write failed; the target may still carry out 1 of them");
-        assert_eq!(what(0, 2), "the target may still carry out 2 writes");
+        assert_eq!(what(3, 1), "3 writes failed; the target may still execute 1 of them");
+        assert_eq!(what(1, 4), "1 write failed; the target may still execute 1 of them");
+        assert_eq!(what(0, 2), "the target may still execute 2 writes");
     }
 
     #[test]

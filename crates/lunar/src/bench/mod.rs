@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 const EXAMPLES: &str = "\
-MB/s are 10^6 bytes a second, MiB/s are 2^20. Latency counts from the moment a command was due. Rates are of what ended
-within the time; latencies also of what was in flight at its end.
+MB/s is 10^6 bytes per second, MiB/s is 2^20. Latency starts when a command is due. Rates count commands that ended
+within the run time; latencies also include commands that were in flight at its end.
 
 Examples:
   lunar bench randread iscsi://192.0.2.10/IQN/0 --bs 4k --depth 32
@@ -30,14 +30,14 @@ Examples:
   lunar bench randrw /dev/sdb --bs 4k/60:64k/40 --direct --destroy --runtime 1m
   lunar bench randread iscsi://192.0.2.10/IQN/0 --rate 5000 --poisson --json >result.json
   lunar bench randread iscsi://192.0.2.10/IQN/0 --transport iser
-  lunar bench null:1T --depth 32               what measuring itself costs
-  lunar bench compare before.json after.json   what has changed, and is that chance
-  lunar bench reproduce scst-srpt-2010 --quick a published experiment, here
+  lunar bench null:1T --depth 32               measure the overhead of the benchmark
+  lunar bench compare before.json after.json   show changes, and whether they are noise
+  lunar bench reproduce scst-srpt-2010 --quick repeat a published experiment
 
-Writes are refused where the first or last mebibyte holds data, unless --destroy is given.
-SIGINT or SIGTERM ends it early: what was measured is told. A second one ends it without that.
-Exit status: 0, 1 it ended early or commands failed, it did not become --steady, or no rate keeps --latency-target;
-7 it makes no sense, 15 there is data, 130 SIGINT, 143 SIGTERM; of a LUN those of lunar --help.";
+Without --destroy, lunar bench writes only if the first and the last mebibyte hold no data.
+SIGINT or SIGTERM ends the run early and prints the results so far; a second signal ends it without results.
+Exit status: 0 success, 1 the run ended early, commands failed, --steady was not reached, or no rate meets
+--latency-target; 7 invalid arguments, 15 the target holds data, 130 SIGINT, 143 SIGTERM; others as in lunar --help.";
 
 /// What `lunar bench` is told.
 #[derive(Args, Debug)]
@@ -58,11 +58,11 @@ struct Told {
     #[arg(long, global = true, conflicts_with = "terse")]
     json: bool,
 
-    /// Print a line for each run with the fields of fio's terse version 3 that mean the same here
+    /// Print one line per run with the fields of fio's terse version 3 that have the same meaning here
     #[arg(long, global = true)]
     terse: bool,
 
-    /// Write a page with tables and plots
+    /// Write an HTML page with tables and plots
     #[arg(long, global = true, value_name = "FILE.html")]
     report: Option<PathBuf>,
 }
@@ -75,8 +75,8 @@ impl Told {
             None => Ok(()),
             Some((option, _)) => Err(Failure::new(
                 Exit::Invalid,
-                format!("{option} is of measurements, and not of comparisons"),
-                "leave it out, or use --json",
+                format!("{option} does not apply to bench compare"),
+                "remove it, or use --json",
             )),
         }
     }
@@ -85,9 +85,9 @@ impl Told {
 /// Measurements of a kind of their own.
 #[derive(Debug, Subcommand)]
 enum Face {
-    /// Repeat a published experiment, and show its figures beside ours
+    /// Repeat a published experiment, and compare its figures with ours
     Reproduce(experiments::Args),
-    /// Compare two results of --json
+    /// Compare two JSON results
     Compare(Compared),
     BlockdevPerftest(compat::blockdev_perftest::Args),
     Disktest(Box<compat::disktest::Args>),
@@ -130,7 +130,11 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
             Measured { text: text_report::text(&document), document, printed: Ok(()), problem: None }
         }
         (None, None) => {
-            return Err(Failure::new(Exit::Invalid, "there is nothing to measure", "name a target"));
+            return Err(Failure::new(
+                Exit::Invalid,
+                "no target given",
+                "give a target, such as iscsi://HOST/TARGET/LUN or null:1T",
+            ));
         }
     };
     let text = match (told.json, told.terse) {
@@ -236,7 +240,7 @@ impl Report {
 
     fn cannot(path: &Path, e: &io::Error) -> Failure {
         let what = format!("cannot write the report {}: {e}", path.display());
-        Problem::new(what, "name a file that you may write").with_code(ErrorCode::from(e.kind())).into()
+        Problem::new(what, "choose a writable file").with_code(ErrorCode::from(e.kind())).into()
     }
 }
 
@@ -252,7 +256,7 @@ impl Drop for Report {
 /// On one line: histograms are long, and programs do not mind.
 fn json(document: &Document) -> Result<String, Problem> {
     let text = serde_json::to_string(document);
-    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))?;
+    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))?;
     Ok(text + "\n")
 }
 

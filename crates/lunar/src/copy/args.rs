@@ -7,33 +7,33 @@ use lunar_server::Problem;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
-SRC and DST are a file, a block device, - (stdin, stdout), null:SIZE, iscsi://HOST[:PORT]/TARGET/LUN, or one of iser://
-or srp://, nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
+SRC and DST: a file, a block device, - (stdin or stdout), null:SIZE, a LUN (iscsi://HOST[:PORT]/TARGET/LUN, or
+iser://, srp://), or an NBD export (nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH).
 
 Examples:
-  lunar copy disk.img copy.img                 holes stay holes
-  lunar copy /dev/sdb backup.img --resume      the same again goes on where it was interrupted
+  lunar copy disk.img copy.img                 preserve holes
+  lunar copy /dev/sdb backup.img --resume      after an interruption, repeat this command
   lunar copy backup.img /dev/sdb --verify
   lunar copy /dev/sdb - | zstd > backup.zst
   lunar copy disk.img iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0
   lunar copy iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 iscsi://192.0.2.10/iqn.2026-11.org.example:disks/1
 
-Exit status: 0 all is copied and stable, 1 it failed, 8 --timeout, 40 what could not be read was left out,
-41 --verify found a difference, 129 SIGHUP, 130 SIGINT, 143 SIGTERM; also those of lunar --help.";
+Exit status: 0 copied and flushed, 1 failed, 8 --timeout, 40 copied except for unreadable ranges, 41 --verify found a
+difference, 129 SIGHUP, 130 SIGINT, 143 SIGTERM; others as in lunar --help.";
 
 /// Arguments of `lunar copy`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What is copied
+    /// Source
     #[arg(value_name = "SRC")]
     pub source: String,
 
-    /// Where it goes; a file that is missing is created
+    /// Destination; a missing file is created
     #[arg(value_name = "DST")]
     pub destination: String,
 
-    /// Bytes of one request, a multiple of 64K
+    /// Request size, a multiple of 64K
     #[arg(long, value_name = "SIZE", default_value = "1M")]
     pub block: String,
 
@@ -41,23 +41,23 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub depth: u16,
 
-    /// Whether zeros become holes where DST can have them
+    /// Turn zeros into holes if DST supports holes
     #[arg(long, value_name = "auto|never", default_value = "auto", hide_possible_values = true)]
     pub sparse: When,
 
-    /// Read both ends again and compare them
+    /// Read SRC and DST again after copying, and compare them
     #[arg(long)]
     pub verify: bool,
 
-    /// Go on with a copy that was interrupted, or begin one that can be gone on with
+    /// Resume an interrupted copy, or start a copy that can be resumed
     #[arg(long)]
     pub resume: bool,
 
-    /// Where --resume keeps how far it is [default: DST.lunar-copy, if DST is a file]
+    /// Progress file of --resume [default: DST.lunar-copy, if DST is a file]
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
 
-    /// With --resume: make DST stable and note it each time so much was copied, and every few seconds
+    /// With --resume: flush DST and update the journal after this much data, and every few seconds
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     pub checkpoint: String,
 
@@ -65,27 +65,27 @@ pub struct Args {
     #[arg(long)]
     pub force: bool,
 
-    /// Copy the bytes of SRC and DST as they are, also where they look like an image format (qcow2, VMDK, VHD, VHDX, VDI)
+    /// Copy raw bytes, even if SRC or DST looks like an image format (qcow2, VMDK, VHD, VHDX, VDI)
     #[arg(long)]
     pub raw: bool,
 
-    /// Refuse a DST that is larger than SRC
+    /// Reject a DST that is larger than SRC
     #[arg(long)]
     pub exact: bool,
 
-    /// Leave out what cannot be read: it becomes zeros, and is listed
+    /// Write zeros for unreadable ranges, and list them
     #[arg(long)]
     pub skip_errors: bool,
 
-    /// Read and write also where the target of two LUNs could copy by itself (EXTENDED COPY)
+    /// Read and write the data even if the target could copy between its LUNs (EXTENDED COPY)
     #[arg(long)]
     pub no_offload: bool,
 
-    /// End after this time (5, 5s, 2m, 500ms)
+    /// Stop after this time (5, 5s, 2m, 500ms)
     #[arg(long, value_name = "TIME", value_parser = lunar_proto::duration::positive)]
     pub timeout: Option<std::time::Duration>,
 
-    /// Tell how far it is also where stderr is no terminal
+    /// Show progress even if stderr is not a terminal
     #[arg(long)]
     pub progress: bool,
 
@@ -97,9 +97,9 @@ pub struct Args {
 /// Values of `--sparse`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum When {
-    /// Where DST can have holes
+    /// If DST supports holes
     Auto,
-    /// Zeros are written like everything else
+    /// Write zeros
     Never,
 }
 
@@ -111,12 +111,12 @@ impl Args {
     pub fn style(&self) -> Result<CopyStyle, Problem> {
         let block = size("--block", &self.block)?;
         if block == 0 || !block.is_multiple_of(GRANULE) || block > 32 << 20 {
-            let what = format!("--block: {} bytes cannot be", block);
+            let what = format!("--block: invalid size: {} bytes", block);
             return Err(Problem::new(what, "choose a multiple of 64K, up to 32M"));
         }
         if block * u64::from(self.depth) > MEMORY {
-            let what = format!("--depth {} with --block {} takes too much memory", self.depth, self.block);
-            return Err(Problem::new(what, "together they may have 2G"));
+            let what = format!("--depth {} with --block {} exceeds the memory limit", self.depth, self.block);
+            return Err(Problem::new(what, "keep their product at 2G or less"));
         }
         let sparse = match self.sparse {
             When::Auto => ZeroPolicy::Auto,

@@ -110,7 +110,7 @@ async fn export(text: &str, side: Side) -> Result<End, Failure> {
     let facts = disk.facts();
     if facts.read_only && side != Side::Source {
         let what = format!("{url}: the server offers this export read-only");
-        return Err(Problem::new(what, "name another, or have it served for writing").into());
+        return Err(Problem::new(what, "choose another export, or serve it writable").into());
     }
     let identity = format!("{url}, {} bytes", facts.capacity);
     Ok(End { export: Some(disk.clone()), ..End::disk(&url.to_string(), identity, disk) })
@@ -139,7 +139,7 @@ fn standard(side: Side) -> Result<End, Problem> {
     let (name, file) = match side {
         Side::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
         Side::Destination { .. } if io::stdout().is_terminal() => {
-            return Err(Problem::new("stdout is a terminal", "redirect it to a program or a file"));
+            return Err(Problem::new("stdout is a terminal", "redirect it to a file or a pipe"));
         }
         Side::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
     };
@@ -224,7 +224,7 @@ async fn destination(
     let created = is_file && before.is_none_or(|before| before.len() == 0);
     let zeroed = is_file && (created || has_no_data(&*disk).await);
     if is_file && !zeroed && !overwrite {
-        return Err(Failure::new(Exit::Exists, format!("{text} has data already"), "--force overwrites it"));
+        return Err(Failure::new(Exit::Exists, format!("{text} already has data"), "--force overwrites it"));
     }
     let file = is_file.then(|| path.into());
     Ok(End { zeroed, file, created, ..End::disk(text, identity(path, &found), disk) })
@@ -250,10 +250,10 @@ fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {
 fn hint(side: Side) -> &'static str {
     match side {
         Side::Source => {
-            "check the path, that you may read it, and that no server writes it (fuser -v shows it)"
+            "check the path, its permissions, and that no server has it open for writing (fuser -v)"
         }
         Side::Destination { .. } => {
-            "check the path, that you may write it, and that it is not mounted or in use (lsblk, fuser -v)"
+            "check the path, its permissions, and that it is not mounted or in use (lsblk, fuser -v)"
         }
     }
 }

@@ -73,20 +73,22 @@ impl Journal {
     /// What an unfinished copy has kept; None if there is none.
     pub fn read(&self) -> Result<Option<State>, Problem> {
         let damaged = |why: String| {
-            let what = format!("{} is no journal of a copy: {why}", self.path.display());
-            Problem::new(what, "remove it to begin from the start, or name another with --journal")
+            let what = format!("{} is not a copy journal: {why}", self.path.display());
+            Problem::new(what, "remove it to start over, or choose another --journal")
         };
         let text = match fs::metadata(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(found) if found.len() > LARGEST => return Err(damaged("it is too large".into())),
+            Ok(found) if found.len() > LARGEST => return Err(damaged("the file is too large".into())),
             _ => fs::read(&self.path)
                 .map_err(|e| damaged(e.to_string()).with_code(ErrorCode::from(e.kind())))?,
         };
         let state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         match state {
-            State { form, .. } if form != FORM => Err(damaged(format!("its form is {form}, not {FORM}"))),
+            State { form, .. } if form != FORM => {
+                Err(damaged(format!("its format version is {form}, not {FORM}")))
+            }
             State { stable, ref source, .. } if stable > source.size => {
-                Err(damaged("it goes beyond the end of the source".into()))
+                Err(damaged("its offset is beyond the end of the source".into()))
             }
             state => Ok(Some(state)),
         }
@@ -152,11 +154,10 @@ impl State {
 /// The end of a copy is not the one that it began with.
 fn other(side: &str, then: &Mark, now: &Mark, journal: &Path) -> Problem {
     let what = format!(
-        "the copy that was interrupted had another {side}, or it has changed since: it was {then}, it is {now}"
+        "the {side} differs from that of the interrupted copy, or has changed: it was {then}, it is {now}"
     );
     let journal = journal.display();
-    let hint =
-        format!("name the same again; to begin from the start, remove the journal {journal} and add --force");
+    let hint = format!("give the same one; to start over, remove the journal {journal} and add --force");
     Problem::new(what, hint)
 }
 
@@ -191,18 +192,22 @@ mod tests {
         assert_eq!((state.stable, &state.unreadable[..]), (70, &[2..3, 60..70][..]));
         assert_eq!(state.check(&ends, journal.path()), Ok(()));
         assert!(
-            state.check(&(mark("c"), mark("b")), journal.path()).unwrap_err().what.contains("another source")
+            state
+                .check(&(mark("c"), mark("b")), journal.path())
+                .unwrap_err()
+                .what
+                .contains("the source differs")
         );
         assert!(
             state
                 .check(&(mark("a"), mark("c")), journal.path())
                 .unwrap_err()
                 .what
-                .contains("another destination")
+                .contains("the destination differs")
         );
         for damage in ["", "{}", "[1]", &fs::read_to_string(journal.path()).unwrap().replace("70,", "101,")] {
             fs::write(journal.path(), damage).unwrap();
-            assert!(journal.read().unwrap_err().what.contains("is no journal"), "{damage}");
+            assert!(journal.read().unwrap_err().what.contains("is not a copy journal"), "{damage}");
         }
         fs::write(journal.new_one(), "half").unwrap();
         journal.remove().unwrap();

@@ -61,10 +61,10 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     match ended {
         Some(report) => Ok(say_report(report?, early, json)?),
         None => {
-            let what = "the time is over, and what is in flight does not end";
+            let what = "timed out, and requests in flight do not end";
             let hint = match journal.is_some_and(|journal| journal.exists()) {
-                true => "the same command with --resume goes on from what the journal holds",
-                false => "nothing was kept to go on from: see --resume and --journal",
+                true => "repeat the command with --resume to continue from the journal",
+                false => "no progress was saved: see --resume and --journal",
             };
             say::report(&[Problem::new(what, hint)]);
             Ok(exit(End::Stopped, early))
@@ -120,8 +120,10 @@ fn wait(
                 stop.stop();
             }
             Ok(Event::Died) | Err(RecvTimeoutError::Disconnected) => {
-                let problem =
-                    Problem::new("the copy died: this is a mistake in lunar", "report what it said");
+                let problem = Problem::new(
+                    "the copy thread panicked: this is a bug in lunar",
+                    "report the panic message",
+                );
                 return (Some(Err(problem.into())), early);
             }
         }

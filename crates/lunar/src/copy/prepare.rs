@@ -14,15 +14,19 @@ pub fn arguments(args: &Args, source: &End) -> Result<(), Problem> {
     let is_empty = std::fs::metadata(&args.source).is_ok_and(|found| found.is_file() && found.len() == 0);
     let from_stream = source.size().is_none() && !is_empty;
     let refusals = [
-        (args.json && to_stdout, "--json and the copy cannot both go to stdout", "leave out --json"),
+        (args.json && to_stdout, "--json conflicts with a copy to stdout", "remove --json"),
         (
             from_stream && args.every()?.is_some(),
-            "a stream cannot be resumed: it is gone",
-            "leave out --resume, or copy from a file",
+            "--resume conflicts with a source that is a stream",
+            "remove --resume, or copy from a file",
         ),
-        (from_stream && args.verify, "a stream cannot be compared: it is gone", "leave out --verify"),
-        (from_stream && args.exact, "a stream has no known size", "leave out --exact"),
-        (same(&args.source, &args.destination), "source and destination are the same", "name another"),
+        (from_stream && args.verify, "--verify conflicts with a source that is a stream", "remove --verify"),
+        (from_stream && args.exact, "--exact conflicts with a source that is a stream", "remove --exact"),
+        (
+            same(&args.source, &args.destination),
+            "source and destination are the same medium",
+            "choose another destination",
+        ),
     ];
     refused(&refusals)
 }
@@ -34,23 +38,27 @@ pub fn ends(args: &Args, source: &End, destination: &End) -> Result<(), Failure>
     let refusals = [
         (
             to_stream && args.every()?.is_some(),
-            "a copy to a stream cannot be resumed: it is gone",
-            "leave out --resume, or copy to a file",
+            "--resume conflicts with a destination that is a stream",
+            "remove --resume, or copy to a file",
         ),
-        ((to_stream || null) && args.verify, "what goes there cannot be read again", "leave out --verify"),
+        (
+            (to_stream || null) && args.verify,
+            "--verify conflicts with a destination that cannot be read back",
+            "remove --verify",
+        ),
     ];
     refused(&refusals).map_err(invalid)?;
     let (Some(from), Some(to)) = (source.size(), destination.size()) else { return Ok(()) };
     let sizes = format!("{} has {from} bytes, {} has {to}", source.name, destination.name);
     match () {
         () if to < from => Err(Problem::new(
-            format!("{sizes}: it does not fit, and nothing was written"),
-            "choose a larger destination, or make it larger",
+            format!("{sizes}: the destination is too small; nothing was written"),
+            "choose or create a larger destination",
         )
         .into()),
         () if to > from && args.exact => Err(Problem::new(
-            format!("{sizes}, and --exact was asked for: nothing was written"),
-            "without --exact the rest is left alone",
+            format!("{sizes}, and --exact is set; nothing was written"),
+            "without --exact, the rest of the destination stays unchanged",
         )
         .into()),
         () => Ok(()),
@@ -84,12 +92,12 @@ pub async fn destination(
     journal: Option<&Journal>,
 ) -> Result<End, Failure> {
     if args.every()?.is_some() && journal.is_none() {
-        let what = format!("there is no place to keep how far the copy to {} is", args.destination);
-        return Err(Failure::new(Exit::Invalid, what, "name one: --journal FILE"));
+        let what = format!("the copy to {} has no default journal", args.destination);
+        return Err(Failure::new(Exit::Invalid, what, "add --journal FILE"));
     }
     if resumed && is_path(&args.destination) && !Path::new(&args.destination).exists() {
-        let what = format!("{} is gone, and the copy to it cannot be resumed", args.destination);
-        return Err(Problem::new(what, "to begin from the start, remove the journal").into());
+        let what = format!("{} does not exist any more: the copy cannot be resumed", args.destination);
+        return Err(Problem::new(what, "to start over, remove the journal").into());
     }
     let side = Side::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
     let resumable = !resumed && journal.is_some_and(Journal::exists);
@@ -103,7 +111,7 @@ pub async fn destination(
 
 fn with_resume(problem: Problem, resumable: bool) -> Problem {
     let hint = problem.hint.map(|hint| match resumable {
-        true => format!("{hint}; --resume goes on with the copy that was interrupted"),
+        true => format!("{hint}; --resume continues the interrupted copy"),
         false => hint,
     });
     Problem { hint, ..problem }

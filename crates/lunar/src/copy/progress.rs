@@ -138,7 +138,7 @@ fn line(course: &Course, new: u64, per_s: f64) -> String {
     }
     text += &format!(", {}", rate(per_s));
     if course.what == COPIED && course.total == Some(done) {
-        return text + ", making it stable";
+        return text + ", flushing";
     }
     if let Some(total) = course.total
         && per_s >= 1.0
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(line(&course(None), 512 << 20, 0.0), "copied 1.50 GiB, 0.0 MB/s (0.0 MiB/s)");
         assert_eq!(
             line(&course(Some(1 << 30)), 0, 0.0),
-            "copied 1.00 GiB of 1.00 GiB (100 %), 0.0 MB/s (0.0 MiB/s), making it stable"
+            "copied 1.00 GiB of 1.00 GiB (100 %), 0.0 MB/s (0.0 MiB/s), flushing"
         );
         assert_eq!((size(1023), clock(3661)), ("1023 bytes".into(), "1:01:01".into()));
     }

@@ -99,7 +99,7 @@ impl Summary {
     pub fn json(&self) -> Result<String, Problem> {
         let text = serde_json::to_string_pretty(self);
         text.map(|text| text + "\n")
-            .map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "ask without --json"))
+            .map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))
     }
 
     /// One line for people, of a copy that is complete.
@@ -108,9 +108,9 @@ impl Summary {
         let per_s = new as f64 / copying.as_secs_f64().max(1e-9);
         let mut text = format!("copied {} in {:.1} s, {}", size(new), copying.as_secs_f64(), rate(per_s));
         let parts = [
-            (self.resumed_at, "had been copied before"),
+            (self.resumed_at, "were copied before"),
             (self.zeroes_cleared + self.zeroes_skipped, "of zeros were not written"),
-            (self.bytes_offloaded, "were copied by the target"),
+            (self.bytes_offloaded, "were copied by the target (offload)"),
         ];
         for (bytes, what) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
             text += &format!("; {} {what}", size(bytes));
@@ -124,8 +124,7 @@ impl Summary {
 
 /// What could not be read, for people.
 pub fn left_out(source: &str, bad: &[Bad]) -> Problem {
-    let mut what =
-        format!("{} of {source} could not be read and is zeros now", say::count(bad.len(), "range"));
+    let mut what = format!("{} of {source} unreadable: replaced by zeros", say::count(bad.len(), "range"));
     for Bad { offset, len } in bad.iter().take(LISTED) {
         what += &format!("\n  offset {offset}, {len} bytes");
     }
@@ -166,22 +165,24 @@ pub fn failed(names: (&str, &str), failure: &CopyFailure, go_on: Option<&str>) -
     let what = format!("{} to {}: {failure}", names.0, names.1);
     let told = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);
     let hint = match (&failure.cause, &told) {
-        _ if failure.is_damage() => "--skip-errors leaves out what cannot be read",
+        _ if failure.is_damage() => "--skip-errors copies the rest and writes zeros for unreadable ranges",
         (CopyErrorCause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => {
-            "make room at the destination"
+            "free space at the destination"
         }
         (CopyErrorCause::Write(e), _) if e.kind() == io::ErrorKind::FileTooLarge => {
             "raise the limit on file sizes (ulimit -f), or choose a file system for files of that size"
         }
         (_, Some(hint)) => hint,
-        (CopyErrorCause::Read(_), _) => "look at the source: the log of the system may have the cause",
+        (CopyErrorCause::Read(_), _) => "check the source: the system log may show the cause",
         (CopyErrorCause::Write(_) | CopyErrorCause::Flush(_) | CopyErrorCause::ReadBack(_), _) => {
-            "look at the destination: the log of the system may have the cause"
+            "check the destination: the system log may show the cause"
         }
-        (CopyErrorCause::Checkpoint(_), _) => "put the journal where there is room: --journal",
+        (CopyErrorCause::Checkpoint(_), _) => "choose a journal on a file system with free space: --journal",
         (CopyErrorCause::NoRoom, _) => "choose a larger destination",
-        (CopyErrorCause::TooManyBad, _) => "the source is damaged all over: use a tool made for rescuing",
-        (CopyErrorCause::Differs, _) => "did somebody write one of them meanwhile? Copy it again",
+        (CopyErrorCause::TooManyBad, _) => {
+            "the source has too many errors: use a data recovery tool, such as ddrescue"
+        }
+        (CopyErrorCause::Differs, _) => "check that nothing writes to source or destination, and copy again",
     };
     match go_on {
         Some(go_on) => Problem::new(what, format!("{hint}; {go_on}")),
@@ -204,7 +205,7 @@ mod tests {
         summary.verified = Some(true);
         assert_eq!(
             summary.line(second),
-            "copied 2.00 GiB in 1.0 s, 2147.5 MB/s (2048.0 MiB/s); 1.00 GiB had been copied before; \
+            "copied 2.00 GiB in 1.0 s, 2147.5 MB/s (2048.0 MiB/s); 1.00 GiB were copied before; \
              2.00 MiB of zeros were not written; verified\n"
         );
     }
@@ -213,7 +214,7 @@ mod tests {
     fn what_a_target_has_to_do_with_ends_with_its_status_and_hint() {
         for (kind, exit, hint) in [
             (ErrorCode::ReservationConflict, Exit::NoAccess, "lunar pr URL"),
-            (ErrorCode::ConnectionLost, Exit::Unreachable, "look at the network"),
+            (ErrorCode::ConnectionLost, Exit::Unreachable, "check the network"),
             (ErrorCode::TimedOut, Exit::TimedOut, "lunar doctor"),
             (ErrorCode::ScsiError, Exit::Scsi, "lunar scsi"),
         ] {
@@ -252,7 +253,7 @@ mod tests {
             assert_eq!(told.contains("--skip-errors"), is_damage, "{told}");
         }
         let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(ErrorCode::ScsiError, "no space"));
-        assert_eq!(hint(CopyErrorCause::Write(full)), "make room at the destination");
+        assert_eq!(hint(CopyErrorCause::Write(full)), "free space at the destination");
         let better = Error::new(ErrorCode::TimedOut, "late").with_hint("command_timeout=TIME");
         assert_eq!(hint(CopyErrorCause::Write(better.into())), "command_timeout=TIME");
     }
@@ -261,7 +262,7 @@ mod tests {
     fn a_long_list_is_cut_for_people() {
         let bad: Vec<Bad> = (0..60).map(|n| Bad { offset: n * 8192, len: 4096 }).collect();
         let problem = left_out("a.img", &bad);
-        assert!(problem.what.starts_with("60 ranges of a.img could not be read"));
+        assert!(problem.what.starts_with("60 ranges of a.img unreadable"));
         assert_eq!(problem.what.lines().count(), 52);
         assert!(problem.what.ends_with("\n  and 10 more"));
     }

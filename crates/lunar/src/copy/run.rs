@@ -143,9 +143,8 @@ impl Copy {
         match verify(job, &self.bad).await.failure {
             None => Ok(()),
             Some(failure) if matches!(failure.cause, CopyErrorCause::Differs) => {
-                let what =
-                    format!("what was copied before differs from the source at offset {}", failure.offset);
-                Err(Problem::new(what, "to begin from the start, remove the journal").into())
+                let what = format!("data copied before differs from the source at offset {}", failure.offset);
+                Err(Problem::new(what, "to start over, remove the journal").into())
             }
             Some(failure) => Err(exit::Failure {
                 exit: report::exit_of(&failure),
@@ -259,7 +258,7 @@ impl Copy {
         if let Some(journal) = &self.journal {
             // All is copied; but --resume would believe it should the source change.
             let path = journal.path().display();
-            _ = journal.remove().inspect_err(|e| tracing::warn!("the journal {path} stays, remove it: {e}"));
+            _ = journal.remove().inspect_err(|e| tracing::warn!("cannot remove the journal {path}: {e}"));
         }
         summary.verified = match &compared {
             Some(CopyOutcome { complete: true, .. }) => Some(true),
@@ -273,8 +272,8 @@ impl Copy {
                 (report::End::of(&failure), Some(report::failed(self.names(), &failure, None)))
             }
             Some(CopyOutcome { complete: false, .. }) => {
-                let what = "stopped: all is copied and stable, but not all was compared";
-                (report::End::Stopped, Some(Problem::new(what, "--verify again compares after copying")))
+                let what = "interrupted: all data are copied and flushed, but not all are verified";
+                (report::End::Stopped, Some(Problem::new(what, "run it again with --verify")))
             }
             _ if !summary.unreadable.is_empty() => {
                 (report::End::LeftOut, Some(report::left_out(&self.source.name, &summary.unreadable)))
@@ -297,20 +296,20 @@ impl Copy {
             return Ok(());
         }
         let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
-        cut.map_err(|e| Problem::new(format!("{name}: {e}"), "it should be empty: truncate it"))
+        cut.map_err(|e| Problem::new(format!("{name}: {e}"), "the destination must be empty: truncate it"))
     }
 
     fn broken_off(&self, outcome: &CopyOutcome) -> (report::End, Option<Problem>) {
         let go_on = match (self.kept, self.every) {
-            (true, None) => Some("the same command with --resume goes on from there"),
-            (true, Some(_)) => Some("the same command goes on from there"),
+            (true, None) => Some("repeat the command with --resume to continue"),
+            (true, Some(_)) => Some("repeat the command to continue"),
             (false, _) => None,
         };
         if let Some(failure) = &outcome.failure {
             return (report::End::of(failure), Some(report::failed(self.names(), failure, go_on)));
         }
-        let what = format!("stopped: {} are copied and stable", progress::size(outcome.stable));
-        let hint = go_on.unwrap_or("nothing was kept to go on from: see --resume and --journal");
+        let what = format!("interrupted: {} copied and flushed", progress::size(outcome.stable));
+        let hint = go_on.unwrap_or("no progress was saved: see --resume and --journal");
         (report::End::Stopped, Some(Problem::new(what, hint)))
     }
 }
@@ -321,7 +320,7 @@ async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
     match ExtendedCopy::between(from, to).await {
         Ok(offload) => Some(Arc::new(offload)),
         Err(e) => {
-            tracing::info!("{e}: what is copied is read and written");
+            tracing::info!("{e}: copying without offload");
             None
         }
     }
@@ -330,7 +329,7 @@ async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
 /// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
 fn grow(path: &Path, end: &End) -> Result<GrowFn, Problem> {
     let file = OpenOptions::new().write(true).open(path);
-    let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check that you may write it"))?;
+    let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check its permissions"))?;
     let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
     Ok(Box::new(move |len| {
         if len > disk.facts().capacity {
@@ -342,7 +341,7 @@ fn grow(path: &Path, end: &End) -> Result<GrowFn, Problem> {
 }
 
 fn no_disk(end: &End) -> Problem {
-    Problem::new(format!("{} is a stream", end.name), "name a file, a block device or a LUN")
+    Problem::new(format!("{} is a stream", end.name), "give a file, a block device or a LUN")
 }
 
 fn no_stream(end: &End, e: &std::io::Error) -> Problem {
@@ -405,7 +404,7 @@ mod tests {
             assert_eq!(
                 problem.to_string(),
                 "broken to sound: cannot read the source: Input/output error (os error 5) at offset 0\n  \
-                 hint: --skip-errors leaves out what cannot be read"
+                 hint: --skip-errors copies the rest and writes zeros for unreadable ranges"
             );
             let report = from_broken(&["--skip-errors", "--verify"]).await;
             assert_eq!((report.end, report.summary.complete), (report::End::LeftOut, true));

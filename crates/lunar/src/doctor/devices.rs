@@ -44,7 +44,7 @@ pub fn findings(report: &Report) -> Vec<Finding> {
     }
     let wrong = |p: &Port| match (p.usable, p.is_up()) {
         (_, true) => None,
-        (false, _) => Some((format!("the libraries have no driver for {}", p.device), NO_DRIVER)),
+        (false, _) => Some((format!("rdma-core has no provider for {}", p.device), NO_DRIVER)),
         _ => Some((format!("port {} of {} is {}", p.port, p.device, p.state), DOWN)),
     };
     ports.iter().filter_map(wrong).map(|(what, hint)| finding(Weight::Warning, what, hint)).collect()
@@ -79,7 +79,7 @@ mod tests {
         assert!(of_login(ErrorCode::Unreachable).is_empty(), "reported once");
         assert_eq!(of_login(ErrorCode::TimedOut).len(), 1);
         assert_eq!(told(vec![port("DOWN", true)]), "port 1 of mlx5_0 is DOWN");
-        assert_eq!(told(vec![port("ACTIVE", false)]), "the libraries have no driver for mlx5_0");
+        assert_eq!(told(vec![port("ACTIVE", false)]), "rdma-core has no provider for mlx5_0");
         assert_eq!(told(vec![port("ACTIVE", true)]), "");
     }
 

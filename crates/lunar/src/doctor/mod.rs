@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
-It reads for about a second, and writes nothing. The exit status is that of what makes it unusable.
+It reads for about a second, and writes nothing. If the LUN is unusable, the exit status is that of the cause.
 
 Examples:
   lunar doctor 127.0.0.1
@@ -32,7 +32,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Doctor {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
     #[arg(value_name = "URL")]
     url: String,
 
@@ -82,7 +82,7 @@ async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) 
         return look.await;
     }
     let late =
-        || Error::new(ErrorCode::TimedOut, format!("not done within {}", humantime::format_duration(limit)));
+        || Error::new(ErrorCode::TimedOut, format!("timed out after {}", humantime::format_duration(limit)));
     compio::time::timeout(limit, look).await.unwrap_or_else(|_| Err(late()))
 }
 
@@ -93,7 +93,7 @@ fn broken(report: &mut Report, url: &Url, e: Error) -> Failure {
     if failure.exit == Exit::TimedOut {
         let (what, hint) = report.waits_for();
         failure.problems.iter_mut().for_each(|problem| {
-            problem.what += &format!(": it waits for {what}");
+            problem.what += &format!(": waiting for {what}");
             problem.hint = Some(hint.into());
         });
     }

@@ -21,18 +21,18 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Info {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or one of iser:// or srp://
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
     url: String,
 
-    /// One VPD page alone, by its code in hexadecimal digits
+    /// Show one VPD page: its code in hexadecimal digits
     #[arg(long, value_name = "CODE", value_parser = code)]
     page: Option<u8>,
 
-    /// Supported commands and task management functions too
+    /// Show supported commands and task management functions too
     #[arg(long, conflicts_with = "page")]
     all: bool,
 
-    /// Dump the bytes of each answer instead
+    /// Dump the bytes of each response
     #[arg(long, conflicts_with = "json")]
     hex: bool,
 
@@ -60,12 +60,8 @@ pub fn info(args: Info) -> Result<String, Failure> {
     });
     let found = found.map_err(|failure| with_name(&url, failure))?;
     if args.page.is_some() && found.answers.is_empty() {
-        let what = found.troubles.first().map_or("there is no such page", |why| why.as_str());
-        return Err(Failure::new(
-            Exit::NotFound,
-            what,
-            "lunar info without --page shows those that there are",
-        ));
+        let what = found.troubles.first().map_or("the logical unit has no such page", |why| why.as_str());
+        return Err(Failure::new(Exit::NotFound, what, "lunar info without --page shows all pages"));
     }
     if args.hex {
         let dump = |(what, bytes): &(String, Vec<u8>)| format!("{what}\n{}", hex::dump(bytes));

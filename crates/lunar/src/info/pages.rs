@@ -40,7 +40,7 @@ fn designator(d: Designator<'_>) -> Node {
 
 /// A VPD page.
 pub fn vpd_page(code: u8, b: &[u8]) -> Facts {
-    let mut facts = vec![("name".to_owned(), Node::text(vpd::name(code).unwrap_or("not known here")))];
+    let mut facts = vec![("name".to_owned(), Node::text(vpd::name(code).unwrap_or("unknown")))];
     if let Some(table) = vpd::table(code) {
         facts.extend(read(table, b));
         return facts;
@@ -81,7 +81,7 @@ fn port(port: vpd::ScsiPortDescriptor<'_>) -> Node {
 pub fn mode_pages(b: &[u8]) -> Facts {
     let mut facts = read(mode::HEADER, b);
     for page in mode::pages(b) {
-        let mut inner = vec![("name".to_owned(), Node::text(page.name().unwrap_or("not known here")))];
+        let mut inner = vec![("name".to_owned(), Node::text(page.name().unwrap_or("unknown")))];
         match page.table() {
             Some(table) => inner.extend(read(table, page.bytes)),
             None => inner.push(("bytes".into(), Node::text(hex::digits(page.bytes)))),
@@ -147,7 +147,7 @@ pub fn registrations(b: &[u8]) -> Node {
 
 /// A log page.
 pub fn log_page(code: u8, b: &[u8]) -> Facts {
-    let mut facts = vec![("name".to_owned(), Node::text(report::log_name(code).unwrap_or("not known here")))];
+    let mut facts = vec![("name".to_owned(), Node::text(report::log_name(code).unwrap_or("unknown")))];
     for (number, value) in report::parameters(b) {
         facts.push(match report::parameter(code, number, value) {
             Some((name, n)) => (name.to_owned(), Node::number(n)),
@@ -160,7 +160,7 @@ pub fn log_page(code: u8, b: &[u8]) -> Facts {
 /// REPORT SUPPORTED OPERATION CODES.
 pub fn commands(b: &[u8]) -> Node {
     list(report::commands(b).map(|one| {
-        let name = op::command(one.opcode, one.action).unwrap_or("not known here");
+        let name = op::command(one.opcode, one.action).unwrap_or("unknown");
         let mut facts = vec![("opcode".to_owned(), Node::text(format!("0x{:02x}", one.opcode)))];
         facts.extend(one.action.map(|action| ("action".to_owned(), Node::text(format!("0x{action:02x}")))));
         facts.push(("bytes".into(), Node::number(one.len)));
@@ -190,7 +190,7 @@ mod tests {
         let text = lines(&vpd_page(0x83, &[0, 0x83, 0, 8, 0x51, 0x95, 0, 4, 0, 0, 0, 7]));
         assert!(text.ends_with("  of target port, type target port group, value 7\n"), "{text}");
         let text = lines(&vpd_page(0xc0, &[0, 0xc0, 0, 2, 1, 0x1b]));
-        assert!(text.contains("not known here") && text.contains("011b"), "{text}");
+        assert!(text.contains("unknown") && text.contains("011b"), "{text}");
         let text = lines(&log_page(0x0d, &[0x0d, 0, 0, 6, 0, 0, 3, 2, 0, 31]));
         assert!(text.contains("celsius  31\n"), "{text}");
         let text = lines(&mode_pages(&[0, 0, 0, 0x80, 0, 0, 0, 0, 0x08, 1, 4]));

@@ -40,7 +40,7 @@ impl<S: Server> Service<S> {
     /// Another configuration holds for good: what is on trial, if anything, is neither confirmed nor rolled back.
     pub(super) fn replace_trial(&mut self, by: &str) {
         if self.trial.before.is_some() {
-            tracing::info!("{by} replaces the configuration on trial: nothing is rolled back");
+            tracing::info!("{by} replaces the configuration on trial: the rollback is cancelled");
         }
         self.end_trial();
     }
@@ -125,7 +125,7 @@ impl<S: Server> Service<S> {
         match self.make(&config, false) {
             Ok(()) => {
                 if self.retry.succeeded() {
-                    tracing::info!("what was found at the upstreams is served now");
+                    tracing::info!("the LUNs found at the upstreams are served now");
                 }
                 self.route()
             }
@@ -185,14 +185,16 @@ impl<S: Server> Service<S> {
         match within_s {
             None => {
                 self.replace_trial("the applied configuration");
-                text += "applied; to keep it over a restart, write it to the file that the server is started with";
+                text += "applied; to keep it after a restart, write it to the server's configuration file";
             }
             Some(seconds) => {
                 // Of two trials in a row, the first holds what is known to be good.
                 self.trial.before.get_or_insert(before);
                 self.trial.number += 1;
                 self.wake(seconds, self.trial.number);
-                text += &format!("applied; rolled back in {seconds} s unless you say: lunar apply --confirm");
+                text += &format!(
+                    "applied; it is rolled back in {seconds} s unless you run lunar apply --confirm"
+                );
             }
         }
         Response::Done(text)
@@ -205,8 +207,11 @@ impl<S: Server> Service<S> {
     /// What was applied stays.
     pub(super) fn confirm(&mut self) -> Response {
         if self.trial.before.is_none() {
-            return Problem::new("nothing waits to be confirmed", "lunar apply FILE --confirm-within 60s")
-                .into();
+            return Problem::new(
+                "no configuration waits for confirmation",
+                "lunar apply FILE --confirm-within 60s",
+            )
+            .into();
         }
         self.end_trial();
         tracing::info!("the applied configuration is confirmed");
@@ -219,7 +224,7 @@ impl<S: Server> Service<S> {
             return;
         }
         if !self.trial.retry.is_under_way() {
-            tracing::warn!("the configuration was not confirmed: back to the one before");
+            tracing::warn!("the configuration was not confirmed in time: rolled back");
         }
         self.roll_back();
     }
@@ -227,7 +232,7 @@ impl<S: Server> Service<S> {
     /// Back to what was before. A failure is tried again until it works: a file that others use may come back.
     pub(super) fn roll_back(&mut self) -> Response {
         let Some(before) = self.trial.before.clone() else {
-            return Problem::new("there is nothing to roll back to", "lunar apply FILE --confirm-within 60s")
+            return Problem::new("no configuration to roll back to", "lunar apply FILE --confirm-within 60s")
                 .into();
         };
         // Nothing that happened to a file keeps hosts from what worked before.
@@ -248,7 +253,8 @@ impl<S: Server> Service<S> {
 }
 
 fn not_rolled_back(problems: &[Problem]) -> Problem {
-    let hint = "the server tries again by itself; to keep what holds now: lunar apply --confirm";
+    let hint =
+        "the server retries automatically; to keep the current configuration, run lunar apply --confirm";
     Problem { hint: Some(hint.into()), ..joined(problems) }
 }
 
@@ -270,6 +276,7 @@ pub(super) fn tell_problems(problems: &[Problem]) {
 /// All of them as one.
 fn joined(problems: &[Problem]) -> Problem {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
-    let what = format!("{}\neverything stays as it was", texts.join("\n"));
-    Problem::new(what, "mend the file, and ask again").with_code(crate::exit::common_code(problems))
+    let what = format!("{}\nthe configuration is unchanged", texts.join("\n"));
+    Problem::new(what, "correct the file, and repeat the command")
+        .with_code(crate::exit::common_code(problems))
 }

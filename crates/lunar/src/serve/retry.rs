@@ -25,7 +25,7 @@ impl Retry {
     pub fn failed(&mut self, problems: &[Problem]) -> Duration {
         if self.logged != problems {
             tell_problems(problems);
-            tracing::warn!("it is tried again by itself, at least every {LONGEST_S} s, until it works");
+            tracing::warn!("the server retries at least every {LONGEST_S} s until it succeeds");
             self.logged = problems.to_vec();
         }
         let pause_s = FIRST_S.saturating_mul(1 << self.failures.min(8)).min(LONGEST_S);

@@ -43,7 +43,7 @@ impl<S: Server> ServerControl for Desk<S> {
 }
 
 fn ends() -> Problem {
-    Problem::new("the server ends", "look at its log").with_code(ErrorCode::Unreachable)
+    Problem::new("the server is shutting down", "read its log").with_code(ErrorCode::Unreachable)
 }
 
 impl<S: Server> Service<S> {
@@ -62,7 +62,7 @@ impl<S: Server> Service<S> {
     /// Does something with an instance.
     fn steer(&mut self, name: &str, action: Action) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
-            let what = format!("there is no router {name}");
+            let what = format!("no router {name}");
             let problem = Problem::new(what, "lunar router list shows the routers");
             return problem.with_code(ErrorCode::NotFound).into();
         }
@@ -82,14 +82,18 @@ impl<S: Server> Service<S> {
                     && status.role == Role::Active
                     && !pair.can_hand_over()
                 {
-                    let what = format!("the other router of the pair {name} cannot take over now");
+                    let what = format!("the peer of router {name} cannot take over now");
                     return Problem::new(what, "lunar router show reports its state").into();
                 }
                 pair.request(request_of);
             }
             (None, _) if matches!(action, Action::Failover | Action::Eligible | Action::Ineligible) => {
-                let what = format!("router {name} is in no pair");
-                return Problem::new(what, "add [router.NAME.failover] to the configurations of both").into();
+                let what = format!("router {name} has no failover pair");
+                return Problem::new(
+                    what,
+                    "add [router.NAME.failover] to the configurations of both routers",
+                )
+                .into();
             }
             _ => {}
         }
@@ -100,7 +104,7 @@ impl<S: Server> Service<S> {
                 self.server.dismiss(name);
             }
         }
-        let nobody = if is_last { "; the other router cannot take over now, and nobody serves" } else { "" };
+        let nobody = if is_last { "; the peer cannot take over now: no router serves" } else { "" };
         let done = done(action, pair.is_some(), &self.routes.state(name));
         Response::Done(format!("router {name}: {done}{nobody}"))
     }
@@ -220,9 +224,9 @@ fn done(action: Action, is_pair: bool, state: &str) -> String {
         return state.to_owned();
     }
     let what = match action {
-        Action::Failover => "changes places",
-        Action::Drain => "takes no logins, and leaves its place",
-        Action::Resume => "takes logins, and may become active",
+        Action::Failover => "switches to the peer",
+        Action::Drain => "rejects logins, and hands over to the peer",
+        Action::Resume => "accepts logins, and may become active",
         Action::Eligible => "may become active",
         Action::Ineligible => "does not become active",
     };

@@ -172,9 +172,9 @@ fn what_cannot_start_says_why() {
     assert_eq!(
         told(io::ErrorKind::AddrInUse),
         "cannot serve: 127.0.0.1:3260: no\n  \
-         hint: something listens there already: stop it, or choose another address or port"
+         hint: stop the program that listens there, or choose another address or port"
     );
-    assert!(told(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 need privileges"));
+    assert!(told(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 require privileges"));
     let cores = Serve { cores: Some("none".into()), ..args(folder.config(1)) };
     let failed = Service::<Fake>::start(&cores, &channel().0, |_, _| Ok(Fake::default())).err().unwrap();
     assert!(failed[0].to_string().starts_with("--cores: \"none\" does not say which cores to use\n  hint: "));

@@ -52,9 +52,9 @@ fn portal(text: &str) -> Result<Portal, InvalidValue> {
     match PortalAddress::parse(text) {
         Ok(PortalAddress { host, port, tag: None }) => Ok(Portal { host, port }),
         Ok(_) => {
-            invalid(format!("\"{}\" has a portal group tag", text.escape_debug()), "write it as `group`")
+            invalid(format!("\"{}\" has a portal group tag", text.escape_debug()), "write the tag as `group`")
         }
-        Err(why) => invalid(format!("\"{}\" is no portal: {why}", text.escape_debug()), hint),
+        Err(why) => invalid(format!("\"{}\" is not a portal: {why}", text.escape_debug()), hint),
     }
 }
 
@@ -63,11 +63,13 @@ fn fits(p: &mut Diagnostics<'_>, s: &Section<'_>, upstreams: &Upstreams) {
     for (name, (upstream, _)) in &upstreams.0 {
         let Some(upstream) = upstream else { continue };
         if upstream.mode != Mode::Block {
-            let what = format!("the upstream {name} is passed on, and a pair needs mode = \"block\"");
+            let what = format!(
+                "the upstream {name} has mode = \"passthrough\", and failover requires mode = \"block\""
+            );
             p.add(&s.at, what, "remove [router.NAME.failover], or write mode = \"block\"");
         } else if !matches!(upstream.source, UpstreamSource::Remote { .. }) {
             let what = format!(
-                "the upstream {name} is of this host alone, and a pair needs what both routers reach"
+                "the upstream {name} is local to this host, and failover requires storage that both routers reach"
             );
             p.add(&s.at, what, "remove [router.NAME.failover], or write `urls`");
         }
@@ -84,8 +86,8 @@ pub(super) fn check_groups(
     for (router, at) in routers.iter().zip(at) {
         let Some((pair, at)) = router.failover.as_ref().zip(at.as_ref()) else { continue };
         if own.contains(&pair.group) {
-            let what = format!("the peer's portal group {} is one of this server too", pair.group);
-            p.add(at, what, "give the portal groups of both routers different tags");
+            let what = format!("this server also has the peer's portal group {}", pair.group);
+            p.add(at, what, "use different portal group tags on the two routers");
         }
     }
 }

@@ -127,7 +127,11 @@ fn misfit(p: &mut Diagnostics<'_>, (name, upstream): (&str, &Upstream), at: &Ran
         Reach::Target(_) => "map = \"target\" takes a target, and map = \"lun\" a LUN of it with `from`",
         Reach::Lun(..) | Reach::Local => "map = \"lun\" takes a LUN",
     };
-    p.add(at, format!("the upstream {name} is {}, and this needs {wanted}", upstream.reach().name()), hint);
+    p.add(
+        at,
+        format!("the upstream {name} is {}, and the mapping requires {wanted}", upstream.reach().name()),
+        hint,
+    );
 }
 
 /// The LUNs of a target that is put together.
@@ -175,13 +179,11 @@ fn from(
     let upstream = upstream?;
     match (upstream.reach(), &from_at) {
         (Reach::Portal, _) => misfit(p, (name, upstream), &at, "a LUN, or a target and `from`"),
-        (Reach::Target(_), None) => p.add(
-            &at,
-            format!("the upstream {name} is a target, and nothing says which LUN of it"),
-            "add from = 0",
-        ),
+        (Reach::Target(_), None) => {
+            p.add(&at, format!("the upstream {name} is a target, and its LUN is missing"), "add from = 0")
+        }
         (Reach::Lun(..) | Reach::Local, Some(from_at)) => {
-            p.add(from_at, format!("the upstream {name} is one LUN already"), "remove `from`");
+            p.add(from_at, format!("the upstream {name} is a LUN"), "remove `from`");
         }
         _ => {}
     }

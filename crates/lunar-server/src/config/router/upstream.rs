@@ -224,10 +224,10 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>
     there.sort_by_key(|at| at.start);
     let keys = SOURCES.map(|key| format!("`{key}`")).join(", ");
     if there.is_empty() {
-        p.add(&s.at, "the upstream is nowhere", format!("add one of {keys}"));
+        p.add(&s.at, "the upstream has no source", format!("add one of {keys}"));
     }
     if let Some(second) = there.get(1) {
-        p.add(second, "an upstream is in one place", format!("keep one of {keys}"));
+        p.add(second, "an upstream has one source", format!("keep one of {keys}"));
     }
     let base = around.base;
     let urls = urls(p, s, base).map(|urls| UpstreamSource::Remote { urls });
@@ -275,7 +275,7 @@ fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec
             (reach(&url.url).name(), urls.first().map_or(reach(&url.url), |first| reach(&first.url)).name());
         if this != first {
             let what = format!("this URL names {this}, and the first one {first}");
-            p.add(&at, what, "the URLs of an upstream are ways to the same thing");
+            p.add(&at, what, "the URLs of an upstream must be paths to the same portal, target or LUN");
         }
         if let Err(e) = urls.first().map_or(Ok(()), |first| url.url.check_beside(&first.url)) {
             p.add(&at, e.what.clone(), e.hint.clone().map(String::from).unwrap_or_default());
@@ -302,7 +302,7 @@ fn refuse_open_secret(p: &mut Diagnostics<'_>, url: &RemoteUrl, at: &Range<usize
     if let (true, Some(mode)) = (url.url.holds_secret(), p.open_to_others()) {
         let what = format!("the URL holds a secret, and the file has mode {mode:04o}");
         let file = p.file().display();
-        p.add(at, what, format!("run: chmod 0600 {file}; better, keep the secret in a password_file="));
+        p.add(at, what, format!("run chmod 0600 {file}, or keep the secret in a password_file="));
     }
 }
 
@@ -324,7 +324,7 @@ fn identity(text: &str) -> Result<String, InvalidValue> {
             Ok(text.into())
         }
         _ => invalid(
-            format!("\"{}\" is no identity of a LUN", text.escape_debug()),
+            format!("\"{}\" is not a LUN identity", text.escape_debug()),
             "write it as lunar ls shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, or t10.",
         ),
     }
@@ -336,37 +336,37 @@ fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut Upstream) {
         (matches!(u.source, UpstreamSource::Remote { .. }), u.mode == Mode::Passthrough);
     let is_sg = matches!(u.source, UpstreamSource::Sg { .. });
     let is_one = !matches!(u.reach(), Reach::Portal | Reach::Target(_));
-    let own = "the vendor, product and serial number of what is passed on are its own";
+    let own = "a passthrough upstream keeps its own vendor, product and serial number";
     let rules: [(&'static str, bool, &str, &str); 10] = [
-        ("sg", is_sg && !is_pass, "a SCSI device is passed on", "add mode = \"passthrough\""),
-        ("file", is_pass, "a file cannot be passed on", "write mode = \"block\""),
+        ("sg", is_sg && !is_pass, "`sg` requires mode = \"passthrough\"", "add mode = \"passthrough\""),
+        ("file", is_pass, "a file does not support mode = \"passthrough\"", "write mode = \"block\""),
         (
             "device",
             is_pass,
-            "a block device cannot be passed on",
+            "a block device does not support mode = \"passthrough\"",
             "write mode = \"block\", or `sg` for a SCSI device",
         ),
-        ("null", is_pass, "null cannot be passed on", "write mode = \"block\""),
-        ("memory", is_pass, "memory cannot be passed on", "write mode = \"block\""),
-        ("late_writes", !is_remote, "no write to a device of this host comes late", "remove `late_writes`"),
-        ("policy", !is_remote, "there is one way to a device of this host", "remove `policy`"),
+        ("null", is_pass, "null does not support mode = \"passthrough\"", "write mode = \"block\""),
+        ("memory", is_pass, "memory does not support mode = \"passthrough\"", "write mode = \"block\""),
+        ("late_writes", !is_remote, "`late_writes` requires `urls`", "remove `late_writes`"),
+        ("policy", !is_remote, "`policy` requires `urls`", "remove `policy`"),
         (
             "policy",
             is_remote && is_pass && u.policy != Policy::Failover,
-            "what is passed on takes one way at a time",
+            "mode = \"passthrough\" uses one path at a time",
             "write policy = \"failover\", or mode = \"block\"",
         ),
         (
             "identity",
             !(is_remote || is_sg) || !is_one,
-            "`identity` is that of one LUN",
-            "write URLs that name a LUN, or remove it",
+            "`identity` requires an upstream of one LUN",
+            "add the LUN to the URLs, or remove it",
         ),
         (
             "serial",
             !is_pass && !is_one,
-            "`serial` is that of one LUN",
-            "write URLs that name a LUN, or remove it",
+            "`serial` requires an upstream of one LUN",
+            "add the LUN to the URLs, or remove it",
         ),
     ];
     let of_own = ["vendor", "product", "serial"]
