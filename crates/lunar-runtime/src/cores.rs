@@ -44,37 +44,47 @@ impl Cores {
     /// # Errors
     /// When a thread cannot be started, or neither io_uring nor polling works.
     pub fn start(cpus: &[usize]) -> io::Result<Cores> {
-        timer::start()?;
-        let taken = cpus.iter().map(|_| AtomicUsize::new(0)).collect();
-        let mut cores = Cores { cpus: cpus.to_vec(), taken, jobs: Vec::new(), threads: Mutex::default() };
+        let mut cores = Cores::none(cpus)?;
         for &cpu in cpus {
-            let (jobs, inbox) = flume::unbounded::<CoreJob>();
-            let (started, result) = flume::bounded(1);
-            let body = move || match runtime(cpu) {
-                Ok(rt) => {
-                    let _ = started.send(Ok(rt.driver_type()));
-                    // A task of its own: what is blocked on is looked at whenever anything happens.
-                    let jobs = rt.spawn(async move {
-                        while let Ok(Some(job)) = inbox.recv_async().await {
-                            job();
-                        }
-                    });
-                    rt.spawn(memory::tidy()).detach();
-                    let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs)));
-                    // While a panic unwinds, tasks would not be dropped, and who waits for one would wait for good.
-                    ENDS.set(true);
-                    drop(rt);
-                    end.unwrap_or_else(|panic| resume_unwind(panic));
-                }
-                Err(e) => drop(started.send(Err(e))),
-            };
-            let thread = std::thread::Builder::new().name(format!("core {cpu}")).spawn(body)?;
-            cores.threads().push(thread);
-            let driver = result.recv().map_err(|_| io::Error::other("an event loop died"))??;
-            tracing::debug!(cpu, ?driver, "event loop started");
-            cores.jobs.push(jobs);
+            cores.add(format!("core {cpu}"), Some(cpu))?;
         }
         Ok(cores)
+    }
+
+    fn none(cpus: &[usize]) -> io::Result<Cores> {
+        timer::start()?;
+        let taken = cpus.iter().map(|_| AtomicUsize::new(0)).collect();
+        Ok(Cores { cpus: cpus.to_vec(), taken, jobs: Vec::new(), threads: Mutex::default() })
+    }
+
+    /// Starts one more loop, on this CPU or on any.
+    fn add(&mut self, name: String, cpu: Option<usize>) -> io::Result<()> {
+        let (jobs, inbox) = flume::unbounded::<CoreJob>();
+        let (started, result) = flume::bounded(1);
+        let body = move || match runtime(cpu) {
+            Ok(rt) => {
+                let _ = started.send(Ok(rt.driver_type()));
+                // A task of its own: what is blocked on is looked at whenever anything happens.
+                let jobs = rt.spawn(async move {
+                    while let Ok(Some(job)) = inbox.recv_async().await {
+                        job();
+                    }
+                });
+                rt.spawn(memory::tidy()).detach();
+                let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs)));
+                // While a panic unwinds, tasks would not be dropped, and who waits for one would wait for good.
+                ENDS.set(true);
+                drop(rt);
+                end.unwrap_or_else(|panic| resume_unwind(panic));
+            }
+            Err(e) => drop(started.send(Err(e))),
+        };
+        let thread = std::thread::Builder::new().name(name).spawn(body)?;
+        self.threads().push(thread);
+        let driver = result.recv().map_err(|_| io::Error::other("an event loop died"))??;
+        tracing::debug!(cpu, ?driver, "event loop started");
+        self.jobs.push(jobs);
+        Ok(())
     }
 
     /// Starts one loop, on the CPU where the caller runs.
@@ -83,6 +93,16 @@ impl Cores {
     /// As [`Cores::start`].
     pub fn one() -> io::Result<Cores> {
         Cores::start(&[rustix::thread::sched_getcpu()])
+    }
+
+    /// Starts one loop, on a thread that is bound to no CPU: for a process whose other threads do most of the work.
+    ///
+    /// # Errors
+    /// As [`Cores::start`].
+    pub fn unbound() -> io::Result<Cores> {
+        let mut cores = Cores::none(&[0])?;
+        cores.add("event loop".into(), None)?;
+        Ok(cores)
     }
 
     /// How many.
@@ -114,13 +134,23 @@ impl Cores {
         core: usize,
         work: impl FnOnce() -> W + Send + 'static,
     ) -> io::Result<T> {
+        self.start_on(core, work).recv().map_err(|_| io::Error::other("an event loop died"))
+    }
+
+    /// Runs a future on a core. The result arrives on the returned channel, which is closed without one if the core ends
+    /// before the future. Dropping the channel does not cancel the future.
+    pub fn start_on<T: Send + 'static, W: Future<Output = T> + 'static>(
+        &self,
+        core: usize,
+        work: impl FnOnce() -> W + Send + 'static,
+    ) -> flume::Receiver<T> {
         let (done, end) = flume::bounded(1);
         self.run_on(core, move || {
             let work = Box::pin(work());
-            // Who waited may be gone: then nobody wants it.
+            // The caller may wait no longer.
             crate::spawn(async move { drop(done.send(work.await)) });
         });
-        end.recv().map_err(|_| io::Error::other("an event loop died"))
+        end
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -220,7 +250,7 @@ fn run<T>(rt: &Runtime, task: compio::runtime::JoinHandle<T>) {
 
 /// An event loop: io_uring with deferred task work, plain io_uring on older kernels, polling where io_uring
 /// is forbidden (as in default containers).
-fn runtime(cpu: usize) -> io::Result<Runtime> {
+fn runtime(cpu: Option<usize>) -> io::Result<Runtime> {
     let mut deferred = ProactorBuilder::new();
     deferred.defer_taskrun(true).taskrun_flag(true).single_issuer(true);
     let mut polling = ProactorBuilder::new();
@@ -231,7 +261,7 @@ fn runtime(cpu: usize) -> io::Result<Runtime> {
         let mut builder = RuntimeBuilder::new();
         builder
             .with_proactor(proactor)
-            .thread_affinity(HashSet::from([cpu]))
+            .thread_affinity(HashSet::from_iter(cpu))
             .sync_queue_size(WAKES)
             .event_interval(TASKS);
         match builder.build() {
@@ -350,6 +380,14 @@ mod tests {
         assert_eq!(cores.place(Some(cpu)).core(), 1, "all have one");
         drop(others);
         assert_eq!(cores.place(Some(cpu)).core(), 0, "those of others were given back");
+        cores.stop();
+    }
+
+    #[test]
+    fn unbound_loop_keeps_the_cpus_of_the_process() {
+        let allowed = || rustix::thread::sched_getaffinity(None).expect("an affinity");
+        let cores = Cores::unbound().expect("an event loop");
+        assert_eq!(cores.wait(0, move || async move { allowed() }).expect("an end"), allowed());
         cores.stop();
     }
 
