@@ -5,6 +5,7 @@ use crate::io_error::{lost, no_connection};
 use crate::nexus::{LoginTarget, TargetPort};
 use crate::options::Transport;
 use crate::portal::Portal;
+#[cfg(feature = "rdma")]
 use crate::rdma_connector::RdmaConnector;
 use crate::session::info::SessionInfo;
 use crate::session::transport::TransportHandle;
@@ -17,7 +18,6 @@ use lunar_runtime::Stream;
 use lunar_runtime::iscsi::out::{Digests, Payload, PduQueue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Redirections that are followed, one after another.
@@ -118,6 +118,7 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
 }
 
 /// Logs in once on an RDMA connection that the caller makes.
+#[cfg(feature = "rdma")]
 pub async fn connect_with(
     login_target: &LoginTarget,
     options: &Options,
@@ -340,6 +341,10 @@ impl LoginConnection {
         login_target: &LoginTarget,
         options: &Options,
     ) -> Result<LoginConnection, Error> {
+        #[cfg(not(feature = "rdma"))]
+        if options.transport != Transport::Tcp {
+            return Err(crate::io_error::no_rdma_feature());
+        }
         if options.by_device() {
             return LoginConnection::by_device(&resolve(portal).await?, login_target, options).await;
         }
@@ -440,9 +445,7 @@ impl LoginConnection {
     pub fn into_line(self) -> (TransportHandle, Vec<u8>) {
         match self {
             LoginConnection::Tcp(wire) => (TransportHandle::Tcp(wire.stream), wire.begun),
-            LoginConnection::Iser(wire) => {
-                (TransportHandle::Datamover(Rc::new(wire.into_mover())), Vec::new())
-            }
+            LoginConnection::Iser(wire) => (TransportHandle::Datamover(wire.into_mover()), Vec::new()),
             LoginConnection::Srp(wire) => (TransportHandle::Datamover(wire.into_mover()), Vec::new()),
         }
     }

@@ -10,6 +10,7 @@ pub struct Error(Box<Details>);
 
 /// The parts of an [`Error`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Details {
     /// The code.
     pub code: ErrorCode,

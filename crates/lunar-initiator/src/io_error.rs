@@ -13,3 +13,11 @@ pub(crate) fn no_connection(e: &std::io::Error) -> Error {
 pub(crate) fn lost(e: std::io::Error) -> Error {
     Error::new(ErrorCode::ConnectionLost, text(&e))
 }
+
+/// This build has no RDMA.
+#[cfg(not(feature = "rdma"))]
+pub(crate) fn no_rdma_feature() -> Error {
+    const FEATURE: &str = "build lunar-initiator with its feature \"rdma\", or use iscsi://";
+    Error::new(ErrorCode::InvalidArgument, "iSER and SRP need RDMA, which this build lacks")
+        .with_hint(FEATURE)
+}

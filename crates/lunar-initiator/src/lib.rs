@@ -1,8 +1,84 @@
-//! The initiator: sessions with iSCSI targets, and their logical units as storage.
+//! An iSCSI initiator in user space: sessions with targets, and their logical units as storage.
 //!
-//! A [`Session`] lives on the core whose event loop opened it; its handle may be used from everywhere. A
-//! [`Lun`] of it is a [`lunar_block::Backend`], and takes any CDB besides. [`blocking`] is the same for programs
-//! without an event loop.
+//! A program reads and writes a LUN without a kernel module, without root, and without a block device. There are three ways
+//! to use this crate. They differ in the place where the work is done, and not in what it can do.
+//!
+//! | module | for | threads |
+//! |---|---|---|
+//! | [`blocking`] | programs without an event loop | one in the background, for all logical units |
+//! | [`any_executor`] | tasks of tokio and other executors | the same one |
+//! | the crate's root | the highest speed | one event loop for each core: [`Cores`] |
+//!
+//! # Blocking calls
+//!
+//! ```no_run
+//! use lunar_initiator::blocking::Lun;
+//!
+//! let lun = Lun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?)?;
+//! let mut data = vec![0; 4096];
+//! lun.read_at(0, &mut data)?;
+//! lun.write_at(4096, &data)?;
+//! lun.flush()?;
+//! lun.close()?;
+//! # Ok::<(), lunar_initiator::Error>(())
+//! ```
+//!
+//! # In a task of tokio
+//!
+//! The futures of [`any_executor`] are `Send`, and need nothing of the executor that polls them.
+//!
+//! ```no_run
+//! use lunar_initiator::any_executor::Lun;
+//!
+//! # async fn task() -> Result<(), lunar_initiator::Error> {
+//! let lun = Lun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?).await?;
+//! let (mut first, mut second) = ([0; 512], [0; 512]);
+//! lun.read_at(0, &mut first).await?;
+//! lun.read_at(512, &mut second).await?;
+//! lun.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # One event loop for each core
+//!
+//! A [`Session`] lives on the core whose event loop opened it. There, a command takes no lock and crosses to no other thread.
+//! Its handle may be used everywhere. A [`Lun`] of it is a [`Backend`], which lends its buffers to the operation and gets
+//! them back. [`Lun::scsi`] takes any CDB.
+//!
+//! ```no_run
+//! use lunar_initiator::{Backend, Buf, Cores, Url};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let url: Url = "iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0?commands=64".parse()?;
+//! let cores = Cores::start(&[0, 1])?;
+//! let read = cores.wait(1, move || async move {
+//!     let lun = lunar_initiator::open(&url).await?;
+//!     let (result, data) = lun.read(0, Buf::zeroed(4096)).await;
+//!     result.map(|()| data.len())
+//! })??;
+//! assert_eq!(read, 4096);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Backend::queue`] keeps many operations in flight without a future for each. [`multipath`] joins several paths to one
+//! logical unit.
+//!
+//! # Errors
+//!
+//! An [`Error`] has an [`ErrorCode`] for the program, and a message and a [`Hint`] for people. Codes and events may be added in
+//! any version. A session recovers from a lost connection by itself. [`Timeouts`] and [`LateWrites`] say for how long, and
+//! which commands are sent again.
+//!
+//! # Features
+//!
+//! `rdma` adds iSER and SRP: URLs with `iser://` and `srp://`. It is off by default, because most programs use TCP and do not
+//! need the crate that loads `libibverbs`. Without it, such a URL is an error. The command `lunar` enables it.
+//!
+//! # Platform
+//!
+//! Linux, with io_uring where it is allowed, and polling elsewhere.
 //!
 //! # Structure
 //!
@@ -40,14 +116,19 @@
 //!   certainly did not run.
 //! - `session/tests/late_writes.rs` is a model without a clock that loses paths at every step.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
+// The seam of RDMA stays when its only users are left out.
+#![cfg_attr(not(feature = "rdma"), allow(dead_code))]
 
 mod addresses;
+pub mod any_executor;
 pub mod blocking;
 pub mod command;
 mod connect;
 mod designators;
 mod discovery;
 mod error;
+mod event_loop;
 mod hints;
 mod io_error;
 mod iser;
@@ -59,11 +140,14 @@ mod open;
 pub mod options;
 mod portal;
 mod probe;
+#[cfg(feature = "rdma")]
 mod protocol_mismatch;
+#[cfg(feature = "rdma")]
 mod rdma_connector;
 pub mod reinstatement;
 mod report_luns;
 mod session;
+mod shared_lun;
 mod slow_path;
 mod srp;
 mod text;
@@ -75,13 +159,17 @@ pub use designators::{identity, is_named, naa, name_of};
 pub use discovery::{Discovery, discover};
 pub use error::{Details, Error, ErrorCode, Hint};
 pub use lun::{Lun, Properties, inspect, properties};
+pub use lunar_block::{Backend, BackendQueue};
 pub use lunar_proto::initiator::targets::{DiscoveredTarget, PortalAddress};
+pub use lunar_runtime::{Buf, Cores};
+pub use lunar_wire::scsi::{Sense, cdb};
 pub use nexus::{new_isid, parse_isid};
 pub use offload::ExtendedCopy;
 pub use open::{connect, connect_with, log_in, lun_of, open, open_with, portal_urls, resolve};
 pub use options::{LateWrites, Options, Timeouts};
 pub use portal::Portal;
 pub use probe::{Exchange, Probe};
+#[cfg(feature = "rdma")]
 pub use rdma_connector::RdmaConnector;
 pub use report_luns::luns;
 pub use session::{
@@ -89,3 +177,8 @@ pub use session::{
     WeakSession, testing,
 };
 pub use url::{Url, is_url, without_scheme};
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

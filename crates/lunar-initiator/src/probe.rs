@@ -19,6 +19,7 @@ const HIDDEN: [&str; 2] = ["CHAP_C", "CHAP_R"];
 
 /// A login, and what led to it, as far as it came.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Probe {
     /// The portals that were tried: the given one, then those of redirections.
     pub portals: Vec<Portal>,
@@ -40,6 +41,7 @@ pub struct Probe {
 
 /// One request of a login and its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exchange {
     /// The stage, as RFC 7143 section 11.12.3 names it. Over SRP there is a single one.
     pub stage: &'static str,

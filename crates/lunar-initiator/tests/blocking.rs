@@ -1,41 +1,12 @@
-//! The blocking face and the example, against `lunar serve`: `$LUNAR_BIN` says which.
+//! Blocking calls and their example, against the `lunar serve` of `$LUNAR_BIN`.
 
-use lunar_initiator::blocking::{Data, Lun};
-use lunar_initiator::{ErrorCode, Url};
-use lunar_wire::scsi::cdb;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+mod serve;
+
+use lunar_initiator::blocking::{self, Data, Lun};
+use lunar_initiator::{ErrorCode, Url, cdb, discover};
+use serve::server;
+use std::process::Command;
 use std::thread;
-
-/// A server of one LUN in memory, and its URL.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// None where there is no program to test.
-fn server() -> Option<Server> {
-    let Some(lunar) = std::env::var_os("LUNAR_BIN") else {
-        println!("skipped: needs LUNAR_BIN, the path of lunar");
-        return None;
-    };
-    let mut command = Command::new(lunar);
-    command.args(["serve", "memory:64M", "--listen", "127.0.0.1:0"]);
-    command.env("XDG_RUNTIME_DIR", std::env::temp_dir().join(format!("lunar-{}", std::process::id())));
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("lunar starts");
-    let lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
-    let told: Vec<String> = lines.take_while(|line| line != "ready").collect();
-    let url =
-        told.iter().find_map(|line| line.trim().strip_prefix("iscsi://").map(|_| line.trim().to_owned()));
-    Some(Server { child, url: url.unwrap_or_else(|| panic!("no URL in {told:?}")) })
-}
 
 #[test]
 fn threads_share_a_lun() {
@@ -81,6 +52,33 @@ fn commands_and_errors_of_a_lun() {
     assert_eq!(lun.read_at(end - 1, &mut [0; 2]).unwrap_err().code, ErrorCode::InvalidArgument);
     assert_eq!(lun.write_at(u64::MAX, &[0]).unwrap_err().code, ErrorCode::InvalidArgument);
     lun.read_at(end - 1, &mut [0; 1]).unwrap();
+}
+
+#[test]
+fn luns_of_one_process_work_side_by_side() {
+    let Some(server) = server() else { return };
+    let url: Url = server.url.parse().unwrap();
+    let luns: Vec<Lun> = (0..4).map(|_| Lun::open(&url).unwrap()).collect();
+    let portal = url.portal.clone();
+    let found = blocking::run(move || async move { discover(portal, &url.options()?).await }).unwrap();
+    assert_eq!(found.unwrap().len(), 1);
+    for lun in luns {
+        lun.read_at(0, &mut [0; 512]).unwrap();
+        lun.close().unwrap();
+    }
+}
+
+#[test]
+fn thread_that_panics_with_a_lun_ends_alone() {
+    let Some(server) = server() else { return };
+    let url: Url = server.url.parse().unwrap();
+    let lun = Lun::open(&url).unwrap();
+    let panicked = thread::spawn(move || {
+        lun.read_at(0, &mut [0; 512]).unwrap();
+        panic!("expected by this test");
+    });
+    assert!(panicked.join().is_err());
+    Lun::open(&url).unwrap().close().unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::IserDatamover;
 use crate::options::Options;
 use crate::protocol_mismatch::{self, mismatch, no_rdma};
 use crate::rdma_connector::{RdmaConnector, no_device};
+use crate::session::transport::Datamover;
 use crate::{Error, ErrorCode};
 use lunar_proto::Pdu;
 use lunar_rdma::{ConnParam, ConnectError, ConnectedEndpoint, Endpoint, EndpointEvent, EndpointEvents};
@@ -128,8 +129,8 @@ impl LoginConnection {
     }
 
     /// The connection of a session that has logged in.
-    pub fn into_mover(self) -> IserDatamover {
-        IserDatamover::new(self.endpoint, self.events)
+    pub fn into_mover(self) -> Rc<dyn Datamover> {
+        Rc::new(IserDatamover::new(self.endpoint, self.events))
     }
 }
 

@@ -1,10 +1,13 @@
 //! iSER: the same sessions over RDMA (RFC 7145). PDUs travel in messages, and the target reads and writes the memory of
 //! commands itself.
 
+#[cfg(feature = "rdma")]
 mod datamover;
+#[cfg_attr(not(feature = "rdma"), path = "without_rdma.rs")]
 mod login;
-#[cfg(test)]
+#[cfg(all(test, feature = "rdma"))]
 mod tests;
 
+#[cfg(feature = "rdma")]
 pub use datamover::IserDatamover;
 pub use login::LoginConnection;

@@ -14,6 +14,7 @@ const MAX_TRANSFER: u64 = 16 << 20;
 
 /// What a logical unit is.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Properties {
     /// Peripheral device type: 0 is a disk, 5 a CD.
     pub device_type: u8,

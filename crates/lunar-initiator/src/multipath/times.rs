@@ -4,6 +4,7 @@ use lunar_runtime::latency::LatencyTotal;
 
 /// Where the time of operations goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Times {
     /// Until a path took them.
     pub queue: LatencyTotal,

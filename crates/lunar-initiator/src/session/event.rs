@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 /// An event of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// A logical unit has reported a unit attention.
     Attention {

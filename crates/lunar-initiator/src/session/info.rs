@@ -6,6 +6,7 @@ use lunar_proto::parameters::Parameters;
 
 /// The state of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionInfo {
     /// The portal, after redirections.
     pub portal: Portal,

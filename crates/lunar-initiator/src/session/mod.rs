@@ -55,6 +55,7 @@ pub(crate) use request::Held;
 use crate::connect;
 use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
+#[cfg(feature = "rdma")]
 use crate::rdma_connector::RdmaConnector;
 use crate::{Command, Error, ErrorCode, Options, Portal, text};
 use deferred_errors::DeferredErrors;
@@ -125,6 +126,7 @@ impl Session {
     ///
     /// # Errors
     /// The fault of the connection or the login; [`ErrorCode::InvalidArgument`] when the options are those of TCP.
+    #[cfg(feature = "rdma")]
     pub async fn open_on(target: &str, options: Options, make: impl RdmaConnector) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
         let portal = Portal { host: "in memory".into(), port: 0 };

@@ -2,17 +2,23 @@
 //! both are bytes of a stream; other data movers let the target use the memory itself.
 
 use super::task::Task;
-use crate::{Error, ErrorCode};
+use crate::Error;
+#[cfg(feature = "rdma")]
+use crate::ErrorCode;
+use lunar_block::LocalBoxFuture;
 use lunar_proto::parameters::Parameters;
-use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, LocalBoxFuture};
 use lunar_runtime::iscsi::out::{self, Digests, Payload};
 use lunar_runtime::iscsi::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus, ReceivedPdu};
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iscsi::Bhs;
-use lunar_wire::scsi::{Sense, Status};
 use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
+#[cfg(feature = "rdma")]
+use {
+    lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents},
+    lunar_wire::scsi::{Sense, Status},
+};
 
 /// What a data mover hands over to its session.
 pub trait DatamoverEvents {
@@ -69,12 +75,14 @@ pub trait Datamover {
 }
 
 /// Why a command that could not lend its memory has ended.
+#[cfg(feature = "rdma")]
 pub fn cannot_lend(e: &io::Error) -> Error {
     Error::new(ErrorCode::InvalidArgument, format!("memory registration failed: {e}"))
 }
 
 /// Bytes of a read that the target has not filled, where only its answer shows that: by the residual, if there is
 /// one. A command that failed without it may have filled none.
+#[cfg(feature = "rdma")]
 pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
     // NO SENSE, RECOVERED ERROR and COMPLETED come with data.
     let is_done = |sense: Sense| matches!(sense.key, 0x0 | 0x1 | 0xf);
@@ -181,6 +189,7 @@ impl TransportHandle {
 
 /// Hands over the messages that have come, up to the end of the connection, and has as many received as were taken: of at
 /// most `len` bytes. `take` returns whether more is wanted.
+#[cfg(feature = "rdma")]
 pub fn messages(
     endpoint: &dyn Endpoint,
     events: &mut EndpointEvents,

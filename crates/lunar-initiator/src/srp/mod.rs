@@ -3,16 +3,23 @@
 //!
 //! There is one login, with the connection itself, and neither discovery nor key text nor CHAP.
 
+#[cfg(feature = "rdma")]
 mod answers;
+#[cfg(feature = "rdma")]
 mod channels;
+#[cfg(feature = "rdma")]
 mod credits;
+#[cfg(feature = "rdma")]
 mod datamover;
 mod description;
+#[cfg(feature = "rdma")]
 mod incoming;
+#[cfg_attr(not(feature = "rdma"), path = "without_rdma.rs")]
 mod login;
 mod ports;
+#[cfg(feature = "rdma")]
 mod requests;
-#[cfg(test)]
+#[cfg(all(test, feature = "rdma"))]
 mod tests;
 
 pub use description::{asked, granted};

@@ -5,6 +5,8 @@ mod error;
 mod settings;
 mod srp;
 
+#[cfg(doc)]
+use crate::ErrorCode;
 use crate::options::{Options, Portal, Provider, Timeouts, Transport};
 use crate::{Error, hints};
 use error::wrong;

@@ -269,7 +269,7 @@ impl UpstreamNexus {
                 let was = self.seen.borrow().get(lun).cloned().unwrap_or_default();
                 self.status.log_change(*lun, &was, identity);
             }
-            Event::GaveUp(_) | Event::Attention { .. } | Event::Seen { .. } => {}
+            _ => {}
         }
     }
 }
@@ -345,7 +345,7 @@ async fn until_it_is_lost(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<
             Event::Lost(_) => lost = lost.or_else(|| Some(Instant::now())),
             Event::Connected => lost = None,
             Event::GaveUp(_) => break,
-            Event::Changed { .. } | Event::Attention { .. } | Event::Seen { .. } => {}
+            _ => {}
         }
     }
     lost.unwrap_or_else(Instant::now)

@@ -1,0 +1,42 @@
+//! iSER in a build without the feature `rdma`: no connection exists, and each attempt is an error.
+
+use crate::session::transport::Datamover;
+use crate::{Error, Options, io_error};
+use lunar_proto::Pdu;
+use lunar_runtime::Stream;
+use lunar_wire::iscsi::Bhs;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// A connection that cannot exist.
+pub enum LoginConnection {}
+
+impl LoginConnection {
+    pub async fn by_device(_: SocketAddr, _: &Options) -> Result<LoginConnection, Error> {
+        Err(io_error::no_rdma_feature())
+    }
+
+    pub async fn over(_: Stream, _: &Options) -> Result<LoginConnection, Error> {
+        Err(io_error::no_rdma_feature())
+    }
+
+    pub fn provider(&self) -> &str {
+        match *self {}
+    }
+
+    pub fn peer(&self) -> SocketAddr {
+        match *self {}
+    }
+
+    pub async fn send(&mut self, _: Pdu) -> Result<(), Error> {
+        match *self {}
+    }
+
+    pub async fn receive(&mut self, _: usize) -> Result<(Bhs, Vec<u8>), Error> {
+        match *self {}
+    }
+
+    pub fn into_mover(self) -> Rc<dyn Datamover> {
+        match self {}
+    }
+}

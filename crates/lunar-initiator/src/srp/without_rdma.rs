@@ -1,0 +1,47 @@
+//! SRP in a build without the feature `rdma`: no connection exists, and each attempt is an error.
+
+use crate::nexus::LoginTarget;
+use crate::session::transport::Datamover;
+use crate::{Error, Options, io_error};
+use lunar_proto::initiator::login::LoggedIn;
+use lunar_runtime::Stream;
+use lunar_wire::srp::{LoginRequest, LoginResponse};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// A connection that cannot exist.
+pub enum LoginConnection {}
+
+impl LoginConnection {
+    pub async fn over(_: Stream, _: &LoginTarget, _: &Options) -> Result<LoginConnection, Error> {
+        Err(io_error::no_rdma_feature())
+    }
+
+    pub async fn by_device(_: SocketAddr, _: &LoginTarget, _: &Options) -> Result<LoginConnection, Error> {
+        Err(io_error::no_rdma_feature())
+    }
+
+    pub fn login(&self) -> &LoggedIn {
+        match *self {}
+    }
+
+    pub fn response(&self) -> &LoginResponse {
+        match *self {}
+    }
+
+    pub fn provider(&self) -> &str {
+        match *self {}
+    }
+
+    pub fn join(&mut self, _: LoginConnection) {
+        match *self {}
+    }
+
+    pub fn into_mover(self) -> Rc<dyn Datamover> {
+        match self {}
+    }
+}
+
+pub fn request(_: &LoginTarget, _: &Options) -> Result<LoginRequest, Error> {
+    Err(io_error::no_rdma_feature())
+}

@@ -1,0 +1,34 @@
+//! The server of tests that use the library as its users do.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A server of one LUN in memory, and its URL.
+pub struct Server {
+    child: Child,
+    pub url: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts the server on a port of its own. None where there is no program to test.
+pub fn server() -> Option<Server> {
+    let Some(lunar) = std::env::var_os("LUNAR_BIN") else {
+        println!("skipped: needs LUNAR_BIN, the path of lunar");
+        return None;
+    };
+    let mut command = Command::new(lunar);
+    command.args(["serve", "memory:64M", "--listen", "127.0.0.1:0"]);
+    command.env("XDG_RUNTIME_DIR", std::env::temp_dir().join(format!("lunar-{}", std::process::id())));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("lunar starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let lines: Vec<String> = lines.take_while(|line| line != "ready").collect();
+    let url =
+        lines.iter().find_map(|line| line.trim().strip_prefix("iscsi://").map(|_| line.trim().to_owned()));
+    Some(Server { child, url: url.unwrap_or_else(|| panic!("no URL in {lines:?}")) })
+}
