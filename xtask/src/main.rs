@@ -6,6 +6,8 @@ mod campaign;
 mod conformance;
 mod interop;
 mod lab;
+mod package;
+mod public_api;
 mod root;
 mod test;
 mod tidy;
@@ -27,6 +29,10 @@ struct Cli {
 enum XtaskCommand {
     /// Hold the style's outer limits: sizes, floors, unsafe, links
     Tidy,
+    /// Package lunar-initiator and its crates, and use them outside the workspace
+    Package,
+    /// Compare the public API of lunar-initiator with its file, or write the file
+    PublicApi(public_api::Options),
     /// Run every test, with real peers and a real kernel
     Test(test::Options),
     /// Run what takes too long for every run of the tests: all fuzz targets, campaigns, all tests without io_uring
@@ -66,6 +72,8 @@ fn main() -> ExitCode {
 fn run(task: &XtaskCommand) -> Result<StepResult> {
     match task {
         XtaskCommand::Tidy => tidy::run(),
+        XtaskCommand::Package => package::run(),
+        XtaskCommand::PublicApi(options) => public_api::run(options),
         XtaskCommand::Test(options) => test::run(options),
         XtaskCommand::Soak(options) => test::soak::run(options),
         XtaskCommand::Campaign { arguments } => campaign::run(arguments),

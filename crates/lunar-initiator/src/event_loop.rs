@@ -75,8 +75,8 @@ mod tests {
 
     #[test]
     fn work_that_panics_ends_alone() {
-        let panics = start(|| async { panic!("expected by this test") }).expect("an event loop");
-        assert_eq!(panics.wait().map(|()| ()).map_err(|e| e.code), Err(ErrorCode::SessionClosed));
+        let panics = start::<(), _>(|| async { panic!("expected by this test") }).expect("an event loop");
+        assert_eq!(panics.wait().map_err(|e| e.code), Err(ErrorCode::SessionClosed));
         thread_of_work();
     }
 }

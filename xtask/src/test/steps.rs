@@ -24,10 +24,11 @@ pub struct Row {
 }
 
 /// All steps in their order.
-pub const STEPS: [Row; 8] = [
+pub const STEPS: [Row; 9] = [
     Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
+    long("package", "the packaged library, outside the workspace", package),
     Row { parallel: true, ..long("lab", "the Linux kernel in a guest", lab) },
     Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     quick("server", "raw PDUs against the running server", server),
@@ -118,6 +119,9 @@ fn units() -> Result<StepReport> {
     }
 }
 
+fn package() -> Result<StepReport> {
+    Ok(crate::package::run()?.into())
+}
 fn server() -> Result<StepReport> {
     against_the_server(&server_tests()?)
 }

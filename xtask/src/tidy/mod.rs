@@ -3,7 +3,7 @@
 
 mod cycles;
 mod floors;
-mod project;
+pub mod project;
 mod rust;
 mod source;
 mod text;
@@ -12,6 +12,7 @@ use std::fmt;
 
 use anyhow::Result;
 
+use crate::public_api;
 use crate::root::{self, StepResult};
 
 /// One thing that is not tidy.
@@ -28,7 +29,7 @@ pub struct TidyFinding {
 }
 
 impl TidyFinding {
-    fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> TidyFinding {
+    pub fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> TidyFinding {
         TidyFinding { file: file.into(), line, what: what.into(), remedy }
     }
 }
@@ -67,5 +68,6 @@ fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
     }
     findings.extend(floors::check(files));
     findings.extend(cycles::check(files));
+    findings.extend(public_api::check(files));
     findings
 }

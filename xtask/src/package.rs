@@ -1,0 +1,119 @@
+//! `cargo xtask package`: the crates that may be published, as a user gets them. Packages them without a network, unpacks them
+//! outside the workspace, and builds and runs a program there that uses the library. Then it checks the library's documentation.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::root::{self, StepResult};
+
+/// The program that uses the library.
+const PROGRAM: &str = include_str!("../package/main.rs");
+const LIBRARY: &str = "lunar-initiator";
+
+/// Runs all of it.
+pub fn run() -> Result<StepResult> {
+    let crates = publishable()?;
+    ensure!(crates.iter().any(|(name, _)| name == LIBRARY), "{LIBRARY} may not be published");
+    let outside = Outside::new()?;
+    package(&crates)?;
+    unpack(&crates, &outside.0)?;
+    write_program(&crates, &outside.0)?;
+    outside.cargo(&["run", "--quiet", "--offline"])?;
+    outside.cargo(&["build", "--quiet", "--offline", "--features", "rdma"])?;
+    document()?;
+    Ok(StepResult::Ok)
+}
+
+/// Names and versions of the crates that may be published.
+fn publishable() -> Result<Vec<(String, String)>> {
+    let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
+    let output = root::command("cargo").args(arguments).output().context("cannot run cargo metadata")?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let text = |package: &Value, key: &str| package[key].as_str().unwrap_or_default().to_owned();
+    let published = packages.iter().filter(|package| package["publish"].is_null());
+    Ok(published.map(|package| (text(package, "name"), text(package, "version"))).collect())
+}
+
+/// Makes the files that a registry would get.
+fn package(crates: &[(String, String)]) -> Result<()> {
+    let mut arguments = vec!["package", "--quiet", "--offline", "--no-verify", "--allow-dirty"];
+    arguments.extend(crates.iter().flat_map(|(name, _)| ["--package", name.as_str()]));
+    root::must("cargo", &arguments)
+}
+
+fn unpack(crates: &[(String, String)], folder: &Path) -> Result<()> {
+    for (name, version) in crates {
+        let packed = root::target_dir().join(format!("package/{name}-{version}.crate"));
+        let status = Command::new("tar").arg("xzf").arg(&packed).arg("-C").arg(folder).status();
+        ensure!(status.context("cannot run tar")?.success(), "cannot unpack {}", packed.display());
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
+            let file = folder.join(format!("{name}-{version}/{licence}"));
+            ensure!(file.is_file(), "the package of {name} has no {licence}");
+        }
+    }
+    Ok(())
+}
+
+/// A package of its own that has the packaged crates in place of those of a registry. It has the profile and the versions of the
+/// workspace: what is built already need not be built again.
+fn write_program(crates: &[(String, String)], folder: &Path) -> Result<()> {
+    let patches: String = crates
+        .iter()
+        .map(|(name, version)| format!("{name} = {{ path = \"{name}-{version}\" }}\n"))
+        .collect();
+    let (_, version) = crates.iter().find(|(name, _)| name == LIBRARY).context("no library")?;
+    let workspace: toml::Table = fs::read_to_string(root::path().join("Cargo.toml"))?.parse()?;
+    let profile =
+        toml::to_string(&toml::Table::from_iter([("profile".into(), workspace["profile"].clone())]))?;
+    let manifest = format!(
+        "[package]\nname = \"outside\"\nedition = \"2024\"\n\n[features]\nrdma = [\"{LIBRARY}/rdma\"]\n\n\
+         [dependencies]\n{LIBRARY} = \"{version}\"\n\n[patch.crates-io]\n{patches}\n{profile}",
+    );
+    fs::create_dir_all(folder.join("src"))?;
+    fs::write(folder.join("Cargo.toml"), manifest)?;
+    fs::write(folder.join("src/main.rs"), PROGRAM)?;
+    fs::copy(root::path().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    Ok(())
+}
+
+/// The documentation has no warnings, and its examples compile.
+fn document() -> Result<()> {
+    let mut doc = root::command("cargo");
+    doc.args(["doc", "--quiet", "--offline", "--no-deps", "--package", LIBRARY, "--all-features"]);
+    let status = doc.env("RUSTDOCFLAGS", "--deny warnings").status().context("cannot run cargo doc")?;
+    ensure!(status.success(), "the documentation of {LIBRARY} has warnings");
+    root::must("cargo", &["test", "--quiet", "--offline", "--doc", "--package", LIBRARY])
+}
+
+/// A folder outside the workspace, removed on drop.
+struct Outside(PathBuf);
+
+impl Outside {
+    fn new() -> Result<Outside> {
+        let folder = std::env::temp_dir().join(format!("lunar-package-{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(Outside(folder))
+    }
+
+    /// Runs cargo there, with the build folder of the workspace.
+    fn cargo(&self, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new("cargo");
+        command.args(arguments).current_dir(&self.0).env("CARGO_TARGET_DIR", root::target_dir());
+        let status = command.status().context("cannot run cargo")?;
+        ensure!(status.success(), "cargo {} outside the workspace: {status}", arguments.join(" "));
+        Ok(())
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // It lies in the temporary folder of the system.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
