@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_hangs_is_ended_and_a_failure_is_seen() {
+    fn run_ends_a_program_at_its_limit() {
         let ran = run(Command::new("sleep").arg("60"), Duration::from_millis(50));
         assert!(ran.status.is_none());
         let ran = run(Command::new("sh").args(["-c", "echo said; exit 3"]), Duration::from_secs(10));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_missed() {
+    fn missing_program_is_reported() {
         assert!(have(&[Tool { program: "sh", package: "dash" }]));
         assert!(!have(&[Tool { program: "no-such-program", package: "none" }]));
     }

@@ -218,7 +218,7 @@ fn nothing_is_attached_twice() {
 }
 
 #[test]
-fn what_is_in_use_is_not_taken_away() {
+fn detach_rejects_a_disk_in_use() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -276,7 +276,7 @@ impl Client {
 }
 
 #[test]
-fn by_force_writes_that_wait_fail_and_are_counted() {
+fn forced_detach_fails_and_counts_waiting_writes() {
     for paths in [1, 2] {
         let (server, host) = (server(), Host::new());
         let wires: Vec<_> = (0..paths).map(|_| Wire::to(server.portal())).collect();
@@ -342,7 +342,7 @@ fn newer_writes_stay(server: &Server, wire: &Wire, uri: &str) {
 }
 
 #[test]
-fn writes_left_by_force_do_not_land_on_newer_ones() {
+fn writes_left_by_force_do_not_overwrite_newer_ones() {
     let (server, host) = (server(), Host::new());
     let wire = Wire::to(server.portal());
     let url = url_at(wire.address);
@@ -401,7 +401,7 @@ fn a_detach_replaces_the_session_of_a_killed_process() {
 
 /// An ISID makes another nexus under another name.
 #[test]
-fn writes_of_an_old_name_do_not_land_on_newer_ones() {
+fn writes_of_an_old_name_do_not_overwrite_newer_ones() {
     for is_killed in [false, true] {
         let (server, host) = (server(), Host::new());
         let wire = Wire::to(server.portal());
@@ -539,7 +539,7 @@ fn a_login_of_another_user_proves_nothing() {
 }
 
 #[test]
-fn writes_left_on_a_path_that_stays_away_are_ended_by_a_reset() {
+fn reset_ends_writes_left_on_a_lost_path() {
     let (server, host) = (server(), Host::new());
     let wire = Wire::to(server.portal());
     let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
@@ -558,7 +558,7 @@ fn writes_left_on_a_path_that_stays_away_are_ended_by_a_reset() {
 }
 
 #[test]
-fn writes_left_behind_are_forgotten_on_purpose() {
+fn forget_drops_writes_left_behind() {
     let (server, host) = (server(), Host::new());
     let wire = Wire::to(server.portal());
     let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
@@ -786,7 +786,7 @@ impl Cut {
 }
 
 #[test]
-fn two_paths_of_which_one_is_cut_in_the_middle_of_a_write() {
+fn path_cut_during_a_write_loses_no_data() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -815,7 +815,7 @@ fn two_paths_of_which_one_is_cut_in_the_middle_of_a_write() {
 }
 
 #[test]
-fn each_path_is_told_by_the_url_that_leads_there() {
+fn each_path_is_shown_by_its_url() {
     let both = "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }";
     let (server, host) = (with_portals(both), Host::new());
     let iser = url(&server).replacen("iscsi", "iser", 1);
@@ -863,7 +863,7 @@ fn a_file_by_fuse() {
 }
 
 #[test]
-fn a_process_that_was_killed_is_told_of_and_cleared() {
+fn killed_process_is_reported_and_cleared() {
     let (server, host) = (server(), Host::new());
     for again in ["attach", "detach"] {
         host.attach(&[&url(&server)]);
@@ -907,7 +907,7 @@ fn a_flush_after_a_kill_reaches_the_target() {
 
 /// Who unmounts a file by other means asks nobody to make it stable: what could not be is told.
 #[test]
-fn a_file_that_others_unmount_is_flushed() {
+fn file_unmounted_by_others_is_flushed() {
     if !Path::new("/dev/fuse").exists() {
         return println!("skipped: needs /dev/fuse");
     }
@@ -982,7 +982,7 @@ fn a_secret_is_in_no_argument_record_or_log() {
 }
 
 #[test]
-fn all_that_are_saved() {
+fn attach_saved_attaches_all() {
     let (server, host) = (server(), Host::new());
     host.ends(21, &["attach", "--all"]);
     host.ends(21, &["attach", "data"]);
@@ -1035,7 +1035,7 @@ fn a_failure_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_was_not_written_cannot_be_lost() {
+fn detach_after_a_flush_succeeds_without_target() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -1052,7 +1052,7 @@ fn what_was_not_written_cannot_be_lost() {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_told_of_while_it_is_waited_for() {
+fn absent_target_is_reported_while_waiting() {
     let (server, host) = (server(), Host::new());
     let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0");
     let said = host.ends(8, &["attach", &dead, "--timeout", "2"]);
@@ -1064,7 +1064,7 @@ fn a_target_that_is_not_there_is_told_of_while_it_is_waited_for() {
 }
 
 #[test]
-fn what_is_told_has_its_form_and_its_time() {
+fn messages_have_their_form_and_time() {
     let (server, host) = (server(), Host::new());
     host.attach(&[&url(&server)]);
     assert!(host.told("disks-0", "identity").starts_with("naa."), "as lunar ls tells it");
@@ -1085,7 +1085,7 @@ fn what_is_told_has_its_form_and_its_time() {
 }
 
 #[test]
-fn the_foreground_tells_its_manager_and_ends_in_good_order() {
+fn foreground_notifies_systemd_and_stops_gracefully() {
     let (server, host) = (server(), Host::new());
     let manager = UnixDatagram::bind(host.path("notify")).expect("a socket");
     manager.set_read_timeout(Some(LIMIT)).expect("a limit");
@@ -1133,7 +1133,7 @@ fn failures_have_their_status() {
 }
 
 #[test]
-fn a_disk_that_grows_is_told_to_new_clients() {
+fn grown_disk_is_shown_to_new_clients() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -1151,7 +1151,7 @@ fn a_disk_that_grows_is_told_to_new_clients() {
 }
 
 #[test]
-fn the_unit_is_one_that_systemd_takes() {
+fn systemd_accepts_the_unit_file() {
     let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/lunar-attach@.service");
     let text = fs::read_to_string(&unit).expect("the unit");
     for line in

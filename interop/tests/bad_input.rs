@@ -661,7 +661,7 @@ fn random_pdus() {
 
 /// A peer that asks for much and takes nothing holds its share of memory, and nobody waits for it.
 #[test]
-fn a_reader_that_does_not_read() {
+fn client_that_reads_nothing_harms_no_other() {
     let scene = Scene::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
     let mut greedy: Vec<Raw> = (0..4).map(|_| scene.session()).collect();
     for raw in &mut greedy {
@@ -682,7 +682,7 @@ fn a_reader_that_does_not_read() {
 
 /// A peer that announces writes and sends no data holds its share of memory, and nobody waits for it.
 #[test]
-fn a_writer_that_does_not_write() {
+fn client_that_writes_nothing_harms_no_other() {
     let scene = Scene::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
     let mut silent: Vec<Raw> = (0..4).map(|_| scene.session()).collect();
     for raw in &mut silent {

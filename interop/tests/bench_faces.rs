@@ -88,7 +88,7 @@ fn cdb_sizes_and_fua_of_sgp_dd_reach_the_wire() {
 }
 
 #[test]
-fn sgp_dd_takes_only_the_block_size_that_is_there_and_cdbs_that_reach() {
+fn sgp_dd_rejects_wrong_block_and_cdb_sizes() {
     let target = Script::new().listen();
     let from = format!("if={}", target.url(""));
     let refused =
@@ -141,7 +141,7 @@ fn without_direct_small_blocks_travel_in_large_requests() {
 }
 
 #[test]
-fn what_dd_writes_without_direct_arrives_whole() {
+fn dd_write_without_direct_is_complete() {
     let target = Script::new().listen();
     let to = format!("of={}", target.url(""));
     let (document, said) = play(&["dd", "if=/dev/zero", &to, "bs=3k", "count=100", "seek=1", "--destroy"])
@@ -205,7 +205,7 @@ fn vanishing() -> Target {
 }
 
 #[test]
-fn when_the_target_vanishes_what_was_measured_is_told() {
+fn results_are_reported_after_the_target_vanishes() {
     for face in ["sgp_dd", "dd", "disktest", "blockdev-perftest"] {
         let target = vanishing();
         let url = target.url("recovery_timeout=1&operation_timeout=3&login_timeout=1");

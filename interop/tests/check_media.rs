@@ -262,7 +262,7 @@ fn errors(said: &str) -> Vec<&str> {
 }
 
 #[test]
-fn check_media_refuses_what_serve_refuses_in_its_words() {
+fn check_media_rejects_with_the_message_of_serve() {
     for (object, set_up) in CASES {
         let folder = Folder::fresh();
         let Some((toml, _still)) = set_up(&folder) else {
@@ -303,7 +303,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 #[test]
-fn check_media_before_a_reload_reports_what_it_does() {
+fn check_media_reports_what_a_reload_does() {
     let folder = Folder::fresh();
     image(&folder, "a.img");
     let mut server = Server::start_in(folder, &disk(""));

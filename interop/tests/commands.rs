@@ -76,7 +76,7 @@ fn unreachable_portal_is_a_warning_and_the_next_is_used() {
 }
 
 #[test]
-fn doctor_tells_all_and_finds_what_is_slow() {
+fn doctor_reports_all_and_finds_the_slow_step() {
     let server = shared();
     let url = format!("iscsi://{}/{}/0", server.portal(), config::TARGET);
     let ran = lunar(&["doctor", &url], &[]);
@@ -96,7 +96,7 @@ fn doctor_tells_all_and_finds_what_is_slow() {
 }
 
 #[test]
-fn exit_statuses_tell_what_went_wrong() {
+fn exit_statuses_identify_the_failure() {
     let server = shared();
     let portal = server.portal().to_string();
     let at = |path: &str| format!("iscsi://{portal}{path}");
@@ -111,7 +111,7 @@ fn exit_statuses_tell_what_went_wrong() {
 
 /// A peer that takes the connection and then says nothing.
 #[test]
-fn a_silent_peer_is_waited_for_as_long_as_told() {
+fn silent_peer_is_awaited_for_the_given_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let portal = silent.local_addr().expect("an address").to_string();
     assert_eq!(fails(&["ls", &portal, "--timeout", "1"]), 8);
@@ -141,7 +141,7 @@ fn a_silent_peer_is_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn targets_are_named_in_many_ways() {
+fn targets_are_accepted_in_each_notation() {
     let server = Server::start(&config::standard());
     let portal = server.portal();
     for url in

@@ -256,7 +256,7 @@ fn sec_012_secrets_are_checked_in_the_configuration() {
 
 /// SEC-015
 #[test]
-fn sec_015_a_secret_shared_by_two_users_is_told() {
+fn sec_015_a_secret_shared_by_two_users_is_reported() {
     let (dir, tables) = users(&[("alice", ALICE), ("bob", ALICE)]);
     let access = "[[target.access]]\nchap = [\"alice\", \"bob\"]\n";
     let server = Server::start_in(dir, &config::with("", "", &(access.to_string() + &tables)));
@@ -304,7 +304,7 @@ fn sec_016_challenges_are_fresh() {
 
 /// SEC-017
 #[test]
-fn sec_017_the_user_must_fit_the_initiator() {
+fn sec_017_the_user_must_match_the_initiator() {
     let server = guarded();
     let bobs = Login::new().initiator("iqn.2026-11.org.example:bobs");
     Chap::login(&bobs, server.portal(), 5, "bob", BOB).expect("bob").ping();
@@ -383,7 +383,7 @@ fn sec_018_another_user_does_not_replace_a_session() {
 
 /// SEC-020, KEY-039
 #[test]
-fn sec_020_who_offers_nothing_is_offered_chap_or_refused() {
+fn sec_020_login_without_methods_gets_chap_or_is_rejected() {
     let server = guarded();
     let login = Login::new();
     let mut raw = login.connect(server.portal());

@@ -186,7 +186,7 @@ fn dat_021_data_out_in_reverse() {
 
 /// DAT-023, REJ-010
 #[test]
-fn dat_023_data_out_of_nobody() {
+fn dat_023_data_out_of_an_unknown_task() {
     let server = shared();
     let wrong: [(&str, &dyn Fn(Pdu) -> Pdu); 2] = [
         ("TTT", &|pdu: Pdu| pdu.clone().ttt(pdu.transfer_tag() ^ 0x5555)),
@@ -336,7 +336,7 @@ fn dat_030_sense_comes_in_a_response() {
 
 /// A command whose flags name the other direction moves nothing, and says so.
 #[test]
-fn a_direction_that_does_not_fit_leaves_all_of_it() {
+fn wrong_direction_has_a_residual_of_all_data() {
     const UNDERFLOW: u8 = 2;
     let server = Server::start(&config::standard());
     let mut raw = Raw::session(server.portal(), &[]);

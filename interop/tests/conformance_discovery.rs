@@ -150,7 +150,7 @@ fn dsc_007_send_targets_with_another_key() {
 
 /// DSC-009
 #[test]
-fn dsc_009_nothing_for_those_who_may_use_nothing() {
+fn dsc_009_initiator_without_access_gets_no_target() {
     let access = "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:friend\"]\n";
     let server = Server::start(&interop::config::with("", "", access));
     let mut raw = Raw::discovery(server.portal(), &[]);

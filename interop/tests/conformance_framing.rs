@@ -168,7 +168,7 @@ fn frm_009_additional_headers_are_walked_in_any_order() {
 
 /// An AHS that does not fit into TotalAHSLength is a format error and no read beyond it.
 #[test]
-fn frm_009_a_broken_additional_header_harms_nobody() {
+fn frm_009_a_broken_additional_header_harms_no_other_session() {
     let server = shared();
     for ahs in [[0xff, 0xff, 1, 0], [0, 0, 0, 0], [0, 9, 2, 0], [0, 1, 77, 0]] {
         let mut raw = Raw::session(server.portal(), &[]);

@@ -101,7 +101,7 @@ fn cmd_008_immediate_commands_pass_a_closed_window() {
 
 /// CMD-012
 #[test]
-fn cmd_012_an_open_window_is_told() {
+fn cmd_012_an_open_window_is_reported() {
     let server = narrow(2);
     let mut raw = Raw::session(server.portal(), &[]);
     for _ in 0..3 {

@@ -41,7 +41,7 @@ fn nop_002_ping_data_comes_back() {
 
 /// NOP-004
 #[test]
-fn nop_004_no_answer_where_none_is_wanted() {
+fn nop_004_no_response_to_a_nop_out_without_tag() {
     let server = shared();
     let mut raw = Raw::session(server.portal(), &[]);
     let quiet =
@@ -73,7 +73,7 @@ fn nop_008_an_initiator_that_does_not_answer_is_dropped() {
 /// ASY-002: a changed LUN map is told by a message where the access list wants that, else by a unit
 /// attention.
 #[test]
-fn asy_002_scsi_events_are_told_where_enabled() {
+fn asy_002_scsi_events_are_sent_where_enabled() {
     for aen in [true, false] {
         let access = format!("[[target.access]]\ninitiators = [\"*\"]\naen = {aen}\n");
         let mut server = Server::start(&config::with("", "", &access));
@@ -356,7 +356,7 @@ fn lgo_001_a_logout_in_the_order_of_cmd_sn() {
 
 /// LGO-013: the nexus is told that its tasks ended by an iSCSI event.
 #[test]
-fn lgo_013_tasks_ended_by_reinstatement_are_told() {
+fn lgo_013_tasks_ended_by_reinstatement_are_reported() {
     let server = shared();
     let login = Login::new();
     let mut old = login.on(server.portal());

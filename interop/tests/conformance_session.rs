@@ -60,7 +60,7 @@ fn ses_003_a_login_with_a_known_isid_reinstates() {
 
 /// SES-003: the ISID belongs to the initiator's name.
 #[test]
-fn ses_003_the_same_isid_of_another_initiator_is_another_session() {
+fn ses_003_isid_of_another_initiator_is_another_session() {
     let server = shared();
     let login = Login::new();
     let mut first = login.on(server.portal());
@@ -201,7 +201,7 @@ fn ses_017_the_retain_time_ends() {
 
 /// SES-016: the Logout Response carries the values of the session.
 #[test]
-fn ses_016_the_logout_response_tells_the_times() {
+fn ses_016_logout_response_has_the_times() {
     let server = shared();
     let keys = [("DefaultTime2Wait", "5"), ("DefaultTime2Retain", "7")];
     let mut raw = Login::new().with(&keys).on(server.portal());

@@ -127,7 +127,7 @@ fn tmf_006_abort_task_of_an_unseen_command() {
 
 /// TMF-006, TMF-016: a function that waits for a command goes on when another one takes that command as received.
 #[test]
-fn tmf_006_what_is_taken_as_received_is_waited_for_no_more() {
+fn tmf_006_a_command_taken_as_received_is_not_awaited() {
     let server = own();
     let mut raw = Raw::session(server.portal(), &[]);
     raw.clear_attentions(0);
@@ -145,7 +145,7 @@ fn tmf_006_what_is_taken_as_received_is_waited_for_no_more() {
 
 /// A unit attention is for the initiator to hear of: a command that was to report it, and was aborted, does not use it up.
 #[test]
-fn an_attention_outlives_a_command_that_is_aborted_before_it_told() {
+fn aborted_command_keeps_its_unit_attention() {
     const POWER_ON: u32 = 0x062900;
     let server = own();
     let mut raw = Login::new().key("InitialR2T", "No").on(server.portal());
@@ -161,7 +161,7 @@ fn an_attention_outlives_a_command_that_is_aborted_before_it_told() {
 
 /// TMF-007, TMF-008
 #[test]
-fn tmf_007_abort_task_of_nothing() {
+fn tmf_007_abort_task_of_no_task() {
     let server = shared();
     let mut raw = Raw::session(server.portal(), &[]);
     let read = raw.command(0, 0x80 | READ, &read10(0, 1), 512);
@@ -241,7 +241,7 @@ fn tmf_012_abort_task_set_leaves_others_alone() {
 
 /// TMF-012, TMF-016: the others lose their tasks, too, without waiting for their data or their CmdSN holes.
 #[test]
-fn tmf_012_clear_task_set_and_lun_reset_reach_everybody() {
+fn tmf_012_clear_task_set_and_lun_reset_reach_all_sessions() {
     for function in [CLEAR_TASK_SET, LUN_RESET] {
         let server = own();
         let (mut a, mut b) = (Raw::session(server.portal(), &[]), Raw::session(server.portal(), &[]));
@@ -271,7 +271,7 @@ fn tmf_012_clear_task_set_and_lun_reset_reach_everybody() {
 
 /// TMF-012, TMF-019
 #[test]
-fn tmf_019_lun_reset_is_told_to_all() {
+fn tmf_019_lun_reset_is_reported_to_all() {
     let server = own();
     let (mut a, mut b) = (Raw::session(server.portal(), &[]), Raw::session(server.portal(), &[]));
     assert_eq!(a.manage(LUN_RESET, 0), 0);
@@ -450,7 +450,7 @@ fn tmf_032_fast_abort_waits_for_no_data() {
 /// TMF-033, TMF-034, ASY-009, ASY-001: who negotiated FastAbort and loses a task to somebody else is told by
 /// code 5, one per logical unit; nobody else is.
 #[test]
-fn tmf_033_third_parties_are_told_of_the_end_of_their_tasks() {
+fn tmf_033_other_sessions_hear_of_their_aborted_tasks() {
     let server = own();
     let keys = [("ImmediateData", "No"), FAST_ABORT];
     let mut issuer = Raw::session(server.portal(), &keys);
@@ -497,7 +497,7 @@ const SOON: Duration = Duration::from_millis(300);
 
 /// Of its own session and of others (SAM-5 section 8.6).
 #[test]
-fn a_write_at_its_medium_keeps_ordered_commands_waiting_and_none_at_the_head() {
+fn running_write_blocks_ordered_but_not_head_of_queue() {
     let server = own();
     let [mut raw, mut other] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
     let write = slow_write(&mut raw, 30, 3);
@@ -518,7 +518,7 @@ fn a_write_at_its_medium_keeps_ordered_commands_waiting_and_none_at_the_head() {
 
 /// What waits to be alone keeps others waiting; not so any more when it is aborted.
 #[test]
-fn an_aborted_ordered_command_keeps_nobody_waiting() {
+fn aborted_ordered_command_blocks_no_command() {
     let server = own();
     let [mut raw, mut other] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
     let write = slow_write(&mut raw, 30, 5);

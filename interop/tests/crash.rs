@@ -197,7 +197,7 @@ fn kill_in_rounds(server: &mut Server, cached: bool, seed: u64) -> Vec<Writer> {
 }
 
 #[test]
-fn what_was_acknowledged_as_stable_survives() {
+fn stable_writes_survive_kill_9() {
     let mut server = Server::start_in(Folder::fresh(), &configuration("write_cache = true"));
     for writer in kill_in_rounds(&mut server, true, 1) {
         assert!(
@@ -209,7 +209,7 @@ fn what_was_acknowledged_as_stable_survives() {
 }
 
 #[test]
-fn without_a_write_cache_every_acknowledged_write_survives() {
+fn writes_without_a_cache_survive_kill_9() {
     let mut server = Server::start_in(Folder::fresh(), &configuration("write_cache = false"));
     for writer in kill_in_rounds(&mut server, false, 2) {
         assert!(writer.writes_done > 0, "the rounds were too short to prove anything");
@@ -250,7 +250,7 @@ fn write_atomically(mut raw: Raw, mut generation: u64) -> u64 {
 }
 
 #[test]
-fn an_atomic_write_that_was_killed_is_whole_or_not_there() {
+fn killed_atomic_write_is_whole_or_absent() {
     for keys in ["", "direct = true"] {
         let mut server = Server::start_in(Folder::fresh(), &configuration(keys));
         let (mut moments, mut acknowledged) = (Random::new(3), 0);
@@ -289,7 +289,7 @@ fn cut_off(server: &mut Server) -> PathBuf {
 }
 
 #[test]
-fn an_atomic_write_that_was_cut_off_is_ended_by_a_restart() {
+fn restart_completes_a_partial_atomic_write() {
     let mut server = Server::start_in(Folder::fresh(), &configuration(""));
     cut_off(&mut server);
     server.restart();
@@ -298,7 +298,7 @@ fn an_atomic_write_that_was_cut_off_is_ended_by_a_restart() {
 
 /// The blocks of the other image are those before the write too.
 #[test]
-fn an_atomic_write_that_was_cut_off_spares_another_image() {
+fn partial_atomic_write_leaves_another_image_alone() {
     let mut server = Server::start_in(Folder::fresh(), &configuration(""));
     let image = cut_off(&mut server);
     let (away, size) = (image.with_extension("away"), std::fs::metadata(&image).expect("an image").len());
@@ -338,7 +338,7 @@ fn registered(flags: u8) -> Server {
 }
 
 #[test]
-fn registrations_with_aptpl_survive_and_hold() {
+fn registrations_with_aptpl_survive_kill_9() {
     let server = registered(APTPL);
     let mut raw = registrant(&server);
     assert_eq!(read_keys(&mut raw, 0), [0xabcd]);
@@ -349,7 +349,7 @@ fn registrations_with_aptpl_survive_and_hold() {
 
 /// What cannot be kept is not done, and a restart finds what held before.
 #[test]
-fn a_preemption_that_cannot_be_kept_does_not_happen() {
+fn preemption_that_cannot_be_saved_changes_nothing() {
     let mut server = registered(APTPL);
     let state = server.dir().join("lu");
     let mut holder = registrant(&server);
@@ -383,7 +383,7 @@ fn registrations_without_aptpl_do_not_survive() {
 
 /// APTPL of the latest registration decides for all (SPC-5 section 5.14.5).
 #[test]
-fn aptpl_taken_back_is_not_kept() {
+fn cleared_aptpl_is_not_saved() {
     let mut server = registered(APTPL);
     let mut raw = registrant(&server);
     reserve_out(&mut raw, 0, REGISTER, 0, 0xabcd, 0xabce, 0).good();
@@ -396,7 +396,7 @@ fn state_file(server: &Server) -> PathBuf {
 }
 
 #[test]
-fn a_corrupt_state_file_is_refused_and_left_alone() {
+fn corrupt_state_file_is_rejected_and_kept() {
     let mut server = registered(APTPL);
     server.kill9();
     let file = state_file(&server);
@@ -446,7 +446,7 @@ fn is_set(raw: &mut Raw, (byte, bit): (usize, u8)) -> bool {
 }
 
 #[test]
-fn saved_mode_pages_survive_and_others_do_not() {
+fn only_saved_mode_pages_survive() {
     let mut server = Server::start(&configuration(""));
     let mut raw = Raw::session(server.portal(), &[]);
     set(&mut raw, D_SENSE, true);

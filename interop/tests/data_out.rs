@@ -5,7 +5,7 @@ use interop::{Raw, Server, config};
 
 /// RSP-005
 #[test]
-fn every_data_out_command_of_another_amount_is_refused_or_cut() {
+fn wrong_data_out_length_is_rejected_or_cut() {
     let server = Server::start(&config::standard());
     for way in Way::ALL {
         walk(&mut Raw::session(server.portal(), &way.keys()), way, &[]);

@@ -18,7 +18,7 @@ fn counters(raw: &mut Raw, lun: u16, page: u8) -> Vec<u64> {
 
 /// Small and large, on the spot and not, over two sessions; LUN 0 is memory, LUN 1 null.
 #[test]
-fn log_pages_count_what_was_done() {
+fn log_pages_count_operations() {
     let server = Server::start(&config::standard());
     for lun in [0, 1] {
         let mut sessions = [(); 2].map(|()| Raw::session(server.portal(), &[]));
@@ -142,7 +142,7 @@ const BLOCK_ERASE: [u8; 10] = [0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Its session ends before it has its turn: nothing is left that says that it runs.
 #[test]
-fn an_erase_whose_session_ends_at_once_leaves_the_unit_in_order() {
+fn erase_whose_session_ends_leaves_the_unit_usable() {
     let server = slow();
     let mut raw = Raw::session(server.portal(), &[]);
     raw.clear_attentions(3);
@@ -158,7 +158,7 @@ fn an_erase_whose_session_ends_at_once_leaves_the_unit_in_order() {
 
 /// It waits for a write that is at its medium, and is aborted before it has its turn.
 #[test]
-fn an_erase_that_is_aborted_before_it_begins_erases_nothing() {
+fn erase_aborted_before_its_start_erases_nothing() {
     let server = slow();
     let [mut raw, mut other] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
     raw.clear_attentions(3);
@@ -213,7 +213,7 @@ const PREEMPT_AND_ABORT: u8 = 5;
 
 /// LUN 3 answers before LUN 2 would: a reset that took one logical unit after the other would let it.
 #[test]
-fn a_target_reset_ends_the_tasks_of_all_logical_units_at_once() {
+fn target_reset_ends_tasks_of_all_logical_units() {
     let faster = r#"[[target.lun]]
 lun = 3
 backend = "memory"
@@ -261,7 +261,7 @@ filters = [{ kind = "delay", read_us = 0, write_us = 1000000 }]
 /// Who preempts and aborts a nexus has nothing more written through it, by no copy either (SPC-5 section
 /// 5.14.11.2.6).
 #[test]
-fn a_preempted_nexus_copies_no_more() {
+fn preempted_nexus_stops_its_copy() {
     let (server, mut raw, _) = copying();
     let mut other = Raw::session(server.portal(), &[]);
     other.clear_attentions(3);

@@ -276,7 +276,7 @@ fn local(text: &str) -> String {
 }
 
 #[test]
-fn every_document_does_what_it_says() {
+fn commands_of_every_document_run() {
     let has_tools = tool::have(&TOOLS);
     for document in documents() {
         let (mut reader, blocks) = (Reader::new(has_tools), blocks(&document));
@@ -290,7 +290,7 @@ fn every_document_does_what_it_says() {
 }
 
 #[test]
-fn a_document_has_something_to_run_and_no_unknown_mark() {
+fn every_document_has_examples_and_known_markers() {
     let mut run = 0;
     for block in documents().iter().flat_map(|document| blocks(document)) {
         let known = block.is_shell() || ["toml", "toml part", "text", "bat"].contains(&block.info.as_str());
@@ -302,7 +302,7 @@ fn a_document_has_something_to_run_and_no_unknown_mark() {
 }
 
 #[test]
-fn the_example_is_a_configuration() {
+fn example_configurations_are_valid() {
     let reader = Reader::new(true);
     for example in ["docs/lunar.example.toml", "docs/router.example.toml"] {
         reader.check(&read(example), example);
@@ -329,7 +329,7 @@ fn lists(help: &str, option: &str) -> bool {
 }
 
 #[test]
-fn commands_and_options_are_there() {
+fn documented_commands_and_options_exist() {
     let mut known: BTreeMap<Vec<String>, String> = BTreeMap::new();
     let mut seen = 0;
     for document in documents() {
@@ -358,7 +358,7 @@ fn commands_and_options_are_there() {
 
 /// Options that stand alone in the text: some command of lunar has them.
 #[test]
-fn options_without_a_command_are_there() {
+fn documented_options_exist() {
     let commands: &[&[&str]] = &[
         &["attach"],
         &["detach"],
@@ -391,7 +391,7 @@ fn options_without_a_command_are_there() {
 }
 
 #[test]
-fn tasks_are_there() {
+fn documented_xtasks_exist() {
     let tasks = read("xtask/src/main.rs").to_lowercase();
     let mut seen = BTreeSet::new();
     for document in documents().into_iter().chain(["ARCHITECTURE.md".into(), "BENCHMARKS.md".into()]) {
@@ -410,7 +410,7 @@ fn tasks_are_there() {
 const OF_IB_SRP: [&str; 5] = ["id_ext", "ioc_guid", "reconnect_delay", "fast_io_fail_tmo", "dev_loss_tmo"];
 
 #[test]
-fn keys_are_those_of_the_example() {
+fn documented_keys_are_in_the_example() {
     let example = read("docs/lunar.example.toml") + &read("docs/router.example.toml");
     let settings = read("crates/lunar-initiator/src/url/settings.rs");
     let saved = read("crates/lunar-server/src/config/attachment.rs");
@@ -448,7 +448,7 @@ fn keys_are_those_of_the_example() {
 }
 
 #[test]
-fn every_setting_of_a_url_is_told() {
+fn every_url_setting_is_documented() {
     let (settings, page) = (read("crates/lunar-initiator/src/url/settings.rs"), read("docs/use.md"));
     let names: Vec<&str> =
         settings.split("row(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
@@ -457,7 +457,7 @@ fn every_setting_of_a_url_is_told() {
 }
 
 #[test]
-fn exit_statuses_are_those_of_the_help() {
+fn documented_exit_statuses_match_the_help() {
     let text = help(&[]).expect("lunar --help");
     let rows = text.split("Exit status:").nth(1).expect("a table").lines().filter_map(|line| {
         let (status, meaning) = line.trim().split_once("   ")?;
@@ -504,7 +504,7 @@ fn defines(sources: &BTreeMap<String, String>, name: &str) -> bool {
 }
 
 #[test]
-fn the_architecture_names_what_is_there() {
+fn architecture_names_existing_files_and_items() {
     let mut all = BTreeMap::new();
     ["crates", "xtask", "interop", "fuzz"].iter().for_each(|folder| sources(folder, &mut all));
     let (mut files, mut names) = (0, 0);

@@ -199,7 +199,7 @@ fn dsc_012_fields_of_a_discovery_response() {
 
 /// DSC-012, NAM-001: names and addresses that are none hide nothing else, and nobody's terminal is steered.
 #[test]
-fn dsc_012_what_is_odd_hides_nothing() {
+fn dsc_012_odd_entries_do_not_hide_the_others() {
     let target = text_response(|p| {
         p.data(
             b"TargetName=foo\0TargetAddress=a:1,x\0TargetName=a\x1b[2J\0TargetAddress=127.0.0.1\0\
@@ -253,7 +253,7 @@ fn data_in(pdu: &Pdu) -> Pdu {
 /// FRM-024, DAT-028, SN-010: answers to a READ that break a rule, each on every new connection: the command
 /// fails at last.
 #[test]
-fn frm_024_answers_that_break_a_rule() {
+fn frm_024_responses_that_break_a_rule() {
     type Make = fn(&Pdu) -> Pdu;
     let answers: [(&str, Make); 15] = [
         ("another tag", |r| data_in(r).itt(0x0001_0007)),
@@ -297,7 +297,7 @@ fn frm_025_a_giant_segment() {
 
 /// SN-005: StatSN that jumps.
 #[test]
-fn sn_005_a_lost_answer() {
+fn sn_005_a_lost_response() {
     for jump in [1, 5, 1 << 30, u32::MAX] {
         let target = at_read(move |link, pdu| {
             let pdu = link.stamped(data_in(pdu));

@@ -84,7 +84,7 @@ fn frm_002_requests_are_well_formed() {
 
 /// FRM-005: however the target's bytes are cut.
 #[test]
-fn frm_005_answers_in_any_pieces() {
+fn frm_005_responses_in_any_segmentation() {
     let bytewise = Script::new().scsi(0x28, |link, pdu| {
         let data = vec![0x77; 1001];
         let answer = Pdu::new(op::DATA_IN).flags(0x83).itt(pdu.tag()).set32(44, 3095).data(&data);
@@ -184,7 +184,7 @@ fn log_024_isids_are_random() {
 
 /// LOG-028, SN-004: StatSN is acknowledged through its wrap.
 #[test]
-fn log_028_answers_are_acknowledged() {
+fn log_028_responses_are_acknowledged() {
     for stat_sn in [0, 0xffff_fffc, 0xffff_ffff] {
         let target = Script::new().stat_sn(stat_sn).listen();
         copy_there_and_back(&target, "");
@@ -233,7 +233,7 @@ fn dsc_001_discovery() {
 
 /// CMD-011: a target that takes one command at a time gets one.
 #[test]
-fn cmd_011_the_window_is_kept() {
+fn cmd_011_the_window_is_respected() {
     let target = Script::new().window(1).listen();
     copy_there_and_back(&target, "commands=64");
     target.seen();
@@ -419,7 +419,7 @@ fn rec_013_a_silent_command_is_aborted() {
 
 /// REC-013, TMF-035: where an abort is refused, stronger means follow, down to a new session.
 #[test]
-fn rec_013_stronger_means_follow() {
+fn rec_013_abort_is_followed_by_resets() {
     let target = Script::new().hook(|link, pdu| match pdu.opcode() {
         op::TMF => {
             link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, 5));
@@ -437,7 +437,7 @@ fn rec_013_stronger_means_follow() {
 
 /// NOP-008, NOP-005: a target that has fallen silent is asked whether it lives, and given up.
 #[test]
-fn nop_008_a_silent_target_is_given_up() {
+fn nop_008_a_silent_target_is_disconnected() {
     let target = Script::new().hook(|link, pdu| {
         if link.number == 0 && link.full_feature && pdu.opcode() != op::LOGIN {
             Turn::Done
@@ -456,7 +456,7 @@ fn nop_008_a_silent_target_is_given_up() {
 /// WRITE with what was agreed, whatever the target answers: DAT-004, DAT-015, DAT-025, KEY-010, KEY-011,
 /// KEY-013, KEY-014.
 #[test]
-fn dat_004_writes_keep_to_what_was_agreed() {
+fn dat_004_writes_keep_to_the_negotiated_lengths() {
     for (r2t, immediate) in [("Yes", "Yes"), ("Yes", "No"), ("No", "Yes"), ("No", "No")] {
         let target = Script::new().answer("InitialR2T", r2t).answer("ImmediateData", immediate);
         let target = target.answer("FirstBurstLength", "1024").answer("MaxBurstLength", "2048").listen();

@@ -10,7 +10,7 @@ fn url(server: &Server, lun: u16) -> String {
 }
 
 #[test]
-fn any_command_is_sent_and_its_answer_told() {
+fn scsi_sends_any_command_and_prints_the_response() {
     let server = shared();
     let url = url(&server, 0);
     let (out, err, status) = lunar(&["scsi", &url, "12:00:00:00:60:00", "--in", "96", "--hex"]);
@@ -29,7 +29,7 @@ fn any_command_is_sent_and_its_answer_told() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn scsi_reads_what_it_wrote() {
     let server = Server::start(&config::standard());
     let url = url(&server, 0);
     let data = "hex:".to_owned() + &"a5".repeat(512);
@@ -47,7 +47,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn info_tells_all_in_words_and_as_json() {
+fn info_prints_text_and_json() {
     let server = shared();
     let (out, err, status) = lunar(&["info", &url(&server, 0), "--all"]);
     assert_eq!((err.as_str(), status), ("", 0));
@@ -75,7 +75,7 @@ fn info_tells_all_in_words_and_as_json() {
 }
 
 #[test]
-fn one_page_alone_or_its_bytes() {
+fn info_prints_one_page_or_its_bytes() {
     let server = shared();
     let url = url(&server, 0);
     let (out, _, status) = lunar(&["info", &url, "--page", "0xb2"]);
@@ -89,7 +89,7 @@ fn one_page_alone_or_its_bytes() {
 
 /// Two hosts: who is refused hears by whom.
 #[test]
-fn reservations_are_made_kept_and_taken() {
+fn pr_reserves_holds_and_preempts() {
     let server = Server::start(&config::standard());
     let url = url(&server, 0);
     let pr =

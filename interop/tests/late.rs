@@ -84,7 +84,7 @@ fn writes_before_logout_and_close_are_executed() {
 }
 
 #[test]
-fn data_that_came_before_a_reset_lands_nowhere() {
+fn data_before_a_connection_reset_is_not_stored() {
     let (server, mut raw, mut other) = with_two_hosts();
     let write = raw.command(0, 0x80 | WRITE, &write10(0, 1), 512);
     raw.send(&write);

@@ -39,7 +39,7 @@ fn the_soft_limit_on_open_files_is_raised() {
 
 /// Connections leave descriptors for files of state, and the log has no line for each.
 #[test]
-fn connections_leave_descriptors_to_files_of_state() {
+fn connections_leave_descriptors_for_state_files() {
     let limits = "[limits]\nconnections = 500\nconnections_before_login = 500\n";
     let mut server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 128", "");
     let mut raw = login(1).on(server.portal());
@@ -57,7 +57,7 @@ fn connections_leave_descriptors_to_files_of_state() {
 
 /// `connections` is more than there are descriptors: an address has its share of what there are.
 #[test]
-fn an_address_leaves_descriptors_to_other_addresses() {
+fn address_leaves_descriptors_for_others() {
     let limits = "[limits]\nconnections = 4096\nconnections_before_login = 4096\n";
     let server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 256", "");
     let crowd: Vec<Raw> = (0..300).map(|_| Raw::connect(server.portal())).collect();
@@ -96,7 +96,7 @@ const DISK: &str = "[[target.lun]]\nlun = 7\nbackend = \"file\"\npath = \"disk.i
 const SPACE_ALLOCATION_FAILED: u32 = 0x07_27_07;
 
 #[test]
-fn a_write_beyond_the_limit_on_file_sizes_fails_alone() {
+fn write_beyond_rlimit_fsize_fails_alone() {
     let limited = "truncate -s 64M \"${1%/*}/disk.img\"; ulimit -f 8192";
     let mut server = Server::start_by_shell(&config::with("", "", DISK), limited, "2>/dev/null");
     let mut raw = login(1).on(server.portal());
@@ -111,7 +111,7 @@ fn a_write_beyond_the_limit_on_file_sizes_fails_alone() {
 
 /// A file of state that may not have a byte.
 #[test]
-fn state_beyond_the_limit_on_file_sizes_fails_one_command() {
+fn state_beyond_rlimit_fsize_fails_one_command() {
     let mut server = Server::start_by_shell(&config::standard(), "ulimit -f 0", "2>/dev/null");
     let mut raw = login(1).on(server.portal());
     raw.clear_attentions(0);
@@ -121,7 +121,7 @@ fn state_beyond_the_limit_on_file_sizes_fails_one_command() {
 }
 
 #[test]
-fn a_flood_of_logins_is_a_few_lines_and_a_number() {
+fn login_flood_logs_few_lines_and_a_count() {
     let server = Server::start(&config::standard());
     for n in 0..60 {
         let mut raw = login(n).on(server.portal());
@@ -136,7 +136,7 @@ fn a_flood_of_logins_is_a_few_lines_and_a_number() {
 
 /// While the server stands still, many connect and go. What waits for them is one that stayed.
 #[test]
-fn connections_that_are_closed_already_take_no_place() {
+fn already_closed_connections_take_no_entry() {
     let limits = "[limits]\nconnections_before_login = 2\n[server]\ncores = 1\n";
     let server = Server::start(&config::with("", "", limits));
     server.pause();
@@ -167,7 +167,7 @@ fn established(server: &Server) -> usize {
 
 /// A login that waits for the end of the session that it replaces, and whose host goes meanwhile.
 #[test]
-fn a_login_that_waits_is_over_when_its_host_goes() {
+fn waiting_login_ends_with_its_connection() {
     let slow = "[[target.lun]]\nlun = 3\nbackend = \"memory\"\nsize = \"1MiB\"\n\
          filters = [{ kind = \"delay\", write_us = 10000000 }]\n[limits]\nconnections_before_login = 1\n";
     let server = Server::start(&config::with("", "", slow));
@@ -191,7 +191,7 @@ fn a_login_that_waits_is_over_when_its_host_goes() {
 
 /// Memory may hold secrets.
 #[test]
-fn no_memory_goes_into_a_core_dump() {
+fn core_dump_contains_no_memory() {
     let server = Server::start_by_shell(&config::standard(), "ulimit -c unlimited 2>/dev/null", "");
     let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", server.pid())).expect("it lives");
     let limits = of("limits");

@@ -19,7 +19,7 @@ fn says(server: &Server, words: &[&str]) {
 }
 
 #[test]
-fn a_session_ends_with_its_reason() {
+fn session_end_is_logged_with_its_reason() {
     let server = Server::start(&config::standard());
     let mut raw = Raw::session(server.portal(), &[]);
     raw.logout(0, 0);
@@ -34,7 +34,7 @@ fn a_session_ends_with_its_reason() {
 }
 
 #[test]
-fn a_login_names_its_chap_user() {
+fn login_is_logged_with_its_chap_user() {
     let dir = Folder::fresh();
     let file = dir.join("alice.secret");
     fs::write(&file, SECRET).expect("a secret");
@@ -47,7 +47,7 @@ fn a_login_names_its_chap_user() {
 }
 
 #[test]
-fn a_refusal_names_key_value_and_rule() {
+fn rejection_names_key_value_and_rule() {
     let server = Server::start(&config::standard());
     let login = Login::new().key("MaxBurstLength", "\x1b[1m12");
     assert_eq!(login.try_on(server.portal()).err(), Some(0x0200));
@@ -56,7 +56,7 @@ fn a_refusal_names_key_value_and_rule() {
 }
 
 #[test]
-fn garbage_is_told_and_a_flood_of_it_is_counted() {
+fn garbage_is_logged_and_a_flood_is_counted() {
     let server = Server::start(&config::standard());
     for _ in 0..40 {
         let mut raw = Raw::connect(server.portal());
@@ -70,7 +70,7 @@ fn garbage_is_told_and_a_flood_of_it_is_counted() {
 }
 
 #[test]
-fn who_finds_no_place_is_told() {
+fn rejected_connection_is_logged() {
     let limits = config::with("", "", "[limits]\nconnections_before_login = 2\n");
     let server = Server::start(&limits);
     let waiting = [Raw::connect(server.portal()), Raw::connect(server.portal())];
@@ -80,7 +80,7 @@ fn who_finds_no_place_is_told() {
 }
 
 #[test]
-fn another_size_is_told() {
+fn changed_size_is_logged() {
     let file = "[[target.lun]]\nlun = 7\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"\n";
     let server = Server::start(&config::with("", "", file));
     let disk = fs::File::options().write(true).open(server.dir().join("disk.img")).expect("made");
@@ -89,7 +89,7 @@ fn another_size_is_told() {
 }
 
 #[test]
-fn what_may_keep_hosts_out_after_a_start_is_told() {
+fn restored_reservations_are_logged_at_start() {
     const APTPL: u8 = 1;
     let mut server = Server::start(&config::standard());
     let mut raw = Raw::session(server.portal(), &[]);
@@ -119,7 +119,7 @@ fn fill(mut pipe: &fs::File) {
 }
 
 #[test]
-fn a_stderr_that_nobody_reads_stops_nothing() {
+fn unread_stderr_does_not_block_the_server() {
     let mut server = Server::start_by_shell(&config::standard(), UNREAD, "2>&3");
     let mut pipe = pipe(&server);
     let mut before = Raw::session(server.portal(), &[]);
@@ -139,7 +139,7 @@ fn a_stderr_that_nobody_reads_stops_nothing() {
 }
 
 #[test]
-fn lines_wait_for_a_stderr_that_is_read_again() {
+fn log_lines_wait_until_stderr_is_read() {
     let server = Server::start_by_shell(&config::standard(), UNREAD, "2>&3");
     let mut pipe = pipe(&server);
     fill(&pipe);
@@ -158,7 +158,7 @@ fn lines_wait_for_a_stderr_that_is_read_again() {
 }
 
 #[test]
-fn a_stderr_without_room_stops_nothing() {
+fn full_stderr_does_not_block_the_server() {
     let mut server = Server::start_by_shell(&config::standard(), "", "2>/dev/full");
     Raw::session(server.portal(), &[]).ping();
     server.rewrite("this is no configuration");

@@ -113,7 +113,7 @@ fn open_r2ts_of_a_long_write_are_limited() {
 
 /// DAT-021: the order within a sequence, and of sequences.
 #[test]
-fn data_of_a_long_write_come_in_any_order_that_was_agreed() {
+fn long_write_accepts_data_in_each_negotiated_order() {
     let server = Server::start(&config::standard());
     let keys = [("DataPDUInOrder", "No"), ("DataSequenceInOrder", "No"), ("MaxOutstandingR2T", "8")];
     let mut raw = session(&server, &keys);
@@ -128,7 +128,7 @@ fn data_of_a_long_write_come_in_any_order_that_was_agreed() {
 
 /// DAT-024, DAT-026, DAT-028: the first piece is stored, and nothing of what does not fit.
 #[test]
-fn wrong_data_in_the_middle_of_a_long_write_land_nowhere() {
+fn invalid_data_of_a_long_write_is_not_stored() {
     let wrong: [(&str, &dyn Fn(Pdu) -> Pdu); 5] = [
         ("an offset in another piece", &|pdu: Pdu| pdu.set32(40, 3 * PIECE as u32)),
         ("an offset that was written", &|pdu: Pdu| pdu.set32(40, 512)),
@@ -190,7 +190,7 @@ fn bad_digest_in_the_middle_ends_a_long_write() {
 }
 
 #[test]
-fn abort_in_the_middle_of_a_long_write_stores_no_more() {
+fn aborted_long_write_stores_no_more() {
     let server = Server::start(&config::standard());
     let mut raw = session(&server, &MANY);
     let data = vec![1; LEN];
@@ -206,7 +206,7 @@ fn abort_in_the_middle_of_a_long_write_stores_no_more() {
 }
 
 #[test]
-fn connection_lost_in_the_middle_of_a_long_write_stores_no_more() {
+fn lost_connection_stops_a_long_write() {
     let server = Server::start(&config::standard());
     let mut raw = session(&server, &MANY);
     let data = vec![1; LEN];
@@ -243,7 +243,7 @@ fn long_write_whose_data_stop_ends_its_session() {
 
 /// Nothing is asked of its initiator while the medium takes longer than data may take.
 #[test]
-fn slow_medium_is_no_silence_of_the_initiator() {
+fn slow_medium_does_not_end_the_session() {
     let server = impatient("filters = [{ kind = \"delay\", write_us = 1500000 }]");
     let mut raw = session(&server, &MANY);
     let data = pattern(3 * PIECE, 5);

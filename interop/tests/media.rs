@@ -107,7 +107,7 @@ fn deleted_and_replaced_images_are_handled_as_set() {
 }
 
 #[test]
-fn a_shrunk_image_never_grows_again_by_a_write() {
+fn write_never_grows_a_shrunk_image() {
     let folder = Folder::fresh();
     file(&folder.join("a.img"), MIB);
     let server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
@@ -140,7 +140,7 @@ fn a_shrunk_image_never_grows_again_by_a_write() {
 }
 
 #[test]
-fn an_image_that_shrank_while_nobody_served_it_is_warned_of() {
+fn image_shrunk_while_offline_is_warned_of() {
     let folder = Folder::fresh();
     file(&folder.join("a.img"), MIB);
     let mut server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
@@ -178,7 +178,7 @@ fn copy_with_state(state: &Path, source: &Path, destination: &Path) -> (String, 
 }
 
 #[test]
-fn a_copy_reads_a_disk_whatever_its_host_wrote() {
+fn copy_reads_a_disk_with_an_image_header() {
     let folder = Folder::fresh();
     file(&folder.join("a.img"), MIB);
     let mut server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
@@ -197,7 +197,7 @@ fn a_copy_reads_a_disk_whatever_its_host_wrote() {
 }
 
 #[test]
-fn a_start_that_fails_leaves_the_record_of_the_medium() {
+fn failed_start_keeps_the_medium_record() {
     let folder = Folder::fresh();
     ["a.img", "b.img"].iter().for_each(|name| file(&folder.join(name), MIB));
     let mut server = Server::start_in(folder, &configuration(&lun(0, "a.img", "")));
@@ -229,7 +229,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_device_is_served_in_its_blocks_and_keeps_them() {
+fn device_keeps_its_block_size() {
     let folder = Folder::fresh();
     file(&folder.join("a.img"), 16 * MIB);
     let Some(device) = Loop::new(&folder.join("a.img")) else {
@@ -255,7 +255,7 @@ fn a_device_is_served_in_its_blocks_and_keeps_them() {
 }
 
 #[test]
-fn a_link_switched_to_another_device_is_refused_by_a_reload() {
+fn reload_rejects_a_link_to_another_device() {
     let folder = Folder::fresh();
     let loops = ["a.img", "b.img"].map(|name| {
         file(&folder.join(name), 16 * MIB);

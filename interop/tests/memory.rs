@@ -81,7 +81,7 @@ fn announced_writes_without_data_take_no_memory() {
 
 /// More than there is memory for, if they were taken as a whole.
 #[test]
-fn long_writes_on_their_way_hold_a_few_pieces_each() {
+fn long_writes_hold_a_few_pieces_each() {
     const BLOCKS: u16 = 16384;
     let server = server();
     let before = server.rss_kib();
@@ -152,7 +152,7 @@ fn drips(raw: &mut Raw, r2t: &Pdu, sn: u32, offset: u32, data: &[u8]) -> bool {
 
 /// There was room when the write was announced, and there is none when its data come.
 #[test]
-fn data_that_find_no_room_end_their_write_with_full() {
+fn data_without_memory_end_the_write_with_task_set_full() {
     let server = server();
     let mut late = stranger(&server, 21);
     let r2t = announces(&mut late, false).remove(0);
@@ -171,7 +171,7 @@ fn data_that_find_no_room_end_their_write_with_full() {
 }
 
 #[test]
-fn a_write_whose_data_do_not_come_ends_its_session() {
+fn write_without_data_ends_its_session() {
     let keys = "nop_interval_s = 0\ndata_out_timeout_s = 1";
     let text = interop::config::standard().replace("nop_interval_s = 0", keys);
     let server = Server::start(&text);
@@ -188,7 +188,7 @@ fn a_write_whose_data_do_not_come_ends_its_session() {
 
 /// Data-Outs that bring nothing, or a byte each.
 #[test]
-fn data_that_drip_end_their_session() {
+fn slow_data_out_ends_its_session() {
     let keys = "nop_interval_s = 0\ndata_out_timeout_s = 1";
     let text = interop::config::standard().replace("nop_interval_s = 0", keys);
     let server = Server::start(&text);
@@ -253,12 +253,12 @@ fn all_go_on(room: u32) {
 }
 
 #[test]
-fn an_ordered_read_whose_buffer_is_larger_than_expected_holds_up_nobody() {
+fn ordered_read_with_a_large_buffer_blocks_no_command() {
     all_go_on(512);
 }
 
 #[test]
-fn an_ordered_read_that_waits_for_memory_holds_up_nobody() {
+fn ordered_read_without_memory_blocks_no_command() {
     all_go_on(32 << 20);
 }
 
@@ -272,7 +272,7 @@ fn glutton(server: &Server) -> Raw {
 }
 
 #[test]
-fn commands_that_wait_for_memory_are_ended_by_a_reset() {
+fn reset_ends_commands_that_wait_for_memory() {
     let server = server();
     let (_glutton, mut other) = (glutton(&server), session(&server, 2));
     let since = Instant::now();
@@ -281,7 +281,7 @@ fn commands_that_wait_for_memory_are_ended_by_a_reset() {
 }
 
 #[test]
-fn a_session_that_takes_nothing_can_be_reinstated() {
+fn session_that_reads_nothing_can_be_reinstated() {
     let server = server();
     let _glutton = glutton(&server);
     let mut again = login(1).on(server.portal());
@@ -291,7 +291,7 @@ fn a_session_that_takes_nothing_can_be_reinstated() {
 
 /// Commands that wait for one that does not come hold memory of the pool, and no more than a session may have.
 #[test]
-fn data_that_come_before_their_turn_are_bounded() {
+fn data_of_early_commands_are_bounded() {
     const SEGMENT: usize = 8 << 20;
     let config = format!(
         "[limits]\nmemory = \"{LIMIT_MIB}MiB\"\n[session]\nnop_interval_s = 0\nmax_recv_data_segment_length = {SEGMENT}\n\
@@ -312,7 +312,7 @@ fn data_that_come_before_their_turn_are_bounded() {
 }
 
 #[test]
-fn echoes_that_nobody_takes_are_bounded() {
+fn unread_nop_in_data_is_bounded() {
     let server = server();
     let before = server.rss_kib();
     let silent: Vec<Raw> = (0..16).map(|n| echoes(&server, n)).collect();
@@ -338,7 +338,7 @@ fn echoes(server: &Server, last: u8) -> Raw {
 
 /// What a load needed goes back to the system when it is over.
 #[test]
-fn memory_of_a_load_is_given_back() {
+fn memory_is_returned_after_a_load() {
     const LEFT_KIB: u64 = 24 << 10;
     let server = Server::start(&(interop::config::standard() + "[server]\ncores = 2\n"));
     session(&server, 0).read_blocks(0, 0, 1);

@@ -151,7 +151,7 @@ fn round(raw: &mut Raw, seed: u8) {
 }
 
 #[test]
-fn a_changed_lun_keeps_registrations_and_tells_what_changed() {
+fn changed_lun_keeps_registrations_and_raises_attentions() {
     let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let (mut holder, mut other) = reserved(&server);
     let load = Load::start(&server);
@@ -182,7 +182,7 @@ fn a_changed_lun_keeps_registrations_and_tells_what_changed() {
 }
 
 #[test]
-fn what_registers_while_a_reload_goes_on_is_not_lost() {
+fn registrations_during_a_reload_are_kept() {
     let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let mut raw = session(&server);
     let mut expected = Vec::new();
@@ -210,7 +210,7 @@ fn what_registers_while_a_reload_goes_on_is_not_lost() {
 }
 
 #[test]
-fn a_new_definition_that_fails_leaves_the_old_one_serving() {
+fn failed_reload_keeps_the_old_definition() {
     let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let (mut holder, mut other) = reserved(&server);
     let load = Load::start(&server);
@@ -233,7 +233,7 @@ fn a_new_definition_that_fails_leaves_the_old_one_serving() {
 }
 
 #[test]
-fn a_command_that_runs_ends_on_the_old_medium_and_new_ones_hear_busy() {
+fn reload_ends_running_commands_on_the_old_medium() {
     let slow = "filters = [{ kind = \"delay\", read_us = 1500000, write_us = 0 }]";
     let mut server = Server::start(&configuration(&lun(0, "disk.img", slow)));
     let (mut holder, mut other) = reserved(&server);
@@ -254,7 +254,7 @@ fn a_command_that_runs_ends_on_the_old_medium_and_new_ones_hear_busy() {
 }
 
 #[test]
-fn files_change_places_and_luns_leave() {
+fn reload_swaps_files_and_removes_luns() {
     let both = |a: &str, b: &str| lun(0, a, "") + &lun(1, b, "");
     let mut server = Server::start(&configuration(&both("a.img", "b.img")));
     let mut raw = session(&server);
@@ -273,7 +273,7 @@ fn files_change_places_and_luns_leave() {
 }
 
 #[test]
-fn a_reload_keeps_the_served_file_when_another_took_its_path() {
+fn reload_keeps_the_served_file_after_a_replacement() {
     let disk = lun(0, "disk.img", "");
     let mut server = Server::start(&configuration(&disk));
     let (mut holder, _other) = reserved(&server);
@@ -303,7 +303,7 @@ fn a_reload_keeps_the_served_file_when_another_took_its_path() {
 }
 
 #[test]
-fn a_roll_back_goes_through_though_a_file_was_replaced() {
+fn roll_back_succeeds_after_a_file_was_replaced() {
     let server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let [socket, toml, new, disk] =
         ["admin.sock", "lunar.toml", "new.toml", "disk.img"].map(|n| server.dir().join(n));
@@ -328,7 +328,7 @@ fn a_roll_back_goes_through_though_a_file_was_replaced() {
 }
 
 #[test]
-fn a_roll_back_serves_a_disk_whatever_its_host_wrote() {
+fn roll_back_serves_a_disk_with_an_image_header() {
     let server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let [socket, toml, new] = ["admin.sock", "lunar.toml", "new.toml"].map(|n| server.dir().join(n));
     let changed = std::fs::read_to_string(toml).expect("a configuration").replace("disk.img", "other.img");
@@ -351,7 +351,7 @@ fn a_roll_back_serves_a_disk_whatever_its_host_wrote() {
 /// Writes wait for their data while two disks change their numbers: none reaches any medium. They were
 /// decided for the disk that had the number, and nobody asked for them on the one that has it now.
 #[test]
-fn writes_that_wait_do_not_follow_their_lun_to_another_disk() {
+fn waiting_writes_do_not_reach_another_disk() {
     let disks = |a, b| lun(a, "a.img", "") + &lun(b, "b.img", "block_size = 4096");
     let mut server = Server::start(&configuration(&disks(0, 1)));
     let mut raw = session(&server);
@@ -378,7 +378,7 @@ fn writes_that_wait_do_not_follow_their_lun_to_another_disk() {
 /// A host that may read without a password loses its entry: what the next one grants to a CHAP user is not for it. The
 /// session of that user stays.
 #[test]
-fn nobody_inherits_the_access_of_a_chap_user() {
+fn session_of_a_removed_access_entry_gains_nothing() {
     const READER: &str = "iqn.2026-11.org.example:reader";
     let secret = b"annsecret1234";
     let tables = |reader: &str| {

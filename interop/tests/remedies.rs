@@ -33,7 +33,7 @@ fn greeting(words: &'static [u8]) -> SocketAddr {
 }
 
 #[test]
-fn a_port_of_another_protocol_is_none_of_iscsi() {
+fn port_of_another_protocol_has_a_hint() {
     for words in [
         &b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nBad Request"[..],
         b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\nmore than a header has, to be sure\r\n",
@@ -44,7 +44,7 @@ fn a_port_of_another_protocol_is_none_of_iscsi() {
 }
 
 #[test]
-fn a_target_that_wants_no_digests_is_asked_in_another_way() {
+fn refused_digest_hint_names_the_setting() {
     let target = Script::new().answer("HeaderDigest", "None").answer("DataDigest", "None").listen();
     let url = target.url("header_digest=crc32c&data_digest=crc32c");
     let status = ends(&["ls", &url], "Digest=None", "header_digest=crc32c,none");
@@ -54,7 +54,7 @@ fn a_target_that_wants_no_digests_is_asked_in_another_way() {
 }
 
 #[test]
-fn a_name_that_is_none_is_the_first_suspect() {
+fn invalid_target_name_is_reported_first() {
     let server = shared();
     let portal = server.portal();
     for command in ["ls", "info"] {
@@ -70,7 +70,7 @@ fn a_name_that_is_none_is_the_first_suspect() {
 }
 
 #[test]
-fn the_time_out_that_cut_is_named() {
+fn expired_timeout_is_named() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let portal = silent.local_addr().expect("an address");
     let late = format!("{}?login_timeout=0.3", url(portal, 0));
@@ -92,7 +92,7 @@ fn the_time_out_that_cut_is_named() {
 }
 
 #[test]
-fn a_command_that_gives_up_names_what_it_waits_for() {
+fn timed_out_command_names_the_pending_step() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let portal = silent.local_addr().expect("an address");
     for url in
@@ -137,7 +137,7 @@ fn doctor_finds_a_slow_disk() {
 }
 
 #[test]
-fn a_copy_to_a_reserved_disk_has_the_status_of_that() {
+fn copy_to_a_reserved_disk_has_its_exit_status() {
     let (server, dir) = (Server::start(&config::standard()), Folder::fresh());
     let (url, file) = (url(server.portal(), 0), dir.join("data").display().to_string());
     std::fs::write(&file, [7; 1 << 20]).expect("a file");
@@ -153,7 +153,7 @@ fn a_copy_to_a_reserved_disk_has_the_status_of_that() {
 
 /// What is in flight when the time is over takes longer than anybody waits; what was done before is kept.
 #[test]
-fn a_copy_that_is_cut_can_be_gone_on_with() {
+fn interrupted_copy_can_be_resumed() {
     let dir = Folder::fresh();
     std::fs::write(dir.join("slow.img"), vec![7; 64 << 20]).expect("a file");
     let server = Server::start_in(
@@ -177,7 +177,7 @@ fn a_copy_that_is_cut_can_be_gone_on_with() {
 }
 
 #[test]
-fn an_unreachable_address_is_said_with_its_source() {
+fn unreachable_address_is_reported_with_its_source() {
     let away = "portals = [{ listen = \"127.0.0.1:0\", advertise = \"127.0.0.1:1\" }]";
     let server = Server::start(&config::standard().replace("portals = [\"127.0.0.1:0\"]", away));
     let portal = server.portal().to_string();

@@ -196,7 +196,7 @@ impl Host {
 }
 
 #[test]
-fn the_other_takes_over_from_one_that_is_killed() {
+fn standby_takes_over_from_a_killed_router() {
     let mut world = World::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(500));
@@ -217,7 +217,7 @@ fn the_other_takes_over_from_one_that_is_killed() {
 }
 
 #[test]
-fn places_are_changed_on_demand_while_a_host_writes() {
+fn switchover_on_request_keeps_the_data_of_a_writing_host() {
     let world = World::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
@@ -246,7 +246,7 @@ fn places_are_changed_on_demand_while_a_host_writes() {
 }
 
 #[test]
-fn one_that_slept_through_a_take_over_writes_no_more() {
+fn stalled_router_writes_nothing_after_a_take_over() {
     let world = World::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
@@ -270,7 +270,7 @@ fn one_that_slept_through_a_take_over_writes_no_more() {
 }
 
 #[test]
-fn one_that_stops_gives_its_place_back_at_once() {
+fn stopped_router_releases_its_role_at_once() {
     let mut world = World::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
@@ -286,7 +286,7 @@ fn one_that_stops_gives_its_place_back_at_once() {
 
 /// To change places would help nobody, and hosts would hear of it.
 #[test]
-fn a_storage_that_is_away_for_both_is_waited_for() {
+fn pair_waits_for_storage_that_neither_router_reaches() {
     let mut world = World::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
@@ -300,7 +300,7 @@ fn a_storage_that_is_away_for_both_is_waited_for() {
 }
 
 #[test]
-fn who_leaves_its_place_to_nobody_says_so() {
+fn ineligible_router_without_a_standby_warns() {
     let mut world = World::start();
     world.routers[1].kill9();
     world.until("the other is still heard", || !world.routers[0].asked(&["router", "failover", "r1"]).ok());
@@ -310,7 +310,7 @@ fn who_leaves_its_place_to_nobody_says_so() {
 }
 
 #[test]
-fn one_that_is_drained_is_shown_to_be() {
+fn drained_router_is_shown_as_drained() {
     let world = World::start();
     world.becomes(1, "standby, for");
     world.routers[1].said(&["router", "drain", "r1"]);
@@ -321,7 +321,7 @@ fn one_that_is_drained_is_shown_to_be() {
 }
 
 #[test]
-fn the_standby_one_refuses_and_tells_who_serves() {
+fn standby_rejects_logins_and_names_the_active_router() {
     let world = World::start();
     world.serves(1);
     let mut raw = path(&world.routers[1]);

@@ -59,7 +59,7 @@ fn names(comment: &str, id: &str) -> bool {
 }
 
 #[test]
-fn each_row_names_a_test_that_names_the_row_or_a_reason() {
+fn rows_name_a_test_or_a_reason() {
     let tests = tests();
     let mut seen = HashSet::new();
     let rows = include_str!("../conformance/rows.tsv");

@@ -38,7 +38,7 @@ fn fill(server: &Server, login: &Login) -> Vec<Raw> {
 }
 
 #[test]
-fn discovery_takes_no_place_of_a_host_with_chap() {
+fn discovery_takes_no_session_of_a_host_with_chap() {
     let server = guarded("sessions = 4\nsessions_per_initiator = 1\ndiscovery_sessions = 16\n");
     let held = fill(&server, &Login::discovery());
     assert_eq!(held.len(), 12, "one address leaves a quarter to others");
@@ -49,7 +49,7 @@ fn discovery_takes_no_place_of_a_host_with_chap() {
 }
 
 #[test]
-fn a_claimed_name_takes_no_place_of_a_user() {
+fn claimed_name_takes_no_session_of_a_user() {
     let server = guarded("sessions_per_initiator = 1\n");
     let open = Login::new().target(OPEN);
     let mut claimed = open.on(server.portal());
@@ -86,7 +86,7 @@ fn silent_connections_of_one_address_leave_room_for_others() {
 
 /// Addresses fill the table to its last place. A new one gets the place of the oldest login of the address with the most.
 #[test]
-fn a_full_table_of_logins_gives_way_to_a_new_address() {
+fn full_login_table_admits_a_new_address() {
     let server = guarded("connections_before_login = 8\n");
     let mut greedy: Vec<Raw> = (0..6).map(|_| Raw::connect_from(HERE, server.portal())).collect();
     let mut others = [3, 4].map(|n| Raw::connect_from(IpAddr::from([127, 0, 0, n]), server.portal()));
@@ -99,7 +99,7 @@ fn a_full_table_of_logins_gives_way_to_a_new_address() {
 }
 
 #[test]
-fn connections_that_were_closed_take_no_place() {
+fn closed_connections_free_their_entries() {
     let server = guarded("connections_before_login = 3\n");
     for _ in 0..20 {
         drop([(); 3].map(|()| Raw::connect_from(ELSEWHERE, server.portal())));
@@ -109,7 +109,7 @@ fn connections_that_were_closed_take_no_place() {
 
 /// The kernel shows the timer of a connection: 2 is keepalive, when nothing is on its way.
 #[test]
-fn the_kernel_asks_the_peer_of_a_discovery_session() {
+fn discovery_session_uses_tcp_keepalive() {
     let server = guarded("");
     let raw = Raw::discovery(server.portal(), &[]);
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());

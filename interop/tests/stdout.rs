@@ -25,7 +25,7 @@ fn fails(arguments: &[&str], run_dir: &str) {
 }
 
 #[test]
-fn without_a_peer() {
+fn commands_without_a_target_fail_on_full_stdout() {
     let dir = Folder::fresh();
     let run_dir = dir.display().to_string();
     let file = dir.join("lunar.toml").display().to_string();
@@ -50,7 +50,7 @@ fn without_a_peer() {
 }
 
 #[test]
-fn with_what_a_target_answers() {
+fn commands_with_a_target_fail_on_full_stdout() {
     let dir = Folder::fresh();
     let run_dir = dir.display().to_string();
     let server = shared();
@@ -72,7 +72,7 @@ fn with_what_a_target_answers() {
 
 /// It is attached all the same, and that is said; in the foreground nobody knows of it, and it ends.
 #[test]
-fn an_attachment_that_could_not_be_told() {
+fn attach_to_full_stdout_is_reported() {
     let dir = Folder::fresh();
     let run_dir = dir.display().to_string();
     let server = shared();
@@ -86,7 +86,7 @@ fn an_attachment_that_could_not_be_told() {
 }
 
 #[test]
-fn who_has_seen_enough_is_no_failure() {
+fn reader_that_closes_the_pipe_is_no_failure() {
     let mut command = Command::new(lunar_bin());
     let mut child = command.args(["man", "copy"]).stdout(Stdio::piped()).spawn().expect("lunar runs");
     // Closed before anything can be read from it, or after a byte.
@@ -116,7 +116,7 @@ fn closed() -> Stdio {
 }
 
 #[test]
-fn a_stderr_that_takes_nothing_changes_no_status() {
+fn full_stderr_does_not_change_the_exit_status() {
     let dir = Folder::fresh();
     let (bad, good) =
         (dir.join("bad.toml").display().to_string(), dir.join("good.toml").display().to_string());
@@ -142,7 +142,7 @@ fn a_stderr_that_takes_nothing_changes_no_status() {
 
 /// The pipe is full before the command begins.
 #[test]
-fn a_stderr_that_nobody_reads_does_not_keep_a_command() {
+fn unread_stderr_does_not_block_a_command() {
     let (read, mut write) = std::io::pipe().expect("a pipe");
     rustix::io::ioctl_fionbio(&write, true).expect("a pipe");
     while std::io::Write::write(&mut write, &[b'.'; 4096]).is_ok() {}
@@ -153,7 +153,7 @@ fn a_stderr_that_nobody_reads_does_not_keep_a_command() {
 
 /// Nobody reads the greeting of a server, which serves and ends all the same.
 #[test]
-fn a_stdout_that_nobody_reads_keeps_no_server() {
+fn unread_stdout_does_not_block_a_server() {
     let (read, mut write) = std::io::pipe().expect("a pipe");
     rustix::io::ioctl_fionbio(&write, true).expect("a pipe");
     while std::io::Write::write(&mut write, &[b'.'; 4096]).is_ok() {}

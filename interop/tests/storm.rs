@@ -154,7 +154,7 @@ fn by_many(count: u32, work: impl Fn(u32) + Sync) {
 }
 
 #[test]
-fn two_hundred_bad_connections_leave_no_trace() {
+fn bad_connections_leave_no_sessions() {
     let mut server = Server::start(&config::standard());
     let neighbour = Neighbour::begin(server.portal());
     let before = state(&server);
@@ -226,7 +226,7 @@ fn plain_login(server: &Server) -> std::io::Result<TcpStream> {
 
 /// It asks for much more than it takes, and goes: the core that served it goes on serving others.
 #[test]
-fn a_reader_that_goes_with_much_unread_leaves_its_core_alone() {
+fn departed_reader_with_unread_data_frees_its_core() {
     let server = Server::start(&format!(
         "[server]\ncores = 1\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
          [[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1TiB\"\n"

@@ -84,7 +84,7 @@ fn is_as_before(raw: &mut Raw, before: &[u8]) {
 }
 
 #[test]
-fn a_roll_back_has_the_data_of_memory_that_a_trial_removed() {
+fn roll_back_restores_memory_removed_on_trial() {
     let (server, mut raw, before) = with_memory();
     let without = changed(&server, |text| text.replace(&memory(1), ""));
     apply(&server, &[&without, "--confirm-within", "1h"]);
@@ -122,7 +122,7 @@ fn memory_is_dropped_once_its_removal_is_confirmed() {
 }
 
 #[test]
-fn a_size_that_would_lose_memory_is_refused_on_trial_too() {
+fn trial_rejects_a_size_that_loses_memory() {
     let (server, mut raw, before) = with_memory();
     let other = memory(1).replace("8MiB", "4MiB");
     let smaller = changed(&server, |text| text.replace(&memory(1), &other));
@@ -135,7 +135,7 @@ fn a_size_that_would_lose_memory_is_refused_on_trial_too() {
 }
 
 #[test]
-fn a_roll_back_that_fails_is_tried_again_by_itself() {
+fn failed_roll_back_is_retried() {
     let server = Server::start(&configuration(TARGET, &(memory(0) + &file(1, Path::new("disk.img")))));
     let mut raw = session(&server);
     raw.clear_attentions(1);
@@ -162,7 +162,7 @@ fn a_roll_back_that_fails_is_tried_again_by_itself() {
 }
 
 #[test]
-fn a_difference_that_needs_a_restart_stays_until_then() {
+fn change_that_needs_a_restart_stays_pending() {
     let mut server = Server::start(&configuration(TARGET, &memory(0)));
     let original = std::fs::read_to_string(server.dir().join("lunar.toml")).expect("what it serves");
     let with_cores = original.replacen("[server]\n", "[server]\ncores = 1\n", 1);

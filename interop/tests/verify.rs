@@ -65,7 +65,7 @@ fn begin(server: &Server, runtime: &str, writes: u64) -> Child {
 }
 
 #[test]
-fn nothing_is_lost_when_the_server_dies_and_comes_back() {
+fn verify_finds_no_loss_after_a_server_restart() {
     let mut server = server();
     for round in 0..3 {
         let child = begin(&server, "6", MANY + 300 * round);
@@ -78,7 +78,7 @@ fn nothing_is_lost_when_the_server_dies_and_comes_back() {
 }
 
 #[test]
-fn nothing_is_lost_when_it_dies_itself_and_another_goes_on() {
+fn verify_state_continues_after_a_killed_run() {
     let server = server();
     for round in 0..4 {
         let mut child = begin(&server, "60", MANY + 300 * round);
@@ -91,7 +91,7 @@ fn nothing_is_lost_when_it_dies_itself_and_another_goes_on() {
 }
 
 #[test]
-fn a_disk_that_is_altered_behind_its_back_is_found_out() {
+fn verify_detects_a_disk_changed_by_others() {
     let mut server = server();
     let output = bench(&server, &["--amount", "8m"]).output().expect("lunar runs");
     assert!(verified(&output) > SPAN / UNIT / 2);

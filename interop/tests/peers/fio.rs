@@ -98,7 +98,7 @@ fn fio_and_lunar_bench_agree() {
 }
 
 #[test]
-fn how_far_they_are_apart_is_told_in_percent_and_by_the_round_in_the_middle() {
+fn difference_is_the_percentage_of_the_median_round() {
     let (told, apart) = verdict("io_uring", &[(4e9, 4.2e9), (1e9, 9e9), (2e9, 2.1e9)]);
     assert!(told.ends_with("fio (io_uring) 2000 MB/s, lunar bench 4200 MB/s: +5.0 %, they agree"), "{told}");
     assert!((apart - 0.05).abs() < 1e-9);

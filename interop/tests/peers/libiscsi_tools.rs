@@ -82,7 +82,7 @@ fn iscsi_perf_reads_for_a_second() {
 }
 
 #[test]
-fn chap_lets_the_right_secret_in_and_nobody_else() {
+fn chap_admits_only_the_right_secret() {
     if !have("iscsi-inq") {
         return;
     }

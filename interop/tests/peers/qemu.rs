@@ -99,7 +99,7 @@ fn discard_and_zeroes() {
 }
 
 #[test]
-fn the_map_shows_what_was_never_written() {
+fn qemu_map_shows_unwritten_ranges() {
     if !tool::have(&TOOLS) {
         return;
     }

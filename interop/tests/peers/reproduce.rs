@@ -173,7 +173,7 @@ fn has_row(table: &ResultTable, row: &str, is_measured: bool) {
 }
 
 #[test]
-fn what_a_running_target_holds_is_only_read() {
+fn running_target_is_only_read() {
     let (running, dir) = (Running::start(), Folder::fresh());
     let url = running.url();
     for seed in ["open-iscsi-2005", "scst-iet-stgt-2009"] {
@@ -193,7 +193,7 @@ fn what_a_running_target_holds_is_only_read() {
 }
 
 #[test]
-fn with_destroy_a_running_target_is_written_and_a_page_tells_of_it() {
+fn destroy_writes_a_running_target_and_reports_it() {
     let (running, dir) = (Running::start(), Folder::fresh());
     let url = running.url();
     let with = ["--against", &url, "--destroy", "--report", "page.html"];

@@ -64,7 +64,7 @@ const OFF_LINE: [u32; 2] = [0x020403, 0x02040c];
 
 /// STGT has no unit attention for it: the router sees it when it looks the next time.
 #[test]
-fn a_disk_that_has_become_another_one_without_a_word_takes_no_more_commands() {
+fn silently_replaced_disk_gets_no_commands() {
     let Some(peer) = Peer::tgt() else { return };
     let router = before(&peer, "block");
     let mut raw = Login::new().on(router.portal());
@@ -143,17 +143,17 @@ fn is_as_transparent_as_glass(families: &[&str], start: fn() -> Option<Peer>) {
 }
 
 #[test]
-fn what_lunar_passes_of_iscsi_test_cu_it_passes_through_the_router() {
+fn router_passes_iscsi_test_cu_like_lunar() {
     is_as_transparent_as_glass(&SPOILABLE, || Some(Peer::lunar()));
 }
 
 #[test]
-fn what_stgt_passes_of_iscsi_test_cu_it_passes_through_the_router() {
+fn router_passes_iscsi_test_cu_like_stgt() {
     is_as_transparent_as_glass(&OF_OTHERS, Peer::tgt);
 }
 
 #[test]
-fn what_istgt_passes_of_iscsi_test_cu_it_passes_through_the_router() {
+fn router_passes_iscsi_test_cu_like_istgt() {
     is_as_transparent_as_glass(&OF_OTHERS, Peer::istgt);
 }
 
@@ -172,16 +172,16 @@ fn is_as_own(families: &[&str], start: fn() -> Option<Peer>) {
 }
 
 #[test]
-fn what_lunar_passes_of_iscsi_test_cu_it_passes_with_the_disk_of_another_lunar() {
+fn block_mode_passes_iscsi_test_cu_over_lunar() {
     is_as_own(&SPOILABLE, || Some(Peer::lunar()));
 }
 
 #[test]
-fn what_lunar_passes_of_iscsi_test_cu_it_passes_with_a_disk_of_stgt() {
+fn block_mode_passes_iscsi_test_cu_over_stgt() {
     is_as_own(&IN_BLOCKS, Peer::tgt);
 }
 
 #[test]
-fn what_lunar_passes_of_iscsi_test_cu_it_passes_with_a_disk_of_istgt() {
+fn block_mode_passes_iscsi_test_cu_over_istgt() {
     is_as_own(&IN_BLOCKS, Peer::istgt);
 }

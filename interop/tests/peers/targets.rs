@@ -134,7 +134,7 @@ fn lunar_itself() {
 }
 
 #[test]
-fn a_closed_portal_is_told_at_once() {
+fn closed_portal_is_reported_at_once() {
     let url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0";
     fails(4, "refused", &["discover", "127.0.0.1:1"]);
     fails(4, "refused", &["ls", url]);

@@ -52,7 +52,7 @@ fn ls(router: &Server, user: &str) -> Ran {
 }
 
 #[test]
-fn access_lists_let_in_whom_they_name_and_refusals_are_counted() {
+fn access_list_rejections_are_counted() {
     let storage = storage();
     let router = guarded(&storage);
     drop(session(router.portal(), &named("all"), &[0, 3]));
@@ -94,7 +94,7 @@ fn access_lists_let_in_whom_they_name_and_refusals_are_counted() {
 }
 
 #[test]
-fn an_instance_takes_so_many_sessions_and_no_more() {
+fn instance_limits_its_sessions() {
     let storage = storage();
     let router = router_to(&url(&storage, &format!("/{A}")), "max_sessions = 2\n");
     let (first, _second) = (session(router.portal(), T, &[0, 3]), session(router.portal(), T, &[0, 3]));
@@ -106,7 +106,7 @@ fn an_instance_takes_so_many_sessions_and_no_more() {
 }
 
 #[test]
-fn an_instance_that_is_drained_lets_nobody_in_until_it_is_resumed() {
+fn drained_instance_rejects_logins_until_resumed() {
     let storage = storage();
     let router = router_to(&url(&storage, &format!("/{A}")), "");
     let mut raw = session(router.portal(), T, &[0, 3]);

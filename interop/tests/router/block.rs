@@ -26,7 +26,7 @@ fn host(n: u8) -> Login {
 }
 
 #[test]
-fn a_reservation_holds_among_the_hosts_of_a_router_and_outlives_it() {
+fn router_keeps_reservations_over_a_restart() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let mut router = router_to(&url(&storage, &format!("/{A}")), "");
     let mut holder = session_of(&host(1), router.portal(), &[0]);
@@ -42,7 +42,7 @@ fn a_reservation_holds_among_the_hosts_of_a_router_and_outlives_it() {
 }
 
 #[test]
-fn all_hosts_hear_that_the_storage_was_reset() {
+fn storage_reset_is_reported_to_all_hosts() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let router = router_to(&url(&storage, &format!("/{A}")), "");
     let mut hosts = [1, 2].map(|n| session_of(&host(n), router.portal(), &[0]));
@@ -59,7 +59,7 @@ fn all_hosts_hear_that_the_storage_was_reset() {
 /// A command is given up before hosts with the usual time-outs do so, and the storage is asked to end it; a host that aborts
 /// it sooner is answered when that is done.
 #[test]
-fn a_command_that_hangs_upstream_is_over_before_its_abort_is_answered() {
+fn abort_waits_for_a_command_that_hangs_upstream() {
     let hangs = Script::new().at(op::SCSI, |_, pdu| match pdu.bhs[32] {
         0x28 | 0x88 => Turn::Done,
         _ => Turn::Usual,
@@ -126,7 +126,7 @@ fn mapped(raw: &mut Raw, from: usize, most: usize) -> Vec<(u64, u32, u8)> {
 
 /// Upstream may be far away: a copy of a sparse disk asks for every extent of it.
 #[test]
-fn what_a_host_asks_once_of_the_extents_of_a_disk_is_asked_once_upstream() {
+fn one_lba_status_request_is_one_request_upstream() {
     let target = fragmented().listen();
     let router = router_to(&format!("iscsi://{}/{}", target.address(), interop::TARGET), "");
     let mut raw = session(router.portal(), T, &[0]);

@@ -32,7 +32,7 @@ fn pair() -> (Server, Server, String) {
 }
 
 #[test]
-fn a_difference_is_told_and_nothing_of_it_done() {
+fn diff_reports_and_changes_nothing() {
     let (_storage, router, file) = pair();
     let text = router.said(&["diff", &file]);
     assert!(text.contains("max_sessions") && text.contains(U) && !text.contains(T), "{text}");
@@ -52,7 +52,7 @@ fn a_difference_is_told_and_nothing_of_it_done() {
 }
 
 #[test]
-fn what_is_not_confirmed_goes_by_itself_and_what_is_stays() {
+fn unconfirmed_change_is_rolled_back() {
     let (_storage, router, file) = pair();
     let mut host = session(router.portal(), T, &[0, 3]);
     let text = router.said(&["apply", &file, "--confirm-within", "3s"]);
@@ -102,7 +102,7 @@ fn file_of(router: &Server, text: &str) -> String {
 }
 
 #[test]
-fn what_is_refused_disturbs_neither_a_pair_nor_its_upstream() {
+fn rejected_change_disturbs_no_pair_or_upstream() {
     let storage = storage();
     let (router, mut host, text) = alone_in_its_pair(&storage);
     let missing = target(U, "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"missing.img\"\n");
@@ -117,7 +117,7 @@ fn what_is_refused_disturbs_neither_a_pair_nor_its_upstream() {
 }
 
 #[test]
-fn an_upstream_that_is_to_be_used_in_another_way_is_from_then_on() {
+fn added_upstream_path_is_used() {
     let storage = storage();
     let relay = Relay::to(storage.portal());
     let (router, mut host, text) = alone_in_its_pair(&storage);

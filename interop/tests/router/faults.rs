@@ -83,7 +83,7 @@ fn via(relay: &Relay, query: &str) -> String {
 }
 
 #[test]
-fn nothing_is_lost_when_upstream_dies_and_comes_back() {
+fn upstream_restart_loses_no_data() {
     for mode in ["block", "passthrough"] {
         let mut storage = one_disk();
         let router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));
@@ -99,7 +99,7 @@ fn nothing_is_lost_when_upstream_dies_and_comes_back() {
 }
 
 #[test]
-fn nothing_is_lost_when_the_router_dies_and_comes_back() {
+fn router_restart_loses_no_data() {
     for mode in ["block", "passthrough"] {
         let storage = one_disk();
         let mut router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));
@@ -113,7 +113,7 @@ fn nothing_is_lost_when_the_router_dies_and_comes_back() {
 }
 
 #[test]
-fn a_slow_upstream_only_makes_it_slow() {
+fn slow_upstream_causes_no_errors() {
     let slow = "filters = [{ kind = \"delay\", read_us = 20000, write_us = 50000 }]\n";
     for mode in ["block", "passthrough"] {
         let storage = storage_of(&target(A, &(disk(0, "a0") + slow)));
@@ -124,7 +124,7 @@ fn a_slow_upstream_only_makes_it_slow() {
 }
 
 #[test]
-fn nothing_is_lost_when_upstream_falls_silent() {
+fn silent_upstream_loses_no_data() {
     for mode in ["block", "passthrough"] {
         let storage = one_disk();
         let relay = Relay::to(storage.portal());
@@ -139,7 +139,7 @@ fn nothing_is_lost_when_upstream_falls_silent() {
 }
 
 #[test]
-fn with_two_paths_one_may_always_be_cut() {
+fn loss_of_one_of_two_paths_causes_no_errors() {
     for mode in ["block", "passthrough"] {
         let storage = one_disk();
         let relays = [(); 2].map(|()| Relay::to(storage.portal()));
@@ -192,7 +192,7 @@ fn settled_read(raw: &mut Raw) -> (u32, Duration) {
 }
 
 #[test]
-fn commands_wait_for_upstream_as_long_as_they_are_told_and_then_fail_at_once() {
+fn commands_fail_after_path_loss_timeout() {
     for mode in ["block", "passthrough"] {
         let mut storage = one_disk();
         let router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\npath_loss_timeout_s = 2\n"));
@@ -218,7 +218,7 @@ fn commands_wait_for_upstream_as_long_as_they_are_told_and_then_fail_at_once() {
 }
 
 #[test]
-fn a_command_that_takes_too_long_is_told_with_the_number_of_its_lun() {
+fn slow_command_is_logged_with_its_lun() {
     let slow = "filters = [{ kind = \"delay\", read_us = 3000000, write_us = 0 }]\n";
     let storage = storage_of(&target(A, &(disk(0, "a0") + &disk(3, "a3") + slow)));
     let router = router_to(&url(&storage, &format!("/{A}?command_timeout=1")), "");
@@ -232,7 +232,7 @@ fn a_command_that_takes_too_long_is_told_with_the_number_of_its_lun() {
 }
 
 #[test]
-fn a_disk_in_the_place_of_another_gets_no_commands() {
+fn replaced_upstream_disk_gets_no_commands() {
     for mode in ["block", "passthrough"] {
         let text = |name: &str| format!("{HEAD}{}", target(A, &disk(0, name)));
         let mut storage = Server::start(&text("first"));
@@ -279,7 +279,7 @@ fn status_after(mode: &str, work: impl FnOnce(&mut Raw)) -> Option<i32> {
 }
 
 #[test]
-fn a_stop_without_upstream_is_no_error_if_nothing_was_written() {
+fn stop_without_upstream_succeeds_without_writes() {
     for mode in ["block", "passthrough"] {
         let read = |host: &mut Raw| drop(host.read(0, &read10(0, 1), 512).good());
         assert_eq!(status_after(mode, read), Some(0), "{mode}");
@@ -287,7 +287,7 @@ fn a_stop_without_upstream_is_no_error_if_nothing_was_written() {
 }
 
 #[test]
-fn a_stop_without_upstream_fails_if_written_data_were_not_flushed() {
+fn stop_without_upstream_fails_with_unflushed_writes() {
     let write = |host: &mut Raw| drop(host.write_blocks(0, 0, &[1; 512]).good());
     assert_eq!(status_after("block", write), Some(1));
 }

@@ -21,7 +21,7 @@ fn identity(raw: &mut Raw, lun: u16) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
 }
 
 #[test]
-fn vendor_serial_and_designators_are_those_of_upstream_on_both_paths() {
+fn identity_is_that_of_the_upstream_in_both_modes() {
     let storage = storage_of(&target(A, &(disk(0, "a0") + "vendor = \"ACME\"\nproduct = \"STORE 9\"\n")));
     let direct = identity(&mut session(storage.portal(), A, &[0]), 0);
     assert!(direct.0.starts_with(b"ACME    STORE 9") && !direct.2.is_empty(), "{direct:?}");
@@ -63,7 +63,7 @@ fn a_serial_number_keeps_the_spaces_before_it() {
 }
 
 #[test]
-fn a_disk_that_is_not_the_one_asked_for_is_not_served() {
+fn wrong_upstream_disk_is_not_served() {
     let storage = storage();
     let place = url(&storage, &format!("/{A}/0"));
     let upstreams = upstream("a", &place, "identity = \"naa.6001405000000000000000000000000f\"\n");
@@ -76,7 +76,7 @@ fn a_disk_that_is_not_the_one_asked_for_is_not_served() {
 }
 
 #[test]
-fn the_window_is_not_wider_than_what_upstream_takes() {
+fn command_window_is_limited_by_the_upstream() {
     let script = Script::new().window(5).listen();
     let place = format!("iscsi://{}/{}", script.address(), interop::TARGET);
     let router = router_to(&place, "");
@@ -140,7 +140,7 @@ fn a_second_server_of_a_state_folder_ends_no_session() {
 }
 
 #[test]
-fn a_router_that_a_reload_brings_records_its_isids() {
+fn router_added_by_a_reload_records_its_isids() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let mut router = Server::start(&format!("{HEAD}{}", target(B, "")));
     let upstreams = upstream("a", &url(&storage, &format!("/{A}")), "") + &map_target(T, "a");

@@ -73,7 +73,7 @@ fn stalled_write(mode: &str, more: &str) -> Stalled {
 }
 
 #[test]
-fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
+fn abort_response_waits_for_the_end_of_a_stalled_write() {
     for mode in ["block", "passthrough"] {
         let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
         assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{mode}: it may still be carried out");
@@ -89,7 +89,7 @@ fn a_host_hears_of_a_write_after_the_storage_ended_its_session() {
 
 /// Nobody knows when the storage ends the write, and hosts are not to take it for undone.
 #[test]
-fn functions_are_rejected_while_a_write_may_come_late() {
+fn functions_are_rejected_while_a_write_may_run_late() {
     for mode in ["block", "passthrough"] {
         let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
@@ -136,7 +136,7 @@ fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
 }
 
 #[test]
-fn a_router_that_takes_the_risk_answers_in_time() {
+fn router_with_late_writes_risk_answers_in_time() {
     for mode in ["block", "passthrough"] {
         let Stalled { lets, mut raw, tag, _servers, .. } = stalled_write(mode, "late_writes = \"risk\"\n");
         let answer = until("an answer, while no login ends", || match raw.get(Duration::from_secs(1)) {

@@ -27,7 +27,7 @@ fn each_other(rest: &str, map: [&str; 2], own: [&str; 2]) -> [Server; 2] {
 
 /// What is expected is no warning.
 #[test]
-fn a_target_that_ends_the_session_of_who_asks_is_served_without_a_word() {
+fn target_that_ends_the_probe_session_is_served() {
     for rejects in [false, true] {
         let target = Script::new().at(op::TEXT, move |link, pdu| {
             if rejects {
@@ -48,7 +48,7 @@ fn log(routers: &[Server]) -> String {
 }
 
 #[test]
-fn two_targets_that_lead_to_one_another_are_refused() {
+fn targets_that_lead_to_each_other_are_rejected() {
     let name = |n: usize| format!("iqn.2026-11.org.example:t{n}");
     let maps = [0, 1].map(|n| map_target(&name(n), "o"));
     let routers = each_other("/iqn.2026-11.org.example:tN", [&maps[0], &maps[1]], ["", ""]);
@@ -60,7 +60,7 @@ fn two_targets_that_lead_to_one_another_are_refused() {
 }
 
 #[test]
-fn two_routers_that_serve_each_others_own_disks_are_no_loop() {
+fn routers_of_each_others_own_disks_are_no_loop() {
     let disks = [target(A, &disk(0, "a0")), target(B, &disk(0, "b0"))];
     let transparent = map("map = \"transparent\"\nupstream = \"o\"");
     let mut routers = each_other("", [&transparent, &transparent], [&disks[0], &disks[1]]);
@@ -77,7 +77,7 @@ fn two_routers_that_serve_each_others_own_disks_are_no_loop() {
 
 /// Both show all that the other one shows, and a third has a disk.
 #[test]
-fn two_transparent_routers_of_one_another_show_a_disk_once_and_go_on() {
+fn mutual_transparent_routers_show_each_disk_once() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let more = upstream("s", &url(&storage, ""), "") + &map("map = \"transparent\"\nupstream = \"s\"");
     let transparent = map("map = \"transparent\"\nupstream = \"o\"");

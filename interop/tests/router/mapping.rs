@@ -42,7 +42,7 @@ fn the_three_mappings_lead_to_the_same_disks() {
 }
 
 #[test]
-fn disks_of_this_host_are_routed_as_those_of_others() {
+fn local_disks_are_routed_like_remote_ones() {
     let dir = Folder::fresh();
     std::fs::write(dir.join("local.img"), pattern(1 << 20, 3)).expect("a disk");
     let upstreams = "[router.r1.upstream.f]\nfile = \"local.img\"\n[router.r1.upstream.m]\nmemory = \"1MiB\"\n\
@@ -60,7 +60,7 @@ fn disks_of_this_host_are_routed_as_those_of_others() {
 
 /// A disk that is there from the beginning, so that hosts have somewhere to hear it.
 #[test]
-fn an_upstream_that_comes_later_brings_its_luns_and_hosts_hear_of_them() {
+fn late_upstream_adds_luns_and_raises_attentions() {
     let mut storage = storage();
     storage.kill9();
     let upstreams =
@@ -93,7 +93,7 @@ fn an_upstream_that_comes_later_brings_its_luns_and_hosts_hear_of_them() {
 }
 
 #[test]
-fn a_lun_that_upstream_makes_larger_is_larger_and_hosts_hear_of_it() {
+fn grown_upstream_lun_raises_attentions() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let router = router_to(&url(&storage, &format!("/{A}")), "");
     let mut hosts = [(); 2].map(|()| session(router.portal(), T, &[0]));

@@ -39,7 +39,7 @@ fn holds(storage: &Server, router: &Server, holder: &Login, other: &Login) {
 }
 
 #[test]
-fn a_reservation_holds_against_the_right_host_over_reconnects_and_restarts() {
+fn passthrough_reservation_survives_restarts() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let mut router = passing(&url(&storage, &format!("/{A}")));
     let (holder, other) = (host(1), host(2));
@@ -60,7 +60,7 @@ fn a_reservation_holds_against_the_right_host_over_reconnects_and_restarts() {
 
 /// A disk that cannot be written, as any CD, still takes all that does not write.
 #[test]
-fn commands_to_a_read_only_upstream_are_passed_on() {
+fn commands_to_a_read_only_upstream_are_forwarded() {
     let fixed = disk(0, "a0").replace("\"file\"\npath = \"a0.img\"", "\"memory\"") + "read_only = true\n";
     let storage = storage_of(&target(A, &fixed));
     let router = passing(&url(&storage, &format!("/{A}")));
@@ -87,7 +87,7 @@ fn commands_to_a_read_only_upstream_are_passed_on() {
 
 /// RESERVE(6) ends with the session of its holder, however that ends.
 #[test]
-fn a_reservation_of_the_old_kind_ends_with_its_session() {
+fn reserve_6_reservation_ends_with_its_session() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let router = passing(&url(&storage, &format!("/{A}")));
     let mut other = session_of(&host(2), router.portal(), &[0]);
@@ -126,7 +126,7 @@ fn own_cdb() -> [u8; 10] {
 }
 
 #[test]
-fn a_command_that_nobody_knows_is_carried_and_its_short_answer_told() {
+fn unknown_command_is_forwarded_with_its_short_response() {
     let (target, _router, mut raw) = scripted(own(|link, pdu| link.data_in(pdu, &pattern(100, 7))));
     let reply = raw.read(0, &own_cdb(), 512);
     assert_eq!((reply.flags & 6, reply.residual), (2, 412), "{reply:?}");
@@ -136,7 +136,7 @@ fn a_command_that_nobody_knows_is_carried_and_its_short_answer_told() {
 }
 
 #[test]
-fn what_was_more_than_the_host_asked_for_is_told() {
+fn overflow_of_a_forwarded_read_is_reported() {
     let (_target, _router, mut raw) = scripted(own(|link, pdu| {
         let data = Pdu::new(op::DATA_IN).flags(0x80).itt(pdu.tag()).ttt(interop::NONE);
         link.send(data.data(&pattern(512, 8)));
@@ -161,7 +161,7 @@ fn with_odd_sense(pdu: &Pdu) -> Pdu {
 }
 
 #[test]
-fn data_before_an_error_and_its_sense_are_passed_as_they_are() {
+fn data_and_sense_of_an_error_are_forwarded() {
     let (_target, _router, mut raw) = scripted(own(|link, pdu| {
         let data = Pdu::new(op::DATA_IN).flags(0x80).itt(pdu.tag()).ttt(interop::NONE);
         link.send(data.data(&pattern(64, 9)));
@@ -174,7 +174,7 @@ fn data_before_an_error_and_its_sense_are_passed_as_they_are() {
 }
 
 #[test]
-fn an_error_of_a_write_is_passed_as_it_is() {
+fn write_error_is_forwarded_unchanged() {
     let (_target, _router, mut raw) = scripted(own(|link, pdu| {
         let expected = pdu.get32(20);
         link.send(with_odd_sense(pdu).flags(0x82).set32(44, expected));
@@ -186,7 +186,7 @@ fn an_error_of_a_write_is_passed_as_it_is() {
 
 /// The device behind it judges, through the router as without it.
 #[test]
-fn data_out_of_another_amount_is_refused_or_cut_upstream() {
+fn wrong_data_out_length_is_rejected_or_cut_upstream() {
     let storage = Server::start(&interop::config::standard());
     let router = passing(&url(&storage, &format!("/{}", interop::TARGET)));
     for way in Way::ALL {
@@ -197,7 +197,7 @@ fn data_out_of_another_amount_is_refused_or_cut_upstream() {
 }
 
 #[test]
-fn a_cdb_of_32_bytes_is_carried_whole() {
+fn cdb_of_32_bytes_is_forwarded() {
     const VARIABLE: u8 = 0x7f;
     // What the target got is what it answers.
     let (_target, _router, mut raw) = scripted(Script::new().scsi(VARIABLE, |link, pdu| {
@@ -226,7 +226,7 @@ fn hangs() -> Script {
 }
 
 #[test]
-fn a_task_that_hangs_upstream_is_aborted_there_before_that_is_told() {
+fn abort_of_a_hung_task_is_forwarded_and_awaited() {
     let (target, _router, mut raw) = scripted(hangs());
     for (flags, cdb) in [(READ, read10(0, 8)), (WRITE, write10(0, 8))] {
         let before = functions(&target).len();
@@ -246,7 +246,7 @@ fn a_task_that_hangs_upstream_is_aborted_there_before_that_is_told() {
 
 /// The order of tasks is kept where they are carried out.
 #[test]
-fn an_ordered_command_behind_one_that_hangs_keeps_no_host_waiting_here() {
+fn hung_ordered_command_blocks_no_other_host() {
     const ORDERED: u8 = 2;
     let (target, router, mut raw) = scripted(hangs());
     let read = raw.command(0, 0x80 | READ, &read10(0, 8), 4096);
@@ -261,7 +261,7 @@ fn an_ordered_command_behind_one_that_hangs_keeps_no_host_waiting_here() {
 }
 
 #[test]
-fn a_reset_of_a_logical_unit_reaches_it_and_ends_what_hangs() {
+fn forwarded_lun_reset_ends_hung_commands() {
     let (target, _router, mut raw) = scripted(hangs());
     let command = raw.command(0, 0x80 | READ, &read10(0, 8), 4096);
     raw.send(&command);
@@ -277,7 +277,7 @@ fn a_reset_of_a_logical_unit_reaches_it_and_ends_what_hangs() {
 /// BUSY is no sign of another disk: hosts ask again for a path in transition, and give up a disk for which somebody has
 /// to come.
 #[test]
-fn a_logical_unit_that_is_too_busy_to_tell_what_it_is_is_asked_again() {
+fn busy_logical_unit_is_probed_again() {
     let is_busy = Arc::new(AtomicBool::new(false));
     let asked = is_busy.clone();
     let target = Script::new().scsi(0x12, move |link, pdu| {
@@ -296,7 +296,7 @@ fn a_logical_unit_that_is_too_busy_to_tell_what_it_is_is_asked_again() {
 }
 
 #[test]
-fn each_host_hears_of_upstream_s_attentions_by_itself() {
+fn upstream_attentions_are_reported_to_each_host() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let router = passing(&url(&storage, &format!("/{A}")));
     let mut hosts = [1, 2].map(|n| session_of(&host(n), router.portal(), &[0]));
@@ -311,7 +311,7 @@ fn each_host_hears_of_upstream_s_attentions_by_itself() {
 
 /// Much sooner than the upstream is looked at again by itself.
 #[test]
-fn what_a_host_hears_of_new_logical_units_is_looked_at_at_once() {
+fn luns_changed_attention_starts_a_probe() {
     let text = |luns: &str| format!("{HEAD}{}", target(A, luns));
     let mut storage = Server::start_in(Folder::fresh(), &text(&disk(0, "a0")));
     let router = passing(&url(&storage, &format!("/{A}")));

@@ -80,7 +80,7 @@ fn logged_in(seen: &[Seen]) -> Vec<String> {
 }
 
 #[test]
-fn a_restarted_router_logs_in_with_all_isids_before_it_serves() {
+fn restarted_router_uses_all_isids_before_it_serves() {
     for urls in [1, 2] {
         let stall = Arc::new(Stall::default());
         let targets = [stalling(&stall), stalling(&Arc::default())];
@@ -214,7 +214,7 @@ fn newer(router: &Server, serves: &Target, before: usize) {
 }
 
 #[test]
-fn a_restarted_router_resets_what_another_group_may_write() {
+fn restarted_router_resets_units_of_another_group() {
     for mode in MODES {
         let serves = stalling_in(2, &Arc::default());
         let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, mode, "");
@@ -253,7 +253,7 @@ fn a_restarted_router_waits_where_resets_are_refused() {
 }
 
 #[test]
-fn a_restarted_router_that_takes_the_risk_resets_nothing() {
+fn restarted_router_with_late_writes_risk_resets_nothing() {
     for mode in MODES {
         let serves = stalling_in(2, &Arc::default());
         let risk = "late_writes = \"risk\"\n";
@@ -332,7 +332,7 @@ fn places(portals: &[&Target]) -> String {
 }
 
 #[test]
-fn a_router_that_was_stopped_has_left_nothing() {
+fn stopped_router_leaves_no_session() {
     for mode in MODES {
         let stall = Arc::new(Stall::default());
         let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
@@ -353,7 +353,7 @@ fn a_router_that_was_stopped_has_left_nothing() {
 
 /// A session upstream ends with its host, or with the mapping that it was for.
 #[test]
-fn a_session_that_is_not_used_any_more_has_left_nothing() {
+fn unused_session_leaves_no_record() {
     for mode in MODES {
         let groups = [1, 2].map(|group| stalling_in(group, &Arc::default()));
         let mut router = written(mode, &groups);

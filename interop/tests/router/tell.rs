@@ -3,7 +3,7 @@
 use crate::*;
 
 #[test]
-fn what_is_mapped_and_not_there_and_disks_of_this_host_are_told() {
+fn missing_mappings_and_local_disks_are_shown() {
     let mut storage = storage();
     storage.kill9();
     let upstreams =
@@ -30,7 +30,7 @@ fn what_is_mapped_and_not_there_and_disks_of_this_host_are_told() {
 }
 
 #[test]
-fn each_host_has_a_path_of_its_own_to_what_is_passed_on() {
+fn each_host_has_its_own_passthrough_path() {
     let storage = storage();
     let router = router_to(&url(&storage, &format!("/{A}")), "mode = \"passthrough\"\n");
     let paths = || {
@@ -58,7 +58,7 @@ fn each_host_has_a_path_of_its_own_to_what_is_passed_on() {
 }
 
 #[test]
-fn an_instance_tells_targets_upstreams_paths_sessions_and_times() {
+fn instance_shows_targets_upstreams_paths_and_sessions() {
     let storage = storage();
     let router = router_to(&url(&storage, &format!("/{A}")), "");
     let mut raw = session(router.portal(), T, &[0, 3]);

@@ -77,9 +77,9 @@ const ALONE: [(&str, &[&str]); 2] = [
     (
         "interop/router",
         &[
-            "faults::commands_wait_for_upstream_as_long_as_they_are_told_and_then_fail_at_once",
-            "pass::a_reservation_of_the_old_kind_ends_with_its_session",
-            "pass::a_reset_of_a_logical_unit_reaches_it_and_ends_what_hangs",
+            "faults::commands_fail_after_path_loss_timeout",
+            "pass::reserve_6_reservation_ends_with_its_session",
+            "pass::forwarded_lun_reset_ends_hung_commands",
         ],
     ),
     (

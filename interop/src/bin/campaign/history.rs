@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_operations_in_any_order_are_good() {
+    fn overlapping_operations_in_any_order_pass() {
         let ops = [write(1, 10, 20), write(2, 15, 25), read(2, 26, 30), read(0, 5, 12), read(1, 14, 24)];
         assert_eq!(check(&ops, 0..2), Ok(()));
         assert_eq!(check(&[write(1, 10, NEVER), read(0, 20, 30), read(1, 40, 50)], 0..2), Ok(()));
@@ -269,25 +269,25 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_read_is_found() {
+    fn stale_read_is_detected() {
         assert!(fault(&[write(1, 10, 20), read(0, 30, 40)]).contains("LBA 0"));
         assert!(fault(&[write(1, 10, 20), write(2, 30, 40), read(1, 50, 60)]).contains("LBA 0"));
     }
 
     #[test]
-    fn a_value_that_returns_is_found() {
+    fn returning_value_is_detected() {
         let ops = [write(1, 10, 100), write(2, 11, 100), read(1, 20, 21), read(2, 30, 31), read(1, 40, 41)];
         assert!(fault(&ops).contains("LBA 0"));
     }
 
     #[test]
-    fn a_value_before_its_write_is_found() {
+    fn value_before_its_write_is_detected() {
         assert!(fault(&[read(1, 1, 2), write(1, 10, 20)]).contains("before it was written"));
         assert!(fault(&[read(9, 1, 2)]).contains("never written"));
     }
 
     #[test]
-    fn a_torn_atomic_write_is_found() {
+    fn torn_atomic_write_is_detected() {
         let torn = op(Kind::Read(vec![1, 0]), 2, 12, 18);
         assert!(fault(&[op(Kind::Atomic(1), 2, 10, 20), torn.clone()]).starts_with("torn"));
         assert_eq!(check(&[op(Kind::Write(1), 2, 10, 20), torn], 0..2), Ok(()));
@@ -297,13 +297,13 @@ mod tests {
     }
 
     #[test]
-    fn two_swaps_of_one_value_are_found() {
+    fn double_compare_and_write_is_detected() {
         let swap = |value| op(Kind::Swap(vec![0], value), 1, 10, 20);
         assert!(fault(&[swap(1), swap(2)]).contains("two replaced"));
     }
 
     #[test]
-    fn a_read_that_passes_an_ordered_write_is_found() {
+    fn read_that_passes_an_ordered_write_is_detected() {
         let ordered = Op { is_ordered: true, ..write(1, 10, 30) };
         assert!(fault(&[ordered, read(0, 11, 29)]).contains("passed"));
         assert_eq!(check(&[write(1, 10, 30), read(0, 11, 29)], 0..2), Ok(()));

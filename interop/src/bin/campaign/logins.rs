@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_of_every_attack_is_too_long() {
+    fn log_line_for_every_attack_is_rejected() {
         let log = "a line\n".repeat(ATTACKS as usize);
         let most = most_lines(Duration::from_secs(20), 9);
         assert!(log_is_bounded(&log, most, ATTACKS).expect_err("a fault").contains("4000 lines"));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_machine_has_as_many_lines_as_its_time_allows() {
+    fn log_bound_grows_with_the_run_time() {
         let log = "a line\n".repeat(1497);
         assert_eq!(log_is_bounded(&log, most_lines(Duration::from_secs(120), 4), ATTACKS), Ok(true));
         assert_eq!(log_is_bounded(&log, most_lines(Duration::from_secs(600), 9), ATTACKS), Ok(false));

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_write_over_a_newer_one_is_found() {
+    fn old_write_over_a_newer_one_is_detected() {
         let mut stamps = Stamps::default();
         let old = stamps.send(5);
         stamps.ended(old, false);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_at_the_same_time_may_land_in_any_order() {
+    fn concurrent_writes_in_any_order_pass() {
         let mut stamps = Stamps::default();
         let (one, two) = (stamps.send(5), stamps.send(5));
         stamps.ended(two, true);
