@@ -2,11 +2,11 @@
 
 use crate::script::lunar;
 use crate::server::Server;
-use crate::tool::Ran;
+use crate::tool::ToolOutput;
 
 impl Server {
     /// How `lunar WORDS` ended on its socket.
-    pub fn asked(&self, words: &[&str]) -> Ran {
+    pub fn asked(&self, words: &[&str]) -> ToolOutput {
         let socket = self.dir().join("admin.sock").display().to_string();
         lunar(&[words, &["--socket", &socket]].concat())
     }

@@ -23,7 +23,7 @@ const OTHERS: &[u8] = &[
 
 /// How the data travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum DataOutMode {
     /// With the command.
     Immediate,
     /// Behind it, and not asked for.
@@ -32,19 +32,23 @@ pub enum Way {
     Solicited,
 }
 
-impl Way {
+impl DataOutMode {
     /// All of them.
-    pub const ALL: [Way; 3] = [Way::Immediate, Way::Unsolicited, Way::Solicited];
+    pub const ALL: [DataOutMode; 3] =
+        [DataOutMode::Immediate, DataOutMode::Unsolicited, DataOutMode::Solicited];
 
     /// What a login has to negotiate for it.
     pub fn keys(self) -> [(&'static str, &'static str); 2] {
         let yes_if = |wanted: bool| if wanted { "Yes" } else { "No" };
-        [("ImmediateData", yes_if(self == Way::Immediate)), ("InitialR2T", yes_if(self != Way::Unsolicited))]
+        [
+            ("ImmediateData", yes_if(self == DataOutMode::Immediate)),
+            ("InitialR2T", yes_if(self != DataOutMode::Unsolicited)),
+        ]
     }
 }
 
 /// A command with Data-Out.
-struct Case {
+struct DataOutCase {
     cdb: Vec<u8>,
     data: Vec<u8>,
     /// More data than the CDB asks for are refused, too.
@@ -53,17 +57,17 @@ struct Case {
     stores: bool,
 }
 
-impl Case {
-    fn new(cdb: &[u8], data: &[u8]) -> Case {
-        Case { cdb: cdb.to_vec(), data: data.to_vec(), exact: false, stores: false }
+impl DataOutCase {
+    fn new(cdb: &[u8], data: &[u8]) -> DataOutCase {
+        DataOutCase { cdb: cdb.to_vec(), data: data.to_vec(), exact: false, stores: false }
     }
 
-    fn exact(self) -> Case {
-        Case { exact: true, ..self }
+    fn exact(self) -> DataOutCase {
+        DataOutCase { exact: true, ..self }
     }
 
-    fn stores(self) -> Case {
-        Case { stores: true, ..self }
+    fn stores(self) -> DataOutCase {
+        DataOutCase { stores: true, ..self }
     }
 
     fn opcode(&self) -> u8 {
@@ -95,46 +99,47 @@ fn transfer(opcode: u8, flags: u8, lba: u8, blocks: u8) -> Vec<u8> {
     cdb
 }
 
-fn media() -> Vec<Case> {
+fn media() -> Vec<DataOutCase> {
     let two = [0x5a; 1024];
     let writes = [0x0a, 0x2a, 0xaa, 0x8a, 0x2e, 0xae, 0x8e];
-    let mut cases: Vec<Case> = writes.map(|op| Case::new(&transfer(op, 0, LBA, 2), &two).stores()).into();
+    let mut cases: Vec<DataOutCase> =
+        writes.map(|op| DataOutCase::new(&transfer(op, 0, LBA, 2), &two).stores()).into();
     let verifies = [0x2f, 0xaf, 0x8f];
-    cases.extend(verifies.map(|op| Case::new(&transfer(op, 0x02, 0, 2), &[0; 1024])));
-    cases.extend(verifies.map(|op| Case::new(&transfer(op, 0x06, 0, 2), &[0; 512])));
-    cases.extend([0x41, 0x93].map(|op| Case::new(&transfer(op, 0, 0, 2), &[0; 512]).exact()));
-    cases.push(Case::new(&transfer(0x89, 0, 0, 1), &[0; 1024]).exact());
-    cases.push(Case::new(&transfer(0x8b, 0, 0, 2), &[0; 1024]).exact());
+    cases.extend(verifies.map(|op| DataOutCase::new(&transfer(op, 0x02, 0, 2), &[0; 1024])));
+    cases.extend(verifies.map(|op| DataOutCase::new(&transfer(op, 0x06, 0, 2), &[0; 512])));
+    cases.extend([0x41, 0x93].map(|op| DataOutCase::new(&transfer(op, 0, 0, 2), &[0; 512]).exact()));
+    cases.push(DataOutCase::new(&transfer(0x89, 0, 0, 1), &[0; 1024]).exact());
+    cases.push(DataOutCase::new(&transfer(0x8b, 0, 0, 2), &[0; 1024]).exact());
     let mut atomic = transfer(0x9c, 0, LBA, 2);
     // ATOMIC BOUNDARY stands before TRANSFER LENGTH.
     (atomic[11], atomic[13]) = (0, 2);
-    cases.push(Case::new(&atomic, &two).stores());
+    cases.push(DataOutCase::new(&atomic, &two).stores());
     cases
 }
 
-fn lists(raw: &mut Raw) -> Vec<Case> {
+fn lists(raw: &mut Raw) -> Vec<DataOutCase> {
     let unmap = [&[0, 22, 0, 16][..], &[0; 4], &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], &[0; 4]].concat();
     let own = designator(raw, 0);
     let (copy, segments) = extended_copy(&own, &own, 1);
     let mut cases = vec![
-        Case::new(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &unmap),
-        Case::new(&[0x15, 0x10, 0, 0, 4, 0], &[0; 4]),
-        Case::new(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]),
-        Case::new(&[0x3b, 2, 0, 0, 0, 0, 0, 0, 16, 0], &[7; 16]),
-        Case::new(&[0x4c, 0, 0x40, 0, 0, 0, 0, 0, 4, 0], &[2, 0, 0, 0]),
-        Case::new(&[0x1d, 0x10, 0, 0, 4, 0], &[0; 4]),
-        Case::new(&[SANITIZE, 1, 0, 0, 0, 0, 0, 0, 5, 0], &[1, 0, 0, 1, 0]),
-        Case::new(&[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &[0, 0, 0, 0, 0, 0, 0, 1]),
-        Case::new(&copy, &segments),
+        DataOutCase::new(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &unmap),
+        DataOutCase::new(&[0x15, 0x10, 0, 0, 4, 0], &[0; 4]),
+        DataOutCase::new(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, 8, 0], &[0; 8]),
+        DataOutCase::new(&[0x3b, 2, 0, 0, 0, 0, 0, 0, 16, 0], &[7; 16]),
+        DataOutCase::new(&[0x4c, 0, 0x40, 0, 0, 0, 0, 0, 4, 0], &[2, 0, 0, 0]),
+        DataOutCase::new(&[0x1d, 0x10, 0, 0, 4, 0], &[0; 4]),
+        DataOutCase::new(&[SANITIZE, 1, 0, 0, 0, 0, 0, 0, 5, 0], &[1, 0, 0, 1, 0]),
+        DataOutCase::new(&[0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &[0, 0, 0, 0, 0, 0, 0, 1]),
+        DataOutCase::new(&copy, &segments),
     ];
-    cases.extend((0..7).map(|action| Case::new(&[0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0], &[0; 24])));
+    cases.extend((0..7).map(|action| DataOutCase::new(&[0x5f, action, 0, 0, 0, 0, 0, 0, 24, 0], &[0; 24])));
     cases
 }
 
 /// Every operation code that the logical unit knows is one of these, or has no Data-Out.
-fn is_whole_table(raw: &mut Raw, cases: &[Case]) {
+fn is_whole_table(raw: &mut Raw, cases: &[DataOutCase]) {
     let told = raw.read(0, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096).good();
-    let known: HashSet<u8> = cases.iter().map(Case::opcode).chain(OTHERS.iter().copied()).collect();
+    let known: HashSet<u8> = cases.iter().map(DataOutCase::opcode).chain(OTHERS.iter().copied()).collect();
     for descriptor in told[4..].chunks_exact(8) {
         assert!(known.contains(&descriptor[0]), "operation code {:02x} is not tried", descriptor[0]);
     }
@@ -150,8 +155,8 @@ fn state(raw: &mut Raw) -> Vec<Vec<u8>> {
     ]
 }
 
-fn ask(raw: &mut Raw, way: Way, cdb: &[u8], data: &[u8]) -> Reply {
-    if way != Way::Unsolicited || data.is_empty() {
+fn ask(raw: &mut Raw, way: DataOutMode, cdb: &[u8], data: &[u8]) -> Reply {
+    if way != DataOutMode::Unsolicited || data.is_empty() {
         return raw.write(0, cdb, data);
     }
     let command = raw.command(0, WRITE, cdb, data.len() as u32);
@@ -169,7 +174,7 @@ fn is_refused_with(sense: u32, reply: &Reply, residual: (u8, u32), what: &str) {
     assert_eq!((reply.flags, reply.residual), residual, "{what}: {reply:?}");
 }
 
-fn too_little(raw: &mut Raw, way: Way, case: &Case) {
+fn too_little(raw: &mut Raw, way: DataOutMode, case: &DataOutCase) {
     let needed = case.data.len();
     let before = state(raw);
     let less = [0, 1, needed / 2, needed - 1, needed / 512 * 512].into_iter().filter(|len| *len < needed);
@@ -186,7 +191,7 @@ fn too_little(raw: &mut Raw, way: Way, case: &Case) {
     assert!(state(raw) == before, "{:02x?}: something has changed", case.cdb);
 }
 
-fn too_much(raw: &mut Raw, way: Way, case: &Case) {
+fn too_much(raw: &mut Raw, way: DataOutMode, case: &DataOutCase) {
     let needed = case.data.len();
     for more in [1, 100, 512] {
         let what = format!("{way:?}, {:02x?} with {more} bytes more", case.cdb);
@@ -208,7 +213,7 @@ fn too_much(raw: &mut Raw, way: Way, case: &Case) {
 }
 
 /// Tries every command with Data-Out of LUN 0, except these, with less data and with more than its CDB asks for.
-pub fn walk(raw: &mut Raw, way: Way, except: &[u8]) {
+pub fn walk(raw: &mut Raw, way: DataOutMode, except: &[u8]) {
     raw.write_blocks(0, 0, &[0; 32 * 512]).good();
     let mut cases = media();
     cases.extend(lists(raw));

@@ -4,10 +4,10 @@ use crate::{config, lunar_bin};
 use std::process::Command;
 
 /// Standard output, standard error, exit status.
-pub type Ran = (String, String, i32);
+pub type CommandOutput = (String, String, i32);
 
 /// Runs one as this initiator.
-pub fn lunar_as(initiator: &str, arguments: &[&str]) -> Ran {
+pub fn lunar_as(initiator: &str, arguments: &[&str]) -> CommandOutput {
     let ran = Command::new(lunar_bin()).args(arguments).env("LUNAR_INITIATOR", initiator).output();
     let ran = ran.expect("lunar runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
@@ -15,6 +15,6 @@ pub fn lunar_as(initiator: &str, arguments: &[&str]) -> Ran {
 }
 
 /// Runs one as the initiator of these tests.
-pub fn lunar(arguments: &[&str]) -> Ran {
+pub fn lunar(arguments: &[&str]) -> CommandOutput {
     lunar_as(config::INITIATOR, arguments)
 }

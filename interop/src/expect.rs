@@ -2,24 +2,24 @@
 
 use crate::login::Login;
 use crate::pdu::{Pdu, op};
-use crate::raw::{Got, Raw, patience};
+use crate::raw::{Raw, Received, patience};
 use std::net::SocketAddr;
 
 /// What a PDU led to.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum PduOutcome {
     /// A Reject with this reason.
     Rejected(u8),
     Closed,
     Answered(Pdu),
 }
 
-impl Outcome {
+impl PduOutcome {
     /// Rejected with one of these reasons, or closed.
     pub fn refused(self, reasons: &[u8]) {
         match self {
-            Outcome::Rejected(reason) if reasons.contains(&reason) => {}
-            Outcome::Closed => {}
+            PduOutcome::Rejected(reason) if reasons.contains(&reason) => {}
+            PduOutcome::Closed => {}
             other => panic!("expected a Reject of {reasons:02x?} or a close, got {other:?}"),
         }
     }
@@ -27,20 +27,20 @@ impl Outcome {
 
 impl Raw {
     /// Sends a PDU and waits for what comes of it; asynchronous messages are passed over.
-    pub fn outcome(&mut self, pdu: &Pdu) -> Outcome {
+    pub fn outcome(&mut self, pdu: &Pdu) -> PduOutcome {
         self.send(pdu);
         self.next_outcome()
     }
 
     /// Waits for what comes next; asynchronous messages are passed over.
-    pub fn next_outcome(&mut self) -> Outcome {
+    pub fn next_outcome(&mut self) -> PduOutcome {
         loop {
             match self.get(patience()) {
-                Got::Pdu(pdu) if pdu.opcode() == op::ASYNC => {}
-                Got::Pdu(pdu) if pdu.opcode() == op::REJECT => return Outcome::Rejected(pdu.bhs[2]),
-                Got::Pdu(pdu) => return Outcome::Answered(pdu),
-                Got::Closed => return Outcome::Closed,
-                Got::Nothing => panic!("neither answer nor close"),
+                Received::Pdu(pdu) if pdu.opcode() == op::ASYNC => {}
+                Received::Pdu(pdu) if pdu.opcode() == op::REJECT => return PduOutcome::Rejected(pdu.bhs[2]),
+                Received::Pdu(pdu) => return PduOutcome::Answered(pdu),
+                Received::Closed => return PduOutcome::Closed,
+                Received::Nothing => panic!("neither answer nor close"),
             }
         }
     }
@@ -55,40 +55,40 @@ impl Raw {
 
 /// What became of one key offered in a login.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum KeyResponse {
     Value(String),
     Silence,
     /// The login failed with this status.
     Failed(u16),
 }
 
-impl Answer {
+impl KeyResponse {
     /// An answer with this value.
     pub fn is(&self, value: &str) -> bool {
-        matches!(self, Answer::Value(v) if v == value)
+        matches!(self, KeyResponse::Value(v) if v == value)
     }
 
     /// `Reject`, or a login that failed through the initiator's fault.
     pub fn refused(&self) -> bool {
-        self.is("Reject") || matches!(self, Answer::Failed(status) if status >> 8 == 2)
+        self.is("Reject") || matches!(self, KeyResponse::Failed(status) if status >> 8 == 2)
     }
 
     /// The value as a number.
     pub fn number(&self) -> u64 {
         match self {
-            Answer::Value(v) => v.parse().unwrap_or_else(|e| panic!("{v}: {e}")),
+            KeyResponse::Value(v) => v.parse().unwrap_or_else(|e| panic!("{v}: {e}")),
             other => panic!("no number: {other:?}"),
         }
     }
 }
 
 /// Offers one key in the operational stage of a normal session.
-pub fn negotiate(address: SocketAddr, key: &str, offer: &str) -> Answer {
+pub fn negotiate(address: SocketAddr, key: &str, offer: &str) -> KeyResponse {
     match Login::new().answers(address, &[(key, offer)]) {
-        Err(status) => Answer::Failed(status),
+        Err(status) => KeyResponse::Failed(status),
         Ok(pairs) => {
             let mut found = pairs.into_iter().filter(|(k, _)| k == key);
-            let answer = found.next().map_or(Answer::Silence, |(_, value)| Answer::Value(value));
+            let answer = found.next().map_or(KeyResponse::Silence, |(_, value)| KeyResponse::Value(value));
             assert!(found.next().is_none(), "{key} is answered twice");
             answer
         }

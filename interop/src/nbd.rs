@@ -25,7 +25,7 @@ pub struct Nbd {
 
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum NbdReply {
     /// Cookie, error, data of a read
     End(u64, u32, Vec<u8>),
     Closed,
@@ -77,7 +77,7 @@ impl Nbd {
     }
 
     /// Waits for the end of any request.
-    pub fn next(&mut self, limit: Duration) -> Answer {
+    pub fn next(&mut self, limit: Duration) -> NbdReply {
         let end = Instant::now() + limit;
         loop {
             if let Some(answer) = self.parse() {
@@ -90,14 +90,14 @@ impl Nbd {
                 Ok(n @ 1..) => self.input.extend_from_slice(&chunk[..n]),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return Answer::Nothing;
+                    return NbdReply::Nothing;
                 }
-                Ok(_) | Err(_) => return Answer::Closed,
+                Ok(_) | Err(_) => return NbdReply::Closed,
             }
         }
     }
 
-    fn parse(&mut self) -> Option<Answer> {
+    fn parse(&mut self) -> Option<NbdReply> {
         let head: [u8; 16] = self.input.get(..16)?.try_into().ok()?;
         assert_eq!(head[..4], REPLY, "not a simple reply");
         let error = u32::from_be_bytes(head[4..8].try_into().expect("4 bytes"));
@@ -109,6 +109,6 @@ impl Nbd {
         }
         read.map(|at| self.reads.swap_remove(at));
         let data = self.input.drain(..16 + length).skip(16).collect();
-        Some(Answer::End(cookie, error, data))
+        Some(NbdReply::End(cookie, error, data))
     }
 }

@@ -130,7 +130,7 @@ impl Peer {
     ///
     /// # Panics
     /// When it is not STGT.
-    pub fn becomes_another(&self) {
+    pub fn replace_disk(&self) {
         assert!(matches!(self.process, Process::Tgt(_)), "only STGT can do that");
         let unit = ["--op", "update", "--mode", "logicalunit", "--tid", "1", "--lun", "1"];
         tgtadm(&self.dir, &[&unit[..], &["--params", "scsi_id=another,scsi_sn=another"]].concat());

@@ -29,7 +29,7 @@ pub const QUIET: Duration = Duration::from_millis(150);
 
 /// What came within a time.
 #[derive(Debug)]
-pub enum Got {
+pub enum Received {
     Pdu(Pdu),
     Closed,
     Nothing,
@@ -157,7 +157,7 @@ impl Raw {
     /// The next PDU, whatever it is.
     pub fn recv(&mut self) -> Pdu {
         match self.get(patience()) {
-            Got::Pdu(pdu) => pdu,
+            Received::Pdu(pdu) => pdu,
             other => panic!("expected a PDU, got {other:?}"),
         }
     }
@@ -179,17 +179,17 @@ impl Raw {
         let end = Instant::now() + patience();
         loop {
             match self.fresh(end) {
-                Got::Pdu(pdu) if wanted(&pdu) => return pdu,
-                Got::Pdu(pdu) => self.stash.push_back(pdu),
+                Received::Pdu(pdu) if wanted(&pdu) => return pdu,
+                Received::Pdu(pdu) => self.stash.push_back(pdu),
                 other => panic!("expected another PDU, got {other:?} after {:?}", self.stash),
             }
         }
     }
 
     /// What comes next within `limit`, kept PDUs first.
-    pub fn get(&mut self, limit: Duration) -> Got {
+    pub fn get(&mut self, limit: Duration) -> Received {
         match self.stash.pop_front() {
-            Some(pdu) => Got::Pdu(pdu),
+            Some(pdu) => Received::Pdu(pdu),
             None => self.fresh(Instant::now() + limit),
         }
     }
@@ -197,7 +197,7 @@ impl Raw {
     /// Nothing may come for a while, and the connection stays open.
     pub fn expect_silence(&mut self) {
         match self.get(QUIET) {
-            Got::Nothing => {}
+            Received::Nothing => {}
             other => panic!("expected silence, got {other:?}"),
         }
     }
@@ -207,9 +207,9 @@ impl Raw {
         let mut seen = Vec::new();
         loop {
             match self.get(patience()) {
-                Got::Pdu(pdu) => seen.push(pdu),
-                Got::Closed => return seen,
-                Got::Nothing => panic!("the connection was not closed; seen: {seen:?}"),
+                Received::Pdu(pdu) => seen.push(pdu),
+                Received::Closed => return seen,
+                Received::Nothing => panic!("the connection was not closed; seen: {seen:?}"),
             }
         }
     }
@@ -232,23 +232,23 @@ impl Raw {
         assert_eq!((pong.opcode(), &pong.data[..]), (op::NOP_IN, &b"alive?"[..]));
     }
 
-    fn fresh(&mut self, end: Instant) -> Got {
+    fn fresh(&mut self, end: Instant) -> Received {
         loop {
             if let Some(pdu) = self.parse() {
                 self.watch(&pdu);
-                return Got::Pdu(pdu);
+                return Received::Pdu(pdu);
             }
             let left = end.saturating_duration_since(Instant::now());
             self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1)))).expect("time-out");
             let mut chunk = [0; 65536];
             match self.stream.read(&mut chunk) {
-                Ok(0) => return Got::Closed,
+                Ok(0) => return Received::Closed,
                 Ok(n) => self.input.extend_from_slice(&chunk[..n]),
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return Got::Nothing;
+                    return Received::Nothing;
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Got::Closed,
+                Err(_) => return Received::Closed,
             }
         }
     }

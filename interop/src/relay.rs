@@ -19,13 +19,13 @@ struct State {
     /// What comes is swallowed: shared by the connections of one time between two silences.
     silence: Arc<AtomicBool>,
     /// What comes from clients waits here: shared in the same way.
-    gate: Arc<Gate>,
+    gate: Arc<ConnectionHold>,
     passing: Vec<TcpStream>,
 }
 
-/// Where the bytes of clients wait for [`Gate::open`].
+/// Where the bytes of clients wait for [`ConnectionHold::open`].
 #[derive(Default)]
-pub struct Gate {
+pub struct ConnectionHold {
     state: Mutex<Waiting>,
     opened: Condvar,
 }
@@ -36,7 +36,7 @@ struct Waiting {
     connections: usize,
 }
 
-impl Gate {
+impl ConnectionHold {
     /// Connections whose bytes wait here.
     pub fn waiting(&self) -> usize {
         self.lock().connections
@@ -95,7 +95,7 @@ impl Relay {
 
     /// Holds what comes from clients from now on, on new connections too, until the gate opens. The server hears no more of
     /// a client that goes away meanwhile.
-    pub fn hold(&self) -> Arc<Gate> {
+    pub fn hold(&self) -> Arc<ConnectionHold> {
         let gate = self.state.lock().expect("no thread panics with it").gate.clone();
         gate.lock().is_shut = true;
         gate
@@ -138,7 +138,7 @@ fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
 }
 
 /// True: something had to wait.
-fn copy(from: &mut TcpStream, to: &mut TcpStream, silence: &AtomicBool, gate: &Gate) -> bool {
+fn copy(from: &mut TcpStream, to: &mut TcpStream, silence: &AtomicBool, gate: &ConnectionHold) -> bool {
     let (mut chunk, mut was_held) = ([0; 65536], false);
     while let Ok(n @ 1..) = from.read(&mut chunk) {
         was_held |= gate.pass();

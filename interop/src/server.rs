@@ -189,7 +189,7 @@ impl Server {
     }
 
     /// Goes on after [`Server::pause`].
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal(Signal::CONT.as_raw());
     }
 

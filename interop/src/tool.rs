@@ -34,14 +34,14 @@ fn is_installed(program: &str) -> bool {
 
 /// What a program did.
 #[derive(Debug)]
-pub struct Ran {
+pub struct ToolOutput {
     /// Its exit status; None when the time limit had to end it
     pub status: Option<ExitStatus>,
     /// What it wrote, to standard output and then to standard error
     pub said: String,
 }
 
-impl Ran {
+impl ToolOutput {
     /// Did it end with status 0?
     pub fn ok(&self) -> bool {
         self.status.is_some_and(|status| status.success())
@@ -49,14 +49,14 @@ impl Ran {
 }
 
 /// Runs a program; after `limit` it is killed.
-pub fn run(command: &mut Command, limit: Duration) -> Ran {
+pub fn run(command: &mut Command, limit: Duration) -> ToolOutput {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
     let stdout = collect(child.stdout.take().expect("piped"));
     let stderr = collect(child.stderr.take().expect("piped"));
     let status = wait(&mut child, limit);
     let said = [stdout, stderr].map(|reader| reader.join().expect("a reader does not panic"));
-    Ran { status, said: said.concat() }
+    ToolOutput { status, said: said.concat() }
 }
 
 /// Runs a program that must succeed, with a minute's time; what it said.

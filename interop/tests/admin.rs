@@ -50,7 +50,7 @@ fn each_command_ends_in_time_when_the_server_hangs() {
         let may_follow = matches!(command[..2], ["apply", _] | ["router", "drain" | "eligible"]);
         assert_eq!(err.contains("it may still execute the request"), may_follow, "{command:?}: {err}");
     }
-    server.go_on();
+    server.resume();
     assert_eq!(lunar(&runs, &["session", "list"]), ("no sessions\n".into(), String::new(), Some(0)));
 }
 

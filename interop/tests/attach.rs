@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use interop::server::Folder;
-use interop::tool::{self, Ran, Tool};
+use interop::tool::{self, Tool, ToolOutput};
 use interop::{Server, TARGET, lunar_bin};
 use std::fs;
 use std::io::{Read, Write};
@@ -38,7 +38,7 @@ impl Host {
         command
     }
 
-    fn lunar(&self, arguments: &[&str]) -> Ran {
+    fn lunar(&self, arguments: &[&str]) -> ToolOutput {
         tool::run(self.command(lunar_bin()).args(arguments), LIMIT)
     }
 
@@ -279,7 +279,7 @@ impl Client {
 fn forced_detach_fails_and_counts_waiting_writes() {
     for paths in [1, 2] {
         let (server, host) = (server(), Host::new());
-        let wires: Vec<_> = (0..paths).map(|_| Wire::to(server.portal())).collect();
+        let wires: Vec<_> = (0..paths).map(|_| CuttableProxy::to(server.portal())).collect();
         let urls: Vec<String> = wires.iter().map(|wire| url_at(wire.address)).collect();
         let more = urls[1..].iter().flat_map(|url| ["--path", url]);
         let words: Vec<&str> = [&*urls[0], "--recovery-timeout", "20m"].into_iter().chain(more).collect();
@@ -309,7 +309,7 @@ fn forced_detach_fails_and_counts_waiting_writes() {
 }
 
 /// Writes a byte to block 0 over a wire that holds it, and cuts the wire: the target may get it at any time.
-fn leave_a_write(host: &Host, wire: &Wire, uri: &str, byte: u8) {
+fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8) {
     let mut client = Client::to(uri);
     client.write_bytes(0, 7);
     assert_eq!(client.answer(), 0);
@@ -326,7 +326,7 @@ fn leave_a_write(host: &Host, wire: &Wire, uri: &str, byte: u8) {
 }
 
 /// A newer write of block 0 stays after the target has got what was left behind.
-fn newer_writes_stay(server: &Server, wire: &Wire, uri: &str) {
+fn newer_writes_stay(server: &Server, wire: &CuttableProxy, uri: &str) {
     let mut client = Client::to(uri);
     client.write_bytes(0, 9);
     assert_eq!(client.answer(), 0);
@@ -344,7 +344,7 @@ fn newer_writes_stay(server: &Server, wire: &Wire, uri: &str) {
 #[test]
 fn writes_left_by_force_do_not_overwrite_newer_ones() {
     let (server, host) = (server(), Host::new());
-    let wire = Wire::to(server.portal());
+    let wire = CuttableProxy::to(server.portal());
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
@@ -383,7 +383,7 @@ fn paths_under_different_names_are_refused() {
 #[test]
 fn a_detach_replaces_the_session_of_a_killed_process() {
     let (server, host) = (server(), Host::new());
-    let wire = Wire::to(server.portal());
+    let wire = CuttableProxy::to(server.portal());
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
@@ -404,7 +404,7 @@ fn a_detach_replaces_the_session_of_a_killed_process() {
 fn writes_of_an_old_name_do_not_overwrite_newer_ones() {
     for is_killed in [false, true] {
         let (server, host) = (server(), Host::new());
-        let wire = Wire::to(server.portal());
+        let wire = CuttableProxy::to(server.portal());
         let url = url_at(wire.address);
         let [old, new] = ["old", "new"].map(|name| format!("iqn.2026-11.org.example:{name}"));
         let uri = host.attach_as(&old, &[&url, "--recovery-timeout", "20m"]);
@@ -438,7 +438,7 @@ fn kill(host: &Host, state: &str) {
 }
 
 /// Attaches again: only a reset ends what was left, and the new session is not disturbed.
-fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &Wire, url: &str) {
+fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy, url: &str) {
     let uri = host.attach(&[url]);
     newer_writes_stay(server, wire, &uri);
     let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
@@ -451,7 +451,7 @@ fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &Wire, url: &s
 #[test]
 fn a_login_at_another_target_port_proves_nothing() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
-    let wire = Wire::to(here);
+    let wire = CuttableProxy::to(here);
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
@@ -464,7 +464,7 @@ fn a_login_at_another_target_port_proves_nothing() {
 #[test]
 fn the_record_has_the_port_of_a_path_that_opened_later() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
-    let [first, later] = [here, there].map(Wire::to);
+    let [first, later] = [here, there].map(CuttableProxy::to);
     later.cut();
     let url = url_at(later.address);
     let uri = host.attach(&[&url_at(first.address), "--path", &url, "--recovery-timeout", "20m"]);
@@ -482,7 +482,7 @@ fn the_record_has_the_port_of_a_path_that_opened_later() {
 #[test]
 fn the_record_has_the_port_of_a_session_that_moved() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
-    let wire = Wire::to(here);
+    let wire = CuttableProxy::to(here);
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
     wire.cut();
@@ -500,7 +500,7 @@ fn the_record_has_the_port_of_a_session_that_moved() {
 #[test]
 fn the_record_keeps_the_port_of_orphans() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
-    let wire = Wire::to(here);
+    let wire = CuttableProxy::to(here);
     let url = url_at(wire.address);
     let patient = format!("{url}?fast_io_fail_timeout=10m");
     let uri = host.attach(&[&patient, "--recovery-timeout", "20m"]);
@@ -525,7 +525,7 @@ fn a_login_of_another_user_proves_nothing() {
     let access = "[[target.access]]\nchap = [\"alice\", \"bob\"]\n";
     let server =
         Server::start(&[&configuration("\"127.0.0.1:0\""), access, &user("alice"), &user("bob")].concat());
-    let wire = Wire::to(server.portal());
+    let wire = CuttableProxy::to(server.portal());
     let url = |name: &str| {
         let file = host.path(&format!("{name}.secret"));
         url_at(wire.address).replace("//", &format!("//{name}@"))
@@ -541,7 +541,7 @@ fn a_login_of_another_user_proves_nothing() {
 #[test]
 fn reset_ends_writes_left_on_a_lost_path() {
     let (server, host) = (server(), Host::new());
-    let wire = Wire::to(server.portal());
+    let wire = CuttableProxy::to(server.portal());
     let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
     // SIGTERM ends it, as systemd does; the file is that of detach --force, so that it does not wait.
@@ -560,7 +560,7 @@ fn reset_ends_writes_left_on_a_lost_path() {
 #[test]
 fn forget_drops_writes_left_behind() {
     let (server, host) = (server(), Host::new());
-    let wire = Wire::to(server.portal());
+    let wire = CuttableProxy::to(server.portal());
     let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
     host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
@@ -571,7 +571,7 @@ fn forget_drops_writes_left_behind() {
 #[test]
 fn writes_that_waited_are_logged_with_their_counts() {
     let (server, host) = (server(), Host::new());
-    let wire = Wire::to(server.portal());
+    let wire = CuttableProxy::to(server.portal());
     let uri = host.attach(&[&format!("{}?login_timeout=500ms", url_at(wire.address))]);
     let mut client = Client::to(&uri);
     server.pause();
@@ -588,7 +588,7 @@ fn writes_that_waited_are_logged_with_their_counts() {
         }
     };
     logs("writes wait: the target may still carry them out");
-    server.go_on();
+    server.resume();
     wire.mend();
     logs("the writes that waited have ended");
     logs("failed=0");
@@ -635,22 +635,22 @@ fn a_network_that_stays_away_fails_io_until_it_is_back() {
 }
 
 /// A way to a portal that can be cut.
-struct Wire {
+struct CuttableProxy {
     address: SocketAddr,
-    shared: Arc<Cut>,
+    shared: Arc<ProxyState>,
 }
 
-struct Cut {
+struct ProxyState {
     to: Mutex<SocketAddr>,
     is_cut: AtomicBool,
     sockets: Mutex<Vec<TcpStream>>,
     bytes: std::sync::atomic::AtomicU64,
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<HeldBytes>>,
 }
 
 /// Bytes that are held back from the target: how many, and what to do with them. The target sees no end of their connection.
 #[derive(Default)]
-struct Held {
+struct HeldBytes {
     bytes: Vec<u8>,
     to: Option<TcpStream>,
     is_delivered: bool,
@@ -658,16 +658,21 @@ struct Held {
     is_over: bool,
 }
 
-impl Wire {
-    fn to(to: SocketAddr) -> Wire {
+impl CuttableProxy {
+    fn to(to: SocketAddr) -> CuttableProxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let (is_cut, sockets) = (AtomicBool::new(false), Mutex::default());
-        let shared =
-            Arc::new(Cut { to: Mutex::new(to), is_cut, sockets, bytes: 0.into(), held: Mutex::default() });
+        let shared = Arc::new(ProxyState {
+            to: Mutex::new(to),
+            is_cut,
+            sockets,
+            bytes: 0.into(),
+            held: Mutex::default(),
+        });
         let cut = shared.clone();
         thread::spawn(move || listener.incoming().flatten().for_each(|from| cut.join(from)));
-        Wire { address, shared }
+        CuttableProxy { address, shared }
     }
 
     fn cut(&self) {
@@ -698,7 +703,7 @@ impl Wire {
     fn hold(&self) {
         let [_, to] = &self.shared.sockets.lock().expect("no panic")[..] else { panic!("one connection") };
         let to = Some(to.try_clone().expect("a socket"));
-        *self.shared.held.lock().expect("no panic") = Some(Held { to, ..Held::default() });
+        *self.shared.held.lock().expect("no panic") = Some(HeldBytes { to, ..HeldBytes::default() });
     }
 
     fn held(&self) -> usize {
@@ -708,7 +713,7 @@ impl Wire {
     /// Sends what was held. The target may have ended the connection.
     fn deliver(&self) {
         let mut held = self.shared.held.lock().expect("no panic");
-        let Some(Held { bytes, to: Some(to), is_delivered, .. }) = &mut *held else {
+        let Some(HeldBytes { bytes, to: Some(to), is_delivered, .. }) = &mut *held else {
             panic!("nothing is held")
         };
         let _ = to.write_all(bytes);
@@ -721,7 +726,7 @@ impl Wire {
     }
 }
 
-impl Cut {
+impl ProxyState {
     /// This is the socket of what is held.
     fn is_held(&self, socket: &TcpStream) -> bool {
         let held = self.held.lock().expect("no panic");
@@ -791,7 +796,7 @@ fn path_cut_during_a_write_loses_no_data() {
         return;
     }
     let (server, host) = (with_portals("\"127.0.0.1:0\", \"127.0.0.1:0\""), Host::new());
-    let [a, b] = [0, 1].map(|n| Wire::to(server.portals()[n]));
+    let [a, b] = [0, 1].map(|n| CuttableProxy::to(server.portals()[n]));
     let uri = host.attach(&[&url_at(a.address), "--path", &url_at(b.address)]);
     assert!(host.is("disks-0", "attached"));
     let file = pattern(&host, 64);
@@ -827,7 +832,7 @@ fn each_path_is_shown_by_its_url() {
 #[test]
 fn one_path_is_enough_and_another_disk_is_no_path() {
     let (server, other, host) = (server(), Server::start(&interop::config::standard()), Host::new());
-    let wire = Wire::to(server.portal());
+    let wire = CuttableProxy::to(server.portal());
     wire.cut();
     host.attach(&[&url(&server), "--path", &format!("{}?login_tries=1", url_at(wire.address))]);
     assert!(host.is("disks-0", "degraded"));

@@ -6,7 +6,9 @@ use interop::chap::{base64, hex};
 use interop::scsi::{
     READ, WRITE, designator, extended_copy, pattern, read_keys, read10, reserve_out, write10,
 };
-use interop::{Chap, Folder, Got, INITIATOR, Login, NONE, Outcome, Pdu, Raw, Server, config, op, sense};
+use interop::{
+    Chap, Folder, INITIATOR, Login, NONE, Pdu, PduOutcome, Raw, Received, Server, config, op, sense,
+};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -14,23 +16,23 @@ use std::time::Duration;
 const C: u8 = 0x40;
 
 /// A server, and a neighbour that has written a pattern.
-struct Scene {
+struct WatchedServer {
     server: Server,
     neighbour: Raw,
     rss_kib: u64,
 }
 
-impl Scene {
-    fn new(toml: &str) -> Scene {
-        Scene::of(Server::start(toml))
+impl WatchedServer {
+    fn new(toml: &str) -> WatchedServer {
+        WatchedServer::of(Server::start(toml))
     }
 
-    fn of(server: Server) -> Scene {
+    fn of(server: Server) -> WatchedServer {
         let mut neighbour = Login::new().initiator(&format!("{INITIATOR}.neighbour")).on(server.portal());
         (0..2).for_each(|lun| neighbour.clear_attentions(lun));
         neighbour.write_blocks(0, 100_000, &pattern(65536, 7)).good();
         let rss_kib = server.rss_kib();
-        Scene { server, neighbour, rss_kib }
+        WatchedServer { server, neighbour, rss_kib }
     }
 
     /// The neighbour's session and data are there, and the process is no larger than 64 MiB more.
@@ -85,7 +87,7 @@ fn with_user(name: &str, secret: &str) -> Server {
 
 #[test]
 fn oversize_chap_values() {
-    let scene = Scene::of(with_user("alice", "alice's secret 1"));
+    let scene = WatchedServer::of(with_user("alice", "alice's secret 1"));
     for length in [17, 100, 1024, 1025, 2800, 5000] {
         for value in
             [hex(&vec![0xaa; length]), base64(&vec![0xaa; length]), "9".repeat(length), "=".repeat(length)]
@@ -112,7 +114,7 @@ fn oversize_chap_values() {
 
 #[test]
 fn user_names_that_begin_with_0x() {
-    let scene = Scene::of(with_user("0x616c696365", "alice's secret 1"));
+    let scene = WatchedServer::of(with_user("0x616c696365", "alice's secret 1"));
     let secret = b"alice's secret 1";
     Chap::login(&Login::new(), scene.server.portal(), 5, "0x616c696365", secret)
         .expect("the name as it stands")
@@ -126,7 +128,7 @@ fn user_names_that_begin_with_0x() {
 
 #[test]
 fn keys_of_63_64_255_and_64k_bytes() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     for length in [63, 64, 255, 4096] {
         for (key, value) in [("K".repeat(length), "1".into()), ("X-k".into(), "v".repeat(length))] {
             let answer = interop::negotiate(scene.server.portal(), &key, &value);
@@ -141,7 +143,7 @@ fn keys_of_63_64_255_and_64k_bytes() {
             match raw
                 .outcome(&login.empty(1, None).flags(C | 4).data(&[byte; 8192]).exp_stat_sn(raw.exp_stat_sn))
             {
-                Outcome::Answered(answer) if answer.status() == 0 => {}
+                PduOutcome::Answered(answer) if answer.status() == 0 => {}
                 _ => break,
             }
         }
@@ -153,7 +155,7 @@ fn keys_of_63_64_255_and_64k_bytes() {
         for _ in 0..40 {
             let part = raw.request(op::TEXT | 0x40).itt(itt).ttt(ttt).flags(C).data(&[b'k'; 8192]);
             match raw.outcome(&part) {
-                Outcome::Answered(answer) => ttt = answer.transfer_tag(),
+                PduOutcome::Answered(answer) => ttt = answer.transfer_tag(),
                 _ => break,
             }
         }
@@ -163,7 +165,7 @@ fn keys_of_63_64_255_and_64k_bytes() {
 
 #[test]
 fn pdus_before_login() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     for first in 0..=255u8 {
         for length in [0u32, 512, 0xff_ffff] {
             if first & 0x3f == op::LOGIN && length == 0 {
@@ -185,7 +187,7 @@ fn pdus_before_login() {
 
 #[test]
 fn login_requests_cut_short_at_every_byte() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let whole = Login::new().request(1, Some(3)).encode(false, false);
     for length in 0..whole.len() {
         let mut raw = Raw::connect(scene.server.portal());
@@ -198,7 +200,7 @@ fn login_requests_cut_short_at_every_byte() {
 
 #[test]
 fn huge_lengths_in_login() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     for (ahs, length) in [(255u8, 0u32), (0, 0xff_ffff), (255, 0xff_ffff), (1, 8193)] {
         let mut raw = Raw::connect(scene.server.portal());
         raw.send_bytes(&Login::new().empty(1, Some(3)).byte(4, ahs).bytes(5, &length.to_be_bytes()[1..]).bhs);
@@ -214,7 +216,7 @@ fn send_targets_at_512_bytes() {
     let more: String = (0..50)
         .map(|i| config::target(&format!("iqn.2026-11.org.example:{}{i}", "long.".repeat(30)), ""))
         .collect();
-    let scene = Scene::new(&(config::standard() + &more));
+    let scene = WatchedServer::new(&(config::standard() + &more));
     let mut raw = Raw::discovery(scene.server.portal(), &[("MaxRecvDataSegmentLength", "512")]);
     let first = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", "All")]);
     let (mut answer, mut text) = (raw.ask(&first), Vec::new());
@@ -230,13 +232,13 @@ fn send_targets_at_512_bytes() {
 
 #[test]
 fn text_with_the_c_bit_and_no_data() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     let (itt, mut ttt) = (raw.new_itt(), NONE);
     for _ in 0..100 {
         let text = raw.request(op::TEXT | 0x40).itt(itt).ttt(ttt).flags(C);
         match raw.outcome(&text) {
-            Outcome::Answered(answer) => ttt = answer.transfer_tag(),
+            PduOutcome::Answered(answer) => ttt = answer.transfer_tag(),
             _ => break,
         }
     }
@@ -244,7 +246,7 @@ fn text_with_the_c_bit_and_no_data() {
     let mut raw = login.connect(scene.server.portal());
     for _ in 0..100 {
         match raw.outcome(&login.empty(1, None).flags(C | 4).exp_stat_sn(raw.exp_stat_sn)) {
-            Outcome::Answered(answer) if answer.status() == 0 => assert!(answer.data.is_empty()),
+            PduOutcome::Answered(answer) if answer.status() == 0 => assert!(answer.data.is_empty()),
             _ => break,
         }
     }
@@ -253,7 +255,7 @@ fn text_with_the_c_bit_and_no_data() {
 
 #[test]
 fn write_same_with_ndob_and_no_buffer() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     raw.write_blocks(0, 50, &[7; 2048]).good();
     for (flags, expected) in [(0x80, 0), (0x80 | WRITE, 0), (0x80 | WRITE, 512), (0x80 | READ, 512)] {
@@ -304,7 +306,7 @@ const DATA_OUT: &[(u8, usize)] = &[
 
 #[test]
 fn data_out_commands_with_zero_or_wrong_expected_length() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     for (opcode, length) in DATA_OUT {
         for (byte1, low) in [(0u8, 1u8), (0, 24), (2, 1), (6, 2), (0, 0)] {
@@ -370,7 +372,7 @@ const ALLOCATING: &[(&[u8], usize, usize)] = &[
 
 #[test]
 fn allocation_lengths_from_0_to_65535() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     let lengths: Vec<u32> = (0..=300).chain([511, 512, 513, 1023, 4095, 8192, 32767, 65534, 65535]).collect();
     for (form, at, size) in ALLOCATING {
@@ -399,7 +401,7 @@ fn allocation_lengths_from_0_to_65535() {
 /// Ten thousand initiator ports, a hundred at a time, by SPEC_I_PT.
 #[test]
 fn ten_thousand_registrants() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     let mut refused = 0;
     for round in 0..100 {
@@ -481,7 +483,7 @@ fn files(dir: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 
 #[test]
 fn control_characters_in_names() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     for bad in ["\u{7}", "\n", "\u{1b}[31m", "\r", "\u{7f}", "\u{9b}", "%n%s"] {
         let name = format!("iqn.2026-11.org.example:a{bad}b");
         let status = Login::new().initiator(&name).try_on(scene.server.portal()).err();
@@ -491,7 +493,7 @@ fn control_characters_in_names() {
         Login::new().key("InitiatorAlias", &format!("a{bad}b")).try_on(scene.server.portal()).ok();
         let mut raw = Raw::discovery(scene.server.portal(), &[]);
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", &name)]);
-        if let Outcome::Answered(answer) = raw.outcome(&text) {
+        if let PduOutcome::Answered(answer) = raw.outcome(&text) {
             assert!(answer.data.iter().all(|b| *b == 0 || (0x20..0x7f).contains(b)), "{answer:?}");
         }
     }
@@ -504,7 +506,7 @@ fn control_characters_in_names() {
 #[test]
 fn connect_abort_and_reinstate_storms() {
     let toml = format!("[limits]\nsessions = 21\n{}", config::standard());
-    let scene = Scene::new(&toml);
+    let scene = WatchedServer::new(&toml);
     let portal = scene.server.portal();
     let storm = move |seed: u64| {
         let mut random = Random::new(seed);
@@ -539,7 +541,7 @@ fn connect_abort_and_reinstate_storms() {
 
 #[test]
 fn every_operation_code_and_service_action_is_reported_or_refused() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     for option in 0..8u8 {
         for opcode in 0..=255u8 {
@@ -556,7 +558,7 @@ fn every_operation_code_and_service_action_is_reported_or_refused() {
 
 #[test]
 fn persistent_reserve_out_with_odd_parameter_lists() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     for action in 0..=9u8 {
         for length in (0..40u8).chain([64, 255]) {
@@ -607,7 +609,7 @@ kind = "cdrom"
 fn random_commands() {
     let dir = Folder::fresh();
     fs::write(dir.join("disc.iso"), pattern(1 << 20, 1)).expect("write");
-    let scene = Scene::of(Server::start_in(dir, &config::with("", "", KINDS)));
+    let scene = WatchedServer::of(Server::start_in(dir, &config::with("", "", KINDS)));
     let keys = [("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C"), ("MaxRecvDataSegmentLength", "4096")];
     let mut raw = Raw::session(scene.server.portal(), &keys);
     let mut random = Random::new(0x1234_5678_9abc);
@@ -637,7 +639,7 @@ fn random_commands() {
 /// Random headers in full feature phase: what comes back is well formed, or the connection ends.
 #[test]
 fn random_pdus() {
-    let scene = Scene::new(&config::standard());
+    let scene = WatchedServer::new(&config::standard());
     let mut random = Random::new(0xfeed_beef);
     for _ in 0..300 {
         let mut raw = Login::new().on(scene.server.portal());
@@ -654,7 +656,7 @@ fn random_pdus() {
             let data = random.next() as usize % 600;
             raw.send(&pdu.data(&random.bytes(data)));
         }
-        while let Got::Pdu(_) = raw.get(Duration::from_millis(2)) {}
+        while let Received::Pdu(_) = raw.get(Duration::from_millis(2)) {}
     }
     scene.unharmed();
 }
@@ -662,7 +664,7 @@ fn random_pdus() {
 /// A peer that asks for much and takes nothing holds its share of memory, and nobody waits for it.
 #[test]
 fn client_that_reads_nothing_harms_no_other() {
-    let scene = Scene::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
+    let scene = WatchedServer::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
     let mut greedy: Vec<Raw> = (0..4).map(|_| scene.session()).collect();
     for raw in &mut greedy {
         let reads: Vec<Pdu> =
@@ -683,7 +685,7 @@ fn client_that_reads_nothing_harms_no_other() {
 /// A peer that announces writes and sends no data holds its share of memory, and nobody waits for it.
 #[test]
 fn client_that_writes_nothing_harms_no_other() {
-    let scene = Scene::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
+    let scene = WatchedServer::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
     let mut silent: Vec<Raw> = (0..4).map(|_| scene.session()).collect();
     for raw in &mut silent {
         let writes: Vec<Pdu> =
@@ -705,7 +707,7 @@ fn client_that_writes_nothing_harms_no_other() {
 #[test]
 fn connections_that_never_log_in() {
     let limits = "[limits]\nconnections_before_login = 16\nlogin_timeout_s = 1\n";
-    let scene = Scene::new(&format!("{limits}{}", config::standard()));
+    let scene = WatchedServer::new(&format!("{limits}{}", config::standard()));
     let mut idle: Vec<Raw> = (0..100).map(|_| Raw::connect(scene.server.portal())).collect();
     idle.iter_mut().for_each(|raw| assert!(raw.until_close().is_empty()));
     scene.session().ping();
@@ -716,7 +718,7 @@ fn connections_that_never_log_in() {
 #[test]
 fn extended_copy_stays_within_the_access_list() {
     let access = "[[target.access]]\ninitiators = [\"*masked\"]\nluns = [0]\n[[target.access]]\ninitiators = [\"*\"]\n";
-    let mut scene = Scene::new(&config::with("", "", access));
+    let mut scene = WatchedServer::new(&config::with("", "", access));
     let mut masked = Login::new().initiator(&format!("{INITIATOR}.masked")).on(scene.server.portal());
     masked.clear_attentions(0);
     scene.neighbour.clear_attentions(2);

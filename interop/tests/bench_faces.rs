@@ -1,7 +1,7 @@
 //! The faces of `lunar bench` on the wire: what reaches a scripted target, and what becomes of them when it vanishes.
 
 use clap::Parser;
-use interop::script::{BLOCK, BLOCKS, Link, Script, Target, Turn};
+use interop::script::{BLOCK, BLOCKS, HookAction, Script, ScriptConnection, Target};
 use interop::{Folder, Pdu, Server, TARGET, op};
 use lunar_bench::{Document, Error, RunHandle};
 use lunar_bench_compat::{RunContext, blockdev_perftest, dd, disktest, sgp_dd};
@@ -41,16 +41,16 @@ fn cdbs(target: &Target, codes: &[u8]) -> Vec<[u8; 16]> {
 }
 
 /// Answers READ and WRITE of any size: zeros, and nothing is kept.
-fn any_size(link: &mut Link, pdu: &Pdu) -> Turn {
+fn any_size(link: &mut ScriptConnection, pdu: &Pdu) -> HookAction {
     let cdb = &pdu.bhs[32..48];
     match cdb[0] {
-        _ if pdu.opcode() != op::SCSI => return Turn::Usual,
+        _ if pdu.opcode() != op::SCSI => return HookAction::Usual,
         0x08 => link.data_in(pdu, &vec![0; usize::from(cdb[4]) * BLOCK]),
         0xa8 => link.data_in(pdu, &vec![0; usize::from(cdb[9]) * BLOCK]),
         0x0a | 0x2a | 0xaa | 0x8a => link.good(pdu),
-        _ => return Turn::Usual,
+        _ => return HookAction::Usual,
     }
-    Turn::Done
+    HookAction::Done
 }
 
 #[test]
@@ -102,16 +102,16 @@ fn sgp_dd_rejects_wrong_block_and_cdb_sizes() {
 fn threads_of_sgp_dd_are_commands_in_flight() {
     // Nothing is answered before all of them are there: with fewer it would wait for ever.
     let waiting = Mutex::new(Vec::new());
-    let hook = move |link: &mut Link, pdu: &Pdu| {
+    let hook = move |link: &mut ScriptConnection, pdu: &Pdu| {
         if pdu.opcode() != op::SCSI || pdu.bhs[32] != 0x28 {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         let mut waiting = waiting.lock().expect("no panic");
         waiting.push(pdu.clone());
         if waiting.len() == 8 {
             waiting.drain(..).for_each(|pdu| link.data_in(&pdu, &[0; 2 * BLOCK]));
         }
-        Turn::Done
+        HookAction::Done
     };
     let target = Script::new().hook(hook).listen();
     let from = format!("if={}", target.url("operation_timeout=3&recovery_timeout=1"));
@@ -196,10 +196,10 @@ fn disktest_has_a_session_for_each_device_that_is_named() {
 /// A target that closes every connection from the 20th read on.
 fn vanishing() -> Target {
     let reads = AtomicUsize::new(0);
-    let hook = move |_: &mut Link, pdu: &Pdu| {
+    let hook = move |_: &mut ScriptConnection, pdu: &Pdu| {
         let is_read = pdu.opcode() == op::SCSI && pdu.bhs[32] == 0x28;
         let gone = reads.load(SeqCst) >= 20 || (is_read && reads.fetch_add(1, SeqCst) + 1 >= 20);
-        if gone { Turn::Close } else { Turn::Usual }
+        if gone { HookAction::Close } else { HookAction::Usual }
     };
     Script::new().hook(hook).listen()
 }

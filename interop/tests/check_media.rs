@@ -65,9 +65,9 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
 }
 
 /// A command that undoes a case at its end.
-struct Undo(&'static str, Vec<String>);
+struct CleanupCommand(&'static str, Vec<String>);
 
-impl Drop for Undo {
+impl Drop for CleanupCommand {
     fn drop(&mut self) {
         _ = Command::new(self.0).args(&self.1).output();
     }
@@ -83,10 +83,10 @@ fn beyond(folder: &Folder) -> Option<&'static str> {
         .map(|(name, _)| name)
 }
 
-fn loop_device(folder: &Path) -> Option<(String, Undo)> {
+fn loop_device(folder: &Path) -> Option<(String, CleanupCommand)> {
     image(folder, "a.img");
     let device = run("losetup", &["--find", "--show", folder.join("a.img").to_str()?])?;
-    Some((device.clone(), Undo("losetup", vec!["--detach".into(), device])))
+    Some((device.clone(), CleanupCommand("losetup", vec!["--detach".into(), device])))
 }
 
 fn swap(folder: &Path) -> Case {
@@ -94,7 +94,7 @@ fn swap(folder: &Path) -> Case {
     let path = folder.join("a.img").display().to_string();
     run("mkswap", &[&path])?;
     run("swapon", &[&path])?;
-    Some((disk(""), Box::new(Undo("swapoff", vec![path]))))
+    Some((disk(""), Box::new(CleanupCommand("swapoff", vec![path]))))
 }
 
 fn busy_device(folder: &Path) -> Case {
@@ -116,7 +116,7 @@ fn state_on(folder: &Folder, options: &str) -> Case {
     let state = folder.join("state").display().to_string();
     fs::create_dir(&state).ok()?;
     run("mount", &["-t", "tmpfs", "-o", options, "none", &state])?;
-    Some((state_in(folder, &state), Box::new(Undo("umount", vec![state]))))
+    Some((state_in(folder, &state), Box::new(CleanupCommand("umount", vec![state]))))
 }
 
 /// Nobody may make anything in the folder of state. Root needs a flag of the file system for that.
@@ -128,7 +128,7 @@ fn closed_state(folder: &Folder) -> Case {
         false => ("chmod", "0500", "0700"),
     };
     run(program, &[close, &state])?;
-    Some((state_in(folder, &state), Box::new(Undo(program, vec![open.into(), state]))))
+    Some((state_in(folder, &state), Box::new(CleanupCommand(program, vec![open.into(), state]))))
 }
 
 type SetUp = fn(&Folder) -> Case;

@@ -8,18 +8,22 @@ use interop::{Server, config, shared};
 const SECRET: &str = "a secret of ours 16";
 
 /// What a command printed, what it said besides, and its exit status.
-struct Ran {
+struct CommandOutput {
     out: String,
     err: String,
     status: i32,
 }
 
-fn lunar(arguments: &[&str], vars: &[(&str, &str)]) -> Ran {
+fn lunar(arguments: &[&str], vars: &[(&str, &str)]) -> CommandOutput {
     let mut command = Command::new(lunar_bin());
     command.args(arguments).env("LUNAR_INITIATOR", config::INITIATOR).envs(vars.iter().copied());
     let ran = command.output().expect("lunar runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    Ran { out: text(ran.stdout), err: text(ran.stderr), status: ran.status.code().expect("an exit status") }
+    CommandOutput {
+        out: text(ran.stdout),
+        err: text(ran.stderr),
+        status: ran.status.code().expect("an exit status"),
+    }
 }
 
 /// The exit status, and that there is a hint on stderr and nothing on stdout.

@@ -2,7 +2,7 @@
 
 use interop::chap::{base64, hex, response, unbinary};
 use interop::scsi::{read10, reserve_out};
-use interop::{Chap, Folder, Login, Outcome, Pdu, Raw, Server, config, op, shared};
+use interop::{Chap, Folder, Login, Pdu, PduOutcome, Raw, Server, config, op, shared};
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -498,7 +498,7 @@ fn sec_007_a_command_in_the_middle_of_chap() {
     let server = guarded();
     let (mut raw, _) = Chap::begin(&Login::new(), server.portal(), "5").expect("a challenge");
     match raw.outcome(&Pdu::new(op::SCSI | 0x40).itt(9)) {
-        Outcome::Answered(answer) => {
+        PduOutcome::Answered(answer) => {
             assert_eq!((answer.opcode(), answer.status()), (op::LOGIN_RESPONSE, 0x020b))
         }
         other => other.refused(&[]),

@@ -1,7 +1,7 @@
 //! Data transfer and SCSI Response (RFC 7143 sections 11.3, 11.4, 11.7, 11.8, 13.11 to 13.19).
 
 use interop::scsi::{READ, WRITE, cdb10, inquiry, pattern, read10, write10};
-use interop::{Got, Login, NONE, Outcome, Pdu, Raw, Reply, Server, config, op, shared};
+use interop::{Login, NONE, Pdu, PduOutcome, Raw, Received, Reply, Server, config, op, shared};
 use std::time::Duration;
 
 /// A write of `blocks` at `lba` sent without data, and its first R2T.
@@ -22,10 +22,10 @@ fn answer_to(raw: &Raw, r2t: &Pdu, data_sn: u32, offset: u32, data: &[u8], flags
 fn failure(raw: &mut Raw, itt: u32) -> Option<u32> {
     loop {
         match raw.next_outcome() {
-            Outcome::Rejected(reason) => assert!(matches!(reason, 4 | 9), "{reason}"),
-            Outcome::Closed => return None,
-            Outcome::Answered(pdu) if pdu.opcode() == op::R2T => raw.answer(&pdu, &[0; 65536]),
-            Outcome::Answered(pdu) => {
+            PduOutcome::Rejected(reason) => assert!(matches!(reason, 4 | 9), "{reason}"),
+            PduOutcome::Closed => return None,
+            PduOutcome::Answered(pdu) if pdu.opcode() == op::R2T => raw.answer(&pdu, &[0; 65536]),
+            PduOutcome::Answered(pdu) => {
                 assert_eq!((pdu.opcode(), pdu.tag(), pdu.bhs[3]), (op::SCSI_RESPONSE, itt, 2), "{pdu:?}");
                 return Some(interop::sense(&pdu.data[2..]));
             }
@@ -59,7 +59,7 @@ fn dat_005_unsolicited_data_that_was_not_allowed() {
 /// Everything up to the response of a task, the end of the connection, or silence.
 fn until_end(raw: &mut Raw, itt: u32) -> Vec<Pdu> {
     let mut seen = Vec::new();
-    while let Got::Pdu(pdu) = raw.get(Duration::from_millis(500)) {
+    while let Received::Pdu(pdu) = raw.get(Duration::from_millis(500)) {
         let end = pdu.opcode() == op::SCSI_RESPONSE && pdu.tag() == itt;
         seen.push(pdu);
         if end {
@@ -130,7 +130,7 @@ fn dat_017_open_r2ts_are_limited() {
         let write = raw.command(0, 0x80 | WRITE, &write10(3200, 128), 65536);
         raw.send(&write);
         let mut open = Vec::new();
-        while let Got::Pdu(r2t) = raw.get(Duration::from_millis(200)) {
+        while let Received::Pdu(r2t) = raw.get(Duration::from_millis(200)) {
             assert_eq!(r2t.opcode(), op::R2T);
             open.push(r2t);
         }
@@ -199,11 +199,11 @@ fn dat_023_data_out_of_an_unknown_task() {
         let bad = spoil(good.clone());
         raw.send(&bad);
         match raw.get(Duration::from_millis(300)) {
-            Got::Nothing => {}
-            Got::Pdu(pdu) => {
+            Received::Nothing => {}
+            Received::Pdu(pdu) => {
                 assert!(pdu.opcode() == op::REJECT && matches!(pdu.bhs[2], 4 | 9), "{what}: {pdu:?}")
             }
-            Got::Closed => continue,
+            Received::Closed => continue,
         }
         raw.send(&good);
         raw.collect(write.tag(), &[]).good();

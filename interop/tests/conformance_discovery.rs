@@ -1,7 +1,7 @@
 //! Discovery sessions and SendTargets (RFC 7143 sections 4.3, 7.4, 13.3, appendix C).
 
 use interop::config::target;
-use interop::{Login, NONE, Outcome, Pdu, Raw, Server, TARGET, op, shared};
+use interop::{Login, NONE, Pdu, PduOutcome, Raw, Server, TARGET, op, shared};
 use std::net::SocketAddr;
 
 const OTHER: &str = "iqn.2026-11.org.example:other";
@@ -66,8 +66,8 @@ fn dsc_002_discovery_sessions_do_nothing_else() {
         let mut raw = Raw::discovery(server.portal(), &[]);
         let pdu = build(&mut raw);
         match raw.outcome(&pdu) {
-            Outcome::Rejected(4 | 5 | 9) | Outcome::Closed => {}
-            Outcome::Answered(a) if a.opcode() == op::LOGOUT_RESPONSE => assert_ne!(a.bhs[2], 0, "{a:?}"),
+            PduOutcome::Rejected(4 | 5 | 9) | PduOutcome::Closed => {}
+            PduOutcome::Answered(a) if a.opcode() == op::LOGOUT_RESPONSE => assert_ne!(a.bhs[2], 0, "{a:?}"),
             other => panic!("{pdu:?}: {other:?}"),
         }
     };
@@ -78,8 +78,8 @@ fn dsc_002_discovery_sessions_do_nothing_else() {
     let mut raw = Raw::discovery(server.portal(), &[]);
     let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("MaxBurstLength", "512")]);
     match raw.outcome(&text) {
-        Outcome::Answered(answer) => assert_eq!(answer.value("MaxBurstLength").as_deref(), Some("Reject")),
-        Outcome::Rejected(4 | 5 | 9) | Outcome::Closed => {}
+        PduOutcome::Answered(answer) => assert_eq!(answer.value("MaxBurstLength").as_deref(), Some("Reject")),
+        PduOutcome::Rejected(4 | 5 | 9) | PduOutcome::Closed => {}
         other => panic!("{other:?}"),
     }
 }
@@ -111,10 +111,10 @@ fn dsc_004_a_normal_session_sees_its_own_target_only() {
         let mut raw = Login::new().on(server.portal());
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", value)]);
         match raw.outcome(&text) {
-            Outcome::Answered(answer) => {
+            PduOutcome::Answered(answer) => {
                 assert!(!answer.pairs().iter().any(|(_, v)| v == OTHER || v == HIDDEN))
             }
-            Outcome::Rejected(_) | Outcome::Closed => {}
+            PduOutcome::Rejected(_) | PduOutcome::Closed => {}
         }
     }
 }
@@ -130,7 +130,7 @@ fn dsc_005_one_target_by_name() {
     for name in [HIDDEN, "iqn.2026-11.org.example:nobody", "rubbish"] {
         let mut raw = Raw::discovery(server.portal(), &[]);
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", name)]);
-        if let Outcome::Answered(answer) = raw.outcome(&text) {
+        if let PduOutcome::Answered(answer) = raw.outcome(&text) {
             assert!(answer.pairs().iter().all(|(k, v)| k == "SendTargets" && v == "Reject"), "{answer:?}");
         }
     }
@@ -143,7 +143,7 @@ fn dsc_007_send_targets_with_another_key() {
     let mut raw = Raw::discovery(server.portal(), &[]);
     let text =
         raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", "All"), ("X-com.example.a", "1")]);
-    let Outcome::Answered(answer) = raw.outcome(&text) else { panic!("no answer") };
+    let PduOutcome::Answered(answer) = raw.outcome(&text) else { panic!("no answer") };
     assert_eq!(answer.value("X-com.example.a").as_deref(), Some("NotUnderstood"));
     assert_eq!(answer.value("TargetName").as_deref(), Some(TARGET));
 }
@@ -255,7 +255,7 @@ fn dsc_016_an_idle_discovery_session_is_silent() {
     let server = three_targets();
     let mut raw = Raw::discovery(server.portal(), &[]);
     match raw.get(std::time::Duration::from_millis(2500)) {
-        interop::Got::Nothing | interop::Got::Closed => {}
+        interop::Received::Nothing | interop::Received::Closed => {}
         other => panic!("{other:?}"),
     }
 }

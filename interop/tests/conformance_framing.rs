@@ -2,7 +2,7 @@
 
 use interop::digest::crc32c;
 use interop::scsi::{READ, WRITE, cdb10, inquiry, pattern, read10, write10};
-use interop::{Login, NONE, Outcome, Pdu, Raw, Server, config, op, shared};
+use interop::{Login, NONE, Pdu, PduOutcome, Raw, Server, config, op, shared};
 
 const CRC: &[(&str, &str)] = &[("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
 /// Extended CDB of a 32-byte CDB, and Bidirectional Read Length of 512.
@@ -82,7 +82,7 @@ fn frm_004_reserved_codes_are_errors() {
     let server = shared();
     let mut raw = Raw::session(server.portal(), &[]);
     let unknown_function = raw.tmf(100, 0, NONE, 0);
-    if let Outcome::Answered(answer) = raw.outcome(&unknown_function) {
+    if let PduOutcome::Answered(answer) = raw.outcome(&unknown_function) {
         assert!(matches!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 5 | 255)), "{answer:?}");
     }
     let mut raw = Raw::session(server.portal(), &[]);
@@ -90,7 +90,7 @@ fn frm_004_reserved_codes_are_errors() {
     raw.outcome(&snack).refused(&[3, 4, 9]);
     let mut raw = Raw::session(server.portal(), &[]);
     let logout = raw.request(op::LOGOUT | 0x40).flags(0x85);
-    if let Outcome::Answered(answer) = raw.outcome(&logout) {
+    if let PduOutcome::Answered(answer) = raw.outcome(&logout) {
         assert!(answer.opcode() == op::LOGOUT_RESPONSE && answer.bhs[2] != 0, "{answer:?}");
     }
 }
@@ -161,7 +161,7 @@ fn frm_009_additional_headers_are_walked_in_any_order() {
         raw.ping();
     }
     let without = raw.command(0, 0x80 | READ | WRITE, &cdb10(0x53, 0, 1), 512).data(&[0; 512]);
-    if let Outcome::Answered(answer) = raw.outcome(&without) {
+    if let PduOutcome::Answered(answer) = raw.outcome(&without) {
         assert!(answer.opcode() == op::SCSI_RESPONSE && answer.bhs[3] == 2, "{answer:?}");
     }
 }
@@ -173,7 +173,7 @@ fn frm_009_a_broken_additional_header_harms_no_other_session() {
     for ahs in [[0xff, 0xff, 1, 0], [0, 0, 0, 0], [0, 9, 2, 0], [0, 1, 77, 0]] {
         let mut raw = Raw::session(server.portal(), &[]);
         let command = raw.command(0, 0x80, &[0; 6], 0).ahs(&ahs);
-        if let Outcome::Answered(answer) = raw.outcome(&command) {
+        if let PduOutcome::Answered(answer) = raw.outcome(&command) {
             assert_eq!(answer.opcode(), op::SCSI_RESPONSE, "{answer:?}");
         }
         Raw::session(server.portal(), &[]).ping();
@@ -346,7 +346,7 @@ fn frm_025_each_side_obeys_the_others_segment_length() {
     raw.write_blocks(0, 500, &bytes).good();
     assert!(raw.read_blocks(0, 500, 128) == bytes);
     let too_long = raw.request(op::NOP_OUT | 0x40).ttt(NONE).data(&vec![0; raw.send_max + 4]);
-    if let Outcome::Answered(answer) = raw.outcome(&too_long) {
+    if let PduOutcome::Answered(answer) = raw.outcome(&too_long) {
         assert!(answer.data.len() <= 512);
     }
 }

@@ -2,7 +2,7 @@
 
 use interop::config::{self, with};
 use interop::scsi::{READ, pattern, read10, write10};
-use interop::{Answer, Login, NONE, Outcome, Raw, Server, TARGET, negotiate, op, shared};
+use interop::{KeyResponse, Login, NONE, PduOutcome, Raw, Server, TARGET, negotiate, op, shared};
 
 /// KEY-002
 #[test]
@@ -151,7 +151,7 @@ fn key_013_answers_by_table() {
     for (key, offer, answer) in TABLE {
         assert_eq!(
             negotiate(server.portal(), key, offer),
-            Answer::Value(answer.to_string()),
+            KeyResponse::Value(answer.to_string()),
             "{key}={offer}"
         );
     }
@@ -186,9 +186,13 @@ fn key_018_data_in_order() {
     for key in ["DataPDUInOrder", "DataSequenceInOrder"] {
         for offer in ["Yes", "No"] {
             match negotiate(server.portal(), key, offer) {
-                Answer::Value(v) => assert!(v == "Yes" || v == "No" && offer == "No", "{key}={offer}: {v}"),
-                Answer::Silence => assert_eq!(offer, "Yes", "only the value that decides may go unanswered"),
-                Answer::Failed(status) => panic!("{key}={offer}: {status:#06x}"),
+                KeyResponse::Value(v) => {
+                    assert!(v == "Yes" || v == "No" && offer == "No", "{key}={offer}: {v}")
+                }
+                KeyResponse::Silence => {
+                    assert_eq!(offer, "Yes", "only the value that decides may go unanswered")
+                }
+                KeyResponse::Failed(status) => panic!("{key}={offer}: {status:#06x}"),
             }
         }
     }
@@ -222,10 +226,10 @@ fn key_027_node_architecture_is_taken_in_silence() {
     let key = "X#NodeArchitecture";
     for value in ["AHSL", &"a".repeat(255)] {
         let answer = negotiate(server.portal(), key, value);
-        assert!(matches!(answer, Answer::Silence) || answer.is("NotUnderstood"), "{answer:?}");
+        assert!(matches!(answer, KeyResponse::Silence) || answer.is("NotUnderstood"), "{answer:?}");
     }
     let answer = negotiate(server.portal(), key, &"a".repeat(256));
-    assert!(answer == Answer::Silence || answer.is("NotUnderstood") || answer.refused(), "{answer:?}");
+    assert!(answer == KeyResponse::Silence || answer.is("NotUnderstood") || answer.refused(), "{answer:?}");
     let login = Login::new().key(key, "AHSL");
     let mut twice = login.request(1, Some(3));
     twice.data.extend_from_slice(format!("{key}=AHSL\0").as_bytes());
@@ -252,9 +256,9 @@ fn key_037_login_keys_are_refused_in_full_feature_phase() {
         let mut raw = Raw::session(server.portal(), &[]);
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[(key, value)]);
         match raw.outcome(&text) {
-            Outcome::Answered(answer) => assert_eq!(answer.value(key).as_deref(), Some("Reject"), "{key}"),
-            Outcome::Rejected(reason) => assert_eq!(reason, 4, "{key}"),
-            Outcome::Closed => continue,
+            PduOutcome::Answered(answer) => assert_eq!(answer.value(key).as_deref(), Some("Reject"), "{key}"),
+            PduOutcome::Rejected(reason) => assert_eq!(reason, 4, "{key}"),
+            PduOutcome::Closed => continue,
         }
         let write = raw.command(0, 0x80 | 0x20, &write10(0, 64), 32768);
         raw.send(&write);

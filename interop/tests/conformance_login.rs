@@ -1,6 +1,6 @@
 //! The Login Phase and its stages (RFC 7143 sections 6.3, 11.12, 11.13).
 
-use interop::{Got, Login, NONE, Outcome, Pdu, Raw, Server, config, op, shared};
+use interop::{Login, NONE, Pdu, PduOutcome, Raw, Received, Server, config, op, shared};
 use std::time::Duration;
 
 const C: u8 = 0x40;
@@ -59,9 +59,9 @@ fn log_005_pipelined_requests_are_ordered_or_refused() {
     }
     assert_eq!(first.bhs[1], 0x81, "the answer to the first: {first:?}");
     match raw.next_outcome() {
-        Outcome::Answered(second) if second.status() == 0 => assert_eq!(second.bhs[1], 0x87),
-        Outcome::Answered(_) => raw.expect_close(),
-        Outcome::Closed => {}
+        PduOutcome::Answered(second) if second.status() == 0 => assert_eq!(second.bhs[1], 0x87),
+        PduOutcome::Answered(_) => raw.expect_close(),
+        PduOutcome::Closed => {}
         other => panic!("{other:?}"),
     }
 }
@@ -380,8 +380,8 @@ fn log_042_six_exchanges_are_fine_and_a_thousand_end() {
     raw.login(&login.request(1, None));
     for _ in 0..1000 {
         match raw.outcome(&login.empty(1, None).exp_stat_sn(raw.exp_stat_sn)) {
-            Outcome::Answered(answer) if answer.status() == 0 => {}
-            Outcome::Answered(_) => return raw.expect_close(),
+            PduOutcome::Answered(answer) if answer.status() == 0 => {}
+            PduOutcome::Answered(_) => return raw.expect_close(),
             _ => return,
         }
     }
@@ -403,7 +403,7 @@ fn log_043_a_stalled_login_is_cut() {
     }
     let mut raw = login.on(server.portal());
     std::thread::sleep(Duration::from_millis(1500));
-    assert!(matches!(raw.get(Duration::ZERO), Got::Nothing), "a finished login has no limit");
+    assert!(matches!(raw.get(Duration::ZERO), Received::Nothing), "a finished login has no limit");
     raw.ping();
 }
 

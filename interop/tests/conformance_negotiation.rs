@@ -1,7 +1,7 @@
 //! Text format and negotiation rules (RFC 7143 sections 6.1, 6.2).
 
 use interop::scsi::{READ, pattern, read10, write10};
-use interop::{Answer, Login, NONE, Outcome, Pdu, Raw, negotiate, op, shared};
+use interop::{KeyResponse, Login, NONE, Pdu, PduOutcome, Raw, negotiate, op, shared};
 
 const C: u8 = 0x40;
 
@@ -34,7 +34,7 @@ fn last_pair_without_nul_is_taken() {
     assert_eq!((answer.status(), answer.value("ImmediateData").as_deref()), (0, Some("No")));
     let mut raw = Raw::discovery(server.portal(), &[]);
     let text = raw.request(op::TEXT | 0x40).ttt(NONE).data(b"SendTargets=All");
-    let Outcome::Answered(answer) = raw.outcome(&text) else { panic!("no answer") };
+    let PduOutcome::Answered(answer) = raw.outcome(&text) else { panic!("no answer") };
     assert!(answer.value("TargetName").is_some(), "{answer:?}");
 }
 
@@ -225,7 +225,10 @@ fn neg_017_every_offer_is_answered_once() {
         let count = pairs.iter().filter(|(k, _)| k == key).count();
         assert!(count == 1 || count == 0 && may_be_silent.contains(&key), "{key} is answered {count} times");
         assert_eq!(negotiate(server.portal(), key, keys.iter().find(|k| k.0 == key).expect("key").1), {
-            pairs.iter().find(|(k, _)| k == key).map_or(Answer::Silence, |(_, v)| Answer::Value(v.clone()))
+            pairs
+                .iter()
+                .find(|(k, _)| k == key)
+                .map_or(KeyResponse::Silence, |(_, v)| KeyResponse::Value(v.clone()))
         });
     }
 }
@@ -319,8 +322,10 @@ fn neg_027_first_burst_is_no_longer_than_a_burst() {
         let longest = raw.max_burst + 512;
         let write = raw.command(0, 0xa0, &write10(0, (longest / 512) as u16), longest as u32);
         match raw.outcome(&write.data(&vec![1; longest])) {
-            Outcome::Answered(answer) => assert_ne!((answer.opcode(), answer.bhs[3]), (op::SCSI_RESPONSE, 0)),
-            Outcome::Rejected(_) | Outcome::Closed => {}
+            PduOutcome::Answered(answer) => {
+                assert_ne!((answer.opcode(), answer.bhs[3]), (op::SCSI_RESPONSE, 0))
+            }
+            PduOutcome::Rejected(_) | PduOutcome::Closed => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use interop::check::before;
 use interop::scsi::{READ, WRITE, cdb10, pattern, read10, write10};
-use interop::{Got, Login, NONE, Outcome, Pdu, Raw, Server, config, op, shared};
+use interop::{Login, NONE, Pdu, PduOutcome, Raw, Received, Server, config, op, shared};
 use std::time::Duration;
 
 const SLOW: u16 = 2;
@@ -203,9 +203,9 @@ fn sn_010_a_gap_in_data_sn_is_an_error() {
     }
     loop {
         match raw.next_outcome() {
-            Outcome::Rejected(_) => {}
-            Outcome::Closed => break,
-            Outcome::Answered(answer) => {
+            PduOutcome::Rejected(_) => {}
+            PduOutcome::Closed => break,
+            PduOutcome::Answered(answer) => {
                 assert_eq!((answer.opcode(), answer.bhs[3]), (op::SCSI_RESPONSE, 2), "{answer:?}");
                 break raw.ping();
             }
@@ -245,5 +245,5 @@ fn cmd_009_the_window_under_load() {
     for itt in open {
         raw.collect(itt, &[]).good();
     }
-    assert!(matches!(raw.get(Duration::ZERO), Got::Nothing));
+    assert!(matches!(raw.get(Duration::ZERO), Received::Nothing));
 }

@@ -3,7 +3,7 @@
 
 use interop::config::{self, target};
 use interop::scsi::{READ, WRITE, read10, write10};
-use interop::{Got, Login, NONE, Outcome, Pdu, Raw, Server, op, shared};
+use interop::{Login, NONE, Pdu, PduOutcome, Raw, Received, Server, op, shared};
 use std::time::{Duration, Instant};
 
 const SLOW: u16 = 2;
@@ -83,12 +83,12 @@ fn asy_002_scsi_events_are_sent_where_enabled() {
         server.signal(1);
         let wait = if aen { Duration::from_secs(5) } else { Duration::from_secs(1) };
         match raw.get(wait) {
-            Got::Pdu(message) if aen => {
+            Received::Pdu(message) if aen => {
                 assert_eq!((message.opcode(), message.bhs[36]), (op::ASYNC, 0), "{message:?}");
                 let length = u16::from_be_bytes([message.data[0], message.data[1]]) as usize;
                 assert_eq!(interop::sense(&message.data[2..2 + length]), 0x06_3f0e);
             }
-            Got::Nothing if !aen => assert_eq!(raw.simple(0, &[0; 6]).sense(), 0x06_3f0e),
+            Received::Nothing if !aen => assert_eq!(raw.simple(0, &[0; 6]).sense(), 0x06_3f0e),
             other => panic!("aen = {aen}: {other:?}"),
         }
     }
@@ -104,15 +104,15 @@ fn asy_005_an_ignored_logout_request() {
     assert_eq!((message.opcode(), message.tag()), (op::ASYNC, NONE), "{message:?}");
     let command = raw.command(0, 0x80, &[0; 6], 0);
     match raw.outcome(&command) {
-        Outcome::Answered(answer) => assert_eq!(answer.tag(), command.tag()),
+        PduOutcome::Answered(answer) => assert_eq!(answer.tag(), command.tag()),
         other => other.refused(&[0x0c]),
     }
     let end = Instant::now() + Duration::from_secs(25);
     loop {
         match raw.get(Duration::from_secs(1)) {
-            Got::Closed => break,
-            Got::Pdu(pdu) => assert_eq!(pdu.opcode(), op::ASYNC, "{pdu:?}"),
-            Got::Nothing => assert!(Instant::now() < end, "the connection stays"),
+            Received::Closed => break,
+            Received::Pdu(pdu) => assert_eq!(pdu.opcode(), op::ASYNC, "{pdu:?}"),
+            Received::Nothing => assert!(Instant::now() < end, "the connection stays"),
         }
     }
     assert!(server.wait(Duration::from_secs(20)).success());
@@ -139,7 +139,7 @@ fn txt_001_two_text_requests_at_once() {
     raw.send_all(&[first.clone(), second.clone()]);
     assert_eq!(raw.recv_for(first.tag()).opcode(), op::TEXT_RESPONSE);
     match raw.next_outcome() {
-        Outcome::Answered(answer) => {
+        PduOutcome::Answered(answer) => {
             assert_eq!((answer.opcode(), answer.tag()), (op::TEXT_RESPONSE, second.tag()))
         }
         other => other.refused(&[4, 7, 9, 0x0a]),
@@ -274,7 +274,7 @@ fn rej_011_text_without_end() {
     for _ in 0..100 {
         let part = raw.request(op::TEXT | 0x40).itt(itt).flags(C).ttt(ttt).data(&[b'a'; 4096]);
         match raw.outcome(&part) {
-            Outcome::Answered(answer) => ttt = answer.transfer_tag(),
+            PduOutcome::Answered(answer) => ttt = answer.transfer_tag(),
             other => return other.refused(&[4, 9, 0x0a]),
         }
     }
@@ -291,7 +291,7 @@ fn rej_012_the_retired_reason_is_not_used() {
         let mut raw = Raw::session(server.portal(), &[]);
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(keys);
         match raw.outcome(&text) {
-            Outcome::Answered(answer) => assert!(answer.is_final(), "{answer:?}"),
+            PduOutcome::Answered(answer) => assert!(answer.is_final(), "{answer:?}"),
             other => other.refused(&[4, 9]),
         }
     }

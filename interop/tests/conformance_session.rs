@@ -2,7 +2,7 @@
 //! appendix E).
 
 use interop::scsi::{READ, WRITE, inquiry, read10, write10};
-use interop::{Got, INITIATOR, Login, NONE, Outcome, Raw, Server, config, op, shared};
+use interop::{INITIATOR, Login, NONE, PduOutcome, Raw, Received, Server, config, op, shared};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn ses_003_a_login_with_a_known_isid_reinstates() {
     (0..3).for_each(|lun| new.clear_attentions(lun));
     assert_eq!(new.window.map(|w| w.0), Some(new.cmd_sn), "CmdSN of the new login is in force");
     new.read_blocks(0, 0, 1);
-    assert!(matches!(new.get(Duration::from_millis(600)), Got::Nothing), "no answer of an old task");
+    assert!(matches!(new.get(Duration::from_millis(600)), Received::Nothing), "no answer of an old task");
 }
 
 /// SES-003: the ISID belongs to the initiator's name.
@@ -103,7 +103,7 @@ fn ses_007_parallel_logins_of_one_nexus_leave_one_session() {
     let sessions: Vec<Raw> = attempts.into_iter().filter_map(|t| t.join().ok().flatten()).collect();
     sleep(Duration::from_millis(200));
     let alive = sessions.into_iter().filter_map(|mut raw| match raw.get(Duration::ZERO) {
-        Got::Nothing => Some(raw),
+        Received::Nothing => Some(raw),
         _ => None,
     });
     let mut alive: Vec<Raw> = alive.collect();
@@ -223,7 +223,7 @@ fn ses_019_a_stopping_server_says_goodbye() {
         assert_ne!(message.get16(42), 0, "Parameter3 is the time left");
         let logout = raw.request(op::LOGOUT | 0x40);
         match raw.outcome(&logout) {
-            Outcome::Answered(bye) => assert_eq!((bye.opcode(), bye.bhs[2]), (op::LOGOUT_RESPONSE, 0)),
+            PduOutcome::Answered(bye) => assert_eq!((bye.opcode(), bye.bhs[2]), (op::LOGOUT_RESPONSE, 0)),
             other => other.refused(&[]),
         }
     }

@@ -1,7 +1,7 @@
 //! Task management (RFC 7143 sections 4.2.3, 11.5, 11.6).
 
 use interop::scsi::{READ, WRITE, read10, write10};
-use interop::{Got, Login, NONE, Outcome, Pdu, Raw, Server, config, op, shared};
+use interop::{Login, NONE, Pdu, PduOutcome, Raw, Received, Server, config, op, shared};
 use std::time::Duration;
 
 const SLOW: u16 = 2;
@@ -49,7 +49,7 @@ fn give(raw: &mut Raw, r2t: &Pdu, byte: u8) {
 /// No PDU of any task for longer than the slow LUN takes.
 fn nothing_more(raw: &mut Raw) {
     match raw.get(Duration::from_millis(800)) {
-        Got::Nothing => {}
+        Received::Nothing => {}
         other => panic!("{other:?}"),
     }
 }
@@ -512,7 +512,7 @@ fn running_write_blocks_ordered_but_not_head_of_queue() {
     assert_eq!(raw.recv().tag(), head.tag(), "the write is at its medium now");
     let ordered = test_unit_ready(&mut other, ORDERED);
     assert_eq!(other.ask(&ordered).tag(), ordered.tag());
-    let Got::Pdu(done) = raw.get(SOON) else { panic!("the write is still under way") };
+    let Received::Pdu(done) = raw.get(SOON) else { panic!("the write is still under way") };
     assert_eq!(done.tag(), write.tag());
 }
 
@@ -530,7 +530,7 @@ fn aborted_ordered_command_blocks_no_command() {
     let abort = other.tmf(ABORT_TASK, SLOW, ordered.tag(), ordered.get32(24));
     assert_eq!(other.ask(&abort).bhs[2], 0);
     other.simple(SLOW, &[0; 6]).good();
-    let Got::Nothing = raw.get(Duration::from_millis(1)) else { panic!("it waited for the write") };
+    let Received::Nothing = raw.get(Duration::from_millis(1)) else { panic!("it waited for the write") };
     assert_eq!(raw.recv().tag(), write.tag());
 }
 
@@ -543,11 +543,11 @@ fn rej_008_a_tag_that_is_in_use() {
     raw.send(&read);
     let twin = raw.command(0, 0x80, &[0; 6], 0).itt(read.tag());
     match raw.outcome(&twin) {
-        Outcome::Rejected(reason) => {
+        PduOutcome::Rejected(reason) => {
             assert!(matches!(reason, 4 | 7), "{reason}");
             raw.collect(read.tag(), &[]).good();
         }
-        Outcome::Closed => {}
-        Outcome::Answered(answer) => panic!("{answer:?}"),
+        PduOutcome::Closed => {}
+        PduOutcome::Answered(answer) => panic!("{answer:?}"),
     }
 }

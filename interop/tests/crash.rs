@@ -7,7 +7,7 @@
 //! stable is proved by the tests of the executor, on a disk that loses its cache.
 
 use interop::scsi::{WRITE, cdb10, read_keys, reserve_out, write10};
-use interop::{Folder, Got, Login, Random, Raw, Server, TARGET, op};
+use interop::{Folder, Login, Random, Raw, Received, Server, TARGET, op};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::thread;
@@ -49,13 +49,13 @@ fn generation(owner: u32, lba: u32, block: &[u8]) -> Option<u64> {
 
 /// The newest generation of a slot that was sent, was acknowledged, and was acknowledged as stable.
 #[derive(Clone, Copy, Default)]
-struct Slot {
+struct Generations {
     sent: u64,
     done: u64,
     stable: u64,
 }
 
-enum Sent {
+enum SentCommand {
     Write {
         slot: usize,
         fua: bool,
@@ -71,7 +71,7 @@ struct Writer {
     /// Off: every acknowledged write is stable.
     cached: bool,
     random: Random,
-    slots: Vec<Slot>,
+    slots: Vec<Generations>,
     fua_done: u32,
     flushes_done: u32,
     writes_done: u32,
@@ -79,7 +79,7 @@ struct Writer {
 
 impl Writer {
     fn new(owner: u32, cached: bool) -> Writer {
-        let slots = vec![Slot::default(); SLOTS as usize];
+        let slots = vec![Generations::default(); SLOTS as usize];
         Writer {
             owner,
             cached,
@@ -97,18 +97,18 @@ impl Writer {
 
     /// Writes until the connection ends.
     fn write_on(mut self, mut raw: Raw) -> Writer {
-        let mut flying = HashMap::new();
+        let mut in_flight = HashMap::new();
         loop {
-            while flying.len() < DEPTH {
-                let (tag, sent) = self.send(&mut raw, &flying);
-                flying.insert(tag, sent);
+            while in_flight.len() < DEPTH {
+                let (tag, sent) = self.send(&mut raw, &in_flight);
+                in_flight.insert(tag, sent);
             }
             match raw.get(Duration::from_secs(20)) {
-                Got::Closed => return self,
-                Got::Nothing => panic!("no answer"),
-                Got::Pdu(pdu) => {
+                Received::Closed => return self,
+                Received::Nothing => panic!("no answer"),
+                Received::Pdu(pdu) => {
                     assert_eq!((pdu.opcode(), pdu.bhs[2], pdu.bhs[3]), (op::SCSI_RESPONSE, 0, 0), "{pdu:?}");
-                    let sent = flying.remove(&pdu.tag()).expect("a tag of ours");
+                    let sent = in_flight.remove(&pdu.tag()).expect("a tag of ours");
                     self.ended(sent);
                 }
             }
@@ -116,14 +116,14 @@ impl Writer {
     }
 
     /// One flush in eight commands; one write in four has FUA. Nothing is written twice at a time.
-    fn send(&mut self, raw: &mut Raw, flying: &HashMap<u32, Sent>) -> (u32, Sent) {
+    fn send(&mut self, raw: &mut Raw, in_flight: &HashMap<u32, SentCommand>) -> (u32, SentCommand) {
         let busy = |slot: usize| {
-            flying.values().any(|s| matches!(s, Sent::Write { slot: other, .. } if *other == slot))
+            in_flight.values().any(|s| matches!(s, SentCommand::Write { slot: other, .. } if *other == slot))
         };
         if self.random.below(8) == 0 {
             let pdu = raw.command(0, 0x80, &cdb10(0x35, 0, 0), 0);
             raw.send(&pdu);
-            return (pdu.tag(), Sent::Flush { done: self.slots.iter().map(|s| s.done).collect() });
+            return (pdu.tag(), SentCommand::Flush { done: self.slots.iter().map(|s| s.done).collect() });
         }
         let mut slot = self.random.below(SLOTS as u64) as usize;
         while busy(slot) {
@@ -138,12 +138,12 @@ impl Writer {
         cdb[1] = if fua { FUA } else { 0 };
         let pdu = raw.command(0, 0x80 | WRITE, &cdb, data.len() as u32).data(&data);
         raw.send(&pdu);
-        (pdu.tag(), Sent::Write { slot, fua })
+        (pdu.tag(), SentCommand::Write { slot, fua })
     }
 
-    fn ended(&mut self, sent: Sent) {
+    fn ended(&mut self, sent: SentCommand) {
         match sent {
-            Sent::Write { slot, fua } => {
+            SentCommand::Write { slot, fua } => {
                 let slot = &mut self.slots[slot];
                 slot.done = slot.sent;
                 self.writes_done += 1;
@@ -152,7 +152,7 @@ impl Writer {
                     slot.stable = slot.sent;
                 }
             }
-            Sent::Flush { done } => {
+            SentCommand::Flush { done } => {
                 self.flushes_done += 1;
                 self.slots.iter_mut().zip(done).for_each(|(slot, done)| slot.stable = slot.stable.max(done));
             }
@@ -237,10 +237,10 @@ fn write_atomically(mut raw: Raw, mut generation: u64) -> u64 {
         raw.send(&write);
         loop {
             match raw.get(Duration::from_secs(20)) {
-                Got::Closed => return generation,
-                Got::Nothing => panic!("no answer"),
-                Got::Pdu(pdu) if pdu.opcode() == op::R2T => raw.answer(&pdu, &data),
-                Got::Pdu(pdu) => {
+                Received::Closed => return generation,
+                Received::Nothing => panic!("no answer"),
+                Received::Pdu(pdu) if pdu.opcode() == op::R2T => raw.answer(&pdu, &data),
+                Received::Pdu(pdu) => {
                     assert_eq!((pdu.opcode(), pdu.bhs[2], pdu.bhs[3]), (op::SCSI_RESPONSE, 0, 0), "{pdu:?}");
                     break generation += 1;
                 }

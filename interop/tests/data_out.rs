@@ -1,13 +1,13 @@
 //! Data-Out: other amounts of it than a command's CDB asks for.
 
-use interop::amounts::{Way, walk};
+use interop::amounts::{DataOutMode, walk};
 use interop::{Raw, Server, config};
 
 /// RSP-005
 #[test]
 fn wrong_data_out_length_is_rejected_or_cut() {
     let server = Server::start(&config::standard());
-    for way in Way::ALL {
+    for way in DataOutMode::ALL {
         walk(&mut Raw::session(server.portal(), &way.keys()), way, &[]);
     }
 }

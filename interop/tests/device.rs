@@ -1,7 +1,7 @@
 //! What the device server promises, where the data mover has a part in it.
 
 use interop::scsi::{READ, WRITE, designator, extended_copy, read10, reserve_out, write10};
-use interop::{Got, Pdu, Raw, Server, config, op};
+use interop::{Pdu, Raw, Received, Server, config, op};
 use std::time::{Duration, Instant};
 
 const WRITES: u8 = 2;
@@ -229,7 +229,7 @@ filters = [{ kind = "delay", read_us = 300000, write_us = 0 }]
     b.send_all(&reads);
     b.ping();
     assert_eq!(a.manage(WARM_RESET, 0), 0);
-    assert!(matches!(b.get(Duration::from_millis(800)), Got::Nothing), "both reads are aborted");
+    assert!(matches!(b.get(Duration::from_millis(800)), Received::Nothing), "both reads are aborted");
     for lun in [0, 2, 3] {
         assert_eq!(b.simple(lun, &[0; 6]).sense() >> 8, 0x0629, "LUN {lun}");
     }
@@ -268,7 +268,7 @@ fn preempted_nexus_stops_its_copy() {
     reserve_out(&mut other, 3, REGISTER, 0, 0, 0xb, 0).good();
     reserve_out(&mut other, 3, PREEMPT_AND_ABORT, 1, 0xb, 0xa, 0).good();
     let before = other.read_blocks(3, 0, 8200);
-    assert!(matches!(raw.get(Duration::from_millis(2500)), Got::Nothing), "the copy is aborted");
+    assert!(matches!(raw.get(Duration::from_millis(2500)), Received::Nothing), "the copy is aborted");
     assert!(other.read_blocks(3, 0, 8200) == before, "something was written afterwards");
 }
 
@@ -284,7 +284,7 @@ fn compare_and_write_waits_for_no_whole_copy() {
         (cdb[8], cdb[9]) = (0x3f, 0xff);
         other.write(lun, &cdb, &[[0; 512], [1; 512]].concat()).good();
     }
-    assert!(matches!(raw.get(Duration::from_millis(1)), Got::Nothing), "the copy goes on");
+    assert!(matches!(raw.get(Duration::from_millis(1)), Received::Nothing), "the copy goes on");
     raw.collect(copy.tag(), &[]).good();
     assert_eq!(other.read_blocks(3, 9, 8192), vec![0x5e; 4 << 20]);
 }

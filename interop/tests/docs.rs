@@ -60,7 +60,7 @@ fn documents() -> Vec<String> {
 }
 
 /// A fenced block.
-struct Block {
+struct FencedBlock {
     document: String,
     line: usize,
     /// What stands behind the three backquotes
@@ -68,7 +68,7 @@ struct Block {
     text: String,
 }
 
-impl Block {
+impl FencedBlock {
     /// Where it stands, for messages.
     fn place(&self) -> String {
         format!("{}:{}", self.document, self.line)
@@ -91,14 +91,15 @@ impl Block {
 }
 
 /// The fenced blocks of a document.
-fn blocks(document: &str) -> Vec<Block> {
-    let (mut blocks, mut open): (Vec<Block>, Option<Block>) = (Vec::new(), None);
+fn blocks(document: &str) -> Vec<FencedBlock> {
+    let (mut blocks, mut open): (Vec<FencedBlock>, Option<FencedBlock>) = (Vec::new(), None);
     for (n, line) in read(document).lines().enumerate() {
         match (line.strip_prefix("```"), &mut open) {
             (Some(_), Some(_)) => blocks.extend(open.take()),
             (Some(info), None) => {
                 let info = info.trim().to_string();
-                open = Some(Block { document: document.into(), line: n + 1, info, text: String::new() });
+                open =
+                    Some(FencedBlock { document: document.into(), line: n + 1, info, text: String::new() });
             }
             (None, Some(block)) => block.text += &format!("{line}\n"),
             (None, None) => {}
@@ -122,12 +123,12 @@ fn spans(document: &str) -> Vec<String> {
 }
 
 /// A server that a document has started.
-struct Running {
+struct DocumentServer {
     child: Child,
     portals: Vec<SocketAddr>,
 }
 
-impl Running {
+impl DocumentServer {
     /// SIGTERM; it must end well.
     fn stop(self, place: &str) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the server lives");
@@ -141,7 +142,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for DocumentServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -149,18 +150,18 @@ impl Drop for Running {
 }
 
 /// A document on its way through its blocks.
-struct Reader {
+struct DocumentRunner {
     dir: Folder,
-    running: Option<Running>,
+    running: Option<DocumentServer>,
     has_tools: bool,
 }
 
-impl Reader {
-    fn new(has_tools: bool) -> Reader {
+impl DocumentRunner {
+    fn new(has_tools: bool) -> DocumentRunner {
         let dir = Folder::fresh();
         fs::create_dir(dir.join("bin")).expect("a folder");
         std::os::unix::fs::symlink(lunar_bin(), dir.join("bin/lunar")).expect("a link to lunar");
-        Reader { dir, running: None, has_tools }
+        DocumentRunner { dir, running: None, has_tools }
     }
 
     fn shell(&self, line: &str) -> Command {
@@ -173,7 +174,7 @@ impl Reader {
         command
     }
 
-    fn block(&mut self, block: &Block) {
+    fn block(&mut self, block: &FencedBlock) {
         match block.info.as_str() {
             "sh" => block.commands().iter().for_each(|line| self.line(line, &block.place())),
             "toml" => {
@@ -224,7 +225,7 @@ impl Reader {
         let log = fs::File::create(self.dir.join("log")).expect("a log");
         let mut command = self.shell(&line);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().expect("sh");
-        let mut running = Running { child, portals: Vec::new() };
+        let mut running = DocumentServer { child, portals: Vec::new() };
         running.portals = wait_ready(&mut running.child).unwrap_or_else(|why| {
             panic!("{place}: {line}: {why}\n{}", fs::read_to_string(self.dir.join("log")).unwrap_or_default())
         });
@@ -279,7 +280,7 @@ fn local(text: &str) -> String {
 fn commands_of_every_document_run() {
     let has_tools = tool::have(&TOOLS);
     for document in documents() {
-        let (mut reader, blocks) = (Reader::new(has_tools), blocks(&document));
+        let (mut reader, blocks) = (DocumentRunner::new(has_tools), blocks(&document));
         blocks.iter().for_each(|block| reader.block(block));
         if let Some(running) = reader.running.take() {
             running.stop(&document);
@@ -303,7 +304,7 @@ fn every_document_has_examples_and_known_markers() {
 
 #[test]
 fn example_configurations_are_valid() {
-    let reader = Reader::new(true);
+    let reader = DocumentRunner::new(true);
     for example in ["docs/lunar.example.toml", "docs/router.example.toml"] {
         reader.check(&read(example), example);
     }
@@ -333,7 +334,7 @@ fn documented_commands_and_options_exist() {
     let mut known: BTreeMap<Vec<String>, String> = BTreeMap::new();
     let mut seen = 0;
     for document in documents() {
-        let lines = blocks(&document).into_iter().filter(Block::is_shell).flat_map(|b| b.commands());
+        let lines = blocks(&document).into_iter().filter(FencedBlock::is_shell).flat_map(|b| b.commands());
         for words in lines.chain(spans(&document)).flat_map(|line| invocations(&line)) {
             let is_name = |word: &&String| {
                 let is_of_names = |c: char| c.is_ascii_lowercase() || "-_".contains(c);
@@ -480,7 +481,7 @@ fn sources(folder: &str, into: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Whether the sources define a name such as `run`, `Session::command` or `Gate`.
+/// Whether the sources define a name such as `run`, `Session::command` or `ConnectionHold`.
 fn defines(sources: &BTreeMap<String, String>, name: &str) -> bool {
     let (owner, item) = name.rsplit_once("::").unwrap_or(("", name));
     let kinds = ["fn", "struct", "enum", "trait", "const", "static", "type"];

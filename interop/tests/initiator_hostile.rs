@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use interop::config::TARGET;
-use interop::script::{self, Link, Script, Target, Turn};
+use interop::script::{self, HookAction, Script, ScriptConnection, Target};
 use interop::server::lunar_bin;
-use interop::tool::{Ran, run};
+use interop::tool::{ToolOutput, run};
 use interop::{NONE, Pdu, op};
 
 /// Exit statuses of docs/use.md.
@@ -24,7 +24,7 @@ const AUTHENTICATION: i32 = 24;
 const MEMORY_KIB: u32 = 1_000_000;
 
 /// Runs a command with bounded memory, which has 6 s by its own clock; killed after 30 s.
-fn bounded(arguments: &[&str]) -> Ran {
+fn bounded(arguments: &[&str]) -> ToolOutput {
     let script = format!("ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
     command.args(["-c", &script]).arg(lunar_bin()).args(arguments).args(["--timeout", "6"]);
@@ -58,9 +58,9 @@ fn first_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target
     let script = Script::new().at(op::LOGIN, move |link, pdu| {
         let keys = [("TargetPortalGroupTag", "1"), ("AuthMethod", "None")];
         let answer = link.login_response(pdu, 0x81, &keys);
-        let answer = change(link.stamped(answer));
-        link.send_as_it_is(&answer);
-        Turn::Done
+        let answer = change(link.with_numbers(answer));
+        link.send_unchanged(&answer);
+        HookAction::Done
     });
     script.listen()
 }
@@ -117,7 +117,7 @@ fn log_038_redirects_that_lead_nowhere() {
     ] {
         discover(name, &target, statuses);
     }
-    let ring = Script::new().sends_to(|here| here.to_string()).listen();
+    let ring = Script::new().redirects_to(|here| here.to_string()).listen();
     let said = discover("a ring", &ring, &[GENERAL]);
     assert!(said.contains("too many redirects"), "{said}");
     assert_eq!(ring.requests(op::LOGIN).len(), 6);
@@ -126,10 +126,10 @@ fn log_038_redirects_that_lead_nowhere() {
 /// LOG-040, LOG-041, LOG-042: logins without end.
 #[test]
 fn log_042_endless_logins() {
-    let text = |link: &mut Link, pdu: &Pdu, flags: u8, data: &[u8]| {
+    let text = |link: &mut ScriptConnection, pdu: &Pdu, flags: u8, data: &[u8]| {
         let answer = link.login_response(pdu, flags, &[]).data(data);
         link.send(answer);
-        Turn::Done
+        HookAction::Done
     };
     for (name, statuses, script) in [
         ("text without end", &[GENERAL][..], {
@@ -144,15 +144,15 @@ fn log_042_endless_logins() {
                 text(link, pdu, 0x00, &keys.as_bytes()[..8190])
             })
         }),
-        ("no answer", &[TIMED_OUT], Script::new().at(op::LOGIN, |_, _| Turn::Done)),
+        ("no answer", &[TIMED_OUT], Script::new().at(op::LOGIN, |_, _| HookAction::Done)),
         ("half an answer", &[TIMED_OUT], {
             Script::new().at(op::LOGIN, |link, pdu| {
                 let answer = link.login_response(pdu, 0x81, &[]);
                 link.send_bytes(&answer.encode(false, false)[..47]);
-                Turn::Done
+                HookAction::Done
             })
         }),
-        ("a close", &[UNREACHABLE], Script::new().at(op::LOGIN, |_, _| Turn::Close)),
+        ("a close", &[UNREACHABLE], Script::new().at(op::LOGIN, |_, _| HookAction::Close)),
     ] {
         discover(name, &script.listen(), statuses);
     }
@@ -162,9 +162,9 @@ fn log_042_endless_logins() {
 fn text_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target {
     let script = Script::new().at(op::TEXT, move |link, pdu| {
         let answer = Pdu::new(op::TEXT_RESPONSE).itt(pdu.tag()).ttt(NONE).keys(&[("TargetName", TARGET)]);
-        let answer = change(link.stamped(answer));
-        link.send_as_it_is(&answer);
-        Turn::Done
+        let answer = change(link.with_numbers(answer));
+        link.send_unchanged(&answer);
+        HookAction::Done
     });
     script.listen()
 }
@@ -226,7 +226,7 @@ fn dsc_012_endless_lists() {
     let endless = |data: &'static [u8]| {
         Script::new().at(op::TEXT, move |link, pdu| {
             link.send(Pdu::new(op::TEXT_RESPONSE).flags(0x40).itt(pdu.tag()).ttt(5).data(data));
-            Turn::Done
+            HookAction::Done
         })
     };
     discover("text without end", &endless(&[b'a'; 32768]).listen(), &[GENERAL]);
@@ -236,13 +236,13 @@ fn dsc_012_endless_lists() {
         while std::time::Instant::now() < end {
             link.send(Pdu::new(op::NOP_IN).itt(NONE).ttt(NONE));
         }
-        Turn::Close
+        HookAction::Close
     });
     discover("pings without end", &pings.listen(), &[TIMED_OUT, UNREACHABLE]);
 }
 
 /// What a target does with each READ.
-fn at_read(act: impl Fn(&mut Link, &Pdu) -> Turn + Send + Sync + 'static) -> Target {
+fn at_read(act: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync + 'static) -> Target {
     Script::new().scsi(0x28, act).listen()
 }
 
@@ -277,7 +277,7 @@ fn frm_024_responses_that_break_a_rule() {
     for (name, make) in answers {
         let target = at_read(move |link, pdu| {
             link.send(make(pdu));
-            Turn::Done
+            HookAction::Done
         });
         read(name, &target, &[GENERAL, UNREACHABLE]);
     }
@@ -290,7 +290,7 @@ fn frm_025_a_giant_segment() {
         let mut bytes = data_in(pdu).encode(false, false);
         bytes[5..8].copy_from_slice(&[0xff, 0xff, 0xff]);
         link.send_bytes(&bytes);
-        Turn::Done
+        HookAction::Done
     });
     read("a giant segment", &target, &[GENERAL, UNREACHABLE]);
 }
@@ -300,10 +300,10 @@ fn frm_025_a_giant_segment() {
 fn sn_005_a_lost_response() {
     for jump in [1, 5, 1 << 30, u32::MAX] {
         let target = at_read(move |link, pdu| {
-            let pdu = link.stamped(data_in(pdu));
+            let pdu = link.with_numbers(data_in(pdu));
             let pdu = pdu.clone().set32(24, pdu.stat_sn().wrapping_add(jump));
-            link.send_as_it_is(&pdu);
-            Turn::Done
+            link.send_unchanged(&pdu);
+            HookAction::Done
         });
         read(&format!("StatSN + {jump}"), &target, &[GENERAL, UNREACHABLE]);
     }
@@ -326,7 +326,7 @@ fn dat_014_r2ts_outside_the_command() {
         let target = target.scsi(0x2a, move |link, pdu| {
             let r2t = Pdu::new(op::R2T).itt(pdu.tag()).ttt(9).set32(36, r2t_sn);
             link.send(r2t.set32(40, offset).set32(44, len));
-            Turn::Done
+            HookAction::Done
         });
         let target = target.listen();
         let out = format!("hex:{}", "5a".repeat(4096));
@@ -345,7 +345,7 @@ fn nop_003_a_flood_of_pings() {
         while std::time::Instant::now() < end {
             link.send(Pdu::new(op::NOP_IN).itt(NONE).ttt(7).data(&[1; 512]));
         }
-        Turn::Close
+        HookAction::Close
     });
     read("a flood", &target, &[TIMED_OUT, UNREACHABLE, GENERAL]);
 }
@@ -359,14 +359,14 @@ fn asy_011_asynchronous_messages_with_odd_codes() {
     {
         let target = at_read(move |link, _| {
             link.send(Pdu::new(op::ASYNC).itt(NONE).byte(36, code).data(&[0xff; 40]));
-            Turn::Done
+            HookAction::Done
         });
         read(&format!("code {code}"), &target, statuses);
     }
     let target = at_read(|link, pdu| {
         link.send(Pdu::new(op::ASYNC).itt(NONE).byte(36, 250).data(&[0xff; 40]));
         link.send(data_in(pdu));
-        Turn::Done
+        HookAction::Done
     });
     let url = target.url("");
     assert!(bounded(&["scsi", &url, "28000000000000000800", "--in", "4096"]).ok());
@@ -377,7 +377,7 @@ fn asy_011_asynchronous_messages_with_odd_codes() {
 fn rej_012_the_retired_reason() {
     let target = at_read(|link, pdu| {
         link.send(Pdu::new(op::REJECT).byte(2, 0x0b).itt(NONE).data(&pdu.header()));
-        Turn::Done
+        HookAction::Done
     });
     read("reason 0b", &target, &[GENERAL, UNREACHABLE]);
     assert!(target.seen().last().is_some_and(|s| s.link > 0));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use interop::config::TARGET;
-use interop::script::{BLOCK, Link, Script, Target, Turn, lunar};
+use interop::script::{BLOCK, HookAction, Script, ScriptConnection, Target, lunar};
 use interop::server::Folder;
 use interop::{Pdu, op};
 
@@ -49,9 +49,11 @@ fn key(pdu: &Pdu, key: &str) -> Option<String> {
 }
 
 /// Calls a hook for the first request that it is asked about.
-fn once(hook: impl Fn(&mut Link, &Pdu) -> Turn) -> impl Fn(&mut Link, &Pdu) -> Turn {
+fn once(
+    hook: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction,
+) -> impl Fn(&mut ScriptConnection, &Pdu) -> HookAction {
     let called = AtomicBool::new(false);
-    move |link, pdu| if called.swap(true, SeqCst) { Turn::Usual } else { hook(link, pdu) }
+    move |link, pdu| if called.swap(true, SeqCst) { HookAction::Usual } else { hook(link, pdu) }
 }
 
 /// FRM-001, FRM-002, FRM-006, FRM-007, FRM-010: layout, reserved fields and padding of every kind of request,
@@ -66,7 +68,7 @@ fn frm_002_requests_are_well_formed() {
         0x28,
         once(|_, _| {
             std::thread::sleep(Duration::from_millis(2500));
-            Turn::Usual
+            HookAction::Usual
         }),
     );
     let slow = slow.listen();
@@ -88,11 +90,11 @@ fn frm_005_responses_in_any_segmentation() {
     let bytewise = Script::new().scsi(0x28, |link, pdu| {
         let data = vec![0x77; 1001];
         let answer = Pdu::new(op::DATA_IN).flags(0x83).itt(pdu.tag()).set32(44, 3095).data(&data);
-        let bytes = link.stamped(answer).encode(false, false);
+        let bytes = link.with_numbers(answer).encode(false, false);
         for byte in bytes.chunks(1) {
             link.send_bytes(byte);
         }
-        Turn::Done
+        HookAction::Done
     });
     let target = bytewise.listen();
     let said = scsi(&target.url(""), &[READ, "--in", "4096"]);
@@ -118,7 +120,7 @@ fn frm_013_all_four_digest_combinations() {
             let target = Script::new().scsi(0x3b, |link, pdu| {
                 assert_eq!(pdu.data, [1, 2, 3, 4, 5]);
                 link.good(pdu);
-                Turn::Done
+                HookAction::Done
             });
             let target = target.listen();
             let settings = format!("header_digest={header}&data_digest={data}");
@@ -136,12 +138,12 @@ fn frm_013_all_four_digest_combinations() {
 /// FRM-017: a bad header digest ends the connection, and has no other effect.
 #[test]
 fn frm_017_a_bad_header_digest_ends_the_connection() {
-    let bad = once(|link: &mut Link, pdu: &Pdu| {
+    let bad = once(|link: &mut ScriptConnection, pdu: &Pdu| {
         let answer = Pdu::new(op::DATA_IN).flags(0x81).itt(pdu.tag()).data(&[9; 4096]);
-        let mut bytes = link.stamped(answer).encode(true, false);
+        let mut bytes = link.with_numbers(answer).encode(true, false);
         bytes[50] ^= 1;
         link.send_bytes(&bytes);
-        Turn::Done
+        HookAction::Done
     });
     let target = Script::new().scsi(0x28, bad).listen();
     read(&target, "header_digest=crc32c");
@@ -153,7 +155,7 @@ fn frm_017_a_bad_header_digest_ends_the_connection() {
 fn log_005_one_login_request_at_a_time() {
     let slow = Script::new().at(op::LOGIN, |_, _| {
         std::thread::sleep(Duration::from_millis(400));
-        Turn::Usual
+        HookAction::Usual
     });
     let target = slow.listen();
     read(&target, "");
@@ -199,7 +201,7 @@ fn log_028_responses_are_acknowledged() {
 fn log_038_redirects_are_followed() {
     let there = Script::new().listen();
     let place = format!("{},1", there.address());
-    let here = Script::new().sends_to(move |_| place.clone()).listen();
+    let here = Script::new().redirects_to(move |_| place.clone()).listen();
     read(&here, "");
     assert_eq!((here.requests(op::SCSI).len(), there.requests(op::SCSI).len()), (0, 1));
 }
@@ -253,12 +255,12 @@ fn rsp_008_sense_data_come_with_the_status() {
 /// without a TSIH, and the command is sent again.
 #[test]
 fn ses_011_a_lost_session_is_reinstated() {
-    let target = Script::new().scsi(0x28, once(|_, _| Turn::Close)).listen();
+    let target = Script::new().scsi(0x28, once(|_, _| HookAction::Close)).listen();
     read(&target, "");
     let logins = target.requests(op::LOGIN);
     assert_eq!(logins.len(), 4);
     assert!(logins.iter().all(|l| l.bhs[8..14] == logins[0].bhs[8..14] && l.get16(14) == 0));
-    let target = Script::new().scsi(0x2a, once(|_, _| Turn::Close)).listen();
+    let target = Script::new().scsi(0x2a, once(|_, _| HookAction::Close)).listen();
     copy_there_and_back(&target, "");
     assert!(target.seen().iter().any(|s| s.link == 1));
 }
@@ -269,10 +271,10 @@ fn ses_021_parameters_start_anew() {
     let target = Script::new().hook(|link, pdu| {
         let is_read = pdu.opcode() == op::SCSI && pdu.bhs[32] == 0x28;
         if is_read && link.number == 0 {
-            return Turn::Close;
+            return HookAction::Close;
         }
         if pdu.opcode() != op::LOGIN || pdu.bhs[1] >> 2 & 3 == 0 || link.number == 0 {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         // The second session: no digests, and other lengths.
         let keys: Vec<(String, String)> = pdu.pairs();
@@ -286,7 +288,7 @@ fn ses_021_parameters_start_anew() {
         let answer = link.login_response(pdu, 0x87, &keys);
         link.send(answer);
         link.full_feature = true;
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     read(&target, "header_digest=crc32c,none&data_digest=crc32c,none");
@@ -304,7 +306,7 @@ fn ses_015_the_default_time_is_waited_for() {
         if first || read {
             kept.lock().expect("no panic").push(Instant::now());
         }
-        if read { Turn::Close } else { Turn::Usual }
+        if read { HookAction::Close } else { HookAction::Usual }
     });
     read(&target.listen(), "");
     let times = times.lock().expect("no panic");
@@ -336,14 +338,14 @@ fn asy_004_a_logout_on_demand() {
             if pdu.opcode() == op::SCSI && link.number == 0 && pdu.bhs[32] == 0x12 && pdu.bhs[33] == 0 {
                 let ask = Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, event).set16(42, 10);
                 link.send(ask);
-                return Turn::Usual;
+                return HookAction::Usual;
             }
             if pdu.opcode() == op::LOGOUT {
                 let answer = Pdu::new(op::LOGOUT_RESPONSE).itt(pdu.tag()).set16(40, 3600).set16(42, 3600);
                 link.send(answer);
-                return Turn::Done;
+                return HookAction::Done;
             }
-            Turn::Usual
+            HookAction::Usual
         });
         let target = target.listen();
         copy_there_and_back(&target, "");
@@ -363,14 +365,14 @@ fn asy_004_a_logout_in_time() {
     let target = Script::new().hook(move |link, pdu| {
         let is_slow = pdu.opcode() == op::SCSI && pdu.bhs[32] == 0x28;
         if link.number > 0 || !is_slow && pdu.opcode() != op::LOGOUT {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         if is_slow {
             link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 2));
         }
         kept.lock().expect("no panic").push(Instant::now());
         // A command that does not end before the connection does.
-        if is_slow { Turn::Done } else { Turn::Usual }
+        if is_slow { HookAction::Done } else { HookAction::Usual }
     });
     read(&target.listen(), "");
     let times = times.lock().expect("no panic");
@@ -389,12 +391,12 @@ fn asy_006_a_dropped_connection() {
                 returned.lock().expect("no panic").get_or_insert_with(Instant::now);
             }
             if link.number > 0 || pdu.opcode() != op::SCSI {
-                return Turn::Usual;
+                return HookAction::Usual;
             }
             let drop = Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, event).set16(38, 1).set16(40, 1);
             link.send(drop.set16(42, 20));
             *kept.lock().expect("no panic") = Some(Instant::now());
-            Turn::Close
+            HookAction::Close
         });
         read(&target.listen(), "");
         let (from, to) = (dropped.lock().expect("no panic"), back.lock().expect("no panic"));
@@ -407,7 +409,7 @@ fn asy_006_a_dropped_connection() {
 /// and sent again.
 #[test]
 fn rec_013_a_silent_command_is_aborted() {
-    let target = Script::new().scsi(0x28, once(|_, _| Turn::Done)).listen();
+    let target = Script::new().scsi(0x28, once(|_, _| HookAction::Done)).listen();
     read(&target, "command_timeout=1");
     let seen = target.seen();
     let command = seen.iter().find(|s| s.pdu.opcode() == op::SCSI).expect("a command");
@@ -423,10 +425,10 @@ fn rec_013_abort_is_followed_by_resets() {
     let target = Script::new().hook(|link, pdu| match pdu.opcode() {
         op::TMF => {
             link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, 5));
-            Turn::Done
+            HookAction::Done
         }
-        op::SCSI if link.number == 0 => Turn::Done,
-        _ => Turn::Usual,
+        op::SCSI if link.number == 0 => HookAction::Done,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     read(&target, "command_timeout=1");
@@ -440,9 +442,9 @@ fn rec_013_abort_is_followed_by_resets() {
 fn nop_008_a_silent_target_is_disconnected() {
     let target = Script::new().hook(|link, pdu| {
         if link.number == 0 && link.full_feature && pdu.opcode() != op::LOGIN {
-            Turn::Done
+            HookAction::Done
         } else {
-            Turn::Usual
+            HookAction::Usual
         }
     });
     let target = target.listen();

@@ -1,6 +1,6 @@
 //! `lunar scsi`, `lunar info` and `lunar pr` against the running server: what they print, and how they end.
 
-use interop::command::{Ran, lunar, lunar_as};
+use interop::command::{CommandOutput, lunar, lunar_as};
 use interop::{Server, config, shared};
 
 const OTHER: &str = "iqn.2026-11.org.example:other";
@@ -94,7 +94,7 @@ fn pr_reserves_holds_and_preempts() {
     let url = url(&server, 0);
     let pr =
         |initiator, arguments: &[&str]| lunar_as(initiator, &[&["pr", url.as_str()][..], arguments].concat());
-    let done = |ran: Ran| assert_eq!((ran.1.as_str(), ran.2), ("", 0));
+    let done = |ran: CommandOutput| assert_eq!((ran.1.as_str(), ran.2), ("", 0));
     done(pr(config::INITIATOR, &["register", "--new-key", "0xabc"]));
     done(pr(config::INITIATOR, &["reserve", "--key", "abc", "--type", "we-ro"]));
     let (out, ..) = pr(OTHER, &["read-full-status"]);

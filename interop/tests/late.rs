@@ -48,7 +48,7 @@ fn left_in_the_socket(leave: impl FnOnce(Raw) -> Option<Raw>) -> Vec<u8> {
     server.pause();
     (0..3).for_each(|_| write(&mut raw, &OLD));
     let left = leave(raw);
-    server.go_on();
+    server.resume();
     has_ended(&server);
     drop(left);
     other.read_blocks(0, 0, 1)
@@ -93,7 +93,7 @@ fn data_before_a_connection_reset_is_not_stored() {
     let data = raw.data_out(r2t.tag(), r2t.transfer_tag(), 0, 0, &OLD);
     raw.send(&data);
     reset(raw);
-    server.go_on();
+    server.resume();
     has_ended(&server);
     assert_eq!(other.read_blocks(0, 0, 1), [0; 512]);
 }
@@ -108,7 +108,7 @@ fn writes_of_a_session_do_not_land_behind_its_next_login() {
     (0..3).for_each(|_| write(&mut raw, &OLD));
     let login = of_isid(1).request(1, Some(3));
     next.send(&login);
-    server.go_on();
+    server.resume();
     assert_eq!(next.recv_op(op::LOGIN_RESPONSE).status(), 0);
     next.clear_attentions(0);
     next.write_blocks(0, 0, &NEW).good();
@@ -125,7 +125,7 @@ fn writes_of_a_session_do_not_land_behind_a_reset_by_another() {
     (0..3).for_each(|_| write(&mut one, &OLD));
     let function = other.tmf(LUN_RESET, 0, 0xffff_ffff, 0);
     other.send(&function);
-    server.go_on();
+    server.resume();
     assert_eq!(other.recv_for(function.tag()).bhs[2], 0);
     other.clear_attentions(0);
     other.write_blocks(0, 0, &NEW).good();

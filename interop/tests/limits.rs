@@ -1,7 +1,7 @@
 //! Limits of the process, and floods: file descriptors, sizes of files, lines of the log, connections that nobody waits for.
 
 use interop::scsi::{WRITE, reserve_out, write10};
-use interop::{Got, Login, Raw, Server, config};
+use interop::{Login, Raw, Received, Server, config};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn login(last: u8) -> Login {
 fn try_login(server: &Server, login: &Login) -> Option<Raw> {
     let mut raw = Raw::connect(server.portal());
     raw.send(&login.request(1, Some(3)));
-    matches!(raw.get(Duration::from_secs(20)), Got::Pdu(pdu) if pdu.bhs[36] == 0).then_some(raw)
+    matches!(raw.get(Duration::from_secs(20)), Received::Pdu(pdu) if pdu.bhs[36] == 0).then_some(raw)
 }
 
 /// The soft and the hard limit on open files.
@@ -148,7 +148,7 @@ fn already_closed_connections_take_no_entry() {
         while established(&server) == 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        server.go_on();
+        server.resume();
         waits.join().expect("no panic")
     });
     assert!(stays, "{}", server.log());
@@ -186,7 +186,10 @@ fn waiting_login_ends_with_its_connection() {
     while next.is_none() {
         next = try_login(&server, &login(2));
     }
-    assert!(!matches!(old.get(Duration::from_millis(1)), Got::Closed), "the old session has ended first");
+    assert!(
+        !matches!(old.get(Duration::from_millis(1)), Received::Closed),
+        "the old session has ended first"
+    );
 }
 
 /// Memory may hold secrets.

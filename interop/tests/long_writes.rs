@@ -1,7 +1,7 @@
 //! Writes that are taken piece by piece: their R2Ts, initiators that do not obey them, and ends in the middle.
 
 use interop::scsi::{WRITE, pattern, write10};
-use interop::{Got, Outcome, Pdu, Raw, Server, config, op};
+use interop::{Pdu, PduOutcome, Raw, Received, Server, config, op};
 use std::time::Duration;
 
 /// Bytes that are written at a time, and of the long write.
@@ -93,8 +93,8 @@ fn open_r2ts_of_a_long_write_are_limited() {
             // More may come while some are open.
             let patience = if open.is_empty() { PATIENCE } else { Duration::from_millis(100) };
             match raw.get(patience) {
-                Got::Pdu(pdu) if pdu.opcode() == op::R2T => open.push(pdu),
-                Got::Pdu(pdu) => break pdu,
+                Received::Pdu(pdu) if pdu.opcode() == op::R2T => open.push(pdu),
+                Received::Pdu(pdu) => break pdu,
                 other => {
                     assert!(!open.is_empty(), "{other:?}");
                     let first = open.remove(0);
@@ -148,10 +148,10 @@ fn invalid_data_of_a_long_write_is_not_stored() {
         // Rejected, and the task goes on; or the end of the task.
         let status = loop {
             match raw.next_outcome() {
-                Outcome::Rejected(reason) => assert!(matches!(reason, 4 | 9), "{what}: {reason}"),
-                Outcome::Closed => break 2,
-                Outcome::Answered(pdu) if pdu.opcode() == op::R2T => raw.answer(&pdu, &data),
-                Outcome::Answered(pdu) => break pdu.bhs[3],
+                PduOutcome::Rejected(reason) => assert!(matches!(reason, 4 | 9), "{what}: {reason}"),
+                PduOutcome::Closed => break 2,
+                PduOutcome::Answered(pdu) if pdu.opcode() == op::R2T => raw.answer(&pdu, &data),
+                PduOutcome::Answered(pdu) => break pdu.bhs[3],
             }
         };
         assert!(status == 0 || stored(&server) == FIRST, "{what}: {status}");
@@ -216,7 +216,7 @@ fn lost_connection_stops_a_long_write() {
     open.iter().take(1).for_each(|r2t| raw.answer(r2t, &data[..end_of(r2t)]));
     rustix::net::sockopt::set_socket_linger(&raw.stream, Some(Duration::ZERO)).expect("a socket");
     drop(raw);
-    server.go_on();
+    server.resume();
     interop::routed::until("the log", || server.log().contains("session ended").then_some(()));
     assert_eq!(stored(&server), FIRST);
 }

@@ -1,7 +1,7 @@
 //! Memory that runs out: whoever holds all of it, others go on, and what waits for it can be ended.
 
 use interop::scsi::{READ, WRITE, pattern, read10, write10};
-use interop::{Got, Login, Pdu, Raw, Server, TARGET, op};
+use interop::{Login, Pdu, Raw, Received, Server, TARGET, op};
 use std::time::{Duration, Instant};
 
 const LIMIT_MIB: u64 = 64;
@@ -179,7 +179,7 @@ fn write_without_data_ends_its_session() {
     let r2t = held_write(&mut silent);
     // Other commands are no excuse.
     assert_eq!(silent.read_blocks(0, 0, 1), [0; 512]);
-    assert!(matches!(silent.get(Duration::from_secs(30)), Got::Closed), "{r2t:?}");
+    assert!(matches!(silent.get(Duration::from_secs(30)), Received::Closed), "{r2t:?}");
     let told = "the initiator did not send the data of a write in time";
     interop::routed::until("the log", || server.log().contains(told).then_some(()));
     other.write_blocks(0, 0, &[2; 512]).good();
@@ -239,13 +239,13 @@ fn all_go_on(room: u32) {
     while left > 0 {
         assert!(Instant::now() < end, "{left} commands are not answered");
         match a.get(Duration::from_secs(30)) {
-            Got::Pdu(pdu) if pdu.opcode() == op::R2T => a.answer(&pdu, &data),
-            Got::Pdu(pdu) if pdu.opcode() == op::SCSI_RESPONSE || pdu.bhs[1] & 1 != 0 => {
+            Received::Pdu(pdu) if pdu.opcode() == op::R2T => a.answer(&pdu, &data),
+            Received::Pdu(pdu) if pdu.opcode() == op::SCSI_RESPONSE || pdu.bhs[1] & 1 != 0 => {
                 let status = pdu.bhs[3];
                 assert!(status == 0 || status == FULL, "{pdu:?}");
                 left -= 1;
             }
-            Got::Pdu(_) => {}
+            Received::Pdu(_) => {}
             other => panic!("{left} commands are not answered: {other:?}"),
         }
     }
@@ -306,7 +306,7 @@ fn data_of_early_commands_are_bounded() {
         let write = greedy.command(0, 0x80 | WRITE, &write10(n * 16384, 16384), SEGMENT as u32).data(&data);
         greedy.send(&write);
     }
-    assert!(matches!(greedy.get(Duration::from_secs(10)), Got::Closed));
+    assert!(matches!(greedy.get(Duration::from_secs(10)), Received::Closed));
     assert_eq!(other.read_blocks(0, 0, 1), [0; 512]);
     assert!(server.log().contains("too much waits"), "{}", server.log());
 }

@@ -1,7 +1,7 @@
 //! SIGHUP with a LUN defined in another way, while it is used and reserved: it stays the same logical unit.
 
 use interop::scsi::{inquiry, pattern, read_keys, read10, reserve_out, write10};
-use interop::{Chap, Folder, Got, Login, Raw, Reply, Server, TARGET};
+use interop::{Chap, Folder, Login, Raw, Received, Reply, Server, TARGET};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -93,14 +93,14 @@ fn reserved(server: &Server) -> (Raw, Raw) {
 }
 
 /// A registered session that writes and reads back all the time, until it is told to stop.
-struct Load {
+struct BackgroundWriter {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU32>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Load {
-    fn start(server: &Server) -> Load {
+impl BackgroundWriter {
+    fn start(server: &Server) -> BackgroundWriter {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let mut raw = session(server);
         reserve_out(&mut raw, 0, 0, 0, 0, KEY + 1, 0).good();
@@ -113,7 +113,7 @@ impl Load {
                 done.fetch_add(1, Ordering::SeqCst);
             }
         };
-        Load { stop, rounds, thread: Some(thread::spawn(run)) }
+        BackgroundWriter { stop, rounds, thread: Some(thread::spawn(run)) }
     }
 
     /// It is still at it.
@@ -154,7 +154,7 @@ fn round(raw: &mut Raw, seed: u8) {
 fn changed_lun_keeps_registrations_and_raises_attentions() {
     let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let (mut holder, mut other) = reserved(&server);
-    let load = Load::start(&server);
+    let load = BackgroundWriter::start(&server);
     let cases: [(&str, &[u32]); 8] = [
         ("direct = true", &[]),
         ("serial = \"77\"", &[INQUIRY]),
@@ -213,7 +213,7 @@ fn registrations_during_a_reload_are_kept() {
 fn failed_reload_keeps_the_old_definition() {
     let mut server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let (mut holder, mut other) = reserved(&server);
-    let load = Load::start(&server);
+    let load = BackgroundWriter::start(&server);
     load.goes_on();
     let missing = lun(1, "none/none.img", "");
     assert!(!reload(&mut server, &(lun(0, "disk.img", "direct = true\nread_only = true") + &missing)));
@@ -399,7 +399,7 @@ fn session_of_a_removed_access_entry_gains_nothing() {
 
     assert!(reload(&mut server, &tables("iqn.2026-11.org.example:another")));
     let end = Instant::now() + Duration::from_secs(10);
-    while !matches!(reader.get(Duration::from_millis(100)), Got::Closed) {
+    while !matches!(reader.get(Duration::from_millis(100)), Received::Closed) {
         assert!(Instant::now() < end, "the reader's session goes on");
     }
     ann.write_blocks(0, 0, &[2; 512]).good();

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
 use interop::command::{lunar, lunar_as};
-use interop::script::{Script, Turn};
+use interop::script::{HookAction, Script};
 use interop::{Folder, Server, config, shared};
 
 fn url(portal: SocketAddr, lun: u16) -> String {
@@ -76,7 +76,7 @@ fn expired_timeout_is_named() {
     let late = format!("{}?login_timeout=0.3", url(portal, 0));
     assert_eq!(ends(&["ls", &late, "--timeout", "60"], "no login within", "login_timeout="), 8);
     // READ(6) has no answer. It is not sent again: a tape would move on.
-    let target = Script::new().scsi(0x08, |_, _| Turn::Done).listen();
+    let target = Script::new().scsi(0x08, |_, _| HookAction::Done).listen();
     let read = |settings: &str, more: &[&str]| {
         let url = target.url(&format!("{settings}&logout_timeout=0.3"));
         let (_, said, status) = lunar(&[&["scsi", url.as_str(), "080000000800"], more].concat());
@@ -102,7 +102,7 @@ fn timed_out_command_names_the_pending_step() {
         assert_eq!(ends(&["ls", &url, "--timeout", "300ms"], &what, "--timeout"), 8, "{url}");
     }
     // TEST UNIT READY has no answer.
-    let target = Script::new().scsi(0x00, |_, _| Turn::Done).listen();
+    let target = Script::new().scsi(0x00, |_, _| HookAction::Done).listen();
     let arguments = ["scsi", &target.url("logout_timeout=0.3"), "000000000000", "--timeout", "300ms"];
     assert_eq!(ends(&arguments, "to TEST UNIT READY", "--timeout"), 8);
 }
@@ -113,7 +113,7 @@ fn doctor_blames_the_portal_that_refused() {
         config::with("", "", "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:nobody\"]\n");
     let server = Server::start(&closed);
     let there = server.portal();
-    let target = Script::new().sends_to(move |_| there.to_string()).listen();
+    let target = Script::new().redirects_to(move |_| there.to_string()).listen();
     let (told, said, status) = lunar(&["doctor", &target.url("")]);
     assert!(told.contains(&format!("\nbroken: login to {there}: refused")), "{told}");
     assert!(status == 21 || status == 5, "{status}: {told}");

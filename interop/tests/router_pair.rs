@@ -3,7 +3,7 @@
 
 use interop::routed::until;
 use interop::scsi::{WRITE, read_keys, write10};
-use interop::{Got, Raw, Server, TARGET, op};
+use interop::{Raw, Received, Server, TARGET, op};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn stamp(lba: u32, generation: u64) -> Vec<u8> {
 }
 
 /// A target and a pair of routers in front of it; the first is the preferred one.
-struct World {
+struct FailoverPair {
     target: Server,
     routers: [Server; 2],
 }
@@ -49,8 +49,8 @@ fn is(router: &Server, state: &str) -> bool {
     shows(router, &format!("router r1: {state}"))
 }
 
-impl World {
-    fn start() -> World {
+impl FailoverPair {
+    fn start() -> FailoverPair {
         let target = Server::start(&format!(
             "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
              [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
@@ -60,7 +60,7 @@ impl World {
         // On a busy machine the other one's patience could end before the preferred one has found the storage.
         until("the preferred one becomes active", || is(&first, "active").then_some(()));
         let second = Server::start(&router(target.portal(), 1, ports));
-        let world = World { target, routers: [first, second] };
+        let world = FailoverPair { target, routers: [first, second] };
         world.becomes(1, "standby");
         world
     }
@@ -99,9 +99,9 @@ impl World {
         });
     }
 
-    fn host(&self) -> Host {
+    fn host(&self) -> MultipathHost {
         (0..2).for_each(|at| self.serves(at));
-        Host {
+        MultipathHost {
             paths: [0, 1].map(|at| Some(path(&self.routers[at]))),
             at: 0,
             done: vec![0; SLOTS as usize],
@@ -115,7 +115,7 @@ fn path(router: &Server) -> Raw {
 }
 
 /// How a write ended on a path.
-enum End {
+enum PathResult {
     Done,
     /// The path does not take it.
     Refused,
@@ -125,7 +125,7 @@ enum End {
 }
 
 /// A host with a path through each router. It writes one block at a time, again on the other path until it is done.
-struct Host {
+struct MultipathHost {
     paths: [Option<Raw>; 2],
     at: usize,
     /// The generation of each block that was acknowledged last.
@@ -139,20 +139,24 @@ fn send(raw: &mut Raw, lba: u32, data: &[u8]) -> u32 {
     pdu.tag()
 }
 
-fn ended(raw: &mut Raw, tag: u32, limit: Duration) -> End {
+fn ended(raw: &mut Raw, tag: u32, limit: Duration) -> PathResult {
     loop {
         match raw.get(limit) {
-            Got::Pdu(pdu) if pdu.opcode() == op::SCSI_RESPONSE && pdu.tag() == tag => {
-                return if (pdu.bhs[2], pdu.bhs[3]) == (0, 0) { End::Done } else { End::Refused };
+            Received::Pdu(pdu) if pdu.opcode() == op::SCSI_RESPONSE && pdu.tag() == tag => {
+                return if (pdu.bhs[2], pdu.bhs[3]) == (0, 0) {
+                    PathResult::Done
+                } else {
+                    PathResult::Refused
+                };
             }
-            Got::Pdu(_) => {}
-            Got::Nothing => return End::Silent,
-            Got::Closed => return End::Gone,
+            Received::Pdu(_) => {}
+            Received::Nothing => return PathResult::Silent,
+            Received::Closed => return PathResult::Gone,
         }
     }
 }
 
-impl Host {
+impl MultipathHost {
     /// Writes the next generation of a block.
     fn write(&mut self, lba: u32) {
         let generation = self.next;
@@ -167,9 +171,9 @@ impl Host {
             };
             let tag = send(raw, lba, &data);
             match ended(raw, tag, PATIENCE) {
-                End::Done => break,
-                End::Refused => std::thread::sleep(Duration::from_millis(20)),
-                End::Silent | End::Gone => self.paths[self.at] = None,
+                PathResult::Done => break,
+                PathResult::Refused => std::thread::sleep(Duration::from_millis(20)),
+                PathResult::Silent | PathResult::Gone => self.paths[self.at] = None,
             }
             self.at = 1 - self.at;
         }
@@ -197,7 +201,7 @@ impl Host {
 
 #[test]
 fn standby_takes_over_from_a_killed_router() {
-    let mut world = World::start();
+    let mut world = FailoverPair::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(500));
     world.routers[0].kill9();
@@ -218,7 +222,7 @@ fn standby_takes_over_from_a_killed_router() {
 
 #[test]
 fn switchover_on_request_keeps_the_data_of_a_writing_host() {
-    let world = World::start();
+    let world = FailoverPair::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     world.failover(0);
@@ -247,7 +251,7 @@ fn switchover_on_request_keeps_the_data_of_a_writing_host() {
 
 #[test]
 fn stalled_router_writes_nothing_after_a_take_over() {
-    let world = World::start();
+    let world = FailoverPair::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     assert!(host.at == 0);
@@ -257,9 +261,9 @@ fn stalled_router_writes_nothing_after_a_take_over() {
     let stale: Vec<u32> = (0..SLOTS).map(|lba| send(&mut sleeper, lba, &stamp(lba, u64::MAX))).collect();
     (0..SLOTS).for_each(|lba| host.write(lba));
     assert!(world.is(1, "active"));
-    world.routers[0].go_on();
+    world.routers[0].resume();
     for _ in &stale {
-        let Got::Pdu(pdu) = sleeper.get(SOON) else { break };
+        let Received::Pdu(pdu) = sleeper.get(SOON) else { break };
         let is_good = pdu.opcode() == op::SCSI_RESPONSE && (pdu.bhs[2], pdu.bhs[3]) == (0, 0);
         assert!(!is_good, "a write of one that was put off is done: {pdu:?}");
     }
@@ -271,7 +275,7 @@ fn stalled_router_writes_nothing_after_a_take_over() {
 
 #[test]
 fn stopped_router_releases_its_role_at_once() {
-    let mut world = World::start();
+    let mut world = FailoverPair::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     assert!(world.routers[0].stop().success());
@@ -287,7 +291,7 @@ fn stopped_router_releases_its_role_at_once() {
 /// To change places would help nobody, and hosts would hear of it.
 #[test]
 fn pair_waits_for_storage_that_neither_router_reaches() {
-    let mut world = World::start();
+    let mut world = FailoverPair::start();
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     world.target.kill9();
@@ -301,7 +305,7 @@ fn pair_waits_for_storage_that_neither_router_reaches() {
 
 #[test]
 fn ineligible_router_without_a_standby_warns() {
-    let mut world = World::start();
+    let mut world = FailoverPair::start();
     world.routers[1].kill9();
     world.until("the other is still heard", || !world.routers[0].asked(&["router", "failover", "r1"]).ok());
     assert!(world.is(0, "active"));
@@ -311,7 +315,7 @@ fn ineligible_router_without_a_standby_warns() {
 
 #[test]
 fn drained_router_is_shown_as_drained() {
-    let world = World::start();
+    let world = FailoverPair::start();
     world.becomes(1, "standby, for");
     world.routers[1].said(&["router", "drain", "r1"]);
     assert!(world.is(1, "standby, draining, for"));
@@ -322,7 +326,7 @@ fn drained_router_is_shown_as_drained() {
 
 #[test]
 fn standby_rejects_logins_and_names_the_active_router() {
-    let world = World::start();
+    let world = FailoverPair::start();
     world.serves(1);
     let mut raw = path(&world.routers[1]);
     raw.write_blocks(0, 0, &[1; BLOCK]).check(0x02040b);

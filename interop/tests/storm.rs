@@ -68,10 +68,10 @@ fn state(server: &Server) -> (u64, usize) {
     (server.rss_kib(), open_files(server))
 }
 
-type Way = fn(SocketAddr, u32);
+type BadConnection = fn(SocketAddr, u32);
 
 /// How a connection can go wrong. All of these end it from this side.
-const WAYS: [Way; 8] = [
+const WAYS: [BadConnection; 8] = [
     |portal, _| Raw::connect(portal).cut(),
     |portal, n| {
         let mut raw = Raw::connect(portal);
@@ -184,9 +184,9 @@ fn reinstate(portal: SocketAddr, n: u32) {
 
 fn next(raw: &mut Raw) -> Option<Pdu> {
     match raw.get(Duration::from_secs(20)) {
-        interop::Got::Pdu(pdu) => Some(pdu),
-        interop::Got::Closed => None,
-        interop::Got::Nothing => panic!("neither answer nor close"),
+        interop::Received::Pdu(pdu) => Some(pdu),
+        interop::Received::Closed => None,
+        interop::Received::Nothing => panic!("neither answer nor close"),
     }
 }
 

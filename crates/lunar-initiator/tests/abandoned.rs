@@ -4,7 +4,7 @@
 mod common;
 
 use common::{READ_10, WRITE_10, is, with_disk};
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use interop::{NONE, Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
@@ -25,15 +25,15 @@ fn keeps_first_write(kept: &Arc<Mutex<Option<Pdu>>>) -> Target {
         let mut late = late.lock().expect("no panic");
         if is(pdu, WRITE_10) && late.is_none() {
             *late = Some(pdu.clone());
-            return Turn::Done;
+            return HookAction::Done;
         }
         if is(pdu, TEST_UNIT_READY)
             && link.number == 0
             && let Some(write) = &*late
         {
-            link.usual(write);
+            link.default_response(write);
         }
-        Turn::Usual
+        HookAction::Usual
     });
     target.listen()
 }
@@ -122,7 +122,7 @@ fn answered_write_with_unread_data_ends_in_time() {
     let target = Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes");
     let target = target.hook(|link, pdu| {
         if !is(pdu, WRITE_10) || link.number > 0 {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         link.check_condition(pdu, [7, 0x27, 0]);
         let begun = Instant::now();
@@ -130,7 +130,7 @@ fn answered_write_with_unread_data_ends_in_time() {
             link.send(Pdu::new(op::NOP_IN).itt(NONE).ttt(NONE));
             std::thread::sleep(Duration::from_millis(200));
         }
-        Turn::Close
+        HookAction::Close
     });
     let target = target.listen();
     let settings =

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{READ_10, is, run, with_disk};
-use interop::script::{Link, Script, Target, Turn};
+use interop::script::{HookAction, Script, ScriptConnection, Target};
 use interop::{Pdu, op};
 use lunar_block::{Backend, BackendQueue};
 use lunar_initiator::multipath::{Multipath, Path, Policy, Settings, State};
@@ -40,7 +40,7 @@ fn groups(count: usize, state: u8) -> Vec<u8> {
 }
 
 /// What a port in this state answers to I/O; None if it takes it.
-fn refuse(link: &mut Link, pdu: &Pdu, state: u8) -> Option<()> {
+fn refuse(link: &mut ScriptConnection, pdu: &Pdu, state: u8) -> Option<()> {
     match state {
         STANDBY => link.check_condition(pdu, [2, 0x04, 0x0b]),
         UNAVAILABLE => link.check_condition(pdu, [2, 0x04, 0x0c]),
@@ -57,9 +57,9 @@ fn refuse(link: &mut Link, pdu: &Pdu, state: u8) -> Option<()> {
 }
 
 /// A disk whose port tells of a group, in this state.
-fn answer(link: &mut Link, pdu: &Pdu, state: u8, count: usize) -> Turn {
+fn answer(link: &mut ScriptConnection, pdu: &Pdu, state: u8, count: usize) -> HookAction {
     match (pdu.bhs[32], pdu.bhs[33] & 1, pdu.bhs[34]) {
-        _ if pdu.opcode() != op::SCSI => return Turn::Usual,
+        _ if pdu.opcode() != op::SCSI => return HookAction::Usual,
         (INQUIRY, 0, _) => {
             let head = [0, 0, 6, 2, 31, 0x10, 0, 2];
             link.data_in(pdu, &[&head[..], b"SCRIPTEDA disk          0001"].concat());
@@ -70,9 +70,9 @@ fn answer(link: &mut Link, pdu: &Pdu, state: u8, count: usize) -> Turn {
         }
         (MAINTENANCE_IN, ..) => link.data_in(pdu, &groups(count, if state == BUSY { 0 } else { state })),
         (TEST_UNIT_READY | READ_10, ..) if refuse(link, pdu, state).is_some() => {}
-        _ => return Turn::Usual,
+        _ => return HookAction::Usual,
     }
-    Turn::Done
+    HookAction::Done
 }
 
 /// A port and its state.
@@ -215,11 +215,11 @@ fn one_path_waits_for_the_end_of_a_transition() {
     let left = AtomicUsize::new(3);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
         if left.load(SeqCst) == 0 {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         left.fetch_sub(1, SeqCst);
         link.check_condition(pdu, [2, 0x04, 0x0a]);
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     with_disk(LIMIT, &target, "", |lun| async move { lun.read(0, Buf::zeroed(512)).await.0 }).expect("read");
@@ -255,7 +255,7 @@ fn path_check_reports_the_present_state() {
 #[test]
 fn path_lost_during_report_target_port_groups_is_down() {
     let script = Script::new().hook(|link, pdu| match is(pdu, MAINTENANCE_IN) {
-        true => Turn::Close,
+        true => HookAction::Close,
         false => answer(link, pdu, OPTIMIZED, 1),
     });
     assert_eq!(looked_at(script, || ()), State::Down);
@@ -265,7 +265,7 @@ fn path_lost_during_report_target_port_groups_is_down() {
 #[test]
 fn a_long_list_of_groups_is_read_to_its_end() {
     let script = Script::new().hook(|link, pdu| match is(pdu, TEST_UNIT_READY) {
-        true => Turn::Usual,
+        true => HookAction::Usual,
         false => answer(link, pdu, STANDBY, 1000),
     });
     assert_eq!(looked_at(script, || ()), State::Standby);

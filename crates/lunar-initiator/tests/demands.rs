@@ -5,7 +5,7 @@
 mod common;
 
 use common::{READ_10, run};
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use interop::{Pdu, op};
 use lunar_initiator::{
     Command, CommandResult, Completion, Direction, Discovery, Error, ErrorCode, Session, Url,
@@ -75,9 +75,9 @@ fn answering(says: Vec<Says>) -> Target {
             }
             Says::Reject => link.send(Pdu::new(op::REJECT).byte(2, 4).itt(interop::NONE).data(&pdu.header())),
             Says::Nothing => {}
-            Says::Close => return Turn::Close,
+            Says::Close => return HookAction::Close,
         }
-        Turn::Done
+        HookAction::Done
     });
     script.listen()
 }
@@ -175,7 +175,7 @@ fn a_discovery_session_logs_out() {
 
 /// A target that never answers reads.
 fn deaf() -> Script {
-    Script::new().scsi(READ_10, |_, _| Turn::Done)
+    Script::new().scsi(READ_10, |_, _| HookAction::Done)
 }
 
 #[test]
@@ -222,16 +222,16 @@ fn an_answer_that_overtakes_the_abort_counts() {
     let target = Script::new().hook(move |link, pdu| {
         if is_read(pdu) {
             *held.lock().expect("no panic") = Some(pdu.clone());
-            return Turn::Done;
+            return HookAction::Done;
         }
         if pdu.opcode() == op::TMF
             && let Some(read) = held.lock().expect("no panic").take()
         {
             link.data_in(&read, &[7; 512]);
             link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, 1));
-            return Turn::Done;
+            return HookAction::Done;
         }
-        Turn::Usual
+        HookAction::Usual
     });
     let target = target.listen();
     let (result, buf) = with_session(&target, "", |session| async move {
@@ -248,13 +248,13 @@ fn an_answer_that_overtakes_the_abort_counts() {
 fn abort_refused_or_ignored_by_the_target_still_ends() {
     for (refuses, kind) in [(true, ErrorCode::Refused), (false, ErrorCode::TimedOut)] {
         let target = Script::new().hook(move |link, pdu| match pdu.opcode() {
-            op::SCSI if is_read(pdu) => Turn::Done,
+            op::SCSI if is_read(pdu) => HookAction::Done,
             op::TMF if refuses => {
                 link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, 255));
-                Turn::Done
+                HookAction::Done
             }
-            op::TMF => Turn::Done,
-            _ => Turn::Usual,
+            op::TMF => HookAction::Done,
+            _ => HookAction::Usual,
         });
         let target = target.listen();
         let (aborted, ended) = with_session(&target, "abort_timeout=1", |session| async move {
@@ -269,9 +269,9 @@ fn abort_refused_or_ignored_by_the_target_still_ends() {
 #[test]
 fn command_aborted_during_connection_loss_is_not_resent() {
     let target = Script::new().hook(|_, pdu| match pdu.opcode() {
-        op::SCSI if is_read(pdu) => Turn::Done,
-        op::TMF => Turn::Close,
-        _ => Turn::Usual,
+        op::SCSI if is_read(pdu) => HookAction::Done,
+        op::TMF => HookAction::Close,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     let (ended, ready) = with_session(&target, "", |session| async move {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::run;
-use interop::script::{Link, Script, Turn};
+use interop::script::{HookAction, Script, ScriptConnection};
 use interop::{Pdu, op};
 use lunar_block::LocalBoxFuture;
 use lunar_initiator::{Error, ErrorCode, SessionHooks, SessionLogin, Url, connect_with, luns};
@@ -82,7 +82,9 @@ fn hooks_see_each_login_and_the_end() {
 #[test]
 fn hook_error_at_a_later_login_connects_again() {
     const REPORT_LUNS: u8 = 0xa0;
-    let closes_first = |link: &mut Link, _: &Pdu| if link.number == 0 { Turn::Close } else { Turn::Usual };
+    let closes_first = |link: &mut ScriptConnection, _: &Pdu| {
+        if link.number == 0 { HookAction::Close } else { HookAction::Usual }
+    };
     let target = Script::new().scsi(REPORT_LUNS, closes_first).listen();
     let url = Url::parse(&target.url("")).expect("a URL");
     let record = Arc::new(Record { rejected_login: Some(1), ..Record::default() });

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{WRITE_10, is, run, with_disk};
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
@@ -31,12 +31,12 @@ fn stalls(lets: &Arc<AtomicBool>) -> Target {
     let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
         if link.number == 0 {
             stalled.fetch_or(is(pdu, WRITE_10), SeqCst);
-            return if stalled.load(SeqCst) { Turn::Done } else { Turn::Usual };
+            return if stalled.load(SeqCst) { HookAction::Done } else { HookAction::Usual };
         }
         while pdu.opcode() == op::LOGIN && !lets.load(SeqCst) {
             std::thread::sleep(Duration::from_millis(10));
         }
-        Turn::Usual
+        HookAction::Usual
     });
     script.listen()
 }
@@ -114,9 +114,9 @@ fn a_write_goes_elsewhere_once_a_reset_there_is_answered() {
         }
         if is(pdu, WRITE_10) && !was_reset.load(SeqCst) {
             link.check_condition(pdu, [5, 0x24, 0]);
-            return Turn::Done;
+            return HookAction::Done;
         }
-        Turn::Usual
+        HookAction::Usual
     });
     let (first, second) = (stalls(&lets), second.listen());
     let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=0.5");
@@ -133,7 +133,7 @@ fn a_reset_that_a_path_refuses_goes_through_the_next() {
     let lets = Arc::new(AtomicBool::new(false));
     let refuses = Script::new().answer("ImmediateData", "Yes").at(op::TMF, |link, pdu| {
         link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, REJECTED));
-        Turn::Done
+        HookAction::Done
     });
     let (first, second) = (stalls(&lets), refuses.listen());
     let third = Script::new().answer("ImmediateData", "Yes").listen();
@@ -152,7 +152,7 @@ fn resets_that_all_fail_are_tried_again() {
     let second = Script::new().answer("ImmediateData", "Yes").at(op::TMF, move |link, pdu| {
         let code = if resets.fetch_add(1, SeqCst) < 2 { REJECTED } else { 0 };
         link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, code));
-        Turn::Done
+        HookAction::Done
     });
     let (first, second) = (stalls(&lets), second.listen());
     let urls = urls([&first, &second], "login_timeout=0.5&fast_io_fail_timeout=0.5");
@@ -249,7 +249,7 @@ fn a_write_of_another_portal_group_ends_by_a_reset() {
     let resets = AtomicUsize::new(0);
     let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
         if link.number == 0 {
-            return if is(pdu, WRITE_10) { Turn::Close } else { Turn::Usual };
+            return if is(pdu, WRITE_10) { HookAction::Close } else { HookAction::Usual };
         }
         match pdu.opcode() {
             op::LOGIN if pdu.bhs[1] >> 2 & 3 == 0 => {
@@ -259,9 +259,9 @@ fn a_write_of_another_portal_group_ends_by_a_reset() {
             op::TMF if resets.fetch_add(1, SeqCst) == 0 => {
                 link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, REJECTED));
             }
-            _ => return Turn::Usual,
+            _ => return HookAction::Usual,
         }
-        Turn::Done
+        HookAction::Done
     });
     let target = script.listen();
     with_disk(

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{READ_10, is, run, with_disk};
-use interop::script::{Link, Script, Target, Turn};
+use interop::script::{HookAction, Script, ScriptConnection, Target};
 use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::{Command, Direction, ErrorCode, Session, Url};
@@ -19,12 +19,12 @@ const LIMIT: Duration = Duration::from_secs(40);
 const INQUIRY: u8 = 0x12;
 
 /// The target requests a logout within so many seconds (RFC 7143 section 11.9.1).
-fn ask_to_leave(link: &mut Link, within_s: u16) {
+fn ask_to_leave(link: &mut ScriptConnection, within_s: u16) {
     link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, within_s));
 }
 
 /// A ping of the target.
-fn ping(link: &mut Link) {
+fn ping(link: &mut ScriptConnection) {
     link.send(Pdu::new(op::NOP_IN).itt(interop::NONE).ttt(7));
 }
 
@@ -39,7 +39,7 @@ fn opcodes(target: &Target, link: usize) -> Vec<u8> {
 fn lgo_007_nothing_follows_the_logout() {
     let target = Script::new().at(op::LOGOUT, |link, _| {
         ping(link);
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     let times = "logout_timeout=4&noop_interval=1&noop_timeout=10";
@@ -54,13 +54,13 @@ fn lgo_007_nothing_follows_the_logout_on_demand() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
         op::SCSI if link.number == 0 && is(pdu, READ_10) => {
             ask_to_leave(link, 10);
-            Turn::Usual
+            HookAction::Usual
         }
         op::LOGOUT if link.number == 0 => {
             ping(link);
-            Turn::Done
+            HookAction::Done
         }
-        _ => Turn::Usual,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     let times = "logout_timeout=4&noop_interval=1&noop_timeout=10";
@@ -81,16 +81,16 @@ fn lgo_007_nothing_follows_the_logout_on_demand() {
 #[test]
 fn lgo_007_logout_request_starts_no_identity_check() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
-        op::SCSI if link.number == 0 && is(pdu, READ_10) => Turn::Close,
+        op::SCSI if link.number == 0 && is(pdu, READ_10) => HookAction::Close,
         op::SCSI if link.number == 1 && is(pdu, INQUIRY) => {
             if pdu.bhs[33] & 1 == 0 {
                 ask_to_leave(link, 10);
             }
             link.check_condition(pdu, [5, 0x25, 0]);
-            Turn::Done
+            HookAction::Done
         }
-        op::LOGOUT if link.number == 1 => Turn::Done,
-        _ => Turn::Usual,
+        op::LOGOUT if link.number == 1 => HookAction::Done,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     with_disk(LIMIT, &target, "logout_timeout=2", |lun| async move {
@@ -112,13 +112,13 @@ fn asy_004_logout_is_sent_within_the_targets_time() {
                 op::SCSI if link.number == 0 && is(pdu, READ_10) => {
                     ask_to_leave(link, within_s);
                     note();
-                    Turn::Done
+                    HookAction::Done
                 }
                 op::LOGOUT if link.number == 0 => {
                     note();
-                    Turn::Usual
+                    HookAction::Usual
                 }
-                _ => Turn::Usual,
+                _ => HookAction::Usual,
             }
         });
         let target = target.listen();
@@ -150,7 +150,7 @@ async fn read_on(session: Session) -> (usize, ErrorCode) {
 fn a_close_ends_also_where_commands_keep_coming() {
     let target = Script::new().scsi(READ_10, |_, _| {
         std::thread::sleep(Duration::from_millis(40));
-        Turn::Usual
+        HookAction::Usual
     });
     let target = target.listen();
     let (took, closed, readers) = with_disk(LIMIT, &target, "logout_timeout=6", |lun| async move {
@@ -176,7 +176,7 @@ fn a_close_ends_also_where_commands_keep_coming() {
 fn command_accepted_before_close_completes() {
     let target = Script::new().window(1).scsi(READ_10, |_, _| {
         std::thread::sleep(Duration::from_millis(60));
-        Turn::Usual
+        HookAction::Usual
     });
     let target = target.listen();
     let (closed, ends) = with_disk(LIMIT, &target, "", |lun| async move {
@@ -196,7 +196,7 @@ fn command_accepted_before_close_completes() {
 /// hears the same.
 #[test]
 fn request_to_a_closing_session_is_refused_at_once() {
-    let target = Script::new().at(op::LOGOUT, |_, _| Turn::Done).listen();
+    let target = Script::new().at(op::LOGOUT, |_, _| HookAction::Done).listen();
     let url = Url::parse(&target.url("logout_timeout=4")).expect("a URL");
     let home = Cores::one().expect("an event loop");
     let open = move || async move { lunar_initiator::connect(&url).await.expect("a session") };

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{READ_10, WRITE_10, is, run, with_disk};
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::{ErrorCode, Url};
@@ -29,9 +29,9 @@ fn functions(target: &Target) -> Vec<(u8, usize)> {
 #[test]
 fn unanswered_task_management_escalates_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
-        op::TMF => Turn::Done,
-        _ if link.number == 0 && is(pdu, READ_10) => Turn::Done,
-        _ => Turn::Usual,
+        op::TMF => HookAction::Done,
+        _ if link.number == 0 && is(pdu, READ_10) => HookAction::Done,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     let begun = Instant::now();
@@ -49,13 +49,13 @@ fn unanswered_task_management_escalates_in_time() {
 fn a_reset_of_the_unit_ends_what_the_abort_does_not() {
     let reset = Arc::new(AtomicUsize::new(0));
     let target = Script::new().hook(move |_, pdu| match (pdu.opcode(), pdu.bhs[1] & 0x7f) {
-        (op::TMF, 1) => Turn::Done,
+        (op::TMF, 1) => HookAction::Done,
         (op::TMF, 5) => {
             reset.fetch_add(1, SeqCst);
-            Turn::Usual
+            HookAction::Usual
         }
-        _ if is(pdu, READ_10) && reset.load(SeqCst) == 0 => Turn::Done,
-        _ => Turn::Usual,
+        _ if is(pdu, READ_10) && reset.load(SeqCst) == 0 => HookAction::Done,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     let recoveries = with_disk(LIMIT, &target, "command_timeout=1&abort_timeout=1", |lun| async move {
@@ -67,7 +67,7 @@ fn a_reset_of_the_unit_ends_what_the_abort_does_not() {
 
 #[test]
 fn a_logout_that_is_not_answered_ends_in_time() {
-    let target = Script::new().at(op::LOGOUT, |_, _| Turn::Done).listen();
+    let target = Script::new().at(op::LOGOUT, |_, _| HookAction::Done).listen();
     let begun = Instant::now();
     let (closed, after) = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
         let closed = lun.session().close().await.map_err(|e| e.code);
@@ -85,9 +85,9 @@ fn unanswered_requested_logout_reconnects_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
         if link.number == 0 && is(pdu, READ_10) {
             link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 10));
-            return Turn::Usual;
+            return HookAction::Usual;
         }
-        if link.number == 0 && pdu.opcode() == op::LOGOUT { Turn::Done } else { Turn::Usual }
+        if link.number == 0 && pdu.opcode() == op::LOGOUT { HookAction::Done } else { HookAction::Usual }
     });
     let target = target.listen();
     let begun = Instant::now();
@@ -108,11 +108,11 @@ fn a_unit_that_is_busy_for_a_while_is_written_on_in_the_end() {
         let asked = AtomicUsize::new(0);
         let target = Script::new().scsi(WRITE_10, move |link, pdu| {
             if asked.fetch_add(1, SeqCst) >= 4 {
-                return Turn::Usual;
+                return HookAction::Usual;
             }
             let len = pdu.get32(20);
             link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, status).set32(44, len));
-            Turn::Done
+            HookAction::Done
         });
         let target = target.answer("InitialR2T", "Yes").answer("ImmediateData", "No").listen();
         let mut buf = Buf::zeroed(4096);
@@ -152,7 +152,7 @@ fn a_target_is_reached_over_ipv6() {
 fn a_discovery_session_is_sent_elsewhere() {
     let there = Script::new().listen();
     let place = format!("{},1", there.address());
-    let here = Script::new().sends_to(move |_| place.clone()).listen();
+    let here = Script::new().redirects_to(move |_| place.clone()).listen();
     let url = Url::parse(&format!("iscsi://{}?login_tries=1", here.address())).expect("a URL");
     let found = run(LIMIT, move || async move {
         let options = url.options().expect("options");

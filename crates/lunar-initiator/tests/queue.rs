@@ -4,7 +4,7 @@
 mod common;
 
 use common::{READ_10, WRITE_10, is, run, with_disk};
-use interop::script::{Script, Turn};
+use interop::script::{HookAction, Script};
 use interop::{Pdu, op};
 use lunar_block::{Backend, BackendQueue, BufResult};
 use lunar_initiator::Url;
@@ -82,9 +82,9 @@ fn busy_or_unit_attention_is_retried() {
                 sense.resize(20, 0);
                 link.send(refusal.byte(3, 0x02).data(&sense));
             }
-            _ => return Turn::Usual,
+            _ => return HookAction::Usual,
         }
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     with_disk(LIMIT, &target, "", |lun| async move {
@@ -101,13 +101,13 @@ fn an_error_is_that_of_its_lane() {
     let asked = AtomicUsize::new(0);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
         if asked.fetch_add(1, SeqCst) != 2 {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         let mut sense = vec![0, 18, 0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x21, 0x00];
         sense.resize(20, 0);
         let refusal = Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()).flags(0x82).set32(44, pdu.get32(20));
         link.send(refusal.byte(3, 0x02).data(&sense));
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     let failed = with_disk(LIMIT, &target, "", |lun| async move {
@@ -123,9 +123,9 @@ fn an_error_is_that_of_its_lane() {
 /// The connection is lost while all lanes are under way: they are done on the next one.
 #[test]
 fn lanes_outlive_their_connection() {
-    let target = Script::new()
-        .answer("DefaultTime2Wait", "0")
-        .hook(|link, pdu| if link.number == 0 && is(pdu, READ_10) { Turn::Close } else { Turn::Usual });
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        if link.number == 0 && is(pdu, READ_10) { HookAction::Close } else { HookAction::Usual }
+    });
     let target = target.listen();
     let recoveries = with_disk(LIMIT, &target, "", |lun| async move {
         let mut queue = lun.clone().queue().expect("the session is on this core");

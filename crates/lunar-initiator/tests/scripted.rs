@@ -5,7 +5,7 @@
 mod common;
 
 use common::{READ_10, WRITE_10, is, with_disk};
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::{Command, Direction, Error, ErrorCode, Event, Lun};
@@ -36,13 +36,13 @@ fn a_lun_that_becomes_another_disk_is_not_written_on() {
         let target = Script::new().hook(move |link, pdu| {
             if is(pdu, WRITE_10) && !is_other.swap(true, SeqCst) {
                 link.check_condition(pdu, sense);
-                return Turn::Done;
+                return HookAction::Done;
             }
             if is(pdu, INQUIRY) && pdu.bhs[33] == 1 && pdu.bhs[34] == 0x83 && is_other.load(SeqCst) {
                 link.data_in(pdu, &OTHER);
-                return Turn::Done;
+                return HookAction::Done;
             }
-            Turn::Usual
+            HookAction::Usual
         });
         let target = target.listen();
         let before = target.disk();
@@ -70,10 +70,10 @@ fn a_lun_that_is_still_the_same_is_written_on_after_the_look() {
     let told = AtomicBool::new(false);
     let target = Script::new().scsi(WRITE_10, move |link, pdu| {
         if told.swap(true, SeqCst) {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         link.check_condition(pdu, [6, 0x29, 0]);
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     with_disk(LIMIT, &target, "", |lun| async move { lun.write(0, Buf::zeroed(4096), false).await.0 })
@@ -90,13 +90,13 @@ fn a_write_that_met_the_error_of_another_one_is_written() {
     let told = AtomicBool::new(false);
     let target = Script::new().scsi(WRITE_10, move |link, pdu| {
         if told.swap(true, SeqCst) {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         // RECOVERED ERROR, deferred.
         let mut data = [0; 20];
         (data[1], data[2], data[4], data[9]) = (18, 0x71, 1, 10);
         link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()).byte(3, 2).data(&data));
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     let mut buf = Buf::zeroed(4096);
@@ -112,13 +112,13 @@ fn deferred_error_fails_one_flush() {
     let told = AtomicBool::new(false);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
         if told.swap(true, SeqCst) {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         // MEDIUM ERROR, write error, deferred.
         let mut data = [0; 20];
         (data[1], data[2], data[4], data[9], data[14]) = (18, 0x71, 3, 10, 0x0c);
         link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()).byte(3, 2).data(&data));
-        Turn::Done
+        HookAction::Done
     });
     let flushes = with_disk(LIMIT, &target.listen(), "", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read again");
@@ -137,10 +137,10 @@ fn a_lun_that_is_added_after_the_login_is_waited_for() {
     let asked = AtomicUsize::new(0);
     let target = Script::new().hook(move |link, pdu| {
         if link.number == 0 {
-            return if is(pdu, READ_10) { Turn::Close } else { Turn::Usual };
+            return if is(pdu, READ_10) { HookAction::Close } else { HookAction::Usual };
         }
         if !is(pdu, INQUIRY) || asked.load(SeqCst) >= 3 {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         if pdu.bhs[33] & 1 == 1 {
             link.data_in(pdu, &OTHER);
@@ -148,7 +148,7 @@ fn a_lun_that_is_added_after_the_login_is_waited_for() {
             asked.fetch_add(1, SeqCst);
             link.data_in(pdu, &[&[0x7f, 0, 6, 2, 31][..], &[0; 31]].concat());
         }
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     let recoveries = with_disk(LIMIT, &target, "", |lun| async move {
@@ -163,7 +163,11 @@ fn a_lun_that_is_added_after_the_login_is_waited_for() {
 fn new_connection_checks_only_luns_in_use() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
         // The block number says on which connection it is not answered.
-        if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number { Turn::Close } else { Turn::Usual }
+        if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number {
+            HookAction::Close
+        } else {
+            HookAction::Usual
+        }
     });
     let target = target.listen();
     with_disk(LIMIT, &target, "", |lun| async move {
@@ -194,14 +198,14 @@ fn new_connection_checks_only_luns_in_use() {
 fn a_lun_that_is_back_is_used_again() {
     let target = Script::new().hook(|link, pdu| {
         if link.number == 0 && is(pdu, READ_10) {
-            return Turn::Close;
+            return HookAction::Close;
         }
         if link.number == 1 && is(pdu, INQUIRY) && pdu.bhs[33] & 1 == 1 {
             link.data_in(pdu, &OTHER);
-            return Turn::Done;
+            return HookAction::Done;
         }
         // Whatever follows on the second connection ends it.
-        if link.number == 1 && pdu.opcode() == op::NOP_OUT { Turn::Close } else { Turn::Usual }
+        if link.number == 1 && pdu.opcode() == op::NOP_OUT { HookAction::Close } else { HookAction::Usual }
     });
     let target = target.listen();
     let kind = with_disk(LIMIT, &target, "noop_interval=1", |lun| async move {
@@ -219,12 +223,12 @@ fn a_lun_that_is_back_is_used_again() {
 fn target_that_closes_after_a_logout_request_is_not_left_again() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
         if link.number > 0 || !is(pdu, READ_10) {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 10));
         // It is heard while the command is in flight.
         std::thread::sleep(Duration::from_millis(300));
-        Turn::Close
+        HookAction::Close
     });
     let target = target.listen();
     let recoveries = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
@@ -247,14 +251,14 @@ fn given_up_write_is_not_delivered_later() {
     let target =
         Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes").hook(move |link, pdu| {
             if !is(pdu, WRITE_10) || link.number > 0 {
-                return Turn::Usual;
+                return HookAction::Usual;
             }
             // Not read until long after the initiator has given up.
             std::thread::sleep(Duration::from_secs(4));
             let mut rest = Vec::new();
             let end = link.stream.read_to_end(&mut rest).map_err(|e| e.kind());
             tell.lock().expect("no panic").send(end.map(drop)).expect("somebody waits");
-            Turn::Close
+            HookAction::Close
         });
     let target = target.listen();
     let settings = format!("noop_interval=1&noop_timeout=1&first_burst_length={LEN}");
@@ -273,7 +277,7 @@ fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
     let target = Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes");
     let target = target.at(op::DATA_OUT, |_, _| {
         std::thread::sleep(Duration::from_millis(45));
-        Turn::Usual
+        HookAction::Usual
     });
     let target = target.listen();
     let times = "noop_interval=1&noop_timeout=4&command_timeout=4";
@@ -292,7 +296,7 @@ fn unit_that_stays_busy_fails_at_the_operation_timeout() {
     for status in [0x08, 0x28] {
         let target = Script::new().scsi(READ_10, move |link, pdu| {
             link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, status).set32(44, 4096));
-            Turn::Done
+            HookAction::Done
         });
         let target = target.listen();
         let begun = Instant::now();
@@ -310,7 +314,7 @@ fn repeated_unit_attentions_end_with_the_operation_timeout() {
         std::thread::sleep(Duration::from_millis(800));
         // COMMANDS CLEARED BY ANOTHER INITIATOR.
         link.check_condition(pdu, [6, 0x2f, 0]);
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
@@ -325,7 +329,7 @@ fn repeated_unit_attentions_end_with_the_operation_timeout() {
 fn write_after_a_late_write_uses_another_connection() {
     let target = Script::new()
         .answer("DefaultTime2Wait", "0")
-        .scsi(WRITE_10, |link, _| if link.number == 0 { Turn::Done } else { Turn::Usual });
+        .scsi(WRITE_10, |link, _| if link.number == 0 { HookAction::Done } else { HookAction::Usual });
     let target = target.listen();
     let late = with_disk(LIMIT, &target, "operation_timeout=4&command_timeout=30", |lun| async move {
         let late = lun.write(0, Buf::zeroed(4096), false).await.0.expect_err("nobody answers");
@@ -343,7 +347,7 @@ fn write_after_a_late_write_uses_another_connection() {
 fn a_repeated_violation_ends_commands_early() {
     let target = Script::new().answer("DefaultTime2Wait", "0").scsi(READ_10, |link, _| {
         link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     let errors = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
@@ -360,10 +364,10 @@ fn a_violation_repeated_in_login_ends_commands_early() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
         op::LOGIN if link.number > 0 => {
             link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()));
-            Turn::Done
+            HookAction::Done
         }
-        _ if is(pdu, READ_10) => Turn::Close,
-        _ => Turn::Usual,
+        _ if is(pdu, READ_10) => HookAction::Close,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
@@ -379,7 +383,7 @@ fn a_violation_repeated_in_login_ends_commands_early() {
 fn a_write_met_by_violations_ends_with_a_proof() {
     let target = Script::new().answer("DefaultTime2Wait", "0").scsi(WRITE_10, |link, _| {
         link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
-        Turn::Done
+        HookAction::Done
     });
     let target = target.listen();
     let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{READ_10, is, run};
-use interop::script::{Link, Script, Target, Turn};
+use interop::script::{HookAction, Script, ScriptConnection, Target};
 use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::{Error, ErrorCode, Event, Lun, Session, Url};
@@ -26,13 +26,13 @@ fn lun_of(pdu: &Pdu) -> u8 {
 }
 
 /// Answers as a target does that has no such logical unit.
-fn is_missing(link: &mut Link, pdu: &Pdu) -> Turn {
+fn is_missing(link: &mut ScriptConnection, pdu: &Pdu) -> HookAction {
     if is(pdu, INQUIRY) && pdu.bhs[33] & 1 == 0 {
         link.data_in(pdu, &[&[0x7f, 0, 6, 2, 31][..], &[0; 31]].concat());
     } else {
         link.check_condition(pdu, [5, 0x25, 0]);
     }
-    Turn::Done
+    HookAction::Done
 }
 
 /// Does something with the first so many logical units of a target.
@@ -67,10 +67,10 @@ fn unmapping(is_back: Arc<AtomicBool>) -> Target {
     let script = Script::new().hook(move |link, pdu| {
         if is(pdu, READ_10) && lun_of(pdu) == 0 && !is_gone.swap(true, SeqCst) {
             link.check_condition(pdu, LUNS_CHANGED);
-            return Turn::Done;
+            return HookAction::Done;
         }
         let here = lun_of(pdu) != 1 || !is_gone.load(SeqCst) || is_back.load(SeqCst);
-        if here || pdu.opcode() != op::SCSI { Turn::Usual } else { is_missing(link, pdu) }
+        if here || pdu.opcode() != op::SCSI { HookAction::Usual } else { is_missing(link, pdu) }
     });
     script.listen()
 }
@@ -124,9 +124,9 @@ fn a_lun_that_is_mapped_again_goes_on() {
 #[test]
 fn missing_lun_after_recovery_holds_back_no_other() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match link.number {
-        0 if is(pdu, READ_10) => Turn::Close,
+        0 if is(pdu, READ_10) => HookAction::Close,
         1 if lun_of(pdu) == 1 && pdu.opcode() == op::SCSI => is_missing(link, pdu),
-        _ => Turn::Usual,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     let (took, error, recoveries) =
@@ -149,17 +149,17 @@ fn the_luns_of_a_session_are_looked_at_together() {
     let asked = Mutex::new(Vec::new());
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(move |link, pdu| {
         if link.number == 0 {
-            return if is(pdu, READ_10) { Turn::Close } else { Turn::Usual };
+            return if is(pdu, READ_10) { HookAction::Close } else { HookAction::Usual };
         }
         let mut asked = asked.lock().expect("no panic");
         if !is(pdu, INQUIRY) || asked.len() == 2 * UNITS {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         asked.push(pdu.clone());
         if asked.len() == 2 * UNITS {
-            asked.iter().for_each(|pdu| _ = link.usual(pdu));
+            asked.iter().for_each(|pdu| _ = link.default_response(pdu));
         }
-        Turn::Done
+        HookAction::Done
     });
     let target = target.window(2 * UNITS as u32).listen();
     let times = "command_timeout=60&operation_timeout=60&recovery_timeout=60";
@@ -173,9 +173,9 @@ fn the_luns_of_a_session_are_looked_at_together() {
 /// The window takes fewer than there are: the rest follows.
 #[test]
 fn many_luns_are_looked_at_within_the_window() {
-    let target = Script::new()
-        .answer("DefaultTime2Wait", "0")
-        .hook(|link, pdu| if link.number == 0 && is(pdu, READ_10) { Turn::Close } else { Turn::Usual });
+    let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
+        if link.number == 0 && is(pdu, READ_10) { HookAction::Close } else { HookAction::Usual }
+    });
     let target = target.window(3).listen();
     with_units(&target, "", 20, |_, luns| async move {
         for lun in &luns {
@@ -210,9 +210,9 @@ fn missing_lun_is_reported_when_it_is_found() {
 #[test]
 fn a_target_that_takes_logins_alone_is_given_up_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match link.number {
-        0 if is(pdu, READ_10) => Turn::Close,
-        1.. if pdu.opcode() == op::SCSI => Turn::Close,
-        _ => Turn::Usual,
+        0 if is(pdu, READ_10) => HookAction::Close,
+        1.. if pdu.opcode() == op::SCSI => HookAction::Close,
+        _ => HookAction::Usual,
     });
     let target = target.listen();
     let (took, error, recoveries) =

@@ -1,6 +1,6 @@
 //! The disk of a scripted target: 512 KiB, and the commands that a host sends at first.
 
-use super::link::Link;
+use super::connection::ScriptConnection;
 use crate::pdu::{NONE, Pdu, op};
 
 /// Bytes of a block.
@@ -29,7 +29,7 @@ pub fn fresh() -> Vec<u8> {
     (0..BLOCKS * BLOCK).map(|i| (i / BLOCK * 7 + i) as u8).collect()
 }
 
-impl Link {
+impl ScriptConnection {
     /// Answers a command as a disk would.
     pub(super) fn command(&mut self, pdu: &Pdu) {
         let cdb: [u8; 16] = pdu.bhs[32..].try_into().expect("16 bytes");
@@ -102,7 +102,7 @@ impl Link {
         write.data[..pdu.data.len()].copy_from_slice(&pdu.data);
         self.writes.insert(pdu.tag(), write);
         if pdu.is_final() {
-            self.go_on(pdu);
+            self.resume(pdu);
         }
     }
 
@@ -113,11 +113,11 @@ impl Link {
         write.data[at..at + pdu.data.len()].copy_from_slice(&pdu.data);
         write.got += pdu.data.len();
         if pdu.is_final() {
-            self.go_on(pdu);
+            self.resume(pdu);
         }
     }
 
-    fn go_on(&mut self, pdu: &Pdu) {
+    fn resume(&mut self, pdu: &Pdu) {
         let burst = self.number_of("MaxBurstLength", 262_144);
         let Some(write) = self.writes.get_mut(&pdu.tag()) else { return };
         if write.got < write.data.len() {

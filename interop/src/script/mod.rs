@@ -1,21 +1,21 @@
 //! A target that plays a script: it behaves well, but for what a test says.
 //!
 //! Each request goes through the test's hook first, which may answer it, answer it wrongly, or leave it to
-//! the usual behaviour ([`usual`]): login, discovery, and a small disk. All that the initiator sends is kept,
-//! and checked against layout and numbering rules ([`watch`]).
+//! the usual behaviour ([`default_response`]): login, discovery, and a small disk. All that the initiator sends is kept,
+//! and checked against layout and numbering rules ([`initiator_check`]).
 
+mod connection;
+mod default_response;
 mod disk;
-mod link;
-mod usual;
-mod watch;
+mod initiator_check;
 
+pub use connection::ScriptConnection;
 pub use disk::{BLOCK, BLOCKS};
-pub use link::Link;
 
 use crate::config::TARGET;
 use crate::pdu::Pdu;
 use crate::server::lunar_bin;
-use crate::tool::{self, Ran};
+use crate::tool::{self, ToolOutput};
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// What becomes of a request.
-pub enum Turn {
+pub enum HookAction {
     /// The usual behaviour answers it.
     Usual,
     /// The hook has dealt with it.
@@ -36,7 +36,7 @@ pub enum Turn {
     Close,
 }
 
-type Hook = dyn Fn(&mut Link, &Pdu) -> Turn + Send + Sync;
+type Hook = dyn Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync;
 
 /// How a target behaves.
 pub struct Script {
@@ -56,7 +56,7 @@ pub struct Script {
 impl Script {
     /// A target without a fault.
     pub fn new() -> Script {
-        let hook = Box::new(|_: &mut Link, _: &Pdu| Turn::Usual);
+        let hook = Box::new(|_: &mut ScriptConnection, _: &Pdu| HookAction::Usual);
         Script { answers: Vec::new(), says: Vec::new(), stat_sn: 0x0102_0304, window: 16, group: 1, hook }
     }
 
@@ -88,29 +88,40 @@ impl Script {
     }
 
     /// What is asked about each request before the usual behaviour.
-    pub fn hook(self, hook: impl Fn(&mut Link, &Pdu) -> Turn + Send + Sync + 'static) -> Script {
+    pub fn hook(
+        self,
+        hook: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync + 'static,
+    ) -> Script {
         Script { hook: Box::new(hook), ..self }
     }
 
     /// The same for requests of one opcode.
-    pub fn at(self, opcode: u8, hook: impl Fn(&mut Link, &Pdu) -> Turn + Send + Sync + 'static) -> Script {
-        self.hook(move |link, pdu| if pdu.opcode() == opcode { hook(link, pdu) } else { Turn::Usual })
+    pub fn at(
+        self,
+        opcode: u8,
+        hook: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync + 'static,
+    ) -> Script {
+        self.hook(move |link, pdu| if pdu.opcode() == opcode { hook(link, pdu) } else { HookAction::Usual })
     }
 
     /// The same for commands with one SCSI operation code.
-    pub fn scsi(self, code: u8, hook: impl Fn(&mut Link, &Pdu) -> Turn + Send + Sync + 'static) -> Script {
+    pub fn scsi(
+        self,
+        code: u8,
+        hook: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync + 'static,
+    ) -> Script {
         let is = move |pdu: &Pdu| pdu.opcode() == crate::op::SCSI && pdu.bhs[32] == code;
-        self.hook(move |link, pdu| if is(pdu) { hook(link, pdu) } else { Turn::Usual })
+        self.hook(move |link, pdu| if is(pdu) { hook(link, pdu) } else { HookAction::Usual })
     }
 
     /// Sends every login elsewhere, for this time (RFC 7143 section 11.13.5, status 0101h): to what is said of the
     /// target's own address.
-    pub fn sends_to(self, place: impl Fn(SocketAddr) -> String + Send + Sync + 'static) -> Script {
+    pub fn redirects_to(self, place: impl Fn(SocketAddr) -> String + Send + Sync + 'static) -> Script {
         self.at(crate::op::LOGIN, move |link, pdu| {
             let place = place(link.address());
             let answer = link.login_response(pdu, 0, &[("TargetAddress", &place)]).set16(36, 0x0101);
             link.send(answer);
-            Turn::Done
+            HookAction::Done
         })
     }
 
@@ -137,7 +148,7 @@ impl Default for Script {
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedPdu {
     /// The connection, counted from 0.
     pub link: usize,
     /// In full feature phase.
@@ -150,7 +161,7 @@ struct Shared {
     script: Script,
     address: SocketAddr,
     disk: Mutex<Vec<u8>>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<ReceivedPdu>>,
     faults: Mutex<Vec<String>>,
     over: AtomicBool,
 }
@@ -174,7 +185,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             return;
         }
         let shared = shared.clone();
-        thread::spawn(move || usual::serve(Link::new(stream, number, shared)));
+        thread::spawn(move || default_response::serve(ScriptConnection::new(stream, number, shared)));
     }
 }
 
@@ -200,7 +211,7 @@ impl Target {
     }
 
     /// All requests so far; whatever broke a rule in them is a failure.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<ReceivedPdu> {
         let faults = self.shared.faults.lock().expect("no panic");
         assert!(faults.is_empty(), "the initiator breaks rules: {faults:#?}");
         self.shared.seen.lock().expect("no panic").clone()
@@ -220,7 +231,7 @@ impl Drop for Target {
 }
 
 /// Runs `lunar`, which must come to an end within 40 s: it is to be told a shorter time-out.
-pub fn lunar(arguments: &[&str]) -> Ran {
+pub fn lunar(arguments: &[&str]) -> ToolOutput {
     let ran = tool::run(Command::new(lunar_bin()).args(arguments), LIMIT);
     assert!(ran.status.is_some(), "lunar {} hangs: {}", arguments.join(" "), ran.said);
     ran

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::machine::{Ended, Job, Kind, Lab};
+use super::machine::{GuestKind, Lab, ScenarioId, ScenarioResult};
 
 use interop::tool::{self, Tool};
 use interop::{Server, TARGET};
@@ -37,15 +37,15 @@ const HOST: &str = "10.0.2.2";
 
 /// The lab is there and this test's turn has come; None says what is missing.
 pub fn lab() -> Option<Lab> {
-    lab_with(&[], Kind::Plain)
+    lab_with(&[], GuestKind::Plain)
 }
 
 /// The same with RDMA in the guest's kernel.
 pub fn lab_of_rdma() -> Option<Lab> {
-    lab_with(&RDMA_TOOLS, Kind::Rdma)
+    lab_with(&RDMA_TOOLS, GuestKind::Rdma)
 }
 
-fn lab_with(more: &[Tool], kind: Kind) -> Option<Lab> {
+fn lab_with(more: &[Tool], kind: GuestKind) -> Option<Lab> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     if !is_root {
         println!("skipped: needs root, for the guest reads this machine's files");
@@ -86,7 +86,7 @@ pub fn server_over(portals: usize, transports: &str, tables: &str) -> Server {
 /// A scenario that runs in the guest.
 pub struct Scenario {
     lab: Lab,
-    job: Job,
+    job: ScenarioId,
     name: String,
 }
 
@@ -126,7 +126,7 @@ impl Scenario {
         let ended = self.lab.wait(&self.job, LIMIT);
         let log = self.lab.log(&self.job);
         let pass = format!("PASS {}", self.name);
-        assert!(ended == Ended::Status(0) && log.contains(&pass), "{}: {ended:?}\n{log}", self.name);
+        assert!(ended == ScenarioResult::Status(0) && log.contains(&pass), "{}: {ended:?}\n{log}", self.name);
         // Where the time goes.
         log.lines().filter(|line| line.starts_with("### ")).for_each(|step| println!("{step}"));
         self.lab.keep();

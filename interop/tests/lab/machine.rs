@@ -25,29 +25,29 @@ static ONE_GUEST: Mutex<Option<Machine>> = Mutex::new(None);
 
 /// What the guest's kernel offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum GuestKind {
     Plain,
     Rdma,
 }
 
-impl Kind {
+impl GuestKind {
     /// The command of the lab that prepares it.
     fn setup(self) -> &'static str {
         match self {
-            Kind::Plain => "setup",
-            Kind::Rdma => "siw",
+            GuestKind::Plain => "setup",
+            GuestKind::Rdma => "siw",
         }
     }
 
     /// A guest of this kind is good enough for scenarios that want `other`.
-    fn includes(self, other: Kind) -> bool {
-        self == other || self == Kind::Rdma
+    fn includes(self, other: GuestKind) -> bool {
+        self == other || self == GuestKind::Rdma
     }
 }
 
 /// A guest. It ends with this, and with this process.
 struct Machine {
-    kind: Kind,
+    kind: GuestKind,
     child: Child,
     /// The guest ends when this is closed.
     _life: ChildStdin,
@@ -57,7 +57,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn boot(kind: Kind) -> Machine {
+    fn boot(kind: GuestKind) -> Machine {
         let setup = tool::run(Command::new(script()).arg(kind.setup()), SETUP);
         assert!(setup.ok(), "lab {}: {}", kind.setup(), setup.said);
         let mut command = Command::new(script());
@@ -88,7 +88,7 @@ impl Machine {
     }
 
     /// Whether it can run one more scenario; the reason is printed if not.
-    fn is_fit_for(&mut self, kind: Kind) -> bool {
+    fn is_fit_for(&mut self, kind: GuestKind) -> bool {
         if !self.kind.includes(kind) || self.jobs >= SCENARIOS {
             return false;
         }
@@ -124,17 +124,17 @@ fn script() -> PathBuf {
 /// The right to use the guest, for one test at a time. The guest ends with it, unless [`Lab::keep`] is called.
 pub struct Lab {
     turn: MutexGuard<'static, Option<Machine>>,
-    kind: Kind,
+    kind: GuestKind,
     is_kept: bool,
 }
 
 /// A scenario in the guest, by its number there.
 #[derive(Clone, Copy, Debug)]
-pub struct Job(u32);
+pub struct ScenarioId(u32);
 
 /// How a scenario ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ScenarioResult {
     Status(i32),
     /// The guest died first.
     Guest,
@@ -144,7 +144,7 @@ pub enum Ended {
 
 impl Lab {
     /// Waits for the turn.
-    pub fn take(kind: Kind) -> Lab {
+    pub fn take(kind: GuestKind) -> Lab {
         let turn = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
         Lab { turn, kind, is_kept: false }
     }
@@ -154,7 +154,7 @@ impl Lab {
     }
 
     /// Starts a scenario in the guest, or in a new one if there is none that is fit.
-    pub fn start(&mut self, scenario: &str, variables: &[(&str, &str)]) -> Job {
+    pub fn start(&mut self, scenario: &str, variables: &[(&str, &str)]) -> ScenarioId {
         let kind = self.kind;
         if !self.turn.as_mut().is_some_and(|machine| machine.is_fit_for(kind)) {
             *self.turn = None; // the old one ends first
@@ -164,7 +164,7 @@ impl Lab {
         let machine = self.machine();
         machine.jobs += 1;
         write_job(&machine.job(machine.jobs), scenario, variables);
-        Job(machine.jobs)
+        ScenarioId(machine.jobs)
     }
 
     /// What the scenario before asked for is not asked for by this one.
@@ -182,29 +182,29 @@ impl Lab {
     }
 
     /// How the scenario ended, if it has.
-    pub fn ended(&mut self, job: &Job) -> Option<Ended> {
+    pub fn ended(&mut self, job: &ScenarioId) -> Option<ScenarioResult> {
         let machine = self.machine();
         let is_running = machine.is_running(); // before the look: a status may be its last act
         match fs::read_to_string(machine.job(job.0).join("status")) {
-            Ok(status) => Some(Ended::Status(status.trim().parse().unwrap_or(-1))),
-            Err(_) => (!is_running).then_some(Ended::Guest),
+            Ok(status) => Some(ScenarioResult::Status(status.trim().parse().unwrap_or(-1))),
+            Err(_) => (!is_running).then_some(ScenarioResult::Guest),
         }
     }
 
     /// Waits until the scenario has ended, up to a limit.
-    pub fn wait(&mut self, job: &Job, limit: Duration) -> Ended {
+    pub fn wait(&mut self, job: &ScenarioId, limit: Duration) -> ScenarioResult {
         let end = Instant::now() + limit;
         loop {
             match self.ended(job) {
                 Some(ended) => return ended,
-                None if Instant::now() > end => return Ended::Late,
+                None if Instant::now() > end => return ScenarioResult::Late,
                 None => thread::sleep(LOOK),
             }
         }
     }
 
     /// What the scenario printed, and what the kernel complained of.
-    pub fn log(&mut self, job: &Job) -> String {
+    pub fn log(&mut self, job: &ScenarioId) -> String {
         let at = self.machine().job(job.0);
         let read =
             |name: &str| fs::read(at.join(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

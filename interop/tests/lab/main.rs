@@ -10,7 +10,7 @@ mod machine;
 mod rdma;
 
 use guest::{example, lab, server};
-use machine::Ended;
+use machine::ScenarioResult;
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn a_guest_is_cleaned_between_scenarios_and_replaced() {
     second.alone("leave", &[("GUEST", "same")]).must_pass();
     let Some(mut third) = lab() else { return };
     let job = third.start("leave", &[("DIE", "yes")]);
-    assert_eq!(third.wait(&job, Duration::from_secs(300)), Ended::Guest);
+    assert_eq!(third.wait(&job, Duration::from_secs(300)), ScenarioResult::Guest);
     third.keep();
     let Some(fourth) = lab() else { return };
     fourth.alone("leave", &[("GUEST", "new")]).must_pass();

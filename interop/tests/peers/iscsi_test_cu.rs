@@ -31,23 +31,23 @@ const LUNS: [(&str, Lun); 7] = [
 
 /// Tests that fail or skip through no fault of the target, and why. One that passes after all is reported
 /// too.
-const EXCUSED: [(&str, Outcome, &str); 12] = [
+const EXCUSED: [(&str, TestResult, &str); 12] = [
     (
         "ALL.iSCSITMF.LUNResetSimpleAsync",
-        Outcome::Failed,
+        TestResult::Failed,
         "asserts that the reset has been answered before its answer can have arrived (mended after 1.19)",
     ),
-    ("ALL.iSCSIResiduals.Write10Residuals", Outcome::Failed, SHORT_WRITE),
-    ("ALL.iSCSIResiduals.Write12Residuals", Outcome::Failed, SHORT_WRITE),
-    ("ALL.iSCSIResiduals.Write16Residuals", Outcome::Failed, SHORT_WRITE),
-    ("ALL.iSCSIResiduals.WriteVerify10Residuals", Outcome::Failed, SHORT_WRITE),
-    ("ALL.iSCSIResiduals.WriteVerify12Residuals", Outcome::Failed, SHORT_WRITE),
-    ("ALL.iSCSIResiduals.WriteVerify16Residuals", Outcome::Failed, SHORT_WRITE),
-    ("ALL.Sanitize.CryptoErase", Outcome::Skipped, NO_CRYPTO_ERASE),
-    ("ALL.Sanitize.Readonly", Outcome::Skipped, NO_CRYPTO_ERASE),
-    ("ALL.Sanitize.Reservations", Outcome::Skipped, NO_CRYPTO_ERASE),
-    ("ALL.WriteSame10.ZeroBlocks", Outcome::Skipped, WSNZ),
-    ("ALL.WriteSame16.ZeroBlocks", Outcome::Skipped, WSNZ),
+    ("ALL.iSCSIResiduals.Write10Residuals", TestResult::Failed, SHORT_WRITE),
+    ("ALL.iSCSIResiduals.Write12Residuals", TestResult::Failed, SHORT_WRITE),
+    ("ALL.iSCSIResiduals.Write16Residuals", TestResult::Failed, SHORT_WRITE),
+    ("ALL.iSCSIResiduals.WriteVerify10Residuals", TestResult::Failed, SHORT_WRITE),
+    ("ALL.iSCSIResiduals.WriteVerify12Residuals", TestResult::Failed, SHORT_WRITE),
+    ("ALL.iSCSIResiduals.WriteVerify16Residuals", TestResult::Failed, SHORT_WRITE),
+    ("ALL.Sanitize.CryptoErase", TestResult::Skipped, NO_CRYPTO_ERASE),
+    ("ALL.Sanitize.Readonly", TestResult::Skipped, NO_CRYPTO_ERASE),
+    ("ALL.Sanitize.Reservations", TestResult::Skipped, NO_CRYPTO_ERASE),
+    ("ALL.WriteSame10.ZeroBlocks", TestResult::Skipped, WSNZ),
+    ("ALL.WriteSame16.ZeroBlocks", TestResult::Skipped, WSNZ),
 ];
 const SHORT_WRITE: &str = "asserts GOOD for less Data-Out than the CDB asks for; later versions take 05/0E/03 of FCP-4 section 9.4.2, too";
 const NO_CRYPTO_ERASE: &str = "there is no key to forget: CRYPTOGRAPHIC ERASE is optional and not offered";
@@ -56,7 +56,7 @@ const WSNZ: &str =
 
 /// What came of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TestResult {
     Passed,
     Failed,
     Skipped,
@@ -65,7 +65,7 @@ pub enum Outcome {
 /// One test, what came of it, and what the tool said.
 struct Row {
     test: String,
-    outcome: Outcome,
+    outcome: TestResult,
     said: String,
 }
 
@@ -78,17 +78,17 @@ fn every_test_of_iscsi_test_cu() {
     assert!(tests.len() >= MIN_TESTS, "only {} tests were listed", tests.len());
     let rows = run_all(tests);
     let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
-    let skipped = count(Outcome::Skipped);
+    let skipped = count(TestResult::Skipped);
     println!(
         "iscsi-test-cu: {} passed, {} failed, {skipped} skipped",
-        count(Outcome::Passed),
-        count(Outcome::Failed)
+        count(TestResult::Passed),
+        count(TestResult::Failed)
     );
     let surprises: Vec<&Row> = rows.iter().filter(|row| excused(row).is_none()).collect();
     for row in &surprises {
         println!("--- {} {:?}\n{}", row.test, row.outcome, row.said);
     }
-    for row in rows.iter().filter(|row| row.outcome != Outcome::Passed) {
+    for row in rows.iter().filter(|row| row.outcome != TestResult::Passed) {
         println!("{} {:?}: {}", row.test, row.outcome, excused(row).unwrap_or("NOT EXCUSED"));
     }
     assert!(surprises.is_empty(), "{} tests did not end as they should", surprises.len());
@@ -106,7 +106,7 @@ fn list() -> Vec<String> {
 fn excused(row: &Row) -> Option<&'static str> {
     match EXCUSED.iter().find(|(test, ..)| *test == row.test) {
         Some((_, outcome, reason)) => (*outcome == row.outcome).then_some(reason),
-        None => (row.outcome == Outcome::Passed).then_some("passed"),
+        None => (row.outcome == TestResult::Passed).then_some("passed"),
     }
 }
 
@@ -134,19 +134,19 @@ fn run_one(name: String) -> Row {
 }
 
 /// What comes of one test with a LUN at two portals, in a short time, and what the tool said.
-pub fn outcome(name: &str, urls: &[String; 2]) -> (Outcome, String) {
+pub fn outcome(name: &str, urls: &[String; 2]) -> (TestResult, String) {
     test(name, urls, SHORT_LIMIT)
 }
 
 /// One test with a LUN at two portals: what came of it, and what the tool said.
-fn test(name: &str, urls: &[String; 2], limit: Duration) -> (Outcome, String) {
+fn test(name: &str, urls: &[String; 2], limit: Duration) -> (TestResult, String) {
     let mut command = Command::new(TOOL.program);
     command.args(["--dataloss", "--allow-sanitize", "--fail", "--test", name]).args(urls);
     let ran = tool::run(&mut command, limit);
     let outcome = match (ran.ok(), ran.said.contains("[SKIPPED]")) {
-        (false, _) => Outcome::Failed,
-        (true, true) => Outcome::Skipped,
-        (true, false) => Outcome::Passed,
+        (false, _) => TestResult::Failed,
+        (true, true) => TestResult::Skipped,
+        (true, false) => TestResult::Passed,
     };
     let ended = if ran.status.is_none() { "ended by the time limit\n" } else { "" };
     (outcome, format!("{}{ended}", ran.said))
@@ -156,8 +156,8 @@ fn test(name: &str, urls: &[String; 2], limit: Duration) -> (Outcome, String) {
 /// both: some depend on who is faster.
 pub fn compared(
     families: &[&str],
-    one: impl Fn(&str) -> (Outcome, String) + Sync,
-    other: impl Fn(&str) -> (Outcome, String) + Sync,
+    one: impl Fn(&str) -> (TestResult, String) + Sync,
+    other: impl Fn(&str) -> (TestResult, String) + Sync,
 ) {
     let is_wanted = |name: &String| name.split('.').nth(1).is_some_and(|family| families.contains(&family));
     let tests: Vec<String> = list().into_iter().filter(is_wanted).collect();
@@ -168,7 +168,7 @@ pub fn compared(
         let (a, b) = if a.0 == b.0 { (a, b) } else { both() };
         (name, a, b)
     });
-    let passed = pairs.iter().filter(|(_, a, _)| a.0 == Outcome::Passed).count();
+    let passed = pairs.iter().filter(|(_, a, _)| a.0 == TestResult::Passed).count();
     println!("iscsi-test-cu: {passed} of {} passed", pairs.len());
     let other: Vec<_> = pairs.iter().filter(|(_, a, b)| a.0 != b.0).collect();
     for (name, a, b) in &other {

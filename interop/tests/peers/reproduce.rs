@@ -136,24 +136,24 @@ fn scst_srpt_2010() {
 }
 
 /// A target that runs, with a disk that is full of something.
-struct Running {
+struct RunningTarget {
     server: Server,
     disk: PathBuf,
 }
 
-impl Running {
+impl RunningTarget {
     const BYTE: u8 = 0x5a;
 
-    fn start() -> Running {
+    fn start() -> RunningTarget {
         let dir = Folder::fresh();
         let disk = dir.join("disk");
-        fs::write(&disk, vec![Running::BYTE; 32 << 20]).expect("a disk");
+        fs::write(&disk, vec![RunningTarget::BYTE; 32 << 20]).expect("a disk");
         let toml = format!(
             "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
              [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"{}\"\n",
             disk.display()
         );
-        Running { server: Server::start_in(dir, &toml), disk }
+        RunningTarget { server: Server::start_in(dir, &toml), disk }
     }
 
     fn url(&self) -> String {
@@ -161,7 +161,7 @@ impl Running {
     }
 
     fn is_untouched(&self) -> bool {
-        fs::read(&self.disk).expect("the disk").iter().all(|byte| *byte == Running::BYTE)
+        fs::read(&self.disk).expect("the disk").iter().all(|byte| *byte == RunningTarget::BYTE)
     }
 }
 
@@ -174,7 +174,7 @@ fn has_row(table: &ResultTable, row: &str, is_measured: bool) {
 
 #[test]
 fn running_target_is_only_read() {
-    let (running, dir) = (Running::start(), Folder::fresh());
+    let (running, dir) = (RunningTarget::start(), Folder::fresh());
     let url = running.url();
     for seed in ["open-iscsi-2005", "scst-iet-stgt-2009"] {
         let document = reproduce(&dir, seed, &["--against", &url]);
@@ -194,7 +194,7 @@ fn running_target_is_only_read() {
 
 #[test]
 fn destroy_writes_a_running_target_and_reports_it() {
-    let (running, dir) = (Running::start(), Folder::fresh());
+    let (running, dir) = (RunningTarget::start(), Folder::fresh());
     let url = running.url();
     let with = ["--against", &url, "--destroy", "--report", "page.html"];
     let document = reproduce(&dir, "open-iscsi-2005", &with);

@@ -8,7 +8,7 @@ use interop::{Login, Peer, Server, TARGET, routed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::iscsi_test_cu::{Outcome, TOOL, compared, outcome};
+use crate::iscsi_test_cu::{TOOL, TestResult, compared, outcome};
 use crate::qemu;
 
 /// A router before the disk of a peer, which is LUN 0 of [`TARGET`]; it has two portals.
@@ -70,7 +70,7 @@ fn silently_replaced_disk_gets_no_commands() {
     let mut raw = Login::new().on(router.portal());
     raw.clear_attentions(0);
     raw.write_blocks(0, 0, &pattern(512, 1)).good();
-    peer.becomes_another();
+    peer.replace_disk();
     let end = Instant::now() + LOOKS;
     let mut told = 0;
     while !OFF_LINE.contains(&told) {
@@ -83,13 +83,13 @@ fn silently_replaced_disk_gets_no_commands() {
 }
 
 /// What one test comes to with a fresh disk, directly and passed through.
-fn direct(start: fn() -> Option<Peer>, name: &str) -> (Outcome, String) {
+fn direct(start: fn() -> Option<Peer>, name: &str) -> (TestResult, String) {
     let peer = start().expect("it was there");
     let at = |portal| format!("iscsi://{portal}/{OPEN}/{}", peer.lun());
     outcome(name, &[at(peer.address()), at(peer.second())])
 }
 
-fn through(start: fn() -> Option<Peer>, mode: &str, name: &str) -> (Outcome, String) {
+fn through(start: fn() -> Option<Peer>, mode: &str, name: &str) -> (TestResult, String) {
     let peer = start().expect("it was there");
     let router = before(&peer, mode);
     outcome(name, &[url(&router, 0), url(&router, 1)])
@@ -164,7 +164,7 @@ fn is_as_own(families: &[&str], start: fn() -> Option<Peer>) {
         let own = |name: &str| direct(|| Some(Peer::lunar()), name);
         let elsewhere = |name: &str| match through(start, "block", name) {
             // The disk elsewhere is not thin, and tells so.
-            (Outcome::Skipped, said) if said.contains("fully provisioned") => (Outcome::Passed, said),
+            (TestResult::Skipped, said) if said.contains("fully provisioned") => (TestResult::Passed, said),
             other => other,
         };
         compared(families, own, elsewhere);

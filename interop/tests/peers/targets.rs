@@ -5,13 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use interop::peer::{CHAP, MUTUAL, OPEN, SIZE, TARGET_USER, USER};
-use interop::tool::{Ran, run};
+use interop::tool::{ToolOutput, run};
 use interop::{Peer, lunar_bin};
 
 const DIGESTS: &str = "header_digest=crc32c&data_digest=crc32c";
 
 /// `lunar` with these arguments.
-fn lunar(arguments: &[&str]) -> Ran {
+fn lunar(arguments: &[&str]) -> ToolOutput {
     let mut command = Command::new(lunar_bin());
     command.args(arguments).env_remove("LUNAR_LOG");
     run(&mut command, Duration::from_secs(90))

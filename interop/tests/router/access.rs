@@ -1,7 +1,7 @@
 //! Who may use what, and how many.
 
 use crate::*;
-use interop::tool::Ran;
+use interop::tool::ToolOutput;
 use std::os::unix::fs::PermissionsExt;
 
 /// Status of a login that may not use the target, and of a target that takes nobody now (RFC 7143 section 11.13.5).
@@ -47,7 +47,7 @@ fn refused(router: &Server, target: &str, initiator: &str) -> Option<u16> {
     Login::new().target(&named(target)).initiator(initiator).try_on(router.portal()).err()
 }
 
-fn ls(router: &Server, user: &str) -> Ran {
+fn ls(router: &Server, user: &str) -> ToolOutput {
     lunar(&["ls", &format!("iscsi://{user}{}/{}?login_tries=1", router.portal(), named("bob"))])
 }
 

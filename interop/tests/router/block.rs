@@ -2,7 +2,7 @@
 
 use crate::*;
 use interop::op;
-use interop::script::{BLOCK, BLOCKS, Script, Turn};
+use interop::script::{BLOCK, BLOCKS, HookAction, Script};
 use interop::scsi::{READ, pattern, read10, reserve_out, write10};
 
 const KEY: u64 = 0xb10c;
@@ -61,8 +61,8 @@ fn storage_reset_is_reported_to_all_hosts() {
 #[test]
 fn abort_waits_for_a_command_that_hangs_upstream() {
     let hangs = Script::new().at(op::SCSI, |_, pdu| match pdu.bhs[32] {
-        0x28 | 0x88 => Turn::Done,
-        _ => Turn::Usual,
+        0x28 | 0x88 => HookAction::Done,
+        _ => HookAction::Usual,
     });
     let target = hangs.listen();
     let place =
@@ -103,10 +103,10 @@ fn fragmented() -> Script {
                 let list: Vec<u8> = (number(&cdb[2..10])..BLOCKS).take(room).flat_map(descriptor).collect();
                 [&(list.len() as u32 + 4).to_be_bytes()[..], &[0; 4], &list].concat()
             }
-            _ => return Turn::Usual,
+            _ => return HookAction::Usual,
         };
         link.data_in(pdu, &data);
-        Turn::Done
+        HookAction::Done
     })
 }
 

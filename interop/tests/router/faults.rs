@@ -173,7 +173,7 @@ fn timed_read(raw: &mut Raw) -> (u32, Duration) {
     // It may take longer than answers do else.
     let mut reply = None;
     while begun.elapsed() < PATIENCE && reply.is_none() {
-        if let interop::Got::Pdu(pdu) = raw.get(PATIENCE) {
+        if let interop::Received::Pdu(pdu) = raw.get(PATIENCE) {
             reply = (pdu.tag() == command.tag()).then_some(pdu);
         }
     }

@@ -1,7 +1,7 @@
 //! What a disk is called stays what it is through a router.
 
 use crate::*;
-use interop::script::{Script, Turn};
+use interop::script::{HookAction, Script};
 
 /// What a disk tells of itself: vendor, product and revision; VPD page 80h; the designators of the logical unit.
 fn identity(raw: &mut Raw, lun: u16) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
@@ -50,9 +50,9 @@ fn a_serial_number_keeps_the_spaces_before_it() {
             match (pdu.bhs[33] & 1, pdu.bhs[34]) {
                 (1, 0x00) => link.data_in(pdu, &[0, 0, 0, 3, 0, 0x80, 0x83]),
                 (1, 0x80) => link.data_in(pdu, NUMBER),
-                _ => return Turn::Usual,
+                _ => return HookAction::Usual,
             }
-            Turn::Done
+            HookAction::Done
         });
         let target = target.listen();
         let place = format!("iscsi://{}/{}", target.address(), interop::TARGET);

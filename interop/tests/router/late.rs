@@ -2,7 +2,7 @@
 
 use crate::*;
 use interop::op;
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use interop::scsi::{WRITE, pattern, write10};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,7 @@ fn stalls(lets: &Arc<AtomicBool>) -> Target {
         while is_any && !is_stalled && pdu.opcode() == op::LOGIN && !lets.load(SeqCst) {
             std::thread::sleep(Duration::from_millis(10));
         }
-        if is_stalled { Turn::Done } else { Turn::Usual }
+        if is_stalled { HookAction::Done } else { HookAction::Usual }
     });
     script.listen()
 }
@@ -55,7 +55,7 @@ fn write(raw: &mut Raw, target: &Target) -> (u32, u32) {
 }
 
 /// A host whose write storage has that says nothing more before it is let to.
-struct Stalled {
+struct StalledWrite {
     lets: Arc<AtomicBool>,
     raw: Raw,
     tag: u32,
@@ -63,23 +63,26 @@ struct Stalled {
     _servers: (Target, Server),
 }
 
-fn stalled_write(mode: &str, more: &str) -> Stalled {
+fn stalled_write(mode: &str, more: &str) -> StalledWrite {
     let lets = Arc::new(AtomicBool::new(false));
     let target = stalls(&lets);
     let router = router_at(&[&target], mode, more);
     let mut raw = session(router.portal(), T, &[0]);
     let (tag, cmd_sn) = write(&mut raw, &target);
-    Stalled { lets, raw, tag, cmd_sn, _servers: (target, router) }
+    StalledWrite { lets, raw, tag, cmd_sn, _servers: (target, router) }
 }
 
 #[test]
 fn abort_response_waits_for_the_end_of_a_stalled_write() {
     for mode in ["block", "passthrough"] {
-        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
-        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{mode}: it may still be carried out");
+        let StalledWrite { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
+        assert!(
+            matches!(raw.get(AFTER_ALL), interop::Received::Nothing),
+            "{mode}: it may still be carried out"
+        );
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
         raw.send(&abort);
-        assert!(matches!(raw.get(AFTER_ALL), interop::Got::Nothing), "{mode}: nor was it aborted");
+        assert!(matches!(raw.get(AFTER_ALL), interop::Received::Nothing), "{mode}: nor was it aborted");
         lets.store(true, SeqCst);
         let answer = raw.recv_for(abort.tag());
         assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{mode}: {answer:?}");
@@ -91,13 +94,13 @@ fn abort_response_waits_for_the_end_of_a_stalled_write() {
 #[test]
 fn functions_are_rejected_while_a_write_may_run_late() {
     for mode in ["block", "passthrough"] {
-        let Stalled { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
+        let StalledWrite { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
         let others = [ABORT_TASK_SET, CLEAR_TASK_SET, LUN_RESET].map(|f| raw.tmf(f, 0, interop::NONE, 0));
         let asked: Vec<_> = [abort].into_iter().chain(others).collect();
         asked.iter().for_each(|pdu| raw.send(pdu));
         for _ in &asked {
-            let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("{mode}: no answer") };
+            let interop::Received::Pdu(answer) = raw.get(PATIENCE) else { panic!("{mode}: no answer") };
             assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, REJECTED), "{mode}: {answer:?}");
             assert!(asked.iter().any(|pdu| pdu.tag() == answer.tag()), "{mode}: {answer:?}");
         }
@@ -109,7 +112,7 @@ fn functions_are_rejected_while_a_write_may_run_late() {
 /// The requests at this target in full feature phase, on connections made after the write.
 fn came_back(target: &Target) -> usize {
     let seen = target.seen();
-    let is_write = |seen: &&interop::script::Seen| {
+    let is_write = |seen: &&interop::script::ReceivedPdu| {
         seen.pdu.opcode() == op::SCSI && matches!(seen.pdu.bhs[32], 0x2a | 0x8a)
     };
     let link = seen.iter().find(is_write).expect("a write").link;
@@ -124,7 +127,7 @@ fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
     let router = router_at(&[&first, &second], "passthrough", "");
     let mut raw = session(router.portal(), T, &[0]);
     let (tag, _) = write(&mut raw, &first);
-    let interop::Got::Pdu(answer) = raw.get(PATIENCE) else { panic!("the login is no proof") };
+    let interop::Received::Pdu(answer) = raw.get(PATIENCE) else { panic!("the login is no proof") };
     assert_eq!((answer.opcode(), answer.tag()), (op::SCSI_RESPONSE, tag), "{answer:?}");
     lets.store(true, SeqCst);
     // The router asks each second whether the storage lives.
@@ -138,10 +141,11 @@ fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
 #[test]
 fn router_with_late_writes_risk_answers_in_time() {
     for mode in ["block", "passthrough"] {
-        let Stalled { lets, mut raw, tag, _servers, .. } = stalled_write(mode, "late_writes = \"risk\"\n");
+        let StalledWrite { lets, mut raw, tag, _servers, .. } =
+            stalled_write(mode, "late_writes = \"risk\"\n");
         let answer = until("an answer, while no login ends", || match raw.get(Duration::from_secs(1)) {
-            interop::Got::Pdu(answer) => Some(answer),
-            interop::Got::Nothing => None,
+            interop::Received::Pdu(answer) => Some(answer),
+            interop::Received::Nothing => None,
             _ => panic!("{mode}: no answer"),
         });
         let is_refused = (answer.opcode(), answer.bhs[3]) == (op::SCSI_RESPONSE, CHECK_CONDITION);

@@ -1,7 +1,7 @@
 //! Routes that come back to where they began.
 
 use crate::*;
-use interop::script::{Script, Turn};
+use interop::script::{HookAction, Script};
 use interop::{Pdu, op};
 
 const REFUSED: &str = "a loop";
@@ -33,7 +33,7 @@ fn target_that_ends_the_probe_session_is_served() {
             if rejects {
                 link.send(Pdu::new(op::REJECT).byte(2, 5).itt(interop::NONE).data(&pdu.header()));
             }
-            Turn::Close
+            HookAction::Close
         });
         let target = target.listen();
         let router = router_to(&format!("iscsi://{}/{}", target.address(), interop::TARGET), "");

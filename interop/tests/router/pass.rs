@@ -1,8 +1,8 @@
 //! The pass-through path: commands, and their ends, are carried as they are.
 
 use crate::*;
-use interop::amounts::{Way, walk};
-use interop::script::{Link, Script, Target, Turn};
+use interop::amounts::{DataOutMode, walk};
+use interop::script::{HookAction, Script, ScriptConnection, Target};
 use interop::scsi::{READ, WRITE, pattern, read_keys, read10, reserve_out, write10};
 use interop::{Pdu, op};
 use std::sync::Arc;
@@ -114,10 +114,10 @@ fn scripted(script: Script) -> (Target, Server, Raw) {
 }
 
 /// Answers the vendor's command.
-fn own(answer: impl Fn(&mut Link, &Pdu) + Send + Sync + 'static) -> Script {
+fn own(answer: impl Fn(&mut ScriptConnection, &Pdu) + Send + Sync + 'static) -> Script {
     Script::new().scsi(OWN_COMMAND, move |link, pdu| {
         answer(link, pdu);
-        Turn::Done
+        HookAction::Done
     })
 }
 
@@ -189,7 +189,7 @@ fn write_error_is_forwarded_unchanged() {
 fn wrong_data_out_length_is_rejected_or_cut_upstream() {
     let storage = Server::start(&interop::config::standard());
     let router = passing(&url(&storage, &format!("/{}", interop::TARGET)));
-    for way in Way::ALL {
+    for way in DataOutMode::ALL {
         let login = Login::new().target(T).with(&way.keys());
         // The router refuses EXTENDED COPY itself.
         walk(&mut session_of(&login, router.portal(), &[0, 1, 2]), way, &[0x83]);
@@ -203,7 +203,7 @@ fn cdb_of_32_bytes_is_forwarded() {
     let (_target, _router, mut raw) = scripted(Script::new().scsi(VARIABLE, |link, pdu| {
         let cdb = [&pdu.bhs[32..48], pdu.ahs.get(4..).unwrap_or_default()].concat();
         link.data_in(pdu, &cdb);
-        Turn::Done
+        HookAction::Done
     }));
     let mut cdb: Vec<u8> = (0..32).map(|n| n * 7 + 1).collect();
     (cdb[0], cdb[7]) = (VARIABLE, 24);
@@ -220,8 +220,8 @@ fn functions(target: &Target) -> Vec<u8> {
 /// READ and WRITE hang there; all the rest goes on.
 fn hangs() -> Script {
     Script::new().at(op::SCSI, |_, pdu| match pdu.bhs[32] {
-        0x28 | 0x2a => Turn::Done,
-        _ => Turn::Usual,
+        0x28 | 0x2a => HookAction::Done,
+        _ => HookAction::Usual,
     })
 }
 
@@ -282,10 +282,10 @@ fn busy_logical_unit_is_probed_again() {
     let asked = is_busy.clone();
     let target = Script::new().scsi(0x12, move |link, pdu| {
         if pdu.bhs[33] & 1 == 0 || !asked.swap(false, SeqCst) {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, 8).set32(44, pdu.get32(20)));
-        Turn::Done
+        HookAction::Done
     });
     let (_target, router, _first) = scripted(target);
     is_busy.store(true, SeqCst);

@@ -1,7 +1,7 @@
 //! A router that was killed with writes in flight: the storage ends them before the next one serves.
 
 use crate::*;
-use interop::script::{Script, Seen, Target, Turn};
+use interop::script::{HookAction, ReceivedPdu, Script, Target};
 use interop::scsi::{WRITE, pattern, write10};
 use interop::{Pdu, Relay, op};
 use std::collections::BTreeMap;
@@ -44,23 +44,23 @@ fn hosts(router: &Server, urls: usize) -> (Vec<Raw>, Vec<String>) {
 
 /// Writes get no answer, or logins wait.
 #[derive(Default)]
-struct Stall {
+struct StallSwitch {
     writes: AtomicBool,
     logins: AtomicBool,
 }
 
-fn stalling(stall: &Arc<Stall>) -> Target {
+fn stalling(stall: &Arc<StallSwitch>) -> Target {
     stalling_in(1, stall)
 }
 
 /// The same in this portal group.
-fn stalling_in(group: u16, stall: &Arc<Stall>) -> Target {
+fn stalling_in(group: u16, stall: &Arc<StallSwitch>) -> Target {
     let stall = stall.clone();
     let script = Script::new().group(group).answer("ImmediateData", "Yes").hook(move |_, pdu| {
         while pdu.opcode() == op::LOGIN && stall.logins.load(SeqCst) {
             std::thread::sleep(Duration::from_millis(10));
         }
-        if is_write(pdu) && stall.writes.load(SeqCst) { Turn::Done } else { Turn::Usual }
+        if is_write(pdu) && stall.writes.load(SeqCst) { HookAction::Done } else { HookAction::Usual }
     });
     script.listen()
 }
@@ -69,12 +69,12 @@ fn is_write(pdu: &Pdu) -> bool {
     pdu.opcode() == op::SCSI && pdu.bhs[32] == 0x2a
 }
 
-fn is_read_or_write(seen: &Seen) -> bool {
+fn is_read_or_write(seen: &ReceivedPdu) -> bool {
     is_write(&seen.pdu) || (seen.pdu.opcode() == op::SCSI && seen.pdu.bhs[32] == 0x28)
 }
 
 /// The ISIDs that have logged in, as the record writes them.
-fn logged_in(seen: &[Seen]) -> Vec<String> {
+fn logged_in(seen: &[ReceivedPdu]) -> Vec<String> {
     let logins = seen.iter().filter(|seen| seen.pdu.opcode() == op::LOGIN);
     logins.map(|seen| seen.pdu.bhs[8..14].iter().map(|byte| format!("{byte:02x}")).collect()).collect()
 }
@@ -82,7 +82,7 @@ fn logged_in(seen: &[Seen]) -> Vec<String> {
 #[test]
 fn restarted_router_uses_all_isids_before_it_serves() {
     for urls in [1, 2] {
-        let stall = Arc::new(Stall::default());
+        let stall = Arc::new(StallSwitch::default());
         let targets = [stalling(&stall), stalling(&Arc::default())];
         let addresses: Vec<_> = targets.iter().take(urls).map(Target::address).collect();
         let mut router = router_at(interop::TARGET, &addresses);
@@ -108,7 +108,7 @@ fn restarted_router_uses_all_isids_before_it_serves() {
 }
 
 /// The names of the initiators that logged in with these ISIDs, each once.
-fn names(seen: &[Seen], isids: &[String]) -> Vec<String> {
+fn names(seen: &[ReceivedPdu], isids: &[String]) -> Vec<String> {
     let logins = seen.iter().filter(|seen| seen.pdu.opcode() == op::LOGIN);
     let old =
         logins.filter(|seen| logged_in(std::slice::from_ref(seen)).iter().any(|isid| isids.contains(isid)));
@@ -153,12 +153,12 @@ fn refusing(refuses: &Arc<AtomicBool>) -> Target {
     let refuses = refuses.clone();
     let script = Script::new().group(2).hook(move |link, pdu| {
         if !is_reset(pdu) || !refuses.load(SeqCst) {
-            return Turn::Usual;
+            return HookAction::Usual;
         }
         let mut answer = Pdu::new(op::TMF_RESPONSE).itt(pdu.tag());
         answer.bhs[2] = REJECTED;
         link.send(answer);
-        Turn::Done
+        HookAction::Done
     });
     script.listen()
 }
@@ -167,8 +167,8 @@ fn refusing(refuses: &Arc<AtomicBool>) -> Target {
 const MODES: [&str; 2] = ["block", "passthrough"];
 
 /// Storage with two portal groups, and a router that was killed with writes at the first one, where no login ends now.
-struct Grouped {
-    stall: Arc<Stall>,
+struct KilledRouter {
+    stall: Arc<StallSwitch>,
     stalled: Target,
     serves: Target,
     router: Server,
@@ -176,8 +176,8 @@ struct Grouped {
     before: usize,
 }
 
-fn grouped(serves: Target, mode: &str, more: &str) -> Grouped {
-    let stall = Arc::new(Stall::default());
+fn grouped(serves: Target, mode: &str, more: &str) -> KilledRouter {
+    let stall = Arc::new(StallSwitch::default());
     let stalled = stalling_in(1, &stall);
     let place = |target: &Target| {
         format!("iscsi://{}/{}?login_timeout=1&fast_io_fail_timeout=1", target.address(), interop::TARGET)
@@ -198,7 +198,7 @@ fn grouped(serves: Target, mode: &str, more: &str) -> Grouped {
     stall.logins.store(true, SeqCst);
     let before = serves.seen().len();
     router.restart();
-    Grouped { stall, stalled, serves, router, before }
+    KilledRouter { stall, stalled, serves, router, before }
 }
 
 /// A host writes, and this storage has it in the end.
@@ -217,7 +217,7 @@ fn newer(router: &Server, serves: &Target, before: usize) {
 fn restarted_router_resets_units_of_another_group() {
     for mode in MODES {
         let serves = stalling_in(2, &Arc::default());
-        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, mode, "");
+        let KilledRouter { stall, stalled: _stalled, serves, router, before } = grouped(serves, mode, "");
         newer(&router, &serves, before);
         let seen = serves.seen().split_off(before);
         let reset = seen.iter().position(|seen| is_reset(&seen.pdu)).expect("a reset");
@@ -236,7 +236,7 @@ fn restarted_router_resets_units_of_another_group() {
 fn a_restarted_router_waits_where_resets_are_refused() {
     for mode in MODES {
         let refuses = Arc::new(AtomicBool::new(true));
-        let Grouped { stall, stalled: _stalled, serves, router, before } =
+        let KilledRouter { stall, stalled: _stalled, serves, router, before } =
             grouped(refusing(&refuses), mode, "");
         let mut raw = session(router.portal(), T, &[0]);
         let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(LEN, NEWER));
@@ -257,7 +257,7 @@ fn restarted_router_with_late_writes_risk_resets_nothing() {
     for mode in MODES {
         let serves = stalling_in(2, &Arc::default());
         let risk = "late_writes = \"risk\"\n";
-        let Grouped { stall, stalled: _stalled, serves, router, before } = grouped(serves, mode, risk);
+        let KilledRouter { stall, stalled: _stalled, serves, router, before } = grouped(serves, mode, risk);
         newer(&router, &serves, before);
         assert!(!serves.seen()[before..].iter().any(|seen| is_reset(&seen.pdu)), "{mode}");
         stall.logins.store(false, SeqCst);
@@ -334,7 +334,7 @@ fn places(portals: &[&Target]) -> String {
 #[test]
 fn stopped_router_leaves_no_session() {
     for mode in MODES {
-        let stall = Arc::new(Stall::default());
+        let stall = Arc::new(StallSwitch::default());
         let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
         let mut router = written(mode, &groups);
         until("its sessions are recorded", || (!owed(&router).is_empty()).then_some(()));
@@ -377,7 +377,7 @@ fn logins_of(isid: &str, target: &Target, before: usize) -> usize {
 #[test]
 fn a_pass_router_never_ends_its_own_session() {
     for is_configured in [false, true] {
-        let stall = Arc::new(Stall::default());
+        let stall = Arc::new(StallSwitch::default());
         let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
         let mut router = written("passthrough", &groups);
         let isid = isids(&router).remove(0);
@@ -432,7 +432,7 @@ fn a_new_port_is_recorded_before_anything_is_sent_there() {
             if link.full_feature {
                 found.get_or_init(|| record.get().map(|file| read_to_string(file).unwrap_or_default()));
             }
-            Turn::Usual
+            HookAction::Usual
         });
         let second = second.listen();
         let (place, is_away) = (second.address(), Arc::new(AtomicBool::new(false)));
@@ -442,13 +442,13 @@ fn a_new_port_is_recorded_before_anything_is_sent_there() {
                 let place = format!("{place},2");
                 let answer = link.login_response(pdu, 0, &[("TargetAddress", &place)]).set16(36, 0x0101);
                 link.send(answer);
-                return Turn::Done;
+                return HookAction::Done;
             }
             if is_write(pdu) {
                 sends.store(true, SeqCst);
-                return Turn::Close;
+                return HookAction::Close;
             }
-            Turn::Usual
+            HookAction::Usual
         });
         let first = first.listen();
         let keys = format!("mode = \"{mode}\"\n");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Url;
-use interop::script::{Script, Turn};
+use interop::script::{HookAction, Script};
 use lunar_block::Backend;
 use lunar_runtime::Buf;
 use std::sync::atomic::Ordering::SeqCst;
@@ -52,9 +52,9 @@ fn reset_rereads_whether_writes_are_stable() {
                 link.data_in(pdu, &page);
             }
             Some(READ_10) if told.fetch_add(1, SeqCst) == 0 => link.check_condition(pdu, [6, 0x29, 0x02]),
-            _ => return Turn::Usual,
+            _ => return HookAction::Usual,
         }
-        Turn::Done
+        HookAction::Done
     });
     inside(async {
         let (lun, _target) = open(script).await;

@@ -316,7 +316,7 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
                 Some(Sense::NOT_READY_STANDBY)
             );
         }
-        away.go_on();
+        away.resume();
         until(|| far.iter().all(is_open)).await;
         let mut raw = interop::Raw::session(away.portal(), &[]);
         for (lun, disk) in (1..).zip(&far) {

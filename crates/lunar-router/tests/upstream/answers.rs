@@ -1,7 +1,7 @@
 //! What an upstream answers reaches the host as it is.
 
 use super::*;
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const READ_10: u8 = 0x28;
@@ -25,7 +25,7 @@ fn sense_is_passed_through() {
     for sense in [[3, 0x11, 0], [7, 0x27, 0], [7, 0x27, 7], [4, 0x44, 0], [2, 0x3a, 0], [5, 0x26, 0]] {
         let script = Script::new().scsi(READ_10, move |link, pdu| {
             link.check_condition(pdu, sense);
-            Turn::Done
+            HookAction::Done
         });
         let (_target, url) = scripted(script);
         let end = read_first(url, 500);
@@ -39,7 +39,7 @@ fn the_address_of_a_medium_error_is_passed_through() {
         let sense = Sense::READ_ERROR.at(5).encode(false);
         let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
         link.send(Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()).byte(3, 2).data(&data));
-        Turn::Done
+        HookAction::Done
     });
     let (_target, url) = scripted(script);
     let end = read_first(url, 500);
@@ -63,7 +63,7 @@ fn a_status_that_stays_is_passed_through() {
     for status in [Status::Busy, Status::TaskSetFull, Status::ReservationConflict] {
         let script = Script::new().scsi(READ_10, move |link, pdu| {
             link.send(Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()).byte(3, status as u8));
-            Turn::Done
+            HookAction::Done
         });
         let (_target, url) = scripted(script);
         let end = read_first(url, 200);
@@ -77,16 +77,16 @@ fn another_capacity_is_seen() {
     let script = Script::new().hook(move |link, pdu| {
         if is(pdu, READ_10) && !grown.swap(true, SeqCst) {
             link.check_condition(pdu, [6, 0x2a, 9]);
-            return Turn::Done;
+            return HookAction::Done;
         }
         if is(pdu, 0x9e) && grown.load(SeqCst) {
             let mut data = [0; 32];
             data[..8].copy_from_slice(&2047u64.to_be_bytes());
             data[8..12].copy_from_slice(&512u32.to_be_bytes());
             link.data_in(pdu, &data);
-            return Turn::Done;
+            return HookAction::Done;
         }
-        Turn::Usual
+        HookAction::Usual
     });
     let (_target, url) = scripted(script);
     run(move || async move {
@@ -102,7 +102,7 @@ fn another_capacity_is_seen() {
 
 #[test]
 fn a_command_that_hangs_is_given_up_before_its_host_does_so() {
-    let target = Script::new().scsi(READ_10, |_, _| Turn::Done).listen();
+    let target = Script::new().scsi(READ_10, |_, _| HookAction::Done).listen();
     let url = target.url("command_timeout=0.3&abort_timeout=0.3&operation_timeout=1");
     let begun = Instant::now();
     assert_eq!(reported(read_first(url, 1000)), TRANSITION);

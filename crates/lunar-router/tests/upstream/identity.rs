@@ -1,7 +1,7 @@
 //! Disks that become others.
 
 use super::*;
-use interop::script::{Script, Target, Turn};
+use interop::script::{HookAction, Script, Target};
 use lunar_router::FoundLun;
 use lunar_router::loops::LoopDetector;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ fn changeling() -> Changeling {
     let (other, lose) = (is_other.clone(), drops.clone());
     let script = Script::new().hook(move |link, pdu| {
         if pdu.opcode() == op::SCSI && lose.swap(false, SeqCst) {
-            return Turn::Close;
+            return HookAction::Close;
         }
         if is(pdu, INQUIRY) && pdu.bhs[33] == 1 && pdu.bhs[34] == 0x83 && other.load(SeqCst) {
             link.data_in(pdu, &OTHER);
-            return Turn::Done;
+            return HookAction::Done;
         }
-        Turn::Usual
+        HookAction::Usual
     });
     Changeling { target: script.listen(), is_other, drops }
 }

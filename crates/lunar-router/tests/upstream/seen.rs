@@ -2,7 +2,7 @@
 
 use super::*;
 use interop::Relay;
-use interop::script::{Script, Turn};
+use interop::script::{HookAction, Script};
 use lunar_router::Found;
 use lunar_router::loops::LoopDetector;
 use lunar_router::watch::{ProbeSchedule, watch};
@@ -65,7 +65,7 @@ fn route_query_that_fails_is_sent_once() {
             if rejects {
                 link.send(Pdu::new(op::REJECT).byte(2, 5).itt(interop::NONE).data(&pdu.header()));
             }
-            if closes { Turn::Close } else { Turn::Done }
+            if closes { HookAction::Close } else { HookAction::Done }
         });
         let target = target.listen();
         let urls = [target.url("")];
@@ -91,13 +91,13 @@ fn probe_reports_first_result_and_changes() {
         if is(pdu, 0x2a) && !reported.swap(true, SeqCst) {
             two.store(true, SeqCst);
             link.check_condition(pdu, [6, 0x3f, 0x0e]);
-            return Turn::Done;
+            return HookAction::Done;
         }
         if is(pdu, 0xa0) && two.load(SeqCst) {
             link.data_in(pdu, &[&[0, 0, 0, 16, 0, 0, 0, 0][..], &[0; 9], &[5], &[0; 6]].concat());
-            return Turn::Done;
+            return HookAction::Done;
         }
-        Turn::Usual
+        HookAction::Usual
     });
     let target = target.listen();
     let relay = Relay::to(target.address());

@@ -25,9 +25,9 @@ pub struct Attacker {
     answers: u64,
 }
 
-type Way = fn(&mut Attacker) -> Option<()>;
+type Attack = fn(&mut Attacker) -> Option<()>;
 
-const WAYS: [Way; 12] = [
+const WAYS: [Attack; 12] = [
     Attacker::sends_garbage,
     Attacker::sends_a_mutated_login,
     Attacker::sends_a_mutated_login,

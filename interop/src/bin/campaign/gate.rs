@@ -18,7 +18,7 @@ pub enum Cut {
 }
 
 /// A portal that passes connections on. Its threads end with their connections, the one that listens with the process.
-pub struct Gate {
+pub struct HoldingRelay {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -31,22 +31,22 @@ struct Shared {
 #[derive(Default)]
 struct State {
     refuses: bool,
-    links: Vec<Link>,
+    links: Vec<RelayedConnection>,
 }
 
 /// A connection here, and the one to the portal.
 #[derive(Default)]
-struct Link {
+struct RelayedConnection {
     is_held: bool,
     cut: Option<Cut>,
     /// Of the login that was answered.
     isid: Option<[u8; 6]>,
-    lanes: [Lane; 2],
+    lanes: [Direction; 2],
 }
 
 /// Bytes on their way in one direction.
 #[derive(Default)]
-struct Lane {
+struct Direction {
     bytes: Vec<u8>,
     has_ended: bool,
 }
@@ -55,15 +55,15 @@ struct Lane {
 const THERE: usize = 0;
 const BACK: usize = 1;
 
-impl Gate {
+impl HoldingRelay {
     /// A gate before this portal.
-    pub fn to(portal: SocketAddr) -> Gate {
+    pub fn to(portal: SocketAddr) -> HoldingRelay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new() });
         let own = shared.clone();
         thread::spawn(move || listener.incoming().flatten().for_each(|client| pass(client, portal, &own)));
-        Gate { address, shared }
+        HoldingRelay { address, shared }
     }
 
     /// Where to connect to.
@@ -83,7 +83,8 @@ impl Gate {
 
     /// Somebody is logged in over it.
     pub fn is_used(&self) -> bool {
-        let is_used = |link: &Link| link.isid.is_some() && !link.lanes.iter().any(|lane| lane.has_ended);
+        let is_used =
+            |link: &RelayedConnection| link.isid.is_some() && !link.lanes.iter().any(|lane| lane.has_ended);
         self.shared.state().links.iter().any(is_used)
     }
 
@@ -125,7 +126,7 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for HoldingRelay {
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.refuses = true;
@@ -149,7 +150,7 @@ fn pass(client: TcpStream, portal: SocketAddr, shared: &Arc<Shared>) {
     // A portal that is not there is one that closes at once.
     let Ok(server) = TcpStream::connect(portal) else { return };
     let number = state.links.len();
-    state.links.push(Link::default());
+    state.links.push(RelayedConnection::default());
     drop(state);
     let (client, server) = (Arc::new(client), Arc::new(server));
     for stream in [&client, &server] {

@@ -10,7 +10,7 @@ pub const NEVER: u64 = u64::MAX;
 
 /// What an operation did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OpKind {
     /// The value that each block showed
     Read(Vec<u64>),
     /// One value for all blocks
@@ -35,7 +35,7 @@ pub struct Op {
     pub start: u64,
     /// After its status came; [`NEVER`] when that is unknown
     pub end: u64,
-    pub kind: Kind,
+    pub kind: OpKind,
 }
 
 impl Op {
@@ -46,29 +46,31 @@ impl Op {
     /// The value that it wrote.
     fn wrote(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Read(_) => None,
-            Kind::Write(value) | Kind::Atomic(value) | Kind::Swap(_, value) => Some(*value),
+            OpKind::Read(_) => None,
+            OpKind::Write(value) | OpKind::Atomic(value) | OpKind::Swap(_, value) => Some(*value),
         }
     }
 
     /// The value that it found in this block.
     fn found(&self, block: u64) -> Option<u64> {
         match &self.kind {
-            Kind::Read(values) | Kind::Swap(values, _) => values.get((block - self.first) as usize).copied(),
-            Kind::Write(_) | Kind::Atomic(_) => None,
+            OpKind::Read(values) | OpKind::Swap(values, _) => {
+                values.get((block - self.first) as usize).copied()
+            }
+            OpKind::Write(_) | OpKind::Atomic(_) => None,
         }
     }
 
     fn is_atomic(&self) -> bool {
-        matches!(self.kind, Kind::Atomic(_) | Kind::Swap(..))
+        matches!(self.kind, OpKind::Atomic(_) | OpKind::Swap(..))
     }
 
     fn text(&self) -> String {
         let what = match &self.kind {
-            Kind::Read(_) => "read".into(),
-            Kind::Write(value) => format!("write of {value:#x}"),
-            Kind::Atomic(value) => format!("atomic write of {value:#x}"),
-            Kind::Swap(_, value) => format!("compare and write of {value:#x}"),
+            OpKind::Read(_) => "read".into(),
+            OpKind::Write(value) => format!("write of {value:#x}"),
+            OpKind::Atomic(value) => format!("atomic write of {value:#x}"),
+            OpKind::Swap(_, value) => format!("compare and write of {value:#x}"),
         };
         let order = if self.is_ordered { " ORDERED" } else { "" };
         let end = if self.end == NEVER { "?".into() } else { (self.end / 1000).to_string() };
@@ -95,14 +97,14 @@ pub fn check(ops: &[Op], blocks: impl IntoIterator<Item = u64>) -> Result<(), St
 
 /// All operations of one value in one block.
 #[derive(Clone, Copy, Debug)]
-struct Zone<'a> {
+struct ValueInterval<'a> {
     first_end: u64,
     last_start: u64,
     /// The operation that ended first and the one that began last
     ops: [Option<&'a Op>; 2],
 }
 
-impl Zone<'_> {
+impl ValueInterval<'_> {
     /// The value was there during all of the zone.
     fn is_forward(&self) -> bool {
         self.first_end < self.last_start
@@ -126,8 +128,8 @@ impl Zone<'_> {
 /// value held all the time between: two of them must not overlap, and no backward zone may lie in one.
 fn zones(here: &[&Op], block: u64) -> Result<(), String> {
     let zones = of_values(here, block)?;
-    let (mut forward, backward): (Vec<_>, Vec<_>) = zones.into_iter().partition(Zone::is_forward);
-    forward.sort_by_key(Zone::low);
+    let (mut forward, backward): (Vec<_>, Vec<_>) = zones.into_iter().partition(ValueInterval::is_forward);
+    forward.sort_by_key(ValueInterval::low);
     for pair in forward.windows(2) {
         if pair[1].low() < pair[0].high() {
             return Err(disorder(block, &pair[0], &pair[1]));
@@ -142,16 +144,17 @@ fn zones(here: &[&Op], block: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn disorder(block: u64, one: &Zone, other: &Zone) -> String {
+fn disorder(block: u64, one: &ValueInterval, other: &ValueInterval) -> String {
     format!("LBA {block} held two values at a time, or one again.\n  {}\n  {}", one.text(), other.text())
 }
 
-fn of_values<'a>(here: &[&'a Op], block: u64) -> Result<Vec<Zone<'a>>, String> {
-    let mut zones: HashMap<u64, Zone> = HashMap::new();
-    zones.insert(0, Zone { first_end: 0, last_start: 0, ops: [None; 2] });
+fn of_values<'a>(here: &[&'a Op], block: u64) -> Result<Vec<ValueInterval<'a>>, String> {
+    let mut zones: HashMap<u64, ValueInterval> = HashMap::new();
+    zones.insert(0, ValueInterval { first_end: 0, last_start: 0, ops: [None; 2] });
     for op in here {
         if let Some(value) = op.wrote() {
-            zones.insert(value, Zone { first_end: op.end, last_start: op.start, ops: [Some(op); 2] });
+            zones
+                .insert(value, ValueInterval { first_end: op.end, last_start: op.start, ops: [Some(op); 2] });
         }
     }
     for op in here.iter().copied() {
@@ -178,7 +181,7 @@ fn of_values<'a>(here: &[&'a Op], block: u64) -> Result<Vec<Zone<'a>>, String> {
 /// A value is written once: only one COMPARE AND WRITE can find and replace it.
 fn swaps(here: &[&Op], block: u64) -> Result<(), String> {
     let mut found = HashMap::new();
-    for op in here.iter().filter(|op| matches!(op.kind, Kind::Swap(..))) {
+    for op in here.iter().filter(|op| matches!(op.kind, OpKind::Swap(..))) {
         let value = op.found(block).expect("a swap finds values");
         if let Some(other) = found.insert(value, op) {
             let (one, two) = (other.text(), op.text());
@@ -218,7 +221,7 @@ fn orders(here: &[&Op], writes: &HashMap<u64, &Op>, block: u64) -> Result<(), St
 
 /// A read that shows a block of an atomic write shows it in all blocks that both cover, but for newer writes.
 fn whole(op: &Op, writes: &HashMap<u64, &Op>) -> Result<(), String> {
-    let (Kind::Read(values) | Kind::Swap(values, _)) = &op.kind else { return Ok(()) };
+    let (OpKind::Read(values) | OpKind::Swap(values, _)) = &op.kind else { return Ok(()) };
     let shown: HashSet<u64> = values.iter().copied().collect();
     for atomic in shown.iter().filter_map(|value| writes.get(value)).filter(|write| write.is_atomic()) {
         let wrote = atomic.wrote();
@@ -244,16 +247,16 @@ mod tests {
     use super::*;
 
     /// An operation of session 0 on blocks from 0 on.
-    fn op(kind: Kind, blocks: u64, start: u64, end: u64) -> Op {
+    fn op(kind: OpKind, blocks: u64, start: u64, end: u64) -> Op {
         Op { session: 0, order: start, is_ordered: false, is_head: false, first: 0, blocks, start, end, kind }
     }
 
     fn read(value: u64, start: u64, end: u64) -> Op {
-        op(Kind::Read(vec![value]), 1, start, end)
+        op(OpKind::Read(vec![value]), 1, start, end)
     }
 
     fn write(value: u64, start: u64, end: u64) -> Op {
-        op(Kind::Write(value), 1, start, end)
+        op(OpKind::Write(value), 1, start, end)
     }
 
     fn fault(ops: &[Op]) -> String {
@@ -288,17 +291,17 @@ mod tests {
 
     #[test]
     fn torn_atomic_write_is_detected() {
-        let torn = op(Kind::Read(vec![1, 0]), 2, 12, 18);
-        assert!(fault(&[op(Kind::Atomic(1), 2, 10, 20), torn.clone()]).starts_with("torn"));
-        assert_eq!(check(&[op(Kind::Write(1), 2, 10, 20), torn], 0..2), Ok(()));
-        let two = [op(Kind::Atomic(1), 2, 10, 20), op(Kind::Atomic(2), 2, 10, 20)];
-        let mixed = [&two[..], &[op(Kind::Read(vec![1, 2]), 2, 12, 18)]].concat();
+        let torn = op(OpKind::Read(vec![1, 0]), 2, 12, 18);
+        assert!(fault(&[op(OpKind::Atomic(1), 2, 10, 20), torn.clone()]).starts_with("torn"));
+        assert_eq!(check(&[op(OpKind::Write(1), 2, 10, 20), torn], 0..2), Ok(()));
+        let two = [op(OpKind::Atomic(1), 2, 10, 20), op(OpKind::Atomic(2), 2, 10, 20)];
+        let mixed = [&two[..], &[op(OpKind::Read(vec![1, 2]), 2, 12, 18)]].concat();
         assert!(fault(&mixed).starts_with("torn"));
     }
 
     #[test]
     fn double_compare_and_write_is_detected() {
-        let swap = |value| op(Kind::Swap(vec![0], value), 1, 10, 20);
+        let swap = |value| op(OpKind::Swap(vec![0], value), 1, 10, 20);
         assert!(fault(&[swap(1), swap(2)]).contains("two replaced"));
     }
 

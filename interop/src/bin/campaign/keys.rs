@@ -1,10 +1,10 @@
 //! A persistent reservation that changes its key all the time.
 
 use crate::NO_ANSWER;
-use crate::site::Site;
+use crate::site::Storage;
 use crate::tally::Tally;
 use interop::Raw;
-use interop::depth::{Command, Depth, Next};
+use interop::queued_session::{Command, QueuedSession, SessionEvent};
 use interop::scsi::{read_keys, reserve_out};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,16 +18,16 @@ const APTPL: u8 = 1;
 const CONFLICT: u8 = 0x18;
 
 /// A reservation of LUN 1 that persists.
-pub struct Keys {
+pub struct PersistentKey {
     /// Acknowledged
     key: u64,
     /// Asked for
     next: u64,
 }
 
-impl Keys {
+impl PersistentKey {
     /// Registers and reserves.
-    pub fn establish(site: &Site) -> Result<Keys, String> {
+    pub fn establish(site: &Storage) -> Result<PersistentKey, String> {
         let mut raw = site.session(&site.login(HOST), &[0, LUN]);
         for (action, kind, key, new) in [(REGISTER, 0, 0, 1), (RESERVE, WRITE_EXCLUSIVE, 1, 0)] {
             let reply = reserve_out(&mut raw, LUN, action, kind, key, new, APTPL);
@@ -39,23 +39,23 @@ impl Keys {
                 ));
             }
         }
-        Ok(Keys { key: 1, next: 1 })
+        Ok(PersistentKey { key: 1, next: 1 })
     }
 
     /// Changes the key until the connection ends, or after `stop`.
     pub fn change_on(&mut self, raw: Raw, stop: &AtomicBool, tally: &Tally) -> Result<(), String> {
-        let mut depth = Depth::new(raw);
+        let mut depth = QueuedSession::new(raw);
         while !stop.load(Ordering::Relaxed) {
             self.next = self.key + 1;
             depth.send(self.change());
             match depth.next(NO_ANSWER) {
-                Next::End(end) if end.is_good() => {
+                SessionEvent::Completion(end) if end.is_good() => {
                     self.key = self.next;
                     tally.add("reservation changes", 1);
                 }
                 // It may have been done or not.
-                Next::End(_) | Next::Closed => return Ok(()),
-                Next::Nothing => return Err("no answer to PERSISTENT RESERVE OUT".into()),
+                SessionEvent::Completion(_) | SessionEvent::Closed => return Ok(()),
+                SessionEvent::Nothing => return Err("no answer to PERSISTENT RESERVE OUT".into()),
             }
         }
         Ok(())
@@ -69,7 +69,7 @@ impl Keys {
     }
 
     /// The one key that may be there is there, and others may not write.
-    pub fn check(&mut self, site: &Site, other: &mut Raw, tally: &Tally) -> Result<(), String> {
+    pub fn check(&mut self, site: &Storage, other: &mut Raw, tally: &Tally) -> Result<(), String> {
         let keys = read_keys(other, LUN);
         if keys != [self.key] && keys != [self.next] {
             return Err(format!(

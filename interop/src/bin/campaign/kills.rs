@@ -4,8 +4,8 @@
 //! FUA, WRITE ATOMIC, COMPARE AND WRITE, WRITE SAME and UNMAP. A write in flight may be there or not, block by block; an
 //! atomic one only as a whole. Registrations and a reservation with APTPL are as acknowledged.
 
-use crate::keys::Keys;
-use crate::site::{self, Site, Way};
+use crate::keys::PersistentKey;
+use crate::site::{self, ServedBy, Storage};
 use crate::slots::Writer;
 use crate::tally::{Tally, joined};
 use interop::{Random, Server};
@@ -19,17 +19,17 @@ const WRITERS: usize = 3;
 const READER: usize = 9;
 
 /// How sessions reach the storage, whether the router is killed and not the storage, keys of the LUN.
-type Variant = (Way, bool, &'static str);
+type Variant = (ServedBy, bool, &'static str);
 
 const VARIANTS: [Variant; 8] = [
-    (Way::Direct, false, ""),
-    (Way::Direct, false, "direct = true"),
-    (Way::Pass, false, ""),
-    (Way::Pass, true, ""),
-    (Way::Direct, false, "write_cache = false"),
-    (Way::Direct, false, "block_size = 4096"),
-    (Way::Block, false, ""),
-    (Way::Block, true, "direct = true"),
+    (ServedBy::Direct, false, ""),
+    (ServedBy::Direct, false, "direct = true"),
+    (ServedBy::Pass, false, ""),
+    (ServedBy::Pass, true, ""),
+    (ServedBy::Direct, false, "write_cache = false"),
+    (ServedBy::Direct, false, "block_size = 4096"),
+    (ServedBy::Block, false, ""),
+    (ServedBy::Block, true, "direct = true"),
 ];
 
 /// Some kills of one variant; seeds in a row go through all of them.
@@ -37,11 +37,11 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut random = Random::new(seed);
     let (way, kills_router, keys) = VARIANTS[(seed % VARIANTS.len() as u64) as usize];
     let luns = site::lun(0, &site::file("disk.img", keys)) + &site::lun(1, &site::file("keys.img", ""));
-    let mut site = Site::start(tally, way, &luns, OPTIONS);
+    let mut site = Storage::start(tally, way, &luns, OPTIONS);
     let block = if keys.contains("4096") { 4096 } else { 512 };
     let mut writers: Vec<Writer> =
-        (0..WRITERS).map(|host| Writer::new(host, block, way != Way::Block, random.fork())).collect();
-    let mut reservation = Keys::establish(&site)?;
+        (0..WRITERS).map(|host| Writer::new(host, block, way != ServedBy::Block, random.fork())).collect();
+    let mut reservation = PersistentKey::establish(&site)?;
     for kill in 0..if tally.is_short() { 2 } else { 16 } {
         let moment = Duration::from_millis(20 + random.below(if tally.is_short() { 200 } else { 600 }));
         one(&mut site, kills_router, moment, &mut writers, &mut reservation, tally)
@@ -59,11 +59,11 @@ fn victim(is_router: bool) -> &'static str {
 
 /// A kill, a restart, and a look at everything.
 fn one(
-    site: &mut Site,
+    site: &mut Storage,
     kills_router: bool,
     moment: Duration,
     writers: &mut [Writer],
-    reservation: &mut Keys,
+    reservation: &mut PersistentKey,
     tally: &Tally,
 ) -> Result<(), String> {
     let sessions: Vec<_> = writers.iter().map(|w| site.session(&site.login(w.host), &[0, 1])).collect();
@@ -89,7 +89,7 @@ fn one(
 }
 
 /// Kills one and starts it again.
-fn kill(site: &mut Site, kills_router: bool) {
+fn kill(site: &mut Storage, kills_router: bool) {
     let server: &mut Server = match &mut site.router {
         Some(router) if kills_router => router,
         _ => &mut site.storage,

@@ -5,7 +5,7 @@
 //! stay. A second region, which nobody writes again, shows whether an old command was carried out at all.
 
 use crate::late_paths;
-use crate::left::{BLOCK, KINDS, Kind, LONG_BLOCKS, Old, STORED_BLOCKS, stamped};
+use crate::left::{BLOCK, KINDS, LONG_BLOCKS, LateCommand, LateKind, STORED_BLOCKS, stamped};
 use crate::tally::Tally;
 use interop::routed::until;
 use interop::scsi::{WRITE, cdb10, write10};
@@ -27,7 +27,7 @@ const TRIALS_SHORT: u32 = 8;
 
 /// How the old session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum ConnectionEnd {
     Reset,
     Close,
     Login,
@@ -35,15 +35,21 @@ enum End {
     TargetReset,
 }
 
-const ENDS: [End; 5] = [End::Reset, End::Close, End::Login, End::LunReset, End::TargetReset];
+const CONNECTION_ENDS: [ConnectionEnd; 5] = [
+    ConnectionEnd::Reset,
+    ConnectionEnd::Close,
+    ConnectionEnd::Login,
+    ConnectionEnd::LunReset,
+    ConnectionEnd::TargetReset,
+];
 
 #[derive(Debug)]
-struct Trial {
+struct LateTrial {
     lun: u16,
     lba: u32,
     blocks: u16,
-    kind: Kind,
-    end: End,
+    kind: LateKind,
+    end: ConnectionEnd,
     /// The server stands still while the old bytes and the end come.
     is_paused: bool,
     /// So many of a thousand parts of the old bytes come before the end.
@@ -51,22 +57,22 @@ struct Trial {
     digests: [bool; 2],
 }
 
-impl Trial {
-    fn choose(random: &mut Random) -> Trial {
-        let (kind, end) = (*random.pick(&KINDS), *random.pick(&ENDS));
+impl LateTrial {
+    fn choose(random: &mut Random) -> LateTrial {
+        let (kind, end) = (*random.pick(&KINDS), *random.pick(&CONNECTION_ENDS));
         let blocks = match kind {
-            Kind::CompareAndWrite => 1,
-            Kind::Long => LONG_BLOCKS,
-            Kind::Immediate | Kind::Extended | Kind::BehindHole => *random.pick(&[1, 8, 16]),
+            LateKind::CompareAndWrite => 1,
+            LateKind::Long => LONG_BLOCKS,
+            LateKind::Immediate | LateKind::Extended | LateKind::BehindHole => *random.pick(&[1, 8, 16]),
             _ => *random.pick(&[1, 8, 64]),
         };
-        let is_task_function = matches!(end, End::LunReset | End::TargetReset);
-        let waits = matches!(kind, Kind::Solicited | Kind::Long | Kind::BehindHole);
+        let is_task_function = matches!(end, ConnectionEnd::LunReset | ConnectionEnd::TargetReset);
+        let waits = matches!(kind, LateKind::Solicited | LateKind::Long | LateKind::BehindHole);
         let is_paused = match end {
-            End::Reset | End::Close => true,
-            End::Login => random.one_in(2),
+            ConnectionEnd::Reset | ConnectionEnd::Close => true,
+            ConnectionEnd::Login => random.one_in(2),
             // On a connection that lives, only what the server has, or knows of, is ended by a reset.
-            End::LunReset | End::TargetReset => !waits,
+            ConnectionEnd::LunReset | ConnectionEnd::TargetReset => !waits,
         };
         let early = match random.below(3) {
             _ if is_task_function && is_paused => 1000,
@@ -77,30 +83,30 @@ impl Trial {
         };
         let lba = random.below(u64::from(CONTROL) - u64::from(blocks)) as u32;
         let digests = [random.one_in(2), random.one_in(2)];
-        Trial { lun: *random.pick(&LUNS), lba, blocks, kind, end, is_paused, early, digests }
+        LateTrial { lun: *random.pick(&LUNS), lba, blocks, kind, end, is_paused, early, digests }
     }
 
     fn is_task_function(&self) -> bool {
-        matches!(self.end, End::LunReset | End::TargetReset)
+        matches!(self.end, ConnectionEnd::LunReset | ConnectionEnd::TargetReset)
     }
 
     /// Blocks that may be stored before the old bytes are held back.
     fn stored_blocks(&self) -> usize {
-        if self.kind == Kind::Long { STORED_BLOCKS } else { 0 }
+        if self.kind == LateKind::Long { STORED_BLOCKS } else { 0 }
     }
 
     /// No old command can have begun in time, or gone on: the bytes came together with the end, or behind it.
     fn begins_nothing(&self) -> bool {
         match self.end {
-            End::Reset | End::Close => true,
-            End::Login => self.early == 0,
-            End::LunReset | End::TargetReset => !self.is_paused,
+            ConnectionEnd::Reset | ConnectionEnd::Close => true,
+            ConnectionEnd::Login => self.early == 0,
+            ConnectionEnd::LunReset | ConnectionEnd::TargetReset => !self.is_paused,
         }
     }
 }
 
 /// The server, two hosts of it, and what the disks must hold.
-struct Stage {
+struct LateStage {
     server: Server,
     /// Another initiator.
     host: Raw,
@@ -115,9 +121,9 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     if random.one_in(4) {
         return late_paths::round(&mut random, tally);
     }
-    let mut stage = Stage::set(tally);
+    let mut stage = LateStage::set(tally);
     for number in 0..if tally.is_short() { TRIALS_SHORT } else { TRIALS } {
-        let trial = Trial::choose(&mut random);
+        let trial = LateTrial::choose(&mut random);
         stage.perform(&trial, tally).map_err(|why| format!("trial {number}, {trial:?}: {why}"))?;
         tally.add("trials", 1);
     }
@@ -130,8 +136,8 @@ fn disk(lun: u16, keys: &str) -> String {
     format!("[[target.lun]]\nlun = {lun}\nsize = \"{}KiB\"\n{keys}\n", DISK_BLOCKS / 2)
 }
 
-impl Stage {
-    fn set(tally: &Tally) -> Stage {
+impl LateStage {
+    fn set(tally: &Tally) -> LateStage {
         let luns = disk(0, "backend = \"memory\"") + &disk(1, "backend = \"file\"\npath = \"disk.img\"");
         let toml = format!(
             "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
@@ -141,7 +147,7 @@ impl Stage {
         let host = Login::new().initiator("iqn.2026-11.org.example:other").on(server.portal());
         let mate = Login::new().on(server.portal());
         let size = DISK_BLOCKS as usize * BLOCK;
-        Stage { server, host, mate, disks: [vec![0; size], vec![0; size]], stamp: 0 }
+        LateStage { server, host, mate, disks: [vec![0; size], vec![0; size]], stamp: 0 }
     }
 
     fn next_stamp(&mut self) -> u64 {
@@ -154,7 +160,7 @@ impl Stage {
         self.disks[usize::from(lun)][lba as usize * BLOCK..][..data.len()].copy_from_slice(data);
     }
 
-    fn perform(&mut self, trial: &Trial, tally: &Tally) -> Result<(), String> {
+    fn perform(&mut self, trial: &LateTrial, tally: &Tally) -> Result<(), String> {
         let [base, old_stamp, newer] = std::array::from_fn(|_| self.next_stamp());
         let (lun, blocks) = (trial.lun, trial.blocks);
         let places = [trial.lba, trial.lba + CONTROL];
@@ -183,9 +189,9 @@ impl Stage {
     }
 
     /// The session that leaves something behind.
-    fn old_session(&self, trial: &Trial) -> (Login, Raw) {
+    fn old_session(&self, trial: &LateTrial) -> (Login, Raw) {
         let digest = |wanted: bool| if wanted { "CRC32C" } else { "None" };
-        let unasked = trial.kind == Kind::Unsolicited;
+        let unasked = trial.kind == LateKind::Unsolicited;
         let login = Login::new().with(&[
             ("HeaderDigest", digest(trial.digests[0])),
             ("DataDigest", digest(trial.digests[1])),
@@ -200,28 +206,28 @@ impl Stage {
     /// Ends the old session, and has newer data acknowledged. What of the connections is to stay open comes back.
     fn end(
         &mut self,
-        trial: &Trial,
+        trial: &LateTrial,
         login: &Login,
         old: Raw,
         data: &[u8],
     ) -> Result<(Option<Raw>, Option<Raw>), String> {
-        let Trial { lun, lba, .. } = *trial;
+        let LateTrial { lun, lba, .. } = *trial;
         match trial.end {
-            End::Reset | End::Close => {
+            ConnectionEnd::Reset | ConnectionEnd::Close => {
                 let left = leave(old, trial.end);
                 let count = (data.len() / BLOCK) as u16;
                 let now = data.len().min(self.host.send_max).min(self.host.first_burst);
                 let write = self.host.command(lun, 0x80 | WRITE, &write10(lba, count), data.len() as u32);
                 let write = write.data(&data[..now]);
                 self.host.send(&write);
-                self.go_on(trial);
+                self.resume(trial);
                 let reply = self.host.collect(write.tag(), data);
                 (reply.status == 0).then_some((left, None)).ok_or(format!("the newer write: {reply:?}"))
             }
-            End::Login => {
+            ConnectionEnd::Login => {
                 let mut next = Raw::connect(self.server.portal());
                 next.send(&plain(login).request(1, Some(3)));
-                self.go_on(trial);
+                self.resume(trial);
                 let answer = next.recv_op(op::LOGIN_RESPONSE);
                 if answer.status() != 0 {
                     return Err(format!("the next login: {answer:?}"));
@@ -229,11 +235,12 @@ impl Stage {
                 put(&mut next, lun, lba, data)?;
                 Ok((Some(old), Some(next)))
             }
-            End::LunReset | End::TargetReset => {
-                let function = if trial.end == End::LunReset { LUN_RESET } else { TARGET_WARM_RESET };
+            ConnectionEnd::LunReset | ConnectionEnd::TargetReset => {
+                let function =
+                    if trial.end == ConnectionEnd::LunReset { LUN_RESET } else { TARGET_WARM_RESET };
                 let function = self.mate.tmf(function, lun, NONE, 0);
                 self.mate.send(&function);
-                self.go_on(trial);
+                self.resume(trial);
                 let answer = self.mate.recv_for(function.tag());
                 if answer.bhs[2] != 0 {
                     return Err(format!("the reset: {answer:?}"));
@@ -244,16 +251,16 @@ impl Stage {
         }
     }
 
-    fn go_on(&self, trial: &Trial) {
+    fn resume(&self, trial: &LateTrial) {
         if trial.is_paused {
-            self.server.go_on();
+            self.server.resume();
         }
     }
 
     /// The rest of the old bytes comes, and the server has time to do wrong.
-    fn come_late(&self, trial: &Trial, left: Option<Raw>, late: &[u8]) {
+    fn come_late(&self, trial: &LateTrial, left: Option<Raw>, late: &[u8]) {
         let Some(mut old) = left else { return };
-        if trial.end != End::Close {
+        if trial.end != ConnectionEnd::Close {
             old.send_bytes(late);
         }
         if trial.is_task_function() {
@@ -264,7 +271,7 @@ impl Stage {
         }
     }
 
-    fn check(&mut self, trial: &Trial, places: [u32; 2], old: u64, tally: &Tally) -> Result<(), String> {
+    fn check(&mut self, trial: &LateTrial, places: [u32; 2], old: u64, tally: &Tally) -> Result<(), String> {
         let (lun, blocks) = (trial.lun, trial.blocks);
         let found = get(&mut self.host, lun, places[0], blocks)?;
         self.compare(lun, places[0], &found).map_err(|why| format!("after a newer write, {why}"))?;
@@ -277,10 +284,11 @@ impl Stage {
             self.compare(lun, places[1] + begun as u32, behind)
                 .map_err(|why| format!("an old command was carried out: {why}"))?;
         }
-        if trial.kind == Kind::Long {
+        if trial.kind == LateKind::Long {
             return self.check_long(trial, places[1], old, &found, tally);
         }
-        let carried_out = if trial.kind == Kind::Unmap { stamped(0, blocks) } else { stamped(old, blocks) };
+        let carried_out =
+            if trial.kind == LateKind::Unmap { stamped(0, blocks) } else { stamped(old, blocks) };
         if found != carried_out {
             return Err(format!("an old command was carried out in part: {why}"));
         }
@@ -292,7 +300,7 @@ impl Stage {
     /// A long write is carried out block by block, from the first on: its pieces land in order.
     fn check_long(
         &mut self,
-        trial: &Trial,
+        trial: &LateTrial,
         lba: u32,
         old: u64,
         found: &[u8],
@@ -331,10 +339,10 @@ fn plain(login: &Login) -> Login {
 }
 
 /// Resets a connection, or closes it in one direction, and waits until the other end knows.
-fn leave(old: Raw, end: End) -> Option<Raw> {
+fn leave(old: Raw, end: ConnectionEnd) -> Option<Raw> {
     let port = old.stream.local_addr().expect("connected").port();
     let portal = old.stream.peer_addr().expect("connected").port();
-    if end == End::Reset {
+    if end == ConnectionEnd::Reset {
         // A close would wait for processes that are being started, which have the descriptor too.
         rustix::net::connect_unspec(&old.stream).expect("a socket");
         until("the reset has arrived", || state_of(portal, port).is_none().then_some(()));
@@ -357,12 +365,18 @@ fn state_of(from: u16, to: u16) -> Option<u8> {
 }
 
 /// The old bytes of a trial: one command for each place. What has to be at the server before is sent.
-fn left_behind(raw: &mut Raw, trial: &Trial, places: [u32; 2], compared: [u64; 2], stamp: u64) -> Vec<u8> {
-    let Trial { lun, blocks, kind, .. } = *trial;
-    let hole = (kind == Kind::BehindHole).then(|| raw.command(lun, 0x80, &[0; 6], 0));
+fn left_behind(
+    raw: &mut Raw,
+    trial: &LateTrial,
+    places: [u32; 2],
+    compared: [u64; 2],
+    stamp: u64,
+) -> Vec<u8> {
+    let LateTrial { lun, blocks, kind, .. } = *trial;
+    let hole = (kind == LateKind::BehindHole).then(|| raw.command(lun, 0x80, &[0; 6], 0));
     let mut pdus = Vec::new();
     for (lba, compared) in places.into_iter().zip(compared) {
-        pdus.extend(Old { kind, lun, lba, blocks, compared, stamp }.pdus(raw));
+        pdus.extend(LateCommand { kind, lun, lba, blocks, compared, stamp }.pdus(raw));
     }
     if let Some(hole) = hole {
         raw.send_all(&pdus);

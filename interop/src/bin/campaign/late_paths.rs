@@ -6,11 +6,11 @@
 
 use crate::NO_ANSWER;
 use crate::attach::Attach;
-use crate::gate::{Cut, Gate};
+use crate::gate::{Cut, HoldingRelay};
 use crate::site::{self, HEAD, ROUTED};
 use crate::tally::Tally;
-use interop::depth::{Command, Depth, Next};
-use interop::nbd::{self, Answer, Nbd};
+use interop::nbd::{self, Nbd, NbdReply};
+use interop::queued_session::{Command, QueuedSession, SessionEvent};
 use interop::routed::session;
 use interop::scsi::{read10, write10};
 use interop::{Login, Random, Server, TARGET};
@@ -32,30 +32,31 @@ const WAITS: &str = "noop_interval=1&noop_timeout=1&login_timeout=1&command_time
 
 /// An initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum InitiatorKind {
     Attach,
     Block,
     Pass,
 }
 
 /// What stands before the storage, and the ends of commands that nobody has asked for yet.
-struct Front {
-    kind: Kind,
-    side: Side,
+struct Initiator {
+    kind: InitiatorKind,
+    side: Endpoint,
     ends: HashMap<u64, (bool, Vec<u8>)>,
 }
 
-enum Side {
+enum Endpoint {
     Attached(Nbd, #[expect(dead_code, reason = "it ends with its owner")] Attach),
-    Routed(Box<Depth>, #[expect(dead_code, reason = "it ends with its owner")] Server),
+    Routed(Box<QueuedSession>, #[expect(dead_code, reason = "it ends with its owner")] Server),
 }
 
 pub fn round(random: &mut Random, tally: &Tally) -> Result<(), String> {
     let server = Server::start_in(tally.folder(), &storage());
     let ways = 1 + random.below(2) as usize;
-    let gates: Vec<Gate> = server.portals()[..ways].iter().map(|portal| Gate::to(*portal)).collect();
-    let kind = *random.pick(&[Kind::Attach, Kind::Block, Kind::Pass]);
-    let mut front = Front::before(&gates, kind, tally)?;
+    let gates: Vec<HoldingRelay> =
+        server.portals()[..ways].iter().map(|portal| HoldingRelay::to(*portal)).collect();
+    let kind = *random.pick(&[InitiatorKind::Attach, InitiatorKind::Block, InitiatorKind::Pass]);
+    let mut front = Initiator::before(&gates, kind, tally)?;
     let mut last = HashMap::new();
     for number in 0..if tally.is_short() { 1 } else { TRIALS } {
         let trial = trial(&mut front, &gates, random, &mut last, tally);
@@ -76,8 +77,8 @@ fn storage() -> String {
 
 /// A way is silent while writes are in flight; they end; newer ones are acknowledged; the old bytes come.
 fn trial(
-    front: &mut Front,
-    gates: &[Gate],
+    front: &mut Initiator,
+    gates: &[HoldingRelay],
     random: &mut Random,
     last: &mut HashMap<u64, u64>,
     tally: &Tally,
@@ -94,7 +95,7 @@ fn trial(
         last.insert(*block, next());
         front.surely(*block, last[block])?;
     }
-    let used: Vec<&Gate> = gates.iter().filter(|gate| gate.is_used()).collect();
+    let used: Vec<&HoldingRelay> = gates.iter().filter(|gate| gate.is_used()).collect();
     let gate = *random.pick(&used);
     gate.hold();
     let old: Vec<u64> = blocks.iter().map(|block| front.begin(*block, next())).collect();
@@ -131,16 +132,16 @@ fn trial(
     Ok(())
 }
 
-fn routed(urls: &[String], path: &str, tally: &Tally) -> Side {
+fn routed(urls: &[String], path: &str, tally: &Tally) -> Endpoint {
     let urls: Vec<String> = urls.iter().map(|url| url.replace("/0?", "?")).collect();
     let router = Server::start_in(tally.folder(), &format!("{HEAD}{}", site::router(path, &urls, "")));
     let raw = session(&Login::new().target(ROUTED), router.portal(), &[0]);
-    Side::Routed(Box::new(Depth::new(raw)), router)
+    Endpoint::Routed(Box::new(QueuedSession::new(raw)), router)
 }
 
 /// Waits for the session that is held to be back. Attachments and routers keep the ISID of a path, so its next login ends the
 /// session that is held, wherever that stood.
-fn comes_back(gate: &Gate) -> bool {
+fn comes_back(gate: &HoldingRelay) -> bool {
     let end = Instant::now() + RETURN;
     while !gate.is_back() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
@@ -148,33 +149,33 @@ fn comes_back(gate: &Gate) -> bool {
     gate.is_back()
 }
 
-impl Front {
-    fn before(gates: &[Gate], kind: Kind, tally: &Tally) -> Result<Front, String> {
+impl Initiator {
+    fn before(gates: &[HoldingRelay], kind: InitiatorKind, tally: &Tally) -> Result<Initiator, String> {
         let urls: Vec<String> =
             gates.iter().map(|gate| format!("iscsi://{}/{TARGET}/0?{WAITS}", gate.address())).collect();
         let side = match kind {
-            Kind::Attach => {
+            InitiatorKind::Attach => {
                 let options: &[&str] = if urls.len() > 1 { &["--policy", "round-robin"] } else { &[] };
                 let attach = Attach::start(tally, &urls, options)?;
-                Side::Attached(attach.connect()?, attach)
+                Endpoint::Attached(attach.connect()?, attach)
             }
-            Kind::Block => routed(&urls, "block", tally),
-            Kind::Pass => routed(&urls, "passthrough", tally),
+            InitiatorKind::Block => routed(&urls, "block", tally),
+            InitiatorKind::Pass => routed(&urls, "passthrough", tally),
         };
-        Ok(Front { kind, side, ends: HashMap::new() })
+        Ok(Initiator { kind, side, ends: HashMap::new() })
     }
 
     /// All ways belong to one initiator port: whichever the newer writes took, its login has ended the old session.
     fn is_one_nexus(&self) -> bool {
-        self.kind == Kind::Pass
+        self.kind == InitiatorKind::Pass
     }
 
     /// Begins a write.
     fn begin(&mut self, block: u64, stamp: u64) -> u64 {
         let data = stamp.to_be_bytes().repeat(BLOCK as usize / 8);
         match &mut self.side {
-            Side::Attached(nbd, _) => nbd.send(nbd::WRITE, block * u64::from(BLOCK), BLOCK, &data),
-            Side::Routed(depth, _) => {
+            Endpoint::Attached(nbd, _) => nbd.send(nbd::WRITE, block * u64::from(BLOCK), BLOCK, &data),
+            Endpoint::Routed(depth, _) => {
                 depth.send(Command::new(&write10(block as u32 * 8, 8)).writes(data)).into()
             }
         }
@@ -193,15 +194,15 @@ impl Front {
 
     fn wait(&mut self) -> Result<(u64, (bool, Vec<u8>)), String> {
         match &mut self.side {
-            Side::Attached(nbd, _) => match nbd.next(NO_ANSWER) {
-                Answer::End(cookie, error, data) => Ok((cookie, (error == 0, data))),
-                Answer::Closed => Err("the attachment closed its socket".into()),
-                Answer::Nothing => Err("no answer of the attachment".into()),
+            Endpoint::Attached(nbd, _) => match nbd.next(NO_ANSWER) {
+                NbdReply::End(cookie, error, data) => Ok((cookie, (error == 0, data))),
+                NbdReply::Closed => Err("the attachment closed its socket".into()),
+                NbdReply::Nothing => Err("no answer of the attachment".into()),
             },
-            Side::Routed(depth, _) => match depth.next(NO_ANSWER) {
-                Next::End(end) => Ok((end.tag.into(), (end.is_good(), end.data))),
-                Next::Closed => Err("the router closed the session".into()),
-                Next::Nothing => Err("no answer of the router".into()),
+            Endpoint::Routed(depth, _) => match depth.next(NO_ANSWER) {
+                SessionEvent::Completion(end) => Ok((end.tag.into(), (end.is_good(), end.data))),
+                SessionEvent::Closed => Err("the router closed the session".into()),
+                SessionEvent::Nothing => Err("no answer of the router".into()),
             },
         }
     }
@@ -214,8 +215,8 @@ impl Front {
     /// The stamp of a block, which is the same all over it.
     fn read(&mut self, block: u64) -> Result<u64, String> {
         let data = self.again(|front| match &mut front.side {
-            Side::Attached(nbd, _) => nbd.send(nbd::READ, block * u64::from(BLOCK), BLOCK, &[]),
-            Side::Routed(depth, _) => {
+            Endpoint::Attached(nbd, _) => nbd.send(nbd::READ, block * u64::from(BLOCK), BLOCK, &[]),
+            Endpoint::Routed(depth, _) => {
                 depth.send(Command::new(&read10(block as u32 * 8, 8)).reads(BLOCK)).into()
             }
         })?;
@@ -226,7 +227,7 @@ impl Front {
         }
     }
 
-    fn again(&mut self, begin: impl Fn(&mut Front) -> u64) -> Result<Vec<u8>, String> {
+    fn again(&mut self, begin: impl Fn(&mut Initiator) -> u64) -> Result<Vec<u8>, String> {
         for _ in 0..TRIES {
             let command = begin(self);
             let (is_good, data) = self.end(command)?;

@@ -15,7 +15,7 @@ const HELD: usize = 4;
 
 /// What an old command is, and how its data come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LateKind {
     Immediate,
     /// With an additional header segment.
     Extended,
@@ -33,30 +33,30 @@ pub enum Kind {
 }
 
 /// All of them.
-pub const KINDS: [Kind; 10] = [
-    Kind::Immediate,
-    Kind::Extended,
-    Kind::Unsolicited,
-    Kind::Solicited,
-    Kind::Long,
-    Kind::BehindHole,
-    Kind::Atomic,
-    Kind::CompareAndWrite,
-    Kind::Unmap,
-    Kind::WriteSame,
+pub const KINDS: [LateKind; 10] = [
+    LateKind::Immediate,
+    LateKind::Extended,
+    LateKind::Unsolicited,
+    LateKind::Solicited,
+    LateKind::Long,
+    LateKind::BehindHole,
+    LateKind::Atomic,
+    LateKind::CompareAndWrite,
+    LateKind::Unmap,
+    LateKind::WriteSame,
 ];
 
-impl Kind {
+impl LateKind {
     /// R2Ts ask for all of its data.
     pub fn is_asked_for(self) -> bool {
-        matches!(self, Kind::Solicited | Kind::Long)
+        matches!(self, LateKind::Solicited | LateKind::Long)
     }
 }
 
 /// A command with Data-Out, or one that writes in another way.
 #[derive(Clone, Copy, Debug)]
-pub struct Old {
-    pub kind: Kind,
+pub struct LateCommand {
+    pub kind: LateKind,
     pub lun: u16,
     pub lba: u32,
     pub blocks: u16,
@@ -99,23 +99,23 @@ fn unmap(lba: u32, blocks: u16) -> Vec<u8> {
     list
 }
 
-impl Old {
+impl LateCommand {
     /// Its PDUs. What has to be at the server before is sent.
     pub fn pdus(&self, raw: &mut Raw) -> Vec<Pdu> {
-        let Old { kind, lun, lba, blocks, compared, stamp } = *self;
+        let LateCommand { kind, lun, lba, blocks, compared, stamp } = *self;
         let data = &stamped(stamp, blocks)[..];
         let length = data.len() as u32;
         let with = |raw: &mut Raw, cdb: &[u8], data: &[u8]| {
             whole(raw.command(lun, 0x80 | WRITE, cdb, data.len() as u32), raw, data)
         };
         match kind {
-            Kind::Immediate | Kind::BehindHole => with(raw, &write10(lba, blocks), data),
-            Kind::Extended => {
+            LateKind::Immediate | LateKind::BehindHole => with(raw, &write10(lba, blocks), data),
+            LateKind::Extended => {
                 // A bidirectional expected read length, of which a WRITE makes nothing (RFC 7143 section 11.2.2.4).
                 let command = raw.command(lun, 0x80 | WRITE, &write10(lba, blocks), length);
                 whole(command.ahs(&[0, 5, 2, 0, 0, 0, 0, 0]), raw, data)
             }
-            Kind::Unsolicited => {
+            LateKind::Unsolicited => {
                 let command = raw.command(lun, WRITE, &write10(lba, blocks), length);
                 let mut pdus = vec![command.clone()];
                 pdus.extend(data_outs(
@@ -126,14 +126,14 @@ impl Old {
                 ));
                 pdus
             }
-            Kind::Solicited => {
+            LateKind::Solicited => {
                 let command = raw.command(lun, 0x80 | WRITE, &write10(lba, blocks), length);
                 raw.send(&command);
                 let r2t = raw.recv_for(command.tag());
                 assert_eq!((r2t.opcode(), r2t.get32(44)), (op::R2T, length), "{r2t:?}");
                 asked_for(raw, &r2t, data)
             }
-            Kind::Long => {
+            LateKind::Long => {
                 raw.send_max = raw.send_max.min(SEGMENT);
                 let command = raw.command(lun, 0x80 | WRITE, &write10(lba, blocks), length);
                 raw.send(&command);
@@ -149,12 +149,12 @@ impl Old {
                     }
                 }
             }
-            Kind::Atomic => with(raw, &cdb16(0x9c, lba, blocks), data),
-            Kind::CompareAndWrite => {
+            LateKind::Atomic => with(raw, &cdb16(0x9c, lba, blocks), data),
+            LateKind::CompareAndWrite => {
                 with(raw, &compare_and_write(lba), &[&stamped(compared, 1), data].concat())
             }
-            Kind::Unmap => with(raw, &cdb10(0x42, 0, 24), &unmap(lba, blocks)),
-            Kind::WriteSame => with(raw, &write_same(lba, blocks), &data[..BLOCK]),
+            LateKind::Unmap => with(raw, &cdb10(0x42, 0, 24), &unmap(lba, blocks)),
+            LateKind::WriteSame => with(raw, &write_same(lba, blocks), &data[..BLOCK]),
         }
     }
 }

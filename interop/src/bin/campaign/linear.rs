@@ -5,10 +5,12 @@
 //! its own. What the reads saw is checked by [`crate::history`].
 
 use crate::NO_ANSWER;
-use crate::history::{self, Kind, NEVER, Op};
-use crate::site::{self, Site, Way};
+use crate::history::{self, NEVER, Op, OpKind};
+use crate::site::{self, ServedBy, Storage};
 use crate::tally::{Tally, joined};
-use interop::depth::{Command, Depth, End, HEAD_OF_QUEUE, Next, ORDERED, SIMPLE};
+use interop::queued_session::{
+    Command, Completion, HEAD_OF_QUEUE, ORDERED, QueuedSession, SIMPLE, SessionEvent,
+};
 use interop::scsi::{read10, write10};
 use interop::{Random, Raw};
 use std::collections::HashMap;
@@ -39,12 +41,12 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
         ("file", site::file("disk.img", "")),
         ("direct file", site::file("disk.img", "direct = true")),
     ];
-    let way = Way::ALL[(seed % 3) as usize];
+    let way = ServedBy::ALL[(seed % 3) as usize];
     let (backend, keys) = &backends[(seed / 3 % 3) as usize];
     let delay = *random.pick(&["", "", "filters = [{ kind = \"delay\", read_us = 300, write_us = 300 }]"]);
-    let site = Site::start(tally, way, &site::lun(0, &format!("{keys}\n{delay}")), "");
+    let site = Storage::start(tally, way, &site::lun(0, &format!("{keys}\n{delay}")), "");
     let commands = if tally.is_short() { 300 } else { 10_000 };
-    let (start, tally) = ((Instant::now(), *random.pick(&MOODS)), &*tally);
+    let (start, tally) = ((Instant::now(), *random.pick(&WORKLOADS)), &*tally);
     let sessions: Vec<Session> =
         (0..SESSIONS).map(|number| Session::open(&site, number, way, random.fork(), start)).collect();
     let ops = thread::scope(|scope| {
@@ -54,7 +56,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     })?;
     let ops = ops.concat();
     tally.add("operations", ops.len() as u64);
-    let read = |op: &Op| if matches!(op.kind, Kind::Read(_)) { op.blocks } else { 0 };
+    let read = |op: &Op| if matches!(op.kind, OpKind::Read(_)) { op.blocks } else { 0 };
     tally.add("blocks read", ops.iter().map(read).sum());
     let windows = WINDOWS.into_iter().flat_map(|first| first..first + WINDOW);
     history::check(&ops, (0..LONG).chain(windows))
@@ -63,7 +65,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
 
 /// What the sessions of a round do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mood {
+enum Workload {
     /// All kinds of commands at depth
     Wild,
     /// SIMPLE commands one at a time, and most of them atomic writes and reads of the same blocks: commands that must be
@@ -73,51 +75,57 @@ enum Mood {
     Duel,
 }
 
-const MOODS: [Mood; 4] = [Mood::Wild, Mood::Wild, Mood::Calm, Mood::Duel];
+const WORKLOADS: [Workload; 4] = [Workload::Wild, Workload::Wild, Workload::Calm, Workload::Duel];
 
 struct Session {
     number: usize,
-    depth: Depth,
+    depth: QueuedSession,
     random: Random,
     epoch: Instant,
     /// The block path of a router does not offer it
     has_atomic: bool,
-    mood: Mood,
+    mood: Workload,
     sent: u64,
-    flying: HashMap<u32, Op>,
+    in_flight: HashMap<u32, Op>,
     done: Vec<Op>,
     /// Where a read saw which values: what a COMPARE AND WRITE expects
     seen: (u64, Vec<u64>),
 }
 
 impl Session {
-    fn open(site: &Site, number: usize, way: Way, mut random: Random, start: (Instant, Mood)) -> Session {
+    fn open(
+        site: &Storage,
+        number: usize,
+        way: ServedBy,
+        mut random: Random,
+        start: (Instant, Workload),
+    ) -> Session {
         let login = site.login(number + 1);
         let (mut immediate, mut bursts) =
             (&["Yes", "Yes", "Yes", "No"][..], &["1024", "65536", "65536", "65536"][..]);
-        if start.1 == Mood::Duel {
+        if start.1 == Workload::Duel {
             (immediate, bursts) = (&immediate[..1], &bursts[1..]);
         }
         let login = login.key("ImmediateData", random.pick::<&str>(immediate));
         let login = login.key("FirstBurstLength", random.pick::<&str>(bursts));
         let login = login.key("MaxRecvDataSegmentLength", random.pick::<&str>(&["8192", "262144", "262144"]));
         let raw: Raw = site.session(&login, &[0]);
-        let ((epoch, mood), depth, has_atomic) = (start, Depth::new(raw), way != Way::Block);
-        let (flying, done, seen) = (HashMap::new(), Vec::new(), (0, Vec::new()));
-        Session { number, depth, random, epoch, has_atomic, mood, sent: 0, flying, done, seen }
+        let ((epoch, mood), depth, has_atomic) = (start, QueuedSession::new(raw), way != ServedBy::Block);
+        let (in_flight, done, seen) = (HashMap::new(), Vec::new(), (0, Vec::new()));
+        Session { number, depth, random, epoch, has_atomic, mood, sent: 0, in_flight, done, seen }
     }
 
     /// What it did; an answer that is none of those that may be is an error.
     fn run(mut self, commands: u64, tally: &Tally) -> Result<Vec<Op>, String> {
-        while self.sent < commands || self.depth.flying() > 0 {
-            let most = if self.mood == Mood::Wild { DEPTH } else { 1 };
-            while self.sent < commands && self.depth.flying() < most && self.depth.has_room() {
+        while self.sent < commands || self.depth.in_flight() > 0 {
+            let most = if self.mood == Workload::Wild { DEPTH } else { 1 };
+            while self.sent < commands && self.depth.in_flight() < most && self.depth.has_window() {
                 self.send();
             }
             match self.depth.next(NO_ANSWER) {
-                Next::End(end) => self.ended(&end, tally)?,
-                Next::Nothing => return Err("no answer".into()),
-                Next::Closed => return Err("the connection was closed".into()),
+                SessionEvent::Completion(end) => self.ended(&end, tally)?,
+                SessionEvent::Nothing => return Err("no answer".into()),
+                SessionEvent::Closed => return Err("the connection was closed".into()),
             }
         }
         Ok(self.done)
@@ -129,7 +137,7 @@ impl Session {
 
     fn send(&mut self) {
         let attribute = match self.random.below(10) {
-            _ if self.mood != Mood::Wild => SIMPLE,
+            _ if self.mood != Workload::Wild => SIMPLE,
             0 => ORDERED,
             1 => HEAD_OF_QUEUE,
             _ => SIMPLE,
@@ -137,37 +145,38 @@ impl Session {
         let value = (self.number as u64 + 1) << 32 | self.sent;
         let (first, blocks, kind) = self.choose(value);
         let command = command(first, blocks, &kind);
-        let is_immediate = self.mood == Mood::Duel || !self.random.one_in(5);
+        let is_immediate = self.mood == Workload::Duel || !self.random.one_in(5);
         let start = self.now();
         let tag = self.depth.send(Command { attribute, is_immediate, ..command });
         let (is_ordered, is_head) = (attribute == ORDERED, attribute == HEAD_OF_QUEUE);
         let (session, order, end) = (self.number, self.sent, NEVER);
-        self.flying.insert(tag, Op { session, order, is_ordered, is_head, first, blocks, start, end, kind });
+        self.in_flight
+            .insert(tag, Op { session, order, is_ordered, is_head, first, blocks, start, end, kind });
         self.sent += 1;
     }
 
     /// Place, length and kind of the next command; that of a read has no values yet.
-    fn choose(&mut self, value: u64) -> (u64, u64, Kind) {
-        if self.has_atomic && self.mood == Mood::Duel {
+    fn choose(&mut self, value: u64) -> (u64, u64, OpKind) {
+        if self.has_atomic && self.mood == Workload::Duel {
             let kind =
-                if self.number.is_multiple_of(2) { Kind::Atomic(value) } else { Kind::Read(Vec::new()) };
+                if self.number.is_multiple_of(2) { OpKind::Atomic(value) } else { OpKind::Read(Vec::new()) };
             return (BLOCKS, ATOMIC_BLOCKS, kind);
         }
         if self.random.one_in(400) {
-            return (LONG, LONG_BLOCKS, Kind::Write(value));
+            return (LONG, LONG_BLOCKS, OpKind::Write(value));
         }
         if self.random.one_in(10) {
             let blocks = 1 + self.random.below(WINDOW);
             let first = *self.random.pick(&WINDOWS) + self.random.below(WINDOW - blocks + 1);
-            let kind = if self.random.one_in(4) { Kind::Write(value) } else { Kind::Read(Vec::new()) };
+            let kind = if self.random.one_in(4) { OpKind::Write(value) } else { OpKind::Read(Vec::new()) };
             return (first, blocks, kind);
         }
-        let is_calm = self.mood != Mood::Wild;
+        let is_calm = self.mood != Workload::Wild;
         if self.has_atomic && (is_calm && !self.random.one_in(16) || self.random.one_in(3)) {
             let blocks =
                 if self.random.one_in(2) { ATOMIC_BLOCKS } else { 2 + self.random.below(ATOMIC_BLOCKS - 1) };
             let first = BLOCKS + self.random.below(ATOMIC_BLOCKS - blocks + 1);
-            let kind = if self.random.one_in(2) { Kind::Atomic(value) } else { Kind::Read(Vec::new()) };
+            let kind = if self.random.one_in(2) { OpKind::Atomic(value) } else { OpKind::Read(Vec::new()) };
             return (first, blocks, kind);
         }
         let kind = self.random.below(20);
@@ -175,21 +184,21 @@ impl Session {
         let blocks = if kind == 0 { BLOCKS } else { 1 + self.random.below(longest) };
         let first = self.random.below(BLOCKS - blocks + 1);
         match kind {
-            0..10 => (first, blocks, Kind::Read(Vec::new())),
+            0..10 => (first, blocks, OpKind::Read(Vec::new())),
             10..12 if !self.seen.1.is_empty() => {
                 let (first, mut seen) = std::mem::take(&mut self.seen);
                 seen.truncate(1 + self.random.below(4) as usize);
-                (first, seen.len() as u64, Kind::Swap(seen, value))
+                (first, seen.len() as u64, OpKind::Swap(seen, value))
             }
-            17..20 if self.has_atomic => (first, blocks, Kind::Atomic(value)),
-            _ => (first, blocks, Kind::Write(value)),
+            17..20 if self.has_atomic => (first, blocks, OpKind::Atomic(value)),
+            _ => (first, blocks, OpKind::Write(value)),
         }
     }
 
-    fn ended(&mut self, end: &End, tally: &Tally) -> Result<(), String> {
-        let mut op = self.flying.remove(&end.tag).expect("a tag of ours");
+    fn ended(&mut self, end: &Completion, tally: &Tally) -> Result<(), String> {
+        let mut op = self.in_flight.remove(&end.tag).expect("a tag of ours");
         op.end = self.now();
-        if matches!(op.kind, Kind::Swap(..)) && end.sense == MISCOMPARE {
+        if matches!(op.kind, OpKind::Swap(..)) && end.sense == MISCOMPARE {
             tally.add("miscompares", 1);
             return Ok(());
         }
@@ -197,32 +206,32 @@ impl Session {
             return Err(format!("{}: {op:?}", end.text()));
         }
         match &mut op.kind {
-            Kind::Read(values) => {
+            OpKind::Read(values) => {
                 *values = values_of(op.first, op.blocks, &end.data)?;
                 if op.first < BLOCKS {
                     self.seen = (op.first, values.clone());
                 }
             }
-            Kind::Swap(..) => tally.add("swaps", 1),
-            Kind::Atomic(_) => tally.add("atomic writes", 1),
-            Kind::Write(_) => tally.add("long writes", (op.blocks == LONG_BLOCKS).into()),
+            OpKind::Swap(..) => tally.add("swaps", 1),
+            OpKind::Atomic(_) => tally.add("atomic writes", 1),
+            OpKind::Write(_) => tally.add("long writes", (op.blocks == LONG_BLOCKS).into()),
         }
         self.done.push(op);
         Ok(())
     }
 }
 
-fn command(first: u64, blocks: u64, kind: &Kind) -> Command {
+fn command(first: u64, blocks: u64, kind: &OpKind) -> Command {
     let (lba, count) = (first as u32, blocks as u16);
     match kind {
-        Kind::Read(_) => Command::new(&read10(lba, count)).reads(blocks as u32 * BLOCK as u32),
-        Kind::Write(value) => {
+        OpKind::Read(_) => Command::new(&read10(lba, count)).reads(blocks as u32 * BLOCK as u32),
+        OpKind::Write(value) => {
             Command::new(&write10(lba, count)).writes(stamps(first, &vec![*value; blocks as usize]))
         }
-        Kind::Atomic(value) => {
+        OpKind::Atomic(value) => {
             Command::new(&write_atomic(lba, count)).writes(stamps(first, &vec![*value; blocks as usize]))
         }
-        Kind::Swap(expected, value) => {
+        OpKind::Swap(expected, value) => {
             let out = [stamps(first, expected), stamps(first, &vec![*value; expected.len()])].concat();
             Command::new(&compare_and_write(lba, expected.len() as u8)).writes(out)
         }

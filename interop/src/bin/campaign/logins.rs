@@ -4,7 +4,7 @@
 use crate::NO_ANSWER;
 use crate::attacks::{Attacker, reset};
 use crate::tally::{Tally, joined};
-use interop::{Chap, Folder, Got, Login, Pdu, Random, Raw, Server, TARGET, chap};
+use interop::{Chap, Folder, Login, Pdu, Random, Raw, Received, Server, TARGET, chap};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -42,9 +42,9 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let attacks = if tally.is_short() { ATTACKS_SHORT } else { ATTACKS };
     let begun = Instant::now();
     let mut server = Server::start_in(folder(tally), &configuration());
-    let mut honest = Honest::new(&server, &mut random);
+    let mut honest = HonestHost::new(&server, &mut random);
     honest.visit(tally)?;
-    let before = Size::of(&server);
+    let before = ProcessSize::of(&server);
     let sources = sources(&mut random);
     // The honest host has one more.
     let addresses = sources.len() as u64 + 1;
@@ -101,7 +101,7 @@ fn configuration() -> String {
 /// Runs the attacks, while the honest host comes again and again.
 fn flood(
     server: &Server,
-    honest: &mut Honest,
+    honest: &mut HonestHost,
     random: &mut Random,
     sources: Vec<IpAddr>,
     attacks: u64,
@@ -117,7 +117,7 @@ fn flood(
             .collect();
         let mut result = Ok(());
         while result.is_ok() && !crowd.iter().all(|thread| thread.is_finished()) {
-            result = honest.visit(tally).and_then(|()| Size::of(server).is_bounded());
+            result = honest.visit(tally).and_then(|()| ProcessSize::of(server).is_bounded());
         }
         crowd.into_iter().map(joined).for_each(|n| tally.add("answers to attacks", n));
         tally.add("attacks", attacks);
@@ -132,7 +132,7 @@ fn sources(random: &mut Random) -> Vec<IpAddr> {
 }
 
 /// The host that must always get in.
-struct Honest {
+struct HonestHost {
     portal: SocketAddr,
     random: Random,
     cells: Vec<u64>,
@@ -140,10 +140,10 @@ struct Honest {
     session: Option<Raw>,
 }
 
-impl Honest {
-    fn new(server: &Server, random: &mut Random) -> Honest {
+impl HonestHost {
+    fn new(server: &Server, random: &mut Random) -> HonestHost {
         let cells = vec![0; CELLS as usize];
-        Honest { portal: server.portal(), random: random.fork(), cells, stamp: 0, session: None }
+        HonestHost { portal: server.portal(), random: random.fork(), cells, stamp: 0, session: None }
     }
 
     /// Logs in, writes, and reads all that it has written. The session before has been left, or is replaced.
@@ -204,25 +204,25 @@ fn asks(raw: &mut Raw, request: &Pdu) -> Result<Pdu, String> {
     let request = request.clone().exp_stat_sn(raw.exp_stat_sn);
     raw.send(&request);
     match raw.get(NO_ANSWER) {
-        Got::Pdu(answer) if answer.status() == 0 => Ok(answer),
-        Got::Pdu(answer) => Err(format!("login status {:#06x}", answer.status())),
-        Got::Closed => Err("the connection was closed".into()),
-        Got::Nothing => Err("no answer".into()),
+        Received::Pdu(answer) if answer.status() == 0 => Ok(answer),
+        Received::Pdu(answer) => Err(format!("login status {:#06x}", answer.status())),
+        Received::Closed => Err("the connection was closed".into()),
+        Received::Nothing => Err("no answer".into()),
     }
 }
 
 /// What the server takes.
-struct Size {
+struct ProcessSize {
     rss_kib: u64,
     files: usize,
     grown_to_kib: u64,
 }
 
-impl Size {
-    fn of(server: &Server) -> Size {
+impl ProcessSize {
+    fn of(server: &Server) -> ProcessSize {
         let files = fs::read_dir(format!("/proc/{}/fd", server.pid())).map_or(0, Iterator::count);
         let rss_kib = server.rss_kib();
-        Size { rss_kib, files, grown_to_kib: rss_kib + GROWTH_KIB }
+        ProcessSize { rss_kib, files, grown_to_kib: rss_kib + GROWTH_KIB }
     }
 
     fn is_bounded(&self) -> Result<(), String> {
@@ -234,15 +234,15 @@ impl Size {
 }
 
 /// When all attackers have gone, what they took comes back.
-fn settles(server: &Server, before: &Size) -> Result<(), String> {
+fn settles(server: &Server, before: &ProcessSize) -> Result<(), String> {
     let end = Instant::now() + NO_ANSWER;
     loop {
-        let now = Size::of(server);
+        let now = ProcessSize::of(server);
         if now.files <= before.files + 4 && now.rss_kib <= before.grown_to_kib {
             return Ok(());
         }
         if Instant::now() > end {
-            let Size { rss_kib, files, .. } = now;
+            let ProcessSize { rss_kib, files, .. } = now;
             return Err(format!("{files} files and {rss_kib} KiB stay, {} files were", before.files));
         }
         thread::sleep(Duration::from_millis(50));

@@ -1,9 +1,9 @@
 //! Logs that cannot be written: storage goes on, commands end with their own status, and nobody panics.
 
 use crate::NO_ANSWER;
-use crate::streams::{self, Stream};
+use crate::streams::{self, StderrKind};
 use crate::tally::Tally;
-use interop::tool::Ran;
+use interop::tool::ToolOutput;
 use interop::{Folder, Login, Random, Raw, Server, TARGET};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::fs::{self, File};
@@ -63,7 +63,7 @@ impl Fault {
 pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut random = Random::new(seed);
     let fault = *random.pick(&FAULTS);
-    let Some(mut stage) = Stage::set(fault, &mut random, tally) else {
+    let Some(mut stage) = LogStage::set(fault, &mut random, tally) else {
         eprintln!("logs: skipped: a full disk: mounting a file system needs root");
         tally.add("full disks skipped", 1);
         return Ok(());
@@ -83,7 +83,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     stage.end().map_err(|why| format!("{fault:?}: {why}"))
 }
 
-type Action = fn(&mut Stage, &mut Random) -> Result<(), String>;
+type Action = fn(&mut LogStage, &mut Random) -> Result<(), String>;
 
 const ACTIONS_OF_A_ROUND: [(&str, Action); 9] = [
     ("logins", |stage, _| stage.logs_in()),
@@ -98,12 +98,12 @@ const ACTIONS_OF_A_ROUND: [(&str, Action); 9] = [
 ];
 
 /// A file system of 64 KiB that goes with its owner.
-struct Disk(PathBuf);
+struct SmallFileSystem(PathBuf);
 
-impl Disk {
-    fn mount(folder: &Path) -> Option<Disk> {
+impl SmallFileSystem {
+    fn mount(folder: &Path) -> Option<SmallFileSystem> {
         mount("tmpfs", folder, "tmpfs", MountFlags::empty(), Some(c"size=64k")).ok()?;
-        Some(Disk(folder.to_owned()))
+        Some(SmallFileSystem(folder.to_owned()))
     }
 
     fn fill(&self) {
@@ -118,17 +118,17 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for SmallFileSystem {
     fn drop(&mut self) {
         let _ = unmount(&self.0, UnmountFlags::DETACH);
     }
 }
 
-struct Stage {
+struct LogStage {
     fault: Fault,
     server: Server,
     /// It outlives the server.
-    disk: Option<Disk>,
+    disk: Option<SmallFileSystem>,
     /// For what commands leave.
     folder: Folder,
     session: Raw,
@@ -159,13 +159,13 @@ pub fn configuration(extra: u32) -> String {
 pub const BAD: [&str; 3] =
     ["this is no configuration", "[[target]]\nname = \"no name\"\n", "[sever]\ncores = 1\n"];
 
-impl Stage {
-    fn set(fault: Fault, random: &mut Random, tally: &Tally) -> Option<Stage> {
+impl LogStage {
+    fn set(fault: Fault, random: &mut Random, tally: &Tally) -> Option<LogStage> {
         let folder = tally.folder();
         let place = folder.join("disk");
         fs::create_dir_all(&place).expect("a folder");
         let disk = match fault {
-            Fault::FullDisk => Some(Disk::mount(&place)?),
+            Fault::FullDisk => Some(SmallFileSystem::mount(&place)?),
             _ => None,
         };
         let level = *random.pick(&["info", "debug", "trace"]);
@@ -173,7 +173,7 @@ impl Stage {
         let server = Server::start_by_shell(&configuration(0), &prelude, &fault.redirection(&place));
         let session = Login::new().on(server.portal());
         let cells = [0; CELLS as usize];
-        let mut stage = Stage {
+        let mut stage = LogStage {
             fault,
             server,
             disk,
@@ -238,8 +238,8 @@ impl Stage {
         match (self.fault, self.is_faulty) {
             (Fault::Unread, true) => self.fill_pipe(),
             (Fault::Unread, false) => self.has_no_panic()?,
-            (Fault::FullDisk, true) => self.disk.iter().for_each(Disk::fill),
-            (Fault::FullDisk, false) => self.disk.iter().for_each(Disk::clear),
+            (Fault::FullDisk, true) => self.disk.iter().for_each(SmallFileSystem::fill),
+            (Fault::FullDisk, false) => self.disk.iter().for_each(SmallFileSystem::clear),
             (Fault::Closed | Fault::FullDevice | Fault::FileLimit, _) => {}
         }
         Ok(())
@@ -326,9 +326,10 @@ impl Stage {
     fn commands(&mut self, random: &mut Random) -> Result<(), String> {
         let table = streams::table(&self.folder, &self.server);
         let (words, prints, status) = random.pick(&table);
-        let stdout = *random.pick(&[Stream::Taken, Stream::Closed, Stream::Full]);
-        let stderr = *random.pick(&[Stream::Taken, Stream::Closed, Stream::Full, Stream::Unread]);
-        let expected = if *prints && stdout == Stream::Full { 1 } else { *status };
+        let stdout = *random.pick(&[StderrKind::Taken, StderrKind::Closed, StderrKind::Full]);
+        let stderr =
+            *random.pick(&[StderrKind::Taken, StderrKind::Closed, StderrKind::Full, StderrKind::Unread]);
+        let expected = if *prints && stdout == StderrKind::Full { 1 } else { *status };
         let ran = streams::runs(&self.folder, words, stdout, stderr);
         is_status(&ran, expected)
             .map_err(|why| format!("{words:?}, stdout {stdout:?}, stderr {stderr:?}: {why}"))
@@ -344,7 +345,7 @@ impl Stage {
     }
 }
 
-fn is_status(ran: &Ran, expected: i32) -> Result<(), String> {
+fn is_status(ran: &ToolOutput, expected: i32) -> Result<(), String> {
     if ran.said.contains("panicked") || ran.status.and_then(|s| s.code()) != Some(expected) {
         let ended = ran.status.map_or("no end".into(), |status| status.to_string());
         return Err(format!("{ended} instead of {expected}: {}", ran.said));

@@ -104,9 +104,9 @@ fn main() -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn plan(arguments: &Arguments) -> run::Plan {
+fn plan(arguments: &Arguments) -> run::CampaignOptions {
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs();
-    run::Plan {
+    run::CampaignOptions {
         seed: arguments.seed.unwrap_or_else(now),
         end: Instant::now() + Duration::from_secs(arguments.minutes * 60),
         rounds: arguments.rounds.unwrap_or(u64::MAX),

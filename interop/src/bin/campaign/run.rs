@@ -14,7 +14,7 @@ const KEPT: usize = 5;
 
 /// What all campaigns have in common.
 #[derive(Debug)]
-pub struct Plan {
+pub struct CampaignOptions {
     /// Seed of the first round
     pub seed: u64,
     /// No round begins later
@@ -28,7 +28,7 @@ pub struct Plan {
 
 /// What a campaign came to.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct CampaignResult {
     pub name: &'static str,
     pub rounds: u64,
     pub counters: Counters,
@@ -45,7 +45,7 @@ pub struct Failure {
 }
 
 /// Each campaign in a thread of its own.
-pub fn at_once(campaigns: &[Campaign], plan: &Plan) -> Vec<Outcome> {
+pub fn at_once(campaigns: &[Campaign], plan: &CampaignOptions) -> Vec<CampaignResult> {
     let outcomes = thread::scope(|scope| {
         let threads: Vec<_> =
             campaigns.iter().map(|c| scope.spawn(|| in_turns(std::slice::from_ref(c), plan))).collect();
@@ -56,9 +56,9 @@ pub fn at_once(campaigns: &[Campaign], plan: &Plan) -> Vec<Outcome> {
 }
 
 /// A round of each campaign, then the next one of each.
-pub fn in_turns(campaigns: &[Campaign], plan: &Plan) -> Vec<Outcome> {
-    let mut outcomes: Vec<Outcome> =
-        campaigns.iter().map(|c| Outcome { name: c.0, ..Outcome::default() }).collect();
+pub fn in_turns(campaigns: &[Campaign], plan: &CampaignOptions) -> Vec<CampaignResult> {
+    let mut outcomes: Vec<CampaignResult> =
+        campaigns.iter().map(|c| CampaignResult { name: c.0, ..CampaignResult::default() }).collect();
     for number in 0..plan.rounds {
         for (campaign, outcome) in campaigns.iter().zip(&mut outcomes) {
             if number > 0 && Instant::now() >= plan.end {
@@ -71,9 +71,9 @@ pub fn in_turns(campaigns: &[Campaign], plan: &Plan) -> Vec<Outcome> {
     outcomes
 }
 
-impl Outcome {
+impl CampaignResult {
     /// Runs a round.
-    fn add(&mut self, campaign: &Campaign, plan: &Plan, seed: u64) {
+    fn add(&mut self, campaign: &Campaign, plan: &CampaignOptions, seed: u64) {
         let folder = plan.folder.join(format!("{}-{seed}", self.name));
         let mut tally = Tally::new(folder.clone(), plan.is_short);
         let round = AssertUnwindSafe(|| campaign.2(seed, &mut tally));

@@ -10,14 +10,14 @@ pub const ROUTED: &str = "iqn.2026-11.org.example:routed";
 
 /// How sessions reach the storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ServedBy {
     Direct,
     Block,
     Pass,
 }
 
-impl Way {
-    pub const ALL: [Way; 3] = [Way::Direct, Way::Block, Way::Pass];
+impl ServedBy {
+    pub const ALL: [ServedBy; 3] = [ServedBy::Direct, ServedBy::Block, ServedBy::Pass];
 }
 
 /// What every configuration begins with: no keepalive that a campaign would have to answer.
@@ -35,25 +35,25 @@ pub fn file(name: &str, keys: &str) -> String {
 }
 
 /// A storage and what stands before it.
-pub struct Site {
+pub struct Storage {
     pub storage: Server,
     pub router: Option<Server>,
 }
 
-impl Site {
+impl Storage {
     /// Starts both; `options` are those of the upstream's URL.
-    pub fn start(tally: &Tally, way: Way, luns: &str, options: &str) -> Site {
+    pub fn start(tally: &Tally, way: ServedBy, luns: &str, options: &str) -> Storage {
         let target = format!("[server]\ncores = 2\n{HEAD}[[target]]\nname = \"{TARGET}\"\n{luns}");
         let storage = Server::start_in(tally.folder(), &target);
         let mode = match way {
-            Way::Direct => return Site { storage, router: None },
-            Way::Block => "block",
-            Way::Pass => "passthrough",
+            ServedBy::Direct => return Storage { storage, router: None },
+            ServedBy::Block => "block",
+            ServedBy::Pass => "passthrough",
         };
         let url = format!("iscsi://{}/{TARGET}{options}", storage.portal());
         let router = format!("{HEAD}{}", router(mode, &[url], ""));
         let router = Server::start_in(tally.folder(), &router);
-        Site { storage, router: Some(router) }
+        Storage { storage, router: Some(router) }
     }
 
     fn front(&self) -> &Server {

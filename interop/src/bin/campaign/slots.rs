@@ -2,7 +2,7 @@
 
 use crate::NO_ANSWER;
 use crate::tally::Tally;
-use interop::depth::{Command, Depth, End, Next};
+use interop::queued_session::{Command, Completion, QueuedSession, SessionEvent};
 use interop::scsi::{cdb10, read10};
 use interop::{Random, Raw};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const UNMAP: u8 = 0x08;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
+enum SlotContent {
     Zero,
     /// The stamp of this generation
     Of(u64),
@@ -39,14 +39,14 @@ struct Slot {
     blocks: u64,
     sent: u64,
     /// What was acknowledged last, then what may have been written since
-    may_hold: Vec<Content>,
+    may_hold: Vec<SlotContent>,
     /// The last of these is an atomic write
     is_atomic: bool,
 }
 
 /// How a slot is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+enum WriteKind {
     Write,
     Fua,
     Atomic,
@@ -56,17 +56,17 @@ enum Means {
     Unmap,
 }
 
-const MEANS: [Means; 10] = [
-    Means::Write,
-    Means::Write,
-    Means::Write,
-    Means::Fua,
-    Means::Atomic,
-    Means::Atomic,
-    Means::Compare,
-    Means::Same,
-    Means::SameUnmap,
-    Means::Unmap,
+const WRITE_KINDS: [WriteKind; 10] = [
+    WriteKind::Write,
+    WriteKind::Write,
+    WriteKind::Write,
+    WriteKind::Fua,
+    WriteKind::Atomic,
+    WriteKind::Atomic,
+    WriteKind::Compare,
+    WriteKind::Same,
+    WriteKind::SameUnmap,
+    WriteKind::Unmap,
 ];
 
 /// Writes slots of its own, over any number of sessions.
@@ -78,7 +78,7 @@ pub struct Writer {
     is_storm: bool,
     random: Random,
     slots: Vec<Slot>,
-    flying: HashMap<u32, Option<usize>>,
+    in_flight: HashMap<u32, Option<usize>>,
 }
 
 impl Writer {
@@ -98,39 +98,39 @@ impl Writer {
                 _ => large,
             };
             let lba = host as u64 * WRITER_SPACE + at;
-            Slot { lba, blocks, sent: 0, may_hold: vec![Content::Zero], is_atomic: false }
+            Slot { lba, blocks, sent: 0, may_hold: vec![SlotContent::Zero], is_atomic: false }
         };
         let slots = (0..SLOTS).map(slot).collect();
         let is_storm = has_atomic && random.one_in(2);
-        Writer { host, block, has_atomic, is_storm, random, slots, flying: HashMap::new() }
+        Writer { host, block, has_atomic, is_storm, random, slots, in_flight: HashMap::new() }
     }
 
     /// Writes until the connection ends, or until all commands have ended after `stop`.
     pub fn write_on(&mut self, raw: Raw, stop: &AtomicBool, tally: &Tally) -> Result<(), String> {
-        let mut depth = Depth::new(raw);
-        self.flying.clear();
+        let mut depth = QueuedSession::new(raw);
+        self.in_flight.clear();
         loop {
             let is_over = stop.load(Ordering::Relaxed);
-            while !is_over && depth.flying() < DEPTH && depth.has_room() {
+            while !is_over && depth.in_flight() < DEPTH && depth.has_window() {
                 self.send(&mut depth);
             }
-            if depth.flying() == 0 {
+            if depth.in_flight() == 0 {
                 return Ok(());
             }
             match depth.next(NO_ANSWER) {
-                Next::End(end) => self.ended(&end, tally)?,
-                Next::Closed => return Ok(()),
-                Next::Nothing => return Err("no answer".into()),
+                SessionEvent::Completion(end) => self.ended(&end, tally)?,
+                SessionEvent::Closed => return Ok(()),
+                SessionEvent::Nothing => return Err("no answer".into()),
             }
         }
     }
 
-    fn send(&mut self, depth: &mut Depth) {
-        let is_busy = |slot: usize| self.flying.values().any(|other| *other == Some(slot));
+    fn send(&mut self, depth: &mut QueuedSession) {
+        let is_busy = |slot: usize| self.in_flight.values().any(|other| *other == Some(slot));
         let free: Vec<usize> = (0..SLOTS).filter(|slot| !is_busy(*slot)).collect();
         if self.random.one_in(16) {
             let tag = depth.send(Command::new(&cdb10(0x35, 0, 0)));
-            self.flying.insert(tag, None);
+            self.in_flight.insert(tag, None);
             return;
         }
         // Large ones more often: they are in flight for longer when the kill comes.
@@ -141,14 +141,14 @@ impl Writer {
             .filter(|_| self.is_storm || self.random.one_in(3));
         let slot = large.unwrap_or_else(|| *self.random.pick(&free));
         let command = self.command(slot);
-        self.flying.insert(depth.send(command), Some(slot));
+        self.in_flight.insert(depth.send(command), Some(slot));
     }
 
-    fn means(&mut self, slot: usize) -> Means {
+    fn means(&mut self, slot: usize) -> WriteKind {
         match slot {
-            LONG => *self.random.pick(&[Means::Write, Means::Fua]),
-            _ if slot >= SLOTS - LARGE && self.random.one_in(2) => Means::Atomic,
-            _ => *self.random.pick(&MEANS),
+            LONG => *self.random.pick(&[WriteKind::Write, WriteKind::Fua]),
+            _ if slot >= SLOTS - LARGE && self.random.one_in(2) => WriteKind::Atomic,
+            _ => *self.random.pick(&WRITE_KINDS),
         }
     }
 
@@ -159,38 +159,38 @@ impl Writer {
         let slot = &mut self.slots[number];
         let is_known = slot.may_hold.len() == 1;
         let may_be = match means {
-            Means::Atomic => self.has_atomic,
-            Means::Compare => slot.blocks <= COMPARE_MAX,
+            WriteKind::Atomic => self.has_atomic,
+            WriteKind::Compare => slot.blocks <= COMPARE_MAX,
             _ => true,
         };
         if !is_known || !may_be {
-            means = Means::Write;
+            means = WriteKind::Write;
         }
         slot.sent += 1;
         let before = slot.may_hold[0];
         let content = match means {
-            Means::SameUnmap | Means::Unmap => Content::Zero,
-            _ => Content::Of(slot.sent),
+            WriteKind::SameUnmap | WriteKind::Unmap => SlotContent::Zero,
+            _ => SlotContent::Of(slot.sent),
         };
         slot.may_hold.push(content);
-        slot.is_atomic = means == Means::Atomic;
+        slot.is_atomic = means == WriteKind::Atomic;
         let slot = slot.clone();
         let data = |content| fill(self.block, self.host, number, content).repeat(slot.blocks as usize);
         let (cdb, out) = match means {
-            Means::Write => (cdb16(0x8a, 0, &slot), data(content)),
-            Means::Fua => (cdb16(0x8a, FUA, &slot), data(content)),
-            Means::Atomic => (atomic(&slot), data(content)),
-            Means::Compare => (compare(&slot), [data(before), data(content)].concat()),
-            Means::Same => (cdb16(0x93, 0, &slot), fill(self.block, self.host, number, content)),
-            Means::SameUnmap => (cdb16(0x93, UNMAP, &slot), vec![0; self.block]),
-            Means::Unmap => unmap(&slot),
+            WriteKind::Write => (cdb16(0x8a, 0, &slot), data(content)),
+            WriteKind::Fua => (cdb16(0x8a, FUA, &slot), data(content)),
+            WriteKind::Atomic => (atomic(&slot), data(content)),
+            WriteKind::Compare => (compare(&slot), [data(before), data(content)].concat()),
+            WriteKind::Same => (cdb16(0x93, 0, &slot), fill(self.block, self.host, number, content)),
+            WriteKind::SameUnmap => (cdb16(0x93, UNMAP, &slot), vec![0; self.block]),
+            WriteKind::Unmap => unmap(&slot),
         };
         Command { is_immediate, ..Command::new(&cdb).writes(out) }
     }
 
     /// The end of a command: a failure leaves open what the slot holds.
-    fn ended(&mut self, end: &End, tally: &Tally) -> Result<(), String> {
-        let Some(number) = self.flying.remove(&end.tag).expect("a tag of ours") else {
+    fn ended(&mut self, end: &Completion, tally: &Tally) -> Result<(), String> {
+        let Some(number) = self.in_flight.remove(&end.tag).expect("a tag of ours") else {
             tally.add("flushes", end.is_good().into());
             return Ok(());
         };
@@ -225,7 +225,8 @@ impl Writer {
             if data.len() != length {
                 return Err(format!("LBA {lba}: {} bytes, not {length}", data.len()));
             }
-            let is = |block: &[u8], content: &Content| block == fill(self.block, self.host, number, *content);
+            let is =
+                |block: &[u8], content: &SlotContent| block == fill(self.block, self.host, number, *content);
             let what = |block: &[u8]| may_hold.iter().rposition(|content| is(block, content));
             let found: Vec<Option<usize>> = data.chunks(self.block).map(what).collect();
             if let Some(at) = found.iter().position(Option::is_none) {
@@ -247,10 +248,10 @@ impl Writer {
 }
 
 /// A block: host, slot and generation, over and over.
-fn fill(block: usize, host: usize, slot: usize, content: Content) -> Vec<u8> {
+fn fill(block: usize, host: usize, slot: usize, content: SlotContent) -> Vec<u8> {
     match content {
-        Content::Zero => vec![0; block],
-        Content::Of(generation) => {
+        SlotContent::Zero => vec![0; block],
+        SlotContent::Of(generation) => {
             let place = ((host as u64 + 1) << 32 | slot as u64).to_be_bytes();
             [place, generation.to_be_bytes()].concat().repeat(block / 16)
         }

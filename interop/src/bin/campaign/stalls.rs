@@ -9,11 +9,11 @@ use crate::attach::Attach;
 use crate::site::{self, HEAD, ROUTED, router};
 use crate::stamps::Stamps;
 use crate::tally::Tally;
-use interop::depth::{Command, Depth, Next};
-use interop::hold::{Held, threads};
-use interop::nbd::{self, Answer, Nbd};
+use interop::nbd::{self, Nbd, NbdReply};
+use interop::queued_session::{Command, QueuedSession, SessionEvent};
 use interop::routed::{session, until};
 use interop::scsi::write10;
+use interop::stopped_thread::{StoppedThread, threads};
 use interop::{Random, Raw, Server, TARGET};
 use std::collections::HashMap;
 use std::fs::File;
@@ -50,7 +50,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
         .iter()
         .map(|portal| format!("iscsi://{portal}/{TARGET}{OPTIONS}"))
         .collect();
-    let mut front = Front::open(kind, &urls, tally)?;
+    let mut front = WriterKind::open(kind, &urls, tally)?;
     let cores = threads(storage.pid(), "core");
     for stall in 0..if tally.is_short() { 1 } else { 3 } {
         let core = *random.pick(&cores);
@@ -70,7 +70,7 @@ fn storage(tally: &Tally) -> Server {
 /// One stall.
 fn one(
     storage: &Server,
-    front: &mut Front,
+    front: &mut WriterKind,
     core: i32,
     random: &mut Random,
     tally: &Tally,
@@ -86,7 +86,7 @@ fn one(
     for block in &blocks[..before] {
         front.send(&mut stamps, *block, None);
     }
-    let held = Held::hold(core)?;
+    let held = StoppedThread::hold(core)?;
     for block in &blocks[before..] {
         front.send(&mut stamps, *block, None);
     }
@@ -99,7 +99,7 @@ fn one(
         let is_acknowledged = surely(front, &mut stamps, block)?;
         tally.add("newer writes acknowledged", is_acknowledged.into());
     }
-    held.go_on();
+    held.resume();
     tally.add("stalls", 1);
     front.wait(&mut stamps, NO_ANSWER)?;
     if let Some(block) = blocks.iter().find(|block| stamps.is_flying(**block)) {
@@ -111,7 +111,7 @@ fn one(
 }
 
 /// Writes a block until that is acknowledged; false when it is not after some tries.
-fn surely(front: &mut Front, stamps: &mut Stamps, block: u64) -> Result<bool, String> {
+fn surely(front: &mut WriterKind, stamps: &mut Stamps, block: u64) -> Result<bool, String> {
     for attempt in 0..20 {
         let newest = front.send(stamps, block, Some(attempt));
         front.wait_for(stamps, newest, Duration::from_secs(4))?;
@@ -145,22 +145,22 @@ fn length(block: u64) -> usize {
 }
 
 /// Who writes.
-enum Front {
+enum WriterKind {
     Attach(Box<(Attach, Nbd, HashMap<u64, u64>)>),
-    Router(Hosts),
+    Router(RouterHosts),
 }
 
-impl Front {
-    fn open(kind: &str, urls: &[String], tally: &Tally) -> Result<Front, String> {
+impl WriterKind {
+    fn open(kind: &str, urls: &[String], tally: &Tally) -> Result<WriterKind, String> {
         if kind == "attach" {
             let attach = Attach::start(tally, urls, &["--policy", "round-robin"])?;
             let nbd = attach.connect()?;
-            return Ok(Front::Attach(Box::new((attach, nbd, HashMap::new()))));
+            return Ok(WriterKind::Attach(Box::new((attach, nbd, HashMap::new()))));
         }
         let policy = if urls.len() > 1 && kind == "block" { "policy = \"round-robin\"\n" } else { "" };
         let router = Server::start_in(tally.folder(), &format!("{HEAD}{}", router(kind, urls, policy)));
         let hosts = (0..HOSTS).map(|host| open(host, router.portal())).collect();
-        Ok(Front::Router(Hosts { router, hosts, flying: HashMap::new(), next: 0 }))
+        Ok(WriterKind::Router(RouterHosts { router, hosts, in_flight: HashMap::new(), next: 0 }))
     }
 
     /// Sends a write with a new stamp, by this host of a router or by each in turn.
@@ -168,11 +168,11 @@ impl Front {
         let stamp = stamps.send(block);
         let data = crate::stamps::data(block, stamp, length(block));
         match self {
-            Front::Attach(attach) => {
+            WriterKind::Attach(attach) => {
                 let cookie = attach.1.send(nbd::WRITE, block * BLOCK as u64, data.len() as u32, &data);
                 attach.2.insert(cookie, stamp);
             }
-            Front::Router(hosts) => {
+            WriterKind::Router(hosts) => {
                 if !hosts.send(block, stamp, data, host) {
                     stamps.ended(stamp, false); // no session is left
                 }
@@ -200,14 +200,14 @@ impl Front {
         let end = Instant::now() + limit;
         while !is_over(stamps) && Instant::now() < end {
             match self {
-                Front::Attach(attach) => match attach.1.next(Duration::from_millis(20)) {
-                    Answer::End(cookie, error, _) => {
+                WriterKind::Attach(attach) => match attach.1.next(Duration::from_millis(20)) {
+                    NbdReply::End(cookie, error, _) => {
                         stamps.ended(attach.2.remove(&cookie).ok_or("a reply to nothing")?, error == 0);
                     }
-                    Answer::Closed => return Err("lunar attach closed the connection".into()),
-                    Answer::Nothing => {}
+                    NbdReply::Closed => return Err("lunar attach closed the connection".into()),
+                    NbdReply::Nothing => {}
                 },
-                Front::Router(hosts) => hosts.take(stamps),
+                WriterKind::Router(hosts) => hosts.take(stamps),
             }
         }
         Ok(())
@@ -215,7 +215,7 @@ impl Front {
 
     /// New sessions in the place of those that have ended.
     fn repair(&mut self) -> Result<(), String> {
-        let Front::Router(hosts) = self else { return Ok(()) };
+        let WriterKind::Router(hosts) = self else { return Ok(()) };
         let portal = hosts.router.portal();
         for (number, host) in hosts.hosts.iter_mut().enumerate() {
             let depth = host.take().map(|mut depth| {
@@ -229,15 +229,15 @@ impl Front {
 }
 
 /// Hosts of a router. One whose session has ended is none until the stall is over.
-struct Hosts {
+struct RouterHosts {
     router: Server,
-    hosts: Vec<Option<Depth>>,
+    hosts: Vec<Option<QueuedSession>>,
     /// Stamps by host and tag
-    flying: HashMap<(usize, u32), u64>,
+    in_flight: HashMap<(usize, u32), u64>,
     next: usize,
 }
 
-impl Hosts {
+impl RouterHosts {
     /// By the first from this host on that has a session; false when none has.
     fn send(&mut self, block: u64, stamp: u64, data: Vec<u8>, host: Option<usize>) -> bool {
         let first = host.unwrap_or_else(|| {
@@ -251,38 +251,38 @@ impl Hosts {
         let sectors = (data.len() / 512) as u16;
         let command = Command::new(&write10(block as u32 * SECTORS, sectors)).writes(data);
         let tag = depth.send(command);
-        self.flying.insert((number, tag), stamp);
+        self.in_flight.insert((number, tag), stamp);
         true
     }
 
     /// Takes what has come for any host.
     fn take(&mut self, stamps: &mut Stamps) {
         for (number, host) in self.hosts.iter_mut().enumerate() {
-            let Some(depth) = host.as_mut().filter(|depth| depth.flying() > 0) else { continue };
+            let Some(depth) = host.as_mut().filter(|depth| depth.in_flight() > 0) else { continue };
             match depth.next(Duration::from_millis(5)) {
-                Next::End(end) => {
-                    let stamp = self.flying.remove(&(number, end.tag)).expect("a tag of ours");
+                SessionEvent::Completion(end) => {
+                    let stamp = self.in_flight.remove(&(number, end.tag)).expect("a tag of ours");
                     stamps.ended(stamp, end.is_good());
                 }
                 // Nobody hears of the ends of its writes.
-                Next::Closed => {
+                SessionEvent::Closed => {
                     *host = None;
-                    self.flying.retain(|(of, _), stamp| {
+                    self.in_flight.retain(|(of, _), stamp| {
                         if *of == number {
                             stamps.lost(*stamp);
                         }
                         *of != number
                     });
                 }
-                Next::Nothing => {}
+                SessionEvent::Nothing => {}
             }
         }
     }
 }
 
-fn open(host: usize, portal: SocketAddr) -> Option<Depth> {
+fn open(host: usize, portal: SocketAddr) -> Option<QueuedSession> {
     let login = site::login(host).target(ROUTED);
     let mut raw: Raw = session(&login, portal, &[0]);
     until("the LUN is ready", || (raw.simple(0, &[0; 6]).status == 0).then_some(()));
-    Some(Depth::new(raw))
+    Some(QueuedSession::new(raw))
 }

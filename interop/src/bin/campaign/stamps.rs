@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Flying,
+enum WriteState {
+    InFlight,
     /// Its end was not heard of: it may land at any time
     Lost,
     Good,
@@ -18,7 +18,7 @@ enum End {
 #[derive(Clone, Copy, Debug)]
 struct Write {
     block: u64,
-    end: End,
+    end: WriteState,
     /// The stamp that the next write had when it ended
     ended_before: u64,
 }
@@ -33,7 +33,7 @@ impl Stamps {
     /// A stamp for a write of this block, which is sent now.
     pub fn send(&mut self, block: u64) -> u64 {
         let stamp = self.next();
-        self.writes.insert(stamp, Write { block, end: End::Flying, ended_before: u64::MAX });
+        self.writes.insert(stamp, Write { block, end: WriteState::InFlight, ended_before: u64::MAX });
         stamp
     }
 
@@ -45,32 +45,33 @@ impl Stamps {
     pub fn ended(&mut self, stamp: u64, is_good: bool) {
         let ended_before = self.next();
         let write = self.writes.get_mut(&stamp).expect("a stamp of ours");
-        (write.end, write.ended_before) = (if is_good { End::Good } else { End::Failed }, ended_before);
+        (write.end, write.ended_before) =
+            (if is_good { WriteState::Good } else { WriteState::Failed }, ended_before);
     }
 
     /// A write whose end nobody hears of.
     pub fn lost(&mut self, stamp: u64) {
-        self.writes.get_mut(&stamp).expect("a stamp of ours").end = End::Lost;
+        self.writes.get_mut(&stamp).expect("a stamp of ours").end = WriteState::Lost;
     }
 
     /// Is a write of this block in flight, or lost?
     pub fn is_flying(&self, block: u64) -> bool {
-        self.writes.values().any(|write| write.block == block && write.end == End::Flying)
+        self.writes.values().any(|write| write.block == block && write.end == WriteState::InFlight)
     }
 
     /// Is none in flight?
     pub fn none_flies(&self) -> bool {
-        self.writes.values().all(|write| write.end != End::Flying)
+        self.writes.values().all(|write| write.end != WriteState::InFlight)
     }
 
     /// Has this write ended, however?
     pub fn has_ended(&self, stamp: u64) -> bool {
-        self.writes[&stamp].end != End::Flying
+        self.writes[&stamp].end != WriteState::InFlight
     }
 
     /// Has this write ended well?
     pub fn is_acknowledged(&self, stamp: u64) -> bool {
-        self.writes[&stamp].end == End::Good
+        self.writes[&stamp].end == WriteState::Good
     }
 
     /// May the block hold this?
@@ -81,7 +82,7 @@ impl Stamps {
             return Err(format!("block {block} holds {:02x?}, which nobody wrote, or is torn", &found[..32]));
         };
         let newer = self.writes.range(write.ended_before..);
-        let newest = newer.rev().find(|(_, other)| other.block == block && other.end == End::Good);
+        let newest = newer.rev().find(|(_, other)| other.block == block && other.end == WriteState::Good);
         match newest {
             None => Ok(()),
             Some((newest, _)) => Err(format!(

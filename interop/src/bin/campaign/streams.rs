@@ -2,7 +2,7 @@
 
 use crate::NO_ANSWER;
 use crate::logs::{BAD, configuration};
-use interop::tool::Ran;
+use interop::tool::ToolOutput;
 use interop::{INITIATOR, Server, TARGET, lunar_bin};
 use std::fs::{self, File};
 use std::io::{PipeReader, Write};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Where a stream of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum StderrKind {
     Taken,
     Closed,
     Full,
@@ -54,7 +54,7 @@ pub fn table(folder: &Path, server: &Server) -> Vec<(Vec<String>, bool, i32)> {
 }
 
 /// Runs a command whose streams go there; what it said where they were taken.
-pub fn runs(folder: &Path, words: &[String], stdout: Stream, stderr: Stream) -> Ran {
+pub fn runs(folder: &Path, words: &[String], stdout: StderrKind, stderr: StderrKind) -> ToolOutput {
     let files = ["stdout", "stderr"].map(|name| folder.join(name));
     let [(out, _out), (err, _err)] = [stdout.open(&files[0]), stderr.open(&files[1])];
     let mut command = Command::new(lunar_bin());
@@ -66,20 +66,20 @@ pub fn runs(folder: &Path, words: &[String], stdout: Stream, stderr: Stream) -> 
     drop(command);
     let status = ended(&mut child);
     let said = files.map(|file| fs::read_to_string(file).unwrap_or_default()).concat();
-    Ran { status, said }
+    ToolOutput { status, said }
 }
 
-impl Stream {
+impl StderrKind {
     /// The stream, and what has to stay open for it.
     fn open(self, file: &Path) -> (Stdio, Option<PipeReader>) {
         let taken = File::create(file).expect("a file");
         match self {
-            Stream::Taken => (taken.into(), None),
-            Stream::Full => {
+            StderrKind::Taken => (taken.into(), None),
+            StderrKind::Full => {
                 (File::options().write(true).open("/dev/full").expect("Linux has it").into(), None)
             }
-            Stream::Closed => (std::io::pipe().expect("a pipe").1.into(), None),
-            Stream::Unread => {
+            StderrKind::Closed => (std::io::pipe().expect("a pipe").1.into(), None),
+            StderrKind::Unread => {
                 let (read, mut write) = std::io::pipe().expect("a pipe");
                 rustix::io::ioctl_fionbio(&write, true).expect("a pipe");
                 for part in [[b'.'; 4096].as_slice(), b"."] {

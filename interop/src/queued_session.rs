@@ -1,7 +1,7 @@
 //! Many commands of one session in flight.
 
 use crate::pdu::op;
-use crate::raw::{Got, Raw};
+use crate::raw::{Raw, Received};
 use crate::scsi::{READ, WRITE, place, sense};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Command {
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct Completion {
     pub tag: u32,
     /// 0xff when the target failed without a SCSI status
     pub status: u8,
@@ -52,7 +52,7 @@ pub struct End {
     pub data: Vec<u8>,
 }
 
-impl End {
+impl Completion {
     /// Did it do what it should?
     pub fn is_good(&self) -> bool {
         self.status == 0
@@ -66,15 +66,15 @@ impl End {
 
 /// What comes next.
 #[derive(Debug)]
-pub enum Next {
-    End(End),
+pub enum SessionEvent {
+    Completion(Completion),
     Closed,
     /// Nothing came in time.
     Nothing,
 }
 
 /// A session with its tasks.
-pub struct Depth {
+pub struct QueuedSession {
     pub raw: Raw,
     tasks: HashMap<u32, Task>,
 }
@@ -84,19 +84,19 @@ struct Task {
     data: Vec<u8>,
 }
 
-impl Depth {
+impl QueuedSession {
     /// Of a session that is in full feature phase.
-    pub fn new(raw: Raw) -> Depth {
-        Depth { raw, tasks: HashMap::new() }
+    pub fn new(raw: Raw) -> QueuedSession {
+        QueuedSession { raw, tasks: HashMap::new() }
     }
 
     /// Commands in flight.
-    pub fn flying(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.tasks.len()
     }
 
     /// Does the command window let one more in (RFC 7143 section 4.2.2.1)?
-    pub fn has_room(&self) -> bool {
+    pub fn has_window(&self) -> bool {
         self.raw.window.is_none_or(|(_, max)| !crate::check::before(max, self.raw.cmd_sn))
     }
 
@@ -118,12 +118,12 @@ impl Depth {
     }
 
     /// Waits for the end of any command.
-    pub fn next(&mut self, limit: Duration) -> Next {
+    pub fn next(&mut self, limit: Duration) -> SessionEvent {
         loop {
             let pdu = match self.raw.get(limit) {
-                Got::Pdu(pdu) => pdu,
-                Got::Closed => return Next::Closed,
-                Got::Nothing => return Next::Nothing,
+                Received::Pdu(pdu) => pdu,
+                Received::Closed => return SessionEvent::Closed,
+                Received::Nothing => return SessionEvent::Nothing,
             };
             if pdu.opcode() == op::ASYNC {
                 continue;
@@ -139,20 +139,20 @@ impl Depth {
             let has_status = pdu.opcode() == op::SCSI_RESPONSE || is_last(&pdu);
             if has_status {
                 let data = self.tasks.remove(&tag).expect("found before").data;
-                return Next::End(ended(&pdu, data));
+                return SessionEvent::Completion(ended(&pdu, data));
             }
         }
     }
 
     /// Sends a command and waits for its end; `Err` is why there is none.
-    pub fn ask(&mut self, command: Command, limit: Duration) -> Result<End, &'static str> {
+    pub fn ask(&mut self, command: Command, limit: Duration) -> Result<Completion, &'static str> {
         let tag = self.send(command);
         loop {
             match self.next(limit) {
-                Next::End(end) if end.tag == tag => return Ok(end),
-                Next::End(_) => {}
-                Next::Closed => return Err("the connection is closed"),
-                Next::Nothing => return Err("no answer"),
+                SessionEvent::Completion(end) if end.tag == tag => return Ok(end),
+                SessionEvent::Completion(_) => {}
+                SessionEvent::Closed => return Err("the connection is closed"),
+                SessionEvent::Nothing => return Err("no answer"),
             }
         }
     }
@@ -162,9 +162,9 @@ fn is_last(pdu: &crate::Pdu) -> bool {
     pdu.opcode() == op::DATA_IN && pdu.bhs[1] & 1 != 0
 }
 
-fn ended(pdu: &crate::Pdu, data: Vec<u8>) -> End {
+fn ended(pdu: &crate::Pdu, data: Vec<u8>) -> Completion {
     let is_response = pdu.opcode() == op::SCSI_RESPONSE;
     let status = if is_response && pdu.bhs[2] != 0 { 0xff } else { pdu.bhs[3] };
     let sense = if is_response { pdu.data.get(2..).map_or(0, sense) } else { 0 };
-    End { tag: pdu.tag(), status, sense, data }
+    Completion { tag: pdu.tag(), status, sense, data }
 }

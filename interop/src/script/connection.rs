@@ -1,7 +1,7 @@
 //! One connection of a scripted target: framing, digests, numbers.
 
-use super::watch::{Told, Watch};
-use super::{Seen, Shared};
+use super::initiator_check::{InitiatorCheck, TargetLimits};
+use super::{ReceivedPdu, Shared};
 use crate::check;
 use crate::digest::crc32c;
 use crate::pdu::{Pdu, op};
@@ -16,7 +16,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection, as the hook of a test sees it.
-pub struct Link {
+pub struct ScriptConnection {
     pub stream: TcpStream,
     /// How many connections came before it.
     pub number: usize,
@@ -34,16 +34,16 @@ pub struct Link {
     /// Writes whose data are on the way.
     pub(super) writes: HashMap<u32, Write>,
     pub(super) shared: Arc<Shared>,
-    watch: Watch,
+    watch: InitiatorCheck,
     input: Vec<u8>,
 }
 
-impl Link {
-    pub(super) fn new(stream: TcpStream, number: usize, shared: Arc<Shared>) -> Link {
+impl ScriptConnection {
+    pub(super) fn new(stream: TcpStream, number: usize, shared: Arc<Shared>) -> ScriptConnection {
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream.set_write_timeout(Some(PATIENCE)).expect("a time-out");
-        Link {
+        ScriptConnection {
             stream,
             number,
             full_feature: false,
@@ -56,7 +56,7 @@ impl Link {
             send_max: 8192,
             writes: HashMap::new(),
             shared,
-            watch: Watch::default(),
+            watch: InitiatorCheck::default(),
             input: Vec::new(),
         }
     }
@@ -73,7 +73,7 @@ impl Link {
 
     /// MaxRecvDataSegmentLength that this target declares.
     pub fn receive_max(&self) -> usize {
-        super::usual::SEGMENT
+        super::default_response::SEGMENT
     }
 
     pub(super) fn disk(&self) -> MutexGuard<'_, Vec<u8>> {
@@ -124,7 +124,7 @@ impl Link {
 
     /// Keeps a request, and takes note of what is wrong with it.
     fn look(&mut self, pdu: &Pdu) {
-        let told = Told {
+        let told = TargetLimits {
             stat_sn: self.stat_sn,
             max_cmd_sn: self.max_cmd_sn,
             full_feature: self.full_feature,
@@ -139,12 +139,12 @@ impl Link {
         } else if pdu.bhs[0] & 0x40 == 0 && pdu.opcode() != op::DATA_OUT {
             self.exp_cmd_sn = pdu.get32(24).wrapping_add(1);
         }
-        let seen = Seen { link: self.number, full_feature: self.full_feature, pdu: pdu.clone() };
+        let seen = ReceivedPdu { link: self.number, full_feature: self.full_feature, pdu: pdu.clone() };
         self.shared.seen.lock().expect("no panic").push(seen);
     }
 
     /// Moves the window on and stamps the three numbers.
-    pub fn stamped(&mut self, pdu: Pdu) -> Pdu {
+    pub fn with_numbers(&mut self, pdu: Pdu) -> Pdu {
         self.max_cmd_sn = self.exp_cmd_sn.wrapping_add(self.shared.script.window).wrapping_sub(1);
         let stat_sn = if check::has_stat_sn(&pdu) { self.stat_sn } else { 0 };
         if check::counts(&pdu) {
@@ -156,12 +156,12 @@ impl Link {
 
     /// Sends an answer with its numbers and digests.
     pub fn send(&mut self, pdu: Pdu) {
-        let pdu = self.stamped(pdu);
-        self.send_as_it_is(&pdu);
+        let pdu = self.with_numbers(pdu);
+        self.send_unchanged(&pdu);
     }
 
     /// Sends a PDU whose numbers are what they are.
-    pub fn send_as_it_is(&mut self, pdu: &Pdu) {
+    pub fn send_unchanged(&mut self, pdu: &Pdu) {
         if check::counts(pdu) {
             self.watch.answered(pdu.tag());
         }

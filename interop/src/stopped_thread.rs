@@ -7,29 +7,29 @@ use std::fs;
 
 /// A thread that is held by ptrace; it goes on when this is dropped, by the thread that holds it.
 #[derive(Debug)]
-pub struct Held {
+pub struct StoppedThread {
     thread: Pid,
     /// Only the thread that began to trace may end it.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
-impl Held {
+impl StoppedThread {
     /// Holds a thread of another process, and waits until it stands. The process must be a child, or the caller root.
-    pub fn hold(thread: i32) -> Result<Held, String> {
+    pub fn hold(thread: i32) -> Result<StoppedThread, String> {
         let (thread, text) =
             (Pid::from_raw(thread), |e: nix::Error| format!("ptrace of thread {thread}: {e}"));
         ptrace::seize(thread, Options::empty()).map_err(text)?;
-        let held = Held { thread, _not_send: std::marker::PhantomData };
+        let held = StoppedThread { thread, _not_send: std::marker::PhantomData };
         ptrace::interrupt(thread).map_err(text)?;
         waitpid(thread, Some(WaitPidFlag::__WALL)).map_err(text)?;
         Ok(held)
     }
 
     /// Goes on.
-    pub fn go_on(self) {}
+    pub fn resume(self) {}
 }
 
-impl Drop for Held {
+impl Drop for StoppedThread {
     fn drop(&mut self) {
         let _ = ptrace::detach(self.thread, None); // a thread that has ended needs it no more
     }

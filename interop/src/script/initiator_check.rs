@@ -23,7 +23,7 @@ const LOGIN_SEGMENT: usize = 8192;
 
 /// What an initiator has said on one connection.
 #[derive(Default)]
-pub struct Watch {
+pub struct InitiatorCheck {
     /// CmdSN of its next command.
     cmd_sn: Option<u32>,
     exp_stat_sn: Option<u32>,
@@ -31,7 +31,7 @@ pub struct Watch {
 }
 
 /// What the target has told.
-pub struct Told {
+pub struct TargetLimits {
     pub stat_sn: u32,
     pub max_cmd_sn: u32,
     pub full_feature: bool,
@@ -39,9 +39,9 @@ pub struct Told {
     pub receive_max: usize,
 }
 
-impl Watch {
+impl InitiatorCheck {
     /// The rule that a request breaks.
-    pub fn check(&mut self, pdu: &Pdu, told: &Told) -> Result<(), String> {
+    pub fn check(&mut self, pdu: &Pdu, told: &TargetLimits) -> Result<(), String> {
         layout(pdu)?;
         content(pdu)?;
         let limit = if told.full_feature { told.receive_max } else { LOGIN_SEGMENT };
@@ -74,7 +74,7 @@ impl Watch {
         }
     }
 
-    fn stat_sn(&mut self, pdu: &Pdu, told: &Told) -> Result<(), String> {
+    fn stat_sn(&mut self, pdu: &Pdu, told: &TargetLimits) -> Result<(), String> {
         let exp = pdu.exp_stat_sn_sent();
         let first = self.exp_stat_sn.is_none();
         if !first && before(told.stat_sn, exp) {
@@ -95,7 +95,7 @@ impl Watch {
         pdu.opcode() == op::LOGIN && self.exp_stat_sn == Some(0)
     }
 
-    fn cmd_sn(&mut self, pdu: &Pdu, told: &Told) -> Result<(), String> {
+    fn cmd_sn(&mut self, pdu: &Pdu, told: &TargetLimits) -> Result<(), String> {
         if pdu.opcode() == op::DATA_OUT {
             return Ok(());
         }

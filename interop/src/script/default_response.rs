@@ -1,8 +1,8 @@
 //! What a scripted target does where its test says nothing else: login, discovery, a disk, pings, task
 //! management and logout.
 
-use super::Turn;
-use super::link::Link;
+use super::HookAction;
+use super::connection::ScriptConnection;
 use crate::config::TARGET;
 use crate::pdu::{NONE, Pdu, op};
 
@@ -10,7 +10,7 @@ use crate::pdu::{NONE, Pdu, op};
 pub const SEGMENT: usize = 4096;
 
 /// Serves one connection to its end.
-pub fn serve(mut link: Link) {
+pub fn serve(mut link: ScriptConnection) {
     while let Some(pdu) = link.receive() {
         let shared = link.shared.clone();
         let turn = (shared.script.hook)(&mut link, &pdu);
@@ -18,17 +18,17 @@ pub fn serve(mut link: Link) {
             link.keys.entry("Begun".into()).or_default();
         }
         match turn {
-            Turn::Usual if link.usual(&pdu) => {}
-            Turn::Done => {}
-            Turn::Usual | Turn::Close => break,
+            HookAction::Usual if link.default_response(&pdu) => {}
+            HookAction::Done => {}
+            HookAction::Usual | HookAction::Close => break,
         }
     }
     link.close();
 }
 
-impl Link {
+impl ScriptConnection {
     /// Answers a request; false is the end of the connection.
-    pub fn usual(&mut self, pdu: &Pdu) -> bool {
+    pub fn default_response(&mut self, pdu: &Pdu) -> bool {
         match pdu.opcode() {
             op::LOGIN => self.login(pdu),
             op::TEXT => self.text(pdu),
@@ -65,7 +65,7 @@ impl Link {
         let answer = self.login_response(pdu, 0x87, &keys);
         self.send(answer);
         self.full_feature = true;
-        let is = |link: &Link, key: &str| link.keys.get(key).is_some_and(|v| v == "CRC32C");
+        let is = |link: &ScriptConnection, key: &str| link.keys.get(key).is_some_and(|v| v == "CRC32C");
         (self.header_digest, self.data_digest) = (is(self, "HeaderDigest"), is(self, "DataDigest"));
     }
 
