@@ -138,7 +138,7 @@ fn upstream_whose_first_named_portal_is_away_opens_the_next() {
             ("TargetAddress", live.as_str()),
         ];
         link.send(Pdu::new(op::TEXT_RESPONSE).itt(pdu.tag()).ttt(u32::MAX).keys(&keys));
-        Turn::Done
+        HookAction::Done
     });
     let asked = asked.listen();
     let url = format!("iscsi://{}?login_tries=1", asked.address());
