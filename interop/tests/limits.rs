@@ -31,7 +31,7 @@ fn the_soft_limit_on_open_files_is_raised() {
     let server = Server::start_by_shell(&config::standard(), "ulimit -Sn 256; ulimit -Hn 2000", "");
     assert_eq!(open_files(&server), ("2000".into(), "2000".into()));
     assert!(
-        server.log().contains("`connections` of [limits] is more than the open files"),
+        server.log().contains("`connections` of [limits] exceeds the limit of this process on open files"),
         "{}",
         server.log()
     );
@@ -84,8 +84,10 @@ fn log_has_one_line_when_descriptors_run_out() {
         assert!(Instant::now() < end, "{}", server.log());
     }
     let log = server.log();
-    let lines: Vec<_> =
-        log.lines().filter(|line| line.contains("as the open files of this process")).collect();
+    let lines: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("the limit of this process on open files is used up"))
+        .collect();
     assert_eq!(lines.iter().filter(|line| line.contains("new connections are closed")).count(), 1, "{log}");
     assert!(lines.iter().all(|line| line.contains("WARN")), "{log}");
     assert!(server.lives());

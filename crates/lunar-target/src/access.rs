@@ -49,7 +49,7 @@ impl LoginContext {
         if target.access.is_empty() {
             return Ok(None);
         }
-        let entry = target.access.iter().find(|a| admits(a, initiator, self.peer));
+        let entry = target.access.iter().find(|a| rule_matches(a, initiator, self.peer));
         entry.map(Some).ok_or(LoginStatus::AUTHORIZATION_FAILURE)
     }
 
@@ -62,7 +62,7 @@ impl LoginContext {
     }
 
     /// Whether discovery shows the target to this initiator.
-    pub fn shows(&self, target: &TargetNode, initiator: &str) -> bool {
+    pub fn is_visible(&self, target: &TargetNode, initiator: &str) -> bool {
         self.entry(target, initiator).is_ok()
     }
 }
@@ -79,8 +79,9 @@ fn lun_map(target: &TargetNode, entry: Option<&AccessRule>) -> LunMap {
     }
 }
 
-fn admits(access: &AccessRule, initiator: &str, peer: IpAddr) -> bool {
-    let name = access.initiators.is_empty() || access.initiators.iter().any(|p| matches(p, initiator));
+fn rule_matches(access: &AccessRule, initiator: &str, peer: IpAddr) -> bool {
+    let name =
+        access.initiators.is_empty() || access.initiators.iter().any(|p| matches_pattern(p, initiator));
     let network = access.networks.is_empty() || access.networks.iter().any(|n| n.contains(peer));
     name && network
 }
@@ -108,7 +109,7 @@ fn is_inside(byte: u8) -> bool {
 }
 
 /// Whether a name matches a pattern: `*` matches any characters, `?` matches one.
-pub fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let (p, n) = (pattern.as_bytes(), name.as_bytes());
     let (mut i, mut j) = (0, 0);
     // Where to resume when the characters after the last `*` do not match: one byte further into the name.
@@ -205,8 +206,13 @@ impl LoginPolicy for LoginContext {
 ///
 /// A portal may be bound to every address. Then the address that the initiator connected to is one that it can reach.
 /// None: that address has the other IP version, which the portal does not accept.
-pub fn target_address(told: Option<&str>, bound: SocketAddr, local: SocketAddr, tag: u16) -> Option<String> {
-    match told {
+pub fn target_address(
+    advertised: Option<&str>,
+    bound: SocketAddr,
+    local: SocketAddr,
+    tag: u16,
+) -> Option<String> {
+    match advertised {
         Some(host) => Some(format!("{host},{tag}")),
         None if !bound.ip().is_unspecified() => Some(format!("{bound},{tag}")),
         None if bound.is_ipv4() != local.is_ipv4() => None,
@@ -234,14 +240,14 @@ mod tests {
             ("*?ler", "m\u{fc}ler", true),
             ("abc", "abcd", false),
         ] {
-            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+            assert_eq!(matches_pattern(pattern, name), fits, "{pattern} {name}");
         }
     }
 
     #[test]
     fn send_targets_address_follows_binding() {
         let at = |a: &str| a.parse().expect("an address");
-        for (told, bound, local, address) in [
+        for (advertised, bound, local, address) in [
             (None, "192.0.2.1:1", "192.0.2.9:2", Some("192.0.2.1:1,7")),
             (None, "[2001:db8::1]:1", "192.0.2.9:2", Some("[2001:db8::1]:1,7")),
             (None, "0.0.0.0:1", "192.0.2.9:2", Some("192.0.2.9:1,7")),
@@ -250,7 +256,11 @@ mod tests {
             (None, "[::]:1", "192.0.2.9:2", None),
             (Some("storage.example.org"), "[::]:1", "192.0.2.9:2", Some("storage.example.org,7")),
         ] {
-            assert_eq!(target_address(told, at(bound), at(local), 7).as_deref(), address, "{bound} {local}");
+            assert_eq!(
+                target_address(advertised, at(bound), at(local), 7).as_deref(),
+                address,
+                "{bound} {local}"
+            );
         }
     }
 

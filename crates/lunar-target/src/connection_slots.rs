@@ -203,7 +203,7 @@ mod tests {
         let mut all: Vec<_> =
             (0..5).map(|last| slots.enter(origin(last), &limits, usize::MAX).expect("room").1).collect();
         for last in 5..40 {
-            let (_, new) = slots.enter(origin(last), &limits, usize::MAX).expect("the place of the oldest");
+            let (_, new) = slots.enter(origin(last), &limits, usize::MAX).expect("the slot of the oldest");
             all.push(new);
         }
         let left: Vec<bool> = all.iter().map(|ticket| slots.logged_in(ticket).is_some()).collect();
@@ -220,8 +220,8 @@ mod tests {
         let mut enter = |address| slots.enter(origin(address), &limits, usize::MAX);
         let (_, neighbour) = enter("fd00:0:0:1::1").expect("room");
         let greedy: Vec<_> = (0..3).map(|_| enter("fd00::1").expect("room").1).collect();
-        let (_, last) = enter("fd00:0:0:2::1").expect("the last place");
-        let (_, new) = enter("fd00:0:0:3::1").expect("the place of another");
+        let (_, last) = enter("fd00:0:0:2::1").expect("the last slot");
+        let (_, new) = enter("fd00:0:0:3::1").expect("the slot of another");
         assert!(enter("fd00::2").is_err());
         assert!(slots.logged_in(&greedy[0]).is_none(), "the oldest of the largest");
         assert!([&neighbour, &greedy[1], &last, &new].iter().all(|ticket| slots.logged_in(ticket).is_some()));

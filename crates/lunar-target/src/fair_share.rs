@@ -292,7 +292,7 @@ mod tests {
         let largest = table.largest_before(origin("192.0.2.2")).expect("a site of three");
         let is_of = |address| table.is_of(largest, origin(address));
         assert!(is_of("2001:db8:1:2::9") && !is_of("192.0.2.1"));
-        assert_eq!(table.largest_before(origin("192.0.2.1")), None, "as large with one more");
+        assert_eq!(table.largest_before(origin("192.0.2.1")), None, "as large with one more entry");
         assert_eq!(table.largest_before(origin("2001:db8:1:1::1")), None, "one of the largest itself");
         assert_eq!(SlotTable::default().largest_before(origin("192.0.2.1")), None);
     }

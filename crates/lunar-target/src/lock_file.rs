@@ -18,8 +18,8 @@ use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 /// A killed process may need a moment to end.
-const PATIENCE: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How long releasing a lock waits for the file system. An unresponsive file system releases it later, or with the
 /// process.
@@ -56,10 +56,10 @@ impl LockFile {
     /// Those of the file system.
     pub fn lock(path: &Path) -> io::Result<Option<LockFile>> {
         create_folder(path)?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LOCK_TIMEOUT;
         loop {
             match LockFile::once(path)? {
-                None if Instant::now() < end => sleep(PAUSE),
+                None if Instant::now() < end => sleep(RETRY_INTERVAL),
                 other => return Ok(other),
             }
         }

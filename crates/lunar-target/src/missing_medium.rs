@@ -50,7 +50,7 @@ impl OnMissing {
 }
 
 /// Interval at which the log repeats the error.
-const REMIND: Duration = Duration::from_secs(60);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The state of the path of a medium.
 #[derive(Default)]
@@ -101,8 +101,9 @@ impl MediumWatch {
         let Some(missing) = found else {
             return if before.is_some() { MediumChange::Back } else { MediumChange::None };
         };
-        let is_known =
-            |seen: &LoggedMissing| seen.missing == missing && now.duration_since(seen.logged) < REMIND;
+        let is_known = |seen: &LoggedMissing| {
+            seen.missing == missing && now.duration_since(seen.logged) < REPEAT_INTERVAL
+        };
         if before.as_ref().is_some_and(is_known) {
             *seen = before;
             return MediumChange::None;
@@ -181,12 +182,12 @@ mod tests {
         assert_eq!(change(None, now), MediumChange::None);
         let deleted = || Some(missing(None));
         assert_eq!(change(deleted(), now), MediumChange::Missing(missing(None)));
-        assert_eq!(change(deleted(), now + REMIND / 2), MediumChange::None);
-        assert_eq!(change(deleted(), now + REMIND), MediumChange::Missing(missing(None)));
+        assert_eq!(change(deleted(), now + REPEAT_INTERVAL / 2), MediumChange::None);
+        assert_eq!(change(deleted(), now + REPEAT_INTERVAL), MediumChange::Missing(missing(None)));
         let replaced = || missing(Some(FileId::File(1, 3)));
-        assert_eq!(change(Some(replaced()), now + REMIND), MediumChange::Missing(replaced()));
-        assert_eq!(change(None, now + REMIND), MediumChange::Back);
-        assert_eq!(change(None, now + REMIND), MediumChange::None);
+        assert_eq!(change(Some(replaced()), now + REPEAT_INTERVAL), MediumChange::Missing(replaced()));
+        assert_eq!(change(None, now + REPEAT_INTERVAL), MediumChange::Back);
+        assert_eq!(change(None, now + REPEAT_INTERVAL), MediumChange::None);
     }
 
     #[test]

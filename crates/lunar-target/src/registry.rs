@@ -32,8 +32,8 @@ pub struct SessionKey {
 }
 
 /// How often a login tries to find room, and the time between two tries.
-const TRIES: u32 = 5;
-const SETTLE: Duration = Duration::from_millis(20);
+const MAX_TRIES: u32 = 5;
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A message to a session. The session answers by dropping `done`.
 pub enum SessionMessage {
@@ -150,7 +150,7 @@ impl Drop for SessionGuard {
     }
 }
 
-enum Registration {
+enum RegisterStep {
     Registered(u16),
     /// A session with the same identity must end first.
     ReplaceFirst(u16, flume::Sender<SessionMessage>, Arc<SessionInfo>),
@@ -158,20 +158,20 @@ enum Registration {
 
 /// The time that a replaced session has for an orderly end, before and after its fence is closed. A stalled core does
 /// not manage it.
-const ORDERLY: Duration = Duration::from_millis(250);
+const END_TIMEOUT: Duration = Duration::from_millis(250);
 /// Interval of checks whether something is being executed.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Closes the fences of sessions that do not end, and resolves to false when nothing of them is being executed any
 /// more.
 async fn fence_unresponsive(sessions: &[(u16, Arc<SessionInfo>)]) -> bool {
     let fences = || sessions.iter().map(|(_, info)| &info.fence);
-    compio::time::sleep(ORDERLY).await;
+    compio::time::sleep(END_TIMEOUT).await;
     fences().for_each(|fence| fence.close());
     while !fences().all(|fence| fence.is_quiet()) {
-        compio::time::sleep(LOOK).await;
+        compio::time::sleep(CHECK_INTERVAL).await;
     }
-    compio::time::sleep(ORDERLY).await;
+    compio::time::sleep(END_TIMEOUT).await;
     false
 }
 
@@ -209,20 +209,20 @@ impl Registry {
     ) -> Result<SessionGuard, LoginStatus> {
         let (mut wanted, mut kept, mut tries) = (request.tsih, None, 0);
         loop {
-            let registration = self.try_register(request, wanted, kept, limits);
-            if registration.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES)
-                && tries < TRIES
+            let step = self.try_register(request, wanted, kept, limits);
+            if step.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES)
+                && tries < MAX_TRIES
             {
                 // Sessions whose peers have closed the connection end in a moment, and must not count.
                 tries += 1;
-                compio::time::sleep(SETTLE).await;
+                compio::time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
-            match registration? {
-                Registration::Registered(tsih) => {
+            match step? {
+                RegisterStep::Registered(tsih) => {
                     return Ok(SessionGuard { registry: self.clone(), info: request.info.clone(), tsih });
                 }
-                Registration::ReplaceFirst(tsih, old, info) => {
+                RegisterStep::ReplaceFirst(tsih, old, info) => {
                     self.wait_for_end(request_end(vec![(tsih, old, info)], EndReason::Reinstated)).await;
                     // A reinstated session keeps its handle.
                     kept = kept.or((wanted != 0).then_some(wanted));
@@ -238,15 +238,15 @@ impl Registry {
         wanted: u16,
         kept: Option<u16>,
         limits: &TargetLimits,
-    ) -> Result<Registration, LoginStatus> {
+    ) -> Result<RegisterStep, LoginStatus> {
         let mut table = self.lock();
         let sessions = &table.sessions;
         if let Some((tsih, old)) = sessions.iter().find(|(_, e)| e.key == request.key) {
             return match wanted {
-                0 => Ok(Registration::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
+                0 => Ok(RegisterStep::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
                 w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
                 _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
-                _ => Ok(Registration::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
+                _ => Ok(RegisterStep::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
             };
         }
         if wanted != 0 {
@@ -260,7 +260,7 @@ impl Registry {
         let entry = SessionEntry { key, cid: *cid, mailbox, info, place };
         table.sessions.insert(tsih, entry);
         table.last = tsih;
-        Ok(Registration::Registered(tsih))
+        Ok(RegisterStep::Registered(tsih))
     }
 
     /// Sends a message to every session except `except`, and waits until all of them have dropped its `done`.
@@ -301,7 +301,7 @@ impl Registry {
             return;
         }
         for (tsih, info) in &sessions {
-            info.give_up();
+            info.release_all();
             if self.lock().remove(*tsih, info) {
                 tracing::warn!(tsih, initiator = %info.initiator, "replaced a session whose core does not respond");
             }

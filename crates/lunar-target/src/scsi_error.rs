@@ -26,8 +26,8 @@ impl From<Sense> for ScsiError {
 }
 
 impl From<ScsiError> for io::Error {
-    fn from(told: ScsiError) -> io::Error {
-        io::Error::other(told)
+    fn from(reported: ScsiError) -> io::Error {
+        io::Error::other(reported)
     }
 }
 

@@ -21,15 +21,15 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// Blocked checks above which no new one begins. A core has more threads than that.
 const MAX_CHECKS: usize = 32;
 /// Connections of a portal that wait for room, how often each checks, and the interval.
-const WAITING: usize = 64;
-const TRIES: usize = 20;
-const SETTLE: Duration = Duration::from_millis(5);
+const MAX_WAITING_CONNECTIONS: usize = 64;
+const MAX_TRIES: usize = 20;
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// How long binding a portal in use is tried.
-const BIND: Duration = Duration::from_secs(1);
+const BIND_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a reload waits for commands of the logical units that it changes.
-const REST: Duration = Duration::from_secs(10);
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a stop waits for commands and initiators.
-const STOP: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running target.
 pub struct Server {
@@ -139,7 +139,7 @@ impl Server {
 }
 
 async fn quiesce(units: &[Arc<LogicalUnit>]) -> Result<Vec<Quiesced>, (usize, io::Error)> {
-    let (end, mut quiesced) = (Instant::now() + REST, Vec::new());
+    let (end, mut quiesced) = (Instant::now() + QUIESCE_TIMEOUT, Vec::new());
     for (i, unit) in units.iter().enumerate() {
         let left = end.saturating_duration_since(Instant::now());
         match compio::time::timeout(left, unit.quiesce()).await {
@@ -156,7 +156,7 @@ async fn quiesce(units: &[Arc<LogicalUnit>]) -> Result<Vec<Quiesced>, (usize, io
 
 async fn stop_sessions(shared: Arc<ServerState>) -> io::Result<()> {
     let stopping = shared.registry.broadcast(None, |done| SessionMessage::Stop { done });
-    if compio::time::timeout(STOP, stopping).await.is_err() {
+    if compio::time::timeout(STOP_TIMEOUT, stopping).await.is_err() {
         tracing::warn!(sessions = shared.registry.list().len(), "sessions did not end in time");
     }
     let mut result = Ok(());
@@ -211,7 +211,7 @@ fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpLi
 /// Binds an address. After a process was killed, the kernel releases its sockets a moment later. So an address in use
 /// is tried again.
 fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
-    let end = Instant::now() + BIND;
+    let end = Instant::now() + BIND_TIMEOUT;
     loop {
         match Listener::bind(address) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
@@ -240,14 +240,16 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener
                     continue;
                 }
                 let stream = stream.into();
-                let arrival =
+                let connection =
                     AcceptedConnection { shared: shared.clone(), cores: cores.clone(), stream, peer, portal };
-                if ConnectionGuard::has_room(&shared, peer) || Rc::strong_count(&waiting) > WAITING {
-                    arrival.hand_over();
+                if ConnectionGuard::has_room(&shared, peer)
+                    || Rc::strong_count(&waiting) > MAX_WAITING_CONNECTIONS
+                {
+                    connection.hand_over();
                 } else {
                     let waiting = waiting.clone();
                     lunar_runtime::spawn(async move {
-                        arrival.settle().await;
+                        connection.wait_for_room().await;
                         drop(waiting);
                     });
                 }
@@ -271,9 +273,9 @@ struct AcceptedConnection {
 
 impl AcceptedConnection {
     /// Waits a moment for room: connections that their peers have closed do not count, and the cores notice them soon.
-    async fn settle(self) {
-        for _ in 0..TRIES {
-            compio::time::sleep(SETTLE).await;
+    async fn wait_for_room(self) {
+        for _ in 0..MAX_TRIES {
+            compio::time::sleep(RETRY_INTERVAL).await;
             if ConnectionGuard::has_room(&self.shared, self.peer) {
                 break;
             }

@@ -79,7 +79,8 @@ impl ServerState {
     pub(crate) fn out_of_descriptors(&self, peer: SocketAddr) {
         if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
             let hint = "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or reduce the number of connections";
-            tracing::warn!(%peer, reason = %AdmissionError::FileDescriptors, left_out, hint, "new connections are closed");
+            let reason = AdmissionError::FileDescriptors.to_string();
+            tracing::warn!(%peer, reason, left_out, hint, "new connections are closed");
         }
     }
 

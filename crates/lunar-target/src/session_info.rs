@@ -61,12 +61,12 @@ pub struct SessionInfo {
 
 impl SessionInfo {
     /// The other session has the same ports: over SRP it is another channel between them.
-    pub fn is_beside(&self, other: &SessionInfo) -> bool {
+    pub fn has_same_ports(&self, other: &SessionInfo) -> bool {
         (&self.initiator, &self.target, self.tag) == (&other.initiator, &other.target, other.tag)
     }
 
     /// Releases what the session holds while its core is stalled. Its fence is closed, and it executes nothing.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn release_all(&self) {
         self.nexuses.lose();
         self.instance_session.get().into_iter().for_each(InstanceSession::leave);
     }

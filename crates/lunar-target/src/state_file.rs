@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// No writer of a state file takes this long.
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
 /// Writes a temporary file, makes it stable, and renames it into place. At any moment the old or the new file is
 /// there, and never a mixture of two writers.
@@ -23,12 +23,12 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
-    let beside = folder.join(beside(path));
-    let renamed =
-        descriptors::with_spares(|| write(&beside, bytes)).and_then(|()| std::fs::rename(&beside, path));
+    let temporary = folder.join(temporary(path));
+    let renamed = descriptors::with_spares(|| write(&temporary, bytes))
+        .and_then(|()| std::fs::rename(&temporary, path));
     if renamed.is_err() {
         // If it stays, the next load of the state removes it.
-        _ = std::fs::remove_file(&beside);
+        _ = std::fs::remove_file(&temporary);
     }
     renamed?;
     descriptors::with_spares(|| File::open(folder))?.sync_all()
@@ -41,7 +41,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// A name that no other writer uses, in this process or another: NAME.new-PID-TIME-NUMBER.
-fn beside(path: &Path) -> OsString {
+fn temporary(path: &Path) -> OsString {
     static WRITERS: AtomicU64 = AtomicU64::new(0);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let mut name = start(path);
@@ -81,7 +81,7 @@ fn is_dead(name: &[u8]) -> bool {
 
 fn is_old(entry: &std::fs::DirEntry) -> bool {
     let age = entry.metadata().and_then(|found| found.modified()).map(|then| then.elapsed());
-    age.is_ok_and(|age| age.is_ok_and(|age| age > FORGOTTEN))
+    age.is_ok_and(|age| age.is_ok_and(|age| age > LEFTOVER_AGE))
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
         for name in ["0.state", "0.new", "0.state.new-4000000000-7-0", &living, &old, "1.state", "1.new"] {
             std::fs::write(folder.0.join(name), name).unwrap();
         }
-        let then = SystemTime::now() - 2 * FORGOTTEN;
+        let then = SystemTime::now() - 2 * LEFTOVER_AGE;
         File::options().write(true).open(folder.0.join(&old)).unwrap().set_modified(then).unwrap();
         remove_leftovers(&file);
         assert_eq!(folder.names(), ["0.state", &*living, "1.new", "1.state"]);

@@ -7,7 +7,7 @@
 //!
 //! A core may be stalled while its commands wait here, and must not stall other cores. A command that has the turn to
 //! run alone can lose it to another core, until it does run alone. If a stalled core does not use a wake-up, another
-//! one follows: each waiting command also checks by itself, every [`LOOK`].
+//! one follows: each waiting command also checks by itself, every [`CHECK_INTERVAL`].
 //!
 //! # Who else relies on it
 //!
@@ -43,7 +43,7 @@ pub struct TaskSetLock {
 }
 
 /// Interval at which a waiting command checks by itself. A turn that was not used for as long ends.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Wakes the next waiting command. One at a time: a core that wakes many tasks of another core must wait until that
 /// core has taken them up, and two cores may not wait for each other. In addition to one that was woken and does not
@@ -123,11 +123,11 @@ pub enum TaskSetGuard {
 /// in the order of their addresses, and wait for none while they hold a later one. So there is no deadlock.
 pub async fn lock_all(mut wanted: Vec<(TaskSetHandle, LockMode)>) -> Vec<TaskSetGuard> {
     let place = |member: &TaskSetHandle| Arc::as_ptr(&member.lock) as usize;
-    wanted.sort_by_key(|(member, entry)| (place(member), Reverse(*entry)));
+    wanted.sort_by_key(|(member, mode)| (place(member), Reverse(*mode)));
     wanted.dedup_by_key(|(member, _)| place(member));
     let mut inside = Vec::with_capacity(wanted.len());
-    for (member, entry) in wanted {
-        inside.push(member.lock(entry).await);
+    for (member, mode) in wanted {
+        inside.push(member.lock(mode).await);
     }
     inside
 }
@@ -258,7 +258,7 @@ impl TaskSetLock {
     /// core is stalled: this ends its turn.
     async fn wait(&self, woken: EventListener) {
         let before = self.could_be_alone();
-        let is_woken = timeout(LOOK, woken).await.is_ok();
+        let is_woken = timeout(CHECK_INTERVAL, woken).await.is_ok();
         if let (false, Some(word)) = (is_woken, before)
             && self.could_be_alone() == before
         {
@@ -320,8 +320,8 @@ impl TaskSetHandle {
     }
 
     /// Takes the lock in this mode.
-    pub async fn lock(&self, entry: LockMode) -> TaskSetGuard {
-        match entry {
+    pub async fn lock(&self, mode: LockMode) -> TaskSetGuard {
+        match mode {
             LockMode::Shared => TaskSetGuard::Shared { _guard: self.lock_shared().await },
             LockMode::HeadOfQueue => TaskSetGuard::Shared { _guard: self.lock_head_of_queue().await },
             LockMode::Exclusive => TaskSetGuard::Exclusive { _guard: self.lock_exclusive().await },

@@ -121,7 +121,7 @@ fn beside<T: Send + 'static, W: Future<Output = T> + 'static>(
     let portal = server.portals()[0].address.to_string().parse().expect("a portal");
     let options = Options::new("iqn.2026-11.org.example:host");
     let limited =
-        move || async move { compio::time::timeout(LIMIT, work(portal, options)).await.expect("it hangs") };
+        move || async move { compio::time::timeout(LIMIT, work(portal, options)).await.expect("timeout") };
     let came = Cores::one().expect("an event loop").wait(0, limited).expect("an event loop");
     server.stop(|| {}).expect("a stop");
     came
@@ -188,7 +188,7 @@ fn long_cdbs_arrive_with_and_without_digests() {
                 .submit(command(&cdb::test_unit_ready(), Direction::None))
                 .await
                 .0
-                .expect("told of the login");
+                .expect("unit attention");
             let mut ends = Vec::new();
             for len in [17, 18, 32, 259, lunar_initiator::MAX_CDB_LEN] {
                 let mut unknown = vec![0; len];

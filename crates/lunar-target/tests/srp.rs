@@ -125,7 +125,7 @@ fn serve() -> Server {
 fn beside<W: Future<Output = ()> + 'static>(work: impl FnOnce(SocketAddr) -> W + Send + 'static) {
     let server = serve();
     let portal = server.portals()[0].address;
-    let limited = move || async move { compio::time::timeout(LIMIT, work(portal)).await.expect("it hangs") };
+    let limited = move || async move { compio::time::timeout(LIMIT, work(portal)).await.expect("timeout") };
     Cores::one().expect("an event loop").wait(0, limited).expect("an event loop");
     server.stop(|| {}).expect("a stop");
 }

@@ -79,7 +79,7 @@ impl Server for Live {
 /// What there is to tell of a channel of SRP; `list` has all sessions, in order.
 fn srp(tsih: u16, info: &SessionInfo, list: &[(u16, Arc<SessionInfo>)]) -> Option<Srp> {
     let SessionTransport::Srp(_) = info.transport else { return None };
-    let beside = || list.iter().filter(|(_, other)| other.is_beside(info));
+    let beside = || list.iter().filter(|(_, other)| other.has_same_ports(info));
     Some(Srp {
         initiator_port: info.initiator.clone(),
         target_port: lunar_target::srp::port_id(info.target.as_deref()?).to_string(),

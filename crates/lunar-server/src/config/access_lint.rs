@@ -2,7 +2,7 @@
 //! in by SRP.
 
 use super::Config;
-use lunar_target::access::matches;
+use lunar_target::access::matches_pattern;
 use lunar_target::config::{AccessRule, IpNetwork};
 
 /// Ports of SRP initiators begin so where iSCSI has names.
@@ -60,7 +60,7 @@ fn covers(entry: &AccessRule, name: &str, networks: &[IpNetwork]) -> bool {
     let within =
         |one: &IpNetwork| entry.networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));
     let by_name =
-        entry.initiators.is_empty() || entry.initiators.iter().any(|pattern| matches(pattern, name));
+        entry.initiators.is_empty() || entry.initiators.iter().any(|pattern| matches_pattern(pattern, name));
     by_name && (entry.networks.is_empty() || !networks.is_empty() && networks.iter().all(within))
 }
 

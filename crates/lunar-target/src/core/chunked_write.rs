@@ -192,7 +192,7 @@ impl<F: FrontEnd> TaskExecution<F> {
     ) -> Result<ExecutionGuards, CommandError> {
         let ordering = self.nexus.ordering(&self.command, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
         let tracker = WaitTracker::for_data();
-        let inside = self.acquire(&ordering.member, ordering.entry, &tracker).await;
+        let inside = self.acquire(&ordering.task_set, ordering.mode, &tracker).await;
         let guards = inside.ok_or_else(exec::aborted_failure)?;
         self.check_medium(unit).map_err(has_begun)?;
         match self.nexus.go_on(&self.command, unit).map_err(has_begun)? {

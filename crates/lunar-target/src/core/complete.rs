@@ -4,19 +4,19 @@ use super::command::ScsiCommand;
 use super::data_in::DataIn;
 use super::front_end::FrontEnd;
 use super::nexus::State;
-use super::response::{DataInProgress, Residual, Response};
+use super::response::{CommandResponse, DataInProgress, Residual};
 use crate::PassthroughResponse;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
 use lunar_scsi::CommandError;
 use lunar_wire::scsi::Status;
 
-impl Response {
+impl CommandResponse {
     /// A status without data. `moved`: bytes that the CDB asks for.
     #[inline]
-    fn status(c: &ScsiCommand, status: Status, moved: u64) -> Response {
+    fn status(c: &ScsiCommand, status: Status, moved: u64) -> CommandResponse {
         let residual = Residual::new(c.expected_len, moved);
-        Response {
+        CommandResponse {
             status: status as u8,
             sense: Vec::new(),
             residual,
@@ -27,14 +27,14 @@ impl Response {
 
     /// GOOD with `len` bytes, or as many as the initiator accepts.
     #[inline]
-    fn data(c: &ScsiCommand, data: impl FnOnce(usize) -> DataIn, len: usize) -> Response {
+    fn data(c: &ScsiCommand, data: impl FnOnce(usize) -> DataIn, len: usize) -> CommandResponse {
         let send = len.min(c.data_in_len() as usize);
         if send == 0 {
             // An initiator that offers data gets none, and none of its data were used.
             let moved = if c.data_out_len() > 0 { 0 } else { len };
-            return Response::status(c, Status::Good, moved as u64);
+            return CommandResponse::status(c, Status::Good, moved as u64);
         }
-        Response {
+        CommandResponse {
             status: Status::Good as u8,
             sense: Vec::new(),
             residual: Residual::new(c.data_in_len().max(c.data_out_len()), len as u64),
@@ -43,21 +43,21 @@ impl Response {
         }
     }
 
-    fn failure(c: &ScsiCommand, failure: CommandError, descriptor: bool, moved: u64) -> Response {
+    fn failure(c: &ScsiCommand, failure: CommandError, descriptor: bool, moved: u64) -> CommandResponse {
         let sense = failure.sense.map_or(Vec::new(), |sense| sense.encode(descriptor));
-        Response { sense, ..Response::status(c, failure.status, moved) }
+        CommandResponse { sense, ..CommandResponse::status(c, failure.status, moved) }
     }
 
     /// The response of a logical unit behind a passthrough: data with whatever status, and sense data.
-    fn passed(c: &ScsiCommand, reply: PassthroughResponse) -> Response {
+    fn passed(c: &ScsiCommand, reply: PassthroughResponse) -> CommandResponse {
         let PassthroughResponse { status, sense, data, moved, fate: _ } = reply;
         let room = c.data_in_len() as usize;
         match data.filter(|data| c.reads && (status == Status::Good as u8 || !data.is_empty())) {
             Some(buf) if status == Status::Good as u8 => {
                 let moved = if buf.len() < room { buf.len() } else { moved as usize };
-                Response::data(c, |send| DataIn::Buf(buf, send), moved)
+                CommandResponse::data(c, |send| DataIn::Buf(buf, send), moved)
             }
-            data => Response {
+            data => CommandResponse {
                 status,
                 sense: sense.into_vec(),
                 residual: Residual::new(c.data_in_len().max(c.data_out_len()), moved),
@@ -101,42 +101,43 @@ impl CommandCompletion {
     }
 
     #[inline]
-    fn response(self, c: &ScsiCommand) -> Response {
+    fn response(self, c: &ScsiCommand) -> CommandResponse {
         let CommandCompletion { ended, moved, descriptor, sent, .. } = self;
         match ended {
             // An initiator that expects data offers none.
             Ok(ExecutionOutput::Good) if c.data_out_len() == 0 && c.data_in_len() > 0 => {
-                Response::status(c, Status::Good, 0)
+                CommandResponse::status(c, Status::Good, 0)
             }
-            Ok(ExecutionOutput::Good) => Response::status(c, Status::Good, moved),
+            Ok(ExecutionOutput::Good) => CommandResponse::status(c, Status::Good, moved),
             Ok(ExecutionOutput::Data(mut bytes)) => {
                 let len = bytes.len();
                 let cut = |send| {
                     bytes.truncate(send);
                     DataIn::Bytes(bytes)
                 };
-                Response::data(c, cut, len)
+                CommandResponse::data(c, cut, len)
             }
             Ok(ExecutionOutput::Medium(rest)) if sent.bytes > 0 => {
                 let (len, most) = (rest.len(), c.data_in_len().max(c.data_out_len()));
                 let residual = Residual::new(most, (sent.bytes + len) as u64);
                 let data = DataIn::Buf(rest, len);
-                Response { residual, data, sent, ..Response::status(c, Status::Good, 0) }
+                CommandResponse { residual, data, sent, ..CommandResponse::status(c, Status::Good, 0) }
             }
             Ok(ExecutionOutput::Medium(buf)) => {
                 let len = buf.len().max(moved as usize);
-                Response::data(c, |send| DataIn::Buf(buf, send), len)
+                CommandResponse::data(c, |send| DataIn::Buf(buf, send), len)
             }
-            Ok(ExecutionOutput::Zeros(len)) => Response::data(c, DataIn::Zeros, len),
-            Ok(ExecutionOutput::PassthroughCommand(reply)) => Response::passed(c, reply),
-            Err(failure) if sent.bytes > 0 => {
-                Response { sent, ..Response::failure(c, failure, descriptor, sent.bytes as u64) }
-            }
+            Ok(ExecutionOutput::Zeros(len)) => CommandResponse::data(c, DataIn::Zeros, len),
+            Ok(ExecutionOutput::PassthroughCommand(reply)) => CommandResponse::passed(c, reply),
+            Err(failure) if sent.bytes > 0 => CommandResponse {
+                sent,
+                ..CommandResponse::failure(c, failure, descriptor, sent.bytes as u64)
+            },
             // The residual count shows how much more data the command needs (RFC 7143 section 11.4.5.2).
             Err(failure) if c.data_in_len() == 0 && moved > c.data_out_len().into() => {
-                Response::failure(c, failure, descriptor, moved)
+                CommandResponse::failure(c, failure, descriptor, moved)
             }
-            Err(failure) => Response::failure(c, failure, descriptor, 0),
+            Err(failure) => CommandResponse::failure(c, failure, descriptor, 0),
         }
     }
 }

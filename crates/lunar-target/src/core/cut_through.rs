@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Parts that are read at the same time.
-const AHEAD: usize = 8;
+const PARALLEL_PARTS: usize = 8;
 /// Parts that are read until the first has arrived. More would delay the first.
-const AT_FIRST: usize = 1;
+const PARALLEL_PARTS_AT_FIRST: usize = 1;
 
 /// Buffers of a READ: one, or one for each part.
 #[derive(Default)]
@@ -98,7 +98,8 @@ impl<F: FrontEnd> TaskExecution<F> {
         buffers: ReadBuffers,
     ) -> ExecutionResult {
         let mut buffers: VecDeque<Buf> = buffers.first.into_iter().chain(buffers.rest).collect();
-        let (mut parts, mut last, mut failed, mut ahead) = (VecDeque::new(), None, None, AT_FIRST);
+        let (mut parts, mut last, mut failed, mut ahead) =
+            (VecDeque::new(), None, None, PARALLEL_PARTS_AT_FIRST);
         loop {
             while failed.is_none()
                 && parts.len() < ahead
@@ -109,7 +110,7 @@ impl<F: FrontEnd> TaskExecution<F> {
                 parts.push_back(PendingRead::Coming(Box::pin(exec::read_part(unit, at, buf))));
             }
             let Some(result) = first(&mut parts).await else { break };
-            ahead = AHEAD;
+            ahead = PARALLEL_PARTS;
             match result {
                 Err(failure) => failed = failed.or(Some(failure)),
                 Ok(_) if failed.is_some() => {}

@@ -22,11 +22,11 @@ use std::rc::Weak;
 use std::time::{Duration, Instant};
 
 /// Checks within the timeout for data. Each check sees whether data have arrived since the one before.
-const PARTS: u32 = 6;
-/// The data of a command may be missing for this many timeouts, and for one more with each [`STRETCH`] of data that
+const CHECKS_PER_TIMEOUT: u32 = 6;
+/// The data of a command may be missing for this many timeouts, and for one more with each [`BYTES_PER_TIMEOUT`] of data that
 /// the session waited for at the first check. So a few bytes now and then do not keep a session alive.
-const TIMES: u32 = 4;
-const STRETCH: u64 = 1 << 20;
+const MAX_TIMEOUTS: u32 = 4;
+const BYTES_PER_TIMEOUT: u64 = 1 << 20;
 
 /// Bits of a transfer tag that select one of the open transfers of a task.
 const INDEX_BITS: u32 = 5;
@@ -130,7 +130,7 @@ impl<F: FrontEnd> State<F> {
         let failure = receiving.failure();
         let buf = task.receiving.take().and_then(|mut r| r.buffers.take());
         match (task.aborted, failure) {
-            (Some(how), _) => self.give_up(tag, how),
+            (Some(how), _) => self.end_aborted(tag, how),
             (None, Some(failure)) => self.fail(tag, failure),
             (None, None) => self.launch(tag, buf),
         }
@@ -150,7 +150,7 @@ impl<F: FrontEnd> State<F> {
         if !std::mem::replace(&mut self.is_data_timer_running, true) {
             lunar_runtime::spawn(data_out_timer(
                 self.me.clone(),
-                self.login_context.config.session.data_out_timeout / PARTS,
+                self.login_context.config.session.data_out_timeout / CHECKS_PER_TIMEOUT,
             ));
         }
         loop {
@@ -172,7 +172,7 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Ends a task that was aborted and not launched.
-    pub(super) fn give_up(&mut self, tag: u32, how: AbortResponse) {
+    pub(super) fn end_aborted(&mut self, tag: u32, how: AbortResponse) {
         if let Some(failure) = how.failure() {
             return self.fail(tag, failure);
         }
@@ -187,18 +187,18 @@ impl<F: FrontEnd> State<F> {
         // Data cannot arrive while the target does not receive.
         let is_full = self.is_full();
         let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
-        let lacks = waiting.iter().map(|(_, receiving)| u64::from(receiving.lacks())).sum();
+        let missing_bytes = waiting.iter().map(|(_, receiving)| u64::from(receiving.missing_bytes())).sum();
         let mut is_slow = false;
         for (_, receiving) in &mut waiting {
             receiving.has_progressed |= is_full;
-            is_slow |= receiving.is_slow(lacks, is_full);
+            is_slow |= receiving.is_slow(missing_bytes, is_full);
         }
         (!waiting.is_empty()).then(|| is_late(waiting) | is_slow)
     }
 
     /// Whether a task waits for the data of this transfer. A transfer of an earlier task with the same tag does not
     /// count.
-    pub fn awaits(&self, tag: u32, transfer: u32) -> bool {
+    pub fn is_awaiting(&self, tag: u32, transfer: u32) -> bool {
         let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
         receiving.is_some_and(|r| index_of(Some(transfer), r.transfer_base).is_some())
     }
@@ -215,7 +215,7 @@ impl<F: FrontEnd> State<F> {
             return None;
         }
         receiving.grow(&self.pool);
-        receiving.buffers.land(segment.offset, segment.len)
+        receiving.buffers.take_range(segment.offset, segment.len)
     }
 
     /// Takes data that have arrived. `intact`: their digest matched.
@@ -236,7 +236,7 @@ impl<F: FrontEnd> State<F> {
         if let ReceivedData::Placed(buf) = data {
             // Data of an earlier task that ended while they were being read, and whose tag this task has now.
             let Some(index) = index else { return DataOutResult::Ignored };
-            r.buffers.landed(segment.offset, buf);
+            r.buffers.put_back(segment.offset, buf);
             r.sequencer.take(index, segment);
             r.has_progressed |= segment.len > 0;
         } else {
@@ -260,7 +260,7 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Checks the transfers that wait for data, [`PARTS`] times within the timeout. Whether one is overdue.
+/// Checks the transfers that wait for data, [`CHECKS_PER_TIMEOUT`] times within the timeout. Whether one is overdue.
 ///
 /// Data arrive in the order of the requests: a transfer that waits behind one that makes progress is not overdue. A
 /// transfer with a newer request has made progress recently.
@@ -270,7 +270,7 @@ fn is_late(mut waiting: Vec<(u64, &mut DataOutTransfer)>) -> bool {
     for (_, receiving) in waiting {
         moves |= std::mem::take(&mut receiving.has_progressed);
         receiving.idle_checks = if moves { 0 } else { receiving.idle_checks + 1 };
-        late |= receiving.idle_checks >= PARTS;
+        late |= receiving.idle_checks >= CHECKS_PER_TIMEOUT;
     }
     late
 }
@@ -312,16 +312,16 @@ impl DataOutTransfer {
     }
 
     /// Bytes that have not arrived.
-    fn lacks(&self) -> u32 {
+    fn missing_bytes(&self) -> u32 {
         self.wanted.saturating_sub(self.sequencer.arrived())
     }
 
-    /// Whether data have been missing for too long in total. `lacks`: bytes that the session waits for. `is_full`: the
+    /// Whether data have been missing for too long in total. `missing_bytes`: bytes that the session waits for. `is_full`: the
     /// target does not receive now.
-    fn is_slow(&mut self, lacks: u64, is_full: bool) -> bool {
+    fn is_slow(&mut self, missing_bytes: u64, is_full: bool) -> bool {
         if self.max_checks == 0 {
-            let times = u64::from(TIMES) + lacks / STRETCH;
-            self.max_checks = u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(PARTS);
+            let times = u64::from(MAX_TIMEOUTS) + missing_bytes / BYTES_PER_TIMEOUT;
+            self.max_checks = u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(CHECKS_PER_TIMEOUT);
         }
         self.checks += u32::from(!is_full);
         self.checks >= self.max_checks
@@ -381,33 +381,33 @@ mod tests {
     #[test]
     fn data_out_without_progress_is_overdue() {
         let mut waiting = [receiving(), receiving()];
-        for _ in 0..PARTS {
+        for _ in 0..CHECKS_PER_TIMEOUT {
             assert!(!look(&mut waiting));
         }
         // Progress of the younger transfer does not excuse the older one.
         waiting[1].has_progressed = true;
         assert!(look(&mut waiting));
-        assert_eq!([waiting[0].idle_checks, waiting[1].idle_checks], [PARTS, 0]);
+        assert_eq!([waiting[0].idle_checks, waiting[1].idle_checks], [CHECKS_PER_TIMEOUT, 0]);
     }
 
     /// A byte now and then does not excuse a transfer for ever. A target that cannot receive does.
     #[test]
     fn data_out_that_drips_is_overdue() {
         let mut waiting = receiving();
-        for _ in 1..TIMES * PARTS {
+        for _ in 1..MAX_TIMEOUTS * CHECKS_PER_TIMEOUT {
             waiting.has_progressed = true;
             assert!(!waiting.is_slow(4096, false) && !waiting.is_slow(4096, true));
         }
         assert!(waiting.is_slow(4096, false));
         let mut much = receiving();
         let checks = (1..).find(|_| much.is_slow(3 << 20, false));
-        assert_eq!(checks, Some((TIMES + 3) * PARTS));
+        assert_eq!(checks, Some((MAX_TIMEOUTS + 3) * CHECKS_PER_TIMEOUT));
     }
 
     #[test]
     fn data_out_behind_progress_is_not_overdue() {
         let mut waiting = [receiving(), receiving()];
-        for _ in 0..=2 * PARTS {
+        for _ in 0..=2 * CHECKS_PER_TIMEOUT {
             waiting[0].has_progressed = true;
             assert!(!look(&mut waiting));
         }
@@ -418,7 +418,7 @@ mod tests {
     fn older_write_waits_for_earlier_request() {
         let mut waiting = [receiving(), receiving()];
         (waiting[0].last_request, waiting[1].last_request) = (9, 5);
-        for _ in 0..=2 * PARTS {
+        for _ in 0..=2 * CHECKS_PER_TIMEOUT {
             waiting[1].has_progressed = true;
             assert!(!look(&mut waiting));
         }

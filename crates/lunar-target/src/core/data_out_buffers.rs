@@ -54,14 +54,14 @@ impl DataOutBuffers {
     }
 
     /// Takes the buffer that contains all of these bytes, with the offset of the first in it.
-    pub fn land(&mut self, offset: u32, len: u32) -> Option<(Buf, usize)> {
+    pub fn take_range(&mut self, offset: u32, len: u32) -> Option<(Buf, usize)> {
         let range = self.of(offset).filter(|range| len <= range.end - offset)?;
         let at = (offset - range.start) as usize;
         range.buf.take().map(|buf| (buf, at))
     }
 
     /// Returns a buffer in which a segment was placed that begins with this byte.
-    pub fn landed(&mut self, offset: u32, buf: Buf) {
+    pub fn put_back(&mut self, offset: u32, buf: Buf) {
         if let Some(range) = self.of(offset) {
             range.buf = Some(buf);
         }
@@ -139,7 +139,7 @@ mod tests {
         buffers.grow(pool, WANTED);
         let mut lengths = Vec::new();
         while buffers.is_filled(buffers.end()) {
-            let buf = buffers.take().expect("it is filled");
+            let buf = buffers.take().expect("a filled buffer");
             lengths.push(buf.len());
             buffers.reuse(buf, WANTED);
             buffers.grow(pool, WANTED);
@@ -172,16 +172,16 @@ mod tests {
         let pool = Pool::new(64 << 20);
         let mut buffers = DataOutBuffers::first(pool.try_get(CHUNK_LEN as usize));
         buffers.grow(&pool, WANTED);
-        assert!(buffers.land(CHUNK_LEN - 512, 1024).is_none(), "a segment lies in one piece");
+        assert!(buffers.take_range(CHUNK_LEN - 512, 1024).is_none(), "a segment lies in one chunk");
         buffers.copy(2 * CHUNK_LEN, &[9; 512]);
-        let (mut buf, at) = buffers.land(CHUNK_LEN + 512, 512).expect("a place");
+        let (mut buf, at) = buffers.take_range(CHUNK_LEN + 512, 512).expect("a place");
         assert_eq!(at, 512);
         buf[at..at + 512].fill(7);
         assert!(buffers.is_filled(CHUNK_LEN));
-        let first = buffers.take().expect("it is filled");
+        let first = buffers.take().expect("a filled buffer");
         assert!(!buffers.is_filled(2 * CHUNK_LEN), "a segment is landing there");
-        buffers.landed(CHUNK_LEN + 512, buf);
-        let second = buffers.take().expect("it is filled");
+        buffers.put_back(CHUNK_LEN + 512, buf);
+        let second = buffers.take().expect("a filled buffer");
         assert_eq!((first.len(), second[512]), (CHUNK_LEN as usize, 7));
     }
 }

@@ -63,9 +63,9 @@ pub(super) type ExecutionGuards = (TaskSetGuard, InFlightGuard<Arc<SessionFence>
 /// The order of a command among others, and whether the length of its data must match.
 pub(super) struct TaskOrdering {
     /// The task set of its logical unit, on this core.
-    pub member: TaskSetHandle,
+    pub task_set: TaskSetHandle,
     /// The mode in which it takes the task set lock.
-    pub entry: LockMode,
+    pub mode: LockMode,
     /// The length of the Data-Out must be what the CDB asks for.
     pub exact: bool,
 }
@@ -75,12 +75,12 @@ impl<F: FrontEnd> TaskExecution<F> {
     /// once, because the commands inside may never end, and others wait behind it.
     pub async fn acquire(
         &self,
-        member: &TaskSetHandle,
-        entry: LockMode,
+        task_set: &TaskSetHandle,
+        mode: LockMode,
         tracker: &WaitTracker,
     ) -> Option<ExecutionGuards> {
         let nexus = &self.nexus;
-        let inside = nexus.until_aborted(&self.command, self.serial, member.lock(entry));
+        let inside = nexus.until_aborted(&self.command, self.serial, task_set.lock(mode));
         let inside = tracker.track(inside).await?;
         let is_aborted = nexus.state().is_aborted(self.command.tag, self.serial);
         let under_way = (!is_aborted).then(|| nexus.begin_task(&self.command, self.serial, tracker));
@@ -106,7 +106,7 @@ impl<F: FrontEnd> ItNexus<F> {
     pub(super) fn ordering(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> Option<TaskOrdering> {
         let mut state = self.state();
         let handle = state.luns.unit(c.lun, unit)?;
-        let entry = match (c.attribute, handle.nexus.concurrency(c.cdb())) {
+        let mode = match (c.attribute, handle.nexus.concurrency(c.cdb())) {
             // The remote logical unit keeps the order. Here one command that hangs must not block other hosts.
             _ if unit.passthrough().is_some() => LockMode::HeadOfQueue,
             (TaskAttribute::Ordered, _) | (_, Concurrency::Exclusive) => LockMode::Exclusive,
@@ -114,8 +114,8 @@ impl<F: FrontEnd> ItNexus<F> {
             (TaskAttribute::Simple, _) => LockMode::Shared,
         };
         Some(TaskOrdering {
-            member: handle.task_set(),
-            entry,
+            task_set: handle.task_set(),
+            mode,
             exact: handle.nexus.requires_exact_data_out(c.cdb()),
         })
     }
@@ -132,11 +132,11 @@ impl<F: FrontEnd> ItNexus<F> {
             t.serial < serial && t.command.lun == c.lun && ordered
         };
         // Usually there is no ORDERED task.
-        let nobody = match self.state().luns.find(c.lun) {
+        let none_ordered = match self.state().luns.find(c.lun) {
             LunLookup::LogicalUnit(handle) => handle.ordered == 0,
             LunLookup::WellKnown | LunLookup::Absent => false,
         };
-        if c.attribute != TaskAttribute::HeadOfQueue && !nobody {
+        if c.attribute != TaskAttribute::HeadOfQueue && !none_ordered {
             self.wait_until(|s| {
                 let mine = s.tasks.get(&c.tag);
                 mine.is_none_or(|t| t.aborted.is_some()) || !s.tasks.values().any(precedes_this)

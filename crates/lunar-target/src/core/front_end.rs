@@ -3,7 +3,7 @@
 use super::command::ScsiCommand;
 use super::data_in::DataIn;
 use super::nexus::{ItNexus, State};
-use super::response::{DataInProgress, Response};
+use super::response::{CommandResponse, DataInProgress};
 use super::transfer::DataRequest;
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
@@ -13,11 +13,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Bytes in the send queue above which the target receives no more.
-pub const MAX_WAITING: usize = 16 << 20;
+pub const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// Task management functions without a response that a session may have.
 pub const MAX_FUNCTIONS: usize = 16;
 /// How long the last responses of a session may take to leave.
-pub const LAST_ANSWERS: Duration = Duration::from_secs(3);
+pub const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The protocol side of an I_T nexus: a session of a transport. It belongs to the [`State`] of its nexus.
 pub trait FrontEnd: Sized + 'static {
@@ -37,7 +37,7 @@ pub trait FrontEnd: Sized + 'static {
     fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress;
 
     /// Sends the rest of a command's Data-In, and its response.
-    fn respond(&mut self, c: &ScsiCommand, response: Response);
+    fn respond(&mut self, c: &ScsiCommand, response: CommandResponse);
 
     /// A command has ended, with or without a response: the initiator may send another one.
     fn release(&mut self, c: &ScsiCommand);

@@ -124,6 +124,6 @@ impl IoQueue {
             return Poll::Pending;
         };
         inner.free.push(lane);
-        Poll::Ready((inner.begun[lane].take().expect("what has ended was begun"), finished))
+        Poll::Ready((inner.begun[lane].take().expect("a completion has a command"), finished))
     }
 }

@@ -274,7 +274,7 @@ mod tests {
         let [one, other] =
             [(); 2].map(|()| Arc::new(LogicalUnit::new(lu(true), lunar_block::nothing(), None)));
         let mut luns = NexusLuns::new(map(&one, false), port(), Default::default());
-        let LunLookup::LogicalUnit(handle) = luns.find(0) else { panic!("it is there") };
+        let LunLookup::LogicalUnit(handle) = luns.find(0) else { panic!("LUN 0 is missing") };
         handle.ordered = 2;
         luns.replace(map(&one, true));
         assert_eq!(ordered(&mut luns), Some(2));

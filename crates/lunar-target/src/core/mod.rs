@@ -30,11 +30,13 @@ mod task_management;
 mod transfer;
 
 pub use command::{Cdb, ScsiCommand, TaskAttribute};
-pub use front_end::{FrontEnd, InFlightData, InFlightReads, LAST_ANSWERS, MAX_FUNCTIONS, MAX_WAITING};
+pub use front_end::{
+    FINAL_FLUSH_TIMEOUT, FrontEnd, InFlightData, InFlightReads, MAX_FUNCTIONS, MAX_QUEUED_BYTES,
+};
 pub use stale::READS;
 
 pub use nexus::{ItNexus, NexusParams, SessionPhase, State};
-pub use response::{DataInProgress, Residual, Response};
+pub use response::{CommandResponse, DataInProgress, Residual};
 pub use task::AbortResponse;
 pub use task_management::{Function, ManagementResponse};
 pub use transfer::{DataOutId, DataOutResult, DataRequest, ReceivedData};

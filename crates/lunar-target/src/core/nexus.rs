@@ -367,7 +367,7 @@ impl<F: FrontEnd> State<F> {
                 }
             }
         }
-        idle.into_iter().for_each(|(tag, how)| self.give_up(tag, how));
+        idle.into_iter().for_each(|(tag, how)| self.end_aborted(tag, how));
         self.notify();
         serials
     }

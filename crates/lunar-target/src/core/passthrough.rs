@@ -18,7 +18,7 @@ use std::sync::Arc;
 const ATTENTION: u8 = 0x06;
 
 /// The command is forwarded.
-pub fn passes(plan: &Plan) -> bool {
+pub fn is_forwarded(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Passthrough))
 }
 

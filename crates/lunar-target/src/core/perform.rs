@@ -6,7 +6,7 @@ use super::cut_through::{self, ReadBuffers};
 use super::execution::{TaskEnd, TaskExecution, TaskOrdering};
 use super::front_end::FrontEnd;
 use super::nexus::State;
-use super::passthrough::passes;
+use super::passthrough::is_forwarded;
 use super::stale::{READS, WaitTracker};
 use super::task_context::TaskContext;
 use crate::LogicalUnit;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a READ waits for a buffer.
-const ROOM: Duration = Duration::from_secs(2);
+const BUFFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl<F: FrontEnd> State<F> {
     /// Executes a task whose data have arrived.
@@ -58,34 +58,35 @@ impl<F: FrontEnd> TaskExecution<F> {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
             return TaskEnd::of(exec::run_without_lu(answer, &self.context()));
         };
-        let Some(TaskOrdering { member, entry, exact }) = nexus.ordering(&self.command, &unit) else {
-            return TaskEnd::of(gone());
+        let Some(TaskOrdering { task_set, mode, exact }) = nexus.ordering(&self.command, &unit) else {
+            return TaskEnd::of(lun_gone());
         };
-        self.lock = Some((member.clone(), entry));
+        self.lock = Some((task_set.clone(), mode));
         let tracker = WaitTracker::default();
         tracker.track(nexus.wait_for_order(&self.command, self.serial)).await;
-        let room = match tracker.track(self.read_buffers(&unit, answer.as_ref())).await {
-            Ok(room) => room,
+        let buffers = match tracker.track(self.read_buffers(&unit, answer.as_ref())).await {
+            Ok(buffers) => buffers,
             Err(status) => return TaskEnd::of(Err(status.into())),
         };
-        let inside = self.acquire(&member, entry, &tracker).await;
+        let inside = self.acquire(&task_set, mode, &tracker).await;
         let Some((inside, under_way)) = inside else { return TaskEnd::of(unreported(answer)) };
         if let Err(failure) = self.check_medium(&unit) {
             return TaskEnd::of(Err(failure));
         }
         // While the task waited, a reservation, write protection, the size or the write cache may have changed.
-        let stands = |a: &PlanResult| !a.as_ref().is_ok_and(moves) || unit.lu.epoch() == self.epoch;
-        let plan = match answer.filter(stands).unwrap_or_else(|| nexus.decide(&self.command, &unit, None)) {
+        let is_valid =
+            |a: &PlanResult| !a.as_ref().is_ok_and(accesses_medium) || unit.lu.epoch() == self.epoch;
+        let plan = match answer.filter(is_valid).unwrap_or_else(|| nexus.decide(&self.command, &unit, None)) {
             Ok(plan) => plan,
             Err(f) => return TaskEnd::of(Err(f)),
         };
         nexus.record_front_latency(self.started_at);
         let needed = plan.data_out_len();
-        if passes(&plan) {
+        if is_forwarded(&plan) {
             // Boxed, so that the futures of other commands stay small.
-            return TaskEnd::of(Box::pin(self.pass(&unit, data, room.first)).await);
+            return TaskEnd::of(Box::pin(self.pass(&unit, data, buffers.first)).await);
         }
-        if let Some(sense) = misfit(&self.command, needed, exact) {
+        if let Some(sense) = length_mismatch(&self.command, needed, exact) {
             return TaskEnd { moved: needed.into(), ..TaskEnd::of(Err(sense.into())) };
         }
         if let (true, &Plan::Write { offset, len, stable }) = (self.is_chunked, &plan) {
@@ -93,16 +94,16 @@ impl<F: FrontEnd> TaskExecution<F> {
             let ended = Box::pin(self.write_in_chunks(&unit, write, guards)).await;
             return TaskEnd { ended, moved: needed.into(), written: Some(len) };
         }
-        cut(&mut data, needed as usize);
+        hide_excess(&mut data, needed as usize);
         let plan = match plan {
-            Plan::Read { offset, len } if room.is_cut_to(len as usize) => {
-                return TaskEnd::of(Box::pin(self.read_in_parts(&unit, offset, room)).await);
+            Plan::Read { offset, len } if buffers.is_cut_to(len as usize) => {
+                return TaskEnd::of(Box::pin(self.read_in_parts(&unit, offset, buffers)).await);
             }
             Plan::Parameters { .. } => {
                 nexus.decide(&self.command, &unit, Some(data.take().as_deref().unwrap_or_default()))
             }
             Plan::Read { offset, len } => {
-                data = room.whole(len as usize);
+                data = buffers.whole(len as usize);
                 Ok(Plan::Read { offset, len })
             }
             plan => Ok(plan),
@@ -111,7 +112,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         // These release the lock. During SANITIZE, the logical unit must report to others that it sanitizes. PREEMPT
         // AND ABORT waits for tasks that may wait for this lock. A copy takes other locks, and must not wait for one
         // while it holds another.
-        let _inside = if plan.as_ref().is_ok_and(leaves) {
+        let _inside = if plan.as_ref().is_ok_and(releases_lock) {
             drop(inside);
             None
         } else {
@@ -156,23 +157,23 @@ impl<F: FrontEnd> TaskExecution<F> {
         }
         // Data that the initiator does not accept are not sent early either.
         let stride = unit.backend().stride().filter(|_| len <= offered);
-        let mut room = ReadBuffers::default();
+        let mut buffers = ReadBuffers::default();
         for len in cut_through::lengths(len, stride) {
             let part = self.buffer(len).await?;
-            match &mut room.first {
-                None => room.first = Some(part),
-                Some(_) => room.rest.push(part),
+            match &mut buffers.first {
+                None => buffers.first = Some(part),
+                Some(_) => buffers.rest.push(part),
             }
         }
-        Ok(room)
+        Ok(buffers)
     }
 
     async fn buffer(&self, len: usize) -> Result<Buf, Status> {
         if let Some(buf) = self.nexus.pool().try_get(len) {
             return Ok(buf);
         }
-        let room = compio::time::timeout(ROOM, self.nexus.pool().get(len));
-        match self.nexus.until_aborted(&self.command, self.serial, room).await {
+        let buffers = compio::time::timeout(BUFFER_TIMEOUT, self.nexus.pool().get(len));
+        match self.nexus.until_aborted(&self.command, self.serial, buffers).await {
             Some(Ok(buf)) => Ok(buf),
             // An aborted command gets no response, whatever its result.
             Some(Err(_)) | None => Err(Status::TaskSetFull),
@@ -191,7 +192,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let context = self.context();
         let work = exec::run(unit, self.nexus.pool(), plan, data, &context);
         let ended = match goes_on {
-            true => self.nexus.until_aborted(&self.command, self.serial, work).await.unwrap_or_else(gone),
+            true => self.nexus.until_aborted(&self.command, self.serial, work).await.unwrap_or_else(lun_gone),
             false => work.await,
         };
         if ended.is_ok() && reports {
@@ -202,7 +203,7 @@ impl<F: FrontEnd> TaskExecution<F> {
 }
 
 /// The plan accesses bytes of the medium, and deciding it again has no side effects.
-fn moves(plan: &Plan) -> bool {
+fn accesses_medium(plan: &Plan) -> bool {
     let of_medium = |op: &Op| {
         matches!(
             op,
@@ -223,7 +224,7 @@ fn moves(plan: &Plan) -> bool {
     }
 }
 
-fn leaves(plan: &Plan) -> bool {
+fn releases_lock(plan: &Plan) -> bool {
     sanitizes(plan) || matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. } | Op::Copy { .. }))
 }
 
@@ -240,7 +241,7 @@ const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
 /// The mismatch between the Data-Out of a command and its CDB. Data beyond the CDB are not used. If the length is part
 /// of the meaning (`exact`), the CDB is in error. Too little data fail the whole command (FCP-4 section 9.4.2).
-fn misfit(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
+fn length_mismatch(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
     match c.data_out_len().cmp(&needed) {
         Ordering::Less => Some(Sense::INVALID_FIELD_IN_COMMAND_IU),
         Ordering::Greater if exact => Some(Sense::INVALID_FIELD_IN_CDB),
@@ -249,7 +250,7 @@ fn misfit(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
 }
 
 /// Hides data beyond the length in the CDB.
-fn cut(data: &mut Option<Buf>, needed: usize) {
+fn hide_excess(data: &mut Option<Buf>, needed: usize) {
     if let Some(buf) = data.as_mut().filter(|buf| buf.len() > needed) {
         buf.set_visible(needed);
     }
@@ -257,9 +258,9 @@ fn cut(data: &mut Option<Buf>, needed: usize) {
 
 /// The result of an aborted command. The caller that removes the task restores its unit attention.
 fn unreported(answer: Option<PlanResult>) -> ExecutionResult {
-    answer.and_then(Result::err).map_or_else(gone, Err)
+    answer.and_then(Result::err).map_or_else(lun_gone, Err)
 }
 
-fn gone() -> ExecutionResult {
+fn lun_gone() -> ExecutionResult {
     Err(CommandError::from(Sense::LUN_NOT_SUPPORTED))
 }

@@ -38,7 +38,7 @@ pub struct DataInProgress {
 }
 
 /// The end of a command, for its front end.
-pub struct Response {
+pub struct CommandResponse {
     /// Status code.
     pub status: u8,
     /// Sense data, if there are any.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Longest read that is tried without waiting. A longer one would delay the other connections of the core.
-const READ_NOW: u32 = 256 << 10;
+const MAX_READ_AT_ONCE: u32 = 256 << 10;
 
 /// The result of a read without waiting.
 enum ReadAttempt {
@@ -36,7 +36,7 @@ fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -
         return ReadAttempt::Zeros;
     }
     let n = len.min(room);
-    if n == 0 || n > READ_NOW || handle.is_remote {
+    if n == 0 || n > MAX_READ_AT_ONCE || handle.is_remote {
         return ReadAttempt::NotNow;
     }
     let Some(mut buf) = pool.try_get(n as usize) else { return ReadAttempt::NotNow };
@@ -51,7 +51,7 @@ impl<F: FrontEnd> State<F> {
     #[inline]
     pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {
         self.info.counters.commands.add(1);
-        let brings = self.brings_all(&c, &data);
+        let has_all_data = self.has_all_data(&c, &data);
         let handle = match self.luns.find(c.lun) {
             LunLookup::LogicalUnit(handle) => handle,
             LunLookup::WellKnown => return self.command_without_lu(c, lunar_scsi::well_known_lu, data),
@@ -80,7 +80,7 @@ impl<F: FrontEnd> State<F> {
                     ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
                 }
             }
-            Ok(Plan::Write { offset, len, stable }) if brings && len == c.data_out_len() => {
+            Ok(Plan::Write { offset, len, stable }) if has_all_data && len == c.data_out_len() => {
                 let now =
                     if stable { TryIo::WouldWait } else { handle.backend.write_now(offset, data.bytes()) };
                 match now {
@@ -94,7 +94,7 @@ impl<F: FrontEnd> State<F> {
 
     /// All Data-Out arrived with the command, and was allowed to.
     #[inline]
-    fn brings_all(&self, c: &ScsiCommand, data: &ReceivedData<'_>) -> bool {
+    fn has_all_data(&self, c: &ScsiCommand, data: &ReceivedData<'_>) -> bool {
         let whole = !c.has_unsolicited && data.bytes().len() == c.data_out_len() as usize;
         whole && c.data_out_len() <= self.front.immediate_limit()
     }

@@ -20,18 +20,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a function waits for the data of aborted tasks.
-const PATIENCE: Duration = Duration::from_secs(2);
+const DATA_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same for a session that ends. It no longer knows which logical units it used, so the function always waits for
 /// it.
-const AT_THE_END: Duration = Duration::from_millis(100);
+const DATA_TIMEOUT_AT_END: Duration = Duration::from_millis(100);
 /// How long a function waits for tasks at a remote target. Open-iSCSI waits 15 s for ABORT TASK, so this is shorter.
-const CERTAINTY: Duration = Duration::from_secs(10);
+const REMOTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Remembered tasks that a remote target may still execute. A function looks for its own as soon as they have ended.
-const INDETERMINATE: usize = 4096;
+const MAX_INDETERMINATE: usize = 4096;
 /// How often that time is granted again to an initiator that makes progress.
-const TURNS: usize = 5;
+const MAX_EXTENSIONS: usize = 5;
 /// Interval of checks for data in flight.
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A task management function (SAM-5 section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl<F: FrontEnd> State<F> {
 
     /// Remembers that a remote target may still execute this task, which ends here.
     pub(super) fn leave_indeterminate(&mut self, serial: u64) {
-        if self.indeterminate.len() >= INDETERMINATE {
+        if self.indeterminate.len() >= MAX_INDETERMINATE {
             self.indeterminate.pop_front();
         }
         self.indeterminate.push_back(serial);
@@ -147,7 +147,7 @@ impl<F: FrontEnd> ItNexus<F> {
     async fn are_over(&self, serials: &[u64], are_elsewhere: bool) -> bool {
         let ended = self.wait_for(serials);
         let in_time = match are_elsewhere {
-            true => compio::time::timeout(CERTAINTY, ended).await.is_ok(),
+            true => compio::time::timeout(REMOTE_TIMEOUT, ended).await.is_ok(),
             false => {
                 ended.await;
                 true
@@ -211,7 +211,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Waits for tasks of this session, and for a limited time for their requested data: hosts may send none after the
     /// function, without having negotiated FastAbort. False: one of the tasks may still be executed.
     async fn wait_for_own(&self, serials: &[u64], scope: &AbortScope) -> bool {
-        if compio::time::timeout(PATIENCE, self.wait_for(serials)).await.is_err() {
+        if compio::time::timeout(DATA_TIMEOUT, self.wait_for(serials)).await.is_err() {
             let own = |t: &Task| serials.contains(&t.serial);
             self.state().abort(own, AbortResponse::None, false);
         }
@@ -229,7 +229,7 @@ impl<F: FrontEnd> ItNexus<F> {
         };
         let told = shared.registry.broadcast(Some(tsih), message);
         let in_time = match is_elsewhere {
-            true => compio::time::timeout(CERTAINTY, told).await.is_ok(),
+            true => compio::time::timeout(REMOTE_TIMEOUT, told).await.is_ok(),
             false => {
                 told.await;
                 true
@@ -316,9 +316,9 @@ impl<F: FrontEnd> ItNexus<F> {
             let state = self.state();
             (state.front.in_flight_data(), state.phase())
         };
-        let patience = if phase == SessionPhase::Ended { AT_THE_END } else { PATIENCE };
+        let timeout = if phase == SessionPhase::Ended { DATA_TIMEOUT_AT_END } else { DATA_TIMEOUT };
         for data in in_flight {
-            if !drains(&*data, patience).await {
+            if !drains(&*data, timeout).await {
                 self.state().end_with(EndReason::AbortBlocked);
                 data.reset();
                 self.state().front.stop_receiving();
@@ -328,11 +328,11 @@ impl<F: FrontEnd> ItNexus<F> {
 }
 
 /// Waits for the data in flight, as long as they become less. False: they did not drain.
-async fn drains(mover: &dyn InFlightData, patience: Duration) -> bool {
+async fn drains(mover: &dyn InFlightData, timeout: Duration) -> bool {
     let mut rest = std::pin::pin!(drained(mover));
-    for _ in 0..TURNS {
+    for _ in 0..MAX_EXTENSIONS {
         let waiting = mover.waiting();
-        if compio::time::timeout(patience, rest.as_mut()).await.is_ok() {
+        if compio::time::timeout(timeout, rest.as_mut()).await.is_ok() {
             return true;
         }
         if mover.waiting() >= waiting {
@@ -353,7 +353,7 @@ async fn drained(mover: &dyn InFlightData) {
 
 async fn poll_until(is_so: impl Fn() -> bool) {
     while !is_so() {
-        compio::time::sleep(LOOK).await;
+        compio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -96,7 +96,7 @@ async fn all(
     let ends = (0..).zip(segments).map(|(number, segment)| context.copy_ends(number, segment));
     let ends: Vec<_> = ends.collect();
     let own = context.own_lock();
-    let alone = own.as_ref().is_some_and(|(_, entry)| *entry == LockMode::Exclusive);
+    let alone = own.as_ref().is_some_and(|(_, mode)| *mode == LockMode::Exclusive);
     let _whole = match alone {
         true => {
             lock_all(own.iter().cloned().chain(ends.iter().flatten().flat_map(CopyEnds::locks)).collect())

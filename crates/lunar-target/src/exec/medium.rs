@@ -167,10 +167,10 @@ pub(super) fn io_failure(
     offset: u64,
     access: &MediumAccess,
 ) -> CommandError {
-    if let Some(told) = ScsiError::of(e) {
-        let is_medium = told.sense.is_some_and(|sense| sense.key == MEDIUM_ERROR);
+    if let Some(error) = ScsiError::of(e) {
+        let is_medium = error.sense.is_some_and(|sense| sense.key == MEDIUM_ERROR);
         unit.lu.count(if is_medium { access.errors } else { LogCounter::OtherErrors }, 1);
-        return CommandError { status: told.status, sense: told.sense };
+        return CommandError { status: error.status, sense: error.sense };
     }
     let is_medium = !matches!(
         e.kind(),

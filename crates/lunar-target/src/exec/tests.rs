@@ -143,7 +143,7 @@ impl TestDisk {
 
     /// The content of a block after losing the cache in this way.
     async fn left(&mut self, lba: u8, loss: Option<u64>) -> Vec<u8> {
-        self.lossy.lose(loss).await.expect("the medium is well");
+        self.lossy.lose(loss).await.expect("the medium works");
         self.good(&[op::READ_10, 0, 0, 0, 0, lba, 0, 0, 1, 0], &[]).await
     }
 
@@ -342,7 +342,7 @@ fn aborted_operation_stops_writing() {
             assert!(ended.is_err_and(|f| f.status == Status::TaskAborted));
         }
         let read = disk.unit.backend().read(0, Buf::zeroed(BLOCK)).await;
-        assert!(read.1.iter().all(|b| *b == 0), "nothing was written after the abort");
+        assert!(read.1.iter().all(|b| *b == 0), "no writes after the abort");
     });
 }
 
@@ -406,7 +406,7 @@ fn unsaved_change_changes_nothing() {
         std::mem::swap(&mut disk.nexus, &mut victim);
         assert!(lu.write_cache());
         assert_eq!((disk.good(&KEYS, &[]).await, disk.good(&HELD, &[]).await, lu.saved_state()), before);
-        assert!(victim.begin(&[0; 16]).is_ok(), "nobody is told of what did not happen");
+        assert!(victim.begin(&[0; 16]).is_ok(), "no unit attention for a change that failed");
 
         block_folder(&folder, false);
         std::mem::swap(&mut disk.nexus, &mut victim);
@@ -422,12 +422,12 @@ fn scsi_error_of_backend_is_passed_on_unchanged() {
     let (unit, _) = unit(true, memory());
     let far = Sense { key: 3, asc: 0x11, ascq: 4, ..Sense::READ_ERROR }.at(99);
     let busy = ScsiError { status: Status::Busy, sense: None };
-    for told in [ScsiError::from(far), ScsiError::from(Sense::NOT_READY_TRANSITION), busy] {
-        let failure = io_failure(&unit, &told.into(), 512, &READ);
-        assert_eq!((failure.status, failure.sense), (told.status, told.sense));
+    for reported in [ScsiError::from(far), ScsiError::from(Sense::NOT_READY_TRANSITION), busy] {
+        let failure = io_failure(&unit, &reported.into(), 512, &READ);
+        assert_eq!((failure.status, failure.sense), (reported.status, reported.sense));
     }
     let own = io_failure(&unit, &std::io::Error::other("a scratch"), 512, &READ);
-    assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "without an answer it is ours");
+    assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "an error without a SCSI status");
 }
 
 /// A temporary file of `CAPACITY` bytes.
@@ -472,7 +472,7 @@ fn read_of_removed_range_fails_and_reports_capacity() {
     assert_eq!(sense(nexus.begin(&cdb(0x28, 9))), Some(Sense::CAPACITY_CHANGED));
     assert_eq!(sense(nexus.begin(&cdb(0x2a, 9))), Some(Sense::LBA_OUT_OF_RANGE.at(9)));
     assert!(nexus.begin(&cdb(0x28, 7)).is_ok());
-    assert!(unit.refresh() && !unit.refresh(), "the log and event receivers hear of it once");
+    assert!(unit.refresh() && !unit.refresh(), "the change is reported once");
 }
 
 #[test]

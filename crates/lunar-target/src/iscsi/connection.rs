@@ -3,11 +3,11 @@
 use super::keepalive::Keepalive;
 use super::out::{Digests, Payload};
 use super::receive::{ReceiveError, ReceiveStatus};
-use super::session::Session;
+use super::session::IscsiSession;
 use super::stale;
-use super::transport::{ConnectionPduHandler, Datamover, Inbound, Outbound, Transport, TransportHandle};
+use super::transport::{ConnectionPduHandler, Datamover, Inbound, IscsiTransport, Outbound, TransportHandle};
 use crate::access::LoginContext;
-use crate::core::{ItNexus, MAX_WAITING};
+use crate::core::{ItNexus, MAX_QUEUED_BYTES};
 use crate::end_reason::EndReason;
 use crate::registry::{SessionGuard, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState};
@@ -23,14 +23,14 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// Bytes in the send queue that belong to no pool, above which nothing is received.
-const MAX_OWN: usize = 1 << 20;
+const MAX_UNPOOLED_BYTES: usize = 1 << 20;
 
 /// A connection that has just logged in.
 pub struct OpenedConnection {
     /// The state that all connections share.
     pub shared: Arc<ServerState>,
     /// The transport.
-    pub transport: Transport,
+    pub transport: IscsiTransport,
     /// The context of its login.
     pub login_context: LoginContext,
     /// What the login has established.
@@ -50,8 +50,8 @@ pub struct OpenedConnection {
 }
 
 /// A connection of a session. It lives on the core of its session.
-pub struct Connection {
-    nexus: Weak<ItNexus<Session>>,
+pub struct IscsiConnection {
+    nexus: Weak<ItNexus<IscsiSession>>,
     /// Its index among the connections of the session.
     index: u16,
     /// Connection ID.
@@ -77,20 +77,20 @@ pub struct Connection {
     pump: SendPump,
 }
 
-impl Connection {
+impl IscsiConnection {
     /// Adds a connection with this CID and this first StatSN to a session.
     pub fn open(
-        nexus: &Rc<ItNexus<Session>>,
-        transport: Transport,
+        nexus: &Rc<ItNexus<IscsiSession>>,
+        transport: IscsiTransport,
         cid: u16,
         stat_sn: u32,
-    ) -> Rc<Connection> {
-        let Transport { handle, out, inbound } = transport;
+    ) -> Rc<IscsiConnection> {
+        let IscsiTransport { handle, out, inbound } = transport;
         let mut state = nexus.state();
         let (limits, info) = (state.login_context().config.limits.clone(), state.info().clone());
         let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
         let p = &info.parameters;
-        let connection = |index| Connection {
+        let connection = |index| IscsiConnection {
             nexus: Rc::downgrade(nexus),
             index,
             cid,
@@ -111,7 +111,7 @@ impl Connection {
     }
 
     /// The nexus of its session, unless it is gone.
-    pub(super) fn nexus(&self) -> Option<Rc<ItNexus<Session>>> {
+    pub(super) fn nexus(&self) -> Option<Rc<ItNexus<IscsiSession>>> {
         self.nexus.upgrade()
     }
 
@@ -219,8 +219,8 @@ impl Connection {
     }
 
     /// The initiator has room for an asynchronous message.
-    pub fn takes_event(&self) -> bool {
-        self.out.borrow().takes_event()
+    pub fn can_send_event(&self) -> bool {
+        self.out.borrow().can_send_event()
     }
 
     /// Whether data were sent since the last call.
@@ -236,7 +236,7 @@ impl Connection {
     /// The send queue is too long to receive more.
     pub fn is_full(&self) -> bool {
         let out = self.out.borrow();
-        out.waiting() > MAX_WAITING || out.own() > MAX_OWN
+        out.waiting() > MAX_QUEUED_BYTES || out.own() > MAX_UNPOOLED_BYTES
     }
 
     /// Sets the Logout Response, which is sent when no task is left.
@@ -251,7 +251,7 @@ impl Connection {
         stale::why(self.handle.peer_state(), || self.ends_with_logout(behind))
     }
 
-    /// The next [`Connection::stale_reason`] must query the kernel again.
+    /// The next [`IscsiConnection::stale_reason`] must query the kernel again.
     pub fn look_anew(&self) {
         self.handle.look_anew();
     }

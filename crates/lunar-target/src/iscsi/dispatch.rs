@@ -1,10 +1,10 @@
 //! Dispatch of received PDUs: digests, session phase, CmdSN order, opcode.
 
-use super::connection::Connection;
+use super::connection::IscsiConnection;
 use super::out::Payload;
 use super::receive::{PduData, PduHandler, ReceiveStatus, ReceivedPdu};
 use super::scsi_command;
-use super::session::{OutOfOrderPdu, Session};
+use super::session::{IscsiSession, OutOfOrderPdu};
 use super::stale;
 use super::transport::ConnectionPduHandler;
 use crate::core::{DataOutId, DataOutResult, ReceivedData, SessionPhase, State};
@@ -19,17 +19,17 @@ use std::rc::Rc;
 
 /// The handler of the PDUs of a connection.
 pub struct PduDispatcher<'a> {
-    pub(super) state: &'a mut State<Session>,
-    pub(super) connection: &'a Connection,
+    pub(super) state: &'a mut State<IscsiSession>,
+    pub(super) connection: &'a IscsiConnection,
 }
 
 impl<'a> PduDispatcher<'a> {
     /// A handler for this connection of this session.
-    pub fn new(state: &'a mut State<Session>, connection: &'a Connection) -> PduDispatcher<'a> {
+    pub fn new(state: &'a mut State<IscsiSession>, connection: &'a IscsiConnection) -> PduDispatcher<'a> {
         PduDispatcher { state, connection }
     }
 
-    pub(super) fn session(&mut self) -> &mut Session {
+    pub(super) fn session(&mut self) -> &mut IscsiSession {
         self.state.front_mut()
     }
 
@@ -90,7 +90,7 @@ impl PduHandler for PduDispatcher<'_> {
     }
 }
 
-fn place(state: &mut State<Session>, header: &Bhs) -> Option<(Buf, usize)> {
+fn place(state: &mut State<IscsiSession>, header: &Bhs) -> Option<(Buf, usize)> {
     let is_data = header.opcode() == opcode::DATA_OUT;
     is_data.then(|| state.placement_buffer(origin(header), segment(header))).flatten()
 }
@@ -179,7 +179,7 @@ impl PduDispatcher<'_> {
             };
             let OutOfOrderPdu { connection, header, ahs, data, busy_scope } = pdu;
             let behind = behind.filter(|_| connection.index() == self.connection.index());
-            let take = |state: &mut State<Session>| {
+            let take = |state: &mut State<IscsiSession>| {
                 let mut dispatcher = PduDispatcher::new(state, &connection);
                 let is_late = stale::changes(&header) && dispatcher.is_late(behind);
                 if !is_late {
@@ -246,8 +246,8 @@ impl PduDispatcher<'_> {
 }
 
 impl ConnectionPduHandler for PduDispatcher<'_> {
-    fn awaits(&self, itt: u32, ttt: u32) -> bool {
-        self.state.awaits(itt, ttt)
+    fn is_awaiting(&self, itt: u32, ttt: u32) -> bool {
+        self.state.is_awaiting(itt, ttt)
     }
 
     fn has_task(&self, itt: u32) -> bool {
@@ -267,12 +267,13 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
 ///
 /// # Errors
 /// The reason why the session ends.
-pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), EndReason> {
+pub fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {
     mark_held_busy(state, scope);
-    let connections: Vec<Rc<Connection>> = state.front().connections().to_vec();
+    let connections: Vec<Rc<IscsiConnection>> = state.front().connections().to_vec();
     for connection in &connections {
-        let take =
-            |state: &mut State<Session>| connection.take_arrived(&mut PduDispatcher::new(state, connection));
+        let take = |state: &mut State<IscsiSession>| {
+            connection.take_arrived(&mut PduDispatcher::new(state, connection))
+        };
         match state.with_busy_scope(Some(scope.clone()), take) {
             Ok(ReceiveStatus::More | ReceiveStatus::Full) => {}
             Ok(ReceiveStatus::End) => return Err(EndReason::ConnectionClosed),
@@ -283,7 +284,7 @@ pub fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<
 }
 
 /// Marks the held commands within the scope of the function: they end with BUSY.
-fn mark_held_busy(state: &mut State<Session>, scope: &AbortScope) {
+fn mark_held_busy(state: &mut State<IscsiSession>, scope: &AbortScope) {
     let mut held = std::mem::take(&mut state.front_mut().held);
     for pdu in held.values_mut().filter(|pdu| state.is_covered(scope, pdu.lun())) {
         pdu.drain_received(scope);

@@ -1,11 +1,11 @@
 //! The session as a front end of the core.
 
-use super::connection::Connection;
+use super::connection::IscsiConnection;
 use super::dispatch;
-use super::session::{FinalPdu, Session, data_in_header, set_residual};
+use super::session::{FinalPdu, IscsiSession, data_in_header, set_residual};
 use crate::core::data_in::DataIn;
 use crate::core::{
-    DataInProgress, DataRequest, FrontEnd, InFlightData, ItNexus, Response, ScsiCommand, State,
+    CommandResponse, DataInProgress, DataRequest, FrontEnd, InFlightData, ItNexus, ScsiCommand, State,
 };
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
@@ -24,7 +24,7 @@ const LOGOUT_REQUEST: u8 = 1;
 const SESSION_DROP: u8 = 3;
 const TASK_TERMINATION: u8 = 5;
 
-impl FrontEnd for Session {
+impl FrontEnd for IscsiSession {
     #[inline]
     fn immediate_limit(&self) -> u32 {
         if self.parameters().immediate_data { self.parameters().first_burst_length } else { 0 }
@@ -48,8 +48,8 @@ impl FrontEnd for Session {
 
     /// A status of GOOD goes with the last Data-In (RFC 7143 section 11.7).
     #[inline]
-    fn respond(&mut self, c: &ScsiCommand, response: Response) {
-        let Response { status, sense, residual, data, sent } = response;
+    fn respond(&mut self, c: &ScsiCommand, response: CommandResponse) {
+        let CommandResponse { status, sense, residual, data, sent } = response;
         let len = data.len();
         if len == 0 {
             return self.scsi_response(c, status, &sense, residual, sent.parts);
@@ -89,7 +89,7 @@ impl FrontEnd for Session {
         self.connection(connection).look_anew();
     }
 
-    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), EndReason> {
+    fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {
         dispatch::drain_received(state, scope)
     }
 
@@ -112,7 +112,7 @@ impl FrontEnd for Session {
     }
 
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
-        let has_room = self.connection(0).takes_event();
+        let has_room = self.connection(0).can_send_event();
         if has_room {
             let sense = event.encode(false);
             let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
@@ -130,15 +130,15 @@ impl FrontEnd for Session {
         true
     }
 
-    fn flush(nexus: &Rc<ItNexus<Session>>) {
+    fn flush(nexus: &Rc<ItNexus<IscsiSession>>) {
         each(nexus, SendPump::flush);
     }
 
-    fn flush_soon(nexus: &Rc<ItNexus<Session>>) {
+    fn flush_soon(nexus: &Rc<ItNexus<IscsiSession>>) {
         each(nexus, SendPump::flush_soon);
     }
 
-    async fn flushed(nexus: &Rc<ItNexus<Session>>) {
+    async fn flushed(nexus: &Rc<ItNexus<IscsiSession>>) {
         let connections = nexus.state().front().connections().to_vec();
         for connection in &connections {
             SendPump::flushed(connection).await;
@@ -155,7 +155,7 @@ impl FrontEnd for Session {
 }
 
 /// Calls `act` for every connection, without a borrow of the state. Most sessions have one connection.
-fn each(nexus: &ItNexus<Session>, act: impl Fn(&Rc<Connection>)) {
+fn each(nexus: &ItNexus<IscsiSession>, act: impl Fn(&Rc<IscsiConnection>)) {
     let mut index = 0;
     loop {
         let connection = nexus.state().front().connections().get(index).cloned();

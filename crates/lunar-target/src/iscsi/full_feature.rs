@@ -1,13 +1,13 @@
 //! The full feature phase of a session: its receive loop and its end.
 
-use super::connection::{Connection, OpenedConnection};
+use super::connection::{IscsiConnection, OpenedConnection};
 use super::dispatch::PduDispatcher;
 use super::out::Payload;
 use super::receive::{ReceiveError, ReceiveStatus};
-use super::session::Session;
+use super::session::IscsiSession;
 use super::transport::Inbound;
 use crate::core::keepalive::{self, KeepaliveConnection};
-use crate::core::{FrontEnd, ItNexus, LAST_ANSWERS, NexusParams, State, messages};
+use crate::core::{FINAL_FLUSH_TIMEOUT, FrontEnd, ItNexus, NexusParams, State, messages};
 use crate::session_entry;
 use lunar_runtime::{SendPump, SendSide};
 use lunar_wire::iscsi::{NONE, pdu};
@@ -16,12 +16,12 @@ use std::rc::Rc;
 
 /// Runs a session from its login to its end.
 pub async fn run(opened: OpenedConnection) {
-    let session = Session::new(&opened);
+    let session = IscsiSession::new(&opened);
     let OpenedConnection { shared, transport, login_context, info, guard, messages, count, stat_sn, .. } =
         opened;
     let params = NexusParams { shared: shared.clone(), login_context, info: info.clone(), tsih: guard.tsih };
     let nexus = ItNexus::new(params, session);
-    let conn = Connection::open(&nexus, transport, info.cid, stat_sn);
+    let conn = IscsiConnection::open(&nexus, transport, info.cid, stat_sn);
     lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
     lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
     let received = conn.receive(&nexus).await;
@@ -36,7 +36,7 @@ pub async fn run(opened: OpenedConnection) {
 }
 
 /// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connections.
-async fn finish(nexus: &Rc<ItNexus<Session>>) {
+async fn finish(nexus: &Rc<ItNexus<IscsiSession>>) {
     nexus.state().front_mut().held.clear();
     nexus.end_tasks().await;
     let connections = nexus.state().front().connections().to_vec();
@@ -46,20 +46,20 @@ async fn finish(nexus: &Rc<ItNexus<Session>>) {
             connection.drain(nexus).await;
             SendPump::flushed(connection).await;
         };
-        let _ = compio::time::timeout(LAST_ANSWERS, last_sends).await;
+        let _ = compio::time::timeout(FINAL_FLUSH_TIMEOUT, last_sends).await;
         connection.close();
     }
 }
 
-impl Connection {
-    fn send_logout_response(&self, nexus: &ItNexus<Session>) {
+impl IscsiConnection {
+    fn send_logout_response(&self, nexus: &ItNexus<IscsiSession>) {
         if let Some(header) = self.take_logout_response() {
             nexus.state().front().reply(self.index(), header, Payload::Empty);
         }
     }
 
     /// Waits until its datamover defers no response any more.
-    async fn drain(&self, nexus: &ItNexus<Session>) {
+    async fn drain(&self, nexus: &ItNexus<IscsiSession>) {
         let Some(mover) = self.datamover() else { return };
         while mover.has_deferred() {
             if mover.receiver().wait_for_event().await.is_err() {
@@ -75,7 +75,7 @@ impl Connection {
     ///
     /// # Errors
     /// The reason why it cannot go on.
-    pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) -> Result<(), ReceiveError> {
+    pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<IscsiSession>>) -> Result<(), ReceiveError> {
         let mut next = ReceiveStatus::More;
         let has_begun = self.inbound().borrow().has_begun();
         if has_begun {
@@ -99,12 +99,12 @@ impl Connection {
 
     /// Flushes the send queues. The received PDUs may have completed commands of other connections.
     #[inline]
-    fn flush_session(self: &Rc<Self>, nexus: &Rc<ItNexus<Session>>) {
+    fn flush_session(self: &Rc<Self>, nexus: &Rc<ItNexus<IscsiSession>>) {
         let is_only_one = nexus.state().front().connections().len() == 1;
         if is_only_one {
             SendPump::flush(self);
         } else {
-            Session::flush(nexus);
+            IscsiSession::flush(nexus);
         }
     }
 
@@ -112,7 +112,7 @@ impl Connection {
     #[inline]
     fn take(
         self: &Rc<Self>,
-        nexus: &ItNexus<Session>,
+        nexus: &ItNexus<IscsiSession>,
         what: impl FnOnce(&mut Inbound, &mut PduDispatcher<'_>) -> Result<ReceiveStatus, ReceiveError>,
     ) -> Result<ReceiveStatus, ReceiveError> {
         let Some(_under_way) = nexus.begin_receive() else {
@@ -122,7 +122,7 @@ impl Connection {
     }
 }
 
-impl SendSide for Connection {
+impl SendSide for IscsiConnection {
     fn pump(&self) -> &SendPump {
         self.send_pump()
     }
@@ -156,12 +156,12 @@ impl SendSide for Connection {
 }
 
 /// Pings are NOP-In (RFC 7143 section 11.19).
-impl KeepaliveConnection<Session> for Connection {
-    fn is_alive(&self, _: &mut State<Session>) -> bool {
+impl KeepaliveConnection<IscsiSession> for IscsiConnection {
+    fn is_alive(&self, _: &mut State<IscsiSession>) -> bool {
         self.keepalive().borrow_mut().take_heard() | self.has_moved()
     }
 
-    fn ping(&self, state: &mut State<Session>) -> bool {
+    fn ping(&self, state: &mut State<IscsiSession>) -> bool {
         let tag = self.keepalive().borrow_mut().begin();
         if let Some(tag) = tag {
             state.front().notice(self.index(), pdu::nop_in(0, NONE, tag));
@@ -178,6 +178,6 @@ impl KeepaliveConnection<Session> for Connection {
     }
 
     fn close(&self) {
-        Connection::close(self);
+        IscsiConnection::close(self);
     }
 }

@@ -4,7 +4,7 @@
 use super::connection::OpenedConnection;
 use super::out::Digests;
 use super::receive::PduReceiver;
-use super::transport::Transport;
+use super::transport::IscsiTransport;
 use crate::access::LoginContext;
 use crate::config::RdmaProvider;
 use crate::registry::SessionKey;
@@ -43,7 +43,7 @@ pub trait LoginTransport {
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
     /// Sends the final Login Response. `depth`: commands that the session may have in flight.
-    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<Transport>;
+    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<IscsiTransport>;
 }
 
 /// Performs the login of a connection. None: it failed.
@@ -192,7 +192,7 @@ fn refused(
 }
 
 /// Interval of checks whether a waiting peer is still connected.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CLOSED: &str = "the initiator closed the connection during login";
 
 /// A login over TCP.
@@ -233,7 +233,7 @@ impl TcpLogin {
 impl LoginTransport for TcpLogin {
     async fn gone(&self) {
         while self.stream.peer_state() == PeerState::Open {
-            compio::time::sleep(LOOK).await;
+            compio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
@@ -283,11 +283,11 @@ impl LoginTransport for TcpLogin {
         parameters
     }
 
-    async fn accept(mut self, pdu: &Pdu, info: &SessionInfo, _depth: u32) -> io::Result<Transport> {
+    async fn accept(mut self, pdu: &Pdu, info: &SessionInfo, _depth: u32) -> io::Result<IscsiTransport> {
         self.send(pdu).await?;
         let p = &info.parameters;
         let digests = Digests { header: p.header_digest, data: p.data_digest };
         let receiver = PduReceiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
-        Ok(Transport::tcp(self.stream, receiver))
+        Ok(IscsiTransport::tcp(self.stream, receiver))
     }
 }

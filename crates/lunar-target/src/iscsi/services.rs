@@ -2,7 +2,7 @@
 
 use super::dispatch::PduDispatcher;
 use super::out::Payload;
-use super::session::Session;
+use super::session::IscsiSession;
 use crate::access::target_address;
 use crate::config::TargetNode;
 use crate::core::AbortResponse;
@@ -86,7 +86,7 @@ impl PduDispatcher<'_> {
     }
 }
 
-impl Session {
+impl IscsiSession {
     fn has_cid(&self, cid: u16) -> bool {
         self.connections().iter().any(|connection| connection.cid() == cid)
     }
@@ -110,7 +110,7 @@ impl Session {
         let visible = config
             .targets
             .values()
-            .filter(|t| asked(&t.name) && login_context.shows(t, &self.info.initiator));
+            .filter(|t| asked(&t.name) && login_context.is_visible(t, &self.info.initiator));
         let record = |t: &TargetNode| TargetRecord {
             name: t.name.clone(),
             addresses: self.addresses(&t.portal_groups, local),

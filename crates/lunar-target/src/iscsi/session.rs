@@ -1,6 +1,6 @@
 //! A session in full feature phase: CmdSN, and the state that its connections share (RFC 7143 section 4.4).
 
-use super::connection::{Connection, OpenedConnection};
+use super::connection::{IscsiConnection, OpenedConnection};
 use super::out::Payload;
 use crate::access::LoginContext;
 use crate::core::data_in::DataIn;
@@ -19,11 +19,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Unfinished immediate commands that a session may have.
-const IMMEDIATE: u32 = 64;
+const MAX_IMMEDIATE: u32 = 64;
 
 /// A request that arrived before its CmdSN was due.
 pub struct OutOfOrderPdu {
-    pub(super) connection: Rc<Connection>,
+    pub(super) connection: Rc<IscsiConnection>,
     pub(super) header: Bhs,
     pub(super) ahs: Vec<u8>,
     pub(super) data: Buf,
@@ -49,9 +49,9 @@ impl OutOfOrderPdu {
 }
 
 /// A session. The response to a command goes to the connection that received it.
-pub struct Session {
+pub struct IscsiSession {
     /// In the order of their logins.
-    connections: Vec<Rc<Connection>>,
+    connections: Vec<Rc<IscsiConnection>>,
     pub(super) shared: Arc<ServerState>,
     pub(super) info: Arc<SessionInfo>,
     pub(super) login_context: LoginContext,
@@ -66,10 +66,10 @@ pub struct Session {
     pub(super) pending_functions: Vec<u32>,
 }
 
-impl Session {
+impl IscsiSession {
     /// A session without a connection. The caller adds one at once.
-    pub fn new(opened: &OpenedConnection) -> Session {
-        Session {
+    pub fn new(opened: &OpenedConnection) -> IscsiSession {
+        IscsiSession {
             connections: Vec::new(),
             shared: opened.shared.clone(),
             info: opened.info.clone(),
@@ -83,19 +83,19 @@ impl Session {
     }
 
     /// Adds a connection behind the others.
-    pub fn add(&mut self, connection: impl FnOnce(u16) -> Rc<Connection>) -> Rc<Connection> {
+    pub fn add(&mut self, connection: impl FnOnce(u16) -> Rc<IscsiConnection>) -> Rc<IscsiConnection> {
         let connection = connection(self.connections.len() as u16);
         self.connections.push(connection.clone());
         connection
     }
 
     /// Its connections, in the order of their logins.
-    pub fn connections(&self) -> &[Rc<Connection>] {
+    pub fn connections(&self) -> &[Rc<IscsiConnection>] {
         &self.connections
     }
 
     #[inline]
-    pub(super) fn connection(&self, index: u16) -> &Connection {
+    pub(super) fn connection(&self, index: u16) -> &IscsiConnection {
         &self.connections[usize::from(index)]
     }
 
@@ -106,7 +106,7 @@ impl Session {
 
     /// Commands that the session may have, immediate ones included.
     pub fn max_tasks(&self) -> usize {
-        self.window.depth() as usize + IMMEDIATE as usize
+        self.window.depth() as usize + MAX_IMMEDIATE as usize
     }
 
     /// A held request has this tag.
@@ -116,7 +116,7 @@ impl Session {
 
     /// Counts an immediate command. False: there are too many.
     pub fn begin_immediate(&mut self) -> bool {
-        let has_room = self.immediate < IMMEDIATE;
+        let has_room = self.immediate < MAX_IMMEDIATE;
         self.immediate += u32::from(has_room);
         has_room
     }

@@ -2,7 +2,7 @@
 
 use super::dispatch::PduDispatcher;
 use super::out::Payload;
-use super::session::Session;
+use super::session::IscsiSession;
 use crate::core::{FrontEnd, Function, ItNexus, MAX_FUNCTIONS, ManagementResponse, SessionPhase, State};
 use crate::fence;
 use lunar_proto::window::precedes;
@@ -88,7 +88,7 @@ impl PduDispatcher<'_> {
     }
 }
 
-async fn manage(nexus: Rc<ItNexus<Session>>, connection: u16, header: Bhs, function: Function) {
+async fn manage(nexus: Rc<ItNexus<IscsiSession>>, connection: u16, header: Bhs, function: Function) {
     let mut managed = nexus.manage(function, header.lun(), header.cmd_sn()).await;
     if managed == ManagementResponse::NoSuchTask && plug(&mut nexus.state(), &header) {
         managed = ManagementResponse::Complete;
@@ -101,7 +101,7 @@ async fn manage(nexus: Rc<ItNexus<Session>>, connection: u16, header: Bhs, funct
             state.front().reply(connection, answer, Payload::Empty);
         }
     }
-    Session::flush(&nexus);
+    IscsiSession::flush(&nexus);
     if function == Function::TargetColdReset {
         nexus.end_target_sessions().await;
     }
@@ -109,7 +109,7 @@ async fn manage(nexus: Rc<ItNexus<Session>>, connection: u16, header: Bhs, funct
 
 /// ABORT TASK of a command that has not arrived marks its CmdSN as received (RFC 7143 section 7.11). The CmdSN must
 /// precede that of the function, and no other command may have it.
-fn plug(state: &mut State<Session>, header: &Bhs) -> bool {
+fn plug(state: &mut State<IscsiSession>, header: &Bhs) -> bool {
     let (itt, ref_cmd_sn) = (header.referenced_task_tag(), header.ref_cmd_sn());
     let session = state.front_mut();
     let is_free = session.held.get(&ref_cmd_sn).is_none_or(|pdu| pdu.itt() == itt);

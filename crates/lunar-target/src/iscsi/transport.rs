@@ -21,7 +21,7 @@ const MAX_EVENTS: u64 = 1 << 16;
 /// The handler of the PDUs of a connection, with access to its tasks.
 pub trait ConnectionPduHandler: PduHandler {
     /// A task waits for the data of this Target Transfer Tag.
-    fn awaits(&self, itt: u32, ttt: u32) -> bool;
+    fn is_awaiting(&self, itt: u32, ttt: u32) -> bool;
 
     /// A task has this tag.
     fn has_task(&self, itt: u32) -> bool;
@@ -42,7 +42,7 @@ pub trait Datamover: InFlightData {
     fn push(&self, header: Bhs, payload: Payload);
 
     /// The initiator has room for an unsolicited message.
-    fn takes_event(&self) -> bool;
+    fn can_send_event(&self) -> bool;
 
     /// Sends queued PDUs. It may request the buffers of tasks. False: the endpoint must become writable first.
     ///
@@ -91,7 +91,7 @@ pub enum Inbound {
 }
 
 /// A transport after login.
-pub struct Transport {
+pub struct IscsiTransport {
     /// The connection.
     pub handle: TransportHandle,
     /// Its sending side.
@@ -100,10 +100,10 @@ pub struct Transport {
     pub inbound: Inbound,
 }
 
-impl Transport {
+impl IscsiTransport {
     /// A transport over a stream of bytes.
-    pub fn tcp(stream: Stream, receiver: PduReceiver) -> Transport {
-        Transport {
+    pub fn tcp(stream: Stream, receiver: PduReceiver) -> IscsiTransport {
+        IscsiTransport {
             handle: TransportHandle::Tcp(stream),
             out: Outbound::Tcp(out::PduQueue::default()),
             inbound: Inbound::Tcp(receiver),
@@ -111,8 +111,8 @@ impl Transport {
     }
 
     /// A transport over a datamover.
-    pub fn datamover(mover: Rc<dyn Datamover>) -> Transport {
-        Transport {
+    pub fn datamover(mover: Rc<dyn Datamover>) -> IscsiTransport {
+        IscsiTransport {
             handle: TransportHandle::Datamover(mover.clone()),
             out: Outbound::Datamover(mover.clone()),
             inbound: Inbound::Datamover(mover),
@@ -231,10 +231,10 @@ impl Outbound {
     }
 
     /// The initiator has room for an asynchronous message. Each also has a unit attention.
-    pub fn takes_event(&self) -> bool {
+    pub fn can_send_event(&self) -> bool {
         match self {
             Outbound::Tcp(_) => true,
-            Outbound::Datamover(mover) => mover.takes_event(),
+            Outbound::Datamover(mover) => mover.can_send_event(),
         }
     }
 

@@ -19,7 +19,7 @@ use std::io;
 use std::rc::Rc;
 
 /// Asynchronous messages that initiators have receive buffers for. Linux has two (ISER_MAX_RX_MISC_PDUS).
-const EVENTS: usize = 2;
+const MAX_EVENTS: usize = 2;
 /// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
 const TASK_TERMINATION: u8 = 5;
 
@@ -65,7 +65,7 @@ pub struct IserDatamover {
     /// Responses invalidate the STags of their commands.
     invalidate: bool,
     /// Memory that is advertised for a write begins with its first byte, and not after its unsolicited data.
-    whole: bool,
+    starts_at_first_byte: bool,
 }
 
 impl IserDatamover {
@@ -75,14 +75,14 @@ impl IserDatamover {
         events: EndpointEvents,
         longest: usize,
         invalidate: bool,
-        whole: bool,
+        starts_at_first_byte: bool,
     ) -> IserDatamover {
         let receiver = RdmaReceiver::new(endpoint.clone(), longest, events);
-        IserDatamover { endpoint, receiver, inner: RefCell::default(), invalidate, whole }
+        IserDatamover { endpoint, receiver, inner: RefCell::default(), invalidate, starts_at_first_byte }
     }
 
     /// Sends a PDU, or performs the RDMA operation that it stands for.
-    fn put(&self, inner: &mut DatamoverState, header: Bhs, payload: Payload) {
+    fn send_pdu(&self, inner: &mut DatamoverState, header: Bhs, payload: Payload) {
         match header.opcode() {
             opcode::DATA_IN => self.data_in(inner, &header, payload),
             opcode::R2T => inner.pending_r2ts.push_back(header),
@@ -115,7 +115,7 @@ impl IserDatamover {
             );
             pdu::stamp(&mut response, header.stat_sn(), header.exp_cmd_sn(), header.max_cmd_sn());
             response.set_residual_count(header.residual_count());
-            self.put(inner, response, Payload::Empty);
+            self.send_pdu(inner, response, Payload::Empty);
         }
     }
 
@@ -129,7 +129,7 @@ impl IserDatamover {
             let Some(from) = inner.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
                 continue;
             };
-            if !taker.awaits(r2t.itt(), r2t.ttt()) {
+            if !taker.is_awaiting(r2t.itt(), r2t.ttt()) {
                 continue;
             }
             let place = taker.place(&header);
@@ -143,7 +143,7 @@ impl IserDatamover {
 
     /// The address of this byte of a command's Data-Out at the initiator.
     fn source(&self, tags: &AdvertisedBuffers, offset: u32) -> Option<RemoteAddress> {
-        let before = if self.whole { 0 } else { tags.unsolicited };
+        let before = if self.starts_at_first_byte { 0 } else { tags.unsolicited };
         Some(remote(tags.write?).beyond(u64::from(offset.checked_sub(before)?)))
     }
 
@@ -151,7 +151,7 @@ impl IserDatamover {
     fn release(&self) {
         let mut inner = self.inner.borrow_mut();
         while let Some((header, payload)) = inner.pop_ready() {
-            self.put(&mut inner, header, payload);
+            self.send_pdu(&mut inner, header, payload);
         }
     }
 
@@ -159,7 +159,7 @@ impl IserDatamover {
         let pdu = iser::IserPdu::decode(message).map_err(|e| broken(e.to_string()))?;
         self.inner.borrow_mut().acknowledged(pdu.bhs.exp_stat_sn());
         match pdu.bhs.opcode() {
-            opcode::SCSI_COMMAND => self.note(taker, &pdu)?,
+            opcode::SCSI_COMMAND => self.record_memory(taker, &pdu)?,
             // It would pass for data of an RDMA Read.
             opcode::DATA_OUT if pdu.bhs.ttt() != NONE => {
                 return Err(broken("solicited Data-Out in a message instead of by RDMA"));
@@ -176,7 +176,7 @@ impl IserDatamover {
     }
 
     /// Records the memory that a command advertises.
-    fn note(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::IserPdu<'_>) -> io::Result<()> {
+    fn record_memory(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::IserPdu<'_>) -> io::Result<()> {
         let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.edtl() as usize);
         let (reads, writes) = (flags & flag::READ != 0, flags & flag::WRITE != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
@@ -206,7 +206,7 @@ impl IserDatamover {
             return true;
         };
         let data = if lands { PduData::Landed(buf) } else { PduData::Buf(buf) };
-        let is_awaited = taker.awaits(header.itt(), header.ttt());
+        let is_awaited = taker.is_awaiting(header.itt(), header.ttt());
         let more =
             !is_awaited || taker.take(ReceivedPdu { header, ahs: &[], data, intact: true, behind: &[] });
         self.release();
@@ -304,7 +304,7 @@ impl Datamover for IserDatamover {
             inner.events.push_back(header.stat_sn());
         }
         if inner.deferred.is_empty() && !inner.is_busy_for(&header) {
-            return self.put(&mut inner, header, payload);
+            return self.send_pdu(&mut inner, header, payload);
         }
         inner.deferred.hold(header, payload);
         if inner.deferred.is_over_limit(inner.max_tasks) {
@@ -312,8 +312,8 @@ impl Datamover for IserDatamover {
         }
     }
 
-    fn takes_event(&self) -> bool {
-        self.inner.borrow().events.len() < EVENTS
+    fn can_send_event(&self) -> bool {
+        self.inner.borrow().events.len() < MAX_EVENTS
     }
 
     fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool> {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// Deferred responses beyond one for each command that a session may have, and bytes of all. More than that ends the
 /// connection.
-const EXTRA: usize = 1024;
+const EXTRA_RESPONSES: usize = 1024;
 const MAX_BYTES: usize = 16 << 20;
 
 /// Deferred PDUs, in their order.
@@ -49,7 +49,7 @@ impl DeferredResponses {
     /// The initiator sends requests without end, and withholds the data that their responses wait for. `commands`:
     /// commands that the session may have.
     pub fn is_over_limit(&self, commands: usize) -> bool {
-        self.answers > commands + EXTRA || self.bytes > MAX_BYTES
+        self.answers > commands + EXTRA_RESPONSES || self.bytes > MAX_BYTES
     }
 
     /// A deferred PDU has this tag.
@@ -101,10 +101,10 @@ mod tests {
     #[test]
     fn deferred_responses_are_bounded_without_data() {
         let mut held = DeferredResponses::default();
-        for _ in 0..2 * EXTRA {
+        for _ in 0..2 * EXTRA_RESPONSES {
             held.hold(Bhs::new(opcode::DATA_IN), Payload::Zeros(512));
         }
-        (0..EXTRA + 7).for_each(|_| ping(&mut held, 0));
+        (0..EXTRA_RESPONSES + 7).for_each(|_| ping(&mut held, 0));
         assert_eq!([7, 6].map(|commands| held.is_over_limit(commands)), [false, true]);
     }
 }

@@ -3,7 +3,7 @@
 use super::datamover::{IserDatamover, message};
 use crate::config::RdmaProvider;
 use crate::iscsi::login::LoginTransport;
-use crate::iscsi::transport::Transport;
+use crate::iscsi::transport::IscsiTransport;
 use crate::session_info::{SessionInfo, SessionTransport};
 use lunar_proto::Pdu;
 use lunar_proto::login::SessionType;
@@ -16,11 +16,11 @@ use std::io;
 use std::rc::Rc;
 
 /// MaxRecvDataSegmentLength of the target in bytes.
-const SEGMENT: u32 = 8192;
+const MAX_SEGMENT: u32 = 8192;
 /// Most bytes of additional header segments.
 const MAX_AHS: usize = 1020;
 /// Receive buffers beyond those for commands: for task management, pings and logout.
-const EXTRA: usize = 32;
+const EXTRA_RECEIVES: usize = 32;
 
 /// A login over RDMA.
 pub struct IserLogin {
@@ -87,13 +87,13 @@ impl LoginTransport for IserLogin {
         let none = Digests { none: true, crc32c: false };
         Offer {
             rdma_extensions: true,
-            target_recv_data_segment_length: SEGMENT,
+            target_recv_data_segment_length: MAX_SEGMENT,
             // Solicited data move by RDMA.
             initial_r2t: true,
             max_outstanding_r2t: 1,
             header_digest: none,
             data_digest: none,
-            max_recv_data_segment_length: SEGMENT,
+            max_recv_data_segment_length: MAX_SEGMENT,
             ..offer
         }
     }
@@ -103,24 +103,25 @@ impl LoginTransport for IserLogin {
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters {
         let room = match session_type {
             SessionType::Normal => SAFE_DATA_LEN as u32,
-            SessionType::Discovery => SEGMENT,
+            SessionType::Discovery => MAX_SEGMENT,
         };
         let max_recv_data_segment_length = match parameters.rdma_extensions {
             true => parameters.target_recv_data_segment_length,
-            false => SEGMENT,
+            false => MAX_SEGMENT,
         };
         let max_xmit_data_segment_length = parameters.max_xmit_data_segment_length.min(room);
         Parameters { max_recv_data_segment_length, max_xmit_data_segment_length, ..parameters }
     }
 
-    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<Transport> {
-        let segment = info.parameters.max_recv_data_segment_length.max(SEGMENT) as usize;
+    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<IscsiTransport> {
+        let segment = info.parameters.max_recv_data_segment_length.max(MAX_SEGMENT) as usize;
         let longest = OVERHEAD + MAX_AHS + segment;
         // All receive buffers before the final response: requests may follow it at once.
-        self.endpoint.receives(depth as usize + EXTRA, longest);
+        self.endpoint.receives(depth as usize + EXTRA_RECEIVES, longest);
         self.send_message(pdu).await?;
-        let whole = !info.parameters.tagged_buffer_for_solicited_data_only;
-        let mover = IserDatamover::new(self.endpoint, self.events, longest, self.invalidate, whole);
-        Ok(Transport::datamover(Rc::new(mover)))
+        let starts_at_first_byte = !info.parameters.tagged_buffer_for_solicited_data_only;
+        let mover =
+            IserDatamover::new(self.endpoint, self.events, longest, self.invalidate, starts_at_first_byte);
+        Ok(IscsiTransport::datamover(Rc::new(mover)))
     }
 }

@@ -17,7 +17,7 @@ use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
 use std::sync::Arc;
 
 /// RDMA Reads that a connection may have in flight, if the initiator accepts as many.
-const READS: u16 = 64;
+const MAX_READS: u16 = 64;
 
 /// Serves a connection over software iWARP to its end. `begun`: bytes that were received already.
 pub async fn serve_stream(
@@ -47,7 +47,7 @@ pub async fn serve(
     let theirs = IserCapabilities::decode(request.private());
     let ours =
         IserCapabilities { zero_based: false, invalidate: theirs.invalidate && request.sends_invalidate() };
-    let terms = ConnParam { ord: READS, ird: 1, receives: (1, LOGIN_LEN) };
+    let terms = ConnParam { ord: MAX_READS, ird: 1, receives: (1, LOGIN_LEN) };
     match request.accept(ours.encode().to_vec(), terms).await {
         Ok(endpoint) => {
             let fresh = login::IserLogin::new(endpoint, ours.invalidate);

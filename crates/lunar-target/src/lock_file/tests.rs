@@ -145,5 +145,5 @@ fn lock_taken_by_other_is_left_alone() {
     first.0.check();
     assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "it stays");
     first.remove();
-    assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "it is not removed");
+    assert!(FileId::of_open(&other).expect("open").is_at(folder.lock()), "the file stays");
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Interval of the checks.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Interval at which the log repeats the error.
-const REMIND: Duration = Duration::from_secs(60);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// All lock files, and whether the thread runs.
 static ALL: Mutex<(Vec<Weak<LockInner>>, bool)> = Mutex::new((Vec::new(), false));
@@ -76,7 +76,7 @@ impl LockInner {
             Err(e) => format!("it cannot be created again, and another server may get the lock: {e}"),
         };
         let mut state = self.state();
-        if state.file.is_some() && state.logged.is_none_or(|then| then.elapsed() > REMIND) {
+        if state.file.is_some() && state.logged.is_none_or(|then| then.elapsed() > REPEAT_INTERVAL) {
             state.logged = Some(Instant::now());
             tracing::error!("{path}: the lock file was deleted or replaced; {fault}; hint: {HINT}");
         }

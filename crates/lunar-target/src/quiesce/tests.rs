@@ -61,7 +61,7 @@ fn quiesced_unit_is_busy_until_resumed() {
     assert!(poll(rest.as_mut()).is_pending());
     assert_eq!(unit.lu.busy_status(), Some(Status::Busy));
     member.unlock_shared();
-    let Poll::Ready(Ok(quiesced)) = poll(rest.as_mut()) else { panic!("nobody is inside") };
+    let Poll::Ready(Ok(quiesced)) = poll(rest.as_mut()) else { panic!("no command runs") };
     assert!(!member.try_lock_shared() && unit.lu.busy_status().is_some());
     drop(quiesced);
     assert!(member.try_lock_shared() && unit.lu.busy_status().is_none());
@@ -105,7 +105,7 @@ fn redefine_replaces_backend() {
     let epoch = unit.lu.epoch();
     assert!(quiesced.redefine(settings(), other.clone(), false).is_ok());
     assert!(Arc::ptr_eq(&unit.backend(), &other));
-    assert_ne!(unit.lu.epoch(), epoch, "who holds the old ones looks again");
+    assert_ne!(unit.lu.epoch(), epoch, "holders of the old backend look it up again");
 }
 
 #[test]
@@ -121,9 +121,6 @@ fn retired_unit_stays_busy_and_releases_backend() {
     });
     assert!(!file.exists());
     assert_eq!(unit.lu.busy_status(), Some(Status::Busy));
-    assert!(blocks.upgrade().is_none(), "nobody holds them");
-    assert!(
-        unit.task_set.handle(CoreIndex::current()).try_lock_shared(),
-        "those who wait at the gate hear of it"
-    );
+    assert!(blocks.upgrade().is_none(), "the backend is closed");
+    assert!(unit.task_set.handle(CoreIndex::current()).try_lock_shared(), "the lock is open");
 }

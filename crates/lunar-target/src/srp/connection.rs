@@ -2,13 +2,14 @@
 
 use super::login::IU_LEN;
 use super::request_table::{SlotKind, SlotRead};
-use super::session::{self, Session};
+use super::session::{self, SrpSession};
 use super::target_requests::{RequestKind, reason, reason_of};
 use super::{memory, request, response};
 use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::{
-    DataOutResult, FrontEnd, Function, InFlightData, InFlightReads, ItNexus, LAST_ANSWERS, MAX_FUNCTIONS,
-    MAX_WAITING, ManagementResponse, NexusParams, ReceivedData, SessionPhase, State, messages,
+    DataOutResult, FINAL_FLUSH_TIMEOUT, FrontEnd, Function, InFlightData, InFlightReads, ItNexus,
+    MAX_FUNCTIONS, MAX_QUEUED_BYTES, ManagementResponse, NexusParams, ReceivedData, SessionPhase, State,
+    messages,
 };
 use crate::end_reason::EndReason;
 use crate::fence;
@@ -26,15 +27,15 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// Offset of the tag in a request.
-const TAG_AT: usize = 8;
+const TAG_OFFSET: usize = 8;
 /// Most messages and completed RDMA Reads that are processed at a time.
 const MAX_EVENTS: u64 = 1 << 16;
 /// A command tag that no command has.
 const NO_TAG: u32 = u32::MAX;
 
 /// A connection. It lives on the core of its session.
-pub struct Connection {
-    nexus: OnceCell<Weak<ItNexus<Session>>>,
+pub struct SrpConnection {
+    nexus: OnceCell<Weak<ItNexus<SrpSession>>>,
     endpoint: Rc<dyn Endpoint>,
     receiver: RdmaReceiver,
     /// Offset of immediate data in a command, if immediate data were agreed on.
@@ -51,8 +52,8 @@ pub async fn run(
     shared: &Arc<ServerState>,
     entered: RegisteredSession,
     login_context: crate::access::LoginContext,
-    session: impl FnOnce(Rc<Connection>) -> Session,
-    conn: Connection,
+    session: impl FnOnce(Rc<SrpConnection>) -> SrpSession,
+    conn: SrpConnection,
 ) {
     let RegisteredSession { info, guard, messages, count, .. } = entered;
     let conn = Rc::new(conn);
@@ -72,11 +73,11 @@ pub async fn run(
     drop(waiting);
 }
 
-impl Connection {
+impl SrpConnection {
     /// An accepted connection.
-    pub fn new(endpoint: Rc<dyn Endpoint>, immediate_offset: Option<u16>) -> Connection {
+    pub fn new(endpoint: Rc<dyn Endpoint>, immediate_offset: Option<u16>) -> SrpConnection {
         let receiver = RdmaReceiver::new(endpoint.clone(), IU_LEN, EndpointEvents::default());
-        Connection {
+        SrpConnection {
             nexus: OnceCell::new(),
             endpoint,
             receiver,
@@ -99,7 +100,7 @@ impl Connection {
 
     /// The send queue is too long to receive more.
     pub fn is_full(&self) -> bool {
-        self.endpoint.waiting() > MAX_WAITING
+        self.endpoint.waiting() > MAX_QUEUED_BYTES
     }
 
     /// The reason why requests are stale.
@@ -118,7 +119,7 @@ impl Connection {
         self.receiver.close();
     }
 
-    async fn receive_all(self: &Rc<Self>, nexus: &ItNexus<Session>) -> io::Result<()> {
+    async fn receive_all(self: &Rc<Self>, nexus: &ItNexus<SrpSession>) -> io::Result<()> {
         let mut next = self.take_some(nexus)?;
         while next != ReceiveOutcome::End {
             SendPump::flush(self);
@@ -133,7 +134,7 @@ impl Connection {
     }
 
     /// Processes received information units, unless another core has ended the session.
-    fn take_some(&self, nexus: &ItNexus<Session>) -> io::Result<ReceiveOutcome> {
+    fn take_some(&self, nexus: &ItNexus<SrpSession>) -> io::Result<ReceiveOutcome> {
         let Some(_under_way) = nexus.begin_receive() else {
             return Ok(ReceiveOutcome::End);
         };
@@ -144,7 +145,7 @@ impl Connection {
     ///
     /// # Errors
     /// The reason why it cannot go on.
-    pub fn take_arrived(&self, state: &mut State<Session>) -> io::Result<bool> {
+    pub fn take_arrived(&self, state: &mut State<SrpSession>) -> io::Result<bool> {
         let most = self.receiver.taken() + MAX_EVENTS;
         loop {
             let before = self.receiver.taken();
@@ -159,16 +160,16 @@ impl Connection {
     }
 
     /// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connection.
-    async fn finish(self: &Rc<Self>, nexus: &ItNexus<Session>) {
+    async fn finish(self: &Rc<Self>, nexus: &ItNexus<SrpSession>) {
         nexus.state().front_mut().clear_queue();
         nexus.end_tasks().await;
         self.send_logout(&mut nexus.state());
-        let _ = compio::time::timeout(LAST_ANSWERS, SendPump::flushed(self)).await;
+        let _ = compio::time::timeout(FINAL_FLUSH_TIMEOUT, SendPump::flushed(self)).await;
         self.close();
     }
 
     /// Linux initiators only log it, and wait for the end of the connection, which follows.
-    fn send_logout(&self, state: &mut State<Session>) {
+    fn send_logout(&self, state: &mut State<SrpSession>) {
         let reason_of = |end| match end {
             EndReason::Reinstated => reason::ANOTHER_LOGIN,
             _ => reason::NONE,
@@ -187,7 +188,7 @@ impl Connection {
     }
 }
 
-impl SendSide for Connection {
+impl SendSide for SrpConnection {
     fn pump(&self) -> &SendPump {
         &self.pump
     }
@@ -218,12 +219,12 @@ impl SendSide for Connection {
 
 /// A ping grants zero credits, and the initiator must answer. The initiator has to send first, as iWARP requires (RFC
 /// 5044 section 7.1), and on one of several channels it may never do so. There is no second ping before the answer.
-impl KeepaliveConnection<Session> for Connection {
-    fn is_alive(&self, _: &mut State<Session>) -> bool {
+impl KeepaliveConnection<SrpSession> for SrpConnection {
+    fn is_alive(&self, _: &mut State<SrpSession>) -> bool {
         self.heard.take() | self.endpoint.has_moved()
     }
 
-    fn ping(&self, state: &mut State<Session>) -> bool {
+    fn ping(&self, state: &mut State<SrpSession>) -> bool {
         let session = state.front_mut();
         if !session.has_received_any {
             return false;
@@ -239,11 +240,11 @@ impl KeepaliveConnection<Session> for Connection {
     fn forget_ping(&self) {}
 
     fn close(&self) {
-        Connection::close(self);
+        SrpConnection::close(self);
     }
 }
 
-impl InFlightData for Connection {
+impl InFlightData for SrpConnection {
     fn waiting(&self) -> usize {
         self.endpoint.waiting()
     }
@@ -255,7 +256,7 @@ impl InFlightData for Connection {
 
     fn have_ended(&self, before: InFlightReads) -> bool {
         let nexus = self.nexus.get().and_then(Weak::upgrade);
-        let have_ended = |nexus: Rc<ItNexus<Session>>| nexus.state().have_ended(before);
+        let have_ended = |nexus: Rc<ItNexus<SrpSession>>| nexus.state().have_ended(before);
         self.receiver.has_ended() || nexus.is_none_or(have_ended)
     }
 
@@ -274,8 +275,8 @@ impl InFlightData for Connection {
 
 /// The handler of what a connection receives.
 struct IuDispatcher<'a> {
-    state: &'a mut State<Session>,
-    conn: &'a Connection,
+    state: &'a mut State<SrpSession>,
+    conn: &'a SrpConnection,
 }
 
 impl DeliveryHandler for IuDispatcher<'_> {
@@ -297,7 +298,7 @@ fn no_credit() -> io::Error {
 }
 
 impl IuDispatcher<'_> {
-    fn session(&mut self) -> &mut Session {
+    fn session(&mut self) -> &mut SrpSession {
         self.state.front_mut()
     }
 
@@ -315,7 +316,7 @@ impl IuDispatcher<'_> {
             Ok(FromInitiator::AerResponse(tag)) => self.answered(RequestKind::Event, tag),
             // The unit is complete, but asks for something unsupported.
             Err(SrpError::Format(_) | SrpError::Attribute(_)) if unit.len() >= SrpCommand::LEN => {
-                self.refuse_command(lunar_wire::be::get64(&unit[TAG_AT..]), unit[1])
+                self.refuse_command(lunar_wire::be::get64(&unit[TAG_OFFSET..]), unit[1])
             }
             Err(e) => Err(self.conn.fault(reason_of(&e), e.to_string())),
         }
@@ -430,7 +431,7 @@ impl IuDispatcher<'_> {
             }
             Some(SlotRead::Data { origin, segment, lands }) => {
                 let is_awaited =
-                    origin.transfer.is_some_and(|transfer| self.state.awaits(origin.tag, transfer));
+                    origin.transfer.is_some_and(|transfer| self.state.is_awaiting(origin.tag, transfer));
                 if is_awaited && !self.is_over() {
                     let data = if lands { ReceivedData::Placed(buf) } else { ReceivedData::Buf(buf) };
                     if self.state.receive_data(origin, segment, data, true) == DataOutResult::Accepted {
@@ -460,7 +461,7 @@ impl IuDispatcher<'_> {
     }
 }
 
-async fn manage(nexus: Rc<ItNexus<Session>>, tag: u32, function: Function, (lun, sequence): (u64, u32)) {
+async fn manage(nexus: Rc<ItNexus<SrpSession>>, tag: u32, function: Function, (lun, sequence): (u64, u32)) {
     let managed = nexus.manage(function, lun, sequence).await;
     {
         let mut state = nexus.state();
@@ -475,5 +476,5 @@ async fn manage(nexus: Rc<ItNexus<Session>>, tag: u32, function: Function, (lun,
             session.defer(tag, response::PendingResponse::managed(managed));
         }
     }
-    Session::flush(&nexus);
+    SrpSession::flush(&nexus);
 }

@@ -24,15 +24,15 @@ use std::time::Instant;
 /// Bytes of the longest information unit that is accepted. Linux sends no longer ones.
 pub const IU_LEN: usize = LINUX_IU_LEN;
 /// Smallest length that an initiator may request.
-const LEAST_IU_LEN: u32 = 64;
+const MIN_IU_LEN: u32 = 64;
 /// Most bytes of sense data in a response.
 pub const SENSE_LEN: usize = 256;
 /// Bytes of the longest information unit that is sent.
-const ANSWER_LEN: u32 = (SrpResponse::LEN + 4 + SENSE_LEN) as u32;
+const RESPONSE_LEN: u32 = (SrpResponse::LEN + 4 + SENSE_LEN) as u32;
 /// The supported data buffer formats.
 const FORMATS: u16 = format::DIRECT | format::INDIRECT;
 /// Most credits. Each needs a receive buffer.
-const CREDITS: u32 = 128;
+const MAX_CREDITS: u32 = 128;
 /// Bytes that one request for data covers: a 24-bit length, in whole pages.
 const MAX_BURST: u32 = (1 << 24) - 4096;
 
@@ -132,13 +132,13 @@ async fn enter(
         refusal(status, request.keep_channels)
     })?;
     // One credit more than commands, so that one is always left for task management.
-    entered.depth = entered.depth.clamp(1, CREDITS - 1) + 1;
+    entered.depth = entered.depth.clamp(1, MAX_CREDITS - 1) + 1;
     let immediate_offset = request.immediate_offset.filter(|at| usize::from(*at) < IU_LEN);
     let response = LoginResponse {
         credits: entered.depth,
         tag: request.tag,
         it_iu_len: IU_LEN as u32,
-        ti_iu_len: ANSWER_LEN,
+        ti_iu_len: RESPONSE_LEN,
         formats: FORMATS,
         previous,
         immediate: immediate_offset.is_some(),
@@ -159,7 +159,7 @@ fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
             "the information units of the initiator are too long",
         ));
     }
-    if request.it_iu_len < LEAST_IU_LEN {
+    if request.it_iu_len < MIN_IU_LEN {
         return Err(LoginRefusal(
             LoginRejectReason::UNABLE,
             "the information units of the initiator are too short for a command",
@@ -176,13 +176,13 @@ fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
 
 /// The name of the target with this port ID, if the initiator may use it.
 fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result<String, LoginRefusal> {
-    const NOBODY: LoginRefusal =
+    const UNKNOWN_PORT: LoginRefusal =
         LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no target has this port ID");
     let is_asked_for = |name: &&String| port_id(name) == port;
     let count = |name: &str, status| login_context.config.refused(login_context.group, name, status);
     let Some(name) = login_context.config.targets.keys().find(is_asked_for) else {
         count("", LoginStatus::NOT_FOUND);
-        return Err(NOBODY);
+        return Err(UNKNOWN_PORT);
     };
     let info = login_context.target(name, initiator).map_err(|status| {
         count(name, status);
@@ -224,7 +224,7 @@ fn refusal(status: LoginStatus, keeps_channels: bool) -> LoginRefusal {
 
 /// The fate of the other channels of the nexus: they stay, or are over when this returns.
 async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> PreviousChannels {
-    let is_of_nexus = |other: &SessionInfo| other.is_beside(info);
+    let is_of_nexus = |other: &SessionInfo| other.has_same_ports(info);
     if keep {
         let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
         return if any { PreviousChannels::Kept } else { PreviousChannels::None };

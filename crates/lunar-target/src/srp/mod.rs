@@ -14,20 +14,20 @@ mod tests;
 
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::{self, Addresses};
-use connection::Connection;
+use connection::SrpConnection;
 pub use login::port_id;
 use login::{AcceptedLogin, IU_LEN};
 use lunar_rdma::{ConnParam, ConnectRequest};
 use lunar_runtime::Stream;
 use lunar_wire::srp::LoginReject;
-use session::Session;
+use session::SrpSession;
 use std::io;
 use std::sync::Arc;
 
 /// RDMA Reads that a connection may have in flight, if the initiator accepts as many.
-const READS: u16 = 64;
+const MAX_READS: u16 = 64;
 /// Receive buffers beyond those for credits.
-const EXTRA: usize = 4;
+const EXTRA_RECEIVES: usize = 4;
 
 /// Serves a connection over software iWARP to its end.
 pub(crate) async fn serve_stream(
@@ -74,12 +74,12 @@ async fn run(
 ) -> io::Result<()> {
     let AcceptedLogin { entered, login_context, response, immediate_offset, notifications } = accepted;
     let credits = response.credits as usize;
-    let terms = ConnParam { ord: READS, ird: 1, receives: (credits + EXTRA, IU_LEN) };
+    let terms = ConnParam { ord: MAX_READS, ird: 1, receives: (credits + EXTRA_RECEIVES, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
     session_entry::log_begin(shared, &entered.info, &entered.guard);
     let parameters = entered.info.parameters.clone();
-    let session = |connection| Session::new(connection, parameters, credits, notifications);
-    connection::run(shared, entered, login_context, session, Connection::new(endpoint, immediate_offset))
+    let session = |connection| SrpSession::new(connection, parameters, credits, notifications);
+    connection::run(shared, entered, login_context, session, SrpConnection::new(endpoint, immediate_offset))
         .await;
     Ok(())
 }

@@ -4,9 +4,9 @@ use crate::core::{self, Cdb, Function, TaskAttribute};
 use lunar_wire::srp::{self, DataBuffer, MemoryDescriptor, SrpCommand, TaskManagement, function};
 
 /// Most bytes of an additional CDB.
-const ADDITIONAL_CDB: usize = 244;
+const MAX_ADDITIONAL_CDB: usize = 244;
 /// Bytes of the longest descriptor table that is read from an initiator: enough for 16 MiB in pages.
-const TABLE: u32 = 64 << 10;
+const MAX_TABLE_LEN: u32 = 64 << 10;
 
 /// The data of a command, in whichever direction they move.
 pub fn data<'a>(c: &SrpCommand<'a>) -> DataBuffer<'a> {
@@ -21,10 +21,10 @@ pub fn writes(c: &SrpCommand<'_>) -> bool {
 /// The command is supported. Not supported are data in both directions, the ACA attribute, and a CDB or table that is
 /// too long.
 pub fn is_served(c: &SrpCommand<'_>) -> bool {
-    let too_long = table(&data(c)).is_some_and(|table| table.len > TABLE);
+    let too_long = table(&data(c)).is_some_and(|table| table.len > MAX_TABLE_LEN);
     !c.is_bidirectional()
         && c.attribute != srp::SrpTaskAttribute::Aca
-        && c.additional_cdb.len() <= ADDITIONAL_CDB
+        && c.additional_cdb.len() <= MAX_ADDITIONAL_CDB
         && !too_long
 }
 

@@ -6,8 +6,8 @@ use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::{Residual, SrpResponse, task_status};
 
 /// Solicited notification bits.
-const WANTED_GOOD: u8 = 0x02;
-const WANTED_BAD: u8 = 0x04;
+const NOTIFY_GOOD: u8 = 0x02;
+const NOTIFY_BAD: u8 = 0x04;
 
 /// A response without tag and credits, which it gets when it is sent.
 pub struct PendingResponse {
@@ -41,8 +41,8 @@ impl PendingResponse {
     }
 
     /// The response to a command. Its data came from the initiator if it `writes`.
-    pub fn command(response: core::Response, writes: bool) -> PendingResponse {
-        let core::Response { status, mut sense, residual, .. } = response;
+    pub fn command(response: core::CommandResponse, writes: bool) -> PendingResponse {
+        let core::CommandResponse { status, mut sense, residual, .. } = response;
         sense.truncate(SENSE_LEN);
         let residual = match residual {
             core::Residual::None => Residual::None,
@@ -87,7 +87,7 @@ impl PendingResponse {
 pub fn is_solicited(notifications: u8, response: &SrpResponse<'_>) -> bool {
     let good = response.status == Status::Good as u8
         && response.task_status().unwrap_or(task_status::COMPLETE) == task_status::COMPLETE;
-    notifications & if good { WANTED_GOOD } else { WANTED_BAD } != 0
+    notifications & if good { NOTIFY_GOOD } else { NOTIFY_BAD } != 0
 }
 
 #[cfg(test)]
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
     use crate::core::data_in::DataIn;
 
-    fn response(residual: core::Residual, sense: &[u8]) -> core::Response {
+    fn response(residual: core::Residual, sense: &[u8]) -> core::CommandResponse {
         let (data, sent) = (DataIn::None, core::DataInProgress::default());
-        core::Response { status: 2, sense: sense.to_vec(), residual, data, sent }
+        core::CommandResponse { status: 2, sense: sense.to_vec(), residual, data, sent }
     }
 
     #[test]

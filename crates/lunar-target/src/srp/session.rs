@@ -1,14 +1,14 @@
 //! A session: the requests of one channel between two ports, and their responses (SRP r16a section 6).
 
-use super::connection::Connection;
+use super::connection::SrpConnection;
 use super::login::IU_LEN;
 use super::request_table::{RequestTable, SlotKind, SlotRead};
 use super::target_requests::TargetRequests;
 use super::{memory, response};
 use crate::core::data_in::DataIn;
 use crate::core::{
-    DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus, READS,
-    ReceivedData, Response, ScsiCommand, SessionPhase, State,
+    CommandResponse, DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus,
+    READS, ReceivedData, ScsiCommand, SessionPhase, State,
 };
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
@@ -40,8 +40,8 @@ struct DeferredResponse {
 }
 
 /// A session, which is one channel of an I_T nexus. The core identifies a request by its slot number.
-pub struct Session {
-    connection: Rc<Connection>,
+pub struct SrpSession {
+    connection: Rc<SrpConnection>,
     parameters: Parameters,
     pub(super) slots: RequestTable,
     /// Requests of the target to the initiator.
@@ -63,15 +63,15 @@ pub struct Session {
     pub(super) pending_functions: usize,
 }
 
-impl Session {
+impl SrpSession {
     /// The session of a connection. `notifications`: those that the initiator wants for requests of the target.
     pub fn new(
-        connection: Rc<Connection>,
+        connection: Rc<SrpConnection>,
         parameters: Parameters,
         credits: usize,
         notifications: u8,
-    ) -> Session {
-        Session {
+    ) -> SrpSession {
+        SrpSession {
             connection,
             parameters,
             slots: RequestTable::new(credits),
@@ -184,7 +184,7 @@ impl Session {
 }
 
 /// Submits a command in its order: now, or behind those that wait for their tables.
-pub fn take_command(state: &mut State<Session>, command: ScsiCommand, data: &[u8]) {
+pub fn take_command(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
     if state.front().queue.is_empty() {
         return begin(state, command, data);
     }
@@ -195,7 +195,7 @@ pub fn take_command(state: &mut State<Session>, command: ScsiCommand, data: &[u8
 }
 
 /// Submits the queued commands that are ready.
-pub fn begin_queued(state: &mut State<Session>) {
+pub fn begin_queued(state: &mut State<SrpSession>) {
     while state.phase() != SessionPhase::Ended
         && state.front().queue.front().is_some_and(|queued| queued.is_ready)
         && let Some(queued) = state.front_mut().queue.pop_front()
@@ -207,7 +207,7 @@ pub fn begin_queued(state: &mut State<Session>) {
     state.notify();
 }
 
-fn begin(state: &mut State<Session>, command: ScsiCommand, data: &[u8]) {
+fn begin(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
     if !READS.contains(&command.cdb()[0])
         && let Some(why) = state.front().stale_reason(0, None)
     {
@@ -220,7 +220,7 @@ fn begin(state: &mut State<Session>, command: ScsiCommand, data: &[u8]) {
 }
 
 /// Sends deferred responses up to the first that must wait, and begins the reads that were requested.
-pub fn prepare(state: &mut State<Session>) {
+pub fn prepare(state: &mut State<SrpSession>) {
     release(state);
     fetch(state);
     let phase = state.phase();
@@ -234,7 +234,7 @@ pub fn prepare(state: &mut State<Session>) {
 }
 
 /// Sends the deferred responses that need not wait any more.
-pub fn release(state: &mut State<Session>) {
+pub fn release(state: &mut State<SrpSession>) {
     forget_ended(state);
     let session = state.front_mut();
     while let Some(tag) = session.deferred.front().map(|deferred| deferred.tag)
@@ -247,7 +247,7 @@ pub fn release(state: &mut State<Session>) {
 }
 
 /// Releases the slots of aborted commands, which get no response. The next response returns their credits.
-fn forget_ended(state: &mut State<Session>) {
+fn forget_ended(state: &mut State<SrpSession>) {
     if state.front().slots.commands() <= state.task_count() {
         return;
     }
@@ -258,10 +258,10 @@ fn forget_ended(state: &mut State<Session>) {
 }
 
 /// Begins the reads that were requested, unless their task is gone.
-fn fetch(state: &mut State<Session>) {
+fn fetch(state: &mut State<SrpSession>) {
     while let Some((tag, lun, transfer)) = state.front_mut().asked.pop_front() {
         state.front_mut().slots.queue(tag, false);
-        if !state.awaits(tag, transfer.tag) {
+        if !state.is_awaiting(tag, transfer.tag) {
             continue;
         }
         let (offset, len) = (transfer.part.offset, transfer.part.len);
@@ -270,7 +270,7 @@ fn fetch(state: &mut State<Session>) {
         let place = state.placement_buffer(origin, segment);
         let lands = place.is_some();
         let (buf, at) = place.unwrap_or_else(|| (state.buffer(len as usize), 0));
-        let Session { slots, places, connection, .. } = state.front_mut();
+        let SrpSession { slots, places, connection, .. } = state.front_mut();
         let Some(slot) = slots.get(tag) else { continue };
         places.clear();
         places.extend(
@@ -281,7 +281,7 @@ fn fetch(state: &mut State<Session>) {
     }
 }
 
-impl FrontEnd for Session {
+impl FrontEnd for SrpSession {
     fn immediate_limit(&self) -> u32 {
         IU_LEN as u32
     }
@@ -305,7 +305,7 @@ impl FrontEnd for Session {
         DataInProgress { bytes: sent.bytes + len, parts: sent.parts + 1 }
     }
 
-    fn respond(&mut self, c: &ScsiCommand, mut response: Response) {
+    fn respond(&mut self, c: &ScsiCommand, mut response: CommandResponse) {
         let data = std::mem::replace(&mut response.data, DataIn::None);
         if data.len() > 0 {
             self.send_data(c.tag, data, response.sent.bytes);
@@ -329,7 +329,7 @@ impl FrontEnd for Session {
         self.endpoint().look_anew();
     }
 
-    fn drain_received(state: &mut State<Session>, scope: &AbortScope) -> Result<(), EndReason> {
+    fn drain_received(state: &mut State<SrpSession>, scope: &AbortScope) -> Result<(), EndReason> {
         let mut queue = std::mem::take(&mut state.front_mut().queue);
         for queued in queue.iter_mut().filter(|queued| state.is_covered(scope, queued.command.lun)) {
             queued.busy_scope = Some(scope.clone());
@@ -374,17 +374,17 @@ impl FrontEnd for Session {
         false
     }
 
-    fn flush(nexus: &Rc<ItNexus<Session>>) {
+    fn flush(nexus: &Rc<ItNexus<SrpSession>>) {
         let connection = nexus.state().front().connection.clone();
         SendPump::flush(&connection);
     }
 
-    fn flush_soon(nexus: &Rc<ItNexus<Session>>) {
+    fn flush_soon(nexus: &Rc<ItNexus<SrpSession>>) {
         let connection = nexus.state().front().connection.clone();
         SendPump::flush_soon(&connection);
     }
 
-    async fn flushed(nexus: &Rc<ItNexus<Session>>) {
+    async fn flushed(nexus: &Rc<ItNexus<SrpSession>>) {
         let connection = nexus.state().front().connection.clone();
         SendPump::flushed(&connection).await;
     }
@@ -398,7 +398,7 @@ impl FrontEnd for Session {
     }
 }
 
-impl State<Session> {
+impl State<SrpSession> {
     /// The RDMA Reads that have begun so far, and the responses that wait for them.
     pub(super) fn reads_now(&self) -> InFlightReads {
         let session = self.front();

@@ -4,9 +4,9 @@
 use lunar_wire::srp::{Aer, CreditRequest, SrpError, TargetLogout};
 
 /// Solicited notification bits of a login.
-const OF_LOGOUT: u8 = 0x10;
-const OF_CREDITS: u8 = 0x20;
-const OF_EVENTS: u8 = 0x40;
+const NOTIFY_LOGOUT: u8 = 0x10;
+const NOTIFY_CREDITS: u8 = 0x20;
+const NOTIFY_EVENTS: u8 = 0x40;
 
 /// Reasons of a logout (SRP r16a section 6.5).
 pub mod reason {
@@ -70,14 +70,14 @@ impl TargetRequests {
 
     /// A request that grants credits; zero credits are a ping. None: a request is unanswered.
     pub fn credits(&mut self, credits: i32) -> Option<Vec<u8>> {
-        let solicited = self.notifications & OF_CREDITS != 0;
+        let solicited = self.notifications & NOTIFY_CREDITS != 0;
         let tag = self.ask(RequestKind::Credits)?;
         Some(CreditRequest { solicited, credits, tag }.encode().to_vec())
     }
 
     /// A request that reports an event. None: a request is unanswered.
     pub fn event(&mut self, lun: u64, sense: &[u8]) -> Option<Vec<u8>> {
-        let solicited = self.notifications & OF_EVENTS != 0;
+        let solicited = self.notifications & NOTIFY_EVENTS != 0;
         let tag = self.ask(RequestKind::Event)?;
         let mut unit = Vec::new();
         Aer { solicited, credits: 0, tag, lun, sense }.encode(&mut unit);
@@ -86,7 +86,7 @@ impl TargetRequests {
 
     /// A logout of the target. None: a request is unanswered.
     pub fn logout(&mut self, reason: u32) -> Option<Vec<u8>> {
-        let solicited = self.notifications & OF_LOGOUT != 0;
+        let solicited = self.notifications & NOTIFY_LOGOUT != 0;
         let tag = self.last.wrapping_add(1);
         self.may().then(|| TargetLogout { solicited, reason, tag }.encode().to_vec())
     }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn target_sends_one_request_at_a_time() {
-        let mut requests = TargetRequests::new(OF_CREDITS);
+        let mut requests = TargetRequests::new(NOTIFY_CREDITS);
         let first = requests.credits(2).unwrap();
         assert_eq!(CreditRequest::decode(&first), Ok(CreditRequest { solicited: true, credits: 2, tag: 1 }));
         assert_eq!((requests.credits(1), requests.event(0, &[]), requests.logout(0)), (None, None, None));

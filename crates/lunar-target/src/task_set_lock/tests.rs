@@ -23,19 +23,19 @@ fn exclusive_command_waits_for_simple_commands() {
         assert!(a.try_lock_shared() && b.try_lock_shared());
         let mut alone = pin!(a.lock_exclusive());
         assert!(poll(alone.as_mut()).is_pending());
-        assert!(!b.try_lock_shared(), "the gate is closed to new ones");
-        assert!(poll(pin!(b.lock_head_of_queue())).is_ready(), "but not to HEAD OF QUEUE");
+        assert!(!b.try_lock_shared(), "the lock is closed");
+        assert!(poll(pin!(b.lock_head_of_queue())).is_ready(), "HEAD OF QUEUE passes");
         a.unlock_shared();
         assert!(poll(alone.as_mut()).is_pending());
         b.unlock_shared();
-        let Poll::Ready(held) = poll(alone.as_mut()) else { panic!("everybody has left") };
+        let Poll::Ready(held) = poll(alone.as_mut()) else { panic!("all have left") };
         let mut waiting = pin!(b.lock_shared());
         assert!(poll(waiting.as_mut()).is_pending());
         let mut next = pin!(a.lock_shared());
         assert!(poll(next.as_mut()).is_pending());
         drop(held);
         assert!(poll(waiting.as_mut()).is_ready());
-        assert!(poll(next.as_mut()).is_ready(), "the first in line wakes the second");
+        assert!(poll(next.as_mut()).is_ready(), "the first waiter wakes the second");
     });
 }
 
@@ -69,16 +69,16 @@ fn head_of_queue_passes_waiting_exclusive() {
     wait(async {
         let (gate, a, b) = gate();
         let [c, d] = [a.shard, b.shard].map(|shard| gate.handle(shard));
-        let Poll::Ready(held) = poll(pin!(a.lock_exclusive())) else { panic!("nobody is there") };
+        let Poll::Ready(held) = poll(pin!(a.lock_exclusive())) else { panic!("the lock is free") };
         let mut next = pin!(b.lock_exclusive());
         assert!(poll(next.as_mut()).is_pending());
         let [mut ahead, mut another] = [Box::pin(c.lock_head_of_queue()), Box::pin(c.lock_head_of_queue())];
         assert!(poll(ahead.as_mut()).is_pending() && poll(another.as_mut()).is_pending());
         drop(held);
         assert!(d.try_lock_shared());
-        assert!(poll(next.as_mut()).is_pending(), "it waits for the one that slipped in");
+        assert!(poll(next.as_mut()).is_pending(), "it waits for the new holder");
         assert!(poll(ahead.as_mut()).is_ready());
-        assert!(poll(another.as_mut()).is_ready(), "the first in line wakes the second");
+        assert!(poll(another.as_mut()).is_ready(), "the first waiter wakes the second");
     });
 }
 
@@ -90,7 +90,7 @@ fn several_locks_do_not_deadlock() {
         let (a, b, held) = ([a0.clone(), a1.clone()], [b0, b1], [a0, a1]);
         let [first, second] = held.each_ref().map(|m| match poll(pin!(m.lock_exclusive())) {
             Poll::Ready(alone) => alone,
-            Poll::Pending => panic!("nobody is there"),
+            Poll::Pending => panic!("the lock is free"),
         });
         let wanted = [
             vec![(a[0].clone(), LockMode::Exclusive), (a[1].clone(), LockMode::Shared)],
@@ -108,10 +108,10 @@ fn several_locks_do_not_deadlock() {
         let (one, other) = match (poll(back.as_mut()), poll(there.as_mut())) {
             (Poll::Ready(inside), Poll::Pending) => (inside, there),
             (Poll::Pending, Poll::Ready(inside)) => (inside, back),
-            (Poll::Pending, Poll::Pending) => panic!("they wait for each other"),
-            _ => panic!("each of them wants to be alone"),
+            (Poll::Pending, Poll::Pending) => panic!("deadlock"),
+            _ => panic!("both want exclusive locks"),
         };
-        assert_eq!(one.len(), 2, "each gate once");
+        assert_eq!(one.len(), 2, "each lock once");
         drop(one);
         let mut other = other;
         assert!(poll(other.as_mut()).is_ready());
@@ -133,7 +133,7 @@ fn all_end(numbers: std::ops::Range<usize>, work: impl Fn(usize) + Send + Sync +
         });
     }
     for _ in numbers {
-        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("somebody sleeps for ever");
+        ended.recv_timeout(std::time::Duration::from_secs(60)).expect("a thread sleeps for ever");
     }
 }
 
@@ -164,7 +164,7 @@ fn head_of_queue_passes_periodic_check() {
         }
     });
     stays.unlock_shared();
-    exclusive.join().expect("it was alone at last");
+    exclusive.join().expect("the exclusive thread");
 }
 
 /// An exclusive holder is alone, and all threads get the lock in every mode.
@@ -175,12 +175,12 @@ fn all_lock_modes_make_progress() {
         let member = gate.handle(CoreIndex::current());
         wait(async {
             for round in number..number + ROUNDS {
-                let entry = [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive][round % 3];
-                let held = member.lock(entry).await;
+                let mode = [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive][round % 3];
+                let held = member.lock(mode).await;
                 let others = inside.fetch_add(1, SeqCst);
-                assert!(entry != LockMode::Exclusive || others == 0);
+                assert!(mode != LockMode::Exclusive || others == 0);
                 std::thread::yield_now();
-                assert!(entry != LockMode::Exclusive || inside.load(SeqCst) == 1);
+                assert!(mode != LockMode::Exclusive || inside.load(SeqCst) == 1);
                 inside.fetch_sub(1, SeqCst);
                 drop(held);
             }
@@ -190,18 +190,18 @@ fn all_lock_modes_make_progress() {
 
 /// A limit for a test that would never end.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(30), work).await.expect("it waits for a core that is held up")
+    timeout(Duration::from_secs(30), work).await.expect("stalled core blocks others")
 }
 
 /// The first core of these tests is stalled: nothing polls its future.
 #[test]
 fn wake_up_of_stalled_core_reaches_next() {
-    for entry in [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive] {
+    for mode in [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive] {
         wait(async {
             let (gate, a, b) = gate();
             let c = gate.handle(b.shard);
             let held = soon(c.lock_exclusive()).await;
-            let [mut stalled, mut next] = [&a, &b].map(|member| Box::pin(member.lock(entry)));
+            let [mut stalled, mut next] = [&a, &b].map(|member| Box::pin(member.lock(mode)));
             assert!(poll(stalled.as_mut()).is_pending() && poll(next.as_mut()).is_pending());
             drop(held);
             drop(soon(next).await);
@@ -212,15 +212,15 @@ fn wake_up_of_stalled_core_reaches_next() {
 
 #[test]
 fn stalled_core_loses_exclusive_turn() {
-    for entry in [LockMode::Shared, LockMode::Exclusive] {
+    for mode in [LockMode::Shared, LockMode::Exclusive] {
         wait(async {
             let (_, a, b) = gate();
             assert!(b.try_lock_shared());
             let mut stalled = pin!(a.lock_exclusive());
             assert!(poll(stalled.as_mut()).is_pending());
             b.unlock_shared();
-            let other = soon(b.lock(entry)).await;
-            assert!(poll(stalled.as_mut()).is_pending(), "awake again, it waits for its next turn");
+            let other = soon(b.lock(mode)).await;
+            assert!(poll(stalled.as_mut()).is_pending(), "it waits for its next turn");
             drop(other);
             let _alone = soon(stalled).await;
             assert!(!b.try_lock_shared());
@@ -238,6 +238,6 @@ fn dropped_lost_turn_ends_no_other() {
         b.unlock_shared();
         let _alone = soon(b.lock_exclusive()).await;
         drop(stalled);
-        assert!(!a.try_lock_shared(), "the gate stays closed");
+        assert!(!a.try_lock_shared(), "the lock stays closed");
     });
 }

@@ -127,8 +127,8 @@ impl ExecutionContext for CopySession<'_> {
         segment.range(number, nexus(&ends.source), nexus(&ends.destination))
     }
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)> {
-        let (own, entry) = self.own;
-        Some((self.members[own].clone(), entry))
+        let (own, mode) = self.own;
+        Some((self.members[own].clone(), mode))
     }
     fn abort(&self, _: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
@@ -150,7 +150,7 @@ fn copy_waits_for_exclusive_holder_at_either_end() {
             let other = units[alone].task_set.handle(CoreIndex::current());
             let held = now(other.lock_exclusive());
             let mut copy = pin!(session.copy(0));
-            assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is taken");
+            assert!(poll(copy.as_mut()).is_pending(), "command to {own}, {alone} is locked");
             assert_eq!(parts(&units[1]), [0; 3]);
             drop(held);
             assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(ExecutionOutput::Good))));
@@ -169,7 +169,7 @@ fn exclusive_command_waits_for_one_copy_step() {
             let mut alone = Box::pin(other.lock_exclusive());
             let wants = |asked| {
                 if asked == FIRST {
-                    assert!(poll(alone.as_mut()).is_pending(), "the copy is inside");
+                    assert!(poll(alone.as_mut()).is_pending(), "the copy holds the lock");
                 }
             };
             {
@@ -194,7 +194,7 @@ fn ordered_copy_excludes_others() {
                 other.unlock_shared();
                 false
             },
-            "in the midst of it"
+            "the copy runs"
         )
     };
     let session = CopySession::new(&units, (0, LockMode::Exclusive)).then(looks);
@@ -253,8 +253,8 @@ fn aborted_copy_ends_between_two_steps() {
             }
         });
         let mut copy = pin!(session.copy(0));
-        assert!(poll(copy.as_mut()).is_pending(), "the second step waits for who wants to be alone");
-        let Poll::Ready(held) = poll(alone.borrow_mut().as_mut()) else { panic!("nobody is inside") };
+        assert!(poll(copy.as_mut()).is_pending(), "the second step waits for the exclusive command");
+        let Poll::Ready(held) = poll(alone.borrow_mut().as_mut()) else { panic!("no command runs") };
         session.aborted.set(true);
         drop(held);
         assert!(matches!(poll(copy.as_mut()), Poll::Ready(Err(f)) if f.status == Status::TaskAborted));
@@ -272,8 +272,8 @@ fn opposite_copies_do_not_deadlock() {
     let units = units();
     let (done, ended) = mpsc::channel();
     let copies = |units: &[Arc<LogicalUnit>; 2], from: usize, round: usize| {
-        let entry = [LockMode::Shared, LockMode::Exclusive, LockMode::HeadOfQueue][round % 3];
-        assert!(wait(CopySession::new(units, (from, entry)).copy(from)).is_ok());
+        let mode = [LockMode::Shared, LockMode::Exclusive, LockMode::HeadOfQueue][round % 3];
+        assert!(wait(CopySession::new(units, (from, mode)).copy(from)).is_ok());
     };
     let excludes = |units: &[Arc<LogicalUnit>; 2], at: usize, _| {
         let _alone = wait(units[at].task_set.handle(CoreIndex::current()).lock_exclusive());
@@ -287,7 +287,7 @@ fn opposite_copies_do_not_deadlock() {
         });
     }
     for _ in 0..4 {
-        ended.recv_timeout(Duration::from_secs(60)).expect("they wait for each other");
+        ended.recv_timeout(Duration::from_secs(60)).expect("deadlock");
     }
 }
 

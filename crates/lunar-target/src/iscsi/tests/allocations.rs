@@ -3,7 +3,7 @@
 use super::connections::{TwoConnections, joined};
 use crate::iscsi::dispatch::PduDispatcher;
 use crate::iscsi::receive::{PduData, PduHandler, ReceivedPdu};
-use crate::iser::tests::test_target::play;
+use crate::iser::tests::test_target::run_test;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::{Bhs, opcode, request};
 use lunar_wire::scsi::cdb;
@@ -25,7 +25,7 @@ fn allocations(joined: &TwoConnections, header: Bhs, data: &[u8]) -> u64 {
 
 #[test]
 fn cached_read_and_immediate_write_of_4_kib_allocate_nothing() {
-    play(|target| async move {
+    run_test(|target| async move {
         let (mut host, _other, joined) = joined(&target).await;
         let [mut reads, mut writes] = [Vec::new(), Vec::new()];
         // The first commands fill the queue, the pool and the snapshot of the nexus.
@@ -38,7 +38,7 @@ fn cached_read_and_immediate_write_of_4_kib_allocate_nothing() {
             request::set_write(&mut write, LEN, false);
             write.set_data_len(LEN as usize);
             writes.push(allocations(&joined, write, &[7; LEN as usize]));
-            assert_eq!(host.told(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
+            assert_eq!(host.receive(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
         }
         assert_eq!((&reads[4..], &writes[4..]), (&[0; 4][..], &[0; 4][..]), "{reads:?} {writes:?}");
     });

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use crate::config::TargetConfig;
-use crate::iser::tests::test_target::{self, TestTarget, play, play_with, quiet};
+use crate::iser::tests::test_target::{self, TestTarget, run_ready, run_test, run_test_with};
 use crate::task_set_lock::LockMode;
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
@@ -50,15 +50,15 @@ impl LongWrite {
         host.queue(header, &[]);
         host.send();
         let mut long = LongWrite { itt: header.itt(), r2ts: Vec::new(), answered: 0 };
-        long.asked(host).await;
+        long.receive_r2t(host).await;
         long
     }
 
     /// Receives the next R2T. R2Ts have no gaps, are numbered, and lie in one chunk each (RFC 7143 section 11.8).
-    async fn asked(&mut self, host: &mut Host) {
-        let mut next = host.told(opcode::R2T).await;
+    async fn receive_r2t(&mut self, host: &mut Host) {
+        let mut next = host.receive(opcode::R2T).await;
         while next.itt() != self.itt {
-            next = host.told(opcode::R2T).await;
+            next = host.receive(opcode::R2T).await;
         }
         let end = self.end();
         assert_eq!((next.buffer_offset(), next.r2t_sn()), (end, self.r2ts.len() as u32), "offset and R2TSN");
@@ -79,7 +79,7 @@ impl LongWrite {
                 return;
             }
             while self.answered == self.r2ts.len() {
-                self.asked(host).await;
+                self.receive_r2t(host).await;
             }
             host.answer(&self.r2ts[self.answered], byte).await;
             self.answered += 1;
@@ -95,9 +95,9 @@ impl LongWrite {
     }
 
     /// Receives the R2Ts that follow the write of the first chunk: those of the second and third.
-    async fn take_asked(&mut self, host: &mut Host) {
+    async fn receive_next_r2ts(&mut self, host: &mut Host) {
         while self.end() < 3 * CHUNK_LEN {
-            self.asked(host).await;
+            self.receive_r2t(host).await;
         }
     }
 }
@@ -109,21 +109,21 @@ fn pieces(target: &TestTarget) -> [u8; 4] {
 
 /// The status of the next response.
 async fn status(host: &mut Host) -> u8 {
-    host.told(opcode::SCSI_RESPONSE).await.scsi_status()
+    host.receive(opcode::SCSI_RESPONSE).await.scsi_status()
 }
 
 const GOOD: u8 = Status::Good as u8;
 
 #[test]
 fn long_write_is_requested_and_stored_in_chunks() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         while long.end() < CHUNK_LEN {
-            long.asked(&mut host).await;
+            long.receive_r2t(&mut host).await;
         }
-        quiet().await;
-        assert!(host.next_now().is_none(), "no more than a piece is asked for before data come");
+        run_ready().await;
+        assert!(host.next_now().is_none(), "one chunk is requested before data arrive");
         long.first_chunk(&target, &mut host).await;
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
         long.send(&mut host, LEN, OLD).await;
@@ -139,7 +139,7 @@ fn long_write_is_requested_and_stored_in_chunks() {
 #[test]
 fn long_writes_hold_two_chunks_each() {
     const COUNT: usize = 8;
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         for _ in 0..COUNT {
             LongWrite::begin(&mut host).await;
@@ -152,7 +152,7 @@ fn long_writes_hold_two_chunks_each() {
             long.first_chunk(&target, &mut host).await;
             hosts.push(host);
         }
-        quiet().await;
+        run_ready().await;
         let used = target.shared.pool.used();
         assert!(used > 0 && used <= 2 * COUNT * CHUNK_LEN as usize, "{used} bytes");
     });
@@ -167,17 +167,17 @@ async fn send_requested(host: &mut Host, long: &LongWrite) {
 
 #[test]
 fn aborted_long_write_stores_nothing_after_response() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
-        long.take_asked(&mut host).await;
+        long.receive_next_r2ts(&mut host).await;
         host.manage(TaskManagementFunction::AbortTask, Some(long.itt));
-        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
+        assert_eq!(host.receive(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
         send_requested(&mut host, &long).await;
         host.write(BLOCKS, NEW);
         host.send();
-        assert_eq!(status(&mut host).await, GOOD, "the session goes on");
+        assert_eq!(status(&mut host).await, GOOD, "a live session");
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
         assert_eq!(target.shared.pool.used(), 0);
     });
@@ -186,34 +186,34 @@ fn aborted_long_write_stores_nothing_after_response() {
 /// ABORT TASK SET waits for requested data (RFC 7143 section 4.2.3.3).
 #[test]
 fn abort_task_set_awaits_requested_chunk() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
-        long.take_asked(&mut host).await;
+        long.receive_next_r2ts(&mut host).await;
         host.manage(TaskManagementFunction::AbortTaskSet, None);
-        quiet().await;
-        assert!(host.next_now().is_none(), "it is not answered yet");
+        run_ready().await;
+        assert!(host.next_now().is_none(), "no response yet");
         send_requested(&mut host, &long).await;
-        let told = host.next().await.expect("an answer");
-        assert_eq!((told.opcode(), told.response()), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
+        let received = host.next().await.expect("an answer");
+        assert_eq!((received.opcode(), received.response()), (opcode::TASK_MANAGEMENT_RESPONSE, 0));
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
     });
 }
 
 #[test]
 fn lost_connection_ends_long_write_midway() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
-        long.take_asked(&mut host).await;
+        long.receive_next_r2ts(&mut host).await;
         send_requested(&mut host, &long).await;
         host.reset();
         while target.sessions() != 0 {
             lunar_runtime::yield_now().await;
         }
-        quiet().await;
+        run_ready().await;
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
         assert_eq!(target.shared.pool.used(), 0);
     });
@@ -221,20 +221,20 @@ fn lost_connection_ends_long_write_midway() {
 
 #[test]
 fn chunk_at_lock_does_not_begin_after_reset() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
-        long.take_asked(&mut host).await;
+        long.receive_next_r2ts(&mut host).await;
         let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
         send_requested(&mut host, &long).await;
-        quiet().await;
+        run_ready().await;
         host.reset();
         drop(inside);
         while target.sessions() != 0 {
             lunar_runtime::yield_now().await;
         }
-        quiet().await;
+        run_ready().await;
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
     });
 }
@@ -327,13 +327,13 @@ fn chunk_behind_another_does_not_begin_after_reset() {
         let (go_on, held) = flume::bounded(0);
         let disk = HeldDisk::up_to(u32::MAX);
         *disk.held.lock().expect("a hold") = Some(held);
-        play_with(with(disk), move |target| async move {
-            let (mut host, hold) = Host::session_to_hold(&target, 1).await;
+        run_test_with(with(disk), move |target| async move {
+            let (mut host, hold) = Host::session_with_hold(&target, 1).await;
             // No R2T may follow the second chunk: sending it would reveal the reset.
             let write = cdb::write_10(0, 3 * CHUNK_BLOCKS as u16, false);
             let mut long = LongWrite::begin_of(3 * CHUNK_LEN, &mut host, &write, TaskAttribute::Simple).await;
             long.first_chunk(&target, &mut host).await;
-            long.take_asked(&mut host).await;
+            long.receive_next_r2ts(&mut host).await;
             send_requested(&mut host, &long).await;
             host.write(3 * CHUNK_BLOCKS, NEW);
             host.send();
@@ -341,7 +341,7 @@ fn chunk_behind_another_does_not_begin_after_reset() {
             hold.begin();
             host.reset();
             drop(go_on);
-            quiet().await;
+            run_ready().await;
             assert_eq!(pieces(&target), [OLD, OLD, 0, NEW]);
             hold.end();
             while target.sessions() != 0 {
@@ -356,13 +356,13 @@ fn fua_long_write_flushes_once_after_last_chunk() {
     for (fua, flushes) in [(true, 1), (false, 0)] {
         let disk = HeldDisk::up_to(u32::MAX);
         let watched = disk.clone();
-        play_with(with(disk), move |target| async move {
+        run_test_with(with(disk), move |target| async move {
             let mut host = Host::session(&target, 1).await;
             let cdb = cdb::write_10(0, BLOCKS as u16, fua);
             let mut long = LongWrite::begin_as(&mut host, &cdb, TaskAttribute::Simple).await;
             long.first_chunk(&target, &mut host).await;
             long.send(&mut host, LEN - CHUNK_LEN / 2, OLD).await;
-            quiet().await;
+            run_ready().await;
             assert_eq!(watched.counts(), [3, 0]);
             long.send(&mut host, LEN, OLD).await;
             assert_eq!(status(&mut host).await, GOOD);
@@ -376,34 +376,34 @@ fn abort_of_long_write_waits_for_chunk_in_progress() {
     let (go_on, held) = flume::bounded(0);
     let disk = HeldDisk::up_to(u32::MAX);
     *disk.held.lock().expect("a hold") = Some(held);
-    play_with(with(disk), move |target| async move {
+    run_test_with(with(disk), move |target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
-        long.take_asked(&mut host).await;
+        long.receive_next_r2ts(&mut host).await;
         send_requested(&mut host, &long).await;
-        quiet().await;
+        run_ready().await;
         host.manage(TaskManagementFunction::AbortTask, Some(long.itt));
-        quiet().await;
-        assert!(host.next_now().is_none(), "it is not answered yet");
+        run_ready().await;
+        assert!(host.next_now().is_none(), "no response yet");
         drop(go_on);
-        assert_eq!(host.told(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
+        assert_eq!(host.receive(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
         let then = pieces(&target);
-        quiet().await;
+        run_ready().await;
         assert_eq!((then, pieces(&target)), ([OLD, OLD, 0, 0], [OLD, OLD, 0, 0]));
     });
 }
 
 #[test]
 fn medium_error_ends_long_write_after_its_data() {
-    play_with(with(HeldDisk::up_to(CHUNK_LEN)), |target| async move {
+    run_test_with(with(HeldDisk::up_to(CHUNK_LEN)), |target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         long.send(&mut host, 2 * CHUNK_LEN, OLD).await;
         // Some R2Ts of the third chunk may have been sent.
         let answer = loop {
-            match host.next().await.expect("the session goes on") {
+            match host.next().await.expect("a live session") {
                 next if next.opcode() == opcode::R2T => host.answer(&next, OLD).await,
                 next => break next,
             }
@@ -422,14 +422,14 @@ fn medium_error_ends_long_write_after_its_data() {
 
 #[test]
 fn ordered_command_waits_for_earlier_long_write() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         host.write_as(0, NEW, TaskAttribute::Ordered);
         host.write_as(BLOCKS - 1, NEW, TaskAttribute::Simple);
         host.send();
-        quiet().await;
+        run_ready().await;
         assert_eq!((target.on_medium(0), target.on_medium(BLOCKS - 1)), (OLD, 0));
         long.send(&mut host, LEN, OLD).await;
         for _ in 0..3 {
@@ -443,12 +443,12 @@ fn ordered_command_waits_for_earlier_long_write() {
 /// An ORDERED write holds the lock exclusively, so nothing is stored before all data have arrived.
 #[test]
 fn ordered_long_write_is_not_chunked() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let cdb = cdb::write_10(0, BLOCKS as u16, false);
         let mut long = LongWrite::begin_as(&mut host, &cdb, TaskAttribute::Ordered).await;
         long.send(&mut host, LEN - CHUNK_LEN / 2, OLD).await;
-        quiet().await;
+        run_ready().await;
         assert_eq!(pieces(&target), [0; 4]);
         long.send(&mut host, LEN, OLD).await;
         assert_eq!(status(&mut host).await, GOOD);
@@ -458,7 +458,7 @@ fn ordered_long_write_is_not_chunked() {
 
 #[test]
 fn long_write_between_chunks_blocks_no_other() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut other = Host::session_of(&target, "other", 2).await;
         let mut long = LongWrite::begin(&mut host).await;
@@ -476,12 +476,12 @@ fn long_write_between_chunks_blocks_no_other() {
 
 #[test]
 fn reservation_between_chunks_stops_long_write() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut other = Host::session_of(&target, "other", 2).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
-        long.take_asked(&mut host).await;
+        long.receive_next_r2ts(&mut host).await;
         let mut reserve = [0; 16];
         reserve[0] = lunar_wire::scsi::op::RESERVE_6;
         let reserve = other.command(&reserve);
@@ -490,7 +490,7 @@ fn reservation_between_chunks_stops_long_write() {
         assert_eq!(status(&mut other).await, GOOD);
         send_requested(&mut host, &long).await;
         let answer = loop {
-            match host.next().await.expect("the session goes on") {
+            match host.next().await.expect("a live session") {
                 next if next.opcode() == opcode::R2T => host.answer(&next, OLD).await,
                 next => break next,
             }
@@ -503,7 +503,7 @@ fn reservation_between_chunks_stops_long_write() {
 
 #[test]
 fn attention_between_chunks_waits_for_next_command() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
@@ -519,7 +519,7 @@ fn attention_between_chunks_waits_for_next_command() {
 
 #[test]
 fn long_write_of_wrong_length_is_rejected_or_cut() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         for (blocks, wanted) in [(BLOCKS + 1, 0), (BLOCKS - 3, OLD)] {
             // Behind an ORDERED command, the write is not decided yet when its data are requested.
@@ -529,7 +529,7 @@ fn long_write_of_wrong_length_is_rejected_or_cut() {
             drop(inside);
             let answer = loop {
                 if long.answered == long.r2ts.len() {
-                    match host.next().await.expect("the session goes on") {
+                    match host.next().await.expect("a live session") {
                         next if next.opcode() == opcode::R2T => long.r2ts.push(next),
                         next => break next,
                     }

@@ -47,7 +47,7 @@ impl CoreHold {
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
-    async fn while_let(&self, work: impl Future<Output = ()>) {
+    async fn run_unless_held(&self, work: impl Future<Output = ()>) {
         let mut work = pin!(work);
         poll_fn(|cx| {
             if !self.is_held.get() {
@@ -79,13 +79,13 @@ impl Host {
 
     /// A connection whose core is stalled from the end of its login until `until` resolves.
     pub fn connect_held(target: &TestTarget, until: impl Future<Output = ()> + 'static) -> Host {
-        Host::connect_and(target, async |session| {
+        Host::connect_with(target, async |session| {
             until.await;
             iscsi::run(session).await;
         })
     }
 
-    fn connect_and(target: &TestTarget, serve: impl AsyncFnOnce(OpenedConnection) + 'static) -> Host {
+    fn connect_with(target: &TestTarget, serve: impl AsyncFnOnce(OpenedConnection) + 'static) -> Host {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
         let (accepted, peer) = listener.accept().expect("a connection");
@@ -104,16 +104,16 @@ impl Host {
     /// A connection that has logged in as a session of its own and that is not served yet.
     pub async fn logged_in(target: &TestTarget, isid: u8) -> (Host, OpenedConnection) {
         let (begun, login) = flume::bounded(1);
-        let mut host = Host::connect_and(target, async move |session| {
+        let mut host = Host::connect_with(target, async move |session| {
             let _ = begun.send(session);
         });
-        host.ask_to_log_in("one", isid);
-        assert_eq!(host.told(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
+        host.send_login("one", isid);
+        assert_eq!(host.receive(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
         (host, login.recv_async().await.expect("a session"))
     }
 
     /// Sets the next CmdSN, and the Initiator Task Tag before the next.
-    pub fn go_on_from(&mut self, cmd_sn: u32, itt: u32) {
+    pub fn set_next(&mut self, cmd_sn: u32, itt: u32) {
         (self.cmd_sn, self.itt) = (cmd_sn, itt);
     }
 
@@ -123,11 +123,11 @@ impl Host {
     }
 
     /// The same, with a way to stall its core.
-    pub async fn session_to_hold(target: &TestTarget, isid: u8) -> (Host, Rc<CoreHold>) {
+    pub async fn session_with_hold(target: &TestTarget, isid: u8) -> (Host, Rc<CoreHold>) {
         let hold = Rc::<CoreHold>::default();
         let to_hold = hold.clone();
-        let run = async move |session| to_hold.while_let(iscsi::run(session)).await;
-        let mut host = Host::connect_and(target, run);
+        let run = async move |session| to_hold.run_unless_held(iscsi::run(session)).await;
+        let mut host = Host::connect_with(target, run);
         host.enter("one", isid).await;
         (host, hold)
     }
@@ -140,8 +140,8 @@ impl Host {
     }
 
     async fn enter(&mut self, name: &str, isid: u8) {
-        self.ask_to_log_in(name, isid);
-        assert_eq!(self.told(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
+        self.send_login(name, isid);
+        assert_eq!(self.receive(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
         self.run(&cdb::test_unit_ready()).await;
     }
 
@@ -150,11 +150,11 @@ impl Host {
         let command = self.command(cdb);
         self.queue(command, &[]);
         self.send();
-        self.told(opcode::SCSI_RESPONSE).await.scsi_status()
+        self.receive(opcode::SCSI_RESPONSE).await.scsi_status()
     }
 
     /// Sends a Login Request.
-    pub fn ask_to_log_in(&mut self, name: &str, isid: u8) {
+    pub fn send_login(&mut self, name: &str, isid: u8) {
         let mut login = Bhs::new(opcode::LOGIN | 0x40);
         login.set_flags(OPERATIONAL);
         login.set_isid([0x80, 0, 0, 0, 0, isid]);
@@ -247,17 +247,17 @@ impl Host {
     /// Resets the connection.
     pub fn reset(self) {
         Stream::new(self.socket).expect("a stream").reset();
-        grow_old();
+        wait_for_expiry();
     }
 
     /// Closes the sending side.
     pub fn finish(&self) {
         self.socket.shutdown(Shutdown::Write).expect("a connection");
-        grow_old();
+        wait_for_expiry();
     }
 
     /// Receives PDUs until one with this opcode.
-    pub async fn told(&mut self, kind: u8) -> Bhs {
+    pub async fn receive(&mut self, kind: u8) -> Bhs {
         loop {
             match self.next().await {
                 Some(header) if header.opcode() == kind => return header,
@@ -303,7 +303,7 @@ impl Host {
 
 /// Waits until the target's view of the connection has expired (`lunar_runtime::Recheck`). The coarse clock of the
 /// kernel has hardly advanced by then.
-fn grow_old() {
+fn wait_for_expiry() {
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_micros(150) {
         std::hint::spin_loop();

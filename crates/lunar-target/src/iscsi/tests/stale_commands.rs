@@ -4,7 +4,7 @@ use super::host::Host;
 use crate::Instance;
 use crate::config::TargetConfig;
 use crate::end_reason::EndReason;
-use crate::iser::tests::test_target::{NAME, TestTarget, play, play_with, quiet};
+use crate::iser::tests::test_target::{NAME, TestTarget, run_ready, run_test, run_test_with};
 use crate::registry::{AbortScope, SessionMessage};
 use crate::task_set_lock::LockMode;
 use lunar_scsi::{CoreIndex, NexusId};
@@ -22,12 +22,12 @@ async fn until_sessions(target: &TestTarget, count: usize) {
     while target.sessions() != count {
         lunar_runtime::yield_now().await;
     }
-    quiet().await;
+    run_ready().await;
 }
 
 /// Leaves WRITEs in the socket, and ends the connection with `leave`. Block 0 must then have the byte `wanted`.
-fn left_in_the_socket(leave: impl FnOnce(Host) -> Option<Host> + Send + 'static, wanted: u8) {
-    play(move |target| async move {
+fn leave_in_socket(leave: impl FnOnce(Host) -> Option<Host> + Send + 'static, wanted: u8) {
+    run_test(move |target| async move {
         let mut host = Host::session(&target, 1).await;
         (0..3).for_each(|_| host.write(0, OLD));
         host.send();
@@ -44,7 +44,7 @@ fn commands_before_reset_do_not_begin_after_it() {
         host.reset();
         None
     };
-    left_in_the_socket(reset, 0);
+    leave_in_socket(reset, 0);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn commands_before_close_without_logout_do_not_begin() {
         host.finish();
         Some(host)
     };
-    left_in_the_socket(finish, 0);
+    leave_in_socket(finish, 0);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn commands_before_logout_and_close_are_executed() {
         host.finish();
         Some(host)
     };
-    left_in_the_socket(log_out, OLD);
+    leave_in_socket(log_out, OLD);
 }
 
 #[test]
@@ -76,18 +76,18 @@ fn logout_before_last_command_does_not_count() {
         host.finish();
         Some(host)
     };
-    left_in_the_socket(more, 0);
+    leave_in_socket(more, 0);
 }
 
 #[test]
 fn data_before_reset_begins_no_write() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut write = host.command(&cdb::write_10(0, 1, false));
         request::set_write(&mut write, 512, false);
         host.queue(write, &[]);
         host.send();
-        let r2t = host.told(opcode::R2T).await;
+        let r2t = host.receive(opcode::R2T).await;
         let burst = request::DataOutTags { lun: 0, itt: write.itt(), ttt: r2t.ttt() };
         host.queue(request::data_out(burst, 0, 0, true, 0), &[OLD; 512]);
         host.send();
@@ -99,12 +99,12 @@ fn data_before_reset_begins_no_write() {
 
 #[test]
 fn command_at_lock_does_not_begin_after_reset() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
         host.write(0, OLD);
         host.send();
-        quiet().await;
+        run_ready().await;
         host.reset();
         drop(inside);
         until_sessions(&target, 0).await;
@@ -114,13 +114,13 @@ fn command_at_lock_does_not_begin_after_reset() {
 
 /// Holds a WRITE for the CmdSN of a request that changes nothing. That request arrives just before the end of the
 /// connection.
-fn held_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
-    play(move |target| async move {
+fn hold_write_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
+    run_test(move |target| async move {
         let mut host = Host::session(&target, 1).await;
         let awaited = first(&mut host);
         host.write(0, OLD);
         host.send();
-        quiet().await;
+        run_ready().await;
         host.queue(awaited, &[]);
         host.send();
         host.reset();
@@ -131,7 +131,7 @@ fn held_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
 
 #[test]
 fn command_held_for_read_does_not_begin_after_reset() {
-    held_behind(|host| {
+    hold_write_behind(|host| {
         let mut read = host.command(&cdb::read_10(0, 1));
         request::set_read(&mut read, 512);
         read
@@ -140,7 +140,7 @@ fn command_held_for_read_does_not_begin_after_reset() {
 
 #[test]
 fn command_held_for_nop_does_not_begin_after_reset() {
-    held_behind(|host| {
+    hold_write_behind(|host| {
         let in_its_place = host.command(&cdb::test_unit_ready());
         let mut nop = request::nop_out(0, in_its_place.itt(), NONE);
         request::stamp(&mut nop, in_its_place.cmd_sn(), 0);
@@ -152,28 +152,28 @@ fn command_held_for_nop_does_not_begin_after_reset() {
 /// The stalled core reads neither the message that ends the session, nor the commands in its socket.
 #[test]
 fn replaced_session_of_stalled_core_begins_nothing() {
-    play(|target| async move {
+    run_test(|target| async move {
         let (go_on, held) = flume::bounded::<()>(0);
         let mut old = Host::connect_held(&target, async move {
             _ = held.recv_async().await;
         });
-        old.ask_to_log_in("one", 1);
-        assert_eq!(old.told(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
+        old.send_login("one", 1);
+        assert_eq!(old.receive(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
         (0..3).for_each(|_| old.write(0, OLD));
         old.send();
         let mut new = Host::session(&target, 1).await;
         new.write(0, NEW);
         new.send();
-        new.told(opcode::SCSI_RESPONSE).await;
+        new.receive(opcode::SCSI_RESPONSE).await;
         drop(go_on);
         while old.next().await.is_some() {}
-        quiet().await;
+        run_ready().await;
         assert_eq!((target.on_medium(0), target.sessions()), (NEW, 1));
     });
 }
 
 /// Limits the target to one session.
-fn one_at_a_time(config: &mut TargetConfig) {
+fn limit_to_one_session(config: &mut TargetConfig) {
     let instance = Instance::new("one");
     instance.max_sessions.store(1, Relaxed);
     config.targets.get_mut(NAME).expect("the target").instance = Some(Arc::new(instance));
@@ -181,30 +181,34 @@ fn one_at_a_time(config: &mut TargetConfig) {
 
 #[test]
 fn replaced_session_of_stalled_core_holds_nothing() {
-    play_with(one_at_a_time, |target| async move {
-        let (mut old, hold) = Host::session_to_hold(&target, 1).await;
+    run_test_with(limit_to_one_session, |target| async move {
+        let (mut old, hold) = Host::session_with_hold(&target, 1).await;
         assert_eq!(old.run(&RESERVE).await, Status::Good as u8);
         hold.begin();
         let mut new = Host::session(&target, 1).await;
         new.write(0, NEW);
         new.send();
-        assert_eq!(new.told(opcode::SCSI_RESPONSE).await.scsi_status(), Status::Good as u8);
+        assert_eq!(new.receive(opcode::SCSI_RESPONSE).await.scsi_status(), Status::Good as u8);
         assert_eq!(new.run(&RESERVE).await, Status::Good as u8);
         hold.end();
         while old.next().await.is_some() {}
-        quiet().await;
+        run_ready().await;
         // The end of the old session takes nothing from the new one.
         assert_eq!(new.run(&cdb::test_unit_ready()).await, Status::Good as u8);
         let mut other = Host::connect(&target);
-        other.ask_to_log_in("other", 2);
-        assert_eq!(other.told(opcode::LOGIN_RESPONSE).await.login_status().0, 3, "the place is taken");
+        other.send_login("other", 2);
+        assert_eq!(
+            other.receive(opcode::LOGIN_RESPONSE).await.login_status().0,
+            3,
+            "the session limit is used up"
+        );
     });
 }
 
 #[test]
 fn session_of_stalled_core_can_be_ended() {
-    play(|target| async move {
-        let (mut old, hold) = Host::session_to_hold(&target, 1).await;
+    run_test(|target| async move {
+        let (mut old, hold) = Host::session_with_hold(&target, 1).await;
         assert_eq!(old.run(&RESERVE).await, Status::Good as u8);
         hold.begin();
         let ended = target.shared.registry.end(|_| true, EndReason::ServerStop).await;
@@ -215,7 +219,7 @@ fn session_of_stalled_core_can_be_ended() {
 }
 
 /// Leaves WRITEs in the socket of one session. Then a session of initiator `other` aborts the tasks in `scope`.
-async fn ended_by(target: &TestTarget, other: &str, scope: AbortScope) -> Host {
+async fn abort_by_other(target: &TestTarget, other: &str, scope: AbortScope) -> Host {
     let mut one = Host::session(target, 1).await;
     let other = Host::session_of(target, other, 2).await;
     let from = target.shared.registry.list().pop().expect("two sessions").1;
@@ -231,75 +235,75 @@ async fn ended_by(target: &TestTarget, other: &str, scope: AbortScope) -> Host {
 }
 
 /// The commands ended with BUSY, and the session goes on.
-async fn none_begins(target: &TestTarget, mut one: Host) {
+async fn expect_all_busy(target: &TestTarget, mut one: Host) {
     let then = target.on_medium(0);
-    quiet().await;
+    run_ready().await;
     assert_eq!((then, target.on_medium(0)), (0, 0));
     for _ in 0..3 {
-        assert_eq!(one.told(opcode::SCSI_RESPONSE).await.scsi_status(), Status::Busy as u8);
+        assert_eq!(one.receive(opcode::SCSI_RESPONSE).await.scsi_status(), Status::Busy as u8);
     }
     one.write(0, NEW);
     one.send();
-    one.told(opcode::SCSI_RESPONSE).await;
-    assert_eq!(target.on_medium(0), NEW, "the session goes on");
+    one.receive(opcode::SCSI_RESPONSE).await;
+    assert_eq!(target.on_medium(0), NEW, "a live session");
 }
 
 #[test]
 fn reset_by_other_session_stops_older_commands() {
-    play(|target| async move {
-        let one = ended_by(&target, "one", AbortScope::units([target.disk()])).await;
-        none_begins(&target, one).await;
+    run_test(|target| async move {
+        let one = abort_by_other(&target, "one", AbortScope::units([target.disk()])).await;
+        expect_all_busy(&target, one).await;
     });
 }
 
 #[test]
 fn preempted_nexus_begins_no_older_command() {
-    play(|target| async move {
+    run_test(|target| async move {
         let all = AbortScope::Nexuses((0..10_000).map(NexusId).collect());
-        let one = ended_by(&target, "other", all).await;
-        none_begins(&target, one).await;
+        let one = abort_by_other(&target, "other", all).await;
+        expect_all_busy(&target, one).await;
     });
 }
 
 #[test]
 fn reset_by_other_initiator_keeps_unread_commands() {
-    play(|target| async move {
-        let mut one = ended_by(&target, "other", AbortScope::units([target.disk()])).await;
-        one.told(opcode::SCSI_RESPONSE).await;
+    run_test(|target| async move {
+        let mut one = abort_by_other(&target, "other", AbortScope::units([target.disk()])).await;
+        one.receive(opcode::SCSI_RESPONSE).await;
         assert_eq!(target.on_medium(0), OLD);
     });
 }
 
 #[test]
 fn new_login_follows_commands_of_old_session() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut old = Host::session(&target, 1).await;
         let mut new = Host::connect(&target);
-        quiet().await;
+        run_ready().await;
         (0..3).for_each(|_| old.write(0, OLD));
         old.send();
-        new.ask_to_log_in("one", 1);
-        new.told(opcode::LOGIN_RESPONSE).await;
+        new.send_login("one", 1);
+        new.receive(opcode::LOGIN_RESPONSE).await;
         let then = target.on_medium(0);
-        quiet().await;
+        run_ready().await;
         assert_eq!(target.on_medium(0), then);
     });
 }
 
 #[test]
 fn login_before_reset_or_close_ends_no_session() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         let mut late = [Host::connect(&target), Host::connect(&target)];
-        quiet().await;
-        late.iter_mut().for_each(|late| late.ask_to_log_in("one", 1));
+        run_ready().await;
+        late.iter_mut().for_each(|late| late.send_login("one", 1));
         let [reset, closed] = late;
         reset.reset();
         closed.finish();
-        quiet().await;
+        run_ready().await;
         host.write(0, NEW);
         host.send();
-        host.told(opcode::SCSI_RESPONSE).await;
+        host.receive(opcode::SCSI_RESPONSE).await;
         assert_eq!((target.on_medium(0), target.sessions()), (NEW, 1));
     });
 }

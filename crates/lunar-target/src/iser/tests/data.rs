@@ -1,7 +1,7 @@
 //! The data of commands.
 
 use super::host::{Host, KEYS, NAMES, pattern};
-use super::test_target::{play, quiet};
+use super::test_target::{run_ready, run_test};
 use lunar_rdma::RemoteAddress;
 use lunar_rdma::mem::{EndpointOp, Faults};
 use lunar_wire::iscsi::opcode;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 fn writes(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
     let of = |operation: &EndpointOp| match operation {
         EndpointOp::Write { to, len } if to.stag == place.stag => Some((to.offset - place.offset, *len)),
-        EndpointOp::Write { .. } => panic!("it writes elsewhere"),
+        EndpointOp::Write { .. } => panic!("an RDMA Write elsewhere"),
         _ => None,
     };
     did.iter().filter_map(of).collect()
@@ -25,7 +25,7 @@ fn reads(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
         EndpointOp::Read { from, len, .. } if from.stag == place.stag => {
             Some((from.offset - place.offset, *len))
         }
-        EndpointOp::Read { .. } => panic!("it reads elsewhere"),
+        EndpointOp::Read { .. } => panic!("an RDMA Read elsewhere"),
         _ => None,
     };
     did.iter().filter_map(of).collect()
@@ -33,7 +33,7 @@ fn reads(did: &[EndpointOp], place: RemoteAddress) -> Vec<(u64, usize)> {
 
 #[test]
 fn written_data_are_read_back() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         for (blocks, immediate) in [
             (1, 0),
@@ -48,9 +48,9 @@ fn written_data_are_read_back() {
         ] {
             let data = pattern(blocks * 512);
             let (itt, place) = host.write(&cdb::write_10(7, blocks as u16, false), &data, immediate);
-            let told = host.answer(itt).await;
-            assert_eq!((told.status(), told.residual()), (0, (0, 0)), "{blocks} {immediate}");
-            host.take_back_if_there(place);
+            let received = host.answer(itt).await;
+            assert_eq!((received.status(), received.residual()), (0, (0, 0)), "{blocks} {immediate}");
+            host.revoke_if_exposed(place);
             assert!(host.blocks(7, blocks as u16).await == data, "{blocks} {immediate}");
         }
     });
@@ -59,18 +59,18 @@ fn written_data_are_read_back() {
 /// A session may always have one buffer, beyond the limit of the pool.
 #[test]
 fn write_without_memory_is_task_set_full() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let all_of = |len| std::iter::from_fn(|| target.shared.pool.try_get(len)).collect::<Vec<_>>();
         let memory = [1 << 20, 4096].map(all_of);
         host.faults[1].reads.hold();
         let data = pattern(4096);
         let (first, _) = host.write(&cdb::write_10(0, 8, false), &data, 0);
-        quiet().await;
-        host.did();
+        run_ready().await;
+        host.take_operations();
         let (second, place) = host.write(&cdb::write_10(8, 8, false), &data, 512);
         assert_eq!(host.answer(second).await.status(), 0x28, "TASK SET FULL");
-        assert_eq!(reads(&host.did(), place), []);
+        assert_eq!(reads(&host.take_operations(), place), []);
         drop(memory);
         host.faults[1].reads.release();
         assert_eq!(host.answer(first).await.status(), 0);
@@ -82,62 +82,62 @@ fn write_without_memory_is_task_set_full() {
 
 #[test]
 fn write_is_read_after_its_immediate_data() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(4096);
         let (itt, place) = host.write(&cdb::write_10(0, 8, false), &data, 1024);
         assert_eq!(host.answer(itt).await.status(), 0);
-        assert_eq!(reads(&host.did(), place), [(1024, 3072)]);
+        assert_eq!(reads(&host.take_operations(), place), [(1024, 3072)]);
         assert!(host.blocks(0, 8).await == data);
     });
 }
 
 #[test]
 fn whole_tagged_buffer_is_read_after_immediate_data() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.connect().await;
         host.negotiate(1, NAMES, &[KEYS, "TaggedBufferForSolicitedDataOnly=No\n"].concat()).await;
-        host.ready().await;
+        host.receive_attentions().await;
         let data = pattern(4096);
-        let place = host.lend(&data);
+        let place = host.expose(&data);
         let itt = host.write_from(&cdb::write_10(0, 8, false), &data, 1024, place);
         assert_eq!(host.answer(itt).await.status(), 0);
-        assert_eq!(reads(&host.did(), place), [(1024, 3072)]);
+        assert_eq!(reads(&host.take_operations(), place), [(1024, 3072)]);
         assert!(host.blocks(0, 8).await == data);
     });
 }
 
 #[test]
 fn fully_immediate_write_is_not_read() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(4096);
         let itt =
             host.write_from(&cdb::write_10(0, 8, false), &data, 4096, RemoteAddress { stag: 0, offset: 0 });
-        let told = host.answer(itt).await;
-        assert_eq!((told.status(), told.invalidated), (0, None));
-        assert!(matches!(host.did()[..], [EndpointOp::Send { .. }]));
+        let received = host.answer(itt).await;
+        assert_eq!((received.status(), received.invalidated), (0, None));
+        assert!(matches!(host.take_operations()[..], [EndpointOp::Send { .. }]));
         assert!(host.blocks(0, 8).await == data);
     });
 }
 
 #[test]
 fn long_write_is_read_in_bursts() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(600 << 10);
         let (itt, place) = host.write(&cdb::write_10(0, 1200, false), &data, 0);
         assert_eq!(host.answer(itt).await.status(), 0);
         // MaxBurstLength of the test target, and one R2T at a time.
         let want = [(0, 262_144), (262_144, 262_144), (524_288, (600 << 10) - 524_288)];
-        assert_eq!(reads(&host.did(), place), want);
+        assert_eq!(reads(&host.take_operations(), place), want);
         assert!(host.blocks(0, 1200).await == data);
     });
 }
 
 #[test]
 fn concurrent_writes_complete_in_any_order() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         host.faults[1].reads.hold();
         let all: Vec<Vec<u8>> = (0..24).map(|i| vec![i as u8 + 1; 8192]).collect();
@@ -146,14 +146,14 @@ fn concurrent_writes_complete_in_any_order() {
             .zip(0..)
             .map(|(data, i)| host.write(&cdb::write_10(i * 16, 16, false), data, 0).0)
             .collect();
-        super::test_target::quiet().await;
+        super::test_target::run_ready().await;
         // Responses to other commands overtake them.
-        host.goes_on().await;
+        host.expect_alive().await;
         host.faults[1].reads.release();
         while !open.is_empty() {
-            let told = host.told(opcode::SCSI_RESPONSE).await;
-            assert_eq!(told.status(), 0);
-            open.retain(|itt| *itt != told.bhs.itt());
+            let received = host.receive(opcode::SCSI_RESPONSE).await;
+            assert_eq!(received.status(), 0);
+            open.retain(|itt| *itt != received.bhs.itt());
         }
         for (data, i) in all.iter().zip(0..) {
             assert!(host.blocks(i * 16, 16).await == *data, "{i}");
@@ -163,10 +163,10 @@ fn concurrent_writes_complete_in_any_order() {
 
 #[test]
 fn residual_matches_written_bytes() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         host.write(&cdb::write_10(0, 8, false), &pattern(4096), 4096);
-        host.told(opcode::SCSI_RESPONSE).await;
+        host.receive(opcode::SCSI_RESPONSE).await;
         // Expected bytes, the flag and count of the residual for two blocks, and bytes that are written.
         for (expected, residual, moved) in [
             (1024, (0, 0), 1024),
@@ -174,12 +174,12 @@ fn residual_matches_written_bytes() {
             (512, (0x04, 512), 512),
             (1000, (0x04, 24), 1000),
         ] {
-            host.did();
+            host.take_operations();
             let (itt, place) = host.read(&cdb::read_10(0, 2), expected);
-            let told = host.answer(itt).await;
-            assert_eq!((told.status(), told.residual()), (0, residual), "{expected}");
-            assert_eq!(writes(&host.did(), place), [(0, moved)], "{expected}");
-            let memory = host.take_back(place);
+            let received = host.answer(itt).await;
+            assert_eq!((received.status(), received.residual()), (0, residual), "{expected}");
+            assert_eq!(writes(&host.take_operations(), place), [(0, moved)], "{expected}");
+            let memory = host.revoke_memory(place);
             assert!(memory[..moved] == pattern(4096)[..moved] && memory[moved..].iter().all(|b| *b == 0));
         }
     });
@@ -187,87 +187,87 @@ fn residual_matches_written_bytes() {
 
 #[test]
 fn write_of_wrong_length_is_cut_or_rejected() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(4096);
         let (itt, place) = host.write(&cdb::write_10(0, 2, false), &data, 0);
-        let told = host.answer(itt).await;
-        assert_eq!((told.status(), told.residual()), (0, (0x02, 3072)));
-        assert_eq!(reads(&host.did(), place), [(0, 1024)]);
+        let received = host.answer(itt).await;
+        assert_eq!((received.status(), received.residual()), (0, (0x02, 3072)));
+        assert_eq!(reads(&host.take_operations(), place), [(0, 1024)]);
         assert!(host.blocks(0, 2).await == data[..1024]);
         let (itt, place) = host.write(&cdb::write_10(0, 16, false), &data, 0);
-        let told = host.answer(itt).await;
-        assert_eq!((told.status(), told.residual()), (2, (0x04, 4096)));
+        let received = host.answer(itt).await;
+        assert_eq!((received.status(), received.residual()), (2, (0x04, 4096)));
         assert!(host.blocks(0, 2).await == data[..1024]);
-        assert!(host.blocks(2, 6).await == [0; 3072], "nothing of it is stored");
-        host.take_back(place);
+        assert!(host.blocks(2, 6).await == [0; 3072], "no data are stored");
+        host.revoke_memory(place);
     });
 }
 
 #[test]
 fn long_read_is_written_before_response() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let data = pattern(1 << 20);
         let (itt, _) = host.write(&cdb::write_10(0, 2048, false), &data, 0);
         assert_eq!(host.answer(itt).await.status(), 0);
-        host.did();
+        host.take_operations();
         let (itt, place) = host.read(&cdb::read_10(0, 2048), 1 << 20);
-        let told = host.answer(itt).await;
-        assert_eq!((told.status(), told.residual()), (0, (0, 0)));
-        let did = host.did();
+        let received = host.answer(itt).await;
+        assert_eq!((received.status(), received.residual()), (0, (0, 0)));
+        let did = host.take_operations();
         let moved = writes(&did, place);
         assert_eq!(moved.iter().map(|(_, len)| len).sum::<usize>(), 1 << 20);
         let sends = did.iter().filter(|o| matches!(o, EndpointOp::Send { .. })).count();
         assert_eq!((sends, matches!(did.last(), Some(EndpointOp::Send { .. }))), (1, true));
-        assert!(host.take_back(place) == data);
+        assert!(host.revoke_memory(place) == data);
     });
 }
 
 #[test]
 fn check_condition_writes_no_data() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let (itt, _) = host.read(&cdb::read_10(u32::MAX, 8), 4096);
-        let told = host.answer(itt).await;
-        assert_eq!((told.status(), told.residual()), (2, (0x02, 4096)));
-        assert_eq!((told.data[2] & 0x7f, told.data[2 + 2]), (0x70, 5), "ILLEGAL REQUEST");
-        assert!(matches!(host.did()[..], [EndpointOp::Send { .. }]));
+        let received = host.answer(itt).await;
+        assert_eq!((received.status(), received.residual()), (2, (0x02, 4096)));
+        assert_eq!((received.data[2] & 0x7f, received.data[2 + 2]), (0x70, 5), "ILLEGAL REQUEST");
+        assert!(matches!(host.take_operations()[..], [EndpointOp::Send { .. }]));
     });
 }
 
 #[test]
 fn rejected_write_is_not_read() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         for immediate in [0, 512] {
             let (itt, _) = host.write(&cdb::write_10(u32::MAX, 8, false), &pattern(4096), immediate);
-            let told = host.answer(itt).await;
-            assert_eq!((told.status(), told.data[2 + 2]), (2, 5), "ILLEGAL REQUEST");
-            assert!(matches!(host.did()[..], [EndpointOp::Send { .. }]));
+            let received = host.answer(itt).await;
+            assert_eq!((received.status(), received.data[2 + 2]), (2, 5), "ILLEGAL REQUEST");
+            assert!(matches!(host.take_operations()[..], [EndpointOp::Send { .. }]));
         }
     });
 }
 
 #[test]
 fn full_feature_data_segment_is_at_most_128_bytes() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         // The receive buffers of this host end the connection at one byte more. A Reject quotes the rejected headers.
         let mut bhs = host.command(&cdb::test_unit_ready());
         bhs.set_opcode(0x1c);
         let ahs = [0; 1020];
         bhs.set_ahs_len(ahs.len());
-        host.say_bytes(&[&IserHeader::PLAIN.encode()[..], bhs.as_bytes(), &ahs].concat());
+        host.send_bytes(&[&IserHeader::PLAIN.encode()[..], bhs.as_bytes(), &ahs].concat());
         host.cmd_sn -= 1;
-        let told = host.told(opcode::REJECT).await;
-        assert_eq!((told.data.len(), &told.data[..48]), (SAFE_DATA_LEN, &bhs.as_bytes()[..]));
+        let received = host.receive(opcode::REJECT).await;
+        assert_eq!((received.data.len(), &received.data[..48]), (SAFE_DATA_LEN, &bhs.as_bytes()[..]));
         // Longer parameter data move by RDMA.
         let (itt, place) = host.read(&cdb::report_supported_operation_codes(4096), 4096);
-        let told = host.answer(itt).await;
-        let moved = 4096 - told.residual().1 as usize;
-        assert!(moved > SAFE_DATA_LEN && told.data.is_empty());
-        assert_eq!(writes(&host.did(), place).iter().map(|w| w.1).sum::<usize>(), moved);
+        let received = host.answer(itt).await;
+        let moved = 4096 - received.residual().1 as usize;
+        assert!(moved > SAFE_DATA_LEN && received.data.is_empty());
+        assert_eq!(writes(&host.take_operations(), place).iter().map(|w| w.1).sum::<usize>(), moved);
     });
 }
 
@@ -290,52 +290,52 @@ fn sense_data_are_cut_to_initiator_limit() {
 
 #[test]
 fn only_agreed_tags_are_invalidated() {
-    play(|target| async move {
+    run_test(|target| async move {
         for invalidate in [true, false] {
             let private = IserCapabilities { zero_based: false, invalidate }.encode();
-            let mut host = target.meet(&private, [Rc::<Faults>::default(), Rc::default()]).await;
+            let mut host = target.connect_with(&private, [Rc::<Faults>::default(), Rc::default()]).await;
             host.log_in(1).await;
-            host.ready().await;
+            host.receive_attentions().await;
             let agreed = |stag| invalidate.then_some(stag);
             let (itt, place) = host.read(&cdb::read_10(0, 1), 512);
             assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag));
             let (itt, place) = host.write(&cdb::write_10(0, 8, false), &pattern(4096), 512);
             assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag));
             let (itt, place) = host.read(&cdb::read_10(u32::MAX, 1), 512);
-            assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag), "also with bad news");
+            assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag), "also with an error");
             // Commands without memory, and requests that are no commands.
             let bhs = host.command(&cdb::test_unit_ready());
-            host.say(IserHeader::PLAIN, bhs, &[]);
+            host.send(IserHeader::PLAIN, bhs, &[]);
             assert_eq!(host.answer(bhs.itt()).await.invalidated, None);
             let itt = host.ping(&[]);
-            let told = host.told(opcode::NOP_IN).await;
-            assert_eq!((told.bhs.itt(), told.invalidated), (itt, None));
+            let received = host.receive(opcode::NOP_IN).await;
+            assert_eq!((received.bhs.itt(), received.invalidated), (itt, None));
         }
     });
 }
 
 impl Host {
     /// Revokes memory that a response may have invalidated.
-    fn take_back_if_there(&self, place: RemoteAddress) {
+    fn revoke_if_exposed(&self, place: RemoteAddress) {
         let _ = self.end.revoke(place.stag);
     }
 }
 
 #[test]
 fn write_is_read_while_sends_wait() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         host.faults[1].sends.hold();
         let (read, place) = host.read(&cdb::read_10(0, 8), 4096);
-        quiet().await;
-        assert_eq!(host.did(), [], "its data waits");
+        run_ready().await;
+        assert_eq!(host.take_operations(), [], "its data wait");
         let data = pattern(4096);
         let (write, from) = host.write(&cdb::write_10(64, 8, false), &data, 0);
-        quiet().await;
-        assert_eq!(reads(&host.did(), from), [(0, 4096)]);
+        run_ready().await;
+        assert_eq!(reads(&host.take_operations(), from), [(0, 4096)]);
         host.faults[1].sends.release();
         assert_eq!(host.answer(read).await.status(), 0);
         assert_eq!(host.answer(write).await.status(), 0);
-        assert!(host.take_back(place) == [0; 4096] && host.blocks(64, 8).await == data);
+        assert!(host.revoke_memory(place) == [0; 4096] && host.blocks(64, 8).await == data);
     });
 }

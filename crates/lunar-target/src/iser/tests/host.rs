@@ -89,29 +89,29 @@ impl Host {
     }
 
     /// The RDMA operations of the target since the last call.
-    pub fn did(&self) -> Vec<EndpointOp> {
+    pub fn take_operations(&self) -> Vec<EndpointOp> {
         self.faults[1].take_log()
     }
 
     /// Sends bytes.
-    pub fn say_bytes(&self, message: &[u8]) {
+    pub fn send_bytes(&self, message: &[u8]) {
         self.end.send(message, Payload::Empty, None);
         // The target may have ended the connection because of it.
         let _ = self.end.flush();
     }
 
     /// Sends a PDU.
-    pub fn say(&self, header: IserHeader, mut bhs: Bhs, data: &[u8]) {
+    pub fn send(&self, header: IserHeader, mut bhs: Bhs, data: &[u8]) {
         bhs.set_data_len(data.len());
         let mut message = [&header.encode()[..], bhs.as_bytes(), data].concat();
         message.resize(message.len().next_multiple_of(4), 0);
-        self.say_bytes(&message);
+        self.send_bytes(&message);
     }
 
     /// Sends an immediate request.
-    pub fn ask(&self, mut bhs: Bhs, data: &[u8]) {
+    pub fn send_immediate(&self, mut bhs: Bhs, data: &[u8]) {
         request::stamp(&mut bhs, self.cmd_sn, self.stat_sn);
-        self.say(IserHeader::PLAIN, bhs, data);
+        self.send(IserHeader::PLAIN, bhs, data);
     }
 
     /// Receives the next message. None: the connection has ended.
@@ -123,7 +123,7 @@ impl Host {
         }
         match self.events.list.remove(0) {
             EndpointEvent::Message(range, invalidated) => Some(self.read_message(range, invalidated)),
-            EndpointEvent::Read(..) => panic!("it reads nothing"),
+            EndpointEvent::Read(..) => panic!("no RDMA Read"),
             EndpointEvent::End(_) => None,
         }
     }
@@ -131,10 +131,10 @@ impl Host {
     fn read_message(&mut self, range: std::ops::Range<usize>, invalidated: Option<u32>) -> TargetMessage {
         self.end.receives(1, self.room);
         let message = &self.events.bytes[range];
-        assert_eq!(message[..HEADER_LEN], IserHeader::PLAIN.encode(), "a target says no more");
+        assert_eq!(message[..HEADER_LEN], IserHeader::PLAIN.encode(), "a plain header");
         let pdu = IserPdu::decode(message).expect("a PDU");
         let (bhs, data) = (pdu.bhs, pdu.data.to_vec());
-        assert!(!matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T), "they go by RDMA");
+        assert!(!matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T), "Data-In and R2T move by RDMA");
         if bhs.opcode() != opcode::NOP_IN || bhs.itt() != NONE {
             let first = bhs.opcode() == opcode::LOGIN_RESPONSE && self.stat_sn == 0;
             assert!(first || bhs.stat_sn() == self.stat_sn, "StatSN");
@@ -144,47 +144,51 @@ impl Host {
     }
 
     /// Receives the next message, which must have this opcode.
-    pub async fn told(&mut self, kind: u8) -> TargetMessage {
-        let told = self.next().await.expect("the connection goes on");
-        assert_eq!(opcode::name(told.bhs.opcode()), opcode::name(kind), "{told:?}");
-        told
+    pub async fn receive(&mut self, kind: u8) -> TargetMessage {
+        let received = self.next().await.expect("a live connection");
+        assert_eq!(opcode::name(received.bhs.opcode()), opcode::name(kind), "{received:?}");
+        received
     }
 
     /// Receives the response to a command.
     pub async fn answer(&mut self, itt: u32) -> TargetMessage {
-        let told = self.told(opcode::SCSI_RESPONSE).await;
-        assert_eq!(told.bhs.itt(), itt);
-        told
+        let received = self.receive(opcode::SCSI_RESPONSE).await;
+        assert_eq!(received.bhs.itt(), itt);
+        received
     }
 
     /// Waits for the end of the connection. Nothing may come before it.
-    pub async fn over(mut self) {
-        if let Some(told) = self.next().await {
-            panic!("{told:?}");
+    pub async fn expect_close(mut self) {
+        if let Some(received) = self.next().await {
+            panic!("{received:?}");
         }
         drop(self.end);
-        self.served.await.expect("it ends well");
+        self.served.await.expect("a clean end");
     }
 
     /// Sends a Login Request with these keys.
-    pub fn log_in_with(&mut self, isid: u8, flags: u8, keys: &str) {
+    pub fn send_login(&mut self, isid: u8, flags: u8, keys: &str) {
         let mut bhs = Bhs::new(opcode::LOGIN | 0x40);
         bhs.set_flags(flags);
         bhs.set_isid([0x80, 0, 0, 0, 0, isid]);
         bhs.set_itt(1);
-        self.ask(bhs, keys.replace('\n', "\0").as_bytes());
+        self.send_immediate(bhs, keys.replace('\n', "\0").as_bytes());
     }
 
     /// Receives a Login Response with status class 0. Returns its keys.
     pub async fn keys(&mut self) -> Vec<(String, String)> {
-        let told = self.told(opcode::LOGIN_RESPONSE).await;
-        assert_eq!(told.bhs.login_status(), lunar_wire::iscsi::status::LoginStatus::SUCCESS, "{told:?}");
-        pairs(&told.data)
+        let received = self.receive(opcode::LOGIN_RESPONSE).await;
+        assert_eq!(
+            received.bhs.login_status(),
+            lunar_wire::iscsi::status::LoginStatus::SUCCESS,
+            "{received:?}"
+        );
+        pairs(&received.data)
     }
 
     /// Logs in with these keys. Returns those of both responses.
     pub async fn negotiate(&mut self, isid: u8, names: &str, keys: &str) -> Vec<(String, String)> {
-        self.log_in_with(isid, SECURITY, names);
+        self.send_login(isid, SECURITY, names);
         let mut said = self.keys().await;
         self.last_request(isid, keys);
         said.extend(self.keys().await);
@@ -197,7 +201,7 @@ impl Host {
             self.room = ROOM;
             self.end.receives(RECEIVES, ROOM);
         }
-        self.log_in_with(isid, OPERATIONAL, keys);
+        self.send_login(isid, OPERATIONAL, keys);
     }
 
     /// Logs in as Open-iSCSI does.
@@ -207,15 +211,15 @@ impl Host {
     }
 
     /// Receives the unit attentions of a new session.
-    pub async fn ready(&mut self) {
+    pub async fn receive_attentions(&mut self) {
         for lun in [0, 1] {
             let mut bhs = self.command(&cdb::test_unit_ready());
             bhs.set_lun(lun << 48);
-            self.say(IserHeader::PLAIN, bhs, &[]);
-            let told = self.answer(bhs.itt()).await;
-            assert_eq!((told.status(), told.data[2 + 2]), (2, 6), "UNIT ATTENTION");
+            self.send(IserHeader::PLAIN, bhs, &[]);
+            let received = self.answer(bhs.itt()).await;
+            assert_eq!((received.status(), received.data[2 + 2]), (2, 6), "UNIT ATTENTION");
         }
-        self.did();
+        self.take_operations();
     }
 
     /// The header of the next command, without data.
@@ -232,19 +236,19 @@ impl Host {
         let place = self.end.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         let mut bhs = self.command(cdb);
         request::set_read(&mut bhs, len as u32);
-        self.say(IserHeader::Control { write: None, read: Some(advertised(place)) }, bhs, &[]);
+        self.send(IserHeader::Control { write: None, read: Some(advertised(place)) }, bhs, &[]);
         (bhs.itt(), place)
     }
 
     /// Sends a command that writes `data`, with `immediate` bytes of it in the message. The advertised memory begins
     /// after those, as with Linux.
     pub fn write(&mut self, cdb: &Cdb, data: &[u8], immediate: usize) -> (u32, RemoteAddress) {
-        let place = self.lend(data);
+        let place = self.expose(data);
         (self.write_from(cdb, data, immediate, place.beyond(immediate as u64)), place)
     }
 
     /// Exposes bytes for RDMA Reads.
-    pub fn lend(&self, data: &[u8]) -> RemoteAddress {
+    pub fn expose(&self, data: &[u8]) -> RemoteAddress {
         let mut buf = Buf::zeroed(data.len());
         buf.copy_from_slice(data);
         self.end.expose(MemoryRegion::Source(Rc::new(buf))).unwrap()
@@ -255,45 +259,45 @@ impl Host {
         let mut bhs = self.command(cdb);
         request::set_write(&mut bhs, data.len() as u32, false);
         let write = (immediate < data.len()).then(|| advertised(from));
-        self.say(IserHeader::Control { write, read: None }, bhs, &data[..immediate]);
+        self.send(IserHeader::Control { write, read: None }, bhs, &data[..immediate]);
         bhs.itt()
     }
 
     /// Revokes memory. Returns its content.
-    pub fn take_back(&self, place: RemoteAddress) -> Vec<u8> {
+    pub fn revoke_memory(&self, place: RemoteAddress) -> Vec<u8> {
         match self.end.revoke(place.stag) {
             Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
             Some(MemoryRegion::Source(buf)) => buf.to_vec(),
-            None => panic!("it was lent"),
+            None => panic!("exposed memory"),
         }
     }
 
     /// Reads blocks of the disk.
     pub async fn blocks(&mut self, lba: u32, count: u16) -> Vec<u8> {
         let (itt, place) = self.read(&cdb::read_10(lba, count), usize::from(count) * 512);
-        let told = self.answer(itt).await;
-        assert_eq!((told.status(), told.residual()), (0, (0, 0)), "{told:?}");
-        self.take_back(place)
+        let received = self.answer(itt).await;
+        assert_eq!((received.status(), received.residual()), (0, (0, 0)), "{received:?}");
+        self.revoke_memory(place)
     }
 
     /// Sends a task management function for LUN 0.
     pub fn manage(&mut self, function: TaskManagementFunction, task: Option<(u32, u32)>) -> u32 {
         self.itt += 1;
-        self.ask(request::task_management(0, self.itt, function, task), &[]);
+        self.send_immediate(request::task_management(0, self.itt, function, task), &[]);
         self.itt
     }
 
     /// Sends a ping.
     pub fn ping(&mut self, data: &[u8]) -> u32 {
         self.itt += 1;
-        self.ask(request::nop_out(0, self.itt, NONE), data);
+        self.send_immediate(request::nop_out(0, self.itt, NONE), data);
         self.itt
     }
 
     /// Checks that the connection works.
-    pub async fn goes_on(&mut self) {
+    pub async fn expect_alive(&mut self) {
         let itt = self.ping(&[]);
-        assert_eq!(self.told(opcode::NOP_IN).await.bhs.itt(), itt);
+        assert_eq!(self.receive(opcode::NOP_IN).await.bhs.itt(), itt);
     }
 }
 

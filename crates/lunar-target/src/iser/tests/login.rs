@@ -2,7 +2,7 @@
 
 use super::host::{DISCOVERY, Host, KEYS, NAMES, ROOM, pairs};
 use super::recording_endpoint::{EndpointCall, RecordingRequest};
-use super::test_target::{DEPTH, NAME, TestTarget, play, play_with, quiet, target};
+use super::test_target::{DEPTH, NAME, TestTarget, run_ready, run_test, run_test_with, target};
 use lunar_rdma::mem::Faults;
 use lunar_wire::iscsi::{NONE, opcode, request};
 use lunar_wire::iser::{IserCapabilities, IserHeader, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN, VERSION};
@@ -15,7 +15,7 @@ fn value<'a>(said: &'a [(String, String)], key: &str) -> Option<&'a str> {
 
 #[test]
 fn login_volunteers_no_keys() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.connect().await;
         let said = host.log_in(1).await;
         let offered = [NAMES, KEYS].concat();
@@ -38,13 +38,13 @@ fn login_volunteers_no_keys() {
             ("HeaderDigest", None),
         ];
         want.iter().for_each(|(key, want)| assert_eq!(value(&said, key), *want, "{key}"));
-        host.goes_on().await;
+        host.expect_alive().await;
     });
 }
 
 #[test]
 fn iser_keys_are_answered_on_request() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.connect().await;
         let more = "HeaderDigest=CRC32C,None\nDataDigest=None\nTaggedBufferForSolicitedDataOnly=Yes\n\
             iSERHelloRequired=No\nMaxOutstandingUnexpectedPDUs=4\nMaxAHSLength=64\n";
@@ -57,27 +57,27 @@ fn iser_keys_are_answered_on_request() {
 
 #[test]
 fn digest_request_fails_login() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.connect().await;
-        host.log_in_with(1, 0x81, NAMES);
+        host.send_login(1, 0x81, NAMES);
         host.keys().await;
         host.last_request(1, &[KEYS, "HeaderDigest=CRC32C\n"].concat());
-        let told = host.told(opcode::LOGIN_RESPONSE).await;
-        assert_eq!(told.bhs.login_status().0, 2, "an initiator error");
-        host.over().await;
+        let received = host.receive(opcode::LOGIN_RESPONSE).await;
+        assert_eq!(received.bhs.login_status().0, 2, "an initiator error");
+        host.expect_close().await;
         assert_eq!(target.sessions(), 0);
     });
 }
 
 #[test]
 fn receive_buffers_precede_final_login_response() {
-    play(|target| async move {
+    run_test(|target| async move {
         let log = Rc::default();
         let faults = [Rc::<Faults>::default(), Rc::default()];
         let watched = Rc::clone(&log);
         let spied =
             |request| Box::new(RecordingRequest(request, watched)) as Box<dyn lunar_rdma::ConnectRequest>;
-        let mut host = target.meet_through(&[0; 4], faults, spied).await;
+        let mut host = target.connect_wrapped(&[0; 4], faults, spied).await;
         host.log_in(1).await;
         let log = log.borrow();
         let [
@@ -96,7 +96,7 @@ fn receive_buffers_precede_final_login_response() {
 
 #[test]
 fn full_command_window_has_receive_buffers() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         for _ in 0..3 {
             let first = host.itt + 1;
@@ -112,7 +112,7 @@ fn full_command_window_has_receive_buffers() {
 
 #[test]
 fn private_data_is_answered_with_or_without_padding() {
-    play(|target| async move {
+    run_test(|target| async move {
         let can = |invalidate| IserCapabilities { zero_based: false, invalidate }.encode().to_vec();
         for (said, able, pads, want) in [
             (can(true), true, false, true),
@@ -125,10 +125,10 @@ fn private_data_is_answered_with_or_without_padding() {
             let faults = [Rc::<Faults>::default(), Rc::default()];
             faults.iter().for_each(|f| f.pads.set(pads));
             faults[1].invalidates.set(able);
-            let mut host = target.meet(&said, faults).await;
+            let mut host = target.connect_with(&said, faults).await;
             assert_eq!(host.private.len(), if pads { 196 } else { 4 });
-            let told = IserCapabilities::decode(&host.private);
-            assert!(!told.zero_based && told.invalidate == want, "{said:?} {able} {pads}");
+            let received = IserCapabilities::decode(&host.private);
+            assert!(!received.zero_based && received.invalidate == want, "{said:?} {able} {pads}");
             host.log_in(1).await;
             let (itt, place) = host.read(&lunar_wire::scsi::cdb::inquiry(None, 36), 36);
             let answer = host.answer(itt).await;
@@ -139,16 +139,16 @@ fn private_data_is_answered_with_or_without_padding() {
 
 #[test]
 fn iser_hello_ends_only_its_connection() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut other = target.session(1).await;
         let hello = IserHeader::Hello { versions: (VERSION, VERSION), ird: 8 };
         let before = target.connect().await;
-        before.say_bytes(&hello.encode());
-        before.over().await;
+        before.send_bytes(&hello.encode());
+        before.expect_close().await;
         let after = target.session(2).await;
-        after.say_bytes(&hello.encode());
-        after.over().await;
-        other.goes_on().await;
+        after.send_bytes(&hello.encode());
+        after.expect_close().await;
+        other.expect_alive().await;
         assert_eq!(target.sessions(), 1);
     });
 }
@@ -160,19 +160,19 @@ async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
     let (mut all, mut ttt) = (Vec::new(), NONE);
     loop {
         let question: &[u8] = if ttt == NONE { b"SendTargets=All\0" } else { b"" };
-        host.ask(request::text(7, 0x80, 0, ttt), question);
-        let told = host.told(opcode::TEXT_RESPONSE).await;
-        assert!(told.data.len() <= LOGIN_LEN - OVERHEAD);
-        all.extend(told.data);
-        ttt = told.bhs.ttt();
-        assert_eq!(told.bhs.continues(), ttt != NONE);
-        if told.bhs.is_final() {
+        host.send_immediate(request::text(7, 0x80, 0, ttt), question);
+        let received = host.receive(opcode::TEXT_RESPONSE).await;
+        assert!(received.data.len() <= LOGIN_LEN - OVERHEAD);
+        all.extend(received.data);
+        ttt = received.bhs.ttt();
+        assert_eq!(received.bhs.continues(), ttt != NONE);
+        if received.bhs.is_final() {
             break;
         }
     }
-    host.ask(request::logout(9), &[]);
-    host.told(opcode::LOGOUT_RESPONSE).await;
-    host.over().await;
+    host.send_immediate(request::logout(9), &[]);
+    host.receive(opcode::LOGOUT_RESPONSE).await;
+    host.expect_close().await;
     all
 }
 
@@ -182,12 +182,12 @@ fn discovery_fits_text_into_login_buffers() {
     let many = move |config: &mut crate::config::TargetConfig| {
         config.targets.extend((0..300).map(|i| (name(i), target(&name(i), BTreeMap::new()))));
     };
-    play_with(many, move |target| async move {
+    run_test_with(many, move |target| async move {
         for declared in ["MaxRecvDataSegmentLength=32768\n", "MaxRecvDataSegmentLength=262144\n"] {
             let text = discover(&target, declared).await;
-            let told = pairs(&text);
+            let received = pairs(&text);
             let names: Vec<&str> =
-                told.iter().filter(|(k, _)| k == "TargetName").map(|(_, v)| &**v).collect();
+                received.iter().filter(|(k, _)| k == "TargetName").map(|(_, v)| &**v).collect();
             assert_eq!((names.len(), names[0]), (301, NAME));
             assert!(text.len() > 3 * 8192 && names[300] == name(299));
         }
@@ -198,28 +198,28 @@ fn discovery_fits_text_into_login_buffers() {
 #[test]
 fn full_feature_text_is_at_most_128_bytes() {
     let answers = crate::config::TextKeyHandler::new(|_, _, _| Some("x".repeat(500)));
-    play_with(
+    run_test_with(
         |config| config.text_keys = answers,
         |target| async move {
             for keys in [KEYS.to_owned(), KEYS.replace("RDMAExtensions=Yes\n", "")] {
                 let mut host = target.connect().await;
                 host.negotiate(1, NAMES, &keys).await;
-                host.ask(request::text(7, 0x80, 0, NONE), b"MaxRecvDataSegmentLength=65536\0");
-                assert!(host.told(opcode::TEXT_RESPONSE).await.bhs.is_final());
+                host.send_immediate(request::text(7, 0x80, 0, NONE), b"MaxRecvDataSegmentLength=65536\0");
+                assert!(host.receive(opcode::TEXT_RESPONSE).await.bhs.is_final());
                 let (mut all, mut ttt) = (Vec::new(), NONE);
                 loop {
                     let question: &[u8] = if ttt == NONE { b"X-org.lunar.a=?\0" } else { b"" };
-                    host.ask(request::text(8, 0x80, 0, ttt), question);
-                    let told = host.told(opcode::TEXT_RESPONSE).await;
-                    assert!(told.data.len() <= SAFE_DATA_LEN);
-                    all.extend(told.data);
-                    ttt = told.bhs.ttt();
-                    if told.bhs.is_final() {
+                    host.send_immediate(request::text(8, 0x80, 0, ttt), question);
+                    let received = host.receive(opcode::TEXT_RESPONSE).await;
+                    assert!(received.data.len() <= SAFE_DATA_LEN);
+                    all.extend(received.data);
+                    ttt = received.bhs.ttt();
+                    if received.bhs.is_final() {
                         break;
                     }
                 }
                 assert_eq!(pairs(&all), [("X-org.lunar.a".to_owned(), "x".repeat(500))]);
-                host.goes_on().await;
+                host.expect_alive().await;
                 assert!(host.faults[1].log().len() > 5);
             }
         },
@@ -228,46 +228,46 @@ fn full_feature_text_is_at_most_128_bytes() {
 
 #[test]
 fn long_ping_is_answered_up_to_limit() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         for len in [0, 5, 128, 129, 4096, 8192] {
             let data = super::host::pattern(len);
             let itt = host.ping(&data);
-            let told = host.told(opcode::NOP_IN).await;
-            assert_eq!((told.bhs.itt(), told.bhs.ttt()), (itt, NONE));
-            assert!(told.data.len() + OVERHEAD <= ROOM && data.starts_with(&told.data));
-            assert_eq!(told.data.len(), len.min(SAFE_DATA_LEN));
+            let received = host.receive(opcode::NOP_IN).await;
+            assert_eq!((received.bhs.itt(), received.bhs.ttt()), (itt, NONE));
+            assert!(received.data.len() + OVERHEAD <= ROOM && data.starts_with(&received.data));
+            assert_eq!(received.data.len(), len.min(SAFE_DATA_LEN));
         }
     });
 }
 
 #[test]
 fn same_initiator_login_reinstates_session() {
-    play(|target| async move {
+    run_test(|target| async move {
         let old = target.session(1).await;
         let mut new = target.connect().await;
         new.log_in(1).await;
-        old.over().await;
+        old.expect_close().await;
         assert_eq!(target.sessions(), 1);
-        new.goes_on().await;
-        new.ready().await;
+        new.expect_alive().await;
+        new.receive_attentions().await;
     });
 }
 
 #[test]
 fn abandoned_login_leaves_nothing() {
-    play(|target| async move {
+    run_test(|target| async move {
         for requests in 0..2 {
             let mut host = target.connect().await;
             if requests > 0 {
-                host.log_in_with(1, 0x81, NAMES);
+                host.send_login(1, 0x81, NAMES);
                 host.keys().await;
             }
             let Host { end, served, .. } = host;
             drop(end);
-            served.await.expect("it ends well");
+            served.await.expect("a clean end");
         }
-        quiet().await;
+        run_ready().await;
         assert_eq!(target.sessions(), 0);
         assert_eq!(target.shared.connections(), 0);
     });

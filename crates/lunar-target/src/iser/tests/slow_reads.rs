@@ -1,7 +1,7 @@
 //! RDMA Writes of a long read that another session aborts: the device has them, and the initiator does not.
 
 use super::host::Host;
-use super::test_target::{self, TestTarget, play_with, quiet};
+use super::test_target::{self, TestTarget, run_ready, run_test_with};
 use crate::config::TargetConfig;
 use event_listener::Event;
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
@@ -22,14 +22,14 @@ const FIRST: usize = STRIDE / 4;
 /// A remote medium that delivers only the first part of each read until `comes` is called.
 #[derive(Default)]
 struct SlowDisk {
-    has_come: AtomicBool,
-    bell: Event,
+    is_delivered: AtomicBool,
+    event: Event,
 }
 
 impl SlowDisk {
-    fn comes(&self) {
-        self.has_come.store(true, Ordering::SeqCst);
-        self.bell.notify(usize::MAX);
+    fn deliver(&self) {
+        self.is_delivered.store(true, Ordering::SeqCst);
+        self.event.notify(usize::MAX);
     }
 }
 
@@ -49,8 +49,8 @@ impl Backend for SlowDisk {
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
-            let comes = self.bell.listen();
-            if offset > 0 && !self.has_come.load(Ordering::SeqCst) {
+            let comes = self.event.listen();
+            if offset > 0 && !self.is_delivered.load(Ordering::SeqCst) {
                 comes.await;
             }
             (Ok(()), buf)
@@ -79,20 +79,20 @@ impl Backend for SlowDisk {
 }
 
 /// A session whose long read has a part at the device, and another session that has requested a reset.
-async fn reset_meanwhile(target: &TestTarget, medium: &SlowDisk) -> (Host, Host, u32) {
+async fn reset_during_read(target: &TestTarget, medium: &SlowDisk) -> (Host, Host, u32) {
     let (mut one, mut other) = (target.session(1).await, target.session(2).await);
     one.faults[1].line.hold();
     one.read(&cdb::read_10(0, 64), 4 * STRIDE);
-    quiet().await;
+    run_ready().await;
     let manage = other.manage(TaskManagementFunction::LunReset, None);
-    quiet().await;
-    medium.comes();
-    quiet().await;
-    assert_eq!((one.did(), other.did()), (vec![], vec![]), "nothing has left, and nobody was answered");
+    run_ready().await;
+    medium.deliver();
+    run_ready().await;
+    assert_eq!((one.take_operations(), other.take_operations()), (vec![], vec![]), "nothing was sent");
     (one, other, manage)
 }
 
-fn play<W: std::future::Future<Output = ()> + 'static>(
+fn run_test<W: std::future::Future<Output = ()> + 'static>(
     work: impl FnOnce(TestTarget, Arc<SlowDisk>) -> W + Send + 'static,
 ) {
     let medium = Arc::<SlowDisk>::default();
@@ -101,30 +101,30 @@ fn play<W: std::future::Future<Output = ()> + 'static>(
         let luns = BTreeMap::from([(0, test_target::unit_of(1, served)), (1, test_target::unit(2))]);
         config.targets.insert(test_target::NAME.into(), test_target::target(test_target::NAME, luns));
     };
-    play_with(change, |target| work(target, medium));
+    run_test_with(change, |target| work(target, medium));
 }
 
 #[test]
 fn reset_waits_for_rdma_writes_of_other_session() {
-    play(|target, medium| async move {
-        let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
+    run_test(|target, medium| async move {
+        let (one, mut other, manage) = reset_during_read(&target, &medium).await;
         one.faults[1].line.release();
-        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
-        assert!(matches!(one.did()[..], [EndpointOp::Write { len: FIRST, .. }, ..]));
+        let received = other.receive(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((received.bhs.itt(), received.bhs.response()), (manage, 0));
+        assert!(matches!(one.take_operations()[..], [EndpointOp::Write { len: FIRST, .. }, ..]));
         assert_eq!(target.sessions(), 2);
     });
 }
 
 #[test]
 fn stuck_initiator_loses_connection_before_reset_response() {
-    play(|target, medium| async move {
-        let (one, mut other, manage) = reset_meanwhile(&target, &medium).await;
-        let told = other.told(opcode::TASK_MANAGEMENT_RESPONSE).await;
-        assert_eq!((told.bhs.itt(), told.bhs.response()), (manage, 0));
+    run_test(|target, medium| async move {
+        let (one, mut other, manage) = reset_during_read(&target, &medium).await;
+        let received = other.receive(opcode::TASK_MANAGEMENT_RESPONSE).await;
+        assert_eq!((received.bhs.itt(), received.bhs.response()), (manage, 0));
         one.faults[1].line.release();
-        assert_eq!(one.did(), []);
-        one.over().await;
+        assert_eq!(one.take_operations(), []);
+        one.expect_close().await;
         assert_eq!(target.sessions(), 1);
     });
 }

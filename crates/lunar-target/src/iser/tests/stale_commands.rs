@@ -1,6 +1,6 @@
 //! Commands that have arrived and were not handled when their connection ends or another session aborts them.
 
-use super::test_target::{play, quiet};
+use super::test_target::{run_ready, run_test};
 use crate::registry::{AbortScope, SessionMessage};
 use lunar_wire::scsi::cdb;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ const OLD: [u8; 512] = [1; 512];
 
 #[test]
 fn commands_before_end_do_not_begin_after_it() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());
         host.end.close();
@@ -24,7 +24,7 @@ fn commands_before_end_do_not_begin_after_it() {
 
 #[test]
 fn reset_by_other_session_stops_older_commands() {
-    play(|target| async move {
+    run_test(|target| async move {
         let mut host = target.session(1).await;
         let from = target.shared.registry.list().pop().expect("a session").1;
         let scope = AbortScope::units([target.disk()]);
@@ -32,14 +32,14 @@ fn reset_by_other_session_stops_older_commands() {
             let (scope, from, indeterminate) = (scope.clone(), from.clone(), Default::default());
             SessionMessage::Abort { scope, from, indeterminate, done }
         };
-        let mut told = pin!(target.shared.registry.broadcast(None, message));
+        let mut received = pin!(target.shared.registry.broadcast(None, message));
         // The message comes first, because an arriving command wakes the datamover.
-        assert!(poll_fn(|cx| Poll::Ready(told.as_mut().poll(cx).is_pending())).await);
+        assert!(poll_fn(|cx| Poll::Ready(received.as_mut().poll(cx).is_pending())).await);
         lunar_runtime::yield_now().await;
         host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());
-        told.await;
+        received.await;
         let then = target.on_medium(0);
-        quiet().await;
+        run_ready().await;
         assert_eq!((then, target.on_medium(0)), (0, 0));
     });
 }

@@ -36,12 +36,12 @@ pub struct TestTarget {
 }
 
 /// Runs a test with a target on an event loop of its own.
-pub fn play<W: Future<Output = ()> + 'static>(work: impl FnOnce(TestTarget) -> W + Send + 'static) {
-    play_with(|_| (), work);
+pub fn run_test<W: Future<Output = ()> + 'static>(work: impl FnOnce(TestTarget) -> W + Send + 'static) {
+    run_test_with(|_| (), work);
 }
 
 /// The same, with a changed configuration.
-pub fn play_with<W: Future<Output = ()> + 'static>(
+pub fn run_test_with<W: Future<Output = ()> + 'static>(
     change: impl FnOnce(&mut TargetConfig),
     work: impl FnOnce(TestTarget) -> W + Send + 'static,
 ) {
@@ -54,15 +54,15 @@ pub fn play_with<W: Future<Output = ()> + 'static>(
     let places: Vec<CorePlacement> = (0..CONNECTIONS).map(|_| cores.place(None)).collect();
     let limited = move || async move {
         let target = TestTarget { shared, places: RefCell::new(places) };
-        compio::time::timeout(LIMIT, work(target)).await.expect("it hangs");
+        compio::time::timeout(LIMIT, work(target)).await.expect("timeout");
     };
     let came = cores.wait(0, limited);
     cores.stop();
-    came.expect("the test goes through");
+    came.expect("the test passes");
 }
 
 /// Runs all tasks that are ready: all that can happen without I/O has happened.
-pub async fn quiet() {
+pub async fn run_ready() {
     for _ in 0..100 {
         lunar_runtime::yield_now().await;
     }
@@ -71,7 +71,7 @@ pub async fn quiet() {
 impl TestTarget {
     /// A connection on which both sides support Send with Invalidate.
     pub async fn connect(&self) -> Host {
-        self.meet(
+        self.connect_with(
             &IserCapabilities { zero_based: false, invalidate: true }.encode(),
             [Rc::default(), Rc::default()],
         )
@@ -79,12 +79,12 @@ impl TestTarget {
     }
 
     /// A connection with this private data. `faults`: those of the initiator and of the target.
-    pub async fn meet(&self, private: &[u8], faults: [Rc<Faults>; 2]) -> Host {
-        self.meet_through(private, faults, |request| request).await
+    pub async fn connect_with(&self, private: &[u8], faults: [Rc<Faults>; 2]) -> Host {
+        self.connect_wrapped(private, faults, |request| request).await
     }
 
     /// The same, with a wrapper around the request that the target gets.
-    pub async fn meet_through(
+    pub async fn connect_wrapped(
         &self,
         private: &[u8],
         faults: [Rc<Faults>; 2],
@@ -95,13 +95,13 @@ impl TestTarget {
         let count = self.count(asked.addresses().1);
         let served =
             compio::runtime::spawn(super::super::serve(self.shared.clone(), through(asked), 0, count));
-        let (end, private) = outcome.await.expect("it is taken");
+        let (end, private) = outcome.await.expect("the connection is accepted");
         Host::new(end, private, faults, served)
     }
 
     /// A slot for one more connection.
     pub fn count(&self, peer: SocketAddr) -> ConnectionGuard {
-        let place = self.places.borrow_mut().pop().expect("not so many connections");
+        let place = self.places.borrow_mut().pop().expect("a free slot");
         ConnectionGuard::new(&self.shared, peer, place).expect("room for a connection")
     }
 
@@ -109,7 +109,7 @@ impl TestTarget {
     pub fn on_medium(&self, lba: u32) -> u8 {
         let mut block = Buf::zeroed(512);
         let read = self.disk().backend().read_now(u64::from(lba) * 512, &mut block);
-        assert!(matches!(read, lunar_block::TryIo::Done(Ok(()))), "memory waits for nothing");
+        assert!(matches!(read, lunar_block::TryIo::Done(Ok(()))), "memory never blocks");
         block[0]
     }
 
@@ -122,7 +122,7 @@ impl TestTarget {
     pub async fn session(&self, isid: u8) -> Host {
         let mut host = self.connect().await;
         host.log_in(isid).await;
-        host.ready().await;
+        host.receive_attentions().await;
         host
     }
 

@@ -1,4 +1,4 @@
-use super::test_target::{Host, HostResponse, OFFSET, command, encoded, rest};
+use super::test_target::{Host, HostResponse, OFFSET, command, encoded, run_ready};
 use super::{TestTarget, golden, on_core};
 use lunar_rdma::mem::EndpointOp;
 use lunar_runtime::Buf;
@@ -11,7 +11,7 @@ const BLOCK: usize = 512;
 
 async fn target() -> (TestTarget, Host) {
     let target = TestTarget::new();
-    let host = target.host(1, false).await.ready().await;
+    let host = target.host(1, false).await.receive_attentions().await;
     (target, host)
 }
 
@@ -37,14 +37,14 @@ fn indirect(list: &[u8]) -> IndirectBuffer<'_> {
 async fn write(host: &mut Host, bytes: &[u8]) {
     let (at, cdb) = (host.source(bytes), cdb::write_16(0, (bytes.len() / BLOCK) as u32, false));
     let write = SrpCommand { data_out: DataBuffer::Direct(at), ..command(100, &cdb) };
-    assert_eq!(host.does(&write).await, HostResponse::good(100));
+    assert_eq!(host.execute(&write).await, HostResponse::good(100));
 }
 
 /// Reads the disk from the first block on.
 async fn read(host: &mut Host, blocks: u32) -> Vec<u8> {
     let (at, cdb) = (host.sink(blocks * BLOCK as u32), cdb::read_16(0, blocks));
     let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(101, &cdb) };
-    assert_eq!(host.does(&read).await, HostResponse::good(101));
+    assert_eq!(host.execute(&read).await, HostResponse::good(101));
     host.written(at)
 }
 
@@ -82,7 +82,7 @@ fn read_writes_memory_before_response() {
         host.faults[1].take_log();
         let (at, cdb) = (host.sink(512), cdb::read_10(0, 1));
         let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(0x1122_3344_5566_7788, &cdb) };
-        host.say(&golden(&format!(
+        host.send_unit(&golden(&format!(
             "02000000 00010000 1122334455667788 00000000 0000000000000000 00000000
              28000000000000000100000000000000 {:016x} {:08x} 00000200",
             at.address, at.key
@@ -90,7 +90,7 @@ fn read_writes_memory_before_response() {
         assert_eq!(encoded(&read).len(), 64);
         let wanted =
             golden("c1000000 00000001 1122334455667788 00000000 00000000 00000000 00000000 00000000");
-        assert_eq!(host.hear().await.expect("an answer"), wanted);
+        assert_eq!(host.receive().await.expect("an answer"), wanted);
         assert_eq!(host.written(at), pattern(BLOCK));
         let lens: Vec<usize> = host.faults[1].log().iter().map(length).collect();
         assert_eq!(lens, [BLOCK, SrpResponse::LEN]);
@@ -115,22 +115,22 @@ fn indirect_memory_is_used_in_order() {
         let write = SrpCommand { data_out: DataBuffer::Indirect(indirect(&out)), ..command(5, &cdb) };
         host.faults[1].take_log();
         host.faults[1].reads.hold();
-        host.ask(&write);
-        rest().await;
+        host.send(&write);
+        run_ready().await;
         let begun: Vec<_> = host.faults[1].take_log().iter().map(length).collect();
-        assert_eq!(begun, [100, 800, 124], "none of them waits for another");
+        assert_eq!(begun, [100, 800, 124], "all reads begin at once");
         host.faults[1].reads.release();
         assert_eq!(host.answer().await, HostResponse::good(5));
         let into: Vec<_> = [1, 1000, 23].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::read_10(0, 2));
         let read = SrpCommand { data_in: DataBuffer::Indirect(indirect(&list)), ..command(6, &cdb) };
-        assert_eq!(host.does(&read).await, HostResponse::good(6));
+        assert_eq!(host.execute(&read).await, HostResponse::good(6));
         assert_eq!(into.iter().flat_map(|at| host.written(*at)).collect::<Vec<_>>(), bytes);
         // The same for a command that reads no medium.
         let into: Vec<_> = [5, 31].into_iter().map(|len| host.sink(len)).collect();
         let (list, cdb) = (table(&into), cdb::inquiry(None, 36));
         let inquiry = SrpCommand { data_in: DataBuffer::Indirect(indirect(&list)), ..command(7, &cdb) };
-        assert_eq!(host.does(&inquiry).await, HostResponse::good(7));
+        assert_eq!(host.execute(&inquiry).await, HostResponse::good(7));
         assert_eq!(&host.written(into[1])[3..8], b"LUNAR");
     });
 }
@@ -145,10 +145,10 @@ fn external_descriptor_table_is_read_first() {
         let all = IndirectBuffer { table: host.source(&whole), len: 1024, list: &whole[..16] };
         let cdb = cdb::read_10(0, 2);
         host.faults[1].reads.hold();
-        host.ask(&SrpCommand { data_in: DataBuffer::Indirect(all), ..command(6, &cdb) });
+        host.send(&SrpCommand { data_in: DataBuffer::Indirect(all), ..command(6, &cdb) });
         // Later commands stay behind it.
-        host.ask(&command(7, &cdb::test_unit_ready()));
-        host.is_silent().await;
+        host.send(&command(7, &cdb::test_unit_ready()));
+        host.expect_silence().await;
         host.faults[1].reads.release();
         assert_eq!(
             [host.answer().await, host.answer().await],
@@ -159,7 +159,7 @@ fn external_descriptor_table_is_read_first() {
 }
 
 /// Takes all memory that the target has for data.
-fn exhausted(target: &TestTarget) -> Vec<Buf> {
+fn exhaust_pool(target: &TestTarget) -> Vec<Buf> {
     let all_of = |len| std::iter::from_fn(move || target.shared.pool.try_get(len));
     [1 << 20, 4096, 16].into_iter().flat_map(all_of).collect()
 }
@@ -172,17 +172,17 @@ fn table_without_memory_is_busy() {
         let all = IndirectBuffer { table: host.source(&into), len: 1024, list: &[] };
         let cdb = cdb::read_10(0, 2);
         let read = |tag| SrpCommand { data_in: DataBuffer::Indirect(all), ..command(tag, &cdb) };
-        let memory = exhausted(&target);
+        let memory = exhaust_pool(&target);
         host.faults[1].reads.hold();
         // A session may always have one buffer.
-        host.ask(&read(6));
+        host.send(&read(6));
         for tag in [7, 8] {
-            assert_eq!(host.does(&read(tag)).await, HostResponse { status: 8, ..HostResponse::good(tag) });
+            assert_eq!(host.execute(&read(tag)).await, HostResponse { status: 8, ..HostResponse::good(tag) });
         }
         drop(memory);
         host.faults[1].reads.release();
         assert_eq!(host.answer().await, HostResponse::good(6));
-        assert_eq!(host.does(&read(7)).await, HostResponse::good(7));
+        assert_eq!(host.execute(&read(7)).await, HostResponse::good(7));
     });
 }
 
@@ -195,10 +195,10 @@ fn command_behind_table_needs_no_pool_memory() {
         let all = IndirectBuffer { table: host.source(&from), len: 1024, list: &[] };
         let (first, second) = (cdb::write_10(0, 2, false), cdb::write_10(2, 2, false));
         host.faults[1].reads.hold();
-        host.ask(&SrpCommand { data_out: DataBuffer::Indirect(all), ..command(6, &first) });
-        let memory = exhausted(&target);
-        host.ask(&SrpCommand { data_out: DataBuffer::Immediate(&bytes), ..command(7, &second) });
-        host.is_silent().await;
+        host.send(&SrpCommand { data_out: DataBuffer::Indirect(all), ..command(6, &first) });
+        let memory = exhaust_pool(&target);
+        host.send(&SrpCommand { data_out: DataBuffer::Immediate(&bytes), ..command(7, &second) });
+        host.expect_silence().await;
         drop(memory);
         host.faults[1].reads.release();
         let mut answers = [host.answer().await, host.answer().await];
@@ -218,7 +218,7 @@ fn immediate_data_are_written() {
         assert_eq!(encoded(&write).len(), 8260);
         assert_eq!(encoded(&write)[usize::from(OFFSET)..], bytes);
         host.faults[1].take_log();
-        assert_eq!(host.does(&write).await, HostResponse::good(5));
+        assert_eq!(host.execute(&write).await, HostResponse::good(5));
         assert_eq!(host.faults[1].log().iter().map(length).collect::<Vec<_>>(), [SrpResponse::LEN]);
         assert_eq!(read(&mut host, 16).await, bytes);
     });
@@ -247,18 +247,18 @@ fn residual_matches_moved_bytes() {
                 [Residual::Under(88), none],
             ),
         ] {
-            host.ask(&command);
-            let unit = host.hear().await.expect("an answer");
+            host.send(&command);
+            let unit = host.receive().await.expect("an answer");
             let r = SrpResponse::decode(&unit).expect("a response");
             assert_eq!((r.status, [r.residual_out, r.residual_in]), (0, wanted), "{}", command.tag);
         }
         assert_eq!(host.written(wide)[36..], [0; 4]);
         let (little, write) = (host.source(&[9; 600]), cdb::write_10(0, 2, false));
-        host.ask(&SrpCommand { data_out: DataBuffer::Direct(little), ..command(4, &write) });
-        let unit = host.hear().await.expect("an answer");
+        host.send(&SrpCommand { data_out: DataBuffer::Direct(little), ..command(4, &write) });
+        let unit = host.receive().await.expect("an answer");
         let r = SrpResponse::decode(&unit).expect("a response");
         assert_eq!((r.status, r.residual_out), (2, Residual::Over(424)));
-        assert_eq!(self::read(&mut host, 1).await, [7; 512], "nothing of it is stored");
+        assert_eq!(self::read(&mut host, 1).await, [7; 512], "no data are stored");
         // No more of the write was read than its CDB asks for.
         assert!(host.faults[1].log().iter().any(|op| matches!(op, EndpointOp::Read { len: 512, .. })));
     });
@@ -271,9 +271,9 @@ fn check_condition_has_sense_and_no_data() {
         let (at, cdb) = (host.sink(512), cdb::read_16(1 << 40, 1));
         host.faults[1].take_log();
         let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(5, &cdb) };
-        assert_eq!(host.does(&read).await, HostResponse::check(5, (5, 0x21, 0)));
+        assert_eq!(host.execute(&read).await, HostResponse::check(5, (5, 0x21, 0)));
         let other = SrpCommand { lun: 9 << 48, ..command(6, &cdb) };
-        assert_eq!(host.does(&other).await, HostResponse::check(6, (5, 0x25, 0)));
+        assert_eq!(host.execute(&other).await, HostResponse::check(6, (5, 0x25, 0)));
         assert!(host.faults[1].log().iter().all(|op| matches!(op, EndpointOp::Send { .. })));
     });
 }
@@ -284,8 +284,8 @@ fn solicited_bit_follows_request() {
         let (_world, mut host) = target().await;
         let cdb = cdb::test_unit_ready();
         for (notifications, lun, wanted) in [(0, 0, 0), (2, 0, 1), (4, 0, 0), (4, 9 << 48, 1)] {
-            host.ask(&SrpCommand { notifications, lun, ..command(5, &cdb) });
-            assert_eq!(host.hear().await.expect("an answer")[1], wanted);
+            host.send(&SrpCommand { notifications, lun, ..command(5, &cdb) });
+            assert_eq!(host.receive().await.expect("an answer")[1], wanted);
         }
     });
 }

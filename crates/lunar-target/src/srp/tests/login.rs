@@ -1,4 +1,4 @@
-use super::test_target::{HostResponse, NAME, command, login, rest};
+use super::test_target::{HostResponse, NAME, command, login, run_ready};
 use super::{TestTarget, golden, on_core};
 use crate::config::{AccessRule, ChapAccount, IpNetwork};
 use crate::srp::port_id;
@@ -45,14 +45,14 @@ fn both_login_forms_are_accepted() {
 #[test]
 fn target_sends_nothing_before_first_command() {
     on_core(async move || {
-        let target = TestTarget::pinging(std::time::Duration::from_millis(1));
+        let target = TestTarget::with_ping_timeout(std::time::Duration::from_millis(1));
         let mut host = target.host(1, false).await;
         // As long as many pings and their timeouts would take.
         lunar_runtime::sleep_until(std::time::Instant::now() + std::time::Duration::from_millis(30)).await;
-        rest().await;
+        run_ready().await;
         assert_eq!(host.faults[1].log(), []);
         assert_eq!(
-            host.does(&command(1, &cdb::test_unit_ready())).await,
+            host.execute(&command(1, &cdb::test_unit_ready())).await,
             HostResponse::check(1, (6, 0x29, 0))
         );
     });
@@ -141,16 +141,16 @@ fn single_channel_login_ends_earlier_channels() {
         assert_eq!(first.welcome.previous, PreviousChannels::None);
         let second = target.host(1, true).await;
         assert_eq!(second.welcome.previous, PreviousChannels::Kept);
-        let mut second = second.ready().await;
-        let mut other = target.host(2, false).await.ready().await;
+        let mut second = second.receive_attentions().await;
+        let mut other = target.host(2, false).await.receive_attentions().await;
         assert_eq!(target.shared.registry.list().len(), 3);
         let mut again = target.host(1, false).await;
         assert_eq!(again.welcome.previous, PreviousChannels::Ended);
-        first.ends().await;
-        second.is_logged_out(4).await;
+        first.expect_close().await;
+        second.expect_logout(4).await;
         assert_eq!(target.shared.registry.list().len(), 2);
-        assert_eq!(other.does(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
-        again.does(&command(2, &cdb::test_unit_ready())).await;
+        assert_eq!(other.execute(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
+        again.execute(&command(2, &cdb::test_unit_ready())).await;
     });
 }
 
@@ -160,13 +160,13 @@ fn excess_channel_is_rejected_and_others_stay() {
         let target = TestTarget::new();
         let mut hosts = Vec::new();
         for keep in [false, true, true] {
-            hosts.push(target.host(1, keep).await.ready().await);
+            hosts.push(target.host(1, keep).await.receive_attentions().await);
         }
         let request = LoginRequest { keep_channels: true, ..login(1) };
         let refused = target.connect(&request.encode(LoginFormat::RdmaCm)).await.err().expect("a refusal");
         assert_eq!(refused.reason, LoginRejectReason::TOO_MANY_CHANNELS);
         for host in &mut hosts {
-            assert_eq!(host.does(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
+            assert_eq!(host.execute(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
         }
     });
 }
@@ -175,9 +175,9 @@ fn excess_channel_is_rejected_and_others_stay() {
 fn channels_share_one_initiator_port() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut first = target.host(1, false).await.ready().await;
-        let mut second = target.host(1, true).await.ready().await;
-        let mut other = target.host(2, false).await.ready().await;
+        let mut first = target.host(1, false).await.receive_attentions().await;
+        let mut second = target.host(1, true).await.receive_attentions().await;
+        let mut other = target.host(2, false).await.receive_attentions().await;
         // REGISTER the key 7, then RESERVE, write exclusive.
         let mut parameters = [0; 24];
         for (tag, (action, kind, key_at)) in (10..).zip([(0, 0, 15), (1, 1, 7)]) {
@@ -188,10 +188,10 @@ fn channels_share_one_initiator_port() {
                 data_out: lunar_wire::srp::DataBuffer::Direct(at),
                 ..command(tag, &cdb)
             };
-            assert_eq!(first.does(&out).await, HostResponse::good(tag));
+            assert_eq!(first.execute(&out).await, HostResponse::good(tag));
         }
         let write = cdb::write_10(0, 0, false);
-        assert_eq!(second.does(&command(20, &write)).await, HostResponse::good(20));
-        assert_eq!(other.does(&command(20, &write)).await.status, 0x18);
+        assert_eq!(second.execute(&command(20, &write)).await, HostResponse::good(20));
+        assert_eq!(other.execute(&command(20, &write)).await.status, 0x18);
     });
 }

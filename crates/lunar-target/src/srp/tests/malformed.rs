@@ -10,8 +10,8 @@ use lunar_wire::srp::{
 const INVALID_UNIT: (u8, u8, u8) = (5, 0x0e, 3);
 
 /// Checks that another connection works.
-async fn goes_on(host: &mut Host) {
-    assert_eq!(host.does(&command(9, &cdb::test_unit_ready())).await, HostResponse::good(9));
+async fn expect_alive(host: &mut Host) {
+    assert_eq!(host.execute(&command(9, &cdb::test_unit_ready())).await, HostResponse::good(9));
 }
 
 /// A read of one block into memory that does not exist.
@@ -39,7 +39,8 @@ fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
         unit[48..52].copy_from_slice(&u32::MAX.to_be_bytes());
         unit
     };
-    let managed = TaskManagement { notifications: 0, tag: 1, lun: 0, function: 1, task_tag: 2 }.encode();
+    let function_status =
+        TaskManagement { notifications: 0, tag: 1, lun: 0, function: 1, task_tag: 2 }.encode();
     vec![
         ("nothing", Some(8), Vec::new()),
         ("an unknown opcode", Some(2), vec![0x77; 64]),
@@ -47,11 +48,11 @@ fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
         ("a short command", Some(8), encoded(&command(5, &cdb::test_unit_ready()))[..47].to_vec()),
         ("a command without its descriptor", Some(8), read(DataBuffer::Direct(nowhere(512)))[..63].to_vec()),
         ("a command without its additional CDB", Some(8), changed(31, 252)),
-        ("fewer descriptors than it says", Some(8), changed(7, 3)),
+        ("fewer descriptors than declared", Some(8), changed(7, 3)),
         ("more descriptors than its table", Some(0), changed(7, 2)[..].to_vec().tap(|unit| unit[63] = 16)),
-        ("descriptors for less than it says", Some(0), changed(66, 3)),
+        ("descriptors for less than the declared length", Some(0), changed(66, 3)),
         ("immediate data beyond its end", Some(8), immediate),
-        ("a short function", Some(8), managed[..47].to_vec()),
+        ("a short function", Some(8), function_status[..47].to_vec()),
         ("an answer to nothing", Some(3), srp::credit_response(3).to_vec()),
         ("memory that is not there", None, read(DataBuffer::Direct(nowhere(512)))),
     ]
@@ -72,17 +73,17 @@ impl Tap for Vec<u8> {
 fn invalid_unit_ends_only_its_connection() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut other = target.host(2, false).await.ready().await;
+        let mut other = target.host(2, false).await.receive_attentions().await;
         for (what, reason, unit) in units() {
-            let mut host = target.host(1, false).await.ready().await;
-            host.say(&unit);
+            let mut host = target.host(1, false).await.receive_attentions().await;
+            host.send_unit(&unit);
             if let Some(reason) = reason {
                 let end =
-                    host.hear().await.map(|unit| srp::TargetLogout::decode(&unit).map(|end| end.reason));
+                    host.receive().await.map(|unit| srp::TargetLogout::decode(&unit).map(|end| end.reason));
                 assert_eq!(end, Some(Ok(reason)), "{what}");
             }
-            assert_eq!(host.hear().await, None, "{what}");
-            goes_on(&mut other).await;
+            assert_eq!(host.receive().await, None, "{what}");
+            expect_alive(&mut other).await;
         }
     });
 }
@@ -91,10 +92,10 @@ fn invalid_unit_ends_only_its_connection() {
 fn external_table_length_is_checked() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut host = target.host(1, false).await.ready().await;
+        let mut host = target.host(1, false).await.receive_attentions().await;
         let table = host.source(&[nowhere(256).encode(), nowhere(255).encode()].concat());
-        host.say(&read(DataBuffer::Indirect(IndirectBuffer { table, len: 512, list: &[] })));
-        host.is_logged_out(0).await;
+        host.send_unit(&read(DataBuffer::Indirect(IndirectBuffer { table, len: 512, list: &[] })));
+        host.expect_logout(0).await;
     });
 }
 
@@ -102,7 +103,7 @@ fn external_table_length_is_checked() {
 fn unsupported_command_is_answered() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut host = target.host(1, false).await.ready().await;
+        let mut host = target.host(1, false).await.receive_attentions().await;
         let cdb = cdb::read_10(0, 1);
         let piece = DataBuffer::Direct(nowhere(512));
         let whole =
@@ -121,10 +122,10 @@ fn unsupported_command_is_answered() {
         attribute[29] = 7;
         units.push(attribute);
         for unit in units {
-            host.say(&unit);
+            host.send_unit(&unit);
             assert_eq!(host.answer().await, HostResponse::check(5, INVALID_UNIT), "{unit:02x?}");
         }
-        goes_on(&mut host).await;
+        expect_alive(&mut host).await;
     });
 }
 
@@ -135,10 +136,10 @@ fn unagreed_immediate_data_are_rejected() {
         let login = srp::LoginRequest { immediate_offset: None, ..super::test_target::login(1) };
         let host = target.connect(&login.encode(srp::LoginFormat::RdmaCm)).await.expect("a login");
         assert!(!host.welcome.immediate);
-        let mut host = host.ready().await;
+        let mut host = host.receive_attentions().await;
         let cdb = cdb::write_10(0, 1, false);
         let write = SrpCommand { data_out: DataBuffer::Immediate(&[1; 512]), ..command(5, &cdb) };
-        assert_eq!(host.does(&write).await, HostResponse::check(5, INVALID_UNIT));
+        assert_eq!(host.execute(&write).await, HostResponse::check(5, INVALID_UNIT));
     });
 }
 
@@ -146,15 +147,15 @@ fn unagreed_immediate_data_are_rejected() {
 fn excess_requests_end_connection() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut host = target.host(1, false).await.ready().await;
+        let mut host = target.host(1, false).await.receive_attentions().await;
         host.faults[1].reads.hold();
         let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
         for tag in 1..=host.welcome.credits {
-            host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(tag.into(), &cdb) });
+            host.send(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(tag.into(), &cdb) });
         }
-        host.is_silent().await;
+        host.expect_silence().await;
         host.manage(99, function::ABORT_TASK, 1);
-        host.ends().await;
+        host.expect_close().await;
     });
 }
 
@@ -162,9 +163,9 @@ fn excess_requests_end_connection() {
 fn logout_ends_connection() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut host = target.host(1, false).await.ready().await;
-        host.say(&srp::logout(3));
-        host.ends().await;
+        let mut host = target.host(1, false).await.receive_attentions().await;
+        host.send_unit(&srp::logout(3));
+        host.expect_close().await;
     });
 }
 
@@ -172,15 +173,15 @@ fn logout_ends_connection() {
 fn lost_connection_during_rdma_read_leaves_nothing() {
     on_core(async move || {
         let target = TestTarget::new();
-        let host = target.host(1, false).await.ready().await;
+        let host = target.host(1, false).await.receive_attentions().await;
         host.faults[1].reads.hold();
         let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
-        host.ask(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(5, &cdb) });
-        super::test_target::rest().await;
+        host.send(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(5, &cdb) });
+        super::test_target::run_ready().await;
         host.endpoint.close();
         while !target.shared.registry.list().is_empty() {
-            super::test_target::rest().await;
+            super::test_target::run_ready().await;
         }
-        goes_on(&mut target.host(1, false).await.ready().await).await;
+        expect_alive(&mut target.host(1, false).await.receive_attentions().await).await;
     });
 }

@@ -72,9 +72,9 @@ fn blocked_path_check_blocks_no_other() {
         });
         let (looks, seen) = flume::unbounded();
         let other = watched(move || _ = looks.send(IS_STUCK.load(SeqCst)));
-        let target = TestTarget::on_all([stuck, other]);
+        let target = TestTarget::on_media([stuck, other]);
         lunar_runtime::spawn(server::refresh(target.shared.clone()));
-        assert!(seen.recv_async().await.expect("a look"), "it waited for the other path");
+        assert!(seen.recv_async().await.expect("a look"), "the check waited for the other path");
         drop(release);
     });
 }

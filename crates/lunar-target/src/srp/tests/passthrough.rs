@@ -1,6 +1,6 @@
 //! Aborts of commands that a remote logical unit executes.
 
-use super::test_target::{HostResponse, TestTarget, command, on_core, rest};
+use super::test_target::{HostResponse, TestTarget, command, on_core, run_ready};
 use crate::{CommandFate, PassthroughCommand, PassthroughLu, PassthroughNexus, PassthroughResponse};
 use event_listener::Event;
 use lunar_block::LocalBoxFuture;
@@ -66,7 +66,7 @@ fn function_reports_fate_of_remote_tasks() {
         [(CommandFate::Ended, task_status::COMPLETE), (CommandFate::Indeterminate, task_status::FAILED)]
     {
         on_core(async move || {
-            let target = TestTarget::passing(Arc::new(HeldLu(fate)));
+            let target = TestTarget::with_passthrough(Arc::new(HeldLu(fate)));
             let mut host = target.host(1, false).await;
             let mut other = target.host(2, false).await;
             let cdb = cdb::write_10(0, 1, false);
@@ -78,19 +78,19 @@ fn function_reports_fate_of_remote_tasks() {
             ];
             for (tag, ends) in (10..).step_by(2).zip(all) {
                 let write = SrpCommand { data_out: DataBuffer::Immediate(&[7; 512]), ..command(tag, &cdb) };
-                host.ask(&write);
-                rest().await;
+                host.send(&write);
+                run_ready().await;
                 host.manage(tag + 1, ends, tag);
                 let answer = host.answer().await;
-                assert_eq!((answer.tag, answer.managed), (tag + 1, Some(how)), "{ends}");
+                assert_eq!((answer.tag, answer.function_status), (tag + 1, Some(how)), "{ends}");
             }
-            host.ask(&SrpCommand { data_out: DataBuffer::Immediate(&[7; 512]), ..command(20, &cdb) });
-            rest().await;
+            host.send(&SrpCommand { data_out: DataBuffer::Immediate(&[7; 512]), ..command(20, &cdb) });
+            run_ready().await;
             other.manage(5, function::LUN_RESET, 0);
-            assert_eq!(other.answer().await, HostResponse::managed(5, 1, how), "by another session");
+            assert_eq!(other.answer().await, HostResponse::function_status(5, 1, how), "by another session");
             // A function does not inherit the result of the one before.
             other.manage(6, function::LUN_RESET, 0);
-            assert_eq!(other.answer().await, HostResponse::managed(6, 1, task_status::COMPLETE));
+            assert_eq!(other.answer().await, HostResponse::function_status(6, 1, task_status::COMPLETE));
         });
     }
 }

@@ -18,7 +18,7 @@ const TYPE: u8 = 1;
 /// Sends PERSISTENT RESERVE OUT.
 async fn out(host: &mut Host, action: u8, list: &[u8]) -> HostResponse {
     let (at, cdb) = (host.source(list), cdb::persistent_reserve_out(action, TYPE, list.len() as u32));
-    host.does(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(10, &cdb) }).await
+    host.execute(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(10, &cdb) }).await
 }
 
 /// The parameter list: our key and the new one.
@@ -30,7 +30,7 @@ fn keys(key: u64, new: u64, persists: bool) -> Vec<u8> {
 async fn told(host: &mut Host, cdb: Cdb) -> Vec<u8> {
     const LEN: u32 = 0xff;
     let at = host.sink(LEN);
-    host.does(&SrpCommand { data_in: DataBuffer::Direct(at), ..command(11, &cdb) }).await;
+    host.execute(&SrpCommand { data_in: DataBuffer::Direct(at), ..command(11, &cdb) }).await;
     host.written(at)
 }
 
@@ -42,7 +42,7 @@ async fn registrants(host: &mut Host) -> Vec<(u64, u16, String, bool)> {
 }
 
 async fn writes(host: &mut Host) -> u8 {
-    host.does(&command(12, &cdb::write_10(0, 0, false))).await.status
+    host.execute(&command(12, &cdb::write_10(0, 0, false))).await.status
 }
 
 const FIRST: &str = "0x000000000000aaaa0000000000000001";
@@ -54,16 +54,16 @@ fn reservation_survives_restart_for_same_port() {
     _ = std::fs::remove_file(&file);
     let state = file.clone();
     on_core(async move || {
-        let target = TestTarget::kept(&state);
-        let mut first = target.host(1, false).await.ready().await;
+        let target = TestTarget::with_state_file(&state);
+        let mut first = target.host(1, false).await.receive_attentions().await;
         assert_eq!(out(&mut first, REGISTER, &keys(0, 7, true)).await, HostResponse::good(10));
         assert_eq!(out(&mut first, RESERVE, &keys(7, 0, false)).await, HostResponse::good(10));
     });
     let state = file.clone();
     on_core(async move || {
-        let target = TestTarget::kept(&state);
-        let mut first = target.host(1, false).await.ready().await;
-        let mut second = target.host(2, false).await.ready().await;
+        let target = TestTarget::with_state_file(&state);
+        let mut first = target.host(1, false).await.receive_attentions().await;
+        let mut second = target.host(2, false).await.receive_attentions().await;
         assert_eq!(registrants(&mut second).await, [(7, 0x8001, FIRST.into(), true)]);
         assert_eq!((writes(&mut first).await, writes(&mut second).await), (0, CONFLICT));
     });
@@ -74,8 +74,8 @@ fn reservation_survives_restart_for_same_port() {
 fn register_and_move_follows_transport_id() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut first = target.host(1, false).await.ready().await;
-        let mut second = target.host(2, false).await.ready().await;
+        let mut first = target.host(1, false).await.receive_attentions().await;
+        let mut second = target.host(2, false).await.receive_attentions().await;
         assert_eq!(out(&mut first, REGISTER, &keys(0, 7, false)).await, HostResponse::good(10));
         assert_eq!(out(&mut first, RESERVE, &keys(7, 0, false)).await, HostResponse::good(10));
         let mut list = keys(7, 8, false);
@@ -93,7 +93,7 @@ fn register_and_move_follows_transport_id() {
 fn srp_port_is_reported_in_inquiry() {
     on_core(async move || {
         let target = TestTarget::new();
-        let mut host = target.host(1, false).await.ready().await;
+        let mut host = target.host(1, false).await.receive_attentions().await;
         let standard = told(&mut host, cdb::inquiry(None, 0xff)).await;
         assert_eq!(standard[64..66], [0x09, 0x40], "the version descriptor of SRP");
         let ports = told(&mut host, cdb::inquiry(Some(0x88), 0xff)).await;

@@ -1,6 +1,6 @@
 //! Commands whose descriptors are being read while another session resets their logical unit.
 
-use super::test_target::{Host, HostResponse, NAME, TestTarget, command, memory, on_core, rest};
+use super::test_target::{Host, HostResponse, NAME, TestTarget, command, memory, on_core, run_ready};
 use lunar_block::TryIo;
 use lunar_runtime::Buf;
 use lunar_wire::scsi::{Status, cdb};
@@ -18,12 +18,12 @@ fn busy(tag: u64) -> HostResponse {
 fn write_by_table(host: &Host, lun: u64, tag: u64) {
     let table = host.source(&host.source(&[7; 512]).encode());
     let (all, cdb) = (IndirectBuffer { table, len: 512, list: &[] }, cdb::write_10(0, 1, false));
-    host.ask(&SrpCommand { lun, data_out: DataBuffer::Indirect(all), ..command(tag, &cdb) });
+    host.send(&SrpCommand { lun, data_out: DataBuffer::Indirect(all), ..command(tag, &cdb) });
 }
 
 fn reset(host: &Host, lun: u64) {
     let (notifications, task_tag) = (0, 0);
-    host.say(
+    host.send_unit(
         &TaskManagement { notifications, tag: 90, lun, function: function::LUN_RESET, task_tag }.encode(),
     );
 }
@@ -37,8 +37,11 @@ fn on_medium(target: &TestTarget, lun: u16) -> u8 {
 
 /// Two disks and two hosts. The first host has used the first disk.
 async fn target() -> (TestTarget, Host, Host) {
-    let target = TestTarget::on_all([memory(), memory()]);
-    let (one, other) = (target.host(1, false).await.ready().await, target.host(2, false).await.ready().await);
+    let target = TestTarget::on_media([memory(), memory()]);
+    let (one, other) = (
+        target.host(1, false).await.receive_attentions().await,
+        target.host(2, false).await.receive_attentions().await,
+    );
     (target, one, other)
 }
 
@@ -49,12 +52,12 @@ fn reset_makes_command_with_pending_table_busy() {
             let (target, mut one, mut other) = target().await;
             one.faults[1].reads.hold();
             write_by_table(&one, lun, 5);
-            rest().await;
+            run_ready().await;
             reset(&other, lun);
-            other.is_silent().await;
+            other.expect_silence().await;
             one.faults[1].reads.release();
             assert_eq!(one.answer().await, busy(5));
-            assert_eq!(other.answer().await, HostResponse::managed(90, 1, task_status::COMPLETE));
+            assert_eq!(other.answer().await, HostResponse::function_status(90, 1, task_status::COMPLETE));
             assert_eq!(on_medium(&target, number), 0);
         }
     });
@@ -68,27 +71,27 @@ fn reset_makes_earlier_commands_busy_only() {
         let cdb = cdb::write_10(0, 1, false);
         let write = |tag| SrpCommand { data_out: DataBuffer::Immediate(&[8; 512]), ..command(tag, &cdb) };
         write_by_table(&one, USED, 5);
-        one.ask(&write(6));
-        rest().await;
+        one.send(&write(6));
+        run_ready().await;
         reset(&other, USED);
-        rest().await;
+        run_ready().await;
         // A reset of another disk undoes nothing.
         reset(&other, UNUSED);
-        rest().await;
-        one.ask(&command(7, &cdb::test_unit_ready()));
-        rest().await;
+        run_ready().await;
+        one.send(&command(7, &cdb::test_unit_ready()));
+        run_ready().await;
         one.faults[1].reads.release();
-        let mut heard = [one.answer().await, one.answer().await, one.answer().await];
-        heard.sort_by_key(|answer| answer.tag);
-        assert_eq!(heard, [busy(5), busy(6), HostResponse::good(7)]);
+        let mut received = [one.answer().await, one.answer().await, one.answer().await];
+        received.sort_by_key(|answer| answer.tag);
+        assert_eq!(received, [busy(5), busy(6), HostResponse::good(7)]);
         for _ in [USED, UNUSED] {
-            assert_eq!(other.answer().await, HostResponse::managed(90, 1, task_status::COMPLETE));
+            assert_eq!(other.answer().await, HostResponse::function_status(90, 1, task_status::COMPLETE));
         }
         assert_eq!(
-            one.does(&command(8, &cdb::test_unit_ready())).await,
+            one.execute(&command(8, &cdb::test_unit_ready())).await,
             HostResponse::check(8, (6, 0x29, 3))
         );
-        assert_eq!(one.does(&write(9)).await, HostResponse::good(9));
+        assert_eq!(one.execute(&write(9)).await, HostResponse::good(9));
         assert_eq!(on_medium(&target, 0), 8);
     });
 }

@@ -59,18 +59,18 @@ fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
             (cdb, vec![1, 0, 0, 4, 7, 7, 7, 7])
         }
         op::SANITIZE => (cdb, Vec::new()),
-        _ => panic!("{opcode:02x}: a command that is to be alone needs a sample here"),
+        _ => panic!("{opcode:02x}: an exclusive command needs a sample here"),
     }
 }
 
 /// Sends the command while another holds the lock. Nothing may be answered before that one has left.
-async fn is_alone(cdb: &[u8; 16], data: &[u8], attribute: SrpTaskAttribute) {
+async fn expect_waits_for_lock(cdb: &[u8; 16], data: &[u8], attribute: SrpTaskAttribute) {
     let (target, unit) = target();
-    let mut host = target.host(1, false).await.ready().await;
+    let mut host = target.host(1, false).await.receive_attentions().await;
     let inside = unit.task_set.handle(CoreIndex::current()).lock_shared().await;
     let data_out = if data.is_empty() { DataBuffer::None } else { DataBuffer::Immediate(data) };
-    host.ask(&SrpCommand { data_out, attribute, ..command(5, cdb) });
-    host.is_silent().await;
+    host.send(&SrpCommand { data_out, attribute, ..command(5, cdb) });
+    host.expect_silence().await;
     drop(inside);
     assert_eq!(host.answer().await, HostResponse::good(5), "{cdb:02x?}");
 }
@@ -82,7 +82,7 @@ fn exclusive_command_with_data_waits_for_lock() {
         assert!(rows.iter().any(|[opcode, _]| *opcode == op::WRITE_ATOMIC_16), "{rows:02x?}");
         for row in rows.into_iter().filter(|row| row[0] != op::SANITIZE || (1..=2).contains(&row[1])) {
             let (cdb, data) = sample(row);
-            is_alone(&cdb, &data, SrpTaskAttribute::Simple).await;
+            expect_waits_for_lock(&cdb, &data, SrpTaskAttribute::Simple).await;
         }
     });
 }
@@ -90,7 +90,7 @@ fn exclusive_command_with_data_waits_for_lock() {
 #[test]
 fn ordered_write_with_data_waits_for_lock() {
     on_core(async move || {
-        is_alone(&cdb::write_10(0, 1, false), &[7; 512], SrpTaskAttribute::Ordered).await;
-        is_alone(&cdb::test_unit_ready(), &[], SrpTaskAttribute::Ordered).await;
+        expect_waits_for_lock(&cdb::write_10(0, 1, false), &[7; 512], SrpTaskAttribute::Ordered).await;
+        expect_waits_for_lock(&cdb::test_unit_ready(), &[], SrpTaskAttribute::Ordered).await;
     });
 }

@@ -33,7 +33,7 @@ pub const OFFSET: u16 = 68;
 
 /// Runs a test on an event loop of its own.
 pub fn on_core<W: Future<Output = ()> + 'static>(test: impl FnOnce() -> W + Send + 'static) {
-    let limited = move || async move { compio::time::timeout(LIMIT, test()).await.expect("it hangs") };
+    let limited = move || async move { compio::time::timeout(LIMIT, test()).await.expect("timeout") };
     Cores::one().expect("an event loop").wait(0, limited).expect("the test");
 }
 
@@ -153,23 +153,23 @@ impl TestTarget {
     }
 
     /// A target whose disk keeps its state in this file.
-    pub fn kept(state: &Path) -> TestTarget {
+    pub fn with_state_file(state: &Path) -> TestTarget {
         TestTarget::serving(unit(memory(), true, Some(state)))
     }
 
     /// A target with a disk on this medium.
-    pub fn on(medium: Arc<dyn Backend>, write_cache: bool) -> TestTarget {
+    pub fn on_medium(medium: Arc<dyn Backend>, write_cache: bool) -> TestTarget {
         TestTarget::serving(unit(medium, write_cache, None))
     }
 
     /// A target with disks on these media.
-    pub fn on_all(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> TestTarget {
+    pub fn on_media(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> TestTarget {
         let units = media.into_iter().map(|medium| Arc::new(unit(medium, true, None)));
         TestTarget::with(|target| target.luns = (0..).zip(units).collect())
     }
 
     /// A target with a passthrough to this logical unit.
-    pub fn passing(to: Arc<dyn PassthroughLu>) -> TestTarget {
+    pub fn with_passthrough(to: Arc<dyn PassthroughLu>) -> TestTarget {
         let lu = Lu::new(settings(true, lunar_scsi::PassthroughMode::PerNexus), None).expect("settings");
         TestTarget::serving(LogicalUnit::new_passthrough(Arc::new(lu), to, None))
     }
@@ -194,14 +194,14 @@ impl TestTarget {
     }
 
     /// A target that pings as soon as an initiator is silent, with this timeout.
-    pub fn pinging(timeout: Duration) -> TestTarget {
+    pub fn with_ping_timeout(timeout: Duration) -> TestTarget {
         let mut config = config(target());
         (config.session.nop_interval, config.session.nop_timeout) = (Some(Duration::from_millis(1)), timeout);
         TestTarget::of(config)
     }
 
     /// A target with this timeout for data of writes.
-    pub fn expecting_data(timeout: Duration) -> TestTarget {
+    pub fn with_data_timeout(timeout: Duration) -> TestTarget {
         let mut config = config(target());
         config.session.data_out_timeout = timeout;
         TestTarget::of(config)
@@ -250,7 +250,7 @@ pub struct Host {
     pub welcome: LoginResponse,
     /// Faults at the initiator and at the target.
     pub faults: [Rc<Faults>; 2],
-    heard: VecDeque<Option<Vec<u8>>>,
+    received: VecDeque<Option<Vec<u8>>>,
 }
 
 /// A response, decoded.
@@ -260,18 +260,18 @@ pub struct HostResponse {
     pub credits: i32,
     pub status: u8,
     pub sense: Option<(u8, u8, u8)>,
-    pub managed: Option<u8>,
+    pub function_status: Option<u8>,
 }
 
 impl HostResponse {
     /// GOOD, with one credit.
     pub fn good(tag: u64) -> HostResponse {
-        HostResponse { tag, credits: 1, status: 0, sense: None, managed: None }
+        HostResponse { tag, credits: 1, status: 0, sense: None, function_status: None }
     }
 
     /// The response to a task management function.
-    pub fn managed(tag: u64, credits: i32, how: u8) -> HostResponse {
-        HostResponse { credits, managed: Some(how), ..HostResponse::good(tag) }
+    pub fn function_status(tag: u64, credits: i32, how: u8) -> HostResponse {
+        HostResponse { credits, function_status: Some(how), ..HostResponse::good(tag) }
     }
 
     /// CHECK CONDITION with this sense key and additional sense code.
@@ -282,7 +282,13 @@ impl HostResponse {
     fn of(unit: &[u8]) -> HostResponse {
         let r = SrpResponse::decode(unit).expect("a response");
         let sense = Sense::decode(r.sense).map(|sense| (sense.key, sense.asc, sense.ascq));
-        HostResponse { tag: r.tag, credits: r.credits, status: r.status, sense, managed: r.task_status() }
+        HostResponse {
+            tag: r.tag,
+            credits: r.credits,
+            status: r.status,
+            sense,
+            function_status: r.task_status(),
+        }
     }
 }
 
@@ -291,11 +297,11 @@ impl Host {
         let welcome = LoginResponse::decode(private).expect("a login response");
         // As Linux does it: after the connection is established.
         endpoint.receives(1024, welcome.ti_iu_len as usize);
-        Host { endpoint, welcome, faults, heard: VecDeque::new() }
+        Host { endpoint, welcome, faults, received: VecDeque::new() }
     }
 
     /// Sends an information unit.
-    pub fn say(&self, unit: &[u8]) {
+    pub fn send_unit(&self, unit: &[u8]) {
         self.endpoint.send(unit, Payload::Empty, None);
         self.endpoint.flush().expect("a connection");
     }
@@ -304,7 +310,7 @@ impl Host {
         let mut events = EndpointEvents::default();
         self.endpoint.poll(&mut events);
         let bytes = &events.bytes;
-        self.heard.extend(events.list.into_iter().map(|event| match event {
+        self.received.extend(events.list.into_iter().map(|event| match event {
             EndpointEvent::Message(range, _) => Some(bytes[range].to_vec()),
             EndpointEvent::End(_) => None,
             other => panic!("{other:?}"),
@@ -312,11 +318,11 @@ impl Host {
     }
 
     /// Receives the next information unit. None: the connection has ended.
-    pub async fn hear(&mut self) -> Option<Vec<u8>> {
+    pub async fn receive(&mut self) -> Option<Vec<u8>> {
         loop {
             self.listen();
-            if let Some(heard) = self.heard.pop_front() {
-                return heard;
+            if let Some(received) = self.received.pop_front() {
+                return received;
             }
             if self.endpoint.readable().await.is_err() {
                 return None;
@@ -326,42 +332,42 @@ impl Host {
 
     /// Receives the next response.
     pub async fn answer(&mut self) -> HostResponse {
-        HostResponse::of(&self.hear().await.expect("an answer"))
+        HostResponse::of(&self.receive().await.expect("an answer"))
     }
 
     /// Checks that the connection ends without a further message.
-    pub async fn ends(&mut self) {
-        assert_eq!(self.hear().await, None);
+    pub async fn expect_close(&mut self) {
+        assert_eq!(self.receive().await, None);
     }
 
     /// Checks that the target logs out with this reason, and closes the connection.
-    pub async fn is_logged_out(&mut self, reason: u32) {
-        let unit = self.hear().await.expect("a logout");
+    pub async fn expect_logout(&mut self, reason: u32) {
+        let unit = self.receive().await.expect("a logout");
         assert_eq!(TargetLogout::decode(&unit).map(|end| end.reason), Ok(reason));
-        self.ends().await;
+        self.expect_close().await;
     }
 
     /// Checks that nothing arrives, after all tasks had time.
-    pub async fn is_silent(&mut self) {
-        rest().await;
+    pub async fn expect_silence(&mut self) {
+        run_ready().await;
         self.listen();
-        assert_eq!(self.heard, [] as [Option<Vec<u8>>; 0]);
+        assert_eq!(self.received, [] as [Option<Vec<u8>>; 0]);
     }
 
     /// Sends a command.
-    pub fn ask(&self, command: &SrpCommand<'_>) {
-        self.say(&encoded(command));
+    pub fn send(&self, command: &SrpCommand<'_>) {
+        self.send_unit(&encoded(command));
     }
 
     /// Sends a command, and receives its response.
-    pub async fn does(&mut self, command: &SrpCommand<'_>) -> HostResponse {
-        self.ask(command);
+    pub async fn execute(&mut self, command: &SrpCommand<'_>) -> HostResponse {
+        self.send(command);
         self.answer().await
     }
 
     /// Sends a task management function.
     pub fn manage(&self, tag: u64, function: u8, task_tag: u64) {
-        self.say(&TaskManagement { notifications: 0, tag, lun: 0, function, task_tag }.encode());
+        self.send_unit(&TaskManagement { notifications: 0, tag, lun: 0, function, task_tag }.encode());
     }
 
     /// Exposes memory for RDMA Writes.
@@ -385,9 +391,9 @@ impl Host {
     }
 
     /// Receives the unit attention of a new nexus.
-    pub async fn ready(mut self) -> Host {
+    pub async fn receive_attentions(mut self) -> Host {
         let ready = lunar_wire::scsi::cdb::test_unit_ready();
-        let answer = self.does(&command(1, &ready)).await;
+        let answer = self.execute(&command(1, &ready)).await;
         assert_eq!(answer, HostResponse::check(1, (6, 0x29, 0)));
         self
     }
@@ -398,7 +404,7 @@ fn described(at: RemoteAddress, len: u32) -> MemoryDescriptor {
 }
 
 /// Runs all tasks of this core that are ready.
-pub async fn rest() {
+pub async fn run_ready() {
     for _ in 0..200 {
         lunar_runtime::yield_now().await;
     }

@@ -1,6 +1,6 @@
 //! A write cache that is switched off while it holds data, or while data are on their way to it.
 
-use super::test_target::{Host, HostResponse, command, memory, rest};
+use super::test_target::{Host, HostResponse, command, memory, run_ready};
 use super::{TestTarget, on_core};
 use lunar_block::Backend;
 use lunar_block::filter::delay;
@@ -19,7 +19,7 @@ fn lossy() -> Arc<VolatileBackend> {
 /// Sends a write of sevens to the first block.
 fn write(host: &Host, tag: u64) {
     let cdb = cdb::write_10(0, 1, false);
-    host.ask(&SrpCommand { data_out: DataBuffer::Direct(host.source(&[7; 512])), ..command(tag, &cdb) });
+    host.send(&SrpCommand { data_out: DataBuffer::Direct(host.source(&[7; 512])), ..command(tag, &cdb) });
 }
 
 /// Sends a MODE SELECT that switches the write cache on or off.
@@ -28,12 +28,12 @@ fn select(host: &Host, tag: u64, on: bool) {
     let mut list = [0; 24];
     list[4..7].copy_from_slice(&[0x08, 0x12, if on { 4 } else { 0 }]);
     (cdb[0], cdb[1], cdb[4]) = (op::MODE_SELECT_6, 0x10, list.len() as u8);
-    host.ask(&SrpCommand { data_out: DataBuffer::Direct(host.source(&list)), ..command(tag, &cdb) });
+    host.send(&SrpCommand { data_out: DataBuffer::Direct(host.source(&list)), ..command(tag, &cdb) });
 }
 
 /// Simulates a power failure. Returns the content of the first block.
 async fn left(lossy: &VolatileBackend) -> Vec<u8> {
-    lossy.lose(None).await.expect("the medium is well");
+    lossy.lose(None).await.expect("the medium works");
     let (result, block) = lossy.read(0, Buf::zeroed(512)).await;
     result.expect("a block");
     block.to_vec()
@@ -43,14 +43,15 @@ async fn left(lossy: &VolatileBackend) -> Vec<u8> {
 fn cached_write_is_stable_after_cache_is_disabled() {
     on_core(async move || {
         let lossy = lossy();
-        let target = TestTarget::on(delay(lossy.clone(), Duration::ZERO, Duration::from_millis(300)), true);
-        let mut host = target.host(1, false).await.ready().await;
+        let target =
+            TestTarget::on_medium(delay(lossy.clone(), Duration::ZERO, Duration::from_millis(300)), true);
+        let mut host = target.host(1, false).await.receive_attentions().await;
         write(&host, 5);
-        rest().await;
+        run_ready().await;
         select(&host, 6, false);
-        let mut heard = [host.answer().await, host.answer().await];
-        heard.sort_by_key(|answer| answer.tag);
-        assert_eq!(heard, [HostResponse::good(5), HostResponse::good(6)]);
+        let mut received = [host.answer().await, host.answer().await];
+        received.sort_by_key(|answer| answer.tag);
+        assert_eq!(received, [HostResponse::good(5), HostResponse::good(6)]);
         assert_eq!(left(&lossy).await, [7; 512]);
     });
 }
@@ -59,14 +60,14 @@ fn cached_write_is_stable_after_cache_is_disabled() {
 fn reset_that_disables_cache_flushes_it() {
     on_core(async move || {
         let lossy = lossy();
-        let target = TestTarget::on(lossy.clone(), false);
-        let mut host = target.host(1, false).await.ready().await;
+        let target = TestTarget::on_medium(lossy.clone(), false);
+        let mut host = target.host(1, false).await.receive_attentions().await;
         select(&host, 5, true);
         assert_eq!(host.answer().await, HostResponse::good(5));
         write(&host, 6);
         assert_eq!(host.answer().await, HostResponse::good(6));
         host.manage(7, function::LUN_RESET, 0);
-        assert_eq!(host.answer().await, HostResponse::managed(7, 1, task_status::COMPLETE));
+        assert_eq!(host.answer().await, HostResponse::function_status(7, 1, task_status::COMPLETE));
         assert_eq!(left(&lossy).await, [7; 512]);
     });
 }
