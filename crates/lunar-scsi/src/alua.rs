@@ -68,7 +68,7 @@ pub struct TargetPortGroup {
 const SUPPORTED: u8 = 0x0f;
 const TRANSITIONS: u8 = 0x80;
 /// Commands that work in the states unavailable and transitioning; in standby those of [`Row::in_standby`] do (SPC-5 section
-/// 5.18.2.4). Linux asks for the capacity once, when it finds a path, and has a disk of no blocks if that fails.
+/// 5.18.2.4). Linux reads the capacity once, when it discovers a path, and creates a disk of zero blocks if that fails.
 const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
     (op::INQUIRY, None),
     (op::READ_CAPACITY_10, None),
@@ -108,8 +108,8 @@ pub(crate) struct State {
 }
 
 impl Lu {
-    /// The states of target port groups from here on; groups that are none of this target's own are told beside
-    /// them. Every nexus hears ASYMMETRIC ACCESS STATE CHANGED if it is a change. A group without a state is active/optimized.
+    /// Sets the states of target port groups; groups of other targets are reported as well. If this is a change, every
+    /// nexus gets the unit attention ASYMMETRIC ACCESS STATE CHANGED. A group without a state is active/optimized.
     pub fn set_access(&self, groups: &[TargetPortGroup]) {
         let mut state = self.change();
         let now: BTreeMap<u16, AccessState> = groups.iter().map(|g| (g.tag, g.access)).collect();
@@ -217,7 +217,7 @@ fn set(cx: &mut CommandContext<'_>) -> PlanResult {
     }
 }
 
-/// The states that a parameter list wants, once all of it is right.
+/// The states that a parameter list sets, if all of it is valid.
 fn wanted(list: &[u8], port: &NexusPorts) -> Result<Vec<(u16, AccessState)>, Sense> {
     let Some(groups) = list.get(SET_HEADER..).filter(|g| g.len() % SET_GROUP == 0) else {
         return Err(Sense::PARAMETER_LIST_LENGTH);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_told_with_and_without_the_extended_header() {
+    fn groups_are_reported_in_both_header_formats() {
         let mut n = nexus(&lu(disk()), "a");
         let groups = [[0, 0x0f, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1], [0, 0x0f, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2]];
         let short = data(&mut n, REPORT);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_state_holds_for_its_group_and_others_are_told() {
+    fn set_state_applies_to_its_group() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
         assert!(run(&mut b, READ_ONE).is_ok());
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn implicit_states_are_told_to_all_and_initiators_cannot_set_them() {
+    fn implicit_state_change_is_reported_to_every_nexus() {
         let lu = lu(LuSettings { explicit_access: false, ..disk() });
         let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
         let group = |tag, access, preferred| TargetPortGroup { tag, access, preferred };

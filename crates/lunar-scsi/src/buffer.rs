@@ -25,7 +25,7 @@ const ECHO_DESCRIPTOR: u8 = 0x0b;
 
 /// Bytes of buffer 0.
 const DATA_LEN: usize = 64 << 10;
-/// Bytes of the echo buffer, the most that its descriptor can tell.
+/// Size of the echo buffer in bytes: the maximum that its descriptor can express.
 const ECHO_LEN: usize = 4096;
 
 /// The buffers; neither takes memory before it is written.
@@ -40,11 +40,11 @@ pub(crate) struct State {
 struct Echo {
     owner: NexusId,
     bytes: Vec<u8>,
-    /// Nexuses whose echo was overwritten and that have not been told; bounded, the oldest are forgotten.
+    /// Nexuses whose echo was overwritten and not yet reported to them; bounded, the oldest are dropped.
     overwritten: Vec<NexusId>,
 }
 
-/// Nexuses that can be told of an overwritten echo buffer.
+/// Maximum number of nexuses with a pending report of an overwritten echo buffer.
 const OVERWRITTEN_MAX: usize = 64;
 
 impl State {
@@ -130,7 +130,7 @@ fn descriptor(id: u8) -> [u8; 4] {
     capacity.to_be_bytes()
 }
 
-/// EBOS: another nexus may overwrite it, and the reader is told; capacity.
+/// EBOS (another nexus may overwrite it, which is reported to the reader) and the capacity.
 fn echo_descriptor() -> [u8; 4] {
     let mut b = [0x01, 0, 0, 0];
     be::put16(&mut b[2..], ECHO_LEN as u16);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_is_pointed_at() {
+    fn sense_points_at_a_range_outside_the_buffer() {
         let mut n = nexus(&lu(disk()), "a");
         for (cdb, at) in [
             (cdb(op::READ_BUFFER_10, DATA, 1, 0, 4), 2),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_is_for_the_nexus_that_wrote_it() {
+    fn echo_buffer_belongs_to_its_writer() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         let read = cdb(op::READ_BUFFER_10, ECHO, 0, 0, 252);

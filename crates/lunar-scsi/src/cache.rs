@@ -14,7 +14,7 @@ const fn row(
     Row::new(opcode, handler, allowed, ChangeScope::Nothing, usage).medium().only(PeripheralDeviceType::Disk)
 }
 
-/// IMMED, and SYNC_NV of SBC-2, which asks for less than what is done anyway.
+/// IMMED, and SYNC_NV of SBC-2, which requires less than what is always done.
 const SYNC_10: &[u8] = &[0x35, 0x06, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0];
 const SYNC_16: &[u8] =
     &[0x91, 0x06, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0];

@@ -12,7 +12,7 @@ pub(crate) const READ_CAPACITY_16: u16 = 0x10;
 pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::READ_CAPACITY_10,
-        ten,
+        read_capacity_10,
         ReservationClass::Always,
         ChangeScope::Nothing,
         &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
@@ -21,7 +21,7 @@ pub(crate) const ROWS: &[Row] = &[
     .medium(),
     Row::new(
         op::SERVICE_ACTION_IN_16,
-        sixteen,
+        read_capacity_16,
         ReservationClass::Always,
         ChangeScope::Nothing,
         &[0x9e, 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0],
@@ -32,7 +32,7 @@ pub(crate) const ROWS: &[Row] = &[
     .medium(),
 ];
 
-fn ten(cx: &mut CommandContext<'_>) -> PlanResult {
+fn read_capacity_10(cx: &mut CommandContext<'_>) -> PlanResult {
     // Without PMI (obsolete) the LBA must be zero.
     if cx.cdb[8] & 1 == 0 && be::get32(&cx.cdb[2..]) != 0 {
         return Err(Sense::cdb_field(2, 7).into());
@@ -43,7 +43,7 @@ fn ten(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::Data(b))
 }
 
-fn sixteen(cx: &mut CommandContext<'_>) -> PlanResult {
+fn read_capacity_16(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[14] & 1 == 0 && be::get64(&cx.cdb[2..]) != 0 {
         return Err(Sense::cdb_field(2, 7).into());
     }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_without_a_block_is_none() {
+    fn medium_without_a_block_is_absent() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         lu.resized(511);

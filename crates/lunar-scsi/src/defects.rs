@@ -1,4 +1,4 @@
-//! READ DEFECT DATA (SBC-4): there are no defects to tell of.
+//! READ DEFECT DATA (SBC-4): the lists are always empty.
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{PeripheralDeviceType, Plan, PlanResult};
@@ -13,17 +13,21 @@ const fn row(opcode: u8, handler: fn(&mut CommandContext<'_>) -> PlanResult, usa
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    row(op::READ_DEFECT_DATA_10, ten, &[0x37, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0]),
-    row(op::READ_DEFECT_DATA_12, twelve, &[0xb7, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]),
+    row(op::READ_DEFECT_DATA_10, read_defect_data_10, &[0x37, 0, 0x1f, 0, 0, 0, 0, 0xff, 0xff, 0]),
+    row(
+        op::READ_DEFECT_DATA_12,
+        read_defect_data_12,
+        &[0xb7, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
+    ),
 ];
 
-/// The header tells which lists were asked for, in which format, and that they are empty.
-fn ten(cx: &mut CommandContext<'_>) -> PlanResult {
+/// The header: which lists were requested, in which format, length 0.
+fn read_defect_data_10(cx: &mut CommandContext<'_>) -> PlanResult {
     let header = vec![0, cx.cdb[2] & 0x1f, 0, 0];
     Ok(Plan::data_cut(header, be::get16(&cx.cdb[7..]) as u32))
 }
 
-fn twelve(cx: &mut CommandContext<'_>) -> PlanResult {
+fn read_defect_data_12(cx: &mut CommandContext<'_>) -> PlanResult {
     let header = vec![0, cx.cdb[1] & 0x1f, 0, 0, 0, 0, 0, 0];
     Ok(Plan::data_cut(header, be::get32(&cx.cdb[6..])))
 }
@@ -37,8 +41,8 @@ mod tests {
     fn the_lists_are_empty_in_every_format() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(data(&mut n, &[op::READ_DEFECT_DATA_10, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0]), [0, 0x1d, 0, 0]);
-        let twelve = [op::READ_DEFECT_DATA_12, 0x1d, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
-        assert_eq!(data(&mut n, &twelve), [0, 0x1d, 0, 0, 0, 0, 0, 0]);
+        let read_defect_data_12 = [op::READ_DEFECT_DATA_12, 0x1d, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];
+        assert_eq!(data(&mut n, &read_defect_data_12), [0, 0x1d, 0, 0, 0, 0, 0, 0]);
         assert_eq!(data(&mut n, &[op::READ_DEFECT_DATA_10, 0, 0, 0, 0, 0, 0, 0, 2, 0]).len(), 2);
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn through_a_port_of_srp_its_names_are_those_of_srp() {
+    fn srp_names_are_reported_on_an_srp_port() {
         let page = data(&mut srp_nexus(), &[op::INQUIRY, 1, 0x83, 0xff, 0xff, 0]);
         let expected: [&[u8]; 5] = [
             &[0x41, 0x94, 0, 4, 0, 0, 0x80, 1, 0x41, 0x95, 0, 4, 0, 0, 0, 1],

@@ -30,7 +30,7 @@ const SUPPORTED: [u8; 5] = [0, 0, 0, 1, 0];
 /// Page code, reserved, page length.
 const HEADER: usize = 4;
 
-/// PCV asks for a page, its absence for the one that SEND DIAGNOSTIC named: both can only be page 00h.
+/// PCV selects a page, its absence the one that SEND DIAGNOSTIC named: both can only be page 00h.
 fn receive(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[1] & 0x01 != 0 && cx.cdb[2] != 0 {
         return Err(Sense::cdb_field(2, 7).into());

@@ -65,9 +65,9 @@ pub(crate) fn run(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> Plan
     }
 }
 
-/// A command of a logical unit that this device server speaks for.
+/// A command of a logical unit that this device server serves.
 pub(crate) fn execute_here(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
-    // One that goes on with its parameter data has begun: it is neither busy nor told of attentions once more.
+    // A command that resumes with its parameter data has begun: no BUSY and no unit attention any more.
     let begins = cx.parameters.is_none();
     if begins && cx.state.busy {
         return Err(Status::Busy.into());
@@ -102,7 +102,7 @@ fn ready(row: &Row, state: &State, settings: &LuSettings, requester: Requester<'
     if let Some(sense) = sanitizing.or(standby).or(medium) {
         return Err(sense);
     }
-    // Who may only read the medium may not keep others from it either.
+    // A nexus with read-only access may not lock out others either.
     let guest = requester.read_only && row.changes == ChangeScope::Shared;
     if guest || row.writes && write_protected(state, settings, requester.read_only) {
         return Err(Sense::WRITE_PROTECTED);

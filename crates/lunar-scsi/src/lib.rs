@@ -1,13 +1,14 @@
 //! The SCSI device server: it turns a CDB into an answer or into a plan of block operations (SAM-5, SPC-5,
-//! SBC-4). It does no I/O and knows no transport.
+//! SBC-4). It does no I/O and is independent of the transport.
 //!
 //! A [`Lu`] is a logical unit, shared by all cores. A [`Nexus`] is an I_T_L nexus, owned by the core of its
-//! connection: it keeps a snapshot of what its logical unit allows, and looks again when the epoch of the
-//! logical unit has moved on.
+//! connection: it keeps a snapshot of what its logical unit allows, and takes a new one when the epoch of the
+//! logical unit has changed.
 //!
-//! A command goes the fast way (`fast`: READ and WRITE by the snapshot, no lock) or through `dispatch`: the
-//! lock, the row of the command table, the checks that all commands share, the row's handler.
+//! READ and WRITE are planned from the snapshot without a lock (`nexus_snapshot`) when it allows that. All other
+//! commands go through `dispatch`: the lock, the row of the command table, the common checks, the row's handler.
 #![forbid(unsafe_code)]
+#![deny(missing_docs)]
 
 mod alua;
 mod buffer;

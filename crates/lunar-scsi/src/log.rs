@@ -1,4 +1,4 @@
-//! LOG SENSE and LOG SELECT (SPC-5 sections 6.8, 6.9 and 7.3). Only pages whose values are true exist: bytes
+//! LOG SENSE and LOG SELECT (SPC-5 sections 6.8, 6.9 and 7.3). Only pages with real values exist: bytes
 //! moved, errors, and that no failure is predicted. Values live as long as the process (DS of the page
 //! header).
 
@@ -105,7 +105,7 @@ fn supported(cdb: &[u8], subpages: bool) -> Result<Vec<u8>, Sense> {
     Ok(page(&[SUPPORTED | SPF, ALL_SUBPAGES], list))
 }
 
-/// ASC and ASCQ 0, nothing to report; the temperature is not known.
+/// ASC and ASCQ 0, nothing to report; the temperature is unknown.
 fn informational_exceptions(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
     if be::get16(&cdb[5..]) != 0 {
         return Err(Sense::cdb_field(5, 7));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_pointed_at() {
+    fn sense_points_at_an_invalid_log_sense() {
         let mut n = nexus(&lu(disk()), "a");
         for (cdb, at, bit) in [
             (log_sense(CURRENT | 0x0d, 0, 0), 2, 5),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_sets_one_page_to_zero_or_all_and_others_are_told() {
+    fn log_reset_clears_one_page_or_all() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         lu.count(LogCounter::ReadBytes, 512);

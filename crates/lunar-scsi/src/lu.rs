@@ -18,7 +18,7 @@ pub enum PeripheralDeviceType {
     CdRom,
 }
 
-/// Who a logical unit is, for INQUIRY and its pages.
+/// The identity of a logical unit, for INQUIRY and its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LuIdentity {
     /// T10 vendor identification, at most 8 ASCII characters.
@@ -31,18 +31,18 @@ pub struct LuIdentity {
     pub serial: String,
     /// NAA designator: locally assigned (3h, 8 bytes) or registered extended (6h, 16 bytes).
     pub naa: Vec<u8>,
-    /// What VPD 83h tells of the logical unit, descriptor after descriptor, where another target says it first;
+    /// The designation descriptors of VPD 83h for the logical unit, concatenated, where another target defines them;
     /// None: made of vendor, serial number and NAA designator.
     pub designators: Option<Vec<u8>>,
 }
 
-/// Which commands are handed to a logical unit elsewhere, as they are ([`Op::Passthrough`](crate::Op::Passthrough)).
+/// Which commands are passed unchanged to a backing device ([`Op::Passthrough`](crate::Op::Passthrough)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassthroughMode {
     /// None: this device server answers all.
     None,
     /// Those that need the device. All nexuses share one nexus there, so reservations are kept here, and what it
-    /// tells that one is told to all ([`Lu::attention_received`]).
+    /// received is queued for all ([`Lu::attention_received`]).
     Shared,
     /// All but REPORT LUNS. Each nexus has one of its own there, with its own reservations and attentions.
     PerNexus,
@@ -53,7 +53,7 @@ pub enum PassthroughMode {
 pub struct LuSettings {
     /// Device type.
     pub device_type: PeripheralDeviceType,
-    /// Who it is.
+    /// Identity for INQUIRY and VPD.
     pub identity: LuIdentity,
     /// Logical block size in bytes: 512, 2048 (CD) or 4096.
     pub block_size: u32,
@@ -73,9 +73,9 @@ pub struct LuSettings {
     pub max_atomic: u32,
     /// Persistent reservation registrants at most.
     pub max_registrants: usize,
-    /// Initiators may reserve it; otherwise it does not know the commands for that.
+    /// Initiators may reserve it; otherwise the reservation commands are not supported.
     pub reservable: bool,
-    /// What is answered elsewhere.
+    /// Which commands the backing device answers.
     pub passthrough: PassthroughMode,
     /// Initiators may set ALUA states (SET TARGET PORT GROUPS); otherwise only [`Lu::set_access`] does.
     pub explicit_access: bool,
@@ -119,7 +119,7 @@ impl LuSettings {
         }
         match id.naa.len() {
             8 | 16 => Ok(()),
-            _ => Err(InvalidDefinition("an NAA designator has 8 or 16 bytes")),
+            _ => Err(InvalidDefinition("an NAA designator must have 8 or 16 bytes")),
         }
     }
 }
@@ -152,7 +152,7 @@ impl Lu {
         Ok(Lu { settings, slots: PerCoreSlots::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
     }
 
-    /// The medium has this size now, in bytes. If it was another, which is told: CAPACITY DATA HAS CHANGED on every
+    /// Sets the size of the medium in bytes. If it changed: CAPACITY DATA HAS CHANGED on every
     /// nexus.
     pub fn resized(&self, capacity: u64) -> bool {
         let mut state = self.change();
@@ -165,7 +165,7 @@ impl Lu {
         changed
     }
 
-    /// What stands behind it was reset, and may have lost what was not flushed: every nexus is told.
+    /// The backing device was reset and may have lost what was not flushed: unit attention on every nexus.
     pub fn backing_device_reset(&self) {
         self.change().raise(Sense::POWER_ON, |_, _| true);
     }
@@ -175,7 +175,7 @@ impl Lu {
         self.change().raise(Sense::LUNS_CHANGED, |_, _| true);
     }
 
-    /// Logical unit reset (SAM-5 section 6.3.3): every nexus is told, the one that asked for it too. Its
+    /// Logical unit reset (SAM-5 section 6.3.3): unit attention on every nexus, the requesting one too. Its
     /// tasks are the caller's to abort.
     pub fn reset(&self) {
         self.change().reset();
@@ -186,7 +186,7 @@ impl Lu {
         self.change().modes.reset_ends_write_cache()
     }
 
-    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS tells
+    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS reports
     /// them by the status of their tasks.
     pub fn task_set_cleared(&self, by: Option<NexusId>) {
         let mut state = self.change();
@@ -286,7 +286,7 @@ mod tests {
     use crate::testing::disk;
 
     #[test]
-    fn settings_that_contradict_themselves_are_refused() {
+    fn contradictory_settings_are_rejected() {
         let identity = disk().identity;
         let wrong = [
             LuSettings { block_size: 0, ..disk() },
@@ -306,13 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_the_last_block_is_cut_off() {
+    fn capacity_is_rounded_down_to_whole_blocks() {
         let lu = Lu::new(LuSettings { capacity: 1535, ..disk() }, None).unwrap();
         assert_eq!(lu.change().blocks, 2);
     }
 
     #[test]
-    fn saved_state_that_cannot_be_trusted_is_refused() {
+    fn corrupt_saved_state_is_rejected() {
         let (_, saved) = Lu::new(disk(), None).unwrap().saved_state();
         assert!(Lu::new(disk(), Some(&saved)).is_ok());
         for bytes in [&b""[..], b"lunarLU", &saved[..saved.len() - 1], b"lunarLU\x02....", b"something else"]

@@ -11,11 +11,16 @@ use lunar_wire::scsi::{Sense, op};
 const REPORT_LUNS: &[u8] = &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
 
 /// Rows of the command table.
-pub(crate) const ROWS: &[Row] =
-    &[Row::new(op::REPORT_LUNS, this, ReservationClass::Always, ChangeScope::Nothing, REPORT_LUNS)
-        .despite_attention()
-        .in_standby()
-        .while_sanitizing()];
+pub(crate) const ROWS: &[Row] = &[Row::new(
+    op::REPORT_LUNS,
+    report_own_luns,
+    ReservationClass::Always,
+    ChangeScope::Nothing,
+    REPORT_LUNS,
+)
+.despite_attention()
+.in_standby()
+.while_sanitizing()];
 
 /// Logical units without well-known ones, only well-known ones, all.
 const SELECT_MAX: u8 = 2;
@@ -25,7 +30,7 @@ const NO_DEVICE: u8 = 0x7f;
 const WELL_KNOWN: u8 = 0x1e;
 
 /// Asking for the list ends REPORTED LUNS DATA HAS CHANGED.
-fn this(cx: &mut CommandContext<'_>) -> PlanResult {
+fn report_own_luns(cx: &mut CommandContext<'_>) -> PlanResult {
     if let Some(peer) = cx.state.nexuses.get_mut(&cx.nexus) {
         peer.attentions.forget(Sense::LUNS_CHANGED);
     }

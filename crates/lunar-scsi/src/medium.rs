@@ -78,7 +78,7 @@ impl State {
 }
 
 impl Lu {
-    /// Keeps this of the medium from the hosts from here on. Where write protection begins or ends they hear of it: MODE
+    /// Sets what is withheld of the medium. When write protection begins or ends, every nexus gets a unit attention: MODE
     /// PARAMETERS CHANGED.
     pub fn withhold(&self, what: Withheld) {
         let mut state = self.change();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_removable_unit_and_every_power_condition_stay_ready() {
+    fn stopped_removable_unit_stays_ready() {
         let mut n = nexus(&removable(), "a");
         assert_eq!(start_stop(&mut n, 0), Ok(Plan::op(Op::Stop)));
         assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_prevention_cannot_say_is_pointed_at() {
+    fn sense_points_at_an_invalid_prevent() {
         let mut n = nexus(&removable(), "a");
         assert_eq!(run(&mut n, &[op::PREVENT_ALLOW, 0, 0, 0, 2, 0]), fails(Sense::cdb_field(4, 1)));
     }

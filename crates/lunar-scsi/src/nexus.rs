@@ -31,7 +31,7 @@ pub struct Nexus {
 }
 
 impl Lu {
-    /// A new nexus, with POWER ON pending. With `read_only` the access list lets it read only.
+    /// A new nexus, with POWER ON pending. With `read_only` the access list allows it reads only.
     pub fn attach(self: &Arc<Lu>, port: Arc<NexusPorts>, read_only: bool) -> Nexus {
         let id = NexusId::next();
         self.change().attach(id, &port);
@@ -79,7 +79,7 @@ impl Nexus {
         &self.port
     }
 
-    /// The access list lets this initiator read only.
+    /// The access list allows this initiator reads only.
     pub fn read_only(&self) -> bool {
         self.read_only
     }
@@ -96,13 +96,13 @@ impl Nexus {
         }
     }
 
-    /// Goes on with a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be
+    /// Continues a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be
     /// shorter than asked for when the initiator sent less.
     pub fn parameters(&mut self, cdb: &[u8], data: &[u8]) -> PlanResult {
         self.dispatch(cdb, Some(data))
     }
 
-    /// What a command comes to that has begun and goes on behind a part of its data: it is neither busy nor told of unit
+    /// The plan of a command that has begun and resumes after part of its data: no BUSY, and no unit
     /// attentions any more, which are for commands that begin (SAM-5 section 5.14).
     pub fn resume(&mut self, cdb: &[u8]) -> PlanResult {
         self.dispatch(cdb, Some(&[]))
@@ -119,7 +119,7 @@ impl Nexus {
         self.row(cdb).map_or(Concurrency::Shared, |row| row.concurrency)
     }
 
-    /// The amount of Data-Out is part of the command's meaning: another one than its plan asks for is to be
+    /// The command requires exactly the Data-Out of its plan: any other amount is to be
     /// refused.
     pub fn requires_exact_data_out(&self, cdb: &[u8]) -> bool {
         self.row(cdb).is_some_and(|row| row.exact)
@@ -184,7 +184,7 @@ mod tests {
     const REPORT_LUNS: &[u8] = &[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
 
     #[test]
-    fn a_new_nexus_hears_of_power_on_once() {
+    fn power_on_is_reported_once() {
         let lu = lu(disk());
         let mut n = lu.attach(port("a"), false);
         assert!(run(&mut n, REPORT_LUNS).is_ok());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attention_that_was_given_back_is_told_by_a_read() {
+    fn requeued_attention_is_reported_by_a_read() {
         let lu = lu(disk());
         let mut n = lu.attach(port("a"), false);
         assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::POWER_ON));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_reach_the_fast_way() {
+    fn changes_renew_the_snapshot() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         assert!(run(&mut n, READ_ONE).is_ok());
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_luns_are_told_once_and_forgotten_when_reported() {
+    fn changed_luns_are_reported_once() {
         let lu = lu(disk());
         let (mut a, mut b, mut c) = (nexus(&lu, "a"), nexus(&lu, "b"), nexus(&lu, "c"));
         lu.luns_changed();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_told_to_all_and_cleared_tasks_to_their_owners() {
+    fn reset_and_cleared_tasks_are_reported() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         lu.task_set_cleared(Some(a.id()));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_elsewhere_is_told_and_reservations_stay() {
+    fn device_reset_is_reported_and_keeps_reservations() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert_eq!(run(&mut a, &[op::RESERVE_6, 0, 0, 0, 0, 0]), Ok(Plan::Done));
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn a_nexus_that_goes_leaves_nothing_behind() {
+    fn dropped_nexus_leaves_no_state() {
         let lu = lu(disk());
         drop(nexus(&lu, "a"));
         assert!(lu.change().nexuses.is_empty());
     }
 
     #[test]
-    fn a_lost_nexus_holds_nothing_before_its_core_drops_it() {
+    fn lost_nexus_holds_nothing() {
         const PREVENT: &[u8] = &[op::PREVENT_ALLOW, 0, 0, 0, 1, 0];
         const EJECT: &[u8] = &[op::START_STOP_UNIT, 0, 0, 0, 2, 0];
         let lu = lu(crate::LuSettings { removable: true, ..disk() });

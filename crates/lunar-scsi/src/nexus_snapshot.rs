@@ -1,11 +1,11 @@
-//! The fast way: READ and WRITE decided from a snapshot, without a lock or an allocation.
+//! READ and WRITE planned from a snapshot, without a lock or an allocation.
 
 use crate::dispatch::{Requester, passes_all_checks};
 use crate::lba_range::{LbaRange, MAX_TRANSFER};
 use crate::{Lu, Plan, State};
 use lunar_wire::scsi::op;
 
-/// What a nexus knows of its logical unit as of an epoch.
+/// The state of a logical unit that a nexus needs for READ and WRITE, as of an epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NexusSnapshot {
     /// The epoch it was taken in; 0 for never.

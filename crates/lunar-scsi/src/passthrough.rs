@@ -1,4 +1,4 @@
-//! Commands of a logical unit elsewhere: which of them are answered here nevertheless, and what keeps one from
+//! Commands of a passthrough logical unit: which of them are answered here nevertheless, and what keeps one from
 //! being handed over.
 
 use crate::dispatch::{self, Requester};
@@ -51,7 +51,7 @@ const READING_ACTIONS: [(u8, &[u8]); 2] = [
     (op::MAINTENANCE_IN, &[0x05, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10]),
 ];
 
-/// A command that changes nothing, whatever the type of the device. One that is not known may change something.
+/// A command that changes nothing, whatever the type of the device. An unknown command may change something.
 fn reads(cdb: &[u8]) -> bool {
     let actions = READING_ACTIONS.iter().find(|(opcode, _)| *opcode == cdb[0]);
     READING.contains(&cdb[0]) && actions.is_none_or(|(_, actions)| actions.contains(&(cdb[1] & 0x1f)))
@@ -78,7 +78,7 @@ pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_
     pass_through(cx, requester)
 }
 
-/// All nexuses share one there: reservations and what is told to each are ours.
+/// All nexuses share one nexus of the backing device: reservations and unit attentions per nexus are handled here.
 pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     let opcode = cx.cdb[0];
     let has_attention = cx.state.nexuses.get(&requester.id).is_some_and(|p| !p.attentions.is_empty());
@@ -115,7 +115,7 @@ fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult
     Ok(Plan::op(Op::Passthrough))
 }
 
-/// The next attention that only this target can tell of. Resets and the like come from there, on the nexus that
+/// The next unit attention that only this target can report. Resets and the like come from the device, on the nexus that
 /// heard of them.
 fn own_attention(state: &mut State, id: NexusId) -> Option<Sense> {
     const OURS: [Sense; 3] = [Sense::LUNS_CHANGED, Sense::MEDIUM_CHANGED, Sense::INQUIRY_CHANGED];
@@ -145,10 +145,10 @@ mod tests {
     const SENSE: &[u8] = &[op::REQUEST_SENSE, 0, 0, 0, 18, 0];
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
     const RESERVE: &[u8] = &[op::RESERVE_6, 0, 0, 0, 0, 0];
-    /// MOVE MEDIUM, which no disk knows.
+    /// MOVE MEDIUM, which no disk supports.
     const MOVE: &[u8] = &[0xa5, 0, 0, 1, 0, 2, 0, 3];
 
-    fn passed() -> PlanResult {
+    fn passed_through() -> PlanResult {
         Ok(Plan::op(Op::Passthrough))
     }
 
@@ -157,61 +157,61 @@ mod tests {
     }
 
     #[test]
-    fn with_a_nexus_of_its_own_all_but_the_inventory_goes_over() {
+    fn own_nexus_passes_all_but_report_luns() {
         let lu = passing(PassthroughMode::PerNexus);
         let mut n = lu.attach(port("a"), false);
         for cdb in [READ_ONE, WRITE_ONE, INQUIRY, SENSE, TUR, RESERVE, MOVE, &[op::PERSISTENT_RESERVE_OUT]] {
-            assert_eq!(run(&mut n, cdb), passed(), "{cdb:02x?}");
+            assert_eq!(run(&mut n, cdb), passed_through(), "{cdb:02x?}");
         }
         let inventory = run(&mut n, &[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
         assert_eq!(inventory, Ok(Plan::op(Op::ReportLuns { select: 0, allocation_len: 256 })));
         lu.reset();
-        assert_eq!(run(&mut n, TUR), passed(), "the device tells of its resets itself");
+        assert_eq!(run(&mut n, TUR), passed_through(), "the device reports its resets itself");
         lu.luns_changed();
-        assert_eq!(run(&mut n, INQUIRY), passed());
+        assert_eq!(run(&mut n, INQUIRY), passed_through());
         assert_eq!(run(&mut n, READ_ONE), fails(Sense::LUNS_CHANGED));
-        assert_eq!(run(&mut n, READ_ONE), passed());
+        assert_eq!(run(&mut n, READ_ONE), passed_through());
         lu.set_busy(true);
         assert_eq!(run(&mut n, READ_ONE), Err(Status::Busy.into()));
     }
 
     #[test]
-    fn with_a_shared_nexus_reservations_are_kept_here() {
+    fn shared_nexus_keeps_reservations_here() {
         let lu = passing(PassthroughMode::Shared);
         let (mut a, mut b) = (nexus_of(&lu, "a"), nexus_of(&lu, "b"));
         assert_eq!(run(&mut a, RESERVE), Ok(Plan::Done));
         for cdb in [READ_ONE, WRITE_ONE, MOVE, TUR] {
-            assert_eq!(run(&mut a, cdb), passed());
+            assert_eq!(run(&mut a, cdb), passed_through());
             assert_eq!(run(&mut b, cdb), Err(Status::ReservationConflict.into()), "{cdb:02x?}");
         }
-        assert_eq!(run(&mut b, INQUIRY), passed());
+        assert_eq!(run(&mut b, INQUIRY), passed_through());
     }
 
     #[test]
-    fn what_a_shared_nexus_hears_is_told_to_the_others() {
+    fn attention_of_a_shared_nexus_is_queued_for_the_others() {
         let lu = passing(PassthroughMode::Shared);
         let (mut a, mut b) = (nexus_of(&lu, "a"), nexus_of(&lu, "b"));
         lu.attention_received(a.id(), Sense::MEDIUM_CHANGED);
-        assert_eq!(run(&mut a, TUR), passed());
-        assert_eq!(run(&mut b, INQUIRY), passed());
+        assert_eq!(run(&mut a, TUR), passed_through());
+        assert_eq!(run(&mut b, INQUIRY), passed_through());
         assert_eq!(data(&mut b, SENSE), Sense::MEDIUM_CHANGED.encode(false));
-        assert_eq!(run(&mut b, SENSE), passed());
-        assert_eq!(run(&mut b, READ_ONE), passed());
+        assert_eq!(run(&mut b, SENSE), passed_through());
+        assert_eq!(run(&mut b, READ_ONE), passed_through());
         let own = passing(PassthroughMode::PerNexus);
         let (a, mut b) = (own.attach(port("a"), false), own.attach(port("b"), false));
         own.attention_received(a.id(), Sense::MEDIUM_CHANGED);
-        assert_eq!(run(&mut b, TUR), passed(), "its own nexus hears of it there");
+        assert_eq!(run(&mut b, TUR), passed_through(), "its own nexus gets it from the device");
     }
 
     #[test]
-    fn who_may_only_read_changes_nothing_there() {
+    fn read_only_nexus_changes_nothing_on_the_device() {
         for passes in [PassthroughMode::PerNexus, PassthroughMode::Shared] {
             let lu = passing(passes);
             let mut n = lu.attach(port("a"), true);
             let _power_on = run(&mut n, TUR);
             // READ BLOCK LIMITS and REPORT DENSITY SUPPORT, which hosts send when they open a tape.
             for cdb in [READ_ONE, &[0x05], &[0x44, 0, 0, 0, 0, 0, 0, 1, 0, 0]] {
-                assert_eq!(run(&mut n, cdb), passed(), "{cdb:02x?}");
+                assert_eq!(run(&mut n, cdb), passed_through(), "{cdb:02x?}");
             }
             for cdb in [WRITE_ONE, MOVE, RESERVE, &[op::PERSISTENT_RESERVE_OUT], &[op::MODE_SELECT_6, 0x11]] {
                 assert_eq!(run(&mut n, cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
@@ -220,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn service_actions_that_change_a_device_are_refused_to_guests() {
+    fn read_only_nexus_is_refused_changing_service_actions() {
         let mut n = passing(PassthroughMode::PerNexus).attach(port("a"), true);
         let (capacity, truncate, groups, send_key) = ([0x9e, 0x10], [0x9e, 0x18], [0xa3, 0x0a], [0xa3, 0]);
         for cdb in [capacity, groups] {
-            assert_eq!(run(&mut n, &cdb), passed(), "{cdb:02x?}");
+            assert_eq!(run(&mut n, &cdb), passed_through(), "{cdb:02x?}");
         }
         for cdb in [truncate, send_key] {
             assert_eq!(run(&mut n, &cdb), fails(Sense::WRITE_PROTECTED), "{cdb:02x?}");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reaches_other_disks_through_a_copy() {
+    fn copy_cannot_access_invisible_disks() {
         for passes in [PassthroughMode::PerNexus, PassthroughMode::Shared] {
             let mut n = passing(passes).attach(port("a"), false);
             let _power_on = run(&mut n, TUR);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reserved_knows_no_reservations() {
+    fn unreservable_unit_rejects_reservation_commands() {
         let lu = lu(LuSettings { reservable: false, ..disk() });
         let mut n = nexus_of(&lu, "a");
         for opcode in reservation::OPCODES {

@@ -37,32 +37,32 @@ impl PendingCommit {
 }
 
 impl Lu {
-    /// Does what was drafted, now that its bytes are on stable storage.
-    pub fn commit(&self, draft: PendingCommit) -> CommitOutcome {
+    /// Does the pending command, now that its bytes are on stable storage.
+    pub fn commit(&self, pending: PendingCommit) -> CommitOutcome {
         let mut state = self.change();
         let before = Rollback::of(&state);
-        let requester = Requester { id: draft.id, port: &draft.port, read_only: draft.read_only };
+        let requester = Requester { id: pending.id, port: &pending.port, read_only: pending.read_only };
         let mut cx = CommandContext {
-            cdb: &draft.cdb,
-            parameters: draft.parameters.as_deref(),
+            cdb: &pending.cdb,
+            parameters: pending.parameters.as_deref(),
             lu: self,
             state: &mut state,
-            nexus: draft.id,
-            port: &draft.port,
-            read_only: draft.read_only,
+            nexus: pending.id,
+            port: &pending.port,
+            read_only: pending.read_only,
         };
         let answer = dispatch::run(&mut cx, requester);
         let bytes = state.save();
-        if state.saved_version == before.saved_version || bytes == draft.bytes {
+        if state.saved_version == before.saved_version || bytes == pending.bytes {
             return CommitOutcome::Done(answer);
         }
         before.put_back(&mut state);
-        CommitOutcome::Again(PendingCommit { bytes, ..draft })
+        CommitOutcome::Again(PendingCommit { bytes, ..pending })
     }
 }
 
 /// Runs a command of which the table says that it may change what is kept. If it does, all is put back, and
-/// its plan is a draft.
+/// its change is planned on a copy of the state.
 pub(crate) fn run(
     cx: &mut CommandContext<'_>,
     requester: Requester<'_>,
@@ -73,7 +73,7 @@ pub(crate) fn run(
     if cx.state.saved_version == before.saved_version {
         return answer;
     }
-    let draft = PendingCommit {
+    let pending = PendingCommit {
         cdb: cx.cdb.to_vec(),
         parameters: cx.parameters.map(<[u8]>::to_vec),
         id: requester.id,
@@ -82,7 +82,7 @@ pub(crate) fn run(
         bytes: cx.state.save(),
     };
     before.put_back(cx.state);
-    Ok(Plan::op(Op::Persist(draft)))
+    Ok(Plan::op(Op::Persist(pending)))
 }
 
 /// What such commands change, as it was.
@@ -138,18 +138,18 @@ mod tests {
         ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
     }
 
-    fn draft(answer: PlanResult) -> PendingCommit {
+    fn pending(answer: PlanResult) -> PendingCommit {
         match answer {
             Ok(Plan::Op(op)) => match *op {
-                Op::Persist(draft) => draft,
-                op => panic!("{op:?} instead of a draft"),
+                Op::Persist(pending) => pending,
+                op => panic!("{op:?} instead of a pending commit"),
             },
-            other => panic!("{other:?} instead of a draft"),
+            other => panic!("{other:?} instead of a pending commit"),
         }
     }
 
     #[test]
-    fn a_draft_changes_nothing_until_it_is_committed() {
+    fn pending_commit_changes_nothing_until_committed() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         for (nexus, key) in [(&mut a, 1), (&mut b, 2)] {
@@ -160,7 +160,7 @@ mod tests {
         commit(&lu, run_with(&mut b, &cdb, &list)).unwrap();
         let before = (lu.saved_state(), data(&mut a, READ_KEYS), lu.epoch());
         let (cdb, list) = reserve_out(5, 1, 2, 0);
-        let preempts = draft(run_with(&mut a, &cdb, &list));
+        let preempts = pending(run_with(&mut a, &cdb, &list));
         assert_eq!((lu.saved_state(), data(&mut a, READ_KEYS), lu.epoch()), before);
         assert!(run(&mut b, WRITE_ONE).is_ok(), "still the holder, and has heard of nothing");
         let bytes = preempts.bytes().to_vec();
@@ -172,11 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_meanwhile_is_kept_too() {
+    fn concurrent_change_is_persisted_too() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         let (cdb, list) = reserve_out(0, 0, 1, 1);
-        let one = draft(run_with(&mut a, &cdb, &list));
+        let one = pending(run_with(&mut a, &cdb, &list));
         commit(&lu, run_with(&mut b, &cdb, &list)).unwrap();
         let (before, first) = (lu.saved_state(), one.bytes().to_vec());
         let CommitOutcome::Again(one) = lu.commit(one) else { panic!("it would be forgotten by a restart") };
@@ -188,11 +188,11 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_may_fail_when_its_time_comes() {
+    fn pending_commit_may_fail_when_committed() {
         let lu = lu(disk());
         let mut a = nexus(&lu, "a");
         let (cdb, list) = reserve_out(0, 0, 1, 1);
-        let (one, same) = (draft(run_with(&mut a, &cdb, &list)), draft(run_with(&mut a, &cdb, &list)));
+        let (one, same) = (pending(run_with(&mut a, &cdb, &list)), pending(run_with(&mut a, &cdb, &list)));
         assert_eq!(lu.commit(one), CommitOutcome::Done(Ok(Plan::Done)));
         assert_eq!(lu.commit(same), CommitOutcome::Done(Err(Status::ReservationConflict.into())));
     }

@@ -63,7 +63,7 @@ impl PerCoreSlots {
         self.0.iter().map(|c| c.counts[count as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 
-    /// Tells all cores of a change; the caller holds the lock of the state.
+    /// Publishes a change to all cores; the caller holds the lock of the state.
     pub(crate) fn next_epoch(&self) {
         self.0.iter().for_each(|c| _ = c.epoch.fetch_add(1, Ordering::SeqCst));
     }

@@ -1,4 +1,4 @@
-//! What a command comes to.
+//! The plan of a command: what the target has to do for it.
 
 use crate::{NexusId, PendingCommit};
 use lunar_wire::scsi::{Sense, Status};
@@ -56,54 +56,141 @@ pub enum Plan {
         /// Bytes; never 0.
         len: u32,
     },
-    /// Anything rarer.
+    /// A less frequent operation.
     Op(Box<Op>),
 }
 
-/// The rarer operations on a medium or on the whole logical unit. Each ends with GOOD unless it fails.
+/// The less frequent operations on a medium or on the whole logical unit. Each ends with GOOD unless it fails.
 #[derive(Debug, PartialEq)]
 pub enum Op {
     /// Acknowledged writes become stable.
     Flush,
     /// A hint. It ends with GOOD: CONDITION MET would promise that the cache holds all of it.
-    Prefetch { offset: u64, len: u64 },
+    Prefetch {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
     /// Read the medium back and, as `compare` says, compare it with Data-Out.
-    Verify { offset: u64, len: u64, compare: Compare },
+    Verify {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// What is compared.
+        compare: Compare,
+    },
     /// Write Data-Out, make it stable, and read it back; with `compare` byte by byte.
-    WriteVerify { offset: u64, len: u32, compare: bool },
+    WriteVerify {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// Compare byte by byte; otherwise only read back.
+        compare: bool,
+    },
     /// Write one block (Data-Out, or zeros without Data-Out when `zero`) over and over.
-    WriteSame { offset: u64, len: u64, zero: bool, unmap: bool, block_size: u32, stable: bool },
-    /// Give space back: offset and length of each extent.
-    Unmap { extents: Vec<(u64, u64)>, stable: bool },
-    /// Data-Out is what is expected and then what is to be written, `len` bytes each.
-    CompareAndWrite { offset: u64, len: u32, stable: bool },
-    /// Write Data-Out as one, on stable storage before status: others, and whoever looks after a failure, see all of it
-    /// or nothing.
-    WriteAtomic { offset: u64, len: u32 },
+    WriteSame {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Zeros are written, without Data-Out.
+        zero: bool,
+        /// The blocks may be deallocated instead, if they then read as written.
+        unmap: bool,
+        /// Block size in bytes.
+        block_size: u32,
+        /// On stable storage before status: FUA, or the write cache is off.
+        stable: bool,
+    },
+    /// Deallocate extents.
+    Unmap {
+        /// Offset and length of each extent in bytes.
+        extents: Vec<(u64, u64)>,
+        /// On stable storage before status: FUA, or the write cache is off.
+        stable: bool,
+    },
+    /// Data-Out is the expected data and then the data to write, `len` bytes each.
+    CompareAndWrite {
+        /// First byte.
+        offset: u64,
+        /// Bytes to compare, and to write.
+        len: u32,
+        /// On stable storage before status: FUA, or the write cache is off.
+        stable: bool,
+    },
+    /// Write Data-Out atomically, on stable storage before status: other commands, and any reader
+    /// after a failure, see all of it or nothing.
+    WriteAtomic {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+    },
     /// Data-Out is ORed into the medium.
-    OrWrite { offset: u64, len: u32, stable: bool },
+    OrWrite {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+        /// On stable storage before status: FUA, or the write cache is off.
+        stable: bool,
+    },
     /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to
     /// convert.
-    LbaStatus { offset: u64, allocation_len: u32, block_size: u32 },
-    /// Nothing is done yet: keep [`PendingCommit::bytes`] on stable storage, and go on with what
-    /// [`Lu::commit`](crate::Lu::commit) says.
+    LbaStatus {
+        /// First byte.
+        offset: u64,
+        /// Maximum bytes of Data-In.
+        allocation_len: u32,
+        /// Block size in bytes.
+        block_size: u32,
+    },
+    /// Nothing is done yet: write [`PendingCommit::bytes`] to stable storage, then continue with the result of
+    /// [`Lu::commit`](crate::Lu::commit).
     Persist(PendingCommit),
     /// Abort every task of these nexuses (PREEMPT AND ABORT).
-    Preempt { victims: Vec<NexusId> },
+    Preempt {
+        /// The preempted nexuses.
+        victims: Vec<NexusId>,
+    },
     /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
-    ReportLuns { select: u8, allocation_len: u32 },
+    ReportLuns {
+        /// SELECT REPORT (SPC-5 section 6.33).
+        select: u8,
+        /// Maximum bytes of Data-In.
+        allocation_len: u32,
+    },
     /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every
     /// segment, copy them in order, and report the end with [`Lu::copy_ended`](crate::Lu::copy_ended).
-    Copy { nexus: NexusId, list_id: u8, segments: Vec<CopySegment> },
+    Copy {
+        /// The nexus of the command.
+        nexus: NexusId,
+        /// LIST IDENTIFIER.
+        list_id: u8,
+        /// The segments in order.
+        segments: Vec<CopySegment>,
+    },
     /// Keep the state of the logical unit, then overwrite every block with
     /// [`overwrite_block`](crate::overwrite_block) of each pass, or erase them all (`pattern` None), then
     /// call [`Lu::sanitize_ended`](crate::Lu::sanitize_ended) and keep the state again. With `immediate` status
     /// comes when the state is kept first. No abort and no reset ends this.
-    Sanitize { pattern: Option<Vec<u8>>, passes: u8, invert: bool, immediate: bool },
+    Sanitize {
+        /// The pattern of an overwrite; None: a block erase.
+        pattern: Option<Vec<u8>>,
+        /// Number of overwrite passes.
+        passes: u8,
+        /// The pattern is inverted on every other pass.
+        invert: bool,
+        /// Status as soon as the state is saved (IMMED).
+        immediate: bool,
+    },
     /// Flush before the status, then do nothing (START STOP UNIT, medium ejected or stopped).
     Stop,
-    /// Hand the command over as it is, with all the data that its initiator offers, and tell
-    /// [`Lu::attention_received`](crate::Lu::attention_received) of unit attentions that come back.
+    /// Pass the command on unchanged, with all the data that its initiator offers, and call
+    /// [`Lu::attention_received`](crate::Lu::attention_received) for unit attentions that come back.
     Passthrough,
 }
 
@@ -133,7 +220,7 @@ pub struct CopySegment {
     pub blocks: u64,
     /// DC bit.
     pub count_by_destination: bool,
-    /// Block size of the source in bytes as its descriptor tells it; 0 when it does not.
+    /// Block size of the source in bytes from its descriptor; 0 when that has none.
     pub source_block_size: u32,
     /// Block size of the destination likewise.
     pub destination_block_size: u32,
@@ -145,7 +232,7 @@ impl Plan {
         if data.is_empty() { Plan::Done } else { Plan::Data(data) }
     }
 
-    /// One of the rarer operations.
+    /// One of the less frequent operations.
     pub(crate) fn op(op: Op) -> Plan {
         Plan::Op(Box::new(op))
     }
@@ -186,7 +273,7 @@ impl Op {
             Op::WriteVerify { len, .. } | Op::WriteAtomic { len, .. } | Op::OrWrite { len, .. } => *len,
             Op::WriteSame { zero: false, block_size, .. } => *block_size,
             Op::CompareAndWrite { len, .. } => 2 * len,
-            // How much that is only the device knows: all that is offered.
+            // Only the device can tell the amount: take all that is offered.
             Op::Passthrough => u32::MAX,
             _ => 0,
         }

@@ -50,7 +50,7 @@ pub struct NexusPorts {
     pub initiator: String,
     /// ISID of its session; zero over SRP.
     pub isid: [u8; 6],
-    /// The CHAP user that logged in; empty without CHAP. Who takes the name and the ISID of another initiator is another
+    /// The CHAP user that logged in; empty without CHAP. An initiator that uses the name and the ISID of another one is a different
     /// initiator port.
     pub user: String,
     /// iSCSI name of the target.

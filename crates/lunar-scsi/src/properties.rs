@@ -7,7 +7,7 @@ use lunar_wire::scsi::Status;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// CDBs of any bytes; most have an operation code that is known, and no reserved bit set.
+/// CDBs of any bytes; most have a known operation code, and no reserved bit set.
 fn cdb() -> impl Strategy<Value = [u8; 16]> {
     (any::<[u8; 16]>(), any::<prop::sample::Index>(), 0..8u8, any::<bool>()).prop_map(
         |(noise, row, form, small)| {
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn both_ways_come_to_the_same(
+    fn both_paths_give_the_same_plan(
         opcode in prop::sample::select(vec![0x08u8, 0x0a, 0x28, 0x2a, 0xa8, 0xaa, 0x88, 0x8a]),
         flags in prop::sample::select(vec![0u8, 0x08, 0x10, 0x18, 0x04, 0x20]),
         rest in any::<[u8; 16]>(),

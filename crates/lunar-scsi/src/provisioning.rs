@@ -20,8 +20,8 @@ const NDOB: u8 = 0x01;
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    same(op::WRITE_SAME_10, &[0x41, 0x18, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0]),
-    same(
+    write_same_row(op::WRITE_SAME_10, &[0x41, 0x18, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0]),
+    write_same_row(
         op::WRITE_SAME_16,
         &[0x93, 0x19, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0],
     ),
@@ -47,7 +47,7 @@ pub(crate) const ROWS: &[Row] = &[
     .only(PeripheralDeviceType::Disk),
 ];
 
-const fn same(opcode: u8, usage: &'static [u8]) -> Row {
+const fn write_same_row(opcode: u8, usage: &'static [u8]) -> Row {
     Row::new(opcode, write_same, ReservationClass::Never, ChangeScope::Shared, usage)
         .writes()
         .only(PeripheralDeviceType::Disk)
@@ -149,7 +149,7 @@ pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocat
         data.extend_from_slice(&at.to_be_bytes());
         data.extend_from_slice(&u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes());
         data.extend_from_slice(&[if mapped { 0 } else { 1 }, 0, 0, 0]);
-        // What a descriptor cannot count ends the list: the initiator asks again from there.
+        // An extent too long for a descriptor ends the list: the initiator continues from there.
         if blocks > u32::MAX as u64 {
             break;
         }

@@ -1,4 +1,4 @@
-//! READ and WRITE, as far as the fast way leaves them, and WRITE ATOMIC (SBC-4).
+//! READ and WRITE that the snapshot does not cover, and WRITE ATOMIC (SBC-4).
 
 use crate::lba_range::LbaRange;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_beyond_the_limit_is_pointed_at() {
+    fn sense_points_at_a_transfer_length_beyond_the_limit() {
         let mut n = nexus(&lu(crate::LuSettings { capacity: 1 << 42, ..disk() }), "a");
         let mut cdb = [op::READ_16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
         assert_eq!(run(&mut n, &cdb), read(0, 32 << 20));

@@ -1,5 +1,5 @@
-//! A logical unit whose definition changes while it serves: it stays the same device server, and tells its
-//! nexuses what they have to ask again.
+//! Changes of a logical unit's definition while it is in use: it stays the same device server, and unit
+//! attentions report what changed.
 
 use crate::{InvalidDefinition, Lu, LuSettings};
 use lunar_wire::scsi::{Sense, Status};
@@ -23,7 +23,7 @@ impl Lu {
     }
 
     /// Another definition from here on; `replaced`: the medium is another one, too. Reservations, unit
-    /// attentions and mode pages stay. Every nexus hears of what is not as before (SPC-5 section 5.14, SBC-4
+    /// attentions and mode pages stay. Every nexus gets unit attentions for what changed (SPC-5 section 5.14, SBC-4
     /// section 4.10): MEDIUM MAY HAVE CHANGED, INQUIRY DATA HAS CHANGED, CAPACITY DATA HAS CHANGED, MODE
     /// PARAMETERS CHANGED.
     ///
@@ -38,7 +38,7 @@ impl Lu {
         let mut state = self.change();
         let old = self.settings();
         if old.device_type != settings.device_type {
-            return Err(InvalidDefinition::new("a logical unit keeps its device type"));
+            return Err(InvalidDefinition::new("the device type of a logical unit cannot change"));
         }
         let blocks = settings.capacity / u64::from(settings.block_size);
         let capacity = blocks != state.blocks
@@ -56,7 +56,7 @@ impl Lu {
         if replaced || (old.removable && !settings.removable) {
             state.medium.load();
         }
-        let told = [
+        let changes = [
             (replaced, Sense::MEDIUM_CHANGED),
             (inquiry, Sense::INQUIRY_CHANGED),
             (capacity, Sense::CAPACITY_CHANGED),
@@ -66,8 +66,8 @@ impl Lu {
             self.medium_replaced();
         }
         self.set_settings(settings);
-        told.iter().filter(|(is, _)| *is).for_each(|(_, sense)| state.raise(*sense, |_, _| true));
-        // Who keeps something of the medium looks again, whether there is something to tell or not.
+        changes.iter().filter(|(is, _)| *is).for_each(|(_, sense)| state.raise(*sense, |_, _| true));
+        // Snapshots are renewed in any case, even without a unit attention.
         state.mark_changed();
         Ok(())
     }
@@ -86,12 +86,12 @@ mod tests {
     const RESERVE: &[u8] = &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24];
 
     /// The unit attentions that wait for a nexus.
-    fn told(nexus: &mut Nexus) -> Vec<Sense> {
+    fn attentions(nexus: &mut Nexus) -> Vec<Sense> {
         std::iter::from_fn(|| run(nexus, TUR).err().and_then(|f| f.sense)).take(8).collect()
     }
 
     #[test]
-    fn each_change_is_told_as_what_it_is() {
+    fn each_change_has_its_unit_attention() {
         let named = LuIdentity { serial: "9".into(), ..disk().identity };
         let cases: [(LuSettings, bool, &[Sense]); 8] = [
             (disk(), false, &[]),
@@ -112,13 +112,13 @@ mod tests {
             let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
             assert!(run(&mut a, READ_ONE).is_ok());
             lu.redefine(settings.clone(), replaced).unwrap();
-            assert_eq!(told(&mut a), expected, "{settings:?}");
-            assert_eq!(told(&mut b), expected, "{settings:?}");
+            assert_eq!(attentions(&mut a), expected, "{settings:?}");
+            assert_eq!(attentions(&mut b), expected, "{settings:?}");
         }
     }
 
     #[test]
-    fn what_was_reserved_without_aptpl_stays_and_the_new_settings_hold() {
+    fn reservation_without_aptpl_survives_a_redefinition() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         let mut list = [0; 24];
@@ -127,15 +127,15 @@ mod tests {
         (list[7], list[15]) = (7, 0);
         run_with(&mut a, RESERVE, &list).unwrap();
         lu.redefine(LuSettings { block_size: 4096, ..disk() }, false).unwrap();
-        told(&mut a);
-        told(&mut b);
+        attentions(&mut a);
+        attentions(&mut b);
         assert_eq!(run(&mut b, WRITE_ONE), Err(Status::ReservationConflict.into()));
         assert_eq!(run(&mut a, WRITE_ONE), Ok(Plan::Write { offset: 4096, len: 4096, stable: false }));
         assert_eq!(data(&mut a, &[op::READ_CAPACITY_10]), [0, 0, 0, 255, 0, 0, 16, 0]);
     }
 
     #[test]
-    fn a_busy_unit_takes_nothing_and_forgets_nothing() {
+    fn busy_status_keeps_unit_attentions() {
         let lu = lu(disk());
         let mut a = nexus(&lu, "a");
         assert!(run(&mut a, READ_ONE).is_ok());
@@ -160,7 +160,7 @@ mod tests {
         list.resize(24, 0);
         commit(&lu, run_with(&mut a, &[op::MODE_SELECT_6, 0x11, 0, 0, 24, 0], &list)).unwrap();
         lu.redefine(LuSettings { write_cache: false, ..disk() }, false).unwrap();
-        assert_eq!(told(&mut a), []);
+        assert_eq!(attentions(&mut a), []);
         assert!(lu.write_cache());
     }
 
@@ -172,11 +172,11 @@ mod tests {
         run(&mut a, &[op::START_STOP_UNIT, 0, 0, 0, 2, 0]).unwrap();
         assert_eq!(run(&mut a, TUR), fails(Sense::NOT_READY_NO_MEDIUM));
         lu.redefine(settings, true).unwrap();
-        assert_eq!(told(&mut a), [Sense::MEDIUM_CHANGED]);
+        assert_eq!(attentions(&mut a), [Sense::MEDIUM_CHANGED]);
         assert!(
             lu.redefine(LuSettings { device_type: PeripheralDeviceType::CdRom, ..cdrom() }, true).is_err()
         );
         assert!(lu.redefine(LuSettings { block_size: 3, ..disk() }, false).is_err());
-        assert_eq!((told(&mut a), lu.settings().block_size), (vec![], 512));
+        assert_eq!((attentions(&mut a), lu.settings().block_size), (vec![], 512));
     }
 }

@@ -6,7 +6,7 @@ use crate::{Concurrency, Lu, LuSettings, Nexus, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 use std::sync::Arc;
 
-/// A logical unit, and the nexus that asks.
+/// A logical unit and the nexus of the command.
 type LuAndNexus = (Arc<Lu>, Nexus);
 
 /// A rule that stands between a command and its medium.
@@ -150,7 +150,7 @@ fn a_plan_that_is_done_at_once_keeps_each_rule_of_its_row() {
 }
 
 #[test]
-fn the_fast_way_answers_as_the_table_does() {
+fn snapshot_plan_matches_the_table() {
     let mut fast = 0;
     for rule in RULES {
         for row in table::rows(&disk()) {

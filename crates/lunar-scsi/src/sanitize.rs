@@ -35,7 +35,7 @@ pub(crate) enum State {
     Idle,
     /// An operation runs; `progress` in units of 1/65536.
     Running { progress: u16, unrestricted: bool },
-    /// It failed; `unrestricted` (AUSE) lets EXIT FAILURE MODE end that.
+    /// It failed; `unrestricted` (AUSE): EXIT FAILURE MODE may end that.
     Failed { unrestricted: bool },
 }
 
@@ -63,7 +63,7 @@ impl State {
         }
     }
 
-    /// What a restart must know, one byte: nothing, or that a medium is neither what it was nor clean.
+    /// The saved form, one byte or nothing: whether the medium is in an undefined state, neither old nor sanitized.
     pub(crate) fn save(&self) -> Vec<u8> {
         match self {
             State::Idle => Vec::new(),
@@ -74,7 +74,7 @@ impl State {
     /// Takes what `save` gave: an operation that a restart cut short has failed.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[unrestricted @ 0..2] = bytes else {
-            return Err(InvalidDefinition::new("a sanitize state of an unknown form"));
+            return Err(InvalidDefinition::new("invalid saved sanitize state"));
         };
         *self = State::Failed { unrestricted: unrestricted == 1 };
         Ok(())
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn while_it_runs_others_fail_with_progress_and_some_work() {
+    fn commands_during_sanitize_fail_with_progress() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert!(run(&mut b, READ_ONE).is_ok());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn it_runs_only_when_its_state_is_kept() {
+    fn sanitize_starts_after_its_state_is_saved() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         let decided = [run(&mut a, ERASE), overwrite(&mut a, 0, &[1, 0, 0, 1, 9])];
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_makes_an_operation_a_failed_one_and_keeps_a_failed_one() {
+    fn interrupted_sanitize_is_failed_after_a_restart() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         let restarted = |saved: Vec<u8>| {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_pass_writes_the_pattern_and_the_one_before_its_inversion() {
+    fn last_pass_writes_the_pattern() {
         let block = |pass, invert| overwrite_block(&[0x0f, 1, 2], 8, pass, 2, invert);
         assert_eq!(block(1, true), [0x0f, 1, 2, 0x0f, 1, 2, 0x0f, 1]);
         assert_eq!(block(0, true)[..3], [0xf0, 0xfe, 0xfd]);

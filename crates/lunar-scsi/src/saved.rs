@@ -27,15 +27,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, InvalidDefinition
         return Err(InvalidDefinition::new("not the saved state of a logical unit"));
     }
     if bytes.get(7) != Some(&MAGIC[7]) {
-        return Err(InvalidDefinition::new("written by another version"));
+        return Err(InvalidDefinition::new("unsupported version of the saved state"));
     }
     let Some((body, crc)) = bytes.split_last_chunk::<CRC>().filter(|(b, _)| b.len() >= MAGIC.len()) else {
-        return Err(InvalidDefinition::new("cut short"));
+        return Err(InvalidDefinition::new("the saved state is truncated"));
     };
     if checksum(body) != u32::from_be_bytes(*crc) {
-        return Err(InvalidDefinition::new("the checksum does not fit"));
+        return Err(InvalidDefinition::new("checksum mismatch"));
     }
-    sections(&body[MAGIC.len()..]).ok_or(InvalidDefinition::new("a section is cut short"))
+    sections(&body[MAGIC.len()..]).ok_or(InvalidDefinition::new("a section is truncated"))
 }
 
 fn sections(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_end_is_refused_even_with_a_right_checksum() {
+    fn section_length_beyond_the_end_is_rejected() {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&[1, 0xff, 0xff, 0xff, 0xff]);
         let crc = checksum(&bytes);

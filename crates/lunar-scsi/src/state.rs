@@ -130,7 +130,7 @@ impl State {
                 MODES => self.modes.restore(section)?,
                 RESERVATIONS => self.reservations.restore(section)?,
                 SANITIZE => self.sanitize.restore(section)?,
-                _ => return Err(InvalidDefinition::new("a section that this version does not know")),
+                _ => return Err(InvalidDefinition::new("unknown section")),
             }
         }
         Ok(())

@@ -95,7 +95,7 @@ fn detail(row: &Row, timeouts: bool) -> Vec<u8> {
 fn task_management(cx: &mut CommandContext<'_>) -> PlanResult {
     let mut data = vec![FUNCTIONS, 0, 0, 0];
     if cx.cdb[2] & MORE != 0 {
-        // Twelve bytes more, whose time-outs name no time.
+        // Twelve more bytes, with time-outs of 0 (unspecified).
         data[3] = 12;
         data.resize(16, 0);
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_reported_so() {
+    fn unsupported_command_is_reported_as_such() {
         let mut n = nexus(&lu(LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(bytes(codes(&mut n, 1, op::UNMAP, 0)), [0, 1, 0, 0]);
         assert_eq!(bytes(codes(&mut n, 2, op::SERVICE_ACTION_IN_16, 0x1f)), [0, 1, 0, 0]);

@@ -4,7 +4,7 @@ use crate::{Lu, LuSettings, NexusId, NexusPorts, PeripheralDeviceType, PlanResul
 use lunar_wire::scsi::Sense;
 use std::sync::LazyLock;
 
-/// What a persistent reservation of another nexus lets through (SPC-5 table 66, SBC-4 table 13).
+/// When a command is allowed despite a persistent reservation of another nexus (SPC-5 table 66, SBC-4 table 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReservationClass {
     /// Always.
@@ -34,7 +34,7 @@ pub enum Concurrency {
     Exclusive,
 }
 
-/// Which device types know a command.
+/// Which device types support a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceTypes {
     /// Disks and CD-ROMs.
@@ -60,7 +60,7 @@ pub(crate) struct Row {
     /// CDB usage data (SPC-5 section 6.29): a set bit may be set in the CDB, every other is reserved. Its
     /// length is the CDB's; byte 0 is the operation code, and the service action stands in its place.
     pub usage: &'static [u8],
-    /// Device types that know it.
+    /// Device types that support it.
     pub types: DeviceTypes,
     /// It needs a medium that is loaded and started.
     pub medium: bool,
@@ -72,11 +72,11 @@ pub(crate) struct Row {
     pub in_standby: bool,
     /// It works while the logical unit is sanitize_ended (SBC-4 section 4.11.2).
     pub while_sanitizing: bool,
-    /// Only a thin provisioned logical unit knows it.
+    /// Only a thin provisioned logical unit supports it.
     pub thin: bool,
-    /// Only a medium that writes atomically knows it.
+    /// Only a medium with atomic writes supports it.
     pub atomic: bool,
-    /// The amount of Data-Out is part of its meaning: more than its CDB asks for is refused, as less is of every command.
+    /// It requires exactly the Data-Out of its CDB: more is rejected, as less is for every command.
     pub exact: bool,
     /// It may change what is kept on stable storage, and does so when that is there.
     pub persists: bool,
@@ -162,7 +162,7 @@ impl Row {
         Row { atomic: true, ..self }
     }
 
-    /// Takes as much Data-Out as its CDB asks for, or none of it.
+    /// Requires exactly the Data-Out that its CDB gives.
     pub const fn exact(self) -> Row {
         Row { exact: true, ..self }
     }
@@ -203,11 +203,11 @@ pub(crate) struct CommandContext<'a> {
     pub lu: &'a Lu,
     /// Its state, locked.
     pub state: &'a mut State,
-    /// Who asks.
+    /// The requesting nexus.
     pub nexus: NexusId,
-    /// The ports of the nexus that asks.
+    /// The ports of the requesting nexus.
     pub port: &'a NexusPorts,
-    /// The access list lets this nexus read only.
+    /// The access list allows this nexus reads only.
     pub read_only: bool,
 }
 
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_amount_of_data_is_part_of_the_meaning() {
+    fn exact_data_out_is_required_where_the_cdb_gives_it() {
         let settings = disk();
         let exact = rows(&settings).filter(|row| row.exact).map(|row| row.opcode);
         let named = [op::WRITE_SAME_10, op::COMPARE_AND_WRITE, op::ORWRITE_16, op::WRITE_SAME_16];
@@ -306,7 +306,7 @@ mod tests {
     const HARMLESS: [u8; 3] = [op::SEND_DIAGNOSTIC, op::SYNCHRONIZE_CACHE_10, op::SYNCHRONIZE_CACHE_16];
 
     #[test]
-    fn each_row_that_changes_something_is_refused_to_guests() {
+    fn read_only_nexus_is_refused_every_changing_command() {
         for settings in [disk(), cdrom()] {
             for row in rows(&settings) {
                 let shared = row.changes == ChangeScope::Shared;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_are_refused_what_would_shut_others_out() {
+    fn read_only_nexus_cannot_lock_out_others() {
         let mut guest = lu(disk()).attach(port("a"), true);
         let _power_on = run(&mut guest, &[0]);
         let sets_target_port_groups = [op::MAINTENANCE_OUT, 0x0a];

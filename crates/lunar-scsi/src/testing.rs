@@ -66,7 +66,7 @@ pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
     })
 }
 
-/// A nexus whose POWER ON was taken note of.
+/// A nexus without its POWER ON attention.
 pub(crate) fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
     let mut nexus = lu.attach(port(initiator), false);
     assert_eq!(run(&mut nexus, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
@@ -78,7 +78,7 @@ pub(crate) fn run(nexus: &mut Nexus, cdb: &[u8]) -> PlanResult {
     nexus.begin(&padded(cdb))
 }
 
-/// Runs a CDB whose plan is Parameters, and gives it these.
+/// Runs a CDB whose plan is Parameters, with this parameter data.
 pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> PlanResult {
     match run(nexus, cdb)? {
         Plan::Parameters { .. } => nexus.parameters(&padded(cdb), parameters),
@@ -86,7 +86,7 @@ pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> Plan
     }
 }
 
-/// The plan that follows when what it asks to be kept is kept, and whether there was something to keep.
+/// Commits a pending commit, if any: the resulting plan, and whether there was one.
 pub(crate) fn commit(lu: &Lu, answer: PlanResult) -> Result<(Plan, bool), CommandError> {
     let draft = match answer? {
         Plan::Op(op) => match *op {

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_reported_is_the_next_unless_a_reset_came() {
+    fn unreported_attention_is_the_next_without_a_reset() {
         let mut q = UnitAttentions::default();
         q.raise(Sense::CAPACITY_CHANGED);
         q.raise(Sense::LUNS_CHANGED);

@@ -11,15 +11,15 @@ const WRITE_VERIFY: u8 = 0x12;
 /// Byte 1 of the others: DPO, FUA.
 const FLAGS: u8 = 0x18;
 
-const fn ten(opcode: u8, flags: u8) -> [u8; 10] {
+const fn cdb_10(opcode: u8, flags: u8) -> [u8; 10] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0]
 }
 
-const fn twelve(opcode: u8, flags: u8) -> [u8; 12] {
+const fn cdb_12(opcode: u8, flags: u8) -> [u8; 12] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0]
 }
 
-const fn sixteen(opcode: u8, flags: u8) -> [u8; 16] {
+const fn cdb_16(opcode: u8, flags: u8) -> [u8; 16] {
     [opcode, flags, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0]
 }
 
@@ -45,14 +45,14 @@ const COMPARE_AND_WRITE: [u8; 16] =
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    verifying(op::VERIFY_10, &ten(op::VERIFY_10, VERIFY)),
-    verifying(op::VERIFY_12, &twelve(op::VERIFY_12, VERIFY)),
-    verifying(op::VERIFY_16, &sixteen(op::VERIFY_16, VERIFY)),
-    writing(op::WRITE_VERIFY_10, write_verify, &ten(op::WRITE_VERIFY_10, WRITE_VERIFY)),
-    writing(op::WRITE_VERIFY_12, write_verify, &twelve(op::WRITE_VERIFY_12, WRITE_VERIFY)),
-    writing(op::WRITE_VERIFY_16, write_verify, &sixteen(op::WRITE_VERIFY_16, WRITE_VERIFY)),
+    verifying(op::VERIFY_10, &cdb_10(op::VERIFY_10, VERIFY)),
+    verifying(op::VERIFY_12, &cdb_12(op::VERIFY_12, VERIFY)),
+    verifying(op::VERIFY_16, &cdb_16(op::VERIFY_16, VERIFY)),
+    writing(op::WRITE_VERIFY_10, write_verify, &cdb_10(op::WRITE_VERIFY_10, WRITE_VERIFY)),
+    writing(op::WRITE_VERIFY_12, write_verify, &cdb_12(op::WRITE_VERIFY_12, WRITE_VERIFY)),
+    writing(op::WRITE_VERIFY_16, write_verify, &cdb_16(op::WRITE_VERIFY_16, WRITE_VERIFY)),
     writing(op::COMPARE_AND_WRITE, compare_and_write, &COMPARE_AND_WRITE).exclusive().exact(),
-    writing(op::ORWRITE_16, or_write, &sixteen(op::ORWRITE_16, FLAGS)).exclusive().exact(),
+    writing(op::ORWRITE_16, or_write, &cdb_16(op::ORWRITE_16, FLAGS)).exclusive().exact(),
 ];
 
 fn verify(cx: &mut CommandContext<'_>) -> PlanResult {

@@ -91,6 +91,6 @@ fn profiles(current: u16) -> Vec<u8> {
 }
 
 /// Mode page 2Ah (MMC-3 section 5.5.10): reads CD-R, CD-RW and DVD-ROM; a tray that ejects and locks; 24
-/// times the speed of a CD (obsolete, but shown by hosts). Whether it is locked now is not told.
+/// times the speed of a CD (obsolete, but shown by hosts). Whether it is locked at present is not reported.
 pub(crate) const CAPABILITIES: [u8; 20] =
     [0x2a, 0x12, 0x0b, 0, 0, 0, 0x29, 0, 0x10, 0x80, 0, 0, 0, 0, 0x10, 0x80, 0, 0, 0, 0];

@@ -1,5 +1,5 @@
-//! What a CD-ROM knows beyond a disk (MMC-6): an image is one finalized session with one data track. `toc`
-//! tells where it lies, `features` what the drive can do.
+//! The commands of a CD-ROM (MMC-6) that a disk lacks: an image is one finalized session with one data track.
+//! `toc` has the table of contents, `features` the features of the drive.
 
 mod features;
 mod toc;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    // The two highest bits of CONTROL are the FORMAT of hosts that speak SFF-8020i.
+    // The two highest bits of CONTROL are the FORMAT of hosts that use SFF-8020i.
     row(
         op::READ_TOC,
         toc::read,

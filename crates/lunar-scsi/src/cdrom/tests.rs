@@ -15,7 +15,7 @@ fn configuration(requested: u8, start: u8, len: u8) -> [u8; 10] {
 }
 
 #[test]
-fn the_toc_tells_the_track_and_the_lead_out() {
+fn toc_lists_the_track_and_the_lead_out() {
     let n = &mut cd();
     let (one, lead_out) = ([0, 0x14, 1, 0, 0, 0, 0, 0], [0, 0x14, 0xaa, 0, 0, 0, 2, 0]);
     let all = [&[0, 18, 1, 1][..], &one, &lead_out].concat();
@@ -29,7 +29,7 @@ fn the_toc_tells_the_track_and_the_lead_out() {
 }
 
 #[test]
-fn the_last_session_is_told_to_old_hosts_too() {
+fn last_session_is_reported_in_the_old_format() {
     let n = &mut cd();
     let session = [0, 10, 1, 1, 0, 0x14, 1, 0, 0, 0, 0, 0];
     assert_eq!(data(n, &toc(0, 1, 0)), session);
@@ -115,7 +115,7 @@ fn an_ejected_medium_is_missed_everywhere() {
 }
 
 #[test]
-fn an_event_that_did_not_fit_is_told_later() {
+fn event_beyond_the_allocation_length_is_reported_later() {
     let lu = lu(cdrom());
     let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
     let poll = |len| [op::GET_EVENT_STATUS, 1, 0, 0, 0x10, 0, 0, 0, len, 0];
@@ -165,7 +165,7 @@ fn the_mechanism_is_idle() {
 }
 
 #[test]
-fn disks_do_not_know_these_and_cds_not_those_of_disks() {
+fn disk_and_cdrom_reject_commands_of_each_other() {
     let mut disk = nexus(&lu(disk()), "a");
     for row in ROWS {
         assert_eq!(run(&mut disk, &[row.opcode]), fails(Sense::INVALID_OPCODE), "{:02x}", row.opcode);

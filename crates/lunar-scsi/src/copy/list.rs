@@ -11,7 +11,7 @@ pub(super) const HEADER: usize = 16;
 pub(super) const IDENTIFICATION: u8 = 0xe4;
 pub(super) const CSCD_LEN: usize = 32;
 /// Segment descriptors: block to block, and the same with a length in bytes; bytes before the field that
-/// tells the length of the rest.
+/// gives the length of the rest.
 pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
 pub(super) const BLOCK_TO_BLOCK_BYTES: u8 = 0x0a;
 const SEGMENT_HEADER: usize = 4;
@@ -21,16 +21,16 @@ pub(super) const THIS: u16 = 0xffff;
 /// What LIST ID USAGE makes of the list identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListIdUsage {
-    /// RECEIVE COPY RESULTS knows the one copy by it (00b).
+    /// It identifies the copy for RECEIVE COPY RESULTS, one copy at a time (00b).
     One,
-    /// It knows the last copy that ended by it (10b). The standard wants one at a time here too, but hosts
+    /// It identifies the last copy that ended (10b). The standard requires one at a time here too, but hosts
     /// (QEMU) name all of several copies at the same time alike.
     Last,
     /// There is none (11b).
     None,
 }
 
-/// What a parameter list asks for.
+/// A decoded parameter list.
 #[derive(Debug, PartialEq)]
 pub(super) struct CopyParameterList {
     pub(super) id: u8,
@@ -42,7 +42,7 @@ pub(super) struct CopyParameterList {
 #[derive(Clone)]
 struct Cscd {
     naa: Vec<u8>,
-    /// Bytes; 0 when it does not tell.
+    /// In bytes; 0 when the descriptor does not give it.
     block_size: u32,
     cdrom: bool,
 }
@@ -143,7 +143,7 @@ impl SegmentParser<'_> {
         Ok(segments)
     }
 
-    /// The length that its type has, which the descriptor must tell as well.
+    /// The length of this type, which the descriptor must give as well.
     fn len(&self, b: &[u8]) -> Result<usize, Sense> {
         if b.len() < SEGMENT_HEADER {
             return Err(Sense::PARAMETER_LIST_LENGTH);

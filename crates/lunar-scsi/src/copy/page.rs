@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_page_lists_is_in_the_table() {
+    fn third_party_copy_page_matches_the_table() {
         let table: Vec<u8> = super::super::ROWS
             .chunk_by(|a, b| a.opcode == b.opcode)
             .flat_map(|rows| {

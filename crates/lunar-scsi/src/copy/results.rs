@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_transfer_count_takes_the_finest_unit_that_holds_it() {
+    fn transfer_count_uses_the_finest_unit() {
         assert_eq!(transfer_count(u32::MAX as u64), (0, u32::MAX));
         assert_eq!(transfer_count(1 << 32), (1, 1 << 22));
         assert_eq!(transfer_count(1 << 43), (2, 1 << 23));

@@ -35,7 +35,7 @@ impl CopySegment {
         self.between(from, to).map_err(|(sense, byte)| sense.segment(number, byte))
     }
 
-    /// The sense of a copy whose segment names a logical unit that the session cannot see.
+    /// The sense of a copy whose segment names a logical unit that the session has no access to.
     pub fn unreachable(&self, number: u16) -> Sense {
         Sense::COPY_TARGET_UNREACHABLE.segment(number, 4)
     }

@@ -197,7 +197,7 @@ fn a_range_lies_within_both_media() {
 }
 
 #[test]
-fn blocks_of_both_sizes_must_come_out_even() {
+fn copy_length_is_a_multiple_of_both_block_sizes() {
     let large = LuSettings { block_size: 4096, ..disk() };
     let (small, large) = (nexus(&lu(disk()), "a"), nexus(&lu(large), "a"));
     let segment = |blocks, count_by_destination| CopySegment {
@@ -231,7 +231,7 @@ fn a_medium_that_may_not_be_written_or_read_is_out_of_reach() {
 }
 
 #[test]
-fn the_status_of_a_copy_is_told_to_its_nexus_by_its_list_identifier() {
+fn copy_status_is_found_by_list_identifier() {
     let lu = lu(disk());
     let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
     assert_eq!(run(&mut a, &receive(0, 1)), fails(Sense::cdb_field(2, 7)));

@@ -121,7 +121,7 @@ impl State {
     /// Takes what `save` gave.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[bits @ 0..16] = bytes else {
-            return Err(InvalidDefinition::new("mode pages of an unknown form"));
+            return Err(InvalidDefinition::new("invalid saved mode pages"));
         };
         self.saved = Some(ChangeableValues(bits));
         self.reset();

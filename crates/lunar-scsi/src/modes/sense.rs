@@ -41,7 +41,7 @@ pub(super) fn mode_sense(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(data, allocation_len))
 }
 
-/// The pages that the CDB asks for, in the state that PC names.
+/// The pages that the CDB selects, with the values that PC selects.
 fn wanted(cx: &CommandContext<'_>) -> Result<Vec<u8>, Sense> {
     let (code, subpage) = (cx.cdb[2] & 0x3f, cx.cdb[3]);
     if subpage != 0 && subpage != ALL_SUBPAGES {

@@ -10,7 +10,7 @@ use crate::{CommandError, TargetPort, TransportProtocol};
 use lunar_wire::scsi::{Sense, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who asks, and what can be said of ports.
+/// The requesting nexus, and the ports of the target.
 pub(super) struct ReserveOutContext<'a> {
     pub(super) who: &'a Registrant,
     /// The ports of the target.
@@ -156,7 +156,7 @@ impl Registry {
         Ok(effect)
     }
 
-    /// The reservation passes to who asks; those with the holder's key lose their registrations, all others
+    /// The reservation passes to the requester; those with the holder's key lose their registrations, all others
     /// under an all registrants type.
     fn preempt_reservation(
         &mut self,
@@ -180,7 +180,7 @@ impl Registry {
         Ok(effect)
     }
 
-    /// Those with this key lose their registrations, who asks among them. SCOPE and TYPE do not matter.
+    /// Those with this key lose their registrations, the requester too. SCOPE and TYPE are ignored.
     fn preempt_registrations(&mut self, who: &Registrant, target: u64) -> EffectResult {
         let gone = self.select(|_, key| key == target);
         if gone.is_empty() {

@@ -57,7 +57,7 @@ pub(crate) const ROWS: &[Row] = &[
     prout(7, &[0x5f, 7, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
 ];
 
-/// RESERVE(6) and (10) of the whole logical unit for the nexus itself; no other form is known.
+/// RESERVE(6) and (10) of the whole logical unit for the nexus itself; no other form is supported.
 fn reserve(cx: &mut CommandContext<'_>) -> PlanResult {
     let reservations = &mut cx.state.reservations;
     if reservations.covered(cx.port) {

@@ -50,7 +50,7 @@ const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
 const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 impl Lu {
-    /// Nobody keeps what [`Lu::saved_state`] gives: registrations that ask to persist through power loss (APTPL)
+    /// [`Lu::saved_state`] is not stored: registrations that are to persist through power loss (APTPL)
     /// are refused, and so are mode pages that are to be saved (SP).
     pub fn set_volatile(&self) {
         self.change().reservations.registry.can_persist = false;
@@ -66,7 +66,7 @@ impl Lu {
 /// Registrations and reservations of a logical unit.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// Who reserved the logical unit by RESERVE.
+    /// The nexus that reserved the logical unit by RESERVE.
     reserved: Option<NexusId>,
     registry: Registry,
 }
@@ -85,10 +85,10 @@ impl State {
     /// A reservation keeps this nexus from a command.
     pub(crate) fn conflicts(&self, row: &Row, nexus: NexusId, port: &NexusPorts) -> bool {
         match self.reserved {
-            // Persistent reservations conflict with RESERVE, whoever asks.
+            // Persistent reservations conflict with RESERVE from any nexus.
             Some(_) if persistent(row.opcode) => true,
             Some(holder) if holder == nexus => false,
-            // START STOP UNIT and PREVENT ALLOW have forms that never pass: these ask as `ReservationClass::Never`.
+            // START STOP UNIT and PREVENT ALLOW have forms that are never allowed: these use `ReservationClass::Never`.
             Some(_) if row.allowed != ReservationClass::Always => true,
             Some(_) => !DESPITE_RESERVE.contains(&(row.opcode, row.service_action)),
             None => !self.registry.permits(port, row.allowed),

@@ -1,4 +1,4 @@
-//! Who is registered, with which key, and who holds the persistent reservation (SPC-5 section 5.14).
+//! The registrations, their keys, and the holder of the persistent reservation (SPC-5 section 5.14).
 
 use super::types::{RegistrantRole, ReservationType};
 use crate::{CommandError, NexusPorts, ReservationClass, TransportProtocol};
@@ -14,7 +14,7 @@ pub(crate) struct Registrant {
     pub(crate) isid: [u8; 6],
     /// Relative target port identifier.
     pub(crate) tag: u16,
-    /// The CHAP user of its sessions. Empty without CHAP, and where it is not known yet: for ports that were named by
+    /// The CHAP user of its sessions. Empty without CHAP, and while unknown: for ports that were named by
     /// others, and in what older versions kept.
     pub(crate) user: String,
 }
@@ -43,7 +43,7 @@ impl Registrant {
 pub(super) struct PersistentReservation {
     /// Its type.
     pub(super) kind: ReservationType,
-    /// Who holds it; nobody in particular under an all registrants type.
+    /// The holder; None under an all registrants type.
     pub(super) holder: Option<Registrant>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Registry {
 pub(super) struct Effect {
     /// Unit attentions, and on whom.
     pub(super) attentions: Vec<(Registrant, Sense)>,
-    /// Who was preempted: PREEMPT AND ABORT aborts their tasks.
+    /// The preempted nexuses: PREEMPT AND ABORT aborts their tasks.
     pub(super) victims: Vec<Registrant>,
 }
 
@@ -132,7 +132,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes registrations. A reservation that loses its holder ends, and those who shared it learn of it
+    /// Removes registrations. A reservation that loses its holder ends, with a unit attention for those who shared it
     /// (SPC-5 section 5.14.11.3).
     pub(super) fn remove(&mut self, nexuses: &[Registrant], effect: &mut Effect) {
         for nexus in nexuses {

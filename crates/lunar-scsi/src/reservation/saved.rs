@@ -57,10 +57,10 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
         return Ok(registry);
     }
     let mut rest = SavedReader(bytes);
-    let short = InvalidDefinition::new("the reservations are cut short");
+    let short = InvalidDefinition::new("saved reservations are truncated");
     let [version] = rest.take().ok_or(short.clone())?;
     if ![PLAIN, VERSION].contains(&version) {
-        return Err(InvalidDefinition::new("reservations written by another version"));
+        return Err(InvalidDefinition::new("saved reservations have an unsupported version"));
     }
     let [kind] = rest.take().ok_or(short.clone())?;
     let number = u32::from_be_bytes(rest.take().ok_or(short.clone())?);
@@ -69,12 +69,12 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
         // In order, as they were written: so there are no two of a kind, and the number means what it meant.
         let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
         if key == 0 || who.initiator.is_empty() || !ordered {
-            return Err(InvalidDefinition::new("a registration that cannot be"));
+            return Err(InvalidDefinition::new("invalid saved registration"));
         }
         registry.keys.insert(who, key);
     }
     if has_users(&registry) != (version == VERSION) {
-        return Err(InvalidDefinition::new("reservations with a version of others"));
+        return Err(InvalidDefinition::new("saved reservations have an unsupported sub-version"));
     }
     registry.reservation = reservation(kind, number, &registry.keys)?;
     registry.persists = true;
@@ -114,7 +114,7 @@ fn reservation(
     number: u32,
     keys: &BTreeMap<Registrant, u64>,
 ) -> Result<Option<PersistentReservation>, InvalidDefinition> {
-    let wrong = InvalidDefinition::new("a reservation that cannot be");
+    let wrong = InvalidDefinition::new("invalid saved reservation");
     let holder = keys.keys().nth(number as usize).cloned();
     match (kind, ReservationType::from_code(kind)) {
         (0, _) if number == NOBODY && !keys.is_empty() => Ok(None),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn names_saved_in_capitals_load_folded() {
+    fn saved_upper_case_names_load_in_lower_case() {
         let named = |name: &str| Registrant { initiator: name.into(), ..who(1) };
         let mut r = registry(None, 0);
         r.keys = [(named("iqn.HOST"), 1), (named("iqn.Host"), 2), (named("iqn.other"), 3)].into();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_back_and_without_any_the_form_is_the_old_one() {
+    fn users_are_saved_in_version_2_only() {
         for kind in [None].into_iter().chain(ReservationType::ALL.map(Some)) {
             let before = with_users(kind, 5);
             let bytes = encode(&before);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_saved_reservations_are_rejected() {
         let good = encode(&registry(Some(ReservationType::WriteExclusive), 2));
         let edit = |at: usize, value: u8| {
             let mut b = good.clone();
@@ -247,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_is_given_back(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn accepted_bytes_encode_to_themselves(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(r) = decode(&bytes, 64) {
                 prop_assert_eq!(encode(&r), bytes);
             }

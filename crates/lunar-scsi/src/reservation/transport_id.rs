@@ -132,7 +132,7 @@ mod tests {
     const SRP_NAME: &str = "0x0102030405060708090a0b0c0d0e0f10";
 
     #[test]
-    fn a_port_of_srp_is_told_by_its_identifier() {
+    fn srp_port_is_reported_by_its_identifier() {
         let who = Registrant { initiator: SRP_NAME.into(), isid: [0; 6], tag: 1, user: String::new() };
         let golden = [4, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
         assert_eq!(encode(&who), golden);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_digits_of_any_case_decode_folded() {
+    fn transport_id_is_decoded_in_lower_case() {
         assert_eq!(decode(&id(0, b"iqn.X"), 0), Ok((TransportId::Name("iqn.x".into()), 24)));
         let wanted = TransportId::Port("iqn.x".into(), [0, 0, 0, 0, 0xab, 0xcd]);
         assert_eq!(decode(&id(1, b"iqn.X,i,0xABcd"), 0), Ok((wanted, 24)));

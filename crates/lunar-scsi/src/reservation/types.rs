@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn obsolete_and_reserved_types_and_scopes_are_pointed_at() {
+    fn sense_points_at_obsolete_types_and_scopes() {
         for code in 0..16 {
             let known = [1, 3, 5, 6, 7, 8].contains(&code);
             assert_eq!(ReservationType::of_scope_and_type(code).is_ok(), known, "type {code}");

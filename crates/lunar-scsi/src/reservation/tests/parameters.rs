@@ -28,7 +28,7 @@ fn the_parameter_list_has_the_length_of_its_service_action() {
 }
 
 #[test]
-fn a_reservation_that_comes_before_its_parameters_keeps_a_command_out() {
+fn reservation_before_the_parameters_is_a_conflict() {
     let lu = lu(disk());
     let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
     let mut unmap = [0; 16];
@@ -136,7 +136,7 @@ fn reports_to_the_byte() {
 }
 
 #[test]
-fn reports_are_cut_to_the_allocation_length_and_say_how_much_there_is() {
+fn report_is_cut_to_the_allocation_length() {
     let mut world = TestTarget::new("A B");
     world.play("A register 0 a for B -> good\nA reserve a 1 -> good");
     let a = world.nexuses.get_mut("A").unwrap();

@@ -10,7 +10,7 @@ fn play(names: &str, script: &str) {
 }
 
 #[test]
-fn register_needs_key_0_from_a_stranger_and_its_own_from_a_registrant() {
+fn register_checks_the_reservation_key() {
     play(
         "A B",
         "A register 0 0 -> good
@@ -126,7 +126,7 @@ fn release_is_for_the_holder() {
 }
 
 #[test]
-fn those_who_shared_a_reservation_learn_of_its_release() {
+fn release_is_reported_to_registrants() {
     for (kind, told) in
         [(1, "good"), (3, "good"), (5, "6/2a/04"), (6, "6/2a/04"), (7, "6/2a/04"), (8, "6/2a/04")]
     {
@@ -282,7 +282,7 @@ fn preempt_takes_the_reservation_of_the_holders_key() {
 }
 
 #[test]
-fn preempt_with_another_type_tells_those_who_stay() {
+fn preempt_with_another_type_is_reported_to_registrants() {
     play(
         "A B C",
         "A register 0 a -> good
@@ -502,7 +502,7 @@ fn registrants_are_bounded_and_a_refusal_changes_nothing() {
 }
 
 #[test]
-fn access_of_holder_registrant_and_stranger() {
+fn access_of_holder_registrant_and_others() {
     const CONFLICT: &str = "conflict";
     const GOOD: &str = "good";
     // Type; read and write of a registrant; read and write of a stranger.
@@ -683,7 +683,7 @@ fn a_cluster_races_for_the_disk() {
 }
 
 #[test]
-fn what_aptpl_asks_for_is_saved_and_comes_back() {
+fn aptpl_registrations_are_saved_and_restored() {
     let mut world = TestTarget::new("A B C");
     world.play(
         "A register 0 a aptpl -> save
@@ -769,7 +769,7 @@ fn initiators_of_both_protocols_share_a_disk() {
 }
 
 #[test]
-fn a_port_is_registered_through_target_ports_of_its_own_protocol() {
+fn port_is_registered_on_target_ports_of_its_protocol() {
     play(
         "A s",
         "s register 0 a for t u -> good

@@ -4,7 +4,7 @@ use super::world::TestTarget;
 use crate::testing::disk;
 
 #[test]
-fn another_user_of_the_same_port_is_a_stranger() {
+fn other_user_of_the_same_port_is_another_registrant() {
     TestTarget::new("A@alice B").play(
         "A@alice register 0 a -> good
          A@alice reserve a 3 -> good
