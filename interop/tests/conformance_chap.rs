@@ -166,9 +166,9 @@ fn sec_005_each_fault_has_its_reason_in_the_log() {
     refused(mutual(&alone, "77", &hex(&[0x5a; 16])).1.status());
     for (server, reason) in [
         (&server, "the initiator offers no AuthMethod"),
-        (&server, "the CHAP user nobody is not admitted here"),
-        (&server, "the CHAP user alice has another secret here"),
-        (&server, "CHAP_A=99 names no algorithm that is allowed here"),
+        (&server, "the CHAP user nobody is not allowed"),
+        (&server, "wrong secret of the CHAP user alice"),
+        (&server, "CHAP_A=99 contains no allowed algorithm"),
         (&server, "sends the target's own challenge back"),
         (&alone, "the target has no user for it (`mutual`)"),
     ] {

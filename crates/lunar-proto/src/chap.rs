@@ -270,7 +270,7 @@ mod tests {
         let memory = memory.expect("Linux has it");
         let left = || {
             let mut bytes = [0; LEN];
-            // Memory that is gone holds nothing.
+            // Freed memory must not be read.
             let read = memory.read_at(&mut bytes, at).unwrap_or(0);
             bytes[..read].iter().filter(|byte| **byte == 0xa7).count()
         };

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
-/// Where a negotiated value comes from and goes to.
+/// Access to a negotiated value in the parameters.
 pub struct NegotiatedField<T> {
     /// This side's value.
     pub offer: fn(&Offer) -> T,
@@ -42,7 +42,7 @@ pub enum KeyType {
     OverRdma(&'static KeyType),
 }
 
-/// Who may send a key.
+/// Which sides may send a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySender {
     /// Initiators alone.
@@ -91,7 +91,7 @@ pub struct KeyDefinition {
     pub name: &'static str,
     /// How its value is found.
     pub kind: KeyType,
-    /// Who sends it.
+    /// Which side sends it.
     pub sender: KeySender,
     /// When.
     pub when: KeyUse,
@@ -234,7 +234,7 @@ pub static TABLE: &[KeyDefinition] = &[
     key("OFMarker", KeyType::Fixed("No"), KeySender::Both, KeyUse::Operational),
     key("IFMarkInt", KeyType::Fixed("Reject"), KeySender::Both, KeyUse::Operational),
     key("OFMarkInt", KeyType::Fixed("Reject"), KeySender::Both, KeyUse::Operational),
-    // iSER (RFC 7145 section 6). On plain TCP RDMAExtensions is No, and without it the others mean nothing.
+    // iSER (RFC 7145 section 6). On plain TCP RDMAExtensions is No, and without it the others have no effect.
     session("RDMAExtensions", KeyType::And(field!(rdma_extensions))),
     key(
         "TargetRecvDataSegmentLength",
@@ -257,7 +257,7 @@ pub static TABLE: &[KeyDefinition] = &[
     key("MaxAHSLength", KeyType::Declared, KeySender::Both, KeyUse::Operational),
 ];
 
-/// The longest value of a key that says nothing else (RFC 7143 section 6.1), in bytes.
+/// The longest value of a key without a limit of its own (RFC 7143 section 6.1), in bytes.
 pub(crate) const VALUE_LEN: usize = 255;
 
 /// Why a value cannot be taken; in login it is an initiator error, in full feature phase a protocol error.
@@ -476,7 +476,7 @@ mod tests {
 
     /// NEG-020: None is not chosen where only CRC32C is offered, nor the other way round.
     #[test]
-    fn a_digest_that_is_demanded_is_not_left_out() {
+    fn required_digest_is_offered() {
         let demand = Digests { none: false, crc32c: true };
         let offer = Offer { header_digest: demand, ..Offer::default() };
         assert_eq!(answer(&offer, "HeaderDigest", "None"), Err(InvalidKeyValue));
@@ -485,7 +485,7 @@ mod tests {
 
     /// KEY-034, KEY-035, A-06, A-07.
     #[test]
-    fn a_key_is_bound_by_those_before_it() {
+    fn burst_key_is_limited_by_earlier_keys() {
         let offer = Offer { error_recovery_level: 2, ..Offer::default() };
         let (answers, now) = run(
             &offer,
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_stand_in_their_phases_only() {
+    fn key_outside_its_phase_is_rejected() {
         use NegotiationPhase::*;
         for (name, leading, want) in [
             ("CHAP_A", true, [true, false, false]),

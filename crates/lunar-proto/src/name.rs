@@ -47,7 +47,7 @@ fn is_hex(s: &str) -> bool {
     s.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The iSCSI name of a host to which nobody gave one: made of the host's name, and so the same each time.
+/// The default iSCSI name of a host: derived from the host name, so that it is stable.
 pub fn of_host(host: &str) -> String {
     let good = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
     let host: String = host.to_ascii_lowercase().chars().map(good).take(128).collect();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_field() {
+    fn names_in_use_are_accepted() {
         for n in ["foo", "iqn.test:x", "a b", "disk\u{e9}", &"a".repeat(NAME_LEN)] {
             assert!(is_usable(n) && !is_valid(n), "{n}");
         }

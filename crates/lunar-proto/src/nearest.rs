@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_finds_what_was_meant() {
+    fn nearest_finds_the_closest_word() {
         let keys = ["listen", "advertise", "block_size", "read_only"];
         assert_eq!(nearest("lisetn", keys), Some("listen"));
         assert_eq!(nearest("blocksize", keys), Some("block_size"));

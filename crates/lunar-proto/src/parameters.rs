@@ -1,9 +1,9 @@
 //! What a negotiation starts from and ends with (RFC 7143 section 13).
 
-/// How the end of tasks is told after a task management function (RFC 7143 section 13.23), weakest first.
+/// How the end of tasks is reported after a task management function (RFC 7143 section 13.23), weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TaskReporting {
-    /// As RFC 3720 said.
+    /// As in RFC 3720.
     #[default]
     Rfc3720,
     /// Responses are fenced.
@@ -51,7 +51,7 @@ pub struct Parameters {
     pub header_digest: bool,
     /// CRC32C follows each data segment.
     pub data_digest: bool,
-    /// How aborted tasks are told.
+    /// How aborted tasks are reported.
     pub task_reporting: TaskReporting,
     /// iSCSIProtocolLevel.
     pub protocol_level: u8,
@@ -201,13 +201,13 @@ pub struct Offer {
     pub task_reporting: TaskReporting,
     /// Upper bound: 1, or 2 with RFC 7144.
     pub protocol_level: u8,
-    /// Yes: data moves by RDMA, if the other side wants it.
+    /// Yes: data moves by RDMA, if the peer agrees.
     pub rdma_extensions: bool,
     /// Upper bound, in bytes.
     pub target_recv_data_segment_length: u32,
     /// Upper bound, in bytes.
     pub initiator_recv_data_segment_length: u32,
-    /// Yes: advertised buffers begin behind unsolicited data, if the other side says so.
+    /// Yes: advertised buffers begin after unsolicited data, if the peer agrees.
     pub tagged_buffer_for_solicited_data_only: bool,
 }
 

@@ -17,17 +17,17 @@ use crate::text_reassembly::{TextReassembly, piece};
 /// Keys of one sequence.
 const KEYS: usize = 1024;
 
-/// How the names of our own keys begin (RFC 7143 section 13.26). What they mean is up to who runs the target.
+/// How the names of our own keys begin (RFC 7143 section 13.26). Their meaning is defined by the operator of the target.
 const OWN: &str = "X-org.lunar.";
 
-/// What an initiator asks for.
+/// What an initiator requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTargets<'a> {
-    /// Every target that it may use. Comes in Discovery sessions alone.
+    /// Every target that it may use. In Discovery sessions only.
     All,
     /// The target of this name: in a Discovery session any that All would list, else the session's own alone.
     Named(&'a str),
-    /// The target of this session. Comes in Normal sessions alone.
+    /// The target of this session. In Normal sessions only.
     Empty,
 }
 
@@ -301,7 +301,7 @@ mod tests {
             .collect()
     }
 
-    /// DSC-003 to DSC-006, DSC-009: who may ask for what.
+    /// DSC-003 to DSC-006, DSC-009: which requests are allowed in which session.
     #[test]
     fn send_targets() {
         use SessionType::*;
@@ -339,7 +339,7 @@ mod tests {
 
     /// What is not ours is not understood, in a Discovery session too.
     #[test]
-    fn own_keys_are_answered_by_who_serves() {
+    fn own_keys_are_answered_by_the_server() {
         use SessionType::*;
         for (session_type, text, want) in [
             (Normal, "X-org.lunar.echo=?\0", Some("X-org.lunar.echo=?\0")),
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rejected() {
+    fn invalid_texts_are_rejected() {
         for (flags, text, reason) in [
             (FINAL | CONTINUE, "", RejectReason::Protocol),
             (FINAL, "MaxBurstLength=512\0", RejectReason::Protocol),
@@ -478,7 +478,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_borne(pdus in prop::collection::vec((any::<u8>(), 0u32..3, any::<Vec<u8>>()), 0..40)) {
+        fn random_input_does_not_panic(pdus in prop::collection::vec((any::<u8>(), 0u32..3, any::<Vec<u8>>()), 0..40)) {
             let mut p = Pair::new(SessionType::Normal, 3, 512);
             for (flags, back, data) in pdus {
                 let ttt = if back == 0 { NONE } else { p.exchange.ttt.wrapping_sub(back - 1) };

@@ -77,7 +77,7 @@ struct DataOutSequence {
     index: Option<u16>,
     start: u32,
     len: u32,
-    /// What has come, as disjoint ranges in rising order; one range if data PDUs come in order.
+    /// The received bytes, as disjoint ranges in ascending order; one range if data PDUs arrive in order.
     pieces: Vec<(u32, u32)>,
     data_sn: u32,
 }
@@ -95,14 +95,14 @@ pub struct DataOutSequencer {
     max_burst: u32,
     max_open: u16,
     in_order: bool,
-    /// R2Ts ask for nothing from here on yet.
+    /// No R2T has been sent for bytes from here on.
     allowed: u32,
-    /// No R2T asks for bytes on both sides of a multiple of this.
+    /// No R2T crosses a multiple of this.
     piece: u32,
 }
 
 impl DataOutSequencer {
-    /// The write of a command: its Expected Data Transfer Length, the bytes that its CDB wants, the immediate
+    /// The write of a command: its Expected Data Transfer Length, the bytes that its CDB requires, the immediate
     /// data that came along and its F bit. Look at [`DataOutSequencer::failure`] at once: the command may be
     /// wrong from the start.
     pub fn new(edtl: u32, wanted: u32, immediate_len: u32, is_final: bool, p: &Parameters) -> Self {
@@ -126,7 +126,7 @@ impl DataOutSequencer {
             allowed: u32::MAX,
             piece: u32::MAX,
         };
-        // Without the F bit more follows, but not after all that may come unsolicited has come.
+        // Without the F bit more data follows, unless all allowed unsolicited data was received.
         if !is_final && (immediate_len < unsolicited || failure.is_some()) {
             sequencer.open(None, immediate_len, unsolicited.saturating_sub(immediate_len));
             sequencer.asked = unsolicited.max(immediate_len);
@@ -204,7 +204,7 @@ impl DataOutSequencer {
         (self.piece, self.allowed) = (piece.max(1), 0);
     }
 
-    /// R2Ts may ask for bytes up to here.
+    /// R2Ts may cover bytes up to here.
     pub fn allow(&mut self, end: u32) {
         self.allowed = self.allowed.max(end);
     }
@@ -224,13 +224,13 @@ impl DataOutSequencer {
         !self.open.is_empty()
     }
 
-    /// The device wants no more data (an early error): no further R2T. The answer still waits until
+    /// The device needs no more data (an early error): no further R2T. The response still waits until
     /// [`DataOutSequencer::is_complete`].
     pub fn stop(&mut self) {
         self.wanted = self.wanted.min(self.asked);
     }
 
-    /// Nothing more is to come: the command can run, or end with [`DataOutSequencer::failure`].
+    /// All data was received: the command can run, or end with [`DataOutSequencer::failure`].
     pub fn is_complete(&self) -> bool {
         self.open.is_empty() && (self.failure.is_some() || self.asked >= self.wanted)
     }

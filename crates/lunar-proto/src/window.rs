@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// What to do with a request, by its CmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmdSnVerdict {
-    /// Its turn; then ask [`CmdWindow::next_held`] until it gives None.
+    /// It is the next; then call [`CmdWindow::next_held`] until it returns None.
     Deliver,
     /// Keep it until [`CmdWindow::next_held`] names its CmdSN.
     Hold,
@@ -22,7 +22,7 @@ enum CmdSnState {
     Plugged,
 }
 
-/// Orders the non-immediate requests of a session and says how many more may come.
+/// Orders the non-immediate requests of a session and computes how many more are allowed.
 /// The caller keeps held requests, at most as many as the window is wide.
 #[derive(Debug)]
 pub struct CmdWindow {
@@ -82,7 +82,7 @@ impl CmdWindow {
         CmdSnVerdict::Hold
     }
 
-    /// The CmdSN of a held request whose turn has come; it counts as live from here.
+    /// The CmdSN of the held request that is next; it counts as live from here.
     pub fn next_held(&mut self) -> Option<u32> {
         loop {
             match self.slots.front()? {
@@ -98,9 +98,9 @@ impl CmdWindow {
         }
     }
 
-    /// ABORT TASK for a task that is not known: takes its CmdSN as received (RFC 7143 section 11.6.1). False
+    /// ABORT TASK for an unknown task: takes its CmdSN as received (RFC 7143 section 11.6.1). False
     /// if it is below ExpCmdSN or beyond the window. A held request of this CmdSN is to be forgotten by
-    /// the caller. Then ask [`CmdWindow::next_held`].
+    /// the caller. Then call [`CmdWindow::next_held`].
     pub fn plug(&mut self, ref_cmd_sn: u32) -> bool {
         if self.slot(ref_cmd_sn).is_none() {
             return false;

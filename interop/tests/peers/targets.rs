@@ -65,7 +65,7 @@ fn tells_what_is_wrong(peer: &Peer) {
     };
     ls(24, "02/01", "ann%wrong-secret-1", CHAP, "");
     ls(24, "", "", CHAP, "");
-    ls(24, "the target does not know its secret", &user, MUTUAL, &mutual.replace("moonsecret", "sunsecret"));
+    ls(24, "wrong CHAP response of the target", &user, MUTUAL, &mutual.replace("moonsecret", "sunsecret"));
     ls(21, "02/03", "", "iqn.2026-11.org.example:none", "");
     let url = peer.open("").replace(&format!("/{}?", peer.lun()), "/7?");
     fails(21, "LUN 7: there is no such logical unit", &["ls", &url]);

@@ -238,7 +238,7 @@ fn tls_is_told_of() {
         take(&mut client, SIMPLE_REPLY_LEN) == b"IHAVEOPT\0\0\0\x02\0\0\0\0"
     });
     let (what, hint) = refused(&url);
-    assert!(what.contains("it wants TLS (first TLS,  [31mplease)"), "{what}");
+    assert!(what.contains("TLS required (first TLS,  [31mplease)"), "{what}");
     assert!(hint.contains("no TLS"), "{hint}");
     assert!(thread.join().expect("the script runs"), "the client takes its leave");
 }

@@ -76,6 +76,6 @@ fn more_than_one_command_may_bring_is_asked_for_in_pieces() {
 fn an_unknown_name_is_told_with_those_that_are_there() {
     let server = server();
     let (what, hint) = refused(&server.addresses()[0].url("dsk"));
-    assert!(what.contains("refuses export \"dsk\": there is no such export"), "{what}");
+    assert!(what.contains("refuses export \"dsk\": no such export"), "{what}");
     assert_eq!(hint, "it has \"disk\", \"copy\"");
 }

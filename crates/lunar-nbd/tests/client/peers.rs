@@ -224,7 +224,7 @@ fn qemu_nbd_keeps_what_it_gets() {
     let url = peer.url("a%20disk");
     on_a_core(move || lives(url, true));
     let (what, hint) = refused(&peer.url("none"));
-    assert!(what.contains("the server refuses export \"none\": there is no such export"), "{what}");
+    assert!(what.contains("the server refuses export \"none\": no such export"), "{what}");
     assert_eq!(hint, "it has \"a disk\"");
 }
 

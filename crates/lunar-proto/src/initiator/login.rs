@@ -123,7 +123,7 @@ impl Login {
             return if data.is_empty() && !header.continues() && !header.is_final() {
                 Ok(LoginStep::Send(self.request()))
             } else {
-                broke("an answer to a text that is not over (C bit)".into())
+                broke("an answer to an incomplete text (C bit)".into())
             };
         }
         match self.gather.take(data, header.continues()) {
@@ -145,20 +145,20 @@ impl Login {
     }
 
     /// Checks the rules of a response that continues the login. A redirect is exempt: a load balancer may send it that
-    /// knows little of this login.
+    /// has little information on this login.
     fn check_progress(&self, header: &Bhs) -> Result<(), LoginError> {
         let (h, (current, next), t) = (header, header.stages(), header.is_final());
         let (asked, furthest) = (self.asked & TRANSIT != 0, self.asked & 3);
         hold(&[
             // Some targets return 0. That is harmless: the connection identifies the login.
             (h.isid() == self.wish.isid || h.isid() == [0; 6], "ISID is not that of the request"),
-            (h.version_min() == 0, "Version-active is not 0, which was all that was offered"),
+            (h.version_min() == 0, "Version-active is not 0, the only version offered"),
             (self.last.is_none_or(|l| l.version_max() == h.version_max()), "Version-max has changed"),
-            (self.exp_stat_sn().is_none_or(|n| n == header.stat_sn()), "StatSN does not follow the last one"),
+            (self.exp_stat_sn().is_none_or(|n| n == header.stat_sn()), "unexpected StatSN"),
             (!(t && header.continues()), "T and C bit in one response"),
             (current == self.csg(), "CSG is not that of the request"),
-            (!t || asked, "T bit without having been asked for"),
-            (!t || (current..=furthest).contains(&next) && next != 2, "NSG is not what was asked for"),
+            (!t || asked, "T bit without a request"),
+            (!t || (current..=furthest).contains(&next) && next != 2, "NSG is not the requested one"),
         ])
     }
 

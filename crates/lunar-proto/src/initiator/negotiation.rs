@@ -161,7 +161,7 @@ impl Negotiation {
                 Err(_) => return broke(key.name, value, "which is no number from 0 to 65535"),
             },
             "TargetName" if self.target.as_deref() != Some(value) => {
-                return broke(key.name, value, "which is not the target that was asked for");
+                return broke(key.name, value, "which is not the requested target");
             }
             _ => {}
         }
@@ -203,7 +203,7 @@ impl Negotiation {
         let default = proposal(key, &Offer::rfc(), false).unwrap_or_default();
         match self.accept(key, &default) {
             Ok(()) => Ok(()),
-            Err(_) => broke(key.name, value, "and its default is not what was offered"),
+            Err(_) => broke(key.name, value, "and its default was not offered"),
         }
     }
 
@@ -285,7 +285,7 @@ fn proposal(key: &KeyDefinition, offer: &Offer, crc32c_first: bool) -> Option<St
             let list: Vec<_> = names.filter(|n| n.1 <= offer.task_reporting).map(|n| n.0).collect();
             list.join(",")
         }
-        // Keys at the behaviour that peers have anyway are not offered: not every target knows them.
+        // Keys are not offered at the default behaviour of peers: not every target supports them.
         KeyType::OverRdma(KeyType::Min(_, f)) if offer.rdma_extensions => (f.offer)(offer).to_string(),
         KeyType::Declared | KeyType::ForPeople | KeyType::Security | KeyType::Request => return None,
         KeyType::Fixed(_) | KeyType::OverRdma(_) => return None,

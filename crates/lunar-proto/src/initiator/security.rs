@@ -97,7 +97,7 @@ impl Security {
             Self::Proved(_, Some(_)) => "CHAP_N and CHAP_R",
             Self::Proved(_, None) | Self::Over(_) => "no more of them",
         };
-        format!("security keys that do not belong into this step, which has {wanted}")
+        format!("unexpected security keys in this step, expected {wanted}")
     }
 }
 
@@ -113,9 +113,9 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
         ("None", Some(c)) if c.or_none() => Ok(Security::Over(None)),
         ("None", Some(_)) => failed("CHAP is required, but the target selected AuthMethod=None".into()),
         ("CHAP" | "Reject", None) => {
-            failed("the target demands CHAP, and there is no user and password to answer with".into())
+            failed("the target requires CHAP, but no user and password are set".into())
         }
-        ("Reject", Some(_)) => failed("the target does not do CHAP (AuthMethod=Reject)".into()),
+        ("Reject", Some(_)) => failed("the target does not support CHAP (AuthMethod=Reject)".into()),
         _ => Err(LoginError::Broke(format!("AuthMethod={} was not offered", shown(method)))),
     }
 }
@@ -141,7 +141,7 @@ fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Secur
         return Ok(Security::Proved(algorithm, None));
     }
     let mine = Challenge::new(algorithm)
-        .ok_or_else(|| LoginError::Authentication("this system has no random bytes".into()))?;
+        .ok_or_else(|| LoginError::Authentication("the system provides no random bytes".into()))?;
     push(out, "CHAP_I", &mine.id.to_string());
     push_hex(out, "CHAP_C", &mine.bytes);
     Ok(Security::Proved(algorithm, Some(mine)))
@@ -160,7 +160,7 @@ fn verify(challenge: &Challenge, keys: &ChapKeys, ours: &Credentials) -> Result<
     if challenge.is_answered(response, secret) {
         Ok(())
     } else {
-        failed("the target does not know its secret (CHAP_R)".into())
+        failed("wrong CHAP response of the target (CHAP_R)".into())
     }
 }
 

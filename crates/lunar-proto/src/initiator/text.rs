@@ -60,7 +60,7 @@ impl TextClient {
             return if asks {
                 Ok(self.send(header))
             } else {
-                Err("a Text Response to a request that is not over (C bit)".into())
+                Err("a Text Response to an incomplete request (C bit)".into())
             };
         }
         let text = self.gather.take(data, !header.is_final());

@@ -64,7 +64,7 @@ impl SessionType {
     }
 }
 
-/// Who wants what, from the first text.
+/// Initiator, target and session type, from the first text.
 #[derive(Clone, Debug, Default)]
 struct LoginNames {
     initiator: String,
@@ -154,13 +154,13 @@ impl Login {
     ) -> Result<LoginStep, LoginStatus> {
         self.check(header, data)?;
         if !self.out.is_empty() {
-            // The rest of an answer; the initiator only asks for it.
+            // The rest of an answer, requested by an empty PDU.
             let asks = data.is_empty() && !header.continues();
-            let early = "text before the rest of our answer was asked for";
+            let early = "text before the rest of our answer was requested";
             return if asks { self.answer(header, policy) } else { Err(self.blame(early)) };
         }
         let Ok(text) = self.gather.take(data, header.continues()) else {
-            return Err(self.blame("more text than a negotiation may have"));
+            return Err(self.blame("more text than allowed in a negotiation"));
         };
         match text {
             None => Ok(LoginStep::Reply(self.reply(header, 0, vec![]))),
@@ -205,7 +205,7 @@ impl Login {
         LoginStatus::INITIATOR_ERROR
     }
 
-    /// The status of a fault, whose reason is kept for the log.
+    /// The status of a fault; its reason is kept for the log.
     fn note(&mut self, fault: SecurityFailure) -> LoginStatus {
         self.reason = fault.reason;
         fault.status
@@ -272,14 +272,14 @@ impl Login {
     fn late_method(&mut self, list: Option<&str>) -> Result<(), LoginStatus> {
         let Some(list) = list else { return Ok(()) };
         if keys::first_of(list, |method| method == "None").is_err() {
-            return Err(self.blame("AuthMethod without None has no place in this stage"));
+            return Err(self.blame("AuthMethod without None is not allowed in this stage"));
         }
         push(&mut self.out, "AuthMethod", "None");
         Ok(())
     }
 
-    /// Names said again, unchanged, behind a security stage. It is not allowed, but libiscsi with CHAP
-    /// credentials says them to a target that asks for none, and nothing new is in them.
+    /// Names repeated unchanged after the security stage. This is not allowed, but libiscsi with CHAP
+    /// credentials repeats them to a target that requires none, and they contain nothing new.
     fn is_said_again(&self, key: &str, value: &str) -> bool {
         let began_secure = self.first.is_some_and(|f| f.stages().0 == 0);
         let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
@@ -316,13 +316,13 @@ impl Login {
         }
     }
 
-    /// The first text: who wants what, and what does the target say to that?
+    /// Processes the first text: initiator, target and session type, checked against the target.
     fn identify(
         &mut self,
         found: &[(Option<usize>, &str, &str)],
         policy: &dyn LoginPolicy,
     ) -> Result<(), LoginStatus> {
-        // Kept even if the login is refused: who it was is told in the log.
+        // Kept even if the login is refused: the log names the initiator.
         let identity = identity(found).map_err(|(status, why)| {
             self.reason = Some(why);
             status
@@ -357,7 +357,7 @@ impl Login {
         Ok(())
     }
 
-    /// Security is over, or was left out: may the initiator come in?
+    /// After the security stage, or without one: whether the initiator may log in.
     fn enter(&mut self, policy: &dyn LoginPolicy) -> Result<(), LoginStatus> {
         self.may_end_security()?;
         policy.authorize(self.target_name(), self.initiator_name(), self.chap_user())
@@ -381,8 +381,8 @@ impl Login {
         if matches!(row.kind, KeyType::Security) {
             security.put(key, value);
         } else if row.name == "RDMAExtensions" && self.session_type() == SessionType::Discovery {
-            // The only key without a value there: others mean nothing in discovery either (RFC 7143 section 7.4), but
-            // initiators that offer them want an answer from the table, and fail on Irrelevant.
+            // The only key without a value there: others have no effect in discovery either (RFC 7143 section 7.4), but
+            // initiators that offer them expect an answer from the table, and fail on Irrelevant.
             push(&mut self.out, key, "Irrelevant");
         } else {
             let answer = keys::settle(row, value, &self.offer, &mut self.parameters);
@@ -411,7 +411,7 @@ impl Login {
         }
     }
 
-    /// Sends what fits, and moves on if the initiator wants to and may.
+    /// Sends what fits, and changes the stage if the initiator requests it and may.
     fn answer(&mut self, header: &Bhs, policy: &dyn LoginPolicy) -> Result<LoginStep, LoginStatus> {
         let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
         let data = std::mem::replace(&mut self.out, rest);
@@ -571,7 +571,7 @@ fn wrong_name(key: &str, name: &str, why: &str) -> (LoginStatus, String) {
     (LoginStatus::INITIATOR_ERROR, format!("{key}={}: no iSCSI name: {why}", excerpt(name)))
 }
 
-/// Later texts may not change who wants what.
+/// Later texts may not change initiator, target and session type.
 fn stays(identity: &LoginNames, (_, key, value): &(Option<usize>, &str, &str)) -> bool {
     match *key {
         "TargetName" | "InitiatorName" => false,

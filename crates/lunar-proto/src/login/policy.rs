@@ -1,4 +1,4 @@
-//! What a login asks of the target: who may come in, and how.
+//! Login policy of the target: which initiators may log in, and how.
 
 use lunar_wire::iscsi::status::LoginStatus;
 
@@ -7,7 +7,7 @@ use crate::chap::Authentication;
 /// A target as a login sees it.
 #[derive(Clone, Debug)]
 pub struct TargetInfo {
-    /// TargetAlias, told to initiators.
+    /// TargetAlias, sent to initiators.
     pub alias: Option<String>,
     /// How initiators authenticate.
     pub authentication: Authentication,
@@ -23,7 +23,7 @@ pub trait LoginPolicy {
     /// The target of this name, as this initiator may see it; else 02/03, 02/02 or 03/01.
     fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginStatus>;
 
-    /// After authentication: may this initiator, known as this CHAP user, use the target (None: discovery)?
+    /// After authentication: whether this initiator, with this CHAP user, may use the target (None: discovery).
     fn authorize(
         &self,
         target: Option<&str>,

@@ -103,7 +103,7 @@ fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<S
     let Some(algorithm) = Algorithm::first_of(list, &demand.algorithms) else {
         let allowed: Vec<_> = demand.algorithms.iter().map(|algorithm| algorithm.name()).collect();
         let (offered, allowed) = (excerpt(list), allowed.join(", "));
-        return denied(format!("CHAP_A={offered} names no algorithm that is allowed here ({allowed})"));
+        return denied(format!("CHAP_A={offered} contains no allowed algorithm ({allowed})"));
     };
     let challenge = Challenge::new(algorithm).ok_or(LoginStatus::TARGET_ERROR)?;
     push(out, "CHAP_A", &(algorithm as u8).to_string());
@@ -112,7 +112,7 @@ fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<S
     Ok(Security::Challenged(challenge))
 }
 
-/// The last step: is the user who they say, and do they want proof of us? Gives the user's name.
+/// The last step: checks the CHAP response, and answers the challenge of mutual CHAP. Returns the user's name.
 fn verify(
     challenge: &Challenge,
     keys: &ChapKeys,
@@ -126,13 +126,13 @@ fn verify(
     let (name, response) = keys.n.zip(keys.r).ok_or(LoginStatus::MISSING_PARAMETER)?;
     let mut buf = [0; BINARY_LEN];
     let response = binary(response, &mut buf).ok_or(LoginStatus::INITIATOR_ERROR)?;
-    // A digest is made for an unknown user too: the time until the refusal says no more than the refusal.
+    // A digest is computed for an unknown user too, so that the response time does not reveal which users exist.
     let (secret, nobody) = (demand.secret(name), Secret::new(&[]));
     let is_answered = challenge.is_answered(response, secret.unwrap_or(&nobody));
     match secret {
-        None => return denied(format!("the CHAP user {} is not admitted here", excerpt(name))),
+        None => return denied(format!("the CHAP user {} is not allowed", excerpt(name))),
         Some(_) if !is_answered => {
-            return denied(format!("the CHAP user {} has another secret here", excerpt(name)));
+            return denied(format!("wrong secret of the CHAP user {}", excerpt(name)));
         }
         Some(_) => {}
     }
@@ -158,7 +158,7 @@ fn prove(
     let mut buf = [0; BINARY_LEN];
     let theirs = binary(theirs, &mut buf).filter(|c| !c.is_empty()).ok_or(LoginStatus::INITIATOR_ERROR)?;
     let Some(mutual) = &demand.mutual else {
-        return denied("the initiator asks for mutual CHAP, and the target has no user for it (`mutual`)");
+        return denied("the initiator requests mutual CHAP, but the target has no user for it (`mutual`)");
     };
     if ours.is_reflected(theirs) {
         return denied("the initiator sends the target's own challenge back (RFC 7143 section 9.2.1)");

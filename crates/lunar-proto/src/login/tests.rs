@@ -277,7 +277,7 @@ fn other_pdus_have_no_place_in_login() {
 
 /// LOG-009, LOG-010, LOG-017: first PDUs whose bits are wrong, then second ones.
 #[test]
-fn stages_move_as_they_may() {
+fn only_allowed_stage_transitions_are_made() {
     for flags in [
         TRANSIT,
         TRANSIT | 2,
@@ -302,7 +302,7 @@ fn stages_move_as_they_may() {
 
 /// LOG-020.
 #[test]
-fn a_version_to_come_is_refused() {
+fn future_version_is_rejected() {
     let p = Pair::new(House::default());
     let (mut login, mut header) = (p.login, Bhs::new(opcode::LOGIN));
     header =
@@ -378,7 +378,7 @@ fn keys_are_not_repeated_later() {
 
 /// libiscsi with CHAP credentials, at a target that asks for none.
 #[test]
-fn names_may_be_said_again_behind_the_security_stage() {
+fn names_may_be_repeated_after_the_security_stage() {
     for (again, good) in [
         (NAMES, true),
         ("SessionType=Normal\0", true),
@@ -394,7 +394,7 @@ fn names_may_be_said_again_behind_the_security_stage() {
 
 /// KEY-037: a connection that joins a session brings no keys of the leading login.
 #[test]
-fn leading_keys_lead() {
+fn leading_only_key_is_rejected_on_other_connections() {
     for (key, good) in [("MaxConnections=2\0", false), ("HeaderDigest=None\0", true)] {
         let mut p = Pair::new(House::default());
         let mut header = p.header(OPERATIONAL);
@@ -631,7 +631,7 @@ fn forbidden_algorithms_are_not_chosen() {
         p.text(SECURITY, &format!("{NAMES}AuthMethod=CHAP\0"));
         let status = p.refused(SECURITY, &format!("CHAP_A={list}\0"));
         assert_eq!(status, LoginStatus::AUTHENTICATION_FAILURE, "{list}");
-        let why = format!("CHAP_A={list} names no algorithm that is allowed here (sha256, sha3-256)");
+        let why = format!("CHAP_A={list} contains no allowed algorithm (sha256, sha3-256)");
         assert_eq!(p.login.reason(), Some(&*why));
     }
 }
@@ -723,16 +723,16 @@ fn each_chap_fault_is_logged_and_looks_alike() {
         p.ends_with(SECURITY, "CHAP_A=99\0")
     };
     let faults: [(Fails, &str); 6] = [
-        (|| proved("bob", b"alice's secret"), "the CHAP user bob is not admitted here"),
-        (|| proved("b\x1b", b"x"), "the CHAP user b\\u{1b} is not admitted here"),
-        (|| proved("alice", b"wrong"), "the CHAP user alice has another secret here"),
+        (|| proved("bob", b"alice's secret"), "the CHAP user bob is not allowed"),
+        (|| proved("b\x1b", b"x"), "the CHAP user b\\u{1b} is not allowed"),
+        (|| proved("alice", b"wrong"), "wrong secret of the CHAP user alice"),
         (
             || mutual(|_| {}, <[u8]>::to_vec),
             "the initiator sends the target's own challenge back (RFC 7143 section 9.2.1)",
         ),
         (
             || mutual(|p| p.login.demand.mutual = None, |_| vec![1]),
-            "the initiator asks for mutual CHAP, and the target has no user for it (`mutual`)",
+            "the initiator requests mutual CHAP, but the target has no user for it (`mutual`)",
         ),
         (
             || mutual(|p| p.login.demand.mutual = Some(user("lunar", b"alice's secret")), |_| vec![1]),
@@ -746,7 +746,7 @@ fn each_chap_fault_is_logged_and_looks_alike() {
             "CHAP is required, and the initiator offers no AuthMethod",
         ),
         (offers("None"), "CHAP is required, and the initiator offers AuthMethod=None"),
-        (algorithm(), "CHAP_A=99 names no algorithm that is allowed here (sha3-256, sha1, md5, sha256)"),
+        (algorithm(), "CHAP_A=99 contains no allowed algorithm (sha3-256, sha1, md5, sha256)"),
     ]);
     for (p, why) in &all {
         assert_eq!(p.login.reason(), Some(*why));
@@ -795,7 +795,7 @@ proptest! {
 
     /// Whatever comes: no panic, an end within the limit of exchanges, and what is kept stays small.
     #[test]
-    fn noise_is_borne(pdus in prop::collection::vec(
+    fn random_input_does_not_panic(pdus in prop::collection::vec(
         (any::<u8>(), prop_oneof![any::<Vec<u8>>(), key_text()]), 1..80,
     )) {
         let mut p = Pair::new(guarded());
@@ -829,7 +829,7 @@ fn key_text() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn a_refusal_has_its_reason() {
+fn rejected_login_has_its_reason() {
     let long = "x".repeat(200);
     let cases = [
         (format!("{NAMES}MaxBurstLength=12\0"), "MaxBurstLength=12: a number of 512 to 16777215".to_owned()),

@@ -9,13 +9,13 @@ use lunar_wire::nbd::{
 
 /// The longest data of an option in bytes. What is longer is passed over and refused.
 pub const MAX_OPTION: usize = 64 << 10;
-/// Options of one client; who sends more is not after an export.
+/// Maximum number of options of one client; more end the connection.
 const MAX_OPTIONS: u32 = 1000;
 
 /// The one metadata context, and our handle of it.
 const ALLOCATION: &[u8] = b"base:allocation";
 const ALLOCATION_ID: u32 = 1;
-/// Asks for all contexts of its namespace.
+/// The query for all contexts of its namespace.
 const WILDCARD: &[u8] = b"base:";
 
 /// What came of bytes.
@@ -32,15 +32,15 @@ pub enum HandshakeStep {
 /// The haggling with one client.
 pub struct Handshake {
     offers: Vec<ExportOffer>,
-    /// The client's flags, once they have come.
+    /// The client's flags, once received.
     flags: Option<u16>,
     structured: bool,
     /// The export for which `base:allocation` was selected.
     selected: Option<usize>,
-    /// The export whose block sizes the client knows. Others take requests of any alignment.
+    /// The export whose block sizes the client requested. Others accept requests of any alignment.
     sized: Option<usize>,
     options: u32,
-    /// An option that is too long, and how much of it is still to come.
+    /// An option that is too long, and how many of its bytes are still to be skipped.
     skipping: Option<(u32, u32)>,
 }
 
@@ -65,7 +65,7 @@ impl Handshake {
         }
     }
 
-    /// What the server says first.
+    /// The greeting of the server.
     pub fn greeting() -> [u8; GREETING_LEN] {
         greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES)
     }

@@ -8,10 +8,10 @@ mod request;
 pub use handshake::{Handshake, HandshakeStep, MAX_OPTION};
 pub use request::{NbdCommand, NegotiatedOptions, RequestError};
 
-/// An export as clients are told of it.
+/// An export as reported to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportOffer {
-    /// Its name. A client that asks for no name gets the first export.
+    /// Its name. An empty requested name selects the first export.
     pub name: String,
     /// Words for people; may be empty.
     pub description: String,

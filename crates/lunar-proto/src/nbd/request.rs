@@ -22,7 +22,7 @@ pub struct NegotiatedOptions {
 /// A request that is in order. Range and cookie stand in the [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NbdCommand {
-    /// Reads; `whole` asks for one chunk.
+    /// Reads; `whole` (DF) requires one chunk.
     Read {
         /// The flag DF.
         whole: bool,
@@ -52,7 +52,7 @@ pub enum NbdCommand {
         /// The flag FAST_ZERO.
         fast: bool,
     },
-    /// Tells what is allocated.
+    /// Reports the allocation status.
     BlockStatus {
         /// The flag REQ_ONE.
         one: bool,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn good_requests_are_understood() {
+    fn valid_requests_are_decoded() {
         let cases = [
             (request(READ, 0, 0, 512), NbdCommand::Read { whole: false }),
             (request(READ, DF | FUA, (1 << 30) - 512, 512), NbdCommand::Read { whole: true }),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_offered_is_refused() {
+    fn command_that_was_not_offered_is_rejected() {
         let read_only = NegotiatedOptions { flags: transmission_flag::READ_ONLY | ALL, ..terms() };
         for command in [WRITE, TRIM, WRITE_ZEROES] {
             assert_eq!(errno(read_only, request(command, 0, 0, 512)), Errno::Perm);

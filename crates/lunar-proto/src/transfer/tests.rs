@@ -66,7 +66,7 @@ fn immediate_data_alone() {
 
 /// DAT-018, DAT-019: each R2T lies in one piece, and in no piece that was not let in.
 #[test]
-fn pieces_bound_what_r2ts_ask_for() {
+fn r2t_does_not_cross_a_piece() {
     let mut w = DataOutSequencer::new(7000, 7000, 500, true, &parameters(true, true));
     w.in_pieces(3000);
     assert_eq!((w.next_r2t(), w.arrived(), w.is_awaited()), (None, 500, false));
@@ -100,7 +100,7 @@ fn stop_between_two_pieces_completes_the_write() {
 
 /// What the CDB does not want is taken if it comes unsolicited, but not asked for.
 #[test]
-fn less_wanted_than_expected() {
+fn cdb_needs_less_than_expected() {
     let mut w = DataOutSequencer::new(4096, 600, 0, false, &parameters(false, true));
     assert_eq!(w.take(None, pdu(0, 0, 1024, true)), accept(0));
     assert!(w.is_complete() && w.next_r2t().is_none());
@@ -222,7 +222,7 @@ fn some_parameters() -> impl Strategy<Value = Parameters> {
 proptest! {
     /// An initiator that obeys gets every byte of a write accepted once, whatever the lengths.
     #[test]
-    fn every_byte_once(p in some_parameters(), edtl in 0u32..20000, immediate in 0u32..3000, step in 1u32..900) {
+    fn every_byte_is_written_once(p in some_parameters(), edtl in 0u32..20000, immediate in 0u32..3000, step in 1u32..900) {
         let first = p.first_burst_length.min(edtl);
         let immediate = if p.immediate_data { immediate.min(first) } else { 0 };
         let is_final = p.initial_r2t || immediate == edtl;
@@ -258,7 +258,7 @@ proptest! {
 
     /// Whatever comes: what is accepted lies within the expected length, and completion means every byte came.
     #[test]
-    fn noise_is_borne(
+    fn random_input_does_not_panic(
         p in some_parameters(),
         edtl in 0u32..5000,
         wanted in 0u32..6000,

@@ -155,7 +155,7 @@ fn records() {
 
 /// NAM-001: names that are none by the rules are taken, and what cannot be used hides nothing else.
 #[test]
-fn what_is_odd_hides_nothing() {
+fn odd_record_hides_no_other() {
     let too_long = "a".repeat(224);
     let text = format!(
         "TargetName=foo\0TargetAddress=192.0.2.1:3260,1\0TargetName={too_long}\0TargetAddress=a\0\
@@ -164,7 +164,7 @@ fn what_is_odd_hides_nothing() {
     let SendTargetsResult { found, notes } = parse(text.as_bytes()).unwrap();
     let names: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.addresses.len())).collect();
     assert_eq!(names, [("foo", 1), ("iqn.2026-11.org.example:a", 1)]);
-    for (note, part) in notes.iter().zip(["TargetName=foo: ", "passed over", "TargetAddress=a?b: "]) {
+    for (note, part) in notes.iter().zip(["TargetName=foo: ", "skipped", "TargetAddress=a?b: "]) {
         assert!(note.contains(part), "{note}");
     }
     assert_eq!(notes.len(), 3);
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_borne(pdus in prop::collection::vec((any::<u8>(), 0u32..3, any::<Vec<u8>>()), 0..40)) {
+    fn random_input_does_not_panic(pdus in prop::collection::vec((any::<u8>(), 0u32..3, any::<Vec<u8>>()), 0..40)) {
         let mut text = TextClient::new(ITT, ALL.to_vec(), 8, 1000).0;
         for (flags, ttt, data) in pdus {
             match text.response(&response(flags & 0xc0, ttt), &data) {

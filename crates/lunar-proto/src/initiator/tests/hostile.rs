@@ -261,7 +261,7 @@ fn logins_end() {
 
     let mut script = Script::operational(wish());
     let keys: String = (0..1025).map(|i| format!("{i}=\0")).collect();
-    assert!(script.broke(OPERATIONAL, &keys).contains("nobody knows"));
+    assert!(script.broke(OPERATIONAL, &keys).contains("unknown keys"));
 }
 
 /// LOG-035, LOG-036, LOG-039, NEG-016: what is refused is refused, whatever else the header says.
@@ -509,7 +509,7 @@ fn windows() {
 
 /// Every failure reads as a sentence.
 #[test]
-fn failures_are_told() {
+fn login_status_gives_the_error_text() {
     for (failure, want) in [
         (
             LoginError::Refused(LoginStatus::NOT_FOUND),

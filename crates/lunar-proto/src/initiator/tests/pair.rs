@@ -204,7 +204,7 @@ proptest! {
 
     /// Whatever comes: no panic, an end within the limit of exchanges, and requests that stay small.
     #[test]
-    fn noise_is_borne(pdus in prop::collection::vec(
+    fn random_input_does_not_panic(pdus in prop::collection::vec(
         (any::<u8>(), prop_oneof![any::<Vec<u8>>(), key_text()]), 1..80,
     )) {
         let mut script = Script::new(with(mutual()));

@@ -21,7 +21,7 @@ fn script() -> Script {
 }
 
 #[test]
-fn over_rdma_its_keys_are_offered_and_what_has_no_place_there_is_not() {
+fn only_iser_keys_are_offered_over_rdma() {
     let text = script().text();
     for said in [
         "RDMAExtensions=Yes\0",
@@ -39,7 +39,7 @@ fn over_rdma_its_keys_are_offered_and_what_has_no_place_there_is_not() {
 }
 
 #[test]
-fn over_tcp_nothing_of_it_is_said() {
+fn no_iser_key_is_sent_over_tcp() {
     let text = Script::operational(wish()).text();
     assert!(text.contains("\0MaxRecvDataSegmentLength=262144\0"));
     ["RDMA", "TargetRecv", "InitiatorRecv", "Tagged", "iSER"]
@@ -49,7 +49,7 @@ fn over_tcp_nothing_of_it_is_said() {
 
 /// LIO answers every key, and proposes those that were left out.
 #[test]
-fn a_target_that_answers_as_lio_does_is_understood() {
+fn answers_of_lio_are_accepted() {
     let script = script();
     let but =
         [("TargetRecvDataSegmentLength", Some("4096")), ("InitiatorRecvDataSegmentLength", Some("1024"))];
@@ -64,7 +64,7 @@ fn a_target_that_answers_as_lio_does_is_understood() {
 }
 
 #[test]
-fn a_target_that_proposes_what_was_left_out_is_answered() {
+fn omitted_key_proposed_by_the_target_is_answered() {
     let mut script = script();
     let text = script.agree(&[])
         + "IFMarker=No\0OFMarker=No\0HeaderDigest=None\0MaxRecvDataSegmentLength=65536\0iSERHelloRequired=No\0";
@@ -76,7 +76,7 @@ fn a_target_that_proposes_what_was_left_out_is_answered() {
 }
 
 #[test]
-fn without_its_extensions_there_is_no_session_over_rdma() {
+fn session_over_rdma_requires_rdma_extensions() {
     for answer in [Some("No"), Some("Irrelevant"), Some("Reject"), None] {
         let step = script().answered(&[("RDMAExtensions", answer)]);
         assert!(
@@ -94,7 +94,7 @@ fn no_digest_is_chosen_over_rdma() {
 }
 
 #[test]
-fn more_than_was_offered_is_no_answer() {
+fn answer_above_the_offer_is_rejected() {
     let mut script = script();
     let text = script.agree(&[("TargetRecvDataSegmentLength", Some("8196"))]);
     assert!(script.broke(LAST, &text).contains("TargetRecvDataSegmentLength"));

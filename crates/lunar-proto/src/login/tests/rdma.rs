@@ -31,7 +31,7 @@ fn operational(mut pair: Pair) -> Pair {
 const LAST: u8 = TRANSIT | 1 << 2 | 3;
 
 #[test]
-fn over_tcp_the_keys_of_iser_mean_nothing() {
+fn iser_keys_have_no_effect_over_tcp() {
     let mut p = operational(Pair::new(House::default()));
     assert_eq!(
         p.ready(LAST, ALL),
@@ -43,7 +43,7 @@ fn over_tcp_the_keys_of_iser_mean_nothing() {
 }
 
 #[test]
-fn over_rdma_they_are_settled_and_nothing_is_declared() {
+fn iser_keys_are_negotiated_over_rdma() {
     let mut p = operational(over_rdma());
     assert_eq!(
         p.ready(LAST, ALL),
@@ -57,7 +57,7 @@ fn over_rdma_they_are_settled_and_nothing_is_declared() {
 
 /// Whatever the order in which they are said, and in how many texts.
 #[test]
-fn over_rdma_they_follow_their_extension_in_any_order() {
+fn iser_keys_may_precede_rdma_extensions() {
     let mut p = operational(over_rdma());
     assert_eq!(
         p.ready(LAST, "TargetRecvDataSegmentLength=65536\0RDMAExtensions=Yes\0"),
@@ -70,7 +70,7 @@ fn over_rdma_they_follow_their_extension_in_any_order() {
 
 /// RFC 7145 section 6.9: the memory of a write begins with its first byte if the key says so.
 #[test]
-fn tagged_buffers_hold_all_data_when_the_initiator_says_so() {
+fn tagged_buffer_for_solicited_data_only_is_negotiated() {
     let mut p = operational(over_rdma());
     let said = "RDMAExtensions=Yes\0TaggedBufferForSolicitedDataOnly=No\0";
     assert_eq!(p.ready(LAST, said), said);
@@ -88,7 +88,7 @@ fn over_rdma_digests_are_left_out_or_the_login_fails() {
 
 /// Some say it all the same.
 #[test]
-fn over_rdma_a_declared_segment_length_is_no_fault() {
+fn declared_segment_length_is_accepted_over_rdma() {
     let mut p = operational(over_rdma());
     assert_eq!(
         p.ready(LAST, "MaxRecvDataSegmentLength=262144\0RDMAExtensions=Yes\0"),

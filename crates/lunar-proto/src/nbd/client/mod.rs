@@ -1,4 +1,4 @@
-//! The client's side: choosing an export, and what its server's answers come to. All that a server says is
+//! The client side: choosing an export and decoding the server's replies. All that a server sends is
 //! checked against what it was asked.
 
 mod negotiation;
@@ -42,22 +42,22 @@ impl ExportInfo {
         self.flags & flag::READ_ONLY != 0
     }
 
-    /// It knows FLUSH.
+    /// It supports FLUSH.
     pub fn can_flush(&self) -> bool {
         self.flags & flag::SEND_FLUSH != 0
     }
 
-    /// It knows the flag FUA.
+    /// It supports the flag FUA.
     pub fn can_fua(&self) -> bool {
         self.flags & flag::SEND_FUA != 0
     }
 
-    /// It knows TRIM.
+    /// It supports TRIM.
     pub fn can_trim(&self) -> bool {
         self.flags & flag::SEND_TRIM != 0
     }
 
-    /// It knows WRITE_ZEROES.
+    /// It supports WRITE_ZEROES.
     pub fn can_write_zeroes(&self) -> bool {
         self.flags & flag::SEND_WRITE_ZEROES != 0
     }

@@ -10,9 +10,9 @@ use lunar_wire::nbd::{
 
 /// The longest data of a reply in bytes.
 const MAX_REPLY: usize = 64 << 10;
-/// Replies of one server; who sends more never comes to an end.
+/// Maximum number of negotiation replies of one server; more end the negotiation.
 const MAX_REPLIES: u32 = 4096;
-/// Names of exports that are kept to be told.
+/// Maximum number of export names kept for the error message.
 const MAX_EXPORTS: usize = 32;
 /// The largest minimum block in bytes.
 const MAX_BLOCK: u32 = 64 << 10;
@@ -40,9 +40,9 @@ pub enum NegotiationFailure {
         why: &'static str,
         /// Its own words; may be empty.
         said: String,
-        /// It wants TLS first.
+        /// It requires TLS.
         tls: bool,
-        /// Names of exports that it has, if it told them.
+        /// Names of its exports, if it listed them.
         exports: Vec<String>,
     },
 }
@@ -79,7 +79,7 @@ fn broken(why: &'static str) -> NegotiationStep {
 }
 
 impl ClientNegotiation {
-    /// A client that wants the export of this name, at most 4096 bytes long; the empty one is the default.
+    /// A client for the export of this name, at most 4096 bytes long; empty: the default export.
     pub fn new(name: &str) -> ClientNegotiation {
         ClientNegotiation {
             name: name.into(),
@@ -114,7 +114,7 @@ impl ClientNegotiation {
         let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, NegotiationStep::More) };
         let flags = be::get16(&bytes[16..]);
         if bytes[..16] != magic || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
-            return (GREETING_LEN, broken("it knows only the old handshake, not fixed newstyle"));
+            return (GREETING_LEN, broken("the server supports only the old handshake, not fixed newstyle"));
         }
         self.zeros = flags & handshake_flag::NO_ZEROES == 0;
         let ours = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
@@ -277,12 +277,12 @@ impl ClientNegotiation {
     pub const MAX_NAME: usize = MAX_STRING;
 }
 
-/// What an error's type says.
+/// The text of an option's error type.
 fn reason(kind: u32) -> &'static str {
     match kind {
         reply::ERR_POLICY => "forbidden by the policy of the server",
-        reply::ERR_UNKNOWN => "there is no such export",
-        reply::ERR_TLS_REQD => "it wants TLS",
+        reply::ERR_UNKNOWN => "no such export",
+        reply::ERR_TLS_REQD => "TLS required",
         reply::ERR_SHUTDOWN => "the server is shutting down",
         reply::ERR_BLOCK_SIZE_REQD => "the server requires its block sizes",
         _ => "no reason given",

@@ -1,9 +1,9 @@
-//! Which bytes of a read have come.
+//! Which bytes of a read were received.
 
-/// Stretches that are kept apart while a read's chunks come in another order than that of their offsets.
+/// Maximum number of separate ranges while a read's chunks arrive out of order.
 const MAX_PIECES: usize = 1024;
 
-/// The bytes of a read that have come: all up to a point, and stretches behind it.
+/// The received bytes of a read: all up to an offset, and separate ranges after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceivedRanges {
     prefix: u32,
@@ -32,7 +32,7 @@ impl ReceivedRanges {
         Ok(())
     }
 
-    /// All of `len` bytes have come.
+    /// Whether all of `len` bytes were received.
     pub fn is_whole(&self, len: u32) -> bool {
         self.prefix == len
     }
@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_counts_as_a_map_of_bytes_would(spans in prop::collection::vec((0u32..64, 1u32..16), 0..40)) {
+        fn received_bytes_match_a_byte_map(spans in prop::collection::vec((0u32..64, 1u32..16), 0..40)) {
             let (mut covered, mut map) = (ReceivedRanges::default(), [false; 80]);
             for (start, len) in spans {
                 let bytes = &mut map[start as usize..(start + len) as usize];
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_without_end() {
+    fn number_of_ranges_is_bounded() {
         let mut covered = ReceivedRanges::default();
         let last = (1..=MAX_PIECES as u32 + 1).map(|n| covered.add(2 * n, 2 * n + 1)).find(Result::is_err);
         assert_eq!(last, Some(Err("too many chunks out of order")));

@@ -35,7 +35,7 @@ pub struct ExtentStatus {
     pub zero: bool,
 }
 
-/// A request on its way, and what of its answer has come.
+/// An outstanding request, and the received part of its reply.
 #[derive(Clone, Debug)]
 pub struct PendingCommand {
     request: Request,
@@ -106,7 +106,7 @@ pub enum BufferFill {
 pub struct ServerMessage {
     /// Its bytes, without a payload.
     pub used: usize,
-    /// Whose answer it is.
+    /// The cookie of the request.
     pub cookie: u64,
     /// What is to be done with the buffer.
     pub fill: BufferFill,
@@ -118,7 +118,7 @@ pub struct ServerMessage {
 /// flight of a cookie.
 ///
 /// # Errors
-/// When the server says what it was not asked, or what makes no sense.
+/// When the server sends an unrequested or invalid reply.
 pub fn next_message<'a>(
     bytes: &[u8],
     export: &ExportInfo,
@@ -150,7 +150,7 @@ fn simple(
 ) -> Result<ServerMessage, ProtocolViolation> {
     let is_read = request.request.command == command::READ;
     if is_read && export.structured {
-        return Err(ProtocolViolation("a simple reply to a read, where chunks were agreed on"));
+        return Err(ProtocolViolation("a simple reply to a read despite structured replies"));
     }
     let mut fill = BufferFill::Nothing;
     if reply.error != 0 {

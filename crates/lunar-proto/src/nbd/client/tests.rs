@@ -46,7 +46,7 @@ fn haggled(name: &str, offers: Vec<ExportOffer>, step: usize) -> NegotiationStep
 }
 
 #[test]
-fn an_export_is_agreed_on_however_the_bytes_come() {
+fn export_is_negotiated_with_any_segmentation() {
     let expected = ExportInfo {
         size: 1 << 20,
         flags: flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_DF,
@@ -62,13 +62,13 @@ fn an_export_is_agreed_on_however_the_bytes_come() {
 }
 
 #[test]
-fn an_unknown_export_is_told_with_those_that_are_there() {
+fn unknown_export_error_lists_the_exports() {
     let NegotiationStep::Failed(NegotiationFailure::Refused { why, exports, tls: false, .. }) =
         haggled("c", vec![offer("a"), offer("b\u{1b}[2J")], 9)
     else {
         panic!("not refused")
     };
-    assert_eq!((why, exports), ("there is no such export", vec!["a".into(), "b [2J".into()]));
+    assert_eq!((why, exports), ("no such export", vec!["a".into(), "b [2J".into()]));
 }
 
 /// A reply to an option.
@@ -105,7 +105,7 @@ fn no_chunks() -> Vec<u8> {
 }
 
 #[test]
-fn a_server_without_anything_new_will_do() {
+fn server_without_structured_replies_is_accepted() {
     let old = answer(option::GO, reply::ERR_UNSUP, b"no");
     let export = [&1000u64.to_be_bytes()[..], &3u16.to_be_bytes(), &[0; 124]].concat();
     let (step, said) = told(&[no_chunks(), old, export]);
@@ -116,7 +116,7 @@ fn a_server_without_anything_new_will_do() {
 }
 
 #[test]
-fn what_a_server_tells_is_made_to_fit() {
+fn server_properties_are_limited() {
     let ack = answer(option::GO, reply::ACK, b"");
     let (step, _) = told(&[no_chunks(), size(10_000, 1), sizes(4096, u32::MAX), ack]);
     let NegotiationStep::Agreed(export) = step else { panic!("{step:?}") };
@@ -124,7 +124,7 @@ fn what_a_server_tells_is_made_to_fit() {
 }
 
 #[test]
-fn a_server_that_breaks_the_rules_is_left() {
+fn protocol_error_of_the_server_ends_the_connection() {
     let ack = answer(option::GO, reply::ACK, b"");
     for parts in [
         vec![answer(option::GO, reply::ACK, b"")],
@@ -157,7 +157,7 @@ fn a_server_that_breaks_the_rules_is_left() {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_servers_words() {
+fn server_refusal_text_is_reported() {
     let (step, said) = told(&[no_chunks(), answer(option::GO, reply::ERR_TLS_REQD, b"use TLS\n")]);
     let NegotiationStep::Failed(NegotiationFailure::Refused { tls: true, said: words, .. }) = step else {
         panic!("{step:?}")
@@ -228,7 +228,7 @@ fn answered(
 }
 
 #[test]
-fn a_read_is_whole_in_any_order_of_its_chunks() {
+fn read_completes_in_any_order_of_chunks() {
     let chunks = [hole(6144, 2048, false), data(4096, 1024, false), data(5120, 1024, true)].concat();
     let buffer = answered(&chunks, &mut read(), &EXPORT).expect("in order").expect("whole");
     assert!(buffer[..2048].iter().all(|b| *b == 9) && buffer[2048..].iter().all(|b| *b == 0));
@@ -241,7 +241,7 @@ fn a_read_is_whole_in_any_order_of_its_chunks() {
 }
 
 #[test]
-fn what_was_not_asked_for_is_not_taken() {
+fn unrequested_reply_is_rejected() {
     let mut other = data(4096, 512, true);
     other[15] ^= 1;
     let simple = SimpleReply { error: 0, cookie: COOKIE }.encode().to_vec();
@@ -279,7 +279,7 @@ fn what_was_not_asked_for_is_not_taken() {
 }
 
 #[test]
-fn an_extent_is_of_the_context_that_was_agreed_on() {
+fn extent_of_another_context_is_rejected() {
     let extent = |context: u32, len: u32, flags: u32| {
         part(chunk::BLOCK_STATUS, true, &[context, len, flags].map(u32::to_be_bytes).concat())
     };
@@ -296,7 +296,7 @@ fn an_extent_is_of_the_context_that_was_agreed_on() {
 }
 
 #[test]
-fn an_error_ends_a_request_with_the_servers_words() {
+fn server_error_text_ends_the_request() {
     let body = [&(Errno::NoSpc as u32).to_be_bytes()[..], &4u16.to_be_bytes(), b"full\0\0\0\0"].concat();
     let at_offset = part(chunk::ERRORS | 2, true, &body);
     let bytes = [data(4096, 512, false), at_offset].concat();
@@ -311,7 +311,7 @@ fn an_error_ends_a_request_with_the_servers_words() {
 }
 
 #[test]
-fn a_message_that_has_not_come_whole_is_waited_for() {
+fn incomplete_message_is_awaited() {
     for (bytes, mut request) in
         [(hole(4096, 4096, true), read()), (part(chunk::ERROR, true, b"\0\0\0\x05\0\0"), read())]
     {

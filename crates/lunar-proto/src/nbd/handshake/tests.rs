@@ -64,7 +64,7 @@ fn context_data(name: &str, queries: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn unknown_client_flags_end_it() {
+fn unknown_client_flags_end_the_connection() {
     for flags in [4u32, 0x8000_0001, 0x0001_0000] {
         let mut server = Handshake::new(vec![]);
         let (_, step) = server.feed(&flags.to_be_bytes(), &mut Vec::new());
@@ -73,14 +73,14 @@ fn unknown_client_flags_end_it() {
 }
 
 #[test]
-fn a_wrong_magic_ends_it() {
+fn wrong_magic_ends_the_connection() {
     let mut bytes = option_of(option::LIST, &[]);
     bytes[3] ^= 1;
     assert!(matches!(begun(3).feed(&bytes, &mut Vec::new()).1, HandshakeStep::End(_)));
 }
 
 #[test]
-fn bytes_may_come_one_by_one() {
+fn bytes_may_arrive_one_by_one() {
     let bytes = option_of(option::GO, &info_data("b", &[info::BLOCK_SIZE]));
     let mut out = Vec::new();
     let mut server = begun(3);
@@ -130,7 +130,7 @@ fn client_without_block_size_may_use_any_alignment() {
 }
 
 #[test]
-fn without_fixed_newstyle_only_export_name_goes() {
+fn only_export_name_works_without_fixed_newstyle() {
     assert!(matches!(begun(2).feed(&option_of(option::LIST, &[]), &mut Vec::new()).1, HandshakeStep::End(_)));
 }
 
@@ -146,7 +146,7 @@ fn exports_are_listed_with_their_descriptions() {
 }
 
 #[test]
-fn info_tells_what_is_asked_for_and_go_begins() {
+fn info_reports_the_export_and_go_starts_transmission() {
     let mut server = begun(3);
     let all = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, 99];
     let (replies, step) = ask(&mut server, option::INFO, &info_data("", &all));
@@ -169,7 +169,7 @@ fn info_tells_what_is_asked_for_and_go_begins() {
 }
 
 #[test]
-fn info_that_breaks_the_rules_is_refused() {
+fn invalid_info_is_rejected() {
     let good = info_data("a", &[info::NAME]);
     let mut longer = good.clone();
     longer.push(0);
@@ -181,7 +181,7 @@ fn info_that_breaks_the_rules_is_refused() {
 }
 
 #[test]
-fn structured_replies_bring_df() {
+fn df_is_offered_with_structured_replies() {
     let mut server = begun(3);
     assert_eq!(kinds(&ask(&mut server, option::STRUCTURED_REPLY, &[1])), [reply::ERR_INVALID]);
     assert_eq!(kinds(&ask(&mut server, option::STRUCTURED_REPLY, &[])), [reply::ACK]);
@@ -229,7 +229,7 @@ fn contexts_are_listed_and_selected_for_one_export() {
 }
 
 #[test]
-fn a_context_query_that_breaks_the_rules_is_refused_whole() {
+fn invalid_context_query_is_rejected() {
     let mut server = begun(3);
     ask(&mut server, option::STRUCTURED_REPLY, &[]);
     let good = context_data("a", &["base:allocation"]);
@@ -243,7 +243,7 @@ fn a_context_query_that_breaks_the_rules_is_refused_whole() {
 }
 
 #[test]
-fn tls_and_what_is_unknown_are_refused_and_haggling_goes_on() {
+fn unsupported_options_are_refused_and_negotiation_continues() {
     let mut server = begun(3);
     let cases = [(option::STARTTLS, reply::ERR_POLICY), (11, reply::ERR_UNSUP), (4, reply::ERR_UNSUP)];
     for (option, refusal) in cases {
@@ -256,7 +256,7 @@ fn tls_and_what_is_unknown_are_refused_and_haggling_goes_on() {
 }
 
 #[test]
-fn an_option_that_is_too_long_is_passed_over() {
+fn option_that_is_too_long_is_skipped() {
     let mut server = begun(3);
     let len = MAX_OPTION + 1;
     let bytes = option_of(option::LIST, &vec![0; len]);
@@ -271,7 +271,7 @@ fn an_option_that_is_too_long_is_passed_over() {
 }
 
 #[test]
-fn a_flood_of_options_ends() {
+fn too_many_options_end_the_connection() {
     let mut server = begun(3);
     let mut ends = (0..2 * MAX_OPTIONS).map(|_| ask(&mut server, option::LIST, &[]).1);
     assert!(ends.any(|step| matches!(step, HandshakeStep::End(_))));
