@@ -1,17 +1,17 @@
-//! What `lunar` says to the admin socket of a server.
+//! Commands of `lunar` that use the admin socket of a server.
 
 use crate::script::lunar;
 use crate::server::Server;
 use crate::tool::ToolOutput;
 
 impl Server {
-    /// How `lunar WORDS` ended on its socket.
+    /// Runs `lunar WORDS` on its socket.
     pub fn asked(&self, words: &[&str]) -> ToolOutput {
         let socket = self.dir().join("admin.sock").display().to_string();
         lunar(&[words, &["--socket", &socket]].concat())
     }
 
-    /// What it said; it must succeed.
+    /// Runs `lunar WORDS`, which must succeed; its output.
     pub fn said(&self, words: &[&str]) -> String {
         let ran = self.asked(words);
         assert!(ran.ok(), "{words:?}: {}", ran.said);

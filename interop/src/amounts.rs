@@ -11,7 +11,7 @@ const REFUSED: u32 = 0x05_0e03;
 const TOO_LITTLE_ASKED: u32 = 0x05_2400;
 const OVER: u8 = 4;
 const UNDER: u8 = 2;
-/// Where commands that write begin, in blocks; the blocks before stay zeros.
+/// First block of commands that write; the blocks before it stay zeros.
 const LBA: u8 = 8;
 const SANITIZE: u8 = 0x48;
 
@@ -21,14 +21,14 @@ const OTHERS: &[u8] = &[
     0x56, 0x57, 0x5a, 0x5e, 0x84, 0x88, 0x90, 0x91, 0x9e, 0xa0, 0xa3, 0xa8, 0xb7,
 ];
 
-/// How the data travel.
+/// How the Data-Out travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutMode {
     /// With the command.
     Immediate,
     /// Behind it, and not asked for.
     Unsolicited,
-    /// When R2Ts ask for them.
+    /// In answer to R2Ts.
     Solicited,
 }
 
@@ -37,7 +37,7 @@ impl DataOutMode {
     pub const ALL: [DataOutMode; 3] =
         [DataOutMode::Immediate, DataOutMode::Unsolicited, DataOutMode::Solicited];
 
-    /// What a login has to negotiate for it.
+    /// The keys that a login negotiates for it.
     pub fn keys(self) -> [(&'static str, &'static str); 2] {
         let yes_if = |wanted: bool| if wanted { "Yes" } else { "No" };
         [
@@ -74,7 +74,7 @@ impl DataOutCase {
         self.cdb[0]
     }
 
-    /// It ends with GOOD when it gets all of its data, and leaves the disk as it was.
+    /// It ends with GOOD when it gets all of its data, and does not change the disk.
     fn is_good(&self) -> bool {
         self.opcode() != SANITIZE && (self.opcode() != 0x5f || matches!(self.cdb[1], 0 | 6))
     }
@@ -111,7 +111,7 @@ fn media() -> Vec<DataOutCase> {
     cases.push(DataOutCase::new(&transfer(0x89, 0, 0, 1), &[0; 1024]).exact());
     cases.push(DataOutCase::new(&transfer(0x8b, 0, 0, 2), &[0; 1024]).exact());
     let mut atomic = transfer(0x9c, 0, LBA, 2);
-    // ATOMIC BOUNDARY stands before TRANSFER LENGTH.
+    // ATOMIC BOUNDARY precedes TRANSFER LENGTH.
     (atomic[11], atomic[13]) = (0, 2);
     cases.push(DataOutCase::new(&atomic, &two).stores());
     cases
@@ -145,7 +145,7 @@ fn is_whole_table(raw: &mut Raw, cases: &[DataOutCase]) {
     }
 }
 
-/// What a refused command must leave as it is.
+/// The state that a rejected command must not change.
 fn state(raw: &mut Raw) -> Vec<Vec<u8>> {
     vec![
         raw.read_blocks(0, 0, 32),

@@ -9,7 +9,7 @@ use sha2::Sha256;
 use sha3::Sha3_256;
 use std::net::SocketAddr;
 
-/// A target's challenge, as it came.
+/// A challenge of a target.
 #[derive(Debug, Clone)]
 pub struct Chap {
     pub algorithm: u8,

@@ -1,5 +1,4 @@
-//! What holds for every PDU of a target: direction, fixed bits, reserved fields (RFC 7143 sections 11 and
-//! 4.2.2).
+//! Checks each PDU of a target: direction, fixed bits, reserved fields (RFC 7143 sections 11 and 4.2.2).
 
 use crate::pdu::{NONE, Pdu, op};
 
@@ -66,7 +65,7 @@ fn by_opcode(pdu: &Pdu) -> Result<(), String> {
     Err(wrong.into())
 }
 
-/// Does StatSN count this PDU? (sections 11.4.9, 11.7.3, 11.8.3, 11.19.2)
+/// Whether StatSN counts this PDU (sections 11.4.9, 11.7.3, 11.8.3, 11.19.2)
 pub fn counts(pdu: &Pdu) -> bool {
     match pdu.opcode() {
         op::R2T => false,

@@ -1,4 +1,4 @@
-//! Commands of `lunar`, under the name of an initiator: what they print, and how they end.
+//! Runs commands of `lunar` with an initiator name, and returns their output and exit status.
 
 use crate::{config, lunar_bin};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 /// Standard output, standard error, exit status.
 pub type CommandOutput = (String, String, i32);
 
-/// Runs one as this initiator.
+/// Runs a command as this initiator.
 pub fn lunar_as(initiator: &str, arguments: &[&str]) -> CommandOutput {
     let ran = Command::new(lunar_bin()).args(arguments).env("LUNAR_INITIATOR", initiator).output();
     let ran = ran.expect("lunar runs");
@@ -14,7 +14,7 @@ pub fn lunar_as(initiator: &str, arguments: &[&str]) -> CommandOutput {
     (text(ran.stdout), text(ran.stderr), ran.status.code().expect("an exit status"))
 }
 
-/// Runs one as the initiator of these tests.
+/// Runs a command as the default initiator of the tests.
 pub fn lunar(arguments: &[&str]) -> CommandOutput {
     lunar_as(config::INITIATOR, arguments)
 }

@@ -2,7 +2,7 @@
 
 /// The target of [`standard`].
 pub const TARGET: &str = "iqn.2026-11.org.example:disks";
-/// The initiator name that the client uses unless told.
+/// The default initiator name of the client.
 pub const INITIATOR: &str = "iqn.2026-11.org.example:host";
 
 /// One portal, no keepalive, and the target with LUN 0 (memory, 64 MiB), LUN 1 (null, 1 GiB) and LUN 2

@@ -1,11 +1,11 @@
-//! Outcomes where the RFC leaves a choice.
+//! Results that the RFC leaves open.
 
 use crate::login::Login;
 use crate::pdu::{Pdu, op};
 use crate::raw::{Raw, Received, patience};
 use std::net::SocketAddr;
 
-/// What a PDU led to.
+/// The target's reaction to a PDU.
 #[derive(Debug)]
 pub enum PduOutcome {
     /// A Reject with this reason.
@@ -26,13 +26,13 @@ impl PduOutcome {
 }
 
 impl Raw {
-    /// Sends a PDU and waits for what comes of it; asynchronous messages are passed over.
+    /// Sends a PDU and waits for the reaction; asynchronous messages are skipped.
     pub fn outcome(&mut self, pdu: &Pdu) -> PduOutcome {
         self.send(pdu);
         self.next_outcome()
     }
 
-    /// Waits for what comes next; asynchronous messages are passed over.
+    /// Waits for the next PDU or the close; asynchronous messages are skipped.
     pub fn next_outcome(&mut self) -> PduOutcome {
         loop {
             match self.get(patience()) {
@@ -45,7 +45,7 @@ impl Raw {
         }
     }
 
-    /// Takes the Reject that must come next and must carry the header of `bad`; gives its reason.
+    /// Takes the Reject that must come next, with the header of `bad`; returns its reason.
     pub fn rejected(&mut self, bad: &Pdu) -> u8 {
         let reject = self.recv_op(op::REJECT);
         assert_eq!(reject.data, bad.header(), "the header of the bad PDU");
@@ -53,7 +53,7 @@ impl Raw {
     }
 }
 
-/// What became of one key offered in a login.
+/// The response to one key that a login offered.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyResponse {
     Value(String),
@@ -68,7 +68,7 @@ impl KeyResponse {
         matches!(self, KeyResponse::Value(v) if v == value)
     }
 
-    /// `Reject`, or a login that failed through the initiator's fault.
+    /// `Reject`, or a login that failed with an initiator error.
     pub fn refused(&self) -> bool {
         self.is("Reject") || matches!(self, KeyResponse::Failed(status) if status >> 8 == 2)
     }

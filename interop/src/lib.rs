@@ -1,4 +1,4 @@
-//! What the tests against the running server share: starting `lunar serve`, and a raw iSCSI client.
+//! Helpers of the tests of the running program: starting `lunar serve`, and a raw iSCSI client.
 //!
 //! The client uses none of the product's crates on purpose: a mistake in the encoding of a PDU must not
 //! cancel out because both ends make it. Everything here panics with a reason: it is for tests only. Every

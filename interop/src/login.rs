@@ -16,7 +16,7 @@ const CONNECTION_KEYS: [&str; 6] = [
     "MaxRecvDataSegmentLength",
 ];
 
-/// How a login should look. Each has an ISID of its own unless told.
+/// The parameters of a login. By default each has an ISID of its own.
 #[derive(Clone)]
 pub struct Login {
     pub isid: [u8; 6],
@@ -113,7 +113,7 @@ impl Login {
         self.empty(csg, nsg).keys(&keys)
     }
 
-    /// A connection on which nothing was sent yet, with the numbers of this login.
+    /// Connects without sending, with the numbers of this login.
     pub fn connect(&self, address: SocketAddr) -> Raw {
         let mut raw = match self.source {
             None => Raw::connect(address),
@@ -165,7 +165,7 @@ impl Login {
         login.finish(&mut login.connect(address), login.request(1, Some(3)))
     }
 
-    /// What the answers and the own declarations mean for the connection.
+    /// Applies the negotiated and declared keys to the connection.
     fn apply(&self, raw: &mut Raw, answer: &Pdu, pairs: &[(String, String)]) {
         let find = |list: &[(String, String)], key: &str| {
             list.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())

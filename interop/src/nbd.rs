@@ -23,13 +23,13 @@ pub struct Nbd {
     reads: Vec<(u64, usize)>,
 }
 
-/// What comes next.
+/// The next event of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NbdReply {
     /// Cookie, error, data of a read
     End(u64, u32, Vec<u8>),
     Closed,
-    /// Nothing came in time
+    /// The time limit expired
     Nothing,
 }
 

@@ -197,7 +197,7 @@ impl Pdu {
         out
     }
 
-    /// All bytes as they travel: header, header digest, padded data, data digest.
+    /// The bytes on the wire: header, header digest, padded data, data digest.
     pub fn encode(&self, header_digest: bool, data_digest: bool) -> Vec<u8> {
         let mut out = self.header();
         if header_digest {

@@ -1,4 +1,4 @@
-//! Targets on loopback for the initiator: those that nobody here wrote, and Lunar's own. All have the same three
+//! Targets on loopback for the initiator: those of other projects, and Lunar's own. All have the same three
 //! disks: one for everybody, one behind CHAP, and one behind mutual CHAP.
 
 use crate::tool::{self, Tool};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The user that [`CHAP`] and [`MUTUAL`] want, and the secret.
 pub const USER: (&str, &str) = ("ann", "annsecret12345");
-/// Who the target of [`MUTUAL`] is.
+/// User and secret with which the target of [`MUTUAL`] answers.
 pub const TARGET_USER: (&str, &str) = ("moon", "moonsecret1234");
 /// The target for everybody.
 pub const OPEN: &str = "iqn.2026-11.org.example:open";
@@ -25,13 +25,13 @@ const TARGETS: [&str; 3] = [OPEN, CHAP, MUTUAL];
 /// Bytes of each disk.
 pub const SIZE: u64 = 64 << 20;
 const START: Duration = Duration::from_secs(30);
-/// What STGT needs.
+/// The programs that STGT needs.
 pub const TGT: [Tool; 2] =
     [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
-/// What istgt needs.
+/// The program that istgt needs.
 pub const ISTGT: [Tool; 1] = [Tool { program: "istgt", package: "istgt" }];
 
-/// What runs as a peer.
+/// The process of a peer.
 enum Process {
     Tgt(Child),
     Istgt(Child),
@@ -88,7 +88,7 @@ impl Peer {
         matches!(self.process, Process::Tgt(_)).into()
     }
 
-    /// Whether it does CRC32C without having been told.
+    /// Whether it offers CRC32C by default.
     pub fn has_digests(&self) -> bool {
         !matches!(self.process, Process::Tgt(_))
     }
@@ -126,10 +126,10 @@ impl Peer {
         }
     }
 
-    /// The disk for everybody has another identity from now on, of which STGT tells nobody.
+    /// Gives the open disk another identity. STGT reports that to no initiator.
     ///
     /// # Panics
-    /// When it is not STGT.
+    /// If the peer is not STGT.
     pub fn replace_disk(&self) {
         assert!(matches!(self.process, Process::Tgt(_)), "only STGT can do that");
         let unit = ["--op", "update", "--mode", "logicalunit", "--tid", "1", "--lun", "1"];
@@ -243,7 +243,7 @@ fn start_tgt(dir: &Folder, ports: [u16; 2]) -> Child {
         if *target == MUTUAL {
             bind(&["--mode", "account", "--user", TARGET_USER.0, "--outgoing"]);
         }
-        // Last: until then nobody is let in.
+        // This must be last: before it, no initiator is admitted.
         bind(&["--mode", "target", "-I", "ALL"]);
     }
     child

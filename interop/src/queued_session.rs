@@ -1,4 +1,4 @@
-//! Many commands of one session in flight.
+//! A session with many commands in flight.
 
 use crate::pdu::op;
 use crate::raw::{Raw, Received};
@@ -20,7 +20,7 @@ pub struct Command {
     pub out: Vec<u8>,
     /// Bytes that it reads
     pub expected: u32,
-    /// It brings as much immediate data as the session allows; otherwise R2Ts ask for all of them
+    /// It carries as much immediate data as the session allows; otherwise all data are sent for R2Ts
     pub is_immediate: bool,
 }
 
@@ -31,12 +31,12 @@ impl Command {
         Command { lun: 0, attribute: SIMPLE, cdb, out, expected: 0, is_immediate: true }
     }
 
-    /// It writes these bytes.
+    /// Adds Data-Out.
     pub fn writes(self, out: Vec<u8>) -> Command {
         Command { out, ..self }
     }
 
-    /// It reads this many bytes.
+    /// Sets the number of bytes to read.
     pub fn reads(self, expected: u32) -> Command {
         Command { expected, ..self }
     }
@@ -53,23 +53,23 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Did it do what it should?
+    /// Whether the status is GOOD.
     pub fn is_good(&self) -> bool {
         self.status == 0
     }
 
-    /// Status and sense in words.
+    /// Status and sense as text.
     pub fn text(&self) -> String {
         format!("status {:#04x}, sense {:06x}", self.status, self.sense)
     }
 }
 
-/// What comes next.
+/// The next event of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
     Completion(Completion),
     Closed,
-    /// Nothing came in time.
+    /// The time limit expired.
     Nothing,
 }
 
@@ -85,7 +85,7 @@ struct Task {
 }
 
 impl QueuedSession {
-    /// Of a session that is in full feature phase.
+    /// Wraps a session in full feature phase.
     pub fn new(raw: Raw) -> QueuedSession {
         QueuedSession { raw, tasks: HashMap::new() }
     }
@@ -95,12 +95,12 @@ impl QueuedSession {
         self.tasks.len()
     }
 
-    /// Does the command window let one more in (RFC 7143 section 4.2.2.1)?
+    /// Whether the command window admits one more (RFC 7143 section 4.2.2.1).
     pub fn has_window(&self) -> bool {
         self.raw.window.is_none_or(|(_, max)| !crate::check::before(max, self.raw.cmd_sn))
     }
 
-    /// Sends a command; its tag.
+    /// Sends a command and returns its tag.
     pub fn send(&mut self, command: Command) -> u32 {
         let Command { lun, attribute, cdb, out, expected, is_immediate } = command;
         let (flags, length) = match out.len() {

@@ -10,11 +10,11 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long a read waits before it is a failure.
+/// Time limit of a read.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 static PATIENCE_CHOSEN: OnceLock<Duration> = OnceLock::new();
 
-/// How long a read waits in this process: [`PATIENCE`] unless chosen.
+/// Time limit of a read in this process: [`PATIENCE`] by default.
 pub fn patience() -> Duration {
     PATIENCE_CHOSEN.get().copied().unwrap_or(PATIENCE)
 }
@@ -24,10 +24,10 @@ pub fn choose_patience(limit: Duration) {
     let _ = PATIENCE_CHOSEN.set(limit);
 }
 
-/// How long silence must last to count as silence.
+/// How long a connection must be silent to pass a test of silence.
 pub const QUIET: Duration = Duration::from_millis(150);
 
-/// What came within a time.
+/// The result of a read with a time limit.
 #[derive(Debug)]
 pub enum Received {
     Pdu(Pdu),
@@ -110,7 +110,7 @@ impl Raw {
         self.next_itt
     }
 
-    /// CmdSN for a non-immediate command: the counter goes on.
+    /// CmdSN for a non-immediate command; increases the counter.
     pub fn take_cmd_sn(&mut self) -> u32 {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.cmd_sn.wrapping_sub(1)
@@ -135,7 +135,7 @@ impl Raw {
         self.send_bytes(&bytes);
     }
 
-    /// Sends bytes; that the peer closed is no failure here, reading will tell.
+    /// Sends bytes. A closed connection is no failure here: the next read finds it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -186,7 +186,7 @@ impl Raw {
         }
     }
 
-    /// What comes next within `limit`, kept PDUs first.
+    /// The next PDU within `limit`; stored PDUs come first.
     pub fn get(&mut self, limit: Duration) -> Received {
         match self.stash.pop_front() {
             Some(pdu) => Received::Pdu(pdu),
@@ -194,7 +194,7 @@ impl Raw {
         }
     }
 
-    /// Nothing may come for a while, and the connection stays open.
+    /// Checks that no PDU arrives for a while, and that the connection stays open.
     pub fn expect_silence(&mut self) {
         match self.get(QUIET) {
             Received::Nothing => {}
@@ -202,7 +202,7 @@ impl Raw {
         }
     }
 
-    /// All PDUs up to the end of the connection, which must come.
+    /// Reads all PDUs until the connection ends, which it must.
     pub fn until_close(&mut self) -> Vec<Pdu> {
         let mut seen = Vec::new();
         loop {

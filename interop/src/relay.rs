@@ -1,4 +1,4 @@
-//! A way to a server that a test can cut, silence, hold and restore.
+//! A TCP proxy that a test can cut, silence, hold and restore.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,14 +16,14 @@ pub struct Relay {
 #[derive(Default)]
 struct State {
     is_cut: bool,
-    /// What comes is swallowed: shared by the connections of one time between two silences.
+    /// Received data are dropped. Connections opened between two calls of `silence` share this flag.
     silence: Arc<AtomicBool>,
-    /// What comes from clients waits here: shared in the same way.
+    /// Holds data of clients; shared in the same way.
     gate: Arc<ConnectionHold>,
     passing: Vec<TcpStream>,
 }
 
-/// Where the bytes of clients wait for [`ConnectionHold::open`].
+/// Holds the bytes of clients until [`ConnectionHold::open`].
 #[derive(Default)]
 pub struct ConnectionHold {
     state: Mutex<Waiting>,
@@ -76,7 +76,7 @@ impl Relay {
         Relay { address, state }
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -88,13 +88,13 @@ impl Relay {
         state.passing.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
-    /// Swallows all that comes from now on, and says nothing: a connection is half open, and so is a new one.
+    /// Drops all further data without an answer: existing and new connections are half open.
     pub fn silence(&self) {
         self.state.lock().expect("no thread panics with it").silence.store(true, Ordering::Relaxed);
     }
 
-    /// Holds what comes from clients from now on, on new connections too, until the gate opens. The server hears no more of
-    /// a client that goes away meanwhile.
+    /// Holds all further data of clients, on new connections too, until the hold is released. The server receives nothing more
+    /// from a client that disconnects meanwhile.
     pub fn hold(&self) -> Arc<ConnectionHold> {
         let gate = self.state.lock().expect("no thread panics with it").gate.clone();
         gate.lock().is_shut = true;

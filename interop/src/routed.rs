@@ -1,26 +1,26 @@
-//! What is routed is there when it was found upstream: waiting for it.
+//! Waits for a condition, such as LUNs that a router shows after it has found them upstream.
 
 use crate::login::Login;
 use crate::raw::{Raw, patience};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Longer than a router takes to look again.
+/// Longer than a router takes to probe again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits until something is there; after 30 s, or [`patience`], it fails, and says `what` was waited for.
+/// Waits until `look` returns a value. After 30 s, or [`patience`], it fails and names `what` it waited for.
 pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     let end = Instant::now() + PATIENCE.max(patience());
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < end, "in vain: {what}");
+        assert!(Instant::now() < end, "timed out while waiting: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A session as soon as its target is there and shows exactly these LUNs; their unit attentions are taken.
+/// A session, as soon as its target shows exactly these LUNs. Their unit attentions are cleared.
 pub fn session(login: &Login, portal: SocketAddr, luns: &[u16]) -> Raw {
     until(&format!("LUNs {luns:?} of {:?}", login.keys), || {
         let mut raw = login.try_on(portal).ok()?;

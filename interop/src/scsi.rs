@@ -7,7 +7,7 @@ use crate::raw::Raw;
 pub const READ: u8 = 0x40;
 pub const WRITE: u8 = 0x20;
 
-/// What a command ended with.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Reply {
     /// iSCSI response code; 0 when status came with Data-In.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// How long a server may take to start or to stop.
+/// Time limit of a start or a stop.
 const START: Duration = Duration::from_secs(60);
 
 static CHOSEN: OnceLock<PathBuf> = OnceLock::new();
@@ -183,7 +183,7 @@ impl Server {
 
     fn is_paused(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server lives");
-        // The state stands behind the name, which is in parentheses.
+        // The state follows the name, which is in parentheses.
         let is_stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
         tasks.flatten().all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped))
     }
@@ -216,7 +216,7 @@ impl Server {
         self.wait(Duration::from_secs(20))
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits until the process ends.
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
         let end = Instant::now() + limit;
         while Instant::now() < end {
@@ -319,8 +319,8 @@ fn spawn_by(mut command: Command, dir: &Path, toml: &str) -> Result<(Child, Vec<
     portals.map(|portals| (child, portals))
 }
 
-/// Reads the stdout of a `lunar serve` up to `ready`; a thread goes on emptying it so that the server never
-/// waits for us. The addresses of all portals, or why it is not ready.
+/// Reads the stdout of `lunar serve` up to `ready`; a thread reads the rest, so that the server never blocks on it.
+/// Returns the addresses of all portals, or the reason why it is not ready.
 pub fn wait_ready(child: &mut Child) -> Result<Vec<SocketAddr>, String> {
     let stdout = child.stdout.take().expect("piped");
     let (send, lines) = mpsc::channel();

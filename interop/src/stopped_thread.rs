@@ -1,20 +1,20 @@
-//! A single thread of a process that stands still, as one does whose core is busy or blocked.
+//! Stops one thread of a process. To its peers it looks like a thread on a busy or blocked core.
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use std::fs;
 
-/// A thread that is held by ptrace; it goes on when this is dropped, by the thread that holds it.
+/// A thread that is stopped by ptrace. Dropping this resumes it; the thread that stopped it must do so.
 #[derive(Debug)]
 pub struct StoppedThread {
     thread: Pid,
-    /// Only the thread that began to trace may end it.
+    /// Only the tracing thread may detach.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl StoppedThread {
-    /// Holds a thread of another process, and waits until it stands. The process must be a child, or the caller root.
+    /// Stops a thread of another process, and waits until it has stopped. The process must be a child, or the caller root.
     pub fn hold(thread: i32) -> Result<StoppedThread, String> {
         let (thread, text) =
             (Pid::from_raw(thread), |e: nix::Error| format!("ptrace of thread {thread}: {e}"));
@@ -25,17 +25,17 @@ impl StoppedThread {
         Ok(held)
     }
 
-    /// Goes on.
+    /// Resumes the thread.
     pub fn resume(self) {}
 }
 
 impl Drop for StoppedThread {
     fn drop(&mut self) {
-        let _ = ptrace::detach(self.thread, None); // a thread that has ended needs it no more
+        let _ = ptrace::detach(self.thread, None); // the thread may have ended
     }
 }
 
-/// The threads of a process whose names begin so.
+/// The threads of a process whose names have this prefix.
 pub fn threads(pid: u32, name: &str) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives").flatten();
     let is_named = |task: &fs::DirEntry| {

@@ -1,11 +1,11 @@
-//! Programs that nobody here wrote, run with a time limit.
+//! Runs other programs with a time limit.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A program and the Debian package that brings it.
+/// A program and its Debian package.
 #[derive(Clone, Copy, Debug)]
 pub struct Tool {
     /// Name of the program
@@ -14,7 +14,7 @@ pub struct Tool {
     pub package: &'static str,
 }
 
-/// Are all tools there? If not, says `skipped: needs ...`, which `cargo xtask test` counts.
+/// Whether all tools are installed. If not, prints `skipped: needs ...`, which `cargo xtask test` counts.
 pub fn have(tools: &[Tool]) -> bool {
     let missing: Vec<String> = tools
         .iter()
@@ -32,17 +32,17 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// What a program did.
+/// The result of a program.
 #[derive(Debug)]
 pub struct ToolOutput {
     /// Its exit status; None when the time limit had to end it
     pub status: Option<ExitStatus>,
-    /// What it wrote, to standard output and then to standard error
+    /// Its standard output, then its standard error
     pub said: String,
 }
 
 impl ToolOutput {
-    /// Did it end with status 0?
+    /// Whether it ended with status 0.
     pub fn ok(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
@@ -59,7 +59,7 @@ pub fn run(command: &mut Command, limit: Duration) -> ToolOutput {
     ToolOutput { status, said: said.concat() }
 }
 
-/// Runs a program that must succeed, with a minute's time; what it said.
+/// Runs a program that must succeed within a minute, and returns its output.
 pub fn must(program: &str, arguments: &[&str]) -> String {
     let ran = run(Command::new(program).args(arguments), Duration::from_secs(60));
     assert!(ran.ok(), "{program} {}: {:?}\n{}", arguments.join(" "), ran.status, ran.said);
@@ -69,7 +69,7 @@ pub fn must(program: &str, arguments: &[&str]) -> String {
 fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _ = from.read_to_end(&mut bytes); // what came before an error is told all the same
+        let _ = from.read_to_end(&mut bytes); // output before an error is kept
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }

@@ -56,7 +56,7 @@ impl Host {
         said.lines().next().unwrap_or_default().to_owned()
     }
 
-    /// The same under this initiator name.
+    /// As above, with this initiator name.
     fn attach_as(&self, initiator: &str, arguments: &[&str]) -> String {
         let mut command = self.command(lunar_bin());
         let ran = tool::run(command.arg("attach").args(arguments).env("LUNAR_INITIATOR", initiator), LIMIT);
@@ -64,7 +64,7 @@ impl Host {
         ran.said.lines().next().unwrap_or_default().to_owned()
     }
 
-    /// The first value of a key in what `attached NAME --json` says.
+    /// The first value of a key in the output of `attached NAME --json`.
     fn told(&self, name: &str, key: &str) -> String {
         let said = self.ends(0, &["attached", name, "--json"]);
         let line = said.lines().find_map(|line| line.trim().strip_prefix(&format!("\"{key}\": ")));
@@ -72,7 +72,7 @@ impl Host {
         value.trim_end_matches(',').trim_matches('"').to_owned()
     }
 
-    /// The state of the attachment as a whole, which stands behind the record.
+    /// The state of the whole attachment, which follows the record.
     fn is(&self, name: &str, state: &str) -> bool {
         self.ends(0, &["attached", name, "--json"]).contains(&format!("\n  \"state\": \"{state}\""))
     }
@@ -146,7 +146,7 @@ fn pattern(host: &Host, mebibytes: usize) -> PathBuf {
     path
 }
 
-/// What is behind the URI, read by nbdcopy, must be this file.
+/// Checks that nbdcopy reads this file from the URI.
 fn must_read(host: &Host, uri: &str, wanted: &Path) {
     let copy = host.path("copy");
     let _ = fs::remove_file(&copy);
@@ -289,14 +289,14 @@ fn forced_detach_fails_and_counts_waiting_writes() {
         assert_eq!(client.answer(), 0);
         assert!(host.ends(28, &["detach", "disks-0"]).contains("1 NBD client"), "it lives");
         wires.iter().for_each(|wire| wire.cut());
-        // What is written now is sent to no target.
+        // Writes from here on reach no target.
         host.becomes("disks-0", "lost");
         (1..4).for_each(|block| client.write(block));
         let end = Instant::now() + LIMIT;
         while host.told("disks-0", "waiting_writes") != "3" {
             assert!(Instant::now() < end, "the writes never came");
         }
-        // It was killed, and nobody hears the answers.
+        // It was killed, so the answers reach no process.
         drop(client);
         let said = host.ends(8, &["detach", "disks-0", "--timeout", "1"]);
         assert!(said.contains("with 3 writes in flight"), "{said}");
@@ -447,7 +447,7 @@ fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy
     assert!(told.contains("reopened 0 times"), "its own session was replaced: {told}");
 }
 
-/// One URL may lead to several ports of the target, as a name with several addresses does.
+/// One URL may lead to several target ports, if a name has several addresses.
 #[test]
 fn a_login_at_another_target_port_proves_nothing() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
@@ -751,7 +751,7 @@ impl ProxyState {
         }
     }
 
-    /// One side has ended: so does the other, but for a target from which bytes are held.
+    /// One side has closed, so the other is closed too, except towards a target whose bytes are held.
     fn end(&self, from: &TcpStream, to: &TcpStream) {
         if self.is_held(to) {
             return;
@@ -892,7 +892,7 @@ fn that_cannot_flush() -> Server {
     ))
 }
 
-/// What a process that was killed has written may not be stable: who asks the next one for that is not told so unseen.
+/// Writes of a killed process may not be stable: a flush of the next process must reach the target.
 #[test]
 fn a_flush_after_a_kill_reaches_the_target() {
     if !tool::have(&TOOLS) {
@@ -910,7 +910,7 @@ fn a_flush_after_a_kill_reaches_the_target() {
     assert!(flush(&host.attach(&["disks-0"])), "the target was not asked");
 }
 
-/// Who unmounts a file by other means asks nobody to make it stable: what could not be is told.
+/// Another program may unmount the file without a flush. The process then flushes, and reports a failure.
 #[test]
 fn file_unmounted_by_others_is_flushed() {
     if !Path::new("/dev/fuse").exists() {
@@ -926,7 +926,7 @@ fn file_unmounted_by_others_is_flushed() {
     assert!(told.contains("cannot flush all data"), "{told}");
 }
 
-/// As its user would, and not as root.
+/// Runs it as its user, not as root.
 #[test]
 fn a_file_that_is_unmounted_from_outside_ends_its_attachment() {
     if !Path::new("/dev/fuse").exists() || !tool::have(&[Tool { program: "fusermount3", package: "fuse3" }]) {
@@ -949,7 +949,7 @@ fn a_file_that_is_unmounted_from_outside_ends_its_attachment() {
     assert!(fs::read(server.dir().join("disk.img")).expect("the disk").starts_with(&[7; 4096]));
 }
 
-/// Whoever looks for the process among others finds it by the name of its program.
+/// The process appears in process lists with the name of its program.
 #[test]
 fn the_process_has_the_name_of_its_program() {
     let (server, host) = (server(), Host::new());
@@ -963,7 +963,7 @@ fn the_process_has_the_name_of_its_program() {
 
 #[test]
 fn a_secret_is_in_no_argument_record_or_log() {
-    const SECRET: &str = "a-secret-nobody-sees";
+    const SECRET: &str = "a-secret-never-printed";
     let (server, host) = (server(), Host::new());
     let url = url(&server).replace("iscsi://", &format!("iscsi://ann%{SECRET}@"));
     host.attach(&[&url, "--save"]);
@@ -1009,7 +1009,7 @@ fn attach_saved_attaches_all() {
     let said = host.ends(15, &["attach", &other, "--name", "data", "--save"]);
     assert!(said.contains("data already exists with other settings"), "{said}");
     host.ends(0, &["detach", "data"]);
-    // What cannot be attached is not hidden by what is.
+    // A disk that is attached does not hide one that cannot be.
     fs::remove_file(folder.join("more.toml")).expect("remove");
     let dead = format!("url = \"iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1\"\n");
     fs::write(folder.join("a.toml"), dead).expect("write");
@@ -1063,7 +1063,7 @@ fn absent_target_is_reported_while_waiting() {
     let said = host.ends(8, &["attach", &dead, "--timeout", "2"]);
     assert!(said.contains("warning: login to 127.0.0.1:1: Connection refused; trying again\n"), "{said}");
     assert!(said.contains("in time: login to 127.0.0.1:1: Connection refused\n"), "{said}");
-    // A dead path keeps nobody waiting: it would be tried for longer than there is time.
+    // A dead path must not delay the attachment, although it is retried for longer than the time limit.
     host.attach(&[&dead, "--path", &url(&server), "--timeout", "10", "--name", "b"]);
     assert!(host.is("b", "degraded"));
 }
@@ -1072,14 +1072,14 @@ fn absent_target_is_reported_while_waiting() {
 fn messages_have_their_form_and_time() {
     let (server, host) = (server(), Host::new());
     host.attach(&[&url(&server)]);
-    assert!(host.told("disks-0", "identity").starts_with("naa."), "as lunar ls tells it");
+    assert!(host.told("disks-0", "identity").starts_with("naa."), "as lunar ls prints it");
     assert!(host.told("disks-0", "since_unix_s").parse::<u64>().expect("a number") > 1_700_000_000);
     host.ends(0, &["attached", "--timeout", "3"]);
     let pid = host.pid("disks-0").to_string();
     tool::must("kill", &["-STOP", &pid]);
     host.ends(8, &["attached", "--timeout", "1"]);
-    // With --force it is killed when the time is over, for which it need not be looked at for longer.
-    // What it had in flight nobody knows.
+    // With --force it is killed at the time limit.
+    // Its commands in flight are unknown.
     let told = host.ends(1, &["detach", "disks-0", "--timeout", "2", "--force", "--json"]);
     assert!(told.contains("\"name\": \"disks-0\"") && told.contains("\"killed\": true"), "{told}");
     host.attach(&[&url(&server)]);
@@ -1167,7 +1167,7 @@ fn systemd_accepts_the_unit_file() {
     if !tool::have(&[Tool { program: "systemd-analyze", package: "systemd" }]) {
         return;
     }
-    // The program of the test stands where the unit has that of the system.
+    // The path of the tested program replaces that in the unit.
     let folder = Folder::fresh();
     let here = folder.join("lunar-attach@.service");
     let lunar = lunar_bin().display().to_string();

@@ -117,7 +117,7 @@ fn user_names_that_begin_with_0x() {
     let scene = WatchedServer::of(with_user("0x616c696365", "alice's secret 1"));
     let secret = b"alice's secret 1";
     Chap::login(&Login::new(), scene.server.portal(), 5, "0x616c696365", secret)
-        .expect("the name as it stands")
+        .expect("the name of the target")
         .ping();
     for name in ["alice", "616c696365", "0X616c696365"] {
         let status = Chap::login(&Login::new(), scene.server.portal(), 5, name, secret).err();
@@ -469,7 +469,7 @@ fn is_ours(path: &std::path::Path) -> bool {
         || name.ends_with(".tmp")
 }
 
-/// All regular files below a folder, with their content.
+/// All regular files below a folder, with their contents.
 fn files(dir: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let entries = fs::read_dir(dir).expect("a folder").flatten().map(|e| e.path());
     entries
@@ -661,7 +661,7 @@ fn random_pdus() {
     scene.unharmed();
 }
 
-/// A peer that asks for much and takes nothing holds its share of memory, and nobody waits for it.
+/// A client that requests much and reads nothing holds its share of memory, and delays no other.
 #[test]
 fn client_that_reads_nothing_harms_no_other() {
     let scene = WatchedServer::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
@@ -682,7 +682,7 @@ fn client_that_reads_nothing_harms_no_other() {
     scene.unharmed();
 }
 
-/// A peer that announces writes and sends no data holds its share of memory, and nobody waits for it.
+/// A client that announces writes and sends no data holds its share of memory, and delays no other.
 #[test]
 fn client_that_writes_nothing_harms_no_other() {
     let scene = WatchedServer::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));

@@ -1,4 +1,4 @@
-//! The faces of `lunar bench` on the wire: what reaches a scripted target, and what becomes of them when it vanishes.
+//! The compatibility commands of `lunar bench`: the requests at a scripted target, and the results if it vanishes.
 
 use clap::Parser;
 use interop::script::{BLOCK, BLOCKS, HookAction, Script, ScriptConnection, Target};

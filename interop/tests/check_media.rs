@@ -119,7 +119,7 @@ fn state_on(folder: &Folder, options: &str) -> Case {
     Some((state_in(folder, &state), Box::new(CleanupCommand("umount", vec![state]))))
 }
 
-/// Nobody may make anything in the folder of state. Root needs a flag of the file system for that.
+/// Makes the state folder read-only. For root, that takes a flag of the file system.
 fn closed_state(folder: &Folder) -> Case {
     let state = folder.join("state").display().to_string();
     fs::create_dir(&state).ok()?;
@@ -277,7 +277,7 @@ fn check_media_rejects_with_the_message_of_serve() {
     }
 }
 
-/// Nothing names the server of a configuration without an identity but that it has the portal.
+/// A configuration without an identity is matched to its server by the portal alone.
 #[test]
 fn check_media_of_a_memory_lun_knows_its_server_by_the_portal() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");

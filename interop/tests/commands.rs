@@ -7,7 +7,7 @@ use interop::{Server, config, shared};
 
 const SECRET: &str = "a secret of ours 16";
 
-/// What a command printed, what it said besides, and its exit status.
+/// Stdout, stderr and exit status of a command.
 struct CommandOutput {
     out: String,
     err: String,
@@ -113,7 +113,7 @@ fn exit_statuses_identify_the_failure() {
     assert!(ran.out.contains("broken: ") && ran.status == 4, "{}", ran.out);
 }
 
-/// A peer that takes the connection and then says nothing.
+/// A server that accepts the connection and then sends nothing.
 #[test]
 fn silent_peer_is_awaited_for_the_given_time() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -108,10 +108,10 @@ fn sec_001_mutual_chap() {
     assert_ne!(chap.challenge, challenge);
     let alone = guarded_without_mutual();
     let (_, answer) = mutual(&alone, "77", &hex(&challenge));
-    assert_eq!(answer.status(), 0x0201, "who cannot answer refuses");
+    assert_eq!(answer.status(), 0x0201, "a target without a user rejects the challenge");
 }
 
-/// As [`guarded`], but the target has no user to answer with.
+/// As [`guarded`], but the target has no user for mutual CHAP.
 fn guarded_without_mutual() -> Server {
     let (dir, tables) = users(&[("alice", ALICE)]);
     Server::start_in(
@@ -328,7 +328,7 @@ fn sec_017_discovery_has_its_own_users() {
     assert_eq!(Login::discovery().try_on(server.portal()).err(), Some(0x0201));
 }
 
-/// SEC-018: who reinstates a connection or a session must authenticate as its owner did; else the owner keeps
+/// SEC-018: a login that reinstates a connection or a session must authenticate as the owner; else the owner keeps
 /// it.
 #[test]
 fn sec_018_a_session_is_not_taken_over_by_others() {

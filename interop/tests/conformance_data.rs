@@ -334,7 +334,7 @@ fn dat_030_sense_comes_in_a_response() {
     raw.write_blocks(0, 0, &[1; 512]).good();
 }
 
-/// A command whose flags name the other direction moves nothing, and says so.
+/// A command whose flags name the wrong direction moves no data, and its residual says so.
 #[test]
 fn wrong_direction_has_a_residual_of_all_data() {
     const UNDERFLOW: u8 = 2;
@@ -471,7 +471,7 @@ fn dat_011_directions_without_data() {
     }
 }
 
-/// DAT-024: a command in the wrong direction moves nothing and disturbs nobody.
+/// DAT-024: a command in the wrong direction moves no data and disturbs no other.
 #[test]
 fn dat_024_the_wrong_direction() {
     let server = shared();

@@ -158,7 +158,7 @@ fn dsc_009_initiator_without_access_gets_no_target() {
     assert_eq!((answer.opcode(), answer.is_final(), answer.data.len()), (op::TEXT_RESPONSE, true, 0));
 }
 
-/// DSC-011, KEY-008: an advertised address is told in place of the bound one; IPv6 stands in brackets.
+/// DSC-011, KEY-008: an advertised address replaces the bound one; IPv6 addresses are in brackets.
 #[test]
 fn dsc_011_advertised_addresses() {
     let portals = "portals = [{ listen = \"127.0.0.1:0\", advertise = \"192.0.2.1:3333\" }, \
@@ -172,8 +172,8 @@ fn dsc_011_advertised_addresses() {
     );
 }
 
-/// DSC-011: who comes by IPv4 is told no address of a portal for IPv6 only, and the other way round; nor a target that has
-/// none but such.
+/// DSC-011: an initiator on IPv4 gets no address of an IPv6-only portal, and the reverse. It gets no target that has only
+/// such portals.
 #[test]
 fn dsc_011_portals_for_all_addresses_of_both_families() {
     let portals = "portals = [\"0.0.0.0:0\", \"[::]:0\"]";

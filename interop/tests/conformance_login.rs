@@ -407,9 +407,8 @@ fn log_043_a_stalled_login_is_cut() {
     raw.ping();
 }
 
-/// LOG-014, NEG-012, NEG-021, NEG-023, NEG-028, KEY-039: what the target offers by itself is answered here
-/// one key at a time; whatever it offers, it takes the answers, and refuses one that its offer does not
-/// allow.
+/// LOG-014, NEG-012, NEG-021, NEG-023, NEG-028, KEY-039: the client answers the target's own offers one key at a time.
+/// The target accepts each valid response, and rejects one that its offer does not allow.
 #[test]
 fn neg_028_offers_of_the_target() {
     let server = shared();

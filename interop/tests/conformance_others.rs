@@ -70,7 +70,7 @@ fn nop_008_an_initiator_that_does_not_answer_is_dropped() {
     );
 }
 
-/// ASY-002: a changed LUN map is told by a message where the access list wants that, else by a unit
+/// ASY-002: a changed LUN map is reported by a message if the access list enables that, else by a unit
 /// attention.
 #[test]
 fn asy_002_scsi_events_are_sent_where_enabled() {
@@ -94,7 +94,8 @@ fn asy_002_scsi_events_are_sent_where_enabled() {
     }
 }
 
-/// ASY-001, ASY-003, ASY-005, REJ-013: who ignores the request to log out is refused new commands, or is cut.
+/// ASY-001, ASY-003, ASY-005, REJ-013: if an initiator ignores the logout request, the target rejects its new commands or
+/// ends the connection.
 #[test]
 fn asy_005_an_ignored_logout_request() {
     let mut server = Server::start(&config::standard());
@@ -354,7 +355,7 @@ fn lgo_001_a_logout_in_the_order_of_cmd_sn() {
     raw.expect_close();
 }
 
-/// LGO-013: the nexus is told that its tasks ended by an iSCSI event.
+/// LGO-013: a unit attention reports that an iSCSI event ended the tasks of the nexus.
 #[test]
 fn lgo_013_tasks_ended_by_reinstatement_are_reported() {
     let server = shared();

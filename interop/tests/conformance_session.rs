@@ -131,7 +131,7 @@ fn ses_012_reinstatement_during_login_and_again_and_again() {
     login.on(server.portal()).ping();
 }
 
-/// SES-013: a reservation outlives the nexus loss, which is told by a unit attention.
+/// SES-013: a reservation outlives the nexus loss, and a unit attention reports the loss.
 #[test]
 fn ses_013_reinstatement_is_a_loss_of_the_nexus() {
     let server = Server::start(&config::standard());
@@ -210,7 +210,7 @@ fn ses_016_logout_response_has_the_times() {
     assert!(times == (0, 0) || times == (5, 7) || times == (5, 0), "{times:?}");
 }
 
-/// SES-019, ASY-001, ASY-003: a target that stops says so before it closes.
+/// SES-019, ASY-001, ASY-003: a target that stops requests a logout before it closes.
 #[test]
 fn ses_019_a_stopping_server_says_goodbye() {
     let mut server = Server::start(&config::standard());
@@ -301,7 +301,7 @@ fn rec_015_actions_above_level_zero_are_refused() {
     raw.ping();
 }
 
-/// REC-014: tasks of a closed session are gone and nobody else notices.
+/// REC-014: tasks of a closed session end, and no other session is affected.
 #[test]
 fn rec_014_tasks_end_with_their_session() {
     let server = shared();

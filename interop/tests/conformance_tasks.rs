@@ -125,7 +125,7 @@ fn tmf_006_abort_task_of_an_unseen_command() {
     assert_eq!(raw.read_blocks(0, 9000, 1), [1; 512]);
 }
 
-/// TMF-006, TMF-016: a function that waits for a command goes on when another one takes that command as received.
+/// TMF-006, TMF-016: a function waits for a command, until another function takes that command as received.
 #[test]
 fn tmf_006_a_command_taken_as_received_is_not_awaited() {
     let server = own();
@@ -156,7 +156,7 @@ fn aborted_command_keeps_its_unit_attention() {
     assert_eq!(raw.ask(&abort).bhs[2], 0);
     let read = raw.command(0, 0x80 | READ, &read10(0, 1), 512);
     let told = raw.execute(&read, &[]).sense();
-    assert_eq!(told & 0xffff00, POWER_ON, "a read, too, tells it");
+    assert_eq!(told & 0xffff00, POWER_ON, "a read reports it, too");
 }
 
 /// TMF-007, TMF-008
@@ -259,7 +259,7 @@ fn tmf_012_clear_task_set_and_lun_reset_reach_all_sessions() {
         b.cmd_sn = beyond.get32(24).wrapping_sub(1);
         let filler = b.command(0, 0x80, &[0; 6], 0);
         b.execute(&filler, &[]).good();
-        // It had arrived before the function and was in no task set: it does not begin, whichever way the target says so.
+        // It had arrived before the function and was in no task set: it does not begin, whatever status the target returns.
         let answer = b.collect(beyond.tag(), &[]);
         b.cmd_sn = beyond.get32(24).wrapping_add(1);
         let of_b = if answer.status == BUSY { attention(&mut b, SLOW) } else { answer.sense() };
@@ -394,7 +394,7 @@ fn tmf_021_a_cold_reset_takes_all_luns_of_the_target() {
     host.clear_attentions(2);
     assert_eq!(part.manage(COLD_RESET, 0), UNAUTHORIZED);
     assert_eq!(part.manage(WARM_RESET, 0), 0);
-    assert_eq!(host.simple(2, &[0; 6]).status, 0, "LUN 2 is not seen by who reset");
+    assert_eq!(host.simple(2, &[0; 6]).status, 0, "the resetting host cannot see LUN 2");
     assert_eq!(attention(&mut host, 0) >> 8, 0x06_29, "LUN 0 is");
 }
 
@@ -447,8 +447,8 @@ fn tmf_032_fast_abort_waits_for_no_data() {
     }
 }
 
-/// TMF-033, TMF-034, ASY-009, ASY-001: who negotiated FastAbort and loses a task to somebody else is told by
-/// code 5, one per logical unit; nobody else is.
+/// TMF-033, TMF-034, ASY-009, ASY-001: a session with FastAbort that loses a task to another one gets code 5, once per
+/// logical unit; no other session gets it.
 #[test]
 fn tmf_033_other_sessions_hear_of_their_aborted_tasks() {
     let server = own();
@@ -516,7 +516,7 @@ fn running_write_blocks_ordered_but_not_head_of_queue() {
     assert_eq!(done.tag(), write.tag());
 }
 
-/// What waits to be alone keeps others waiting; not so any more when it is aborted.
+/// A command that waits for exclusive access blocks others, but no longer after it was aborted.
 #[test]
 fn aborted_ordered_command_blocks_no_command() {
     let server = own();

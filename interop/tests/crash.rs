@@ -115,7 +115,7 @@ impl Writer {
         }
     }
 
-    /// One flush in eight commands; one write in four has FUA. Nothing is written twice at a time.
+    /// One command in eight is a flush; one write in four has FUA. No block has two writes in flight.
     fn send(&mut self, raw: &mut Raw, in_flight: &HashMap<u32, SentCommand>) -> (u32, SentCommand) {
         let busy = |slot: usize| {
             in_flight.values().any(|s| matches!(s, SentCommand::Write { slot: other, .. } if *other == slot))
@@ -347,7 +347,7 @@ fn registrations_with_aptpl_survive_kill_9() {
     assert_eq!(other.write_blocks(0, 0, &[2; BLOCK]).status, CONFLICT);
 }
 
-/// What cannot be kept is not done, and a restart finds what held before.
+/// A change that cannot be saved is not made, and a restart finds the earlier state.
 #[test]
 fn preemption_that_cannot_be_saved_changes_nothing() {
     let mut server = registered(APTPL);

@@ -1,4 +1,4 @@
-//! What the device server promises, where the data mover has a part in it.
+//! Guarantees of the device server that depend on the transport.
 
 use interop::scsi::{READ, WRITE, designator, extended_copy, read10, reserve_out, write10};
 use interop::{Pdu, Raw, Received, Server, config, op};
@@ -16,7 +16,7 @@ fn counters(raw: &mut Raw, lun: u16, page: u8) -> Vec<u64> {
     data[4..].chunks_exact(12).map(value).collect()
 }
 
-/// Small and large, on the spot and not, over two sessions; LUN 0 is memory, LUN 1 null.
+/// Small and large commands, with and without a task, over two sessions; LUN 0 is memory, LUN 1 null.
 #[test]
 fn log_pages_count_operations() {
     let server = Server::start(&config::standard());
@@ -83,7 +83,7 @@ fn begin_overwrite(raw: &mut Raw) -> Pdu {
     pdu
 }
 
-/// A sanitize operation goes on when its task ends (SBC-4 section 4.11); the function does not wait for it.
+/// A sanitize operation continues after its task has ended (SBC-4 section 4.11); the function does not wait for it.
 fn survives(manage: impl Fn(&mut Raw, &Pdu) -> u8) {
     let server = slow();
     let mut raw = Raw::session(server.portal(), &[]);
@@ -140,7 +140,7 @@ fn becomes_ready(raw: &mut Raw) {
 
 const BLOCK_ERASE: [u8; 10] = [0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Its session ends before it has its turn: nothing is left that says that it runs.
+/// Its session ends before its turn: nothing then shows it as running.
 #[test]
 fn erase_whose_session_ends_leaves_the_unit_usable() {
     let server = slow();
@@ -156,7 +156,7 @@ fn erase_whose_session_ends_leaves_the_unit_usable() {
     assert_eq!(other.read_blocks(3, 0, 1), [7; 512]);
 }
 
-/// It waits for a write that is at its medium, and is aborted before it has its turn.
+/// It waits for a running write, and is aborted before its turn.
 #[test]
 fn erase_aborted_before_its_start_erases_nothing() {
     let server = slow();
@@ -258,7 +258,7 @@ filters = [{ kind = "delay", read_us = 0, write_us = 1000000 }]
     (server, raw, copy)
 }
 
-/// Who preempts and aborts a nexus has nothing more written through it, by no copy either (SPC-5 section
+/// After PREEMPT AND ABORT, the preempted nexus writes nothing more, also not by a copy (SPC-5 section
 /// 5.14.11.2.6).
 #[test]
 fn preempted_nexus_stops_its_copy() {

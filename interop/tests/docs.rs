@@ -1,12 +1,12 @@
 //! The documents are true. Their shell lines run, one after the other, in a fresh folder for each document;
 //! their configurations are valid; the commands, options, keys, functions and files that they name are there.
 //!
-//! In a document a fence says what becomes of its lines:
+//! The info string of a fence says how the test uses its lines:
 //! - `sh`: they run, those of `lunar bench reproduce` briefly. A line that begins with `lunar serve` and has no
 //!   `--run` starts the server that the lines after it use, until the next such line. Ports and addresses become
 //!   free ones of this host.
 //! - `sh` with a word of [`ELSEWHERE`]: they do not run here; their commands and options are looked up.
-//! - `toml`: a whole configuration, which is checked as it stands, and is `lunar.toml` for what follows.
+//! - `toml`: a whole configuration. It is checked unchanged, and is `lunar.toml` for the blocks that follow.
 //! - `toml saved NAME`: a saved attachment of that name, for what follows.
 //! - `toml part`: checked as a part of a configuration.
 //! - `text`, `bat`: for people.
@@ -35,7 +35,7 @@ const TOOLS: [Tool; 7] = [
     Tool { program: "iscsi-readcapacity16", package: "libiscsi-bin" },
 ];
 const LIMIT: Duration = Duration::from_secs(60);
-/// What `toml part` is a part of.
+/// The configuration that completes a `toml part`.
 const WHOLE: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n[[target.lun]]\nlun = 0\n\
     backend = \"null\"\nsize = \"1G\"\n[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = \"1G\"\n";
 
@@ -63,13 +63,13 @@ fn documents() -> Vec<String> {
 struct FencedBlock {
     document: String,
     line: usize,
-    /// What stands behind the three backquotes
+    /// The text after the three backquotes
     info: String,
     text: String,
 }
 
 impl FencedBlock {
-    /// Where it stands, for messages.
+    /// Its position, for messages.
     fn place(&self) -> String {
         format!("{}:{}", self.document, self.line)
     }
@@ -135,7 +135,7 @@ impl DocumentServer {
         self.ends(place);
     }
 
-    /// It was told to stop, and ends well.
+    /// It was asked to stop, and ends with status 0.
     fn ends(mut self, place: &str) {
         let status = self.child.wait().expect("a child");
         assert!(status.success(), "{place}: the server ended with {status}");
@@ -194,7 +194,7 @@ impl DocumentRunner {
         fs::write(folder.join(format!("{name}.toml")), self.here(toml)).expect("write the attachment");
     }
 
-    /// `lunar check` of a configuration as it stands.
+    /// Runs `lunar check` on the unchanged configuration.
     fn check(&self, toml: &str, place: &str) {
         fs::write(self.dir.join("check.toml"), toml).expect("write check.toml");
         let ran = tool::run(&mut self.shell("lunar check check.toml"), LIMIT);
@@ -241,7 +241,7 @@ impl DocumentRunner {
         let line = line.replace("127.0.0.1:3260", &running.portals[0].to_string());
         // The last one is that of SRP, where there is one.
         let line = line.replace("127.0.0.1:5555", &running.portals[running.portals.len() - 1].to_string());
-        // Other servers run beside it.
+        // Other servers run at the same time.
         match line.strip_prefix("pkill ").and_then(|rest| rest.split_once(" -f ")) {
             Some((signal, _)) => format!("kill {signal} {}", running.child.id()),
             None => line,
@@ -310,7 +310,7 @@ fn example_configurations_are_valid() {
     }
 }
 
-/// What `lunar COMMAND --help` says; None if there is no such command.
+/// The output of `lunar COMMAND --help`; None if there is no such command.
 fn help(words: &[&str]) -> Option<String> {
     let ran = tool::run(Command::new(lunar_bin()).args(words).arg("--help"), LIMIT);
     ran.ok().then_some(ran.said)

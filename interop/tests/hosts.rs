@@ -103,7 +103,7 @@ fn esxi_locks_by_compare_and_write() {
     assert_eq!(wins, 20, "one winner a round");
 }
 
-/// Under load ESXi aborts what takes too long, task by task, and goes on with the session.
+/// Under load, ESXi aborts slow tasks one by one, and keeps the session.
 #[test]
 fn esxi_aborts_tasks_under_load() {
     let server = shared();
@@ -147,7 +147,7 @@ fn esxi_zeroes_and_unmaps() {
     );
 }
 
-/// Cluster validation: register, reserve for registrants, and see who may write.
+/// Cluster validation: register, reserve for registrants, and test which nodes may write.
 #[test]
 fn windows_cluster_registers_and_reserves() {
     let server = Server::start(&config::standard());
@@ -261,7 +261,7 @@ fn windows_cluster_reservations_survive_power_loss() {
     assert!(read_keys(&mut on(&server, &other), 0).is_empty(), "the last registration had no APTPL");
 }
 
-/// What the Linux disk driver asks when it finds a disk.
+/// The commands of the Linux disk driver when it finds a disk.
 #[test]
 fn linux_probes_a_disk() {
     let server = shared();

@@ -1,13 +1,13 @@
-//! What sessions cost that do nothing.
+//! The memory of idle sessions.
 
 use interop::{Login, Raw, Server, config};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 const SESSIONS: usize = 1000;
-/// What they may cost together, in KiB.
+/// Their limit together, in KiB.
 const COST_KIB: u64 = 64 << 10;
 
-/// As many open files as the system allows, for this process and the server that it starts.
+/// Raises the limit of open files for this process and the server that it starts.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -31,7 +31,7 @@ fn bounded(arguments: &[&str]) -> ToolOutput {
     run(&mut command, Duration::from_secs(30))
 }
 
-/// The command ends as documented, and says why.
+/// The command ends with the documented status and message.
 fn fails(name: &str, arguments: &[&str], statuses: &[i32]) -> String {
     let ran = bounded(arguments);
     let status = ran.status.unwrap_or_else(|| panic!("{name}: it hangs: {}", ran.said));
@@ -112,7 +112,7 @@ fn log_038_redirects_that_lead_nowhere() {
         ("an empty address", to(b"TargetAddress=\0"), &[GENERAL]),
         ("controls", to(b"TargetAddress=a\x1b]0;x\x07\0"), &[GENERAL]),
         ("port 0", to(b"TargetAddress=127.0.0.1:0\0"), &[GENERAL]),
-        ("a port where nobody listens", to(b"TargetAddress=127.0.0.1:1\0"), &[UNREACHABLE]),
+        ("a port without a listener", to(b"TargetAddress=127.0.0.1:1\0"), &[UNREACHABLE]),
         ("an unknown host", to(b"TargetAddress=no-such-host.invalid\0"), &[UNKNOWN_HOST, TIMED_OUT]),
     ] {
         discover(name, &target, statuses);
@@ -185,7 +185,7 @@ fn dsc_012_fields_of_a_discovery_response() {
         ("more than was declared", |p| p.data(&[b'a'; 32769])),
         ("another StatSN", |p| p.set32(24, 99)),
         ("controls in a name", |p| p.data(b"TargetName=iqn.2026-11.org.example:\x1b[2J\0")),
-        ("an address of nobody", |p| p.data(b"TargetAddress=127.0.0.1:3260,1\0")),
+        ("an address without a target", |p| p.data(b"TargetAddress=127.0.0.1:3260,1\0")),
         ("no text", |p| p.data(&[0xfe; 100])),
     ];
     for (name, change) in changes {
@@ -197,7 +197,7 @@ fn dsc_012_fields_of_a_discovery_response() {
     assert!(ran.ok() && ran.said.contains("iqn.2026-11.org.example:a"), "{ran:?}");
 }
 
-/// DSC-012, NAM-001: names and addresses that are none hide nothing else, and nobody's terminal is steered.
+/// DSC-012, NAM-001: invalid names and addresses do not hide valid ones, and no control character reaches the terminal.
 #[test]
 fn dsc_012_odd_entries_do_not_hide_the_others() {
     let target = text_response(|p| {
@@ -241,7 +241,7 @@ fn dsc_012_endless_lists() {
     discover("pings without end", &pings.listen(), &[TIMED_OUT, UNREACHABLE]);
 }
 
-/// What a target does with each READ.
+/// The reaction of a target to each READ.
 fn at_read(act: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync + 'static) -> Target {
     Script::new().scsi(0x28, act).listen()
 }
@@ -270,9 +270,9 @@ fn frm_024_responses_that_break_a_rule() {
         ("sense of another length", |r| {
             Pdu::new(op::SCSI_RESPONSE).itt(r.tag()).byte(3, 2).data(&[0xff, 0xff, 0x70, 0])
         }),
-        ("a response for nobody", |_| Pdu::new(op::SCSI_RESPONSE).itt(0x0001_0007)),
+        ("a response of no task", |_| Pdu::new(op::SCSI_RESPONSE).itt(0x0001_0007)),
         ("a Login Response", |r| Pdu::new(op::LOGIN_RESPONSE).itt(r.tag())),
-        ("an answer that nobody asked for", |_| Pdu::new(op::LOGOUT_RESPONSE).itt(0x8000_0077)),
+        ("an unsolicited response", |_| Pdu::new(op::LOGOUT_RESPONSE).itt(0x8000_0077)),
     ];
     for (name, make) in answers {
         let target = at_read(move |link, pdu| {

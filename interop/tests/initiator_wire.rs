@@ -15,7 +15,7 @@ use interop::{Pdu, op};
 const READ: &str = "28000000000000000800";
 const WRITE: &str = "2a000000000000000800";
 
-/// One command, with up to 20 s; what was printed.
+/// Runs a command for at most 20 s; its output.
 fn scsi(url: &str, arguments: &[&str]) -> String {
     let ran = lunar(&[&["scsi", url, "--timeout", "20", "--json"], arguments].concat());
     assert!(ran.ok(), "{:?}: {}", ran.status, ran.said);
@@ -295,7 +295,7 @@ fn ses_021_parameters_start_anew() {
     assert_eq!(target.seen().last().map(|s| s.link), Some(1));
 }
 
-/// SES-015, SES-016: no new session before DefaultTime2Wait is over.
+/// SES-015, SES-016: no new session before DefaultTime2Wait has passed.
 #[test]
 fn ses_015_the_default_time_is_waited_for() {
     let times = Arc::new(Mutex::new(Vec::new()));
@@ -329,8 +329,8 @@ fn lgo_001_sessions_end_by_logout() {
     }
 }
 
-/// ASY-004, LGO-012: who is asked to log out does, sends no new command, and comes back at once, whatever
-/// times the Logout Response tells.
+/// ASY-004, LGO-012: after a logout request, the initiator sends no new command, logs out, and returns at once, whatever
+/// times the Logout Response has.
 #[test]
 fn asy_004_a_logout_on_demand() {
     for event in [1, 4] {
@@ -379,7 +379,7 @@ fn asy_004_a_logout_in_time() {
     assert!(times[1] - times[0] <= Duration::from_secs(2), "{:?}", times[1] - times[0]);
 }
 
-/// ASY-006, ASY-007: a target that drops connection or session is left alone for as long as it says.
+/// ASY-006, ASY-007: after a target has dropped the connection or session, the initiator waits as long as it asked.
 #[test]
 fn asy_006_a_dropped_connection() {
     for event in [2, 3] {

@@ -87,7 +87,7 @@ fn info_prints_one_page_or_its_bytes() {
     assert_eq!(lunar(&["info", &url.replace("/0", "/9")]).2, 21, "no such LUN");
 }
 
-/// Two hosts: who is refused hears by whom.
+/// Two hosts: the message of a conflict names the holder.
 #[test]
 fn pr_reserves_holds_and_preempts() {
     let server = Server::start(&config::standard());

@@ -1,4 +1,4 @@
-//! Limits of the process, and floods: file descriptors, sizes of files, lines of the log, connections that nobody waits for.
+//! Limits of the process, and floods: file descriptors, file sizes, log lines, abandoned connections.
 
 use interop::scsi::{WRITE, reserve_out, write10};
 use interop::{Login, Raw, Received, Server, config};
@@ -136,7 +136,7 @@ fn login_flood_logs_few_lines_and_a_count() {
     }
 }
 
-/// While the server stands still, many connect and go. What waits for them is one that stayed.
+/// While the server is stopped, many clients connect and disconnect. One that stayed must be served.
 #[test]
 fn already_closed_connections_take_no_entry() {
     let limits = "[limits]\nconnections_before_login = 2\n[server]\ncores = 1\n";

@@ -28,7 +28,7 @@ fn image(folder: &Folder, name: &str) -> std::path::PathBuf {
     path
 }
 
-/// What `lunar` says, and its status.
+/// The output of `lunar`, and its exit status.
 fn lunar(arguments: &[&str]) -> (i32, String) {
     let (out, err, status) = interop::command::lunar(arguments);
     (status, out + &err)

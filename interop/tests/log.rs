@@ -1,4 +1,4 @@
-//! What the log says of those who come and go, at its usual level.
+//! Log lines about sessions, at the default level.
 
 use interop::scsi::reserve_out;
 use interop::{Chap, Folder, Login, Raw, Server, config};
@@ -100,7 +100,7 @@ fn restored_reservations_are_logged_at_start() {
     says(&server, &["LUN 0", "restored 1 registration and a reservation from", "0.state"]);
 }
 
-/// A pipe that nobody reads is the stderr; the server itself keeps it open.
+/// Stderr is a pipe that is not read; the server itself keeps it open.
 const UNREAD: &str = "mkfifo \"$1.pipe\"; exec 3<>\"$1.pipe\"";
 
 /// The pipe of [`UNREAD`], which never makes us wait.
@@ -135,7 +135,7 @@ fn unread_stderr_does_not_block_the_server() {
     assert_eq!(server.stop().code(), Some(0));
     let mut left = vec![0; 1 << 20];
     let len = pipe.read(&mut left).expect("what the pipe holds");
-    assert!(left[len - 64..len].iter().all(|byte| *byte == b'.'), "nobody has made room");
+    assert!(left[len - 64..len].iter().all(|byte| *byte == b'.'), "the file has no free space");
 }
 
 #[test]

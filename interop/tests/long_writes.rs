@@ -145,7 +145,7 @@ fn invalid_data_of_a_long_write_is_not_stored() {
         let bad = raw.data_out(write.tag(), open[0].transfer_tag(), 0, PIECE as u32, &[BAD; 512]);
         raw.send(&spoil(bad.flags(0).bytes(8, &open[0].bhs[8..16])));
         open.iter().for_each(|r2t| raw.answer(r2t, &data));
-        // Rejected, and the task goes on; or the end of the task.
+        // Rejected, and the task continues; or the end of the task.
         let status = loop {
             match raw.next_outcome() {
                 PduOutcome::Rejected(reason) => assert!(matches!(reason, 4 | 9), "{what}: {reason}"),
@@ -241,7 +241,7 @@ fn long_write_whose_data_stop_ends_its_session() {
     assert_eq!(stored(&server), FIRST);
 }
 
-/// Nothing is asked of its initiator while the medium takes longer than data may take.
+/// The session stays although the medium takes longer than data may take.
 #[test]
 fn slow_medium_does_not_end_the_session() {
     let server = impatient("filters = [{ kind = \"delay\", write_us = 1500000 }]");

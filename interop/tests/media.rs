@@ -32,7 +32,7 @@ fn lun(number: u16, path: &str, keys: &str) -> String {
     format!("[[target.lun]]\nlun = {number}\nbackend = \"file\"\npath = \"{path}\"\n{keys}\n")
 }
 
-/// Waits for what the server notices by itself.
+/// Waits until the server has noticed a change.
 fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is() {
@@ -119,7 +119,7 @@ fn write_never_grows_a_shrunk_image() {
     let size = || fs::metadata(&path).expect("there").len();
     let fails = |raw: &mut Raw, cdb: &[u8], data: &[u8]| {
         let reply = if data.is_empty() { raw.read(0, cdb, 512) } else { raw.write(0, cdb, data) };
-        // Who is first finds the end, or the server has found it before.
+        // The first command finds the end of the file, or the server has found it before.
         assert!([LBA_OUT_OF_RANGE, CAPACITY_CHANGED].contains(&reply.sense()), "{:06x}", reply.sense());
         assert_eq!((reply.status, size()), (2, 4096));
     };
@@ -167,7 +167,7 @@ fn an_image_format_is_served_only_as_raw() {
     session(&server, 1).write(0, &write10(0, 1), &[7; 512]).good();
 }
 
-/// Runs `lunar copy` with the folder of a server as that of this user's state: what it says, and its status.
+/// Runs `lunar copy` with the folder of a server as the user's state folder; its output, and its exit status.
 fn copy_with_state(state: &Path, source: &Path, destination: &Path) -> (String, Option<i32>) {
     let home = Folder::fresh();
     std::os::unix::fs::symlink(state, home.join("lunar")).expect("a link");

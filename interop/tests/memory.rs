@@ -336,7 +336,7 @@ fn echoes(server: &Server, last: u8) -> Raw {
     raw
 }
 
-/// What a load needed goes back to the system when it is over.
+/// Memory of a load returns to the system after it.
 #[test]
 fn memory_is_returned_after_a_load() {
     const LEFT_KIB: u64 = 24 << 10;

@@ -34,7 +34,7 @@ fn configuration(luns: &str) -> String {
     )
 }
 
-/// Reads the configuration again and waits for what comes of it.
+/// Reloads the configuration and waits for the result.
 fn reload(server: &mut Server, luns: &str) -> bool {
     let count = |server: &Server, what: &str| server.log().matches(what).count();
     let (good, bad) = ("lunar.toml reloaded", "rejected: the configuration is unchanged");
@@ -92,7 +92,7 @@ fn reserved(server: &Server) -> (Raw, Raw) {
     (holder, other)
 }
 
-/// A registered session that writes and reads back all the time, until it is told to stop.
+/// A registered session that writes and reads back until it is stopped.
 struct BackgroundWriter {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU32>,
@@ -120,7 +120,7 @@ impl BackgroundWriter {
     fn goes_on(&self) {
         let (before, end) = (self.rounds.load(Ordering::SeqCst), Instant::now() + Duration::from_secs(10));
         while self.rounds.load(Ordering::SeqCst) < before + 3 {
-            assert!(Instant::now() < end, "the load stands still");
+            assert!(Instant::now() < end, "the writer makes no progress");
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -187,7 +187,7 @@ fn registrations_during_a_reload_are_kept() {
     let mut raw = session(&server);
     let mut expected = Vec::new();
     for n in 1..=12 {
-        // The signal is sent, and nobody waits for what comes of it.
+        // The signal is sent without waiting for the reload.
         server.rewrite(&configuration(&lun(
             0,
             "disk.img",
@@ -348,8 +348,8 @@ fn roll_back_serves_a_disk_with_an_image_header() {
     assert!(raw.read_blocks(0, 0, 1) == header, "from the disk of before");
 }
 
-/// Writes wait for their data while two disks change their numbers: none reaches any medium. They were
-/// decided for the disk that had the number, and nobody asked for them on the one that has it now.
+/// Writes wait for their data while two disks swap their LUNs: none reaches a medium. They were meant for the disk that had
+/// the LUN before, not for the one that has it now.
 #[test]
 fn waiting_writes_do_not_reach_another_disk() {
     let disks = |a, b| lun(a, "a.img", "") + &lun(b, "b.img", "block_size = 4096");

@@ -1,4 +1,4 @@
-//! What commands say of a target that is not as it should be: who is to blame, what to do, and the exit status.
+//! Errors of commands that use a faulty target: the cause, the hint, and the exit status.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +12,7 @@ fn url(portal: SocketAddr, lun: u16) -> String {
     format!("iscsi://{portal}/{}/{lun}", config::TARGET)
 }
 
-/// The exit status, and that stderr says both.
+/// Checks that stderr has both texts, and returns the exit status.
 fn ends(arguments: &[&str], what: &str, hint: &str) -> i32 {
     let (_, said, status) = lunar(arguments);
     let (told, advice) = said.split_once("\n  hint: ").unwrap_or_else(|| panic!("{arguments:?}: {said}"));
@@ -151,7 +151,7 @@ fn copy_to_a_reserved_disk_has_its_exit_status() {
     assert_eq!(lunar(&["copy", &file, &url]).2, 0);
 }
 
-/// What is in flight when the time is over takes longer than anybody waits; what was done before is kept.
+/// The commands in flight at the time limit never end; earlier work is kept.
 #[test]
 fn interrupted_copy_can_be_resumed() {
     let dir = Folder::fresh();

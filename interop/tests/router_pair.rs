@@ -40,7 +40,7 @@ fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
     )
 }
 
-/// What a router shows contains this.
+/// Checks that the output of a router contains this.
 fn shows(router: &Server, text: &str) -> bool {
     router.said(&["router", "show", "r1"]).contains(text)
 }
@@ -114,7 +114,7 @@ fn path(router: &Server) -> Raw {
     Raw::session(router.portal(), &[("TargetName", ROUTED)])
 }
 
-/// How a write ended on a path.
+/// The result of a write on a path.
 enum PathResult {
     Done,
     /// The path does not take it.
@@ -229,7 +229,7 @@ fn switchover_on_request_keeps_the_data_of_a_writing_host() {
     host.write_for(Duration::from_millis(300));
     world.becomes(1, "active");
     world.becomes(0, "standby");
-    // Who is standby may take over too.
+    // The standby router can take over, too.
     world.failover(0);
     host.write_for(Duration::from_millis(300));
     world.becomes(0, "active");
@@ -257,7 +257,7 @@ fn stalled_router_writes_nothing_after_a_take_over() {
     assert!(host.at == 0);
     let mut sleeper = host.paths[0].take().expect("a path");
     world.routers[0].pause();
-    // They wait in its socket.
+    // They stay in its socket.
     let stale: Vec<u32> = (0..SLOTS).map(|lba| send(&mut sleeper, lba, &stamp(lba, u64::MAX))).collect();
     (0..SLOTS).for_each(|lba| host.write(lba));
     assert!(world.is(1, "active"));
@@ -282,13 +282,13 @@ fn stopped_router_releases_its_role_at_once() {
     host.write_for(Duration::from_millis(300));
     assert!(world.is(1, "active"));
     assert!(world.routers[1].stop().success());
-    // Nothing is left of either.
+    // Both have left no session.
     let mut direct = Raw::session(world.target.portal(), &[]);
     assert_eq!(read_keys(&mut direct, 0), []);
     host.check(&mut direct);
 }
 
-/// To change places would help nobody, and hosts would hear of it.
+/// A switchover would not help, and hosts would notice it.
 #[test]
 fn pair_waits_for_storage_that_neither_router_reaches() {
     let mut world = FailoverPair::start();

@@ -1,4 +1,4 @@
-//! Shares of addresses and names in the tables of connections and sessions: who fills them locks nobody else out.
+//! Shares of addresses and names in the tables of connections and sessions: a full table must not lock out other hosts.
 
 use interop::{Chap, Folder, Login, Raw, Server, config};
 use std::fs;
@@ -10,7 +10,7 @@ const OUT_OF_RESOURCES: u16 = 0x0302;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// Alice must log in with CHAP; anybody may discover.
+/// Alice must log in with CHAP; every initiator may discover.
 fn guarded(limits: &str) -> Server {
     let dir = Folder::fresh();
     let file = dir.join("alice.secret");
@@ -31,7 +31,7 @@ fn alice(server: &Server) -> Result<Raw, u16> {
     Chap::login(&Login::new().source(ELSEWHERE), server.portal(), 5, "alice", SECRET)
 }
 
-/// As many sessions as this login gets, of different ISIDs.
+/// Opens sessions with different ISIDs until a login fails.
 fn fill(server: &Server, login: &Login) -> Vec<Raw> {
     let isid = |n: u8| [0x80, 0, 0, 7, 0, n];
     (0..200).map_while(|n| login.clone().isid(isid(n)).try_on(server.portal()).ok()).collect()

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use interop::server::{Folder, lunar_bin};
 use interop::{config, shared};
 
-/// A command that can write nothing to stdout: what it says besides, and its exit status.
+/// A command whose stdout is full: its stderr, and its exit status.
 fn without_room(arguments: &[&str], run_dir: &str) -> (String, Option<i32>) {
     let full = File::options().write(true).open("/dev/full").expect("Linux has it");
     let mut command = Command::new(lunar_bin());
@@ -70,7 +70,7 @@ fn commands_with_a_target_fail_on_full_stdout() {
     }
 }
 
-/// It is attached all the same, and that is said; in the foreground nobody knows of it, and it ends.
+/// The disk is attached, and stderr says so. In the foreground, the command ends.
 #[test]
 fn attach_to_full_stdout_is_reported() {
     let dir = Folder::fresh();
@@ -100,7 +100,7 @@ fn reader_that_closes_the_pipe_is_no_failure() {
     assert!(status.expect("lunar runs").success());
 }
 
-/// How a command ends whose stderr goes there.
+/// The exit status of a command with this stderr.
 fn status_with_stderr(arguments: &[&str], stderr: Stdio) -> Option<i32> {
     let mut command = Command::new(lunar_bin());
     let ended = command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).status();
@@ -151,7 +151,7 @@ fn unread_stderr_does_not_block_a_command() {
     drop(read);
 }
 
-/// Nobody reads the greeting of a server, which serves and ends all the same.
+/// The stdout of the server is not read; it serves and ends normally.
 #[test]
 fn unread_stdout_does_not_block_a_server() {
     let (read, mut write) = std::io::pipe().expect("a pipe");

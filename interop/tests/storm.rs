@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-/// Bytes that the server may have grown by when a storm is over, in KiB.
+/// The growth of the server that a storm may leave, in KiB.
 const GROWTH_KIB: u64 = 64 << 10;
-/// Those who storm at the same time.
+/// Clients at the same time.
 const THREADS: u32 = 4;
 
-/// A session that does I/O until told, and fails for any answer that is not as it should be.
+/// A session that does I/O until it is stopped, and fails on any wrong response.
 struct Neighbour {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u32>,
@@ -63,14 +63,14 @@ fn settles(server: &Server, (rss_kib, files): (u64, usize)) {
     assert!(grown < GROWTH_KIB, "the server has grown by {grown} KiB");
 }
 
-/// Open files and memory before a storm, with the connections of those who watch it.
+/// Open files and memory before a storm, including the connections of the test.
 fn state(server: &Server) -> (u64, usize) {
     (server.rss_kib(), open_files(server))
 }
 
 type BadConnection = fn(SocketAddr, u32);
 
-/// How a connection can go wrong. All of these end it from this side.
+/// Ways in which a connection goes wrong. In all of them, the client ends it.
 const WAYS: [BadConnection; 8] = [
     |portal, _| Raw::connect(portal).cut(),
     |portal, n| {
@@ -78,7 +78,7 @@ const WAYS: [BadConnection; 8] = [
         raw.send_bytes(&garbage(n, 4096));
         raw.cut();
     },
-    // Garbage whose header says Login.
+    // Garbage with the opcode of a Login Request.
     |portal, n| {
         let mut raw = Raw::connect(portal);
         let mut bytes = garbage(n, 48);
@@ -93,13 +93,13 @@ const WAYS: [BadConnection; 8] = [
         raw.send_bytes(&bytes[..n as usize * 7 % bytes.len()]);
         raw.cut();
     },
-    // A whole one, whose answer nobody reads.
+    // A complete login, whose response is not read.
     |portal, _| {
         let (login, mut raw) = (Login::new(), Raw::connect(portal));
         raw.send(&login.request(1, Some(3)));
         raw.cut();
     },
-    // One that stops between two stages.
+    // A login that stops between two stages.
     |portal, _| {
         let login = Login::new();
         let mut raw = login.connect(portal);
@@ -165,7 +165,7 @@ fn bad_connections_leave_no_sessions() {
     Raw::session(server.portal(), &[]).ping();
 }
 
-/// Logs in with one ISID and goes on without waiting for what is in flight: the next login reinstates.
+/// Logs in with one ISID without waiting for commands in flight: the next login reinstates the session.
 fn reinstate(portal: SocketAddr, n: u32) {
     let login = Login::new().isid([0x80, 0, 0, 0x55, 0, 1]);
     let mut raw = login.connect(portal);
@@ -224,7 +224,7 @@ fn plain_login(server: &Server) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// It asks for much more than it takes, and goes: the core that served it goes on serving others.
+/// It requests much more than it reads, and closes. Its core must continue to serve others.
 #[test]
 fn departed_reader_with_unread_data_frees_its_core() {
     let server = Server::start(&format!(
@@ -238,7 +238,7 @@ fn departed_reader_with_unread_data_frees_its_core() {
         (command[21], command[32], command[44]) = (0x80, 0x88, 0x40);
         reader.write_all(&command).expect("a command");
     }
-    // What it has not read makes the end of the connection a reset.
+    // Unread data make the close a reset.
     sleep(Duration::from_millis(500));
     drop(reader);
     sleep(Duration::from_millis(500));

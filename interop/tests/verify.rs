@@ -39,7 +39,7 @@ fn told(output: &Output) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// How many blocks hold what was acknowledged.
+/// The number of blocks with acknowledged contents.
 fn verified(output: &Output) -> u64 {
     let (out, err) = told(output);
     assert!(output.status.success(), "{out}{err}");
@@ -52,7 +52,7 @@ fn check(server: &Server) -> u64 {
     verified(&bench(server, &["--verify-only"]).output().expect("lunar runs"))
 }
 
-/// Begins to write, and comes back when the state tells of so many writes more.
+/// Starts to write, and returns when the state file counts so many more writes.
 fn begin(server: &Server, runtime: &str, writes: u64) -> Child {
     let len = || std::fs::metadata(server.dir().join("verify.state")).map_or(0, |state| state.len());
     let (before, end) = (len(), Instant::now() + Duration::from_secs(30));

@@ -12,13 +12,13 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-/// Longer than any test needs: a connection that nobody ends ends here.
+/// Longer than any test needs. It ends connections that were left open.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection, as the hook of a test sees it.
 pub struct ScriptConnection {
     pub stream: TcpStream,
-    /// How many connections came before it.
+    /// The number of earlier connections.
     pub number: usize,
     pub full_feature: bool,
     pub header_digest: bool,
@@ -27,7 +27,7 @@ pub struct ScriptConnection {
     pub stat_sn: u32,
     pub exp_cmd_sn: u32,
     pub max_cmd_sn: u32,
-    /// What was agreed, and what each side declared.
+    /// Negotiated and declared keys.
     pub keys: BTreeMap<String, String>,
     /// MaxRecvDataSegmentLength of the initiator.
     pub send_max: usize,
@@ -61,7 +61,7 @@ impl ScriptConnection {
         }
     }
 
-    /// Where the target listens.
+    /// The address of the target.
     pub fn address(&self) -> SocketAddr {
         self.shared.address
     }
@@ -169,7 +169,7 @@ impl ScriptConnection {
         self.send_bytes(&bytes);
     }
 
-    /// Sends bytes; that the initiator has closed is seen when reading.
+    /// Sends bytes. A closed connection is no failure here: the next read finds it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }

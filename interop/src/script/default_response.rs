@@ -1,5 +1,4 @@
-//! What a scripted target does where its test says nothing else: login, discovery, a disk, pings, task
-//! management and logout.
+//! The default behaviour of a scripted target: login, discovery, a disk, pings, task management and logout.
 
 use super::HookAction;
 use super::connection::ScriptConnection;
@@ -69,7 +68,7 @@ impl ScriptConnection {
         (self.header_digest, self.data_digest) = (is(self, "HeaderDigest"), is(self, "DataDigest"));
     }
 
-    /// Agrees with every offer, but for what the script says.
+    /// Accepts every offer, except where the script says otherwise.
     fn agree(&mut self, pdu: &Pdu) -> Vec<(String, String)> {
         let mut answers = Vec::new();
         for (key, offer) in pdu.pairs() {

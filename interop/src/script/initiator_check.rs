@@ -1,4 +1,4 @@
-//! What holds for every PDU of an initiator at ErrorRecoveryLevel 0: fixed bits, reserved fields, numbers
+//! Checks each PDU of an initiator at ErrorRecoveryLevel 0: fixed bits, reserved fields, numbers
 //! (RFC 7143 sections 11 and 4.2.2).
 
 use crate::check::before;
@@ -21,7 +21,7 @@ const LAYOUTS: &[Layout] = &[
 /// Data segments during login (RFC 7143 section 13.12).
 const LOGIN_SEGMENT: usize = 8192;
 
-/// What an initiator has said on one connection.
+/// The state of an initiator on one connection.
 #[derive(Default)]
 pub struct InitiatorCheck {
     /// CmdSN of its next command.
@@ -30,7 +30,7 @@ pub struct InitiatorCheck {
     live: HashSet<u32>,
 }
 
-/// What the target has told.
+/// Numbers and limits that the target has sent.
 pub struct TargetLimits {
     pub stat_sn: u32,
     pub max_cmd_sn: u32,
@@ -63,7 +63,7 @@ impl InitiatorCheck {
 
     fn tag(&mut self, pdu: &Pdu) -> Result<(), String> {
         if pdu.opcode() == op::TMF && pdu.bhs[1] & 0x7f == 1 {
-            self.live.remove(&pdu.transfer_tag()); // the scripted target ends what is to be aborted
+            self.live.remove(&pdu.transfer_tag()); // the scripted target ends the task
         }
         let goes_on = [op::LOGIN, op::TEXT, op::DATA_OUT].contains(&pdu.opcode());
         match pdu.tag() {
@@ -90,7 +90,7 @@ impl InitiatorCheck {
         Ok(())
     }
 
-    /// The first request knows no StatSN: its field means nothing.
+    /// The first request cannot know a StatSN, so its field is ignored.
     fn is_second_login(&self, pdu: &Pdu) -> bool {
         pdu.opcode() == op::LOGIN && self.exp_stat_sn == Some(0)
     }

@@ -1,8 +1,8 @@
-//! A target that plays a script: it behaves well, but for what a test says.
+//! A scripted target: it behaves correctly, except where a test says otherwise.
 //!
-//! Each request goes through the test's hook first, which may answer it, answer it wrongly, or leave it to
-//! the usual behaviour ([`default_response`]): login, discovery, and a small disk. All that the initiator sends is kept,
-//! and checked against layout and numbering rules ([`initiator_check`]).
+//! The hook of the test gets each request first. It may answer it, answer it wrongly, or leave it to
+//! [`default_response`]: login, discovery, and a small disk. The target records all requests, and checks their layout and
+//! numbers ([`initiator_check`]).
 
 mod connection;
 mod default_response;
@@ -26,27 +26,27 @@ use std::time::Duration;
 /// Longer than any time-out that a test sets: a command that needs it hangs.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What becomes of a request.
+/// What the hook did with a request.
 pub enum HookAction {
-    /// The usual behaviour answers it.
+    /// The default behaviour answers it.
     Usual,
-    /// The hook has dealt with it.
+    /// The hook has answered it, or leaves it unanswered.
     Done,
-    /// The connection is closed.
+    /// The target closes the connection.
     Close,
 }
 
 type Hook = dyn Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync;
 
-/// How a target behaves.
+/// The behaviour of a target.
 pub struct Script {
-    /// Answers to keys of the operational stage: other values than those offered, or none.
+    /// Responses to keys of the operational stage that differ from the offer; None: no response.
     answers: Vec<(String, Option<String>)>,
-    /// Keys that it says besides.
+    /// Keys that it declares without an offer.
     says: Vec<(String, String)>,
     /// StatSN of its first response.
     stat_sn: u32,
-    /// Commands that it takes at a time.
+    /// Commands that its window admits.
     window: u32,
     /// The tag of its portal group.
     group: u16,
@@ -66,13 +66,13 @@ impl Script {
         self
     }
 
-    /// Says a key by itself, with the answers of the operational stage.
+    /// Declares a key without an offer, with the responses of the operational stage.
     pub fn say(mut self, key: &str, value: &str) -> Script {
         self.says.push((key.into(), value.into()));
         self
     }
 
-    /// Begins with this StatSN.
+    /// Starts with this StatSN.
     pub fn stat_sn(self, stat_sn: u32) -> Script {
         Script { stat_sn, ..self }
     }
@@ -82,12 +82,12 @@ impl Script {
         Script { group, ..self }
     }
 
-    /// Takes so many commands at a time.
+    /// Admits so many commands.
     pub fn window(self, window: u32) -> Script {
         Script { window, ..self }
     }
 
-    /// What is asked about each request before the usual behaviour.
+    /// Calls a hook for each request, before the default behaviour.
     pub fn hook(
         self,
         hook: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync + 'static,
@@ -114,8 +114,8 @@ impl Script {
         self.hook(move |link, pdu| if is(pdu) { hook(link, pdu) } else { HookAction::Usual })
     }
 
-    /// Sends every login elsewhere, for this time (RFC 7143 section 11.13.5, status 0101h): to what is said of the
-    /// target's own address.
+    /// Redirects every login temporarily (RFC 7143 section 11.13.5, status 0101h). `place` makes the new address of the
+    /// target's own.
     pub fn redirects_to(self, place: impl Fn(SocketAddr) -> String + Send + Sync + 'static) -> Script {
         self.at(crate::op::LOGIN, move |link, pdu| {
             let place = place(link.address());
@@ -130,7 +130,7 @@ impl Script {
         self.listen_with(TcpListener::bind("127.0.0.1:0").expect("a free port"))
     }
 
-    /// Listens there until it is dropped.
+    /// Serves this listener until it is dropped.
     pub fn listen_with(self, listener: TcpListener) -> Target {
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared { script: self, address, ..Shared::default() });
@@ -146,7 +146,7 @@ impl Default for Script {
     }
 }
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Debug)]
 pub struct ReceivedPdu {
     /// The connection, counted from 0.
@@ -156,7 +156,7 @@ pub struct ReceivedPdu {
     pub pdu: Pdu,
 }
 
-/// What all connections of a target share.
+/// State that all connections of a target share.
 struct Shared {
     script: Script,
     address: SocketAddr,
@@ -195,7 +195,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Where.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.shared.address
     }
@@ -210,7 +210,7 @@ impl Target {
         self.shared.disk.lock().expect("no panic").clone()
     }
 
-    /// All requests so far; whatever broke a rule in them is a failure.
+    /// All requests so far. A request that breaks a rule fails the test.
     pub fn seen(&self) -> Vec<ReceivedPdu> {
         let faults = self.shared.faults.lock().expect("no panic");
         assert!(faults.is_empty(), "the initiator breaks rules: {faults:#?}");
@@ -226,11 +226,11 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
-        let _ = std::net::TcpStream::connect(self.shared.address); // wakes the one who accepts
+        let _ = std::net::TcpStream::connect(self.shared.address); // wakes the accepting thread
     }
 }
 
-/// Runs `lunar`, which must come to an end within 40 s: it is to be told a shorter time-out.
+/// Runs `lunar`, which must end within 40 s: give it a shorter time limit.
 pub fn lunar(arguments: &[&str]) -> ToolOutput {
     let ran = tool::run(Command::new(lunar_bin()).args(arguments), LIMIT);
     assert!(ran.status.is_some(), "lunar {} hangs: {}", arguments.join(" "), ran.said);

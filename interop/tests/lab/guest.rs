@@ -1,4 +1,4 @@
-//! What scenarios need: the lab's tools, the servers that the guest uses, and the scenario in its guest.
+//! Helpers of scenarios: the lab's tools, the servers that the guest uses, and the scenario in its guest.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -24,7 +24,7 @@ const TOOLS: [Tool; 10] = [
     Tool { program: "mkfs.xfs", package: "xfsprogs" },
     Tool { program: "fio", package: "fio" },
 ];
-/// What builds siw for the guest's kernel, and what RDMA scenarios run in it.
+/// Packages that build siw for the guest's kernel, and programs of RDMA scenarios.
 const RDMA_TOOLS: [Tool; 5] = [
     Tool { program: "gcc-12", package: "gcc-12" },
     Tool { program: "make", package: "make" },
@@ -32,15 +32,15 @@ const RDMA_TOOLS: [Tool; 5] = [
     Tool { program: "rdma", package: "iproute2" },
     Tool { program: "sg_persist", package: "sg3-utils" },
 ];
-/// What the guest calls the host's 127.0.0.1.
+/// The guest's address of the host's 127.0.0.1.
 const HOST: &str = "10.0.2.2";
 
-/// The lab is there and this test's turn has come; None says what is missing.
+/// Waits for this test's turn in the lab; None: the lab is missing, and the reason is printed.
 pub fn lab() -> Option<Lab> {
     lab_with(&[], GuestKind::Plain)
 }
 
-/// The same with RDMA in the guest's kernel.
+/// As above, with RDMA in the guest's kernel.
 pub fn lab_of_rdma() -> Option<Lab> {
     lab_with(&RDMA_TOOLS, GuestKind::Rdma)
 }
@@ -54,7 +54,7 @@ fn lab_with(more: &[Tool], kind: GuestKind) -> Option<Lab> {
     tool::have(&[&TOOLS, more].concat()).then(|| Lab::take(kind))
 }
 
-/// A server whose portals tell the guest an address that it can reach, with a file as LUN 0.
+/// A server that advertises an address that the guest can reach, with a file as LUN 0.
 pub fn server(portals: usize, tables: &str) -> Server {
     server_over(portals, "\"tcp\"", tables)
 }
@@ -127,7 +127,7 @@ impl Scenario {
         let log = self.lab.log(&self.job);
         let pass = format!("PASS {}", self.name);
         assert!(ended == ScenarioResult::Status(0) && log.contains(&pass), "{}: {ended:?}\n{log}", self.name);
-        // Where the time goes.
+        // Prints the time of each step.
         log.lines().filter(|line| line.starts_with("### ")).for_each(|step| println!("{step}"));
         self.lab.keep();
     }

@@ -20,10 +20,10 @@ const TIDY: Duration = Duration::from_secs(60);
 const SETUP: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One guest at a time: under emulation one fills the machine, and two take longer than one after the other.
+/// Only one guest runs at a time. Under emulation one uses the whole machine, and two in parallel take longer.
 static ONE_GUEST: Mutex<Option<Machine>> = Mutex::new(None);
 
-/// What the guest's kernel offers.
+/// The features of the guest's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestKind {
     Plain,
@@ -74,7 +74,7 @@ impl Machine {
         self.dir.join("share").join(number.to_string())
     }
 
-    /// What is known of its death.
+    /// The reason of its death, if known.
     fn last_words(&self) -> String {
         let read = |name: &&str| {
             let bytes = fs::read(self.dir.join(name)).unwrap_or_default();
@@ -167,7 +167,7 @@ impl Lab {
         ScenarioId(machine.jobs)
     }
 
-    /// What the scenario before asked for is not asked for by this one.
+    /// Removes the requests of the previous scenario.
     fn clear_requests(&mut self) {
         let is_request = |path: &Path| path.extension().is_some_and(|end| end == "wanted" || end == "done");
         let entries = fs::read_dir(self.share()).expect("the guest's folder").flatten();
@@ -181,7 +181,7 @@ impl Lab {
         self.machine().dir.join("share")
     }
 
-    /// How the scenario ended, if it has.
+    /// The result of the scenario, if it has ended.
     pub fn ended(&mut self, job: &ScenarioId) -> Option<ScenarioResult> {
         let machine = self.machine();
         let is_running = machine.is_running(); // before the look: a status may be its last act
@@ -203,7 +203,7 @@ impl Lab {
         }
     }
 
-    /// What the scenario printed, and what the kernel complained of.
+    /// Output of the scenario, and complaints of the kernel.
     pub fn log(&mut self, job: &ScenarioId) -> String {
         let at = self.machine().job(job.0);
         let read =

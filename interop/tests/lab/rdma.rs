@@ -101,7 +101,7 @@ fn two_channels_work(server: &Server) {
     assert_eq!(sessions.as_array().expect("sessions").iter().filter(works).count(), 2, "{said}");
 }
 
-/// The target port of a target: FNV-1a of its name, as docs/rdma.md tells.
+/// The target port of a target: FNV-1a of its name, as in docs/rdma.md.
 fn srp_port(target: &str) -> String {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", target.bytes().fold(0xcbf2_9ce4_8422_2325, step))
@@ -115,7 +115,7 @@ fn our_srp_initiator_against_the_kernels_target() {
     lab.alone("srp_lio", &[("LUNAR", program)]).must_pass();
 }
 
-/// What the guest's programs need for soft RDMA devices, and the Debian packages that bring it.
+/// Libraries that the guest's programs need for soft RDMA devices, and their Debian packages.
 const RDMA: [(&str, &str); 2] = [
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),

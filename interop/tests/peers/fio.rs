@@ -1,4 +1,4 @@
-//! `lunar bench` and fio on one file: two who measure the same thing find the same.
+//! `lunar bench` and fio measure one file, and must agree.
 
 use interop::server::{Folder, lunar_bin};
 use interop::tool::{self, Tool};
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const FIO: [Tool; 1] = [Tool { program: "fio", package: "fio" }];
-/// What keeps several reads in flight, the first one that this system lets us use.
+/// The first I/O engine with several reads in flight that this system permits.
 const ENGINES: [&str; 2] = ["io_uring", "libaio"];
 /// In the page cache, so that no disk's moods come into it.
 const BYTES: usize = 64 << 20;
@@ -18,7 +18,7 @@ const BLOCK: &str = "256k";
 const DEPTH: &str = "1";
 /// Runs of each, in turn; the median of how far they are apart counts.
 const ROUNDS: usize = 7;
-/// What they should agree within, and what fails.
+/// The expected difference, and the difference that fails.
 const SHOULD: f64 = 0.10;
 const MUST: f64 = 0.30;
 
@@ -65,7 +65,7 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// What is told of the rounds, and how far the two are apart: 0.1 are 10 %.
+/// The report of the rounds, and the difference of the two: 0.1 is 10 %.
 fn verdict(engine: &str, rounds: &[(f64, f64)]) -> (String, f64) {
     let theirs = median(rounds.iter().map(|round| round.0));
     let ours = median(rounds.iter().map(|round| round.1));

@@ -54,7 +54,7 @@ const NO_CRYPTO_ERASE: &str = "there is no key to forget: CRYPTOGRAPHIC ERASE is
 const WSNZ: &str =
     "the Block Limits page says WSNZ: a zero length is refused, which this test then does not try";
 
-/// What came of a test.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestResult {
     Passed,
@@ -62,7 +62,7 @@ pub enum TestResult {
     Skipped,
 }
 
-/// One test, what came of it, and what the tool said.
+/// A test, its result, and the tool's output.
 struct Row {
     test: String,
     outcome: TestResult,
@@ -95,7 +95,7 @@ fn every_test_of_iscsi_test_cu() {
     assert!(skipped <= MAX_SKIPPED, "{skipped} tests skipped");
 }
 
-/// All tests: the lines of the list that name family, suite and test.
+/// All tests: the lines of the list with family, suite and test.
 fn list() -> Vec<String> {
     let list = tool::must(TOOL.program, &["-l"]);
     let is_test = |line: &&str| line.starts_with("ALL.") && line.matches('.').count() == 2;
@@ -133,12 +133,12 @@ fn run_one(name: String) -> Row {
     Row { test: name, outcome, said }
 }
 
-/// What comes of one test with a LUN at two portals, in a short time, and what the tool said.
+/// Result and output of a test with a LUN at two portals and a short time limit.
 pub fn outcome(name: &str, urls: &[String; 2]) -> (TestResult, String) {
     test(name, urls, SHORT_LIMIT)
 }
 
-/// One test with a LUN at two portals: what came of it, and what the tool said.
+/// Result and output of a test with a LUN at two portals.
 fn test(name: &str, urls: &[String; 2], limit: Duration) -> (TestResult, String) {
     let mut command = Command::new(TOOL.program);
     command.args(["--dataloss", "--allow-sanitize", "--fail", "--test", name]).args(urls);

@@ -40,7 +40,7 @@ fn iscsi_inq_reads_standard_data_and_every_page() {
     }
 }
 
-/// Sizes as the tool tells them, plain and with header digests.
+/// Sizes as the tool prints them, without and with header digests.
 fn reads_capacity(server: &Server, query: &str) {
     let said = must("iscsi-readcapacity16", &[&format!("{}{query}", url(server, 0, Lun::Thin))]);
     assert!(said.contains("Total size:67108864"), "{said}");

@@ -1,5 +1,5 @@
-//! Initiators that nobody here wrote (libiscsi's conformance tests and tools, and QEMU's) with `lunar serve`, and
-//! targets that nobody here wrote with the commands that use targets.
+//! Initiators of other projects (libiscsi's conformance tests and tools, and QEMU's) with `lunar serve`, and targets of
+//! other projects with the commands that use targets.
 #![forbid(unsafe_code)]
 
 mod fio;
@@ -12,7 +12,7 @@ mod targets;
 
 use interop::{Server, TARGET};
 
-/// The LUNs of [`server`] beside LUN 0, by what is special about them.
+/// The LUNs of [`server`] except LUN 0, by their special property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lun {
     Thin = 1,

@@ -1,4 +1,4 @@
-//! The router between programs that nobody here wrote: STGT and istgt behind it, QEMU and libiscsi before it.
+//! The router between programs of other projects: STGT and istgt behind it, QEMU and libiscsi in front of it.
 
 use interop::peer::OPEN;
 use interop::scsi::{pattern, read10};
@@ -59,7 +59,7 @@ fn qemu_uses_a_disk_of_istgt_through_the_router() {
 
 /// Longer than the pause between two looks at an upstream.
 const LOOKS: Duration = Duration::from_secs(90);
-/// NOT READY: MANUAL INTERVENTION REQUIRED, and once hosts are told by ALUA, ACCESS STATE UNAVAILABLE.
+/// NOT READY: MANUAL INTERVENTION REQUIRED; after ALUA reports the state, ACCESS STATE UNAVAILABLE.
 const OFF_LINE: [u32; 2] = [0x020403, 0x02040c];
 
 /// STGT has no unit attention for it: the router sees it when it looks the next time.
@@ -82,7 +82,7 @@ fn silently_replaced_disk_gets_no_commands() {
     assert!(router.log().contains("another logical unit"), "{}", router.log());
 }
 
-/// What one test comes to with a fresh disk, directly and passed through.
+/// The results of a test with a fresh disk, directly and through the router.
 fn direct(start: fn() -> Option<Peer>, name: &str) -> (TestResult, String) {
     let peer = start().expect("it was there");
     let at = |portal| format!("iscsi://{portal}/{OPEN}/{}", peer.lun());
@@ -117,11 +117,11 @@ const SPOILABLE: [&str; 18] = [
     "iSCSIResiduals",
     "iSCSITMF",
 ];
-/// Those of them that targets of others end in time.
+/// Families that targets of other projects finish in time.
 const OF_OTHERS: [&str; 7] =
     ["TestUnitReady", "Inquiry", "ModeSense6", "Read10", "Write10", "ReadCapacity16", "iSCSIResiduals"];
 
-/// Those that ask nothing of a disk but blocks: what it tells of itself is the storage's.
+/// Test families that only read and write blocks: the properties of the disk are those of the storage.
 const IN_BLOCKS: [&str; 10] = [
     "TestUnitReady",
     "Read10",
@@ -135,7 +135,7 @@ const IN_BLOCKS: [&str; 10] = [
     "iSCSITMF",
 ];
 
-/// What upstream passes, it passes through the router; and what it does not, it does not.
+/// A test has the same result at the upstream and through the router.
 fn is_as_transparent_as_glass(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
         compared(families, |name| direct(start, name), |name| through(start, "passthrough", name));
@@ -163,7 +163,7 @@ fn is_as_own(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
         let own = |name: &str| direct(|| Some(Peer::lunar()), name);
         let elsewhere = |name: &str| match through(start, "block", name) {
-            // The disk elsewhere is not thin, and tells so.
+            // The upstream disk is not thin, and reports so.
             (TestResult::Skipped, said) if said.contains("fully provisioned") => (TestResult::Passed, said),
             other => other,
         };

@@ -1,4 +1,4 @@
-//! The commands that use targets, against targets that nobody here wrote, and Lunar's own. What is told must
+//! The commands that use targets, against targets of other projects, and Lunar's own. Their output must
 //! come soon: with `--timeout` a command that waits too long ends with another status.
 
 use std::process::Command;
@@ -23,7 +23,7 @@ fn good(arguments: &[&str]) -> String {
     ran.said
 }
 
-/// It must end with this status and say these words, well before the first login would have been tried often.
+/// It must end with this status and these words, before the first login was retried often.
 fn fails(status: i32, words: &str, arguments: &[&str]) {
     let ran = lunar(&[arguments, &["--timeout", "10"]].concat());
     assert_eq!(ran.status.and_then(|s| s.code()), Some(status), "{arguments:?}: {}", ran.said);
@@ -108,7 +108,7 @@ fn is_reserved_in_one_session(peer: &Peer) {
 fn stgt() {
     if let Some(peer) = Peer::tgt() {
         a_target(&peer);
-        // STGT has digests, but only where it is told to.
+        // STGT uses digests only if it is configured to.
         fails(5, "HeaderDigest=None", &["ls", &peer.open(DIGESTS)]);
         let url = peer.url(peer.address(), &credentials().0, CHAP, "auth=sha-256");
         fails(5, "the target may not know this algorithm", &["ls", &url]);
@@ -123,7 +123,7 @@ fn istgt() {
         let told = good(&["pr", &peer.open(""), "register", "read-full-status", "--new-key", "0xabc"]);
         assert!(told.contains("initiator") && told.contains(" iqn."), "{told}");
         let user = credentials().0;
-        // Where istgt has a user of its own, it lets in only those who want it to prove itself.
+        // With a user of its own, istgt admits only initiators that request mutual CHAP.
         fails(24, "02/01", &["ls", &peer.url(peer.address(), &user, MUTUAL, "")]);
     }
 }

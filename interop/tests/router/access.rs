@@ -1,10 +1,10 @@
-//! Who may use what, and how many.
+//! Access lists and session limits of a router.
 
 use crate::*;
 use interop::tool::ToolOutput;
 use std::os::unix::fs::PermissionsExt;
 
-/// Status of a login that may not use the target, and of a target that takes nobody now (RFC 7143 section 11.13.5).
+/// Login status of an initiator without access, and of an unavailable target (RFC 7143 section 11.13.5).
 const FORBIDDEN: u16 = 0x0202;
 const OUT_OF_RESOURCES: u16 = 0x0302;
 const WRITE_PROTECTED: u32 = 0x072700;

@@ -15,7 +15,7 @@ const READ_CAPACITY_16: u8 = 0x10;
 const GET_LBA_STATUS: u8 = 0x12;
 /// LBPME and LBPRZ: it is thin, and what is not mapped reads as zeros.
 const THIN: u8 = 0xc0;
-/// So many descriptors one answer to GET LBA STATUS has at most.
+/// Most descriptors in a response to GET LBA STATUS.
 const MOST: usize = 256;
 /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, whatever its qualifier.
 const RESET: u32 = 0x0629;
@@ -48,7 +48,7 @@ fn storage_reset_is_reported_to_all_hosts() {
     let mut hosts = [1, 2].map(|n| session_of(&host(n), router.portal(), &[0]));
     hosts[0].write_blocks(0, 8, &pattern(512, 1)).good();
     assert_eq!(session(storage.portal(), A, &[0]).manage(LUN_RESET, 0), 0);
-    // The router hears of it with its next command.
+    // The router receives the unit attention with its next command.
     assert!(hosts[0].read_blocks(0, 8, 1) == pattern(512, 1));
     for raw in &mut hosts {
         until("it is told", || (raw.simple(0, &[0; 6]).sense() >> 8 == RESET).then_some(()));
@@ -82,7 +82,7 @@ fn abort_waits_for_a_command_that_hangs_upstream() {
     raw.expect_silence();
 }
 
-/// A disk of which every second block is mapped, and that tells as much of it as it is asked for.
+/// A disk whose every second block is mapped. It returns as many descriptors as the request has room for.
 fn fragmented() -> Script {
     Script::new().scsi(SERVICE_ACTION_IN_16, |link, pdu| {
         let number = |bytes: &[u8]| bytes.iter().fold(0usize, |n, b| n << 8 | usize::from(*b));
@@ -110,7 +110,7 @@ fn fragmented() -> Script {
     })
 }
 
-/// First block, number of blocks and state of what GET LBA STATUS tells, with room for so many.
+/// First block, number of blocks and state of the descriptors of GET LBA STATUS, with room for so many.
 fn mapped(raw: &mut Raw, from: usize, most: usize) -> Vec<(u64, u32, u8)> {
     let room = (8 + 16 * most) as u32;
     let mut cdb = [0; 16];
@@ -147,7 +147,7 @@ fn one_lba_status_request_is_one_request_upstream() {
     }
 }
 
-/// What cannot be flushed is lost only where something was written.
+/// A failed flush loses data only if something was written.
 #[test]
 fn router_stop_fails_only_with_writes_not_flushed() {
     for (written, status) in [(false, 0), (true, 1)] {

@@ -16,7 +16,7 @@ fn other(router: &Server, storage: &Server) -> String {
     file
 }
 
-/// Whether the target U is there; before its disk was found, it lets nobody in yet.
+/// Whether the target U admits logins, which it does when its disk was found.
 fn has_u(router: &Server) -> bool {
     matches!(Login::new().target(U).try_on(router.portal()), Ok(_) | Err(0x0301))
 }

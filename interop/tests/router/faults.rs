@@ -1,4 +1,4 @@
-//! What goes wrong behind a router, under writes that are verified: nothing that was acknowledged is lost.
+//! Faults behind a router during verified writes: no acknowledged data are lost.
 
 use crate::*;
 use interop::scsi::{READ, pattern, read10};
@@ -13,7 +13,7 @@ const BLOCKS: u64 = SPAN / 4096;
 const RECORD_LEN: u64 = 48;
 /// The exit status of `lunar bench` after SIGTERM.
 const TERMINATED: i32 = 143;
-/// Pings that tell soon when nobody is there.
+/// Ping settings that detect a dead peer soon.
 const QUICK: &str = "?noop_interval=1&noop_timeout=1";
 
 /// `lunar bench` on LUN 0 of T, with the state in the router's folder.
@@ -39,7 +39,7 @@ fn writes(router: &Server) -> u64 {
     std::fs::metadata(router.dir().join("verify.state")).map_or(0, |state| state.len() / RECORD_LEN)
 }
 
-/// So many writes more are acknowledged.
+/// Waits until this many more writes were acknowledged.
 fn await_writes(router: &Server, count: u64) {
     let before = writes(router);
     until("writes go on", || (writes(router) >= before + count).then_some(()));
@@ -159,7 +159,7 @@ fn loss_of_one_of_two_paths_causes_no_errors() {
     }
 }
 
-/// What is passed on has a path for each host, of which none is told.
+/// In passthrough mode, each host has its own path, and none is reported.
 fn has_path_that_is_down(router: &Server) -> bool {
     let paths = r1(router)["upstreams"][0]["paths"].as_array().cloned().unwrap_or_default();
     paths.iter().any(|path| path["state"] == "down")
@@ -170,7 +170,7 @@ fn timed_read(raw: &mut Raw) -> (u32, Duration) {
     let begun = Instant::now();
     let command = raw.command(0, 0xc0, &interop::scsi::read10(0, 8), 4096);
     raw.send(&command);
-    // It may take longer than answers do else.
+    // It may take longer than other responses.
     let mut reply = None;
     while begun.elapsed() < PATIENCE && reply.is_none() {
         if let interop::Received::Pdu(pdu) = raw.get(PATIENCE) {

@@ -1,9 +1,9 @@
-//! What a disk is called stays what it is through a router.
+//! The identity of a disk is the same through a router.
 
 use crate::*;
 use interop::script::{HookAction, Script};
 
-/// What a disk tells of itself: vendor, product and revision; VPD page 80h; the designators of the logical unit.
+/// The identity of a disk: vendor, product and revision; VPD page 80h; the designators of the logical unit.
 fn identity(raw: &mut Raw, lun: u16) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
     let standard = raw.read(lun, &inquiry(None, 96), 96).good();
     let number = raw.read(lun, &inquiry(Some(0x80), 255), 255).good();
@@ -72,7 +72,7 @@ fn wrong_upstream_disk_is_not_served() {
     until("why it is not served", || {
         router.log().contains("the configuration requires naa.6001405000000000000000000000000f").then_some(())
     });
-    assert_eq!(Login::new().target(T).try_on(router.portal()).err(), Some(0x0301), "nobody is let in");
+    assert_eq!(Login::new().target(T).try_on(router.portal()).err(), Some(0x0301), "no login is admitted");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn sessions_of(storage: &Server, isids: &[String]) -> Vec<u64> {
     sessions.as_array().expect("a list").iter().filter(isid).filter_map(|s| s["tsih"].as_u64()).collect()
 }
 
-/// One of these ISIDs has a session at this storage.
+/// Whether one of these ISIDs has a session at this storage.
 fn has_one_of(storage: &Server, isids: &[String]) -> bool {
     !sessions_of(storage, isids).is_empty()
 }

@@ -17,7 +17,7 @@ const CHECK_CONDITION: u8 = 2;
 /// Longer than the time-outs of the upstream and of the router together.
 const AFTER_ALL: Duration = Duration::from_secs(6);
 
-/// Storage whose session says nothing any more once it has a write. No login ends before it is let to.
+/// Storage whose session sends nothing after it has received a write. Logins wait until the test releases them.
 fn stalls(lets: &Arc<AtomicBool>) -> Target {
     let (lets, stalled) = (lets.clone(), Mutex::new(None));
     let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
@@ -54,7 +54,7 @@ fn write(raw: &mut Raw, target: &Target) -> (u32, u32) {
     (write.tag(), write.get32(24))
 }
 
-/// A host whose write storage has that says nothing more before it is let to.
+/// A host whose write has reached a storage that sends nothing more until the test releases it.
 struct StalledWrite {
     lets: Arc<AtomicBool>,
     raw: Raw,
@@ -90,7 +90,7 @@ fn abort_response_waits_for_the_end_of_a_stalled_write() {
     }
 }
 
-/// Nobody knows when the storage ends the write, and hosts are not to take it for undone.
+/// It is unknown when the storage ends the write, so hosts must not treat it as undone.
 #[test]
 fn functions_are_rejected_while_a_write_may_run_late() {
     for mode in ["block", "passthrough"] {

@@ -103,13 +103,13 @@ fn serial(raw: &mut Raw, lun: u16) -> String {
     String::from_utf8_lossy(&page[4..]).trim().to_owned()
 }
 
-/// What `lunar` says to the admin socket of a server, as JSON.
+/// The output of a `lunar` command with `--json` that uses the admin socket.
 fn told(server: &Server, words: &[&str]) -> Value {
     let text = server.said(&[words, &["--json"]].concat());
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// What router r1 tells of itself.
+/// The state of router r1.
 fn r1(server: &Server) -> Value {
     told(server, &["router", "show", "r1"])[0].clone()
 }

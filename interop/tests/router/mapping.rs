@@ -67,7 +67,7 @@ fn late_upstream_adds_luns_and_raises_attentions() {
         upstream("a", &url(&storage, &format!("/{A}")), "") + "[router.r1.upstream.m]\nmemory = \"1MiB\"\n";
     let luns = "lun = [{ lun = 0, upstream = \"m\" }, { lun = 7, upstream = \"a\", from = 3 }]";
     let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}")) + &map_target(U, "a");
-    // What is not seen by then is not waited for.
+    // Later changes are not awaited.
     let router = Server::start(&router_text("path_loss_timeout_s = 1\n", &(upstreams + &maps)));
     let mut early = session(router.portal(), T, &[0]);
     let mut other = session(router.portal(), T, &[0]);
@@ -146,7 +146,7 @@ fn a_target_comes_back_with_all_its_luns_or_later() {
     );
 }
 
-/// Names are known when their upstream was seen: until then nobody is told that there is no such target.
+/// The names of targets are known after their upstream was found. Before, no login is rejected with "not found".
 #[test]
 fn a_transparent_target_is_unavailable_until_it_is_found() {
     let mut storage = storage_of(&target(A, &disk(0, "a0")));

@@ -217,7 +217,7 @@ fn functions(target: &Target) -> Vec<u8> {
     target.requests(op::TMF).iter().map(|pdu| pdu.bhs[1] & 0x7f).collect()
 }
 
-/// READ and WRITE hang there; all the rest goes on.
+/// READ and WRITE hang at this target; other commands do not.
 fn hangs() -> Script {
     Script::new().at(op::SCSI, |_, pdu| match pdu.bhs[32] {
         0x28 | 0x2a => HookAction::Done,
@@ -274,8 +274,7 @@ fn forwarded_lun_reset_ends_hung_commands() {
     raw.simple(0, &[0; 6]).good();
 }
 
-/// BUSY is no sign of another disk: hosts ask again for a path in transition, and give up a disk for which somebody has
-/// to come.
+/// BUSY does not mean another disk. Hosts retry a path in transition, but give up a disk that needs manual intervention.
 #[test]
 fn busy_logical_unit_is_probed_again() {
     let is_busy = Arc::new(AtomicBool::new(false));
@@ -309,7 +308,7 @@ fn upstream_attentions_are_reported_to_each_host() {
     }
 }
 
-/// Much sooner than the upstream is looked at again by itself.
+/// Much sooner than the next periodic probe of the upstream.
 #[test]
 fn luns_changed_attention_starts_a_probe() {
     let text = |luns: &str| format!("{HEAD}{}", target(A, luns));

@@ -286,7 +286,7 @@ fn a_write_of_a_killed_router_never_undoes_a_newer_one() {
         let before = sessions(&storage);
         router.kill9();
         if urls == 1 {
-            // The storage goes on but for those writes.
+            // The storage continues, except for those writes.
             relays[0].restore();
         }
         router.restart();
@@ -365,7 +365,7 @@ fn unused_session_leaves_no_record() {
     }
 }
 
-/// How often sessions with these ISIDs have logged in there since.
+/// The number of logins with these ISIDs since then.
 fn logins_of(isid: &str, target: &Target, before: usize) -> usize {
     let seen = target.seen().split_off(before);
     let first = seen.iter().filter(|seen| seen.pdu.opcode() == op::LOGIN && seen.pdu.bhs[1] & 0x0c == 0x04);

@@ -1,4 +1,4 @@
-//! `lunar router`: what is told of a router, to people and to programs.
+//! The output of `lunar router`, as text and as JSON.
 
 use crate::*;
 
@@ -52,7 +52,7 @@ fn each_host_has_its_own_passthrough_path() {
         assert!(path["url"].as_str().is_some_and(|url| url.ends_with(&format!("{A}/3"))), "{path}");
     }
     drop(hosts);
-    until("nobody uses them", || {
+    until("no session uses them", || {
         paths().iter().all(|path| path["state"] == "unused" && path["host"].is_null()).then_some(())
     });
 }
@@ -105,6 +105,6 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
     assert!(!none.ok() && none.said.contains("no router r9"), "{}", none.said);
     let nothing = storage.said(&["router", "list"]);
     assert_eq!(nothing, "no routers\n");
-    // It has looked at its upstream, and gone in good order.
+    // It has probed its upstream and logged out.
     assert!(!router.log().contains("WARN"), "{}", router.log());
 }

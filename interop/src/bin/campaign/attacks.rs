@@ -10,16 +10,16 @@ use std::time::Duration;
 
 /// Connections that each attacker keeps, of each kind.
 const KEPT: usize = 72;
-/// How long an attacker waits for an answer.
+/// Time limit of an attacker for a response.
 const ATTACKER: Duration = Duration::from_millis(500);
 
-/// One of those who flood the server.
+/// A client that floods the server.
 pub struct Attacker {
     portal: SocketAddr,
     sources: Vec<IpAddr>,
     random: Random,
     idle: VecDeque<TcpStream>,
-    /// They send a byte now and then.
+    /// Clients that send a byte now and then.
     slow: VecDeque<(TcpStream, Vec<u8>)>,
     sessions: VecDeque<TcpStream>,
     answers: u64,
@@ -80,13 +80,13 @@ const KEYS: [&str; 16] = [
 ];
 
 impl Attacker {
-    /// It comes from these addresses.
+    /// Its source addresses.
     pub fn new(portal: SocketAddr, sources: Vec<IpAddr>, random: Random) -> Attacker {
         let (idle, slow, sessions) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         Attacker { portal, sources, random, idle, slow, sessions, answers: 0 }
     }
 
-    /// Begins attacks until there were enough of them; how many answers came.
+    /// Attacks until the quota is reached, and returns the number of responses.
     pub fn run(&mut self, begun: &AtomicU64, attacks: u64) -> u64 {
         while begun.fetch_add(1, Relaxed) < attacks {
             let way = *self.random.pick(&WAYS);
@@ -152,7 +152,7 @@ impl Attacker {
         }
     }
 
-    /// A login as others make it.
+    /// A correct login.
     fn login(&mut self) -> Login {
         let (name, isid) = (self.name(), self.isid());
         let login = Login::new().initiator(&name).isid(isid);
@@ -211,7 +211,7 @@ impl Attacker {
         }
     }
 
-    /// Text with keys that are doubled, unknown, huge, or cut.
+    /// Text with repeated, unknown, huge or truncated keys.
     fn mutated_text(&mut self, pdu: Pdu) -> Pdu {
         let mut text = pdu.data.clone();
         for _ in 0..=self.random.below(6) {
@@ -257,7 +257,7 @@ impl Attacker {
         };
         let mut keys = vec![("CHAP_N", *self.random.pick(&["alice", "mallory", ""])), ("CHAP_R", &response)];
         if self.random.one_in(2) {
-            // It asks the target for the answer to its own challenge.
+            // It asks the target to answer the target's own challenge.
             keys.extend([("CHAP_I", "1"), ("CHAP_C", &response)]);
         }
         let pdu = login.empty(0, Some(1)).keys(&keys);
@@ -332,7 +332,7 @@ impl Attacker {
         Some(())
     }
 
-    /// Each of the slow ones sends its next byte.
+    /// Lets each slow client send its next byte.
     fn drip(&mut self) {
         for (stream, bytes) in &mut self.slow {
             if let Some(byte) = bytes.pop() {

@@ -1,4 +1,4 @@
-//! A way to a portal that holds bytes back in both directions, and brings them later, or never.
+//! A relay to a portal that holds back bytes in both directions, and delivers them later or drops them.
 
 use rustix::net::sockopt::set_socket_linger;
 use std::io::{Read, Write};
@@ -10,14 +10,14 @@ use std::time::Duration;
 /// Login Response with T, from any stage to full feature phase.
 const LOGGED_IN: [u8; 2] = [0x23, 0x83];
 
-/// How the two connections of a link are cut.
+/// How the relay ends the two connections of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     Reset,
     Close,
 }
 
-/// A portal that passes connections on. Its threads end with their connections, the one that listens with the process.
+/// A relay in front of a portal. Its threads end with their connections, the listening thread with the process.
 pub struct HoldingRelay {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -66,7 +66,7 @@ impl HoldingRelay {
         HoldingRelay { address, shared }
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -88,7 +88,7 @@ impl HoldingRelay {
         self.shared.state().links.iter().any(is_used)
     }
 
-    /// Nothing passes any more, and new connections are closed.
+    /// Stops all traffic, and closes new connections.
     pub fn hold(&self) {
         let mut state = self.shared.state();
         state.refuses = true;
@@ -100,7 +100,7 @@ impl HoldingRelay {
         self.shared.state().refuses = false;
     }
 
-    /// What was held comes now, and the ends of the connections behind it. How many bytes that were.
+    /// Delivers the held bytes, and then the ends of the connections. Returns the number of bytes.
     pub fn release(&self) -> u64 {
         let mut state = self.shared.state();
         let held = state.links.iter_mut().filter(|link| link.is_held);
@@ -114,7 +114,7 @@ impl HoldingRelay {
         bytes
     }
 
-    /// What was held is lost, and its connections end.
+    /// Drops the held bytes, and ends their connections.
     pub fn cut(&self, how: Cut) {
         self.shared
             .state()
@@ -204,7 +204,7 @@ fn bring(mut to: &TcpStream, shared: &Shared, number: usize, lane: usize) {
         if let Some(how) = link.cut {
             drop(state);
             if how == Cut::Reset {
-                // The reset leaves with the last descriptor, when the one who takes has seen the end.
+                // The reset is sent when the last descriptor closes, after the reading thread has seen the end.
                 let _ = set_socket_linger(to, Some(Duration::ZERO));
             }
             let _ = to.shutdown(Shutdown::Both);

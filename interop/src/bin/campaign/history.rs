@@ -1,14 +1,14 @@
-//! Is what sessions saw possible when each block is an atomic register?
+//! Checks that a history of sessions is possible if each block is an atomic register.
 //!
 //! Each write has a value of its own, so the write that a read saw is known. Then a register is linearizable exactly
 //! when its zones are in order (Gibbons and Korach, Testing Shared Memories, 1997): see [`zones`].
 
 use std::collections::{HashMap, HashSet};
 
-/// An end that was never seen.
+/// The time of an end that is unknown.
 pub const NEVER: u64 = u64::MAX;
 
-/// What an operation did.
+/// The effect of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpKind {
     /// The value that each block showed
@@ -33,7 +33,7 @@ pub struct Op {
     pub blocks: u64,
     /// Before it was sent, in nanoseconds
     pub start: u64,
-    /// After its status came; [`NEVER`] when that is unknown
+    /// The time of its status; [`NEVER`] if it is unknown
     pub end: u64,
     pub kind: OpKind,
 }
@@ -83,7 +83,7 @@ impl Op {
     }
 }
 
-/// Checks a history of blocks that were all 0, in these blocks; the first fault.
+/// Checks a history that starts with all blocks 0; returns the first fault.
 pub fn check(ops: &[Op], blocks: impl IntoIterator<Item = u64>) -> Result<(), String> {
     let writes: HashMap<u64, &Op> = ops.iter().filter_map(|op| Some((op.wrote()?, op))).collect();
     for block in blocks {
@@ -105,7 +105,7 @@ struct ValueInterval<'a> {
 }
 
 impl ValueInterval<'_> {
-    /// The value was there during all of the zone.
+    /// Whether the value was present during the whole interval.
     fn is_forward(&self) -> bool {
         self.first_end < self.last_start
     }
@@ -174,7 +174,7 @@ fn of_values<'a>(here: &[&'a Op], block: u64) -> Result<Vec<ValueInterval<'a>>, 
             (zone.last_start, zone.ops[1]) = (op.start, Some(op));
         }
     }
-    // A write whose end is unknown and that nobody saw may not have happened.
+    // A write whose end is unknown and that no read returned may not have happened.
     Ok(zones.into_values().filter(|zone| zone.first_end != NEVER).collect())
 }
 
@@ -219,7 +219,7 @@ fn orders(here: &[&Op], writes: &HashMap<u64, &Op>, block: u64) -> Result<(), St
     Ok(())
 }
 
-/// A read that shows a block of an atomic write shows it in all blocks that both cover, but for newer writes.
+/// If a read returns one block of an atomic write, it returns that write in all common blocks, except where newer writes are.
 fn whole(op: &Op, writes: &HashMap<u64, &Op>) -> Result<(), String> {
     let (OpKind::Read(values) | OpKind::Swap(values, _)) = &op.kind else { return Ok(()) };
     let shown: HashSet<u64> = values.iter().copied().collect();

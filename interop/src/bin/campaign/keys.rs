@@ -1,4 +1,4 @@
-//! A persistent reservation that changes its key all the time.
+//! A persistent reservation whose key changes continuously.
 
 use crate::NO_ANSWER;
 use crate::site::Storage;
@@ -53,7 +53,7 @@ impl PersistentKey {
                     self.key = self.next;
                     tally.add("reservation changes", 1);
                 }
-                // It may have been done or not.
+                // It may have been executed or not.
                 SessionEvent::Completion(_) | SessionEvent::Closed => return Ok(()),
                 SessionEvent::Nothing => return Err("no answer to PERSISTENT RESERVE OUT".into()),
             }

@@ -1,4 +1,4 @@
-//! `kill -9` of a storage, or of the router before it, under writers.
+//! `kill -9` of a storage server, or of the router in front of it, during writes.
 //!
 //! The page cache outlives a process, so every acknowledged write must be there afterwards: of WRITE with and without
 //! FUA, WRITE ATOMIC, COMPARE AND WRITE, WRITE SAME and UNMAP. A write in flight may be there or not, block by block; an
@@ -18,7 +18,7 @@ const WRITERS: usize = 3;
 /// The host that only looks.
 const READER: usize = 9;
 
-/// How sessions reach the storage, whether the router is killed and not the storage, keys of the LUN.
+/// How sessions reach the storage; whether the router is killed instead of the storage; keys of the LUN.
 type Variant = (ServedBy, bool, &'static str);
 
 const VARIANTS: [Variant; 8] = [
@@ -57,7 +57,7 @@ fn victim(is_router: bool) -> &'static str {
     if is_router { "router" } else { "storage" }
 }
 
-/// A kill, a restart, and a look at everything.
+/// Kills and restarts a server, and checks everything.
 fn one(
     site: &mut Storage,
     kills_router: bool,

@@ -1,8 +1,8 @@
 //! Late bytes of sessions that were replaced, reset or closed: none of them lands on newer data.
 //!
-//! A trial leaves old commands behind: in the socket of a server that stands still, or on a connection that the network held
-//! back. The old session then ends, newer data are acknowledged, and the rest of the old bytes comes. The newer data must
-//! stay. A second region, which nobody writes again, shows whether an old command was carried out at all.
+//! A trial leaves old commands behind: in the socket of a stopped server, or on a connection whose bytes a relay holds back.
+//! The old session then ends, newer data are acknowledged, and the rest of the old bytes arrives. The newer data must stay. A
+//! second region is not written again, so it shows whether an old command was executed at all.
 
 use crate::late_paths;
 use crate::left::{BLOCK, KINDS, LONG_BLOCKS, LateCommand, LateKind, STORED_BLOCKS, stamped};
@@ -15,7 +15,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 const DISK_BLOCKS: u32 = 16384;
-/// Regions that nobody writes again lie here.
+/// Start of the regions that are not written again.
 const CONTROL: u32 = DISK_BLOCKS / 2;
 const LUNS: [u16; 2] = [0, 1];
 /// TCP_CLOSE_WAIT of Linux.
@@ -25,7 +25,7 @@ const TARGET_WARM_RESET: u8 = 6;
 const TRIALS: u32 = 300;
 const TRIALS_SHORT: u32 = 8;
 
-/// How the old session ends.
+/// The end of the old session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionEnd {
     Reset,
@@ -50,9 +50,9 @@ struct LateTrial {
     blocks: u16,
     kind: LateKind,
     end: ConnectionEnd,
-    /// The server stands still while the old bytes and the end come.
+    /// The server is stopped while the old bytes and the end arrive.
     is_paused: bool,
-    /// So many of a thousand parts of the old bytes come before the end.
+    /// Thousandths of the old bytes that arrive before the end.
     early: u64,
     digests: [bool; 2],
 }
@@ -71,7 +71,7 @@ impl LateTrial {
         let is_paused = match end {
             ConnectionEnd::Reset | ConnectionEnd::Close => true,
             ConnectionEnd::Login => random.one_in(2),
-            // On a connection that lives, only what the server has, or knows of, is ended by a reset.
+            // On a live connection, a reset ends only the commands that the server has received.
             ConnectionEnd::LunReset | ConnectionEnd::TargetReset => !waits,
         };
         let early = match random.below(3) {
@@ -90,12 +90,12 @@ impl LateTrial {
         matches!(self.end, ConnectionEnd::LunReset | ConnectionEnd::TargetReset)
     }
 
-    /// Blocks that may be stored before the old bytes are held back.
+    /// Blocks that may be stored before the relay holds back the old bytes.
     fn stored_blocks(&self) -> usize {
         if self.kind == LateKind::Long { STORED_BLOCKS } else { 0 }
     }
 
-    /// No old command can have begun in time, or gone on: the bytes came together with the end, or behind it.
+    /// No old command can have started in time or continued: its bytes arrived together with the end, or later.
     fn begins_nothing(&self) -> bool {
         match self.end {
             ConnectionEnd::Reset | ConnectionEnd::Close => true,
@@ -155,7 +155,7 @@ impl LateStage {
         self.stamp
     }
 
-    /// What a region holds from now on.
+    /// Sets the expected contents of a region.
     fn holds(&mut self, lun: u16, lba: u32, data: &[u8]) {
         self.disks[usize::from(lun)][lba as usize * BLOCK..][..data.len()].copy_from_slice(data);
     }
@@ -170,7 +170,7 @@ impl LateStage {
         }
         [&mut self.host, &mut self.mate].into_iter().for_each(|raw| raw.clear_attentions(lun));
         let (login, mut old) = self.old_session(trial);
-        // COMPARE AND WRITE compares with what is there if it comes late.
+        // A late COMPARE AND WRITE compares with the current contents.
         let compared = [newer, base];
         let bytes = left_behind(&mut old, trial, places, compared, old_stamp);
         let early = bytes.len() as u64 * trial.early / 1000;
@@ -257,7 +257,7 @@ impl LateStage {
         }
     }
 
-    /// The rest of the old bytes comes, and the server has time to do wrong.
+    /// Delivers the rest of the old bytes, and gives the server time to execute them wrongly.
     fn come_late(&self, trial: &LateTrial, left: Option<Raw>, late: &[u8]) {
         let Some(mut old) = left else { return };
         if trial.end != ConnectionEnd::Close {
@@ -338,7 +338,7 @@ fn plain(login: &Login) -> Login {
         .fold(login.clone(), |l, k| l.without(k))
 }
 
-/// Resets a connection, or closes it in one direction, and waits until the other end knows.
+/// Resets a connection, or closes one direction, and waits until the other end has seen it.
 fn leave(old: Raw, end: ConnectionEnd) -> Option<Raw> {
     let port = old.stream.local_addr().expect("connected").port();
     let portal = old.stream.peer_addr().expect("connected").port();
@@ -364,7 +364,7 @@ fn state_of(from: u16, to: u16) -> Option<u8> {
     })
 }
 
-/// The old bytes of a trial: one command for each place. What has to be at the server before is sent.
+/// The old bytes of a trial, with one command for each region. It sends what must be at the server before.
 fn left_behind(
     raw: &mut Raw,
     trial: &LateTrial,

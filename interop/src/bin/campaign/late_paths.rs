@@ -1,8 +1,8 @@
-//! Late bytes of `lunar attach` and of a router, whose ways to the storage hold them back.
+//! Late bytes of `lunar attach` and of a router, which relays to the storage hold back.
 //!
-//! What a way has held back comes when the initiator has logged in there again: the storage has ended the old session by
-//! then. Bytes that come earlier, on a connection that lives for the storage, nobody can tell from those in time
-//! (docs/attach.md); the raw sessions of the other rounds try what has arrived.
+//! A relay delivers the held bytes after the initiator has logged in there again, so the storage has ended the old session.
+//! Earlier, on a live connection, the storage cannot distinguish late bytes from timely ones (docs/attach.md). The raw
+//! sessions of the other rounds test bytes that have arrived.
 
 use crate::NO_ANSWER;
 use crate::attach::Attach;
@@ -23,7 +23,7 @@ const DISK_BLOCKS: u64 = 2048;
 const AT_ONCE: usize = 12;
 const TRIALS: u32 = 3;
 const TRIES: u32 = 500;
-/// How long to wait for a session that comes back to its way. A slow machine may need more, as the time-outs of [`WAITS`] are
+/// How long to wait for a session that returns to its relay. A slow machine may need more, as the time-outs of [`WAITS`] are
 /// short; what is held is lost then.
 const RETURN: Duration = Duration::from_secs(15);
 /// The time-outs of the initiator, which are short.
@@ -38,7 +38,7 @@ enum InitiatorKind {
     Pass,
 }
 
-/// What stands before the storage, and the ends of commands that nobody has asked for yet.
+/// The initiator in front of the storage, and the ends of commands that were not fetched yet.
 struct Initiator {
     kind: InitiatorKind,
     side: Endpoint,
@@ -66,7 +66,7 @@ pub fn round(random: &mut Random, tally: &Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// One portal group with two portals.
+/// A portal group with two portals.
 fn storage() -> String {
     format!(
         "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
@@ -75,7 +75,7 @@ fn storage() -> String {
     )
 }
 
-/// A way is silent while writes are in flight; they end; newer ones are acknowledged; the old bytes come.
+/// A relay is silent while writes are in flight. They end, newer ones are acknowledged, and the old bytes arrive.
 fn trial(
     front: &mut Initiator,
     gates: &[HoldingRelay],
@@ -165,7 +165,7 @@ impl Initiator {
         Ok(Initiator { kind, side, ends: HashMap::new() })
     }
 
-    /// All ways belong to one initiator port: whichever the newer writes took, its login has ended the old session.
+    /// All relays belong to one initiator port: the login over any of them has ended the old session.
     fn is_one_nexus(&self) -> bool {
         self.kind == InitiatorKind::Pass
     }
@@ -181,7 +181,7 @@ impl Initiator {
         }
     }
 
-    /// Waits for the end of a command: whether it was good, and what it has read.
+    /// Waits for the end of a command: whether it was good, and the data that it read.
     fn end(&mut self, command: u64) -> Result<(bool, Vec<u8>), String> {
         loop {
             if let Some(end) = self.ends.remove(&command) {

@@ -1,4 +1,4 @@
-//! The commands that sessions leave behind.
+//! Commands that ended sessions leave behind.
 
 use interop::scsi::{WRITE, cdb10, write10};
 use interop::{NONE, Pdu, Raw, op};
@@ -7,13 +7,13 @@ use interop::{NONE, Pdu, Raw, op};
 pub const BLOCK: usize = 512;
 /// Blocks of a long write, of 2.5 MiB.
 pub const LONG_BLOCKS: u16 = 5120;
-/// Blocks of it that may be stored while its last bytes are missing: two pieces of 1 MiB.
+/// Blocks of it that may be stored before its last bytes arrive: two pieces of 1 MiB.
 pub const STORED_BLOCKS: usize = 4096;
-/// Its data segments, and how many of them are held back. A server that stands still has room for them in its socket.
+/// Its data segments, and how many of them are held back. The socket of a stopped server has room for them.
 const SEGMENT: usize = 8192;
 const HELD: usize = 4;
 
-/// What an old command is, and how its data come.
+/// The kind of an old command, and how its data arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateKind {
     Immediate,
@@ -53,7 +53,7 @@ impl LateKind {
     }
 }
 
-/// A command with Data-Out, or one that writes in another way.
+/// A command with Data-Out, or one that writes without it.
 #[derive(Clone, Copy, Debug)]
 pub struct LateCommand {
     pub kind: LateKind,
@@ -62,11 +62,11 @@ pub struct LateCommand {
     pub blocks: u16,
     /// The stamp that COMPARE AND WRITE compares with
     pub compared: u64,
-    /// What it writes
+    /// The stamp that it writes
     pub stamp: u64,
 }
 
-/// Blocks that hold this stamp over and over.
+/// Blocks that repeat this stamp.
 pub fn stamped(stamp: u64, blocks: u16) -> Vec<u8> {
     stamp.to_be_bytes().repeat(usize::from(blocks) * BLOCK / 8)
 }
@@ -159,7 +159,7 @@ impl LateCommand {
     }
 }
 
-/// A command with its first data, and no data behind them: what is missing, nobody will send.
+/// A command with its first data. The rest of its data is never sent.
 fn whole(command: Pdu, raw: &Raw, data: &[u8]) -> Vec<Pdu> {
     vec![command.data(&data[..data.len().min(raw.send_max).min(raw.first_burst)])]
 }

@@ -1,4 +1,4 @@
-//! Each block is an atomic register for all sessions, and an atomic write is seen whole or not at all.
+//! Each block is an atomic register for all sessions, and reads return an atomic write whole or not at all.
 //!
 //! Sessions write and read overlapping ranges of a few blocks at depth, with all task attributes, with immediate data
 //! and by R2T. Now and then comes a write that is so long that the target takes it in pieces. Every write has a value of
@@ -25,7 +25,7 @@ const ATOMIC_BLOCKS: u64 = 64;
 /// The first block of long writes, behind those, and their length of 2.5 MiB.
 const LONG: u64 = BLOCKS + ATOMIC_BLOCKS;
 const LONG_BLOCKS: u64 = 5120;
-/// Where a long write is looked at: around the ends of its pieces of 1 MiB, and of itself.
+/// The blocks of a long write that are checked: at the ends of its pieces of 1 MiB, and at its own end.
 const WINDOW: u64 = 16;
 const WINDOWS: [u64; 4] = [LONG, LONG + 2048 - 8, LONG + 4096 - 8, LONG + LONG_BLOCKS - WINDOW];
 const SESSIONS: usize = 4;
@@ -33,7 +33,7 @@ const DEPTH: usize = 8;
 /// MISCOMPARE DURING VERIFY OPERATION.
 const MISCOMPARE: u32 = 0x0e_1d00;
 
-/// One history over one way to one backend; seeds in a row go through all of them.
+/// Records one history over one path to one backend. Consecutive seeds use all combinations.
 pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut random = Random::new(seed);
     let backends = [
@@ -63,10 +63,10 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
         .map_err(|fault| format!("{way:?}, {backend}, {delay:?}, {:?}: {fault}", start.1))
 }
 
-/// What the sessions of a round do.
+/// The workload of the sessions of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Workload {
-    /// All kinds of commands at depth
+    /// All kinds of commands, several at a time
     Wild,
     /// SIMPLE commands one at a time, and most of them atomic writes and reads of the same blocks: commands that must be
     /// alone hold up those that would meet them
@@ -88,7 +88,7 @@ struct Session {
     sent: u64,
     in_flight: HashMap<u32, Op>,
     done: Vec<Op>,
-    /// Where a read saw which values: what a COMPARE AND WRITE expects
+    /// The values that reads returned, which a COMPARE AND WRITE expects
     seen: (u64, Vec<u64>),
 }
 
@@ -115,7 +115,7 @@ impl Session {
         Session { number, depth, random, epoch, has_atomic, mood, sent: 0, in_flight, done, seen }
     }
 
-    /// What it did; an answer that is none of those that may be is an error.
+    /// Its effect; a response that is not allowed is an error.
     fn run(mut self, commands: u64, tally: &Tally) -> Result<Vec<Op>, String> {
         while self.sent < commands || self.depth.in_flight() > 0 {
             let most = if self.mood == Workload::Wild { DEPTH } else { 1 };
@@ -155,7 +155,7 @@ impl Session {
         self.sent += 1;
     }
 
-    /// Place, length and kind of the next command; that of a read has no values yet.
+    /// Position, length and kind of the next command; a read has no values yet.
     fn choose(&mut self, value: u64) -> (u64, u64, OpKind) {
         if self.has_atomic && self.mood == Workload::Duel {
             let kind =

@@ -16,13 +16,13 @@ pub const HONEST: &str = "iqn.2026-11.org.example:alice";
 pub const HONEST_ISID: [u8; 6] = [0x40, 0, 0, 0xa1, 0, 1];
 const ALICE: &[u8] = b"alice's secret 1";
 pub const MALLORY: &[u8] = b"mallory's secret";
-/// A target that everybody may use.
+/// A target that every initiator may use.
 pub const OPEN: &str = "iqn.2026-11.org.example:open";
 const THREADS: u64 = 4;
 const ATTACKS: u64 = 4000;
 const ATTACKS_SHORT: u64 = 400;
 const CELLS: u32 = 64;
-/// What the server may have grown by while a flood lasts.
+/// The growth that the server is allowed during a flood.
 const GROWTH_KIB: u64 = 512 << 10;
 /// Of lines about logins, ends of sessions and refusals, an address and all together have so many of each kind in each
 /// stretch of time (docs/operate.md, "Logs").
@@ -33,7 +33,7 @@ const KINDS_OF_LINES: u64 = 4;
 const STRETCH_S: u64 = 10;
 /// Lines that no limit counts: those of start and end.
 const OTHER_LINES: u64 = 100;
-/// `connections` of [limits], and what the server has open besides.
+/// `connections` of [limits], and the server's other open files.
 const FILES: usize = 4096 + 256;
 
 pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
@@ -98,7 +98,7 @@ fn configuration() -> String {
     )
 }
 
-/// Runs the attacks, while the honest host comes again and again.
+/// Runs the attacks, while the honest host logs in repeatedly.
 fn flood(
     server: &Server,
     honest: &mut HonestHost,
@@ -146,9 +146,9 @@ impl HonestHost {
         HonestHost { portal: server.portal(), random: random.fork(), cells, stamp: 0, session: None }
     }
 
-    /// Logs in, writes, and reads all that it has written. The session before has been left, or is replaced.
+    /// Logs in, writes, and reads all that it has written. The previous session was closed, or is replaced.
     fn visit(&mut self, tally: &Tally) -> Result<(), String> {
-        // Nobody but itself ends the session that it has left open.
+        // Only this host may end the session that it left open.
         let mut kept = self.session.take();
         kept.iter_mut().try_for_each(|raw| self.check(raw))?;
         let mut raw = self.log_in().map_err(|why| format!("the honest host does not get in: {why}"))?;
@@ -211,7 +211,7 @@ fn asks(raw: &mut Raw, request: &Pdu) -> Result<Pdu, String> {
     }
 }
 
-/// What the server takes.
+/// Resources of the server.
 struct ProcessSize {
     rss_kib: u64,
     files: usize,
@@ -233,7 +233,7 @@ impl ProcessSize {
     }
 }
 
-/// When all attackers have gone, what they took comes back.
+/// After all attackers have gone, their resources are freed.
 fn settles(server: &Server, before: &ProcessSize) -> Result<(), String> {
     let end = Instant::now() + NO_ANSWER;
     loop {

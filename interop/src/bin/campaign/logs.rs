@@ -1,4 +1,4 @@
-//! Logs that cannot be written: storage goes on, commands end with their own status, and nobody panics.
+//! Logs that cannot be written: the server continues, commands end with their own status, and no process panics.
 
 use crate::NO_ANSWER;
 use crate::streams::{self, StderrKind};
@@ -19,10 +19,10 @@ const EXTRA: &str = "iqn.2026-11.org.example:extra-";
 const SIGHUP: i32 = 1;
 const SIGTERM: i32 = 15;
 
-/// What is wrong with the server's stderr.
+/// The fault of the server's stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// A pipe that is full, and nobody reads it.
+    /// A full pipe that is not read.
     Unread,
     /// A pipe whose reader has gone.
     Closed,
@@ -209,7 +209,7 @@ impl LogStage {
         }
     }
 
-    /// What the server has written so far, as far as it can be read.
+    /// The server's output so far, as far as it can be read.
     fn log(&self) -> String {
         let mut bytes = Vec::new();
         match self.fault {

@@ -38,7 +38,7 @@ use tally::Tally;
 /// - It makes each choice by `Random::new(seed)`, so that the seed repeats it as far as threads allow.
 /// - It counts all that it does and checks by [`Tally::add`].
 /// - With [`Tally::is_short`] it ends after about 2 s.
-/// - It judges nothing by time. A server that says nothing for [`NO_ANSWER`] is a failure: "no answer".
+/// - No check depends on speed. But a server that does not answer within [`NO_ANSWER`] is a failure: "no answer".
 /// - An error or a panic of its thread is the failure of the round. It joins its threads and passes panics on
 ///   ([`tally::joined`]). A reason names all that is needed to understand it.
 type Round = fn(u64, &mut Tally) -> Result<(), String>;
@@ -48,17 +48,17 @@ type Campaign = (&'static str, &'static str, Round);
 
 const CAMPAIGNS: [Campaign; 6] = [
     ("kills", "kill -9 under writers: no acknowledged write is lost, none is torn", kills::round),
-    ("stalls", "a core that stands still: no old write lands on a newer one", stalls::round),
+    ("stalls", "a core that stalls: no old write overwrites a newer one", stalls::round),
     ("linear", "blocks are atomic registers, and atomic writes are whole", linear::round),
     ("late", "bytes of sessions that were replaced, reset or closed land on no newer data", late::round),
     ("logins", "under hostile logins an honest host gets in, and nothing grows without bound", logins::round),
     ("logs", "logs that cannot be written hold nothing up", logs::round),
 ];
 
-/// How long a server may say nothing: the machine may be shared, and campaigns slow it down.
+/// Time limit for a response of the server. It is long, because the machine may be shared and campaigns slow it down.
 const NO_ANSWER: Duration = Duration::from_secs(60);
 
-/// Runs long test campaigns against `lunar`; all of them at once unless named.
+/// Runs long test campaigns against `lunar`: those that are named, or all in parallel.
 #[derive(Debug, Parser)]
 #[command(name = "campaign")]
 struct Arguments {
@@ -77,7 +77,7 @@ struct Arguments {
     /// The program under test; otherwise $LUNAR_BIN, or the release build
     #[arg(long)]
     lunar: Option<PathBuf>,
-    /// One round after the other, not all campaigns at once
+    /// Run one campaign after the other, not all at the same time
     #[arg(long)]
     in_turns: bool,
     /// Rounds of about 2 s

@@ -1,4 +1,4 @@
-//! Runs rounds until the time is over.
+//! Runs rounds until the time limit.
 
 use crate::Campaign;
 use crate::tally::{Counters, Tally};
@@ -12,7 +12,7 @@ use std::time::Instant;
 /// Failed rounds of one campaign whose files are kept: disks are finite.
 const KEPT: usize = 5;
 
-/// What all campaigns have in common.
+/// Options that all campaigns share.
 #[derive(Debug)]
 pub struct CampaignOptions {
     /// Seed of the first round
@@ -26,7 +26,7 @@ pub struct CampaignOptions {
     pub folder: PathBuf,
 }
 
-/// What a campaign came to.
+/// The result of a campaign.
 #[derive(Debug, Default)]
 pub struct CampaignResult {
     pub name: &'static str,

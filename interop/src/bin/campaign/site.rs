@@ -20,7 +20,7 @@ impl ServedBy {
     pub const ALL: [ServedBy; 3] = [ServedBy::Direct, ServedBy::Block, ServedBy::Pass];
 }
 
-/// What every configuration begins with: no keepalive that a campaign would have to answer.
+/// The start of every configuration. Keepalive is off, so that campaigns need not answer pings.
 pub const HEAD: &str =
     "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
 
@@ -34,7 +34,7 @@ pub fn file(name: &str, keys: &str) -> String {
     format!("backend = \"file\"\npath = \"{name}\"\nsize = \"160MiB\"\nserial = \"{name}\"\n{keys}")
 }
 
-/// A storage and what stands before it.
+/// A storage server, and the router in front of it, if there is one.
 pub struct Storage {
     pub storage: Server,
     pub router: Option<Server>,
@@ -60,7 +60,7 @@ impl Storage {
         self.router.as_ref().unwrap_or(&self.storage)
     }
 
-    /// Where sessions log in.
+    /// The address for logins.
     pub fn portal(&self) -> SocketAddr {
         self.front().portal()
     }
@@ -71,7 +71,7 @@ impl Storage {
         login(host).target(target)
     }
 
-    /// A session of this host as soon as these LUNs are there and ready.
+    /// A session of this host, as soon as these LUNs are present and ready.
     pub fn session(&self, login: &Login, luns: &[u16]) -> Raw {
         let mut raw = session(login, self.portal(), luns);
         let mut is_ready = |lun: &u16| raw.simple(*lun, &[0; 6]).status == 0;

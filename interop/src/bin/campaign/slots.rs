@@ -1,4 +1,4 @@
-//! A writer whose every block can be told apart, and what its blocks may hold.
+//! A writer that writes a different value each time, and the values that its blocks may contain.
 
 use crate::NO_ANSWER;
 use crate::tally::Tally;
@@ -24,7 +24,7 @@ const DEPTH: usize = 12;
 const FUA: u8 = 0x08;
 const UNMAP: u8 = 0x08;
 
-/// What a block holds.
+/// The contents of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotContent {
     Zero,
@@ -38,13 +38,13 @@ struct Slot {
     lba: u64,
     blocks: u64,
     sent: u64,
-    /// What was acknowledged last, then what may have been written since
+    /// The contents acknowledged last, then those that may have been written since
     may_hold: Vec<SlotContent>,
     /// The last of these is an atomic write
     is_atomic: bool,
 }
 
-/// How a slot is written.
+/// The command that writes a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteKind {
     Write,
@@ -133,7 +133,7 @@ impl Writer {
             self.in_flight.insert(tag, None);
             return;
         }
-        // Large ones more often: they are in flight for longer when the kill comes.
+        // Large ones more often, because a kill is more likely to interrupt them.
         let large = free
             .iter()
             .copied()
@@ -215,7 +215,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Every block holds what it may.
+    /// Checks that every block has an allowed value.
     pub fn check(&mut self, raw: &mut Raw, tally: &Tally) -> Result<(), String> {
         for number in 0..SLOTS {
             let Slot { lba, blocks, ref may_hold, is_atomic, .. } = self.slots[number];

@@ -1,8 +1,8 @@
-//! A core of the storage stands still for longer than the time-outs of its initiators: `lunar attach` over two portals,
+//! A core of the storage stalls for longer than the time limits of its initiators: `lunar attach` over two portals,
 //! and routers with one URL and with two.
 //!
-//! Writes that were in flight end by other ways, newer ones of the same blocks are acknowledged, then the core goes on:
-//! what it still has of the old writes must not land. See [`crate::stamps`] for what a block may hold.
+//! Writes in flight end over other paths, and newer ones of the same blocks are acknowledged. Then the core continues: it
+//! must not execute the old writes that it still has. See [`crate::stamps`] for the values that a block may have.
 
 use crate::NO_ANSWER;
 use crate::attach::Attach;
@@ -32,12 +32,12 @@ const LONG_BYTES: usize = 3 << 20;
 const HOSTS: usize = 4;
 /// Longer than the time-outs of [`OPTIONS`] together: what has not ended then waits for the core.
 const OLD: Duration = Duration::from_secs(9);
-/// What the core still has may come within this time. It decides only how likely a fault is seen.
+/// Old commands of the core may run within this time. It only affects how likely a fault is found.
 const SETTLE: Duration = Duration::from_millis(1500);
 const OPTIONS: &str = "?noop_interval=1&noop_timeout=1&login_timeout=1&command_timeout=2&abort_timeout=1\
                        &lun_reset_timeout=1&target_reset_timeout=1";
 
-/// Who writes: an attachment, or hosts of a router with this path and number of URLs.
+/// The writer: an attachment, or hosts of a router in this mode with this number of URLs.
 const VARIANTS: [(&str, usize); 5] =
     [("attach", 2), ("block", 1), ("passthrough", 1), ("block", 2), ("passthrough", 2)];
 
@@ -79,7 +79,7 @@ fn one(
     let blocks: Vec<u64> = (0..16).map(|n| n * 64 + random.below(64)).chain([LONG]).collect();
     for block in &blocks {
         if !surely(front, &mut stamps, *block)? {
-            return Err(format!("block {block} cannot be written though nothing stands still"));
+            return Err(format!("block {block} cannot be written although no core stalls"));
         }
     }
     let before = random.below(blocks.len() as u64 / 2) as usize;
@@ -91,7 +91,7 @@ fn one(
         front.send(&mut stamps, *block, None);
     }
     front.wait(&mut stamps, if tally.is_short() { OLD / 3 } else { OLD })?;
-    // Without an end nothing newer can be written, and nothing is tried.
+    // Without an end, no newer write can start, so nothing is tested.
     front
         .wait_until(&mut stamps, NO_ANSWER, |stamps| !blocks.iter().all(|block| stamps.is_flying(*block)))?;
     let ended: Vec<u64> = blocks.iter().copied().filter(|block| !stamps.is_flying(*block)).collect();
@@ -144,7 +144,7 @@ fn length(block: u64) -> usize {
     if block == LONG { LONG_BYTES } else { BLOCK }
 }
 
-/// Who writes.
+/// The program that writes.
 enum WriterKind {
     Attach(Box<(Attach, Nbd, HashMap<u64, u64>)>),
     Router(RouterHosts),
@@ -228,7 +228,7 @@ impl WriterKind {
     }
 }
 
-/// Hosts of a router. One whose session has ended is none until the stall is over.
+/// Hosts of a router. A host whose session has ended is None until the stall ends.
 struct RouterHosts {
     router: Server,
     hosts: Vec<Option<QueuedSession>>,
@@ -264,7 +264,7 @@ impl RouterHosts {
                     let stamp = self.in_flight.remove(&(number, end.tag)).expect("a tag of ours");
                     stamps.ended(stamp, end.is_good());
                 }
-                // Nobody hears of the ends of its writes.
+                // The ends of its writes are unknown.
                 SessionEvent::Closed => {
                     *host = None;
                     self.in_flight.retain(|(of, _), stamp| {

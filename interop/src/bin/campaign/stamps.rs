@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteState {
     InFlight,
-    /// Its end was not heard of: it may land at any time
+    /// Its end is unknown: it may be executed at any time
     Lost,
     Good,
     Failed,
@@ -23,7 +23,7 @@ struct Write {
     ended_before: u64,
 }
 
-/// All writes, by their stamps: those count up.
+/// All writes, by their stamps, which increase.
 #[derive(Debug, Default)]
 pub struct Stamps {
     writes: BTreeMap<u64, Write>,
@@ -49,7 +49,7 @@ impl Stamps {
             (if is_good { WriteState::Good } else { WriteState::Failed }, ended_before);
     }
 
-    /// A write whose end nobody hears of.
+    /// A write whose end is unknown.
     pub fn lost(&mut self, stamp: u64) {
         self.writes.get_mut(&stamp).expect("a stamp of ours").end = WriteState::Lost;
     }
@@ -59,7 +59,7 @@ impl Stamps {
         self.writes.values().any(|write| write.block == block && write.end == WriteState::InFlight)
     }
 
-    /// Is none in flight?
+    /// Whether none is in flight.
     pub fn none_flies(&self) -> bool {
         self.writes.values().all(|write| write.end != WriteState::InFlight)
     }
@@ -74,12 +74,15 @@ impl Stamps {
         self.writes[&stamp].end == WriteState::Good
     }
 
-    /// May the block hold this?
+    /// Whether the block may have this value.
     pub fn check(&self, block: u64, found: &[u8]) -> Result<(), String> {
         let stamp = u64::from_be_bytes(found[8..16].try_into().expect("8 bytes"));
         let write = self.writes.get(&stamp).filter(|write| write.block == block);
         let Some(write) = write.filter(|_| found == data(block, stamp, found.len())) else {
-            return Err(format!("block {block} holds {:02x?}, which nobody wrote, or is torn", &found[..32]));
+            return Err(format!(
+                "block {block} holds {:02x?}, which was never written, or is torn",
+                &found[..32]
+            ));
         };
         let newer = self.writes.range(write.ended_before..);
         let newest = newer.rev().find(|(_, other)| other.block == block && other.end == WriteState::Good);

@@ -1,4 +1,4 @@
-//! Commands whose stdout and stderr go to a full device, to a pipe without a reader, or to one that nobody reads.
+//! Commands whose stdout and stderr are a full device, a pipe without a reader, or a pipe that is not read.
 
 use crate::NO_ANSWER;
 use crate::logs::{BAD, configuration};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where a stream of a command goes.
+/// The destination of a stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StderrKind {
     Taken,
@@ -70,7 +70,7 @@ pub fn runs(folder: &Path, words: &[String], stdout: StderrKind, stderr: StderrK
 }
 
 impl StderrKind {
-    /// The stream, and what has to stay open for it.
+    /// The stream, and the files that must stay open for it.
     fn open(self, file: &Path) -> (Stdio, Option<PipeReader>) {
         let taken = File::create(file).expect("a file");
         match self {
@@ -92,7 +92,7 @@ impl StderrKind {
     }
 }
 
-/// How a process ended; None: it did not.
+/// The exit status of a process; None: it still runs.
 fn ended(child: &mut Child) -> Option<ExitStatus> {
     let end = Instant::now() + NO_ANSWER;
     while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! What a round counts, and where its servers live.
+//! The counters of a round, and the folder of its servers.
 
 use interop::Folder;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::thread::ScopedJoinHandle;
 /// Counters by name: `kills`, `writes checked`, `logins`.
 pub type Counters = BTreeMap<&'static str, u64>;
 
-/// What one round counts; threads share it by reference.
+/// The counters of one round; its threads share them.
 #[derive(Debug)]
 pub struct Tally {
     counters: Mutex<Counters>,
@@ -47,7 +47,7 @@ impl Tally {
     }
 }
 
-/// What a thread of a round returned; its panic is passed on.
+/// Returns the result of a thread, or continues its panic.
 pub fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
