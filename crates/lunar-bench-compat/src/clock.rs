@@ -1,4 +1,4 @@
-//! The time of day, and durations, as tools write them.
+//! Formats the time of day and durations like other tools.
 
 use std::time::SystemTime;
 
@@ -8,11 +8,11 @@ pub fn stamp() -> String {
     now.trim_end_matches('Z').replace('-', "/").replace('T', "-")
 }
 
-/// `4m45s`, `5m`, `23m3s`, `2.54s`: a duration in seconds as the seed of 2009 writes it, and with three digits at least of
-/// what is short.
+/// Formats a duration in seconds as in the publication of 2009, with at least three digits for short ones:
+/// `4m45s`, `5m`, `23m3s`, `2.54s`.
 pub fn span(seconds: f64) -> String {
     if seconds < 59.95 {
-        // One behind the point from 10 s on, two from 1 s on, and so forth, down to microseconds.
+        // One decimal from 10 s, two from 1 s, and so on, down to microseconds.
         let digits = (1..6).find(|digits| seconds >= 10f64.powi(2 - digits)).unwrap_or(6);
         return format!("{seconds:.*}s", digits as usize);
     }
@@ -29,19 +29,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_day_looks_as_in_the_seed() {
+    fn stamp_has_the_published_format() {
         let form: String = stamp().chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();
         assert_eq!(form, "9999/99/99-99:99:99");
     }
 
     #[test]
-    fn durations_read_as_those_of_the_seed() {
+    fn durations_have_the_published_format() {
         let texts = [285.0, 300.0, 1383.2, 3600.0, 99.96, 119.7].map(span);
         assert_eq!(texts, ["4m45s", "5m", "23m3s", "1h", "1m40s", "2m"]);
     }
 
     #[test]
-    fn what_is_short_has_three_digits() {
+    fn short_duration_has_three_digits() {
         let texts = [2.543, 0.1234, 0.012_34, 0.000_123_4, 0.0, 12.34, 59.97, 63.44].map(span);
         let expected = ["2.54s", "0.123s", "0.0123s", "0.000123s", "0.000000s", "12.3s", "1m", "1m3.4s"];
         assert_eq!(texts, expected);

@@ -1,4 +1,4 @@
-//! From one disk to another, as one operation: what is read is written at once.
+//! Copies from one disk to another as one operation: data is written as soon as it is read.
 
 use crate::unsupported;
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
@@ -7,15 +7,15 @@ use lunar_runtime::error::with_context;
 use std::io;
 use std::sync::Arc;
 
-/// A disk whose reads copy: they read from one and write the same to another.
+/// A disk whose reads copy: each reads from one disk and writes the data to another.
 pub struct CopyDisk {
-    /// Where it is read.
+    /// The source.
     pub from: Arc<dyn Backend>,
-    /// Where it is written.
+    /// The destination.
     pub to: Arc<dyn Backend>,
-    /// First byte that is read, and the byte that it becomes.
+    /// The first byte of the source, and its offset in the destination.
     pub start: (u64, u64),
-    /// Writes are stable when they are acknowledged.
+    /// Write with FUA.
     pub fua: bool,
 }
 
@@ -31,7 +31,7 @@ impl CopyDisk {
 }
 
 impl Backend for CopyDisk {
-    /// As much as can be read and has room where it is written.
+    /// Limited by the source, and by the room in the destination.
     fn facts(&self) -> BackendInfo {
         let (from, to) = (self.from.facts(), self.to.facts());
         let room = to.capacity.saturating_sub(self.start.1).saturating_add(self.start.0);
@@ -69,7 +69,7 @@ mod tests {
     use lunar_bench::testing::{RecordingDisk, run_on_core};
 
     #[test]
-    fn bytes_go_where_they_belong_and_errors_say_on_which_side() {
+    fn copy_moves_bytes_and_errors_name_the_side() {
         let (from, to) = (RecordingDisk::new(8192), RecordingDisk::new(4096));
         from.set(&[7; 8192]);
         let copy = CopyDisk { from: from.clone(), to: to.clone(), start: (1024, 512), fua: false };

@@ -1,4 +1,4 @@
-//! Commands that fail, told one by one while a job runs.
+//! Reports failed commands one by one while a job runs.
 
 use flume::{Receiver, Sender};
 use lunar_bench::{Error, JobOutcome};
@@ -9,23 +9,23 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked whether a job has ended.
+/// The interval at which to check whether a job has ended.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A command that failed.
+/// A failed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandFailure {
-    /// It read; otherwise it wrote.
+    /// Whether it was a read; otherwise a write.
     pub read: bool,
     /// First byte.
     pub offset: u64,
     /// Bytes.
     pub len: usize,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// A disk that tells of commands that fail.
+/// A disk that reports failed commands.
 pub struct FailureReporter {
     disk: Arc<dyn Backend>,
     tell: Sender<CommandFailure>,
@@ -33,19 +33,19 @@ pub struct FailureReporter {
 }
 
 impl FailureReporter {
-    /// Tells, and lets them fail.
+    /// Reports failures and returns them.
     pub fn reporting(disk: Arc<dyn Backend>, tell: Sender<CommandFailure>) -> FailureReporter {
         FailureReporter { disk, tell, hides_errors: false }
     }
 
-    /// Tells, and goes on as if nothing had happened: what cannot be read is zeros, what cannot be written is not.
+    /// Reports failures and hides them: a failed read returns zeros, a failed write is skipped.
     pub fn replacing_by_zeros(disk: Arc<dyn Backend>, tell: Sender<CommandFailure>) -> FailureReporter {
         FailureReporter { disk, tell, hides_errors: true }
     }
 
     fn ended(&self, read: bool, offset: u64, (result, mut buf): BufResult) -> BufResult {
         let Err(e) = result else { return (Ok(()), buf) };
-        // Who listens may have gone: then all of it ends.
+        // The receiver may be gone; then the whole run ends.
         _ = self.tell.send(CommandFailure { read, offset, len: buf.len(), why: e.to_string() });
         if !self.hides_errors {
             return (Err(e), buf);
@@ -87,10 +87,10 @@ impl Backend for FailureReporter {
     }
 }
 
-/// Lets a job run and hears of its failures as they come; `end` ends it where one cannot be told.
+/// Runs a job and passes its failures to `hear` as they occur. `end` ends the job if `hear` fails.
 ///
 /// # Errors
-/// Those of the job, and of whoever hears of a failure.
+/// The error of the job, or of `hear`.
 pub fn heard(
     failures: &Receiver<CommandFailure>,
     mut each: impl FnMut(CommandFailure) -> Result<(), Error>,
@@ -106,7 +106,7 @@ pub fn heard(
         if heard.is_err() {
             end();
         }
-        let died = || crate::refused("a run died", "this is a fault of Lunar: report it");
+        let died = || crate::refused("a run died", "this is a bug in Lunar: report it");
         let outcome = running.join().map_err(|_| died())?;
         heard?;
         failures.try_iter().try_for_each(each)?;
@@ -120,7 +120,7 @@ mod tests {
     use lunar_bench::testing::{RecordingDisk, run_on_core};
 
     #[test]
-    fn what_fails_is_told_and_fails_or_is_replaced_by_zeros() {
+    fn failures_are_reported_and_returned_or_hidden() {
         let probe = RecordingDisk::new(4096);
         let (tell, told) = flume::unbounded();
         let strict = FailureReporter::reporting(probe.clone(), tell.clone());

@@ -1,10 +1,10 @@
-//! Operands of the form `key=value`, and the numbers in them.
+//! Operands of the form `key=value` and their numbers.
 
 use crate::refused;
 use lunar_bench::Error;
 use lunar_bench::document::redact_secrets;
 
-/// Multipliers behind numbers: those of dd, which are those of sg3_utils too.
+/// Suffixes of numbers in dd and sg3_utils.
 const SUFFIXES: [(&str, u64); 22] = [
     ("", 1),
     ("c", 1),
@@ -30,7 +30,7 @@ const SUFFIXES: [(&str, u64); 22] = [
     ("P", 1 << 50),
 ];
 
-/// Reads `512`, `64k`, `1MB`, `2x512` or `0x200`.
+/// Parses `512`, `64k`, `1MB`, `2x512` or `0x200`.
 pub fn number(text: &str) -> Option<u64> {
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return u64::from_str_radix(hex, 16).ok();
@@ -45,21 +45,21 @@ fn factor_of(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(*factor)
 }
 
-/// Operands in the order in which they came.
+/// Operands in their original order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operands(Vec<(String, String)>);
 
 impl Operands {
-    /// Splits operands of a tool that knows these keys.
+    /// Splits operands and checks their keys.
     ///
     /// # Errors
-    /// One that is none of them.
+    /// If a key is unknown.
     pub fn parse(tool: &str, texts: &[String], known: &[&str]) -> Result<Operands, Error> {
         let pair = |text: &String| match text.split_once('=') {
             Some((key, value)) if known.contains(&key) => Ok((key.to_owned(), value.to_owned())),
             _ => Err(refused(
-                format!("{tool}: \"{}\" is no operand of it", text.escape_debug()),
-                format!("operands are {}=...", known.join("=..., ")),
+                format!("{tool}: unknown operand \"{}\"", text.escape_debug()),
+                format!("use {}=...", known.join("=..., ")),
             )),
         };
         texts.iter().map(pair).collect::<Result<_, _>>().map(Operands)
@@ -70,38 +70,38 @@ impl Operands {
         self.0.iter().filter(move |pair| pair.0 == key).map(|pair| pair.1.as_str())
     }
 
-    /// The value of a key; the last one stands.
+    /// The value of a key; the last one counts.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.0.iter().rev().find(|pair| pair.0 == key).map(|pair| pair.1.as_str())
     }
 
-    /// The number of a key.
+    /// The value of a key as a number.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is not a number.
     pub fn number(&self, key: &str) -> Result<Option<u64>, Error> {
         self.text(key).map(|text| read(key, text)).transpose()
     }
 
-    /// The number of a key within bounds, or what it is without being named.
+    /// The number of a key within bounds, or the default.
     ///
     /// # Errors
-    /// When it is none, or out of bounds.
+    /// If it is not a number, or out of bounds.
     pub fn bounded(&self, key: &str, bounds: std::ops::RangeInclusive<u64>, or: u64) -> Result<u64, Error> {
         let n = self.number(key)?.unwrap_or(or);
         if bounds.contains(&n) {
             return Ok(n);
         }
         Err(refused(
-            format!("{key}={n} is out of bounds"),
-            format!("it may be {} to {}", bounds.start(), bounds.end()),
+            format!("{key}={n}: out of bounds"),
+            format!("use {} to {}", bounds.start(), bounds.end()),
         ))
     }
 
-    /// A key that is 0 or 1.
+    /// The value of a key that is 0 or 1.
     ///
     /// # Errors
-    /// When it is something else.
+    /// If it is another value.
     pub fn is_set(&self, key: &str) -> Result<bool, Error> {
         Ok(self.bounded(key, 0..=1, 0)? == 1)
     }
@@ -109,28 +109,28 @@ impl Operands {
     /// The flags of a key, separated by commas.
     ///
     /// # Errors
-    /// One that is none of `known`.
+    /// If a flag is not in `known`.
     pub fn flags<'a>(&'a self, key: &'a str, known: &[&str]) -> Result<Vec<&'a str>, Error> {
         let flags: Vec<&str> = self.all(key).flat_map(|list| list.split(',')).collect();
         match flags.iter().find(|flag| !known.contains(flag)) {
             None => Ok(flags),
             Some(flag) => Err(refused(
-                format!("{key}={} makes no sense here", flag.escape_debug()),
-                format!("it may be {}", known.join(", ")),
+                format!("{key}={}: not supported", flag.escape_debug()),
+                format!("use {}", known.join(", ")),
             )),
         }
     }
 
-    /// The operands as (name, value), for the document: without secrets.
+    /// The operands as (name, value) for the document, without secrets.
     pub fn words(&self) -> Vec<(&str, String)> {
         self.0.iter().map(|(key, value)| (key.as_str(), redact_secrets(value))).collect()
     }
 }
 
-/// The number that a key has been given.
+/// Parses the number of a key.
 pub fn read(key: &str, text: &str) -> Result<u64, Error> {
-    let hint = "write a number such as 512, 64k (1024), 1MB (10^6), 2x512 or 0x200";
-    number(text).ok_or_else(|| refused(format!("{key}={} is no number", text.escape_debug()), hint))
+    let hint = "use a number such as 512, 64k (1024), 1MB (10^6), 2x512 or 0x200";
+    number(text).ok_or_else(|| refused(format!("{key}={}: not a number", text.escape_debug()), hint))
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_the_suffixes_of_dd() {
+    fn numbers_accept_the_suffixes_of_dd() {
         for (text, n) in [("512", 512), ("2b", 1024), ("64k", 65536), ("1kB", 1000), ("2048k", 2 << 20)] {
             assert_eq!(number(text), Some(n), "{text}");
         }
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(operands.bounded("count", 1..=8, 4), Ok(4));
         assert_eq!(operands.flags("iflag", &["direct", "fua"]), Ok(vec!["direct", "fua"]));
         assert!(operands.flags("iflag", &["direct"]).unwrap_err().what.contains("iflag=fua"));
-        assert!(parse(&["ibs=1"]).unwrap_err().what.contains("\"ibs=1\" is no operand"));
+        assert!(parse(&["ibs=1"]).unwrap_err().what.contains("unknown operand \"ibs=1\""));
         assert!(parse(&["if"]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! From an input to an output, as dd and its kin know them: a disk that is read, one that is written, or both.
+//! The input and output of dd and similar tools: one disk that is read or written, or two.
 
 use crate::{copy_disk::CopyDisk, refused};
 use lunar_bench::document::MeasuredTarget;
@@ -10,31 +10,31 @@ use std::fs::{self, File};
 use std::io;
 use std::sync::Arc;
 
-/// What stands for nothing at the end of a copy.
+/// The names of an empty end of a copy.
 const NOTHING: [&str; 3] = ["/dev/null", ".", "/dev/zero"];
 
-/// One end.
+/// One end of a route.
 #[derive(Clone, Debug)]
 pub struct RouteEnd {
-    /// The disk; none where zeros come from or bytes vanish.
+    /// The disk; None for zeros as input, or discarded output.
     pub target: Option<TargetSpec>,
     /// First byte.
     pub start: u64,
-    /// Pass the page cache of this host by.
+    /// Bypass the page cache of this host.
     pub direct: bool,
 }
 
 impl RouteEnd {
-    /// The end of this name.
+    /// Parses the name of an end.
     ///
     /// # Errors
-    /// When it cannot be understood; standard input and output are not there.
+    /// If the name is invalid. Standard input and output are not supported.
     pub fn named(key: &str, name: Option<&str>, start: u64, direct: bool) -> Result<RouteEnd, Error> {
         let target = match name {
             None | Some("-") => {
-                let hint = "name a disk, or /dev/zero to read from, or /dev/null to write to";
+                let hint = "use a disk, /dev/zero to read from, or /dev/null to write to";
                 return Err(refused(
-                    format!("{key}= must be named: there is no standard input or output"),
+                    format!("{key}= is missing: standard input and output are not supported"),
                     hint,
                 ));
             }
@@ -45,55 +45,55 @@ impl RouteEnd {
     }
 }
 
-/// How a route is opened.
+/// A route before it is opened.
 #[derive(Clone, Debug)]
 pub struct RoutePlan {
-    /// What is read.
+    /// The input.
     pub input: RouteEnd,
-    /// What is written.
+    /// The output.
     pub output: RouteEnd,
-    /// Bytes, if they are known; otherwise as many as there are.
+    /// The number of bytes; None for as many as possible.
     pub bytes: Option<u64>,
-    /// Where the input has fewer, those are enough.
+    /// A shorter input is not an error.
     pub until_end: bool,
-    /// Writes are stable when they are acknowledged.
+    /// Write with FUA.
     pub fua: bool,
-    /// Data that is there may be overwritten.
+    /// Overwrite existing data.
     pub destroy: bool,
-    /// Where it runs.
+    /// The cores to run on.
     pub cores: CoreSelection,
 }
 
 impl RoutePlan {
-    /// Bytes go from a disk to a disk: neither are they zeros, nor do they vanish.
+    /// Whether both ends are disks.
     pub fn is_copy(&self) -> bool {
         self.input.target.is_some() && self.output.target.is_some()
     }
 }
 
-/// Both ends, open.
+/// A route with both ends open.
 pub struct OpenRoute {
-    /// What a job runs on.
+    /// The targets of the job.
     pub opened: OpenTargets,
     /// The output of a copy.
     to: Option<OpenTargets>,
-    /// The way of the job.
+    /// The direction of the job.
     pub direction: IoDirection,
-    /// First byte of the job.
+    /// The first byte of the job.
     pub offset: u64,
-    /// Bytes that it moves.
+    /// The bytes to move.
     pub bytes: u64,
-    /// Bytes of the input, behind those, for which the output has no room.
+    /// The bytes of the input for which the output has no room.
     pub cut: u64,
-    /// Bytes between the end of the input and where it was to begin, behind that.
+    /// The distance from the end of the input to the start, if the start is past the end.
     pub past_end: u64,
 }
 
 impl OpenRoute {
-    /// Opens both ends; `filter` puts something before each, told whether it is the output.
+    /// Opens both ends; `filter` may wrap each, and receives whether it is the output.
     ///
     /// # Errors
-    /// When an end cannot be opened, there are none, or it has not so many bytes.
+    /// If an end cannot be opened, both ends are empty, or an end is too short.
     pub fn open(
         plan: &RoutePlan,
         filter: &dyn Fn(&mut OpenTargets, &TargetSpec, bool) -> Result<(), Error>,
@@ -113,7 +113,7 @@ impl OpenRoute {
         join(plan, filter, from, to)
     }
 
-    /// What both ends are.
+    /// The description of both ends.
     pub fn facts(&self) -> Vec<MeasuredTarget> {
         let to = self.to.as_ref().map(OpenTargets::facts).unwrap_or_default();
         self.opened.facts().into_iter().chain(to).collect()
@@ -126,7 +126,7 @@ impl OpenRoute {
     }
 }
 
-/// `output`: it is written, and made with this many bytes if there is no such file.
+/// Opens one end. `output` is Some for an output; its inner value is the size of a file to create.
 fn open_end(
     plan: &RoutePlan,
     target: &TargetSpec,
@@ -145,24 +145,25 @@ fn open_end(
     OpenTargets::open(std::slice::from_ref(target), &opening)
 }
 
-/// A file that is not there, or in which nothing is, is no disk. What helps are the operands of a face.
+/// Checks that a file exists and is not empty. The hints name operands of the emulated tool.
 fn check_file(target: &TargetSpec, output: Option<Option<u64>>) -> Result<(), Error> {
     let TargetSpec::Path(path) = target else { return Ok(()) };
     let (kind, what) = match fs::metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => (io::ErrorKind::NotFound, "there is no such file"),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => (io::ErrorKind::NotFound, "the file does not exist"),
         Ok(found) if found.is_file() && found.len() == 0 => (io::ErrorKind::InvalidInput, "it is empty"),
         _ => return Ok(()),
     };
     let hint = match output {
-        // It is made.
+        // The file will be created.
         Some(Some(_)) => return Ok(()),
-        Some(None) => "say how large it becomes with count=, or make it before (truncate -s SIZE FILE)",
+        Some(None) => "set its size with count=, or create it first (truncate -s SIZE FILE)",
         None => "check the path after if=",
     };
     Err(Error::new(ErrorKind::Medium(kind.into()), format!("{}: {what}", path.display()), hint))
 }
 
-/// An output that is a file grows to what is to be written. Whether it may be was looked at when it was opened.
+/// Extends an output file to the size of the copy. Whether it may be overwritten was checked when it was
+/// opened.
 fn grown(
     plan: &RoutePlan,
     target: &TargetSpec,
@@ -178,7 +179,7 @@ fn grown(
     to.close();
     let file = File::options().write(true).open(path).and_then(|file| file.set_len(size));
     file.map_err(|e| {
-        refused(format!("{}: it cannot grow: {e}", path.display()), "make room, or use a smaller count")
+        refused(format!("{}: cannot be extended: {e}", path.display()), "free space, or use a smaller count")
     })?;
     open_end(&RoutePlan { destroy: true, ..plan.clone() }, target, Some(None))
 }
@@ -207,7 +208,7 @@ fn join(
         plan.bytes.map(|bytes| if plan.until_end { bytes.min(left.unwrap_or(bytes)) } else { bytes });
     let bytes = match (wanted, left.into_iter().chain(right).min()) {
         (Some(bytes), Some(room)) if bytes > room => {
-            let what = format!("{bytes} bytes are wanted, and there is room for {room} behind skip or seek");
+            let what = format!("{bytes} bytes were requested, {room} are available after skip or seek");
             return Err(refused(what, "use a smaller count"));
         }
         (bytes, room) => bytes.or(room).unwrap_or(0),
@@ -215,13 +216,16 @@ fn join(
     let (start, seek) = (plan.input.start, plan.output.start);
     let (opened, to, direction, offset) = match (from, to) {
         (None, None) => {
-            return Err(refused("neither if= nor of= is a disk", "name one, such as iscsi://..."));
+            return Err(refused(
+                "neither if= nor of= is a disk",
+                "use a disk for one of them, such as iscsi://...",
+            ));
         }
         (None, Some(to)) => (to, None, IoDirection::Write, seek),
         (Some(from), None) => (from, None, IoDirection::Read, start),
         (Some(mut from), Some(to)) => {
             let fua = plan.fua;
-            let disk = to.disk(0).ok_or_else(|| refused("the output is gone", "open it again"))?;
+            let disk = to.disk(0).ok_or_else(|| refused("the output is closed", "open it again"))?;
             from.wrap(|_, from| -> Arc<dyn Backend> {
                 Arc::new(CopyDisk { from, to: disk.clone(), start: (start, seek), fua })
             });

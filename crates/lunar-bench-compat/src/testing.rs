@@ -1,4 +1,4 @@
-//! What tests of faces use.
+//! Helpers for tests of emulated tools.
 
 use crate::RunContext;
 use lunar_bench::{Document, Error, RunHandle};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A disk that others know by an URL, as long as this is there.
+/// An NBD server for a disk; it stops on drop.
 pub struct NbdServer {
     pub url: String,
     server: Option<server::NbdServer>,
@@ -20,13 +20,13 @@ pub struct NbdServer {
 
 impl Drop for NbdServer {
     fn drop(&mut self) {
-        // compio ends the process when one of its tasks is woken by a thread that panics, as that of a test may.
+        // compio aborts the process if a panicking thread wakes one of its tasks, and a test may panic.
         let server = self.server.take();
         _ = std::thread::spawn(move || drop(server)).join();
     }
 }
 
-/// Serves a disk by NBD: no kernel stands before it.
+/// Serves a disk by NBD, without the kernel between.
 pub fn served(disk: Arc<dyn Backend>) -> NbdServer {
     let description = String::new();
     let export =
@@ -37,8 +37,9 @@ pub fn served(disk: Arc<dyn Backend>) -> NbdServer {
     NbdServer { url: server.addresses()[0].url("disk"), server: Some(server) }
 }
 
-/// Whether the page cache holds the last byte of a file: whether to read it asks the disk for nothing. To ask brings it
-/// there. (RWF_NOWAIT does not tell: it begins to read, and a fast disk has answered before the kernel looks.)
+/// Whether the last byte of a file is in the page cache, judged by whether reading it reaches the disk. The
+/// check itself brings it there. RWF_NOWAIT is not reliable: it starts the read, and a fast disk completes it
+/// before the kernel looks.
 pub fn is_cached(path: &str) -> bool {
     let file = File::open(path).expect("a file");
     let end = file.metadata().expect("a length").len() - 1;
@@ -47,14 +48,14 @@ pub fn is_cached(path: &str) -> bool {
     read_by_this_thread_bytes() == before
 }
 
-/// What this thread has had the kernel fetch from disks.
+/// Bytes that the kernel read from disks for this thread.
 fn read_by_this_thread_bytes() -> u64 {
     let counts = std::fs::read_to_string("/proc/thread-self/io").expect("counted");
     let of = counts.lines().find_map(|line| line.strip_prefix("read_bytes: ")).expect("a line of reads");
     of.parse().expect("a number")
 }
 
-/// Drops what the page cache holds of a file; false, and `skipped`, where files are nowhere else.
+/// Drops a file from the page cache. Returns false, and prints `skipped`, if its file system is in memory.
 pub fn dropped(path: &str) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     let file = File::open(path).expect("a file");
@@ -62,21 +63,21 @@ pub fn dropped(path: &str) -> bool {
         println!("skipped: needs a disk below {path} (set TMPDIR)");
         return false;
     }
-    // What is on its way would not be dropped, nor what is not on the disk yet.
+    // Dirty pages cannot be dropped.
     std::fs::read(path).expect("readable");
     file.sync_all().expect("a disk");
     fadvise(&file, 0, None, Advice::DontNeed).expect("dropped");
     true
 }
 
-/// Runs a face; gives its document and what it printed.
+/// Runs an emulated tool; returns its document and output.
 pub fn play(face: impl FnOnce(RunContext) -> Result<Document, Error>) -> Result<(Document, String), Error> {
     let (mut out, handle) = (Vec::new(), RunHandle::default());
     let document = face(RunContext { handle: &handle, out: &mut out })?;
     Ok((document, String::from_utf8(out).expect("text")))
 }
 
-/// A file of zeros in a folder of its own, removed on drop.
+/// A temporary folder for files of zeros, removed on drop.
 pub struct TempDir(PathBuf);
 
 impl TempDir {
@@ -88,7 +89,7 @@ impl TempDir {
         TempDir(dir)
     }
 
-    /// The path of a file of this length, as text.
+    /// Creates a file of this length; returns its path.
     pub fn file(&self, name: &str, len: u64) -> String {
         let path = self.0.join(name);
         std::fs::File::create(&path).and_then(|file| file.set_len(len)).expect("a file");
@@ -106,7 +107,7 @@ impl Drop for TempDir {
     }
 }
 
-/// A text in which every number with a point, and every date, is `#`: what a run measured.
+/// Replaces every date and every number with a point by `#`.
 pub fn without_figures(text: &str) -> String {
     let mut shown = String::new();
     for word in text.split_inclusive(|c: char| !(c.is_ascii_digit() || ".".contains(c))) {

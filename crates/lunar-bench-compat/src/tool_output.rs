@@ -1,4 +1,4 @@
-//! What a face prints and keeps.
+//! The output of an emulated tool, and its document.
 
 use crate::RunContext;
 use lunar_bench::document::{JobRun, MeasuredTarget, redact_secrets};
@@ -6,10 +6,10 @@ use lunar_bench::{Document, Error, ErrorKind, JobOutcome, RunHandle};
 use std::fmt::Display;
 use std::io::Write;
 
-/// Runs that a document keeps; passes over a tiny disk could be any number.
+/// The maximum number of runs in a document: passes over a tiny disk may be any number.
 const RUNS: usize = 1000;
 
-/// The lines of a face, and its document as it grows.
+/// Prints lines and collects the document.
 pub struct ToolOutput<'a> {
     pub document: Document,
     pub handle: RunHandle,
@@ -18,7 +18,7 @@ pub struct ToolOutput<'a> {
 }
 
 impl<'a> ToolOutput<'a> {
-    /// An empty one.
+    /// Creates an empty document.
     pub fn new(title: impl Into<String>, context: RunContext<'a>) -> ToolOutput<'a> {
         ToolOutput {
             document: Document::new(title),
@@ -28,21 +28,25 @@ impl<'a> ToolOutput<'a> {
         }
     }
 
-    /// Prints a line, at once.
+    /// Prints a line and flushes.
     ///
     /// # Errors
-    /// When nobody can read it: nothing more is measured then.
+    /// If the output fails; nothing more is measured then.
     pub fn line(&mut self, text: impl Display) -> Result<(), Error> {
         let written = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
         written.map_err(|e| {
-            Error::new(ErrorKind::System, format!("the output cannot be written: {e}"), "look at it")
+            Error::new(
+                ErrorKind::System,
+                format!("writing the output failed: {e}"),
+                "check where the output goes",
+            )
         })
     }
 
-    /// Prints a line that a reader of the document must know too.
+    /// Prints a line, and adds it to the notes of the document.
     ///
     /// # Errors
-    /// Those of [`ToolOutput::line`].
+    /// As [`ToolOutput::line`].
     pub fn remark(&mut self, text: impl Into<String>) -> Result<(), Error> {
         let text = text.into();
         self.line(format_args!("# {text}"))?;
@@ -50,7 +54,7 @@ impl<'a> ToolOutput<'a> {
         Ok(())
     }
 
-    /// Keeps what came of a job.
+    /// Adds a run to the document.
     pub fn keep(&mut self, run: JobRun) {
         match self.document.runs.len() < RUNS {
             true => self.document.runs.push(run),
@@ -61,20 +65,20 @@ impl<'a> ToolOutput<'a> {
     /// The document.
     pub fn finish(mut self) -> Document {
         if self.left_out > 0 {
-            // All else has been told: if nobody reads any more, that is no failure of the measurement.
+            // Everything else has been printed: a failed output is no failure of the measurement.
             _ = self.remark(format!("{} further runs are not kept", self.left_out));
         }
         self.document
     }
 }
 
-/// Words of a command line as a title: without secrets.
+/// A command line as a title, without secrets.
 pub fn title(tool: &str, words: &[String]) -> String {
     let words = words.iter().map(|word| redact_secrets(word));
     std::iter::once(tool.to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// A run of a face: its label, its options as (name, value), its targets and what came of it.
+/// A run: its label, its options as (name, value), its targets and its result.
 pub fn run(
     label: String,
     words: &[(&str, String)],
@@ -90,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_secret_is_kept() {
+    fn title_and_words_have_no_secrets() {
         let words = ["if=iscsi://ann%hush@127.0.0.1/iqn.2026-11.org.example:a/0", "of=."].map(String::from);
         let told = title("dd", &words);
         assert!(

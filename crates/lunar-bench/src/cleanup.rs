@@ -1,5 +1,5 @@
-//! Cleanup of what a measurement creates: processes, mounts, devices, folders. Each goes away with its owner, or at once
-//! when a second signal ends the process.
+//! Cleanup of what a measurement creates: processes, mounts, devices, folders. It runs when the owner is
+//! dropped, or at once when a second signal ends the process.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ impl CleanupGuard {
         Ok((made, CleanupGuard(number)))
     }
 
-    /// Drops the cleanup without running it: somebody has already cleaned up.
+    /// Drops the cleanup without running it, if the caller has already cleaned up.
     pub fn forget(self) {
         pending().remove(&self.0);
     }
@@ -43,7 +43,7 @@ impl CleanupGuard {
 impl Drop for CleanupGuard {
     fn drop(&mut self) {
         let mut left = pending();
-        // Under the lock: `clean_up_all` waits for it.
+        // `clean_up_all` waits for this lock.
         left.remove(&self.0).into_iter().for_each(|undo| undo());
     }
 }
@@ -64,7 +64,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn cleanup_runs_once_unless_creation_failed_or_was_forgotten() {
+    fn cleanup_runs_once_unless_creation_failed_or_forgotten() {
         let undone = Arc::new(AtomicU64::new(0));
         let make = || {
             let undone = undone.clone();

@@ -1,8 +1,8 @@
-//! Tables as people read them: published, measured and ratio beside each other.
+//! Tables as text: published and measured figures and their ratio, side by side.
 
 use crate::document::{ResultTable, TableCell};
 
-/// Lines are not longer than this where there is a choice.
+/// The maximum width of a line, where the layout permits.
 const WIDTH: usize = 110;
 
 /// One of the three groups of columns.
@@ -11,7 +11,7 @@ type CellField = (&'static str, fn(&TableCell) -> Option<f64>);
 const GROUPS: [CellField; 3] =
     [("published", |cell| cell.published), ("measured", |cell| cell.measured), ("ratio", |cell| cell.ratio)];
 
-/// A table, its groups side by side where there is room, otherwise below each other.
+/// A table with its groups side by side if they fit, otherwise one below the other.
 pub fn table(table: &ResultTable) -> String {
     let measured = table.rows.iter().flat_map(|row| &row.1).any(|cell| cell.measured.is_some());
     let groups = if measured { &GROUPS[..] } else { &GROUPS[..1] };
@@ -55,7 +55,7 @@ fn lines(table: &ResultTable, groups: &[CellField]) -> Vec<String> {
     [names, heads].into_iter().chain(rows).collect()
 }
 
-/// Three digits at least.
+/// A figure with at least three digits.
 fn short(figure: f64) -> String {
     match figure.abs() {
         0.0 => "0".into(),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_stand_side_by_side() {
+    fn groups_are_side_by_side() {
         let expected = [
             "Reads [MB/s (10^6)]",
             "       | published | measured  | ratio",
@@ -92,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_wide_stands_below_each_other() {
+    fn groups_of_a_wide_table_are_stacked() {
         let text = table(&example(6, Some(1.0)));
         assert_eq!(text.lines().count(), 1 + 3 * 3, "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 
     #[test]
-    fn without_measurements_there_is_one_group() {
+    fn table_without_measurements_has_one_group() {
         let text = table(&example(2, None));
         assert!(!text.contains("ratio") && text.contains("106.0"), "{text}");
     }

@@ -3,12 +3,12 @@
 use crate::{Error, ErrorKind};
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU seconds of this process so far, all threads, user and system.
+/// CPU seconds of this process, all threads, user and system.
 pub fn own() -> f64 {
     seconds(ClockId::ProcessCPUTime)
 }
 
-/// CPU seconds of the thread that asks so far, user and system.
+/// CPU seconds of the calling thread, user and system.
 pub fn of_thread() -> f64 {
     seconds(ClockId::ThreadCPUTime)
 }
@@ -18,18 +18,19 @@ fn seconds(clock: ClockId) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// CPU seconds of another process so far, threads that have ended included (proc(5), stat: utime, stime).
+/// CPU seconds of another process, including threads that have ended (proc(5), stat: utime, stime).
 ///
 /// # Errors
-/// When there is no such process.
+/// If the process does not exist.
 pub fn of(pid: u32) -> Result<f64, Error> {
-    let gone =
-        || Error::new(ErrorKind::System, format!("there is no process {pid}"), "look for it with pgrep");
+    let gone = || {
+        Error::new(ErrorKind::System, format!("process {pid} does not exist"), "find the process with pgrep")
+    };
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
     ticks(&stat).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64).ok_or_else(gone)
 }
 
-/// utime and stime are the 14th and 15th field; the second, a name in parentheses, may hold anything.
+/// utime and stime are fields 14 and 15. Field 2, a name in parentheses, may contain any character.
 fn ticks(stat: &str) -> Option<u64> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
@@ -40,14 +41,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_process_does_not_confuse() {
+    fn stat_with_odd_process_name_is_parsed() {
         let stat = "7 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 120 30 0 0 20";
         assert_eq!(ticks(stat), Some(150));
         assert_eq!(ticks("7"), None);
     }
 
     #[test]
-    fn our_own_time_grows_and_is_that_of_our_process() {
+    fn own_cpu_time_grows_and_matches_proc() {
         let before = own();
         while own() < before + 0.05 {}
         let told = of(std::process::id()).expect("we are there");

@@ -1,4 +1,4 @@
-//! What is written, and whether what is read is that.
+//! The data of writes, and the check of data that was read.
 
 use crate::job::{Fill, Job};
 use lunar_runtime::Buf;
@@ -8,24 +8,24 @@ use rand::{RngCore, SeedableRng};
 /// Bytes of a block whose number [`Fill::Lba`] writes.
 const BLOCK: u64 = 512;
 
-/// The contents of one who sends commands, one after the other.
+/// Produces and checks the data of one worker.
 pub struct DataPattern {
     fill: Fill,
-    /// What the buffer held when it was made; empty where nobody asks for it again.
+    /// The original content of the buffer; empty if it is not needed again.
     original: Vec<u8>,
     is_compared: bool,
-    /// Bytes at the begin of the buffer in which reads may have left something.
+    /// The number of bytes at the start of the buffer that reads may have changed.
     dirty: usize,
-    /// What tells the next stretch of random data from all others of this buffer.
+    /// The mark of the next stretch of random data, unique in this buffer.
     mark: u64,
 }
 
-/// In random data each stretch of so many bytes begins with a mark that no other has: a target that keeps equal blocks
-/// once shall find none.
+/// Each stretch of this many bytes of random data starts with a unique mark, so that a target with
+/// deduplication finds no equal blocks.
 const MARK_INTERVAL: usize = 4096;
 
 impl DataPattern {
-    /// For a job, with the buffer in which its data will go; `lane` tells those apart that run at once.
+    /// Creates the pattern of a job, and its buffer. `lane` identifies the worker.
     pub fn new(job: &Job, lane: u64) -> (DataPattern, Buf) {
         let mut buf = Buf::zeroed(job.longest() as usize);
         match job.fill {
@@ -39,7 +39,8 @@ impl DataPattern {
         (DataPattern { fill: job.fill, original, is_compared, dirty: 0, mark }, buf)
     }
 
-    /// What is at `offset` is read into the buffer. Where it will be compared, no byte of the buffer is right before.
+    /// Prepares the buffer for a read at `offset`. If the data will be compared, every byte of the buffer
+    /// becomes wrong first.
     pub fn before_read(&mut self, offset: u64, buf: &mut [u8]) {
         self.dirty = self.dirty.max(buf.len());
         if self.is_compared {
@@ -48,7 +49,7 @@ impl DataPattern {
         }
     }
 
-    /// Makes ready what is written at `offset`: what was read is not written back.
+    /// Prepares the buffer for a write at `offset`, so that data from an earlier read is not written back.
     pub fn before_write(&mut self, offset: u64, buf: &mut Buf) {
         if self.fill == Fill::Lba {
             return fill_lba(offset, buf);
@@ -72,7 +73,7 @@ impl DataPattern {
         }
     }
 
-    /// The first byte that is not what would have been written there.
+    /// The offset of the first byte that differs from the data that a write would put there.
     pub fn first_mismatch(&mut self, offset: u64, buf: &[u8]) -> Option<u64> {
         if !self.is_compared {
             return None;
@@ -84,7 +85,7 @@ impl DataPattern {
         expected.iter().zip(buf).position(|(a, b)| a != b).map(|at| offset + at as u64)
     }
 
-    /// What would have been written at `offset`.
+    /// The data that a write at `offset` would have.
     fn expected(&mut self, offset: u64, len: usize) -> &[u8] {
         let expected = &mut self.original[..len];
         if self.fill == Fill::Lba {
@@ -94,13 +95,13 @@ impl DataPattern {
     }
 }
 
-/// Whatever hangs neither on the place nor on chance.
+/// Fills the buffer with the part of a pattern that depends neither on the offset nor on random numbers.
 fn fill_fixed(fill: Fill, buf: &mut [u8]) {
     match fill {
         Fill::Zeros => buf.fill(0),
         Fill::Counting => buf.iter_mut().zip((0..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n),
         Fill::Bytes(eight) => buf.iter_mut().zip(eight.into_iter().cycle()).for_each(|(byte, n)| *byte = n),
-        // The memory is there before it is measured.
+        // Touches the memory before the measurement.
         Fill::Random | Fill::Lba => buf.fill(0),
     }
 }
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_found_right_and_one_wrong_byte_is_found() {
+    fn written_data_matches_and_one_wrong_byte_is_found() {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
             let (mut content, mut buf) = DataPattern::new(&job(fill), 0);
             content.before_write(4096, &mut buf);
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_is_right_before_it_is_read() {
+    fn buffer_before_compared_read_has_only_wrong_bytes() {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
             let (mut content, mut buf) = DataPattern::new(&job(fill), 0);
             content.before_write(4096, &mut buf);
@@ -147,20 +148,20 @@ mod tests {
     }
 
     #[test]
-    fn blocks_bear_their_numbers() {
+    fn lba_fill_writes_block_numbers() {
         let (mut content, mut buf) = DataPattern::new(&job(Fill::Lba), 0);
         content.before_write(1024, &mut buf);
         assert_eq!((&buf[..8], &buf[512..520]), (&2u64.to_be_bytes()[..], &3u64.to_be_bytes()[..]));
     }
 
     #[test]
-    fn what_a_read_left_is_not_written_back_whatever_the_lengths() {
+    fn write_after_read_restores_the_pattern() {
         for fill in [Fill::Zeros, Fill::Counting, Fill::Random, Fill::Bytes(*b"12345678")] {
             let (mut content, mut buf) = DataPattern::new(&job(fill), 0);
             let made = buf.to_vec();
             content.before_read(0, &mut buf);
             buf.fill(0x55);
-            // The mark is another each time.
+            // The mark is different each time.
             let from = if fill == Fill::Random { 8 } else { 0 };
             for len in [512, 1024, 512] {
                 buf.set_visible(len);
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn of_random_data_no_two_blocks_are_alike() {
+    fn random_data_has_no_equal_blocks() {
         let job = Job {
             direction: IoDirection::Write,
             compare: false,
@@ -183,13 +184,13 @@ mod tests {
             let (mut content, mut buf) = DataPattern::new(&job, lane);
             for _ in 0..50 {
                 content.before_write(0, &mut buf);
-                assert!(buf.chunks(4096).all(|block| seen.insert(block.to_vec())), "one was there before");
+                assert!(buf.chunks(4096).all(|block| seen.insert(block.to_vec())), "duplicate block");
             }
         }
     }
 
     #[test]
-    fn random_bytes_differ_from_lane_to_lane() {
+    fn random_data_differs_between_workers() {
         let job = Job { direction: IoDirection::Write, ..job(Fill::Random) };
         assert_ne!(DataPattern::new(&job, 0).1[..], DataPattern::new(&job, 1).1[..]);
         assert_eq!(DataPattern::new(&job, 1).1[..], DataPattern::new(&job, 1).1[..]);

@@ -1,14 +1,14 @@
-//! What is kept of a measurement: the file that `--json` prints, and that reports and comparisons read.
+//! The results of a measurement: the file that `--json` prints, and that reports and comparisons read.
 
 use crate::{HostInfo, JobOutcome, text_report};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::SystemTime;
 
-/// The version of this schema. It changes when a field changes its meaning or goes away.
+/// The version of this schema. It changes when a field is removed or changes its meaning.
 pub const SCHEMA: &str = "lunar.bench/2";
-/// The versions before it that are read too. In the first, latencies leave out what was in flight at the end of the
-/// time, and documents of experiments have percentiles and no histograms.
+/// Older versions that can still be read. In the first, latencies exclude the commands in flight at the end of
+/// the time, and documents of experiments have percentiles but no histograms.
 pub const OLDER_SCHEMAS: [&str; 1] = ["lunar.bench/1"];
 
 /// A measurement.
@@ -16,100 +16,100 @@ pub const OLDER_SCHEMAS: [&str; 1] = ["lunar.bench/1"];
 pub struct Document {
     /// [`SCHEMA`], or one of [`OLDER_SCHEMAS`].
     pub schema: String,
-    /// What it is, for people.
+    /// A title for readers.
     pub title: String,
-    /// The command that made it.
+    /// The command line that made the document.
     pub command: Vec<String>,
-    /// When it began: UTC, `2026-11-20T22:11:51Z`.
+    /// The start: UTC, `2026-11-20T22:11:51Z`.
     pub begun: String,
-    /// Where it ran.
+    /// The machine that ran it.
     pub host: HostInfo,
-    /// The seed that was repeated, such as `scst-srpt-2010`.
+    /// The experiment that was repeated, such as `scst-srpt-2010`.
     pub seed: Option<String>,
-    /// Each run of a job.
+    /// The runs of jobs.
     pub runs: Vec<JobRun>,
-    /// Tables beside published figures.
+    /// Tables of measured and published figures.
     pub tables: Vec<ResultTable>,
-    /// What a reader must know: schedulers that could not be set, what was scaled down, what is missing.
+    /// Remarks for readers: schedulers that could not be set, reduced sizes, missing parts.
     pub notes: Vec<String>,
-    /// Whether rounds of a job became steady, where that was asked for.
+    /// Whether rounds of a job reached a steady state, with `--steady`.
     #[serde(default)]
     pub steady: Option<SteadyState>,
-    /// The highest rate that keeps a bound on latency, where that was asked for.
+    /// The highest rate that meets a latency bound, with `--latency-target`.
     #[serde(default)]
     pub search: Option<RateSearch>,
 }
 
-/// What became of rounds until something is steady.
+/// The result of running rounds until a metric is steady.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SteadyState {
-    /// What must be steady: `iops`, `bw` or `lat`.
+    /// The metric: `iops`, `bw` or `lat`.
     pub figure: String,
-    /// It is, in the window.
+    /// Whether the metric is steady in the window.
     pub is_steady: bool,
-    /// Rounds that count: neither one that failed, nor one that was cut short.
+    /// The number of valid rounds: rounds without failures that ran for their full time.
     pub rounds: usize,
-    /// The last rounds; none if there were fewer than are looked at.
+    /// The last rounds; None if there were too few for a window.
     pub window: Option<SteadyWindow>,
 }
 
 /// The rounds of the measurement window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SteadyWindow {
-    /// How many.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Mean of the figure: commands a second, bytes a second, or nanoseconds.
+    /// The mean of the metric: commands per second, bytes per second, or nanoseconds.
     pub mean: f64,
-    /// How far the largest and the smallest are apart, relative to the mean.
+    /// The distance between the largest and the smallest value, relative to the mean.
     pub excursion: f64,
-    /// The most that it may be.
+    /// The limit of `excursion`.
     pub excursion_limit: f64,
-    /// How much the fitted line rises or falls over the window, relative to the mean.
+    /// The rise or fall of the fitted line over the window, relative to the mean.
     pub slope: f64,
-    /// The most that it may be.
+    /// The limit of `slope`.
     pub slope_limit: f64,
 }
 
-/// What became of a search for the highest rate that keeps a bound on latency.
+/// The result of a search for the highest rate that meets a latency bound.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateSearch {
-    /// So many of a hundred commands must end within the time.
+    /// The percentage of commands that must end within the time.
     pub percent: f64,
-    /// The time in nanoseconds, from the moment a command is due.
+    /// The time in nanoseconds, from the moment that a command is due.
     pub within_ns: u64,
-    /// The highest rate at which that was so, in commands a second; none if there is none. Its run is labelled
-    /// `highest rate: ...`.
+    /// The highest rate that meets the bound, in commands per second; None if no rate does. Its run has the
+    /// label `highest rate: ...`.
     pub rate: Option<f64>,
-    /// The time in which so many of a hundred ended at that rate, in nanoseconds.
+    /// The latency of this percentile at that rate, in nanoseconds.
     pub latency_ns: Option<u64>,
-    /// Commands a second as fast as it goes, with the depth of the job: the first run.
+    /// Commands per second of the first run, at full speed with the depth of the job.
     pub fastest: f64,
-    /// What was tried, in order.
+    /// The trials, in order.
     pub tries: Vec<RateTrial>,
-    /// Why the search ended before it was done, if it did.
+    /// The reason, if the search ended before it was complete.
     pub gave_up: Option<String>,
 }
 
-/// A rate that was tried.
+/// One trial of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RateTrial {
-    /// Commands a second.
+    /// Commands per second.
     pub rate: f64,
-    /// The time in which so many of a hundred ended, in nanoseconds.
+    /// The latency of the percentile, in nanoseconds.
     pub latency_ns: Option<u64>,
-    /// Whether the bound was kept.
+    /// Whether the bound was met.
     pub verdict: BoundVerdict,
 }
 
-/// What a try tells of a bound.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BoundVerdict {
-    /// It was kept.
+    /// The bound was met.
     Kept,
-    /// It was not: commands were too late, failed, or were not served at all.
+    /// The bound was missed: commands were too slow, failed, or did not start.
     NotKept,
-    /// There were too few commands to tell.
+    /// There were too few commands to decide.
     TooFew,
 }
 
@@ -126,69 +126,69 @@ impl fmt::Display for BoundVerdict {
 /// One run of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRun {
-    /// What sets it apart from the others of the document, such as `4 KiB read`.
+    /// The label that identifies the run in the document, such as `4 KiB read`.
     pub label: String,
-    /// The job, as (name, value) in the words of the command line.
+    /// The job as (option, value), in terms of the command line.
     pub job: Vec<(String, String)>,
-    /// The targets it ran on.
+    /// The targets of the job.
     pub targets: Vec<MeasuredTarget>,
-    /// What came of it.
+    /// The result.
     pub outcome: JobOutcome,
 }
 
-/// What a target is.
+/// A target that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredTarget {
-    /// As it was named, without secrets.
+    /// Its name, without secrets.
     pub name: String,
     /// Sessions with it.
     pub sessions: usize,
-    /// Bytes.
+    /// Its size in bytes.
     pub capacity: u64,
-    /// What it tells of itself and what was negotiated, as (name, value).
+    /// Its identification and the negotiated parameters, as (name, value).
     pub facts: Vec<(String, String)>,
 }
 
-/// A table of figures, some of which were published before.
+/// A table of measured figures, with published figures where there are some.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResultTable {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// Unit of all its figures, such as `MB/s (10^6)`.
+    /// The unit of all figures, such as `MB/s (10^6)`.
     pub unit: String,
-    /// Whether a larger figure is the better one.
+    /// Whether larger figures are better.
     pub larger_is_better: bool,
-    /// Heads of the columns, without that of the rows.
+    /// Headings of the columns, without the column of row headings.
     pub columns: Vec<String>,
-    /// Rows: head, and a cell for each column.
+    /// Rows: heading, and one cell for each column.
     pub rows: Vec<(String, Vec<TableCell>)>,
 }
 
 impl ResultTable {
-    /// Whether a column has how far figures were from their average: more or less of it is neither better nor worse.
+    /// Whether a column holds standard deviations, for which neither a larger nor a smaller value is better.
     pub fn is_spread(&self, column: &str) -> bool {
         column.ends_with("(std")
     }
 }
 
-/// A figure.
+/// One figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TableCell {
-    /// What was published.
+    /// The published value.
     pub published: Option<f64>,
-    /// What was measured here.
+    /// The value measured here.
     pub measured: Option<f64>,
     /// `measured / published`.
     pub ratio: Option<f64>,
 }
 
 impl Document {
-    /// Why a run of it ended early, if one did.
+    /// The reason why a run ended early, if one did.
     pub fn ended_early(&self) -> Option<&str> {
         self.runs.iter().find_map(|run| run.outcome.ended_early.as_deref())
     }
 
-    /// An empty one, begun now, on this machine, by this process.
+    /// Creates an empty document that starts now, on this machine.
     pub fn new(title: impl Into<String>) -> Document {
         Document {
             schema: SCHEMA.into(),
@@ -205,33 +205,33 @@ impl Document {
         }
     }
 
-    /// What keeps it from being what was asked for, if something does, and what to do: a run ended early, commands
-    /// failed, figures are not steady, no rate was found.
+    /// The reason why the result is incomplete, and a hint: a run ended early, commands failed, the metric is
+    /// not steady, or no rate was found.
     pub fn shortfall(&self) -> Option<(String, &'static str)> {
         let failed: u64 = self.runs.iter().map(|run| run.outcome.errors).sum();
         let is_unsteady = self.steady.as_ref().is_some_and(|steady| !steady.is_steady);
         let is_unfound = self.search.as_ref().is_some_and(|search| search.rate.is_none());
         match self.ended_early() {
-            Some(why) => Some((format!("it ended early: {why}"), "what was measured until then is told")),
+            Some(why) => Some((format!("the run ended early: {why}"), "the results up to then are shown")),
             None if failed > 0 => {
                 let failed = text_report::count(failed as usize, "command");
-                Some((format!("{failed} failed"), "the figures are those of the others"))
+                Some((format!("{failed} failed"), "the results cover the remaining commands"))
             }
             None if is_unsteady => {
-                Some(("it did not become steady".into(), "use more --rounds, or a longer --runtime"))
+                Some(("the metric did not become steady".into(), "use more --rounds, or a longer --runtime"))
             }
             None if is_unfound => {
-                Some(("no rate was found that keeps the bound".into(), "the notes tell what was tried"))
+                Some(("no rate meets the latency target".into(), "the notes list the rates that were tried"))
             }
             None => None,
         }
     }
 }
 
-/// How URLs begin that may hold a password.
+/// Prefixes of URLs that may contain a password.
 const SCHEMES: [&str; 3] = ["iscsi://", "iser://", "srp://"];
 
-/// A word of a command line; what may be a URL with a password is shown as the URL shows itself.
+/// Removes secrets from a word of a command line: a URL appears in its `Display` form, which omits them.
 pub fn redact_secrets(word: &str) -> String {
     let lower = word.to_ascii_lowercase();
     let Some(scheme) = SCHEMES.into_iter().find(|scheme| lower.contains(scheme)) else { return word.into() };
@@ -243,7 +243,7 @@ pub fn redact_secrets(word: &str) -> String {
 }
 
 impl TableCell {
-    /// A figure that was measured, beside one that was published, if there are such.
+    /// A cell with the ratio, if both figures exist.
     pub fn new(published: Option<f64>, measured: Option<f64>) -> TableCell {
         let ratio = published.zip(measured).filter(|(p, _)| *p != 0.0).map(|(p, m)| m / p);
         TableCell { published, measured, ratio }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_on_the_command_line_are_not_kept() {
+    fn command_line_with_passwords_is_redacted() {
         assert_eq!(redact_secrets("--depth"), "--depth");
         let told = redact_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
         assert!(told.starts_with("if=iscsi://") && !told.contains("hidden"), "{told}");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_needs_both() {
+    fn ratio_without_both_figures_is_none() {
         assert_eq!(TableCell::new(Some(2.0), Some(6.0)).ratio, Some(3.0));
         assert_eq!(TableCell::new(None, Some(6.0)).ratio, None);
         assert_eq!(TableCell::new(Some(0.0), Some(6.0)).ratio, None);

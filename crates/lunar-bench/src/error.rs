@@ -4,7 +4,7 @@ use lunar_proto::duration::NotationError;
 use lunar_runtime::CoreSelectionError;
 use lunar_runtime::error::ErrorCode;
 
-/// What kind of failure.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// An argument or a job is invalid.
@@ -19,20 +19,20 @@ pub enum ErrorKind {
     System,
 }
 
-/// A failure, for people.
+/// A failure, as shown to users.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}\nhint: {hint}")]
 pub struct Error {
-    /// What kind.
+    /// The kind.
     pub kind: ErrorKind,
-    /// What happened, and to what.
+    /// The object, the fault and the value.
     pub what: String,
-    /// What to do.
+    /// The fix.
     pub hint: String,
 }
 
 impl Error {
-    /// A failure of a kind.
+    /// Creates an error.
     pub fn new(kind: ErrorKind, what: impl Into<String>, hint: impl Into<String>) -> Error {
         Error { kind, what: what.into(), hint: hint.into() }
     }

@@ -1,8 +1,8 @@
-//! The machine on which something is measured.
+//! The machine that runs a measurement.
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader must know of a machine to understand its figures.
+/// The properties of a machine that its figures depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostInfo {
     /// Its name.
@@ -13,7 +13,7 @@ pub struct HostInfo {
     pub cpu: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// The policy of the CPU's frequency, where the kernel tells.
+    /// The CPU frequency policy, if the kernel reports it.
     pub governor: Option<String>,
     /// Bytes of memory.
     pub memory: u64,
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_a_kernel_and_cores() {
+    fn this_host_has_kernel_cores_and_memory() {
         let here = HostInfo::here();
         assert!(here.kernel.starts_with("Linux ") && here.cores > 0 && here.memory > 1 << 20, "{here:?}");
         assert_eq!(model("processor : 0\nmodel name\t: Good CPU\n").as_deref(), Some("Good CPU"));

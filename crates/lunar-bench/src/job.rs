@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The order in which a job accesses offsets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AccessPattern {
-    /// Ascending, and from the start again. Sessions with one target begin at equal distances.
+    /// Ascending, starting again after the last offset. Sessions with one target start at equal distances.
     Sequential,
     /// Each offset with the same probability.
     Random,
@@ -22,21 +22,21 @@ pub enum IoDirection {
     Read,
     /// Only writes.
     Write,
-    /// At random for each command; this percentage are reads.
+    /// Each command is a read with this probability in percent, otherwise a write.
     Mix(u8),
     /// Writes and reads alternate; each direction continues where it was.
     Turns,
-    /// Both at once: each session has the whole depth of reads in flight, and the same number of writes.
+    /// Both at once: each session has `depth` reads and as many writes in flight.
     Both,
 }
 
 impl IoDirection {
-    /// It writes.
+    /// Whether the job writes.
     pub fn writes(self) -> bool {
         !matches!(self, IoDirection::Read | IoDirection::Mix(100))
     }
 
-    /// Of the first `many` commands so many are reads, as far as can be known beforehand.
+    /// The expected number of reads among the first `many` commands.
     pub fn reads_of(self, many: u64) -> u64 {
         let percent = match self {
             IoDirection::Read => 100,
@@ -47,7 +47,7 @@ impl IoDirection {
         (u128::from(many) * u128::from(percent) / 100) as u64
     }
 
-    /// It reads.
+    /// Whether the job reads.
     pub fn reads(self) -> bool {
         !matches!(self, IoDirection::Write | IoDirection::Mix(0))
     }
@@ -59,11 +59,11 @@ pub type Weighted = (u32, u32);
 /// The arrivals of commands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArrivalProcess {
-    /// Closed loop: a command begins when the one before it ends.
+    /// Closed loop: a command starts when the previous one ends.
     Closed,
-    /// Open loop: this many a second over all sessions, at even distances, independent of the target.
+    /// Open loop: this many per second over all sessions, at equal intervals, independent of the target.
     Even(f64),
-    /// Open loop: this many a second on average, as a Poisson process, like independent users.
+    /// Open loop: this many per second on average, as a Poisson process, like independent users.
     Poisson(f64),
 }
 
@@ -74,7 +74,7 @@ pub enum Fill {
     Zeros,
     /// Incompressible bytes: each buffer is filled once, and each 4 KiB of a command has a unique number.
     Random,
-    /// 0, 1, 2 ... 255, 0 ...
+    /// The byte values 0 to 255, repeated.
     Counting,
     /// Each eight bytes hold the number of their 512-byte block, big-endian.
     Lba,
@@ -93,7 +93,8 @@ pub struct Job {
     pub sizes: Vec<Weighted>,
     /// Commands in flight for each session.
     pub depth: usize,
-    /// Ends the job after this time. One of time, amount and commands must be set; the first that is reached ends it.
+    /// Ends the job after this time. Set at least one of time, amount and commands; the first one reached ends
+    /// the job.
     pub time: Option<Duration>,
     /// Ends the job after this many bytes over all sessions.
     pub amount: Option<u64>,
@@ -107,17 +108,17 @@ pub struct Job {
     pub think: Duration,
     /// The content of writes.
     pub fill: Fill,
-    /// Compare what is read with `fill`; the first mismatch ends the job with its offset.
+    /// Compare the data read with `fill`; the first mismatch ends the job and reports its offset.
     pub compare: bool,
-    /// Writes are stable when they are acknowledged (FUA).
+    /// Use FUA: a write is stable when it is acknowledged.
     pub fua: bool,
-    /// Flush at the end, and count the time of it.
+    /// Flush at the end; the flush is part of the measured time.
     pub flush: bool,
     /// The offset of the first byte that the job uses.
     pub offset: u64,
-    /// The number of bytes that the job uses; None for all from `offset`.
+    /// The number of bytes that the job uses; None means all from `offset`.
     pub span: Option<u64>,
-    /// Continue after an error, and count it.
+    /// Count errors and continue.
     pub continue_on_error: bool,
     /// The seed of random numbers: the same seed gives the same offsets.
     pub seed: u64,
@@ -153,18 +154,19 @@ impl Default for Job {
 }
 
 impl Job {
-    /// Commands of one session that may be in flight: reads first, then writes where both ways are taken at once.
+    /// The workers of one session: one for each command in flight. With [`IoDirection::Both`], readers come
+    /// first, then writers.
     pub(crate) fn workers(&self) -> usize {
         if self.direction == IoDirection::Both { 2 * self.depth } else { self.depth }
     }
 
-    /// Where chance begins for one of its sessions or lanes: elsewhere for each of them, and for each seed.
+    /// The random seed of one session or worker, different for each of them and for each job seed.
     pub(crate) fn stream_seed(&self, of: u64) -> u64 {
         self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of
     }
 
-    /// The same job again, as round number `round` from 0: other places and other data by chance, and the
-    /// same ones each time for the same seed.
+    /// The same job as round `round`, counted from 0. Each round uses other random offsets and data; the same
+    /// job seed reproduces them.
     pub fn round(&self, round: usize) -> Job {
         Job { seed: self.seed.wrapping_add(round as u64), ..self.clone() }
     }
@@ -174,7 +176,7 @@ impl Job {
         self.sizes.iter().map(|size| size.0).max().unwrap_or(0)
     }
 
-    /// The largest number that divides all lengths: places begin at its multiples.
+    /// The greatest common divisor of all lengths: commands start at its multiples.
     pub fn granule(&self) -> u64 {
         let gcd = |mut a: u64, mut b: u64| {
             while b != 0 {
@@ -191,13 +193,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_of_several_lengths_begin_where_all_of_them_may() {
+    fn granule_of_several_lengths_divides_all() {
         let job = Job { sizes: vec![(4096, 1), (6144, 2)], ..Job::default() };
         assert_eq!((job.granule(), job.longest()), (2048, 6144));
     }
 
     #[test]
-    fn a_mix_of_one_kind_is_that_kind() {
+    fn mix_of_zero_or_hundred_percent_is_one_direction() {
         assert!(!IoDirection::Mix(100).writes() && IoDirection::Mix(100).reads());
         assert!(IoDirection::Mix(0).writes() && !IoDirection::Mix(0).reads());
         assert!(

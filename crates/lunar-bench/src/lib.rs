@@ -1,8 +1,8 @@
-//! Workloads on storage, and what they measure.
+//! The benchmark engine: runs workloads on storage and keeps their results.
 //!
-//! A [`OpenTargets`] has targets open on the cores of this machine; it runs a [`Job`], and what comes of it is an
-//! [`JobOutcome`]. A [`Document`] keeps the results. Faces of other tools (`lunar-bench-compat`) and whole experiments
-//! (`lunar-experiments`) are jobs too.
+//! [`OpenTargets`] holds targets that are open on the cores of this machine. It runs a [`Job`] and returns a
+//! [`JobOutcome`]; a [`Document`] keeps the results. Compatibility modes of other tools (`lunar-bench-compat`)
+//! and experiments (`lunar-experiments`) run jobs, too.
 //!
 //! On each core, a session runs as many workers as the job has depth. A worker chooses an offset, waits until the request is
 //! due if the job has a rate, passes it to the `Backend`, and records it in the session's histograms. Text, JSON, the HTML

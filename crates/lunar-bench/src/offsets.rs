@@ -1,4 +1,4 @@
-//! Which place is next, how long it is, and which way the data goes.
+//! The choice of the next command: offset, length and direction.
 
 use crate::job::{AccessPattern, IoDirection, Job};
 use crate::scatter::scatter;
@@ -6,10 +6,10 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 
-/// A command to be sent.
+/// The next command of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextCommand {
-    /// It reads; otherwise it writes.
+    /// Whether it reads; otherwise it writes.
     pub read: bool,
     /// First byte.
     pub offset: u64,
@@ -17,13 +17,13 @@ pub struct NextCommand {
     pub len: u32,
 }
 
-/// The choice of places in one session.
+/// Generates the commands of one session.
 pub struct OffsetGenerator {
     random: SmallRng,
     order: AccessPattern,
     zipf: Option<Zipf<f64>>,
     direction: IoDirection,
-    /// The last command read, where directions take turns: the first one writes.
+    /// Whether the last command was a read, if directions alternate. The first one writes.
     was_read: bool,
     sizes: Vec<(u32, u32)>,
     weights: u32,
@@ -32,13 +32,13 @@ pub struct OffsetGenerator {
     first: u64,
     /// Bytes from there.
     span: u64,
-    /// Where the next sequential command begins, from `first`. One for each direction that goes on by itself.
+    /// The next sequential offset, relative to `first`, one for each direction that advances independently.
     cursors: [u64; 2],
 }
 
 impl OffsetGenerator {
-    /// Those of session `index`, which is the `turn`-th of `turns` with its target, in `span` bytes from `first`;
-    /// `span` holds the longest command.
+    /// Creates the generator of session `index`, which is number `turn` of `turns` with its target. It uses
+    /// `span` bytes from `first`, which hold at least the longest command.
     pub fn new(
         job: &Job,
         first: u64,
@@ -68,7 +68,7 @@ impl OffsetGenerator {
         }
     }
 
-    /// The next command, of at most `left` bytes. `read` is asked only where both ways go on at once.
+    /// The next command, of at most `left` bytes. Only [`IoDirection::Both`] uses `read`.
     pub fn next(&mut self, read: bool, left: u64) -> NextCommand {
         let read = match self.direction {
             IoDirection::Read => true,
@@ -78,7 +78,7 @@ impl OffsetGenerator {
             IoDirection::Turns => !self.was_read,
         };
         self.was_read = read;
-        // Shortened before its place is chosen: what is left over may be just the end of the span.
+        // Shorten the command first: a rest may fit only at the end of the span.
         let len = u64::from(self.len()).min(left) as u32;
         let at = match self.order {
             AccessPattern::Sequential => self.next_sequential(read, len, u64::from(len)),
@@ -103,13 +103,13 @@ impl OffsetGenerator {
         self.sizes[0].0
     }
 
-    /// Places at which a command of this length may begin.
+    /// The number of offsets at which a command of this length can start.
     fn places(&self, len: u32) -> u64 {
         (self.span - u64::from(len)) / self.granule + 1
     }
 
     fn next_sequential(&mut self, read: bool, len: u32, step: u64) -> u64 {
-        // In a mix of both by lot there is one walk, as fio has it.
+        // As in fio, reads and writes of a mix share one sequential position.
         let goes_alone = matches!(self.direction, IoDirection::Both | IoDirection::Turns);
         let cursor = &mut self.cursors[usize::from(goes_alone && read)];
         let at = if *cursor + u64::from(len) > self.span { 0 } else { *cursor };
@@ -118,7 +118,7 @@ impl OffsetGenerator {
     }
 
     fn next_zipf(&mut self, len: u32) -> u64 {
-        // The most popular has rank 1.
+        // The most popular offset has rank 1.
         let rank = self.zipf.map_or(1.0, |zipf| zipf.sample(&mut self.random)) as u64;
         let places = self.places(len);
         scatter(rank.saturating_sub(1) % places, places) * self.granule
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_begins_again_at_its_end() {
+    fn sequential_offsets_wrap_at_the_end() {
         let job = Job { sizes: vec![(512, 1)], ..Job::default() };
         assert_eq!(visited(&mut offsets(&job, 1600, 0, 1), 5), [0, 512, 1024, 0, 512]);
         assert_eq!(visited(&mut offsets(&job, 2048, 1, 2), 3), [1024, 1536, 0]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_over_lies_at_the_end() {
+    fn short_last_command_is_at_the_end() {
         let job = Job { sizes: vec![(512, 1)], ..Job::default() };
         let mut offsets = offsets(&job, 1600, 0, 1);
         let visited: Vec<(u64, u32)> = [1600, 1088, 576, 64]
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_that_run_at_once_walk_by_themselves() {
+    fn concurrent_directions_advance_independently() {
         let job = Job { direction: IoDirection::Both, ..Job::default() };
         let mut both = offsets(&job, 1 << 20, 0, 1);
         assert_eq!(
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn directions_that_take_turns_walk_by_themselves_too() {
+    fn alternating_directions_advance_independently() {
         let job = Job { direction: IoDirection::Turns, ..Job::default() };
         let mut turns = offsets(&job, 1 << 20, 0, 1);
         let visited: Vec<(bool, u64)> =
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn random_places_are_aligned_inside_and_the_same_for_the_same_seed() {
+    fn random_offsets_are_aligned_in_range_and_reproducible() {
         let job = Job { order: AccessPattern::Random, sizes: vec![(4096, 3), (8192, 1)], ..Job::default() };
         let draw = |seed| {
             let mut offsets = offsets(&Job { seed, ..job.clone() }, 1 << 20, 0, 1);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_keeps_its_proportion() {
+    fn mix_has_the_requested_read_share() {
         let job = Job { direction: IoDirection::Mix(70), order: AccessPattern::Random, ..Job::default() };
         let mut offsets = offsets(&job, 1 << 20, 0, 1);
         let reads = (0..10_000).filter(|_| offsets.next(false, u64::MAX).read).count();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_visits_few_places_often_wherever_they_lie() {
+    fn zipf_uses_few_scattered_offsets_often() {
         for places in [1000, 1024, 1 << 18] {
             let job = Job { order: AccessPattern::Zipf(1.2), ..Job::default() };
             let mut counts: HashMap<u64, u32> = HashMap::new();
@@ -219,7 +219,7 @@ mod tests {
             assert!((6400..11_200).contains(&often[0].0), "{:?}", &often[..3]);
             let mut ten: Vec<u64> = often[..10].iter().map(|place| place.1).collect();
             ten.sort_unstable();
-            assert!(ten.windows(2).all(|two| two[1] - two[0] > 1), "the popular ones lie together: {ten:?}");
+            assert!(ten.windows(2).all(|two| two[1] - two[0] > 1), "popular offsets are adjacent: {ten:?}");
         }
     }
 }

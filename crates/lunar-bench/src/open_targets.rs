@@ -12,7 +12,7 @@ use lunar_runtime::{CoreSelection, Cores};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The name of something that can be read and written.
+/// The name of a target to measure.
 #[derive(Clone, Debug)]
 pub enum TargetSpec {
     /// A logical unit: `iscsi://...`.
@@ -27,8 +27,8 @@ pub enum TargetSpec {
     Path(PathBuf),
 }
 
-/// Sets defaults of a URL for measurements. A lost target is awaited only as long as commands that are in flight at the
-/// end of a job: meanwhile there is nothing to measure.
+/// Sets defaults of a URL for measurements. A lost target is awaited for [`DRAIN_TIMEOUT`], as commands in
+/// flight at the end of a job are: meanwhile there is nothing to measure.
 fn with_default_timeouts(url: Url) -> Result<Url, lunar_initiator::Error> {
     let url = url.with_default("login_tries", "1")?.with_default("late_writes", "risk")?;
     url.with_default("recovery_timeout", &DRAIN_TIMEOUT.as_secs().to_string())
@@ -42,7 +42,7 @@ const DEFAULT_SIZE: u64 = 1 << 30;
 pub struct TargetOptions {
     /// Sessions with each target. Local disks are opened once, for all.
     pub sessions: usize,
-    /// The cores to run on; sessions take turns.
+    /// The cores to run on, assigned to sessions in round-robin order.
     pub cores: CoreSelection,
     /// Bypass the page cache of this host. Applies to files and block devices.
     pub direct: bool,
@@ -50,16 +50,16 @@ pub struct TargetOptions {
     pub write: bool,
     /// Jobs may overwrite existing data.
     pub destroy: bool,
-    /// Take the bytes of files and devices as they are, without a check for image formats.
+    /// Use the bytes of files and devices as they are, without a check for image formats.
     pub raw: bool,
     /// Create a file of this size if none exists.
     pub create: Option<u64>,
-    /// The process of a local target, whose CPU time is counted.
+    /// The process of a local target, to measure its CPU time.
     pub target_pid: Option<u32>,
 }
 
 impl Default for TargetOptions {
-    /// One session, all cores, read only; bytes as they are, which is how other tools take them.
+    /// One session, all cores, read-only, no check for image formats: the defaults of other tools.
     fn default() -> TargetOptions {
         TargetOptions {
             sessions: 1,
@@ -79,7 +79,7 @@ impl Default for TargetOptions {
 pub(crate) struct TargetSession {
     pub core: usize,
     pub disk: Arc<dyn Backend>,
-    /// The target's number.
+    /// The index of the target.
     pub target: usize,
     /// The expected content of the target, if jobs verify it.
     pub ledger: Option<Arc<WriteLedger>>,
@@ -89,7 +89,7 @@ pub(crate) struct TargetSession {
 pub struct OpenTargets {
     pub(crate) cores: Cores,
     pub(crate) places: Vec<TargetSession>,
-    /// How its targets were opened.
+    /// The options with which the targets were opened.
     pub(crate) opening: TargetOptions,
     luns: Vec<(usize, Arc<Lun>)>,
     facts: Vec<MeasuredTarget>,
@@ -99,7 +99,7 @@ impl TargetSpec {
     /// Parses the name of a target.
     ///
     /// # Errors
-    /// When the name is malformed.
+    /// If the name is malformed.
     pub fn parse(text: &str) -> Result<TargetSpec, Error> {
         let sized = |size: &str| match size {
             "" => Ok(DEFAULT_SIZE),
@@ -135,20 +135,20 @@ impl std::fmt::Display for TargetSpec {
 fn initiator_error(e: lunar_initiator::Error) -> Error {
     let kind = ErrorKind::Target(Some(e.code));
     let lunar_initiator::Details { what, hint, .. } = e.into_details();
-    Error::new(kind, what, hint.unwrap_or_else(|| "lunar doctor tells more".into()))
+    Error::new(kind, what, hint.unwrap_or_else(|| "run lunar doctor on the target".into()))
 }
 
 impl OpenTargets {
     /// Opens targets. Unless data may be overwritten, it first checks that their first and last mebibytes are zeros.
     ///
     /// # Errors
-    /// When one cannot be opened, or holds data that must not be destroyed.
+    /// If a target cannot be opened, or holds data that must not be overwritten.
     pub fn open(targets: &[TargetSpec], opening: &TargetOptions) -> Result<OpenTargets, Error> {
         let cpus = opening.cores.usable()?;
         if let Some(pid) = opening.target_pid {
             cpu::of(pid)?;
         }
-        let cores = Cores::start(&cpus).map_err(|e| system_error("the event loops", &e))?;
+        let cores = Cores::start(&cpus).map_err(|e| system_error("the event loops cannot start", &e))?;
         let (places, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
         let mut opened = OpenTargets { cores, places, opening: opening.clone(), luns, facts };
         for target in targets {
@@ -160,7 +160,7 @@ impl OpenTargets {
         Ok(opened)
     }
 
-    /// The facts about each target.
+    /// The description of each target.
     pub fn facts(&self) -> Vec<MeasuredTarget> {
         self.facts.clone()
     }
@@ -170,7 +170,7 @@ impl OpenTargets {
         self.places.len()
     }
 
-    /// Which of the sessions with its target one is, and how many those are.
+    /// The index of a session among the sessions with its target, and the number of these.
     pub fn index_at_target(&self, session: usize) -> (usize, usize) {
         let is_same_target = |other: &&TargetSession| other.target == self.places[session].target;
         let before = self.places[..session].iter().filter(is_same_target).count();
@@ -187,12 +187,12 @@ impl OpenTargets {
         self.places.iter().map(|session| session.disk.facts().capacity).min().unwrap_or(0)
     }
 
-    /// Bytes of the largest block among its logical units; 1 if there are none.
+    /// The largest block size of the logical units; 1 if there are none.
     pub fn block_size(&self) -> u64 {
         self.luns.iter().map(|(_, lun)| u64::from(lun.block_size())).max().unwrap_or(1)
     }
 
-    /// The logical unit of a session, if it is one.
+    /// The logical unit of a session; None for other targets.
     pub fn lun(&self, session: usize) -> Option<&Arc<Lun>> {
         let disk = Arc::as_ptr(&self.places.get(session)?.disk).cast::<()>();
         self.luns.iter().map(|(_, lun)| lun).find(|lun| Arc::as_ptr(lun).cast::<()>() == disk)
@@ -203,14 +203,14 @@ impl OpenTargets {
         self.places.get(session).map(|session| session.disk.clone())
     }
 
-    /// Replaces the disk of each session by a filter around it.
+    /// Replaces the disk of each session by a filter on top of it.
     pub fn wrap(&mut self, filter: impl Fn(usize, Arc<dyn Backend>) -> Arc<dyn Backend>) {
         for (index, session) in self.places.iter_mut().enumerate() {
             session.disk = filter(index, session.disk.clone());
         }
     }
 
-    /// Puts one disk, made of those of all sessions, in their place, with so many sessions that use it.
+    /// Replaces all sessions by `sessions` sessions that share one disk, which is made of their disks.
     pub fn replace_by_shared(
         &mut self,
         sessions: usize,
@@ -222,7 +222,7 @@ impl OpenTargets {
         }
     }
 
-    /// Makes jobs record what they write and check what they read, with one ledger for each target, in their order.
+    /// Makes jobs record their writes and check their reads in one ledger for each target, in order.
     pub(crate) fn attach_ledgers(&mut self, ledgers: &[Arc<WriteLedger>]) {
         for session in &mut self.places {
             session.ledger = ledgers.get(session.target).cloned();
@@ -267,7 +267,7 @@ impl OpenTargets {
     fn add_lun(&mut self, url: &Url) -> Result<Arc<Lun>, Error> {
         let (core, url) = (self.places.len() % self.cores.count(), url.clone());
         let lun = self.cores.wait(core, move || async move { lunar_initiator::open(&url).await });
-        let lun = lun.map_err(|e| system_error("an event loop", &e))?.map_err(initiator_error)?;
+        let lun = lun.map_err(|e| system_error("an event loop failed", &e))?.map_err(initiator_error)?;
         self.add_session(lun.clone());
         self.luns.push((core, lun.clone()));
         Ok(lun)
@@ -276,12 +276,12 @@ impl OpenTargets {
     fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> {
         let (core, url) = (self.places.len() % self.cores.count(), url.clone());
         let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
-        let disk = disk.map_err(|e| system_error("an event loop", &e))?.map_err(open_error)?;
+        let disk = disk.map_err(|e| system_error("an event loop failed", &e))?.map_err(open_error)?;
         self.add_session(disk.clone());
         Ok(disk)
     }
 
-    /// Looks at the first and the last mebibyte of the target that was opened last.
+    /// Checks the first and the last mebibyte of the target that was opened last.
     fn check_no_data(&self, target: &TargetSpec) -> Result<(), Error> {
         const CHECKED_BYTES: u64 = 1 << 20;
         let Some(session) = self.places.last() else { return Ok(()) };
@@ -290,11 +290,11 @@ impl OpenTargets {
             let (disk, len) = (session.disk.clone(), CHECKED_BYTES.min(capacity) as usize);
             let look = move || async move { disk.read(offset, lunar_runtime::Buf::zeroed(len)).await };
             let (result, buf) =
-                self.cores.wait(session.core, look).map_err(|e| system_error("an event loop", &e))?;
+                self.cores.wait(session.core, look).map_err(|e| system_error("an event loop failed", &e))?;
             result.map_err(|e| system_error(&format!("{target} cannot be read"), &e))?;
             if let Some(at) = buf.iter().position(|byte| *byte != 0) {
                 let what = format!("{target} holds data: byte {} is not zero", offset + at as u64);
-                return Err(Error::new(ErrorKind::HoldsData, what, "--destroy overwrites it"));
+                return Err(Error::new(ErrorKind::HoldsData, what, "add --destroy to overwrite it"));
             }
         }
         Ok(())
@@ -304,7 +304,7 @@ impl OpenTargets {
 impl Drop for OpenTargets {
     fn drop(&mut self) {
         for (core, lun) in self.luns.drain(..) {
-            // A target that no longer answers is not awaited: nothing is lost by that.
+            // Do not wait for a target that no longer responds: nothing is lost.
             let goodbye = move || async move { drop(lun.session().close().await) };
             let _ = self.cores.wait(core, goodbye);
         }
@@ -312,7 +312,7 @@ impl Drop for OpenTargets {
 }
 
 fn system_error(what: &str, e: &std::io::Error) -> Error {
-    Error::new(ErrorKind::System, format!("{what}: {e}"), "LUNAR_LOG=debug tells more")
+    Error::new(ErrorKind::System, format!("{what}: {e}"), "set LUNAR_LOG=debug for details")
 }
 
 fn open_error(e: lunar_block::OpenError) -> Error {
@@ -332,12 +332,12 @@ fn open_local(target: &TargetSpec, opening: &TargetOptions) -> Result<Arc<dyn Ba
             raw: opening.raw,
             ..BackendSpec::path(path)
         },
-        TargetSpec::Lun(_) | TargetSpec::Nbd(_) => unreachable!("it is no local disk"),
+        TargetSpec::Lun(_) | TargetSpec::Nbd(_) => unreachable!("not a local disk"),
     };
     lunar_block::open(&spec).map_err(open_error)
 }
 
-/// The name of the fact that names the transport of sessions: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+/// The key of the session transport in a description: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
 pub(crate) const TRANSPORT: &str = "Transport";
 
 /// The identification of a logical unit, and the negotiated keys (RFC 7143 section 13).
@@ -352,7 +352,7 @@ fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
         ("TargetName".to_owned(), session.target),
     ];
     if is_srp {
-        // SRP negotiates no keys: those of the session are placeholders.
+        // SRP negotiates no keys; those of the session are placeholders.
         return facts;
     }
     facts.extend(session.parameters.listing().into_iter().map(|(key, value)| (key.to_owned(), value)));

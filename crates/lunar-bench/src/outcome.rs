@@ -1,74 +1,76 @@
-//! What was measured. Rates are worked out from amounts and times, in one place.
+//! Measured results. All rates are computed here, from amounts and times.
 
 use serde::{Deserialize, Serialize};
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobOutcome {
-    /// Seconds that were measured: without the ramp, to the end of the time, however long the last commands take;
-    /// to the end of the last command where an amount was reached first, or to the moment of an early end.
+    /// Measured seconds, excluding the warm-up. A job with a time ends with that time, however long the last
+    /// commands take. A job that reaches its amount first ends with its last command. A job that fails ends at
+    /// that moment.
     pub elapsed_s: f64,
-    /// What was read.
+    /// Reads.
     pub read: DirectionTotals,
-    /// What was written.
+    /// Writes.
     pub write: DirectionTotals,
-    /// The same by session, in their order.
+    /// The counts of each session, in order.
     pub sessions: Vec<IoCounts>,
-    /// How long each of them took: as `elapsed_s`, which is that of the last one. Documents made before it was kept do
-    /// not have it.
+    /// The duration of each session in seconds; `elapsed_s` is the longest. Older documents do not have it.
     #[serde(default)]
     pub sessions_s: Vec<f64>,
-    /// Steps of time, in their order.
+    /// The time series.
     pub series: Vec<SeriesStep>,
     /// CPU time.
     pub cpu: CpuTime,
-    /// Commands that failed, where the job went on.
+    /// Failed commands, if the job continues on errors.
     pub errors: u64,
-    /// Commands that were due at a given rate and had not begun when the time was over.
+    /// Commands that were due at a given rate and had not started at the end of the time.
     pub backlog: u64,
-    /// Commands that were in flight when the time was over, and ended later. How long they took is in the latencies;
-    /// they are in no rate and no step. Documents of `lunar.bench/1` do not have them at all.
+    /// Commands in flight at the end of the time that ended later. Latencies include them; rates and the time
+    /// series do not. Documents of `lunar.bench/1` exclude them from both.
     #[serde(default)]
     pub late: u64,
-    /// Why it ended early; what was measured until then stands.
+    /// The reason, if the job ended early; the results up to then are valid.
     pub ended_early: Option<String>,
 }
 
-/// One direction. Rates come of what ended within the measured time, latencies also of what was in flight at its
-/// end.
+/// The totals of one direction. Rates include the commands that ended within the measured time; latencies
+/// include also those in flight at its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DirectionTotals {
     /// Commands that ended within the measured time.
     pub ios: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// From the moment a command was due until it was handed over. Only with a given rate; empty otherwise.
+    /// The time from the moment that a command was due to its submission. Only with a given rate, otherwise
+    /// empty.
     pub submit: Latency,
-    /// From handing over until the end.
+    /// The time from submission to completion.
     pub service: Latency,
-    /// From the moment it was due until the end: what a user waits. In a closed loop the same as `service`.
+    /// The time from the moment that a command was due to completion, as a user perceives it. Equals `service`
+    /// in a closed loop.
     pub total: Latency,
 }
 
-/// What one session did.
+/// Commands and bytes by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoCounts {
-    /// Commands that read.
+    /// Reads.
     pub read_ios: u64,
-    /// Bytes that were read.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Commands that wrote.
+    /// Writes.
     pub write_ios: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub write_bytes: u64,
 }
 
-/// What was done in a step of time, by all sessions.
+/// One interval of the time series, over all sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeriesStep {
-    /// End of the step in seconds after the begin of the measurement.
+    /// The end of the interval in seconds after the start of the measurement.
     pub until_s: f64,
-    /// What was done.
+    /// Commands that ended in the interval.
     #[serde(flatten)]
     pub share: IoCounts,
     /// Mean of the total latency in nanoseconds.
@@ -88,46 +90,46 @@ pub struct Latency {
     pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// Percentiles that people ask for: (percent, nanoseconds).
+    /// Common percentiles: (percent, nanoseconds).
     pub percentiles: Vec<(f64, u64)>,
-    /// All of it: (nanoseconds, how often), to three digits. Those of several runs may be added up.
+    /// The whole distribution: (nanoseconds, count), to three digits. Histograms of several runs can be added.
     pub histogram: Vec<(u64, u64)>,
 }
 
 /// CPU time in seconds, user and system together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuTime {
-    /// Of this process.
+    /// This process.
     pub client_s: f64,
-    /// Of the target's process, where it was named.
+    /// The target's process, with `--target-pid`.
     pub target_s: Option<f64>,
     /// Cores of this machine.
     pub cores: usize,
 }
 
 impl DirectionTotals {
-    /// Commands a second.
+    /// Commands per second.
     pub fn iops(&self, elapsed_s: f64) -> f64 {
         per(self.ios as f64, elapsed_s)
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     pub fn rate(&self, elapsed_s: f64) -> f64 {
         per(self.bytes as f64, elapsed_s)
     }
 }
 
 impl Latency {
-    /// How many times it holds.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.histogram.iter().fold(0, |sum, bin| sum.saturating_add(bin.1))
     }
 
-    /// The time that this share (0 to 1) of all has not exceeded, in nanoseconds, to the three digits of the
-    /// histogram; none without one.
+    /// The time that this share (0 to 1) of all commands does not exceed, in nanoseconds, to the three digits
+    /// of the histogram; None if it is empty.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let exact = self.count() as f64 * share;
-        // 99.9 / 100 is a little more than 0.999: what rounding added is no command.
+        // In floating point, 99.9 / 100 exceeds 0.999. The tolerance keeps this from adding a command.
         let rank = (exact - exact * 4.0 * f64::EPSILON).ceil().max(1.0);
         let mut below = 0f64;
         let reached = |bin: &&(u64, u64)| {
@@ -139,49 +141,49 @@ impl Latency {
 }
 
 impl JobOutcome {
-    /// Commands, both directions.
+    /// Commands in both directions.
     pub fn ios(&self) -> u64 {
         self.read.ios.saturating_add(self.write.ios)
     }
 
-    /// Bytes, both directions.
+    /// Bytes in both directions.
     pub fn bytes(&self) -> u64 {
         self.read.bytes.saturating_add(self.write.bytes)
     }
 
-    /// Commands a second, both directions.
+    /// Commands per second in both directions.
     pub fn iops(&self) -> f64 {
         per(self.ios() as f64, self.elapsed_s)
     }
 
-    /// Bytes a second, both directions.
+    /// Bytes per second in both directions.
     pub fn rate(&self) -> f64 {
         per(self.bytes() as f64, self.elapsed_s)
     }
 
-    /// What one session did, and its own seconds; none if there is no such session.
+    /// The counts and the duration of one session; None if it does not exist.
     pub fn session(&self, at: usize) -> Option<(&IoCounts, f64)> {
         Some((self.sessions.get(at)?, self.sessions_s.get(at).copied().unwrap_or(self.elapsed_s)))
     }
 
-    /// Bytes a second of one session, both directions.
+    /// Bytes per second of one session, in both directions.
     pub fn session_rate(&self, at: usize) -> Option<f64> {
         self.session(at).map(|(share, s)| per((share.read_bytes + share.write_bytes) as f64, s))
     }
 
-    /// Commands a second of one session, both directions.
+    /// Commands per second of one session, in both directions.
     pub fn session_iops(&self, at: usize) -> Option<f64> {
         self.session(at).map(|(share, s)| per((share.read_ios + share.write_ios) as f64, s))
     }
 }
 
-/// How long each step is, in seconds.
+/// The duration of each interval, in seconds.
 pub fn widths(series: &[SeriesStep]) -> Vec<f64> {
     let begins = [0.0].into_iter().chain(series.iter().map(|step| step.until_s));
     series.iter().zip(begins).map(|(step, begin)| step.until_s - begin).collect()
 }
 
-/// How many for each of something that may be nothing.
+/// A quotient, or 0 if the divisor is 0.
 fn per(many: f64, of: f64) -> f64 {
     if of > 0.0 { many / of } else { 0.0 }
 }
@@ -191,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_read_from_the_histogram() {
+    fn quantile_of_histogram_is_its_bin() {
         let latency = Latency { histogram: vec![(10, 50), (20, 49), (30, 1)], ..Latency::default() };
         let at = |share| latency.quantile(share);
         assert_eq!([at(0.0), at(0.5), at(0.51), at(0.99), at(1.0)].map(Option::unwrap), [10, 10, 20, 20, 30]);
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_not_off_by_one_command_where_a_fraction_was_rounded_up() {
+    fn quantile_with_rounded_fraction_is_not_off_by_one() {
         for (count, percent) in
             [(1000, 99.9), (10_000, 99.99), (100, 55.0), (1000, 0.1), (1_000_000_000, 99.9)]
         {
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_the_rate_of_its_own_time() {
+    fn session_rate_uses_its_own_duration() {
         let share = IoCounts { read_ios: 4, read_bytes: 4000, ..IoCounts::default() };
         let sessions_s = vec![2.0, 4.0];
         let outcome =
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_of_nothing_are_zero() {
+    fn rate_without_time_is_zero() {
         assert_eq!(JobOutcome::default().iops(), 0.0);
         let read = DirectionTotals { ios: 10, bytes: 40960, ..DirectionTotals::default() };
         assert_eq!((read.iops(2.0), read.rate(2.0)), (5.0, 20480.0));

@@ -1,5 +1,5 @@
-//! What measuring itself costs: work on a disk that does nothing, in this process. There is nothing to wait for and
-//! nothing to move: what is left is measuring.
+//! The cost of measuring: a workload in this process on a disk that does nothing. No I/O is awaited and no data
+//! moves, so the remaining CPU time is that of the benchmark itself.
 
 use crate::job::{AccessPattern, ArrivalProcess, Job};
 use crate::text_report::short;
@@ -7,30 +7,30 @@ use crate::{Document, Error, JobOutcome, OpenTargets, RunHandle, TargetOptions, 
 use std::io::Write;
 use std::time::Duration;
 
-/// How its notes begin.
+/// The prefix of overhead notes.
 const NOTE_PREFIX: &str = "overhead: ";
-/// How long it is measured.
+/// The duration of the measurement.
 const TIME: Duration = Duration::from_millis(200);
-/// Of the work that stands for that of tools and experiments, which do many kinds of it.
+/// The workload that represents tools and experiments, which run several.
 const DEPTH: usize = 32;
 const CAPACITY: u64 = 1 << 40;
 
-/// Whether a note of a document is one of these.
+/// Whether a note of a document reports the overhead.
 pub fn is_note(note: &str) -> bool {
     note.starts_with(NOTE_PREFIX)
 }
 
-/// The note of a job on targets of this capacity, opened like this.
+/// The overhead note of a job on targets of this capacity, opened with these options.
 pub fn note_for_job(job: &Job, opening: TargetOptions, capacity: u64) -> String {
     note_text(cost(job, opening, capacity), "the same work on null:")
 }
 
-/// The note of a job that ran on null disks: it was nothing else.
+/// The overhead note of a job that ran on null disks: the run itself is the measurement.
 pub fn note_for_null_run(outcome: &JobOutcome) -> String {
     note_text(Ok(cpu_us_per_io(outcome)), "this run, as it is on null:")
 }
 
-/// The note of what has many jobs.
+/// The overhead note of a document with several jobs.
 pub fn note_for_many_jobs() -> String {
     let job = Job { order: AccessPattern::Random, depth: DEPTH, ..Job::default() };
     let work = format!("{}, {}", words::rw_word(job.order, job.direction), words::sizes_text(&job.sizes));
@@ -38,11 +38,11 @@ pub fn note_for_many_jobs() -> String {
     note_text(cost, &format!("{work}, depth {DEPTH}, on null:"))
 }
 
-/// Adds the note to the document of a face, and prints it as faces print what a reader must know. One that measured
-/// nothing has none, and one that was ended has no time for it; one that printed nothing goes on to do so.
+/// Adds the note to the document of a compatibility mode and prints it as a comment. A document without runs
+/// gets no note, nor does a run that the user ended.
 ///
 /// # Errors
-/// When it cannot be printed.
+/// If the output fails.
 pub fn add_note(
     document: &mut Document,
     handle: &RunHandle,
@@ -57,7 +57,7 @@ pub fn add_note(
     printed
 }
 
-/// A figure that could not be had is no reason to lose the others.
+/// A failed measurement of the overhead does not discard the other results.
 fn note_text(cpu_us_per_io: Result<f64, Error>, how: &str) -> String {
     match cpu_us_per_io {
         Ok(cpu_us_per_io) => {
@@ -66,11 +66,11 @@ fn note_text(cpu_us_per_io: Result<f64, Error>, how: &str) -> String {
                 short(cpu_us_per_io)
             )
         }
-        Err(e) => format!("{NOTE_PREFIX}what measuring takes could not be measured: {}", e.what),
+        Err(e) => format!("{NOTE_PREFIX}the cost of measuring is unknown: {}", e.what),
     }
 }
 
-/// Microseconds of CPU time for each command.
+/// CPU time of each command in microseconds.
 fn cpu_us_per_io(outcome: &JobOutcome) -> f64 {
     outcome.cpu.client_s * 1e6 / outcome.ios().max(1) as f64
 }
@@ -101,7 +101,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn measuring_costs_something_and_not_much() {
+    fn overhead_is_positive_and_below_a_millisecond() {
         let note = note_for_many_jobs();
         assert!(is_note(&note) && note.contains("(randread, 4k, depth 32, on null:)"), "{note}");
         let cpu_us_per_io = note
@@ -113,14 +113,17 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_told_in_the_note() {
+    fn note_reports_why_the_overhead_is_unknown() {
         let job = Job { sizes: vec![(8192, 1)], ..Job::default() };
         let note = note_for_job(&job, TargetOptions::default(), 4096);
-        assert!(is_note(&note) && note.contains("could not be measured: commands of 8192 bytes"), "{note}");
+        assert!(
+            is_note(&note) && note.contains("the cost of measuring is unknown: commands of 8192 bytes"),
+            "{note}"
+        );
     }
 
     #[test]
-    fn a_document_without_runs_or_that_was_ended_has_none() {
+    fn document_without_runs_or_ended_has_no_overhead_note() {
         let (mut document, handle) = (sample::empty("nothing"), RunHandle::default());
         let mut said = Vec::new();
         add_note(&mut document, &handle, Some(&mut said)).expect("memory");

@@ -1,42 +1,41 @@
-//! Looking at a job while it runs, and ending it.
+//! Progress of running jobs, and cancellation.
 
 use crate::outcome::IoCounts;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A handle on running jobs: how far they are, and the wish that they end. Clones are the same handle.
+/// A handle on running jobs: shows their progress and can end them. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct RunHandle(Arc<Progress>);
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Commands and bytes that were read, and that were written.
+    /// Commands and bytes, by direction.
     read: [AtomicU64; 2],
     write: [AtomicU64; 2],
     end: AtomicBool,
     measurement_begin: Mutex<Option<Instant>>,
-    /// When somebody added to the counts last.
+    /// The time of the last update of the counts.
     updated: Mutex<Option<Instant>>,
     activity: Mutex<String>,
-    /// What this one counts is counted there too.
+    /// The handle that also receives these counts.
     parent: Option<RunHandle>,
 }
 
 impl RunHandle {
-    /// Commands and bytes since the handle was made. Sessions add to them a few times a second.
+    /// Commands and bytes since the handle was created. Sessions update them a few times per second.
     pub fn done(&self) -> (u64, u64) {
         let IoCounts { read_ios, read_bytes, write_ios, write_bytes } = self.counts();
         (read_ios + write_ios, read_bytes + write_bytes)
     }
 
-    /// A handle of its own for a part of what this one is about: it ends by itself, and what is done under it counts
-    /// here too.
+    /// A handle for a part of this work. It can be ended separately, and its counts are added here, too.
     pub fn child(&self) -> RunHandle {
         RunHandle(Arc::new(Progress { parent: Some(self.clone()), ..Progress::default() }))
     }
 
-    /// The same by direction.
+    /// The counts by direction.
     pub fn counts(&self) -> IoCounts {
         let load = |counts: &[AtomicU64; 2], n: usize| counts[n].load(Ordering::Relaxed);
         let Progress { read, write, .. } = &*self.0;
@@ -48,28 +47,29 @@ impl RunHandle {
         }
     }
 
-    /// The same, and the moment of which it is true where one session runs: none if it has not told anything yet.
+    /// The counts, and the time of their last update, which is exact for a single session; None before the
+    /// first update.
     pub fn counts_at_update(&self) -> (Option<Instant>, IoCounts) {
-        // What comes between is in the counts too early, by less than can be measured.
+        // An update between the two reads makes the counts newer than the time, by less than can be measured.
         (*self.0.updated.lock().unwrap_or_else(PoisonError::into_inner), self.counts())
     }
 
-    /// Asks what runs to end now; what was measured so far stands.
+    /// Ends the running jobs; the results up to now remain valid.
     pub fn end(&self) {
         self.0.end.store(true, Ordering::Relaxed);
     }
 
-    /// Somebody asked for the end.
+    /// Whether the jobs are to end.
     pub fn is_ended(&self) -> bool {
         self.0.end.load(Ordering::Relaxed)
     }
 
-    /// What it does now, for people; empty where there is but one thing to do.
+    /// A description of the current activity; empty if there is only one.
     pub fn activity(&self) -> String {
         self.0.activity.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When the measured time of the job begins, or began, that was begun last.
+    /// The start of the measured time of the latest job.
     pub fn measurement_begin(&self) -> Option<Instant> {
         *self.0.measurement_begin.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,12 +78,12 @@ impl RunHandle {
         *self.0.measurement_begin.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
     }
 
-    /// Notes what runs now, for progress reports.
+    /// Sets the current activity, for progress reports.
     pub fn set_activity(&self, what: impl Into<String>) {
         *self.0.activity.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
     }
 
-    /// What was done between two moments.
+    /// Adds the difference of two counts.
     pub(crate) fn add(&self, before: &IoCounts, now: &IoCounts) {
         let add = |count: &AtomicU64, before: u64, now: u64| count.fetch_add(now - before, Ordering::Relaxed);
         let Progress { read, write, .. } = &*self.0;
@@ -104,7 +104,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn counts_have_the_time_at_which_they_were_told() {
+    fn counts_have_the_time_of_their_update() {
         let (handle, none) = (RunHandle::default(), IoCounts::default());
         assert_eq!(handle.counts_at_update(), (None, none));
         let (begin, share) = (Instant::now(), IoCounts { read_ios: 3, ..none });
@@ -113,11 +113,11 @@ mod tests {
         std::thread::sleep(Duration::from_millis(10));
         let (updated, counts) = handle.counts_at_update();
         assert_eq!(counts, share);
-        assert!(updated.is_some_and(|updated| (begin..=end).contains(&updated)), "not when it is asked");
+        assert!(updated.is_some_and(|updated| (begin..=end).contains(&updated)), "time of the update");
     }
 
     #[test]
-    fn what_a_part_does_counts_for_the_whole_and_its_end_is_its_own() {
+    fn child_adds_to_parent_counts_and_ends_separately() {
         let all = RunHandle::default();
         let [one, other] = [all.child(), all.child()];
         let did = IoCounts { read_ios: 2, read_bytes: 8192, ..IoCounts::default() };

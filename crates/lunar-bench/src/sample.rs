@@ -1,4 +1,4 @@
-//! Documents for tests: one shaped like a seed's, and others made of it.
+//! Documents for tests: one shaped like an experiment's, and variants.
 
 use crate::document::{Document, JobRun, MeasuredTarget, ResultTable, SCHEMA, TableCell};
 use crate::outcome::{CpuTime, DirectionTotals, IoCounts, JobOutcome, Latency, SeriesStep};
@@ -52,7 +52,7 @@ pub fn empty(title: &str) -> Document {
     }
 }
 
-/// Latency around a mean, with a tail, of so many commands.
+/// A latency distribution of `ios` commands around a mean, with a tail.
 pub fn latency(mean_ns: f64, ios: u64) -> Latency {
     let weight = |n: i32| (-f64::from(n) / 9.0).exp() + if n > 150 { 2e-5 } else { 0.0 };
     let all: f64 = (0..220).map(weight).sum();
@@ -69,11 +69,11 @@ pub fn latency(mean_ns: f64, ios: u64) -> Latency {
     latency
 }
 
-/// A run of thirty seconds with commands of one size; `wave` is how far its rate goes up and down.
+/// A run of thirty seconds with commands of one size; `wave` is the amplitude of its rate.
 pub fn run(label: &str, bytes: u64, is_read: bool, rate: f64, wave: f64) -> JobRun {
     let (mut sum, mut series) = (DirectionTotals::default(), Vec::new());
     for n in 0..STEPS {
-        // Not a period of anything: steps shall look as independent as they are said to be.
+        // Not periodic, so that intervals appear independent.
         let wobble = 1.0 + wave * ((n * n) as f64 * 1.7).sin();
         let ios = (rate * wobble / bytes as f64).round().max(1.0) as u64;
         sum.ios += ios;
@@ -127,7 +127,7 @@ fn target() -> MeasuredTarget {
     }
 }
 
-/// A document shaped like a seed's: fifteen block sizes, read and write, beside published figures.
+/// A document shaped like an experiment's: fifteen block sizes, read and write, with published figures.
 pub fn large() -> Document {
     let mut document = empty("SRP target of SCST, 2010: block sizes through one session");
     let mut rows = Vec::new();
@@ -155,7 +155,7 @@ pub fn large() -> Document {
     document
 }
 
-/// A document whose every text is an attack on a page.
+/// A document in which every text tries to inject markup.
 pub fn hostile() -> Document {
     const EVIL: &str = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"' onload='alert(3)' \u{202e}\u{0}&amp;";
     let mut document = large();
@@ -181,7 +181,7 @@ pub fn hostile() -> Document {
     document
 }
 
-/// A document that a rig made: reads and writes at a given rate, and a run on a disk that does nothing.
+/// A measured document: reads and writes at a given rate, and a run on a null disk.
 pub fn measured() -> Document {
     let mut document = empty("Two short runs in this process");
     document.seed = None;

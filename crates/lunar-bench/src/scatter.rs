@@ -1,12 +1,12 @@
-//! Popular places that lie all over a disk: a permutation of their numbers.
+//! Scatters popular offsets over a disk: a permutation of their numbers.
 
 const ROUNDS: u64 = 4;
-/// The key: each round adds it once more.
+/// The key; round `n` adds it `n` times.
 const KEY: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Moves a number below `count` to another one below it; no two go to the same. It is a Feistel network on
-/// just as many bits as are needed, split evenly. A number that it takes beyond the count goes through it
-/// again, until it is back (cycle walking): it goes four times on average at most.
+/// Maps a number below `count` to another number below it. It is a bijection: a Feistel network on the smallest
+/// even number of bits. A result of `count` or more passes through the network again (cycle walking), on
+/// average at most four times in all.
 pub fn scatter(number: u64, count: u64) -> u64 {
     let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
     let half = bits.div_ceil(2).max(1);
@@ -24,7 +24,7 @@ pub fn scatter(number: u64, count: u64) -> u64 {
     }
 }
 
-/// The end of SplitMix64: each bit that goes in may change each that comes out.
+/// The finalizer of SplitMix64: each input bit may change each output bit.
 fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_is_reached_from_just_one_other() {
+    fn scatter_is_a_permutation() {
         for count in [1, 2, 3, 5, 255, 256, 257, 1000, 1024] {
             let mut places: Vec<u64> = (0..count).map(|number| scatter(number, count)).collect();
             places.sort_unstable();
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ten_most_popular_have_no_neighbours_among_them() {
+    fn ten_most_popular_are_not_adjacent() {
         for count in [1000, 1024, 1 << 18] {
             let mut places: Vec<u64> = (0..10).map(|number| scatter(number, count)).collect();
             places.sort_unstable();

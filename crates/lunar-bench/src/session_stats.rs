@@ -1,27 +1,27 @@
-//! What one session writes down while it runs.
+//! The statistics of one session.
 
 use crate::outcome::{DirectionTotals, IoCounts, Latency, SeriesStep};
 use crate::time_series::TimeSeries;
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
-/// Digits that a histogram keeps.
+/// Significant digits of a histogram.
 const DIGITS: u8 = 3;
-/// Percentiles that are worked out: those of fio, and the far end.
+/// Reported percentiles: those of fio, and 99.999.
 const PERCENTILES: [f64; 13] =
     [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99, 99.999];
 
-/// Nanoseconds that a histogram tells apart from longer ones: a day.
+/// The longest recorded time in nanoseconds: a day.
 const LONGEST: u64 = 86_400 * 1_000_000_000;
 
-/// Times of a command.
+/// The times of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandTimes {
-    /// It was to begin.
+    /// When it was due.
     pub due: Instant,
-    /// It was handed over.
+    /// When it was submitted.
     pub begun: Instant,
-    /// It ended.
+    /// When it completed.
     pub done: Instant,
 }
 
@@ -30,7 +30,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 fn histogram() -> Histogram<u64> {
-    Histogram::new(DIGITS).expect("three digits are few enough")
+    Histogram::new(DIGITS).expect("three digits are valid")
 }
 
 fn note(histogram: &mut Histogram<u64>, time: Duration) {
@@ -38,17 +38,17 @@ fn note(histogram: &mut Histogram<u64>, time: Duration) {
 }
 
 fn note_many(histogram: &mut Histogram<u64>, time: Duration, many: u64) {
-    histogram.record_n(nanoseconds(time), many).expect("a histogram grows to what it is asked to hold");
+    histogram.record_n(nanoseconds(time), many).expect("a histogram without a limit grows");
 }
 
-/// One direction.
+/// The statistics of one direction.
 struct DirectionStats {
     ios: u64,
     bytes: u64,
-    /// Commands that are in the histograms alone.
+    /// Commands that count only in the histograms.
     late: u64,
     service: Histogram<u64>,
-    /// With a given rate: submit and total.
+    /// With a given rate: the histograms of `submit` and `total`.
     paced: Option<(Histogram<u64>, Histogram<u64>)>,
 }
 
@@ -73,7 +73,7 @@ impl DirectionStats {
     }
 
     fn merge(&mut self, other: &DirectionStats) {
-        let add = |to: &mut Histogram<u64>, from| to.add(from).expect("histograms that grow take everything");
+        let add = |to: &mut Histogram<u64>, from| to.add(from).expect("a histogram without a limit grows");
         self.ios += other.ios;
         self.bytes += other.bytes;
         self.late += other.late;
@@ -112,7 +112,7 @@ fn latency(times: &Histogram<u64>) -> Latency {
     latency
 }
 
-/// All that a session writes down; those of several sessions can be merged.
+/// All statistics of a session. Statistics of several sessions can be merged.
 pub struct SessionStats {
     read: DirectionStats,
     write: DirectionStats,
@@ -120,7 +120,7 @@ pub struct SessionStats {
 }
 
 impl SessionStats {
-    /// Begins at a moment; `paced`: with a given rate.
+    /// Starts at `begin`; `paced` is true if the job has a rate.
     pub fn new(begin: Instant, interval: Duration, paced: bool) -> SessionStats {
         let (read, write) = (DirectionStats::new(paced), DirectionStats::new(paced));
         SessionStats { read, write, steps: TimeSeries::new(begin, interval) }
@@ -130,20 +130,20 @@ impl SessionStats {
         if read { &mut self.read } else { &mut self.write }
     }
 
-    /// A command has ended. Nothing that ended before the begin is to be added.
+    /// Records a command that ended. The caller leaves out commands that ended before the start.
     pub fn add(&mut self, read: bool, bytes: u32, times: CommandTimes) {
         self.direction(read).add(bytes, times);
         self.steps.add(read, bytes, times.done, nanoseconds(times.done - times.due));
     }
 
-    /// A command has ended that was in flight when the time was over.
+    /// Records a command that was in flight at the end of the time.
     pub fn add_late(&mut self, read: bool, times: CommandTimes) {
         let direction = self.direction(read);
         direction.late += 1;
         direction.time(times);
     }
 
-    /// Commands that had not begun when the time was over had waited for so long already.
+    /// Records commands that had not started at the end of the time, with the time that they had waited.
     pub fn add_waiting(&mut self, read: bool, many: u64, waited: Duration) {
         if let Some((submit, total)) = self.direction(read).paced.as_mut().filter(|_| many > 0) {
             note_many(submit, waited, many);
@@ -151,24 +151,24 @@ impl SessionStats {
         }
     }
 
-    /// Adds what another session did.
+    /// Adds the statistics of another session.
     pub fn merge(&mut self, other: &SessionStats) {
         self.read.merge(&other.read);
         self.write.merge(&other.write);
         self.steps.merge(&other.steps);
     }
 
-    /// What was read and written.
+    /// The totals of reads and writes.
     pub fn totals(&self) -> (DirectionTotals, DirectionTotals) {
         (self.read.totals(), self.write.totals())
     }
 
-    /// Commands that ended after the time was over.
+    /// Commands that ended after the end of the time.
     pub fn late(&self) -> u64 {
         self.read.late + self.write.late
     }
 
-    /// The share of the whole.
+    /// The counts of the session.
     pub fn counts(&self) -> IoCounts {
         IoCounts {
             read_ios: self.read.ios,
@@ -178,7 +178,7 @@ impl SessionStats {
         }
     }
 
-    /// The steps of a measurement that ended at `end`; the last one may be shorter.
+    /// The time series of a measurement that ended at `end`; the last interval may be shorter.
     pub fn series(&self, end: Instant) -> Vec<SeriesStep> {
         self.steps.series(end)
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_added_up_direction_by_direction_and_step_by_step() {
+    fn merged_sessions_add_each_direction_and_interval() {
         let begin = Instant::now();
         let new = || SessionStats::new(begin, Duration::from_secs(1), true);
         let (mut a, mut b) = (new(), new());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_keeps_three_digits_and_every_count() {
+    fn histogram_keeps_three_digits_and_every_count() {
         let begin = Instant::now();
         let mut record = SessionStats::new(begin, Duration::from_secs(1), false);
         for us in 1..=1000 {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_command_of_a_thousand_is_not_in_the_percentile_of_the_others() {
+    fn one_slow_command_of_thousand_is_above_p99_9() {
         let begin = Instant::now();
         let mut record = SessionStats::new(begin, Duration::from_secs(2), false);
         let mut took = |done| record.add(true, 1, CommandTimes { due: begin, begun: begin, done });

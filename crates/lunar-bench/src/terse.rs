@@ -1,30 +1,31 @@
-//! A line per run as `fio --minimal` prints it (terse version 3), for scripts that read those.
+//! One line for each run in fio's terse format, version 3, for scripts that parse `fio --minimal`.
 
 use crate::Document;
 use crate::document::JobRun;
 use crate::outcome::{DirectionTotals, IoCounts, JobOutcome, Latency, SeriesStep, widths};
 
-/// Percentiles of fio, in its order; three more of its twenty fields are not used.
+/// fio's percentiles, in its order. Three of its twenty fields are unused.
 const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
-/// Fields of percentiles.
+/// The number of percentile fields.
 const FIELDS: usize = 20;
-/// Ends of fio's buckets of latency in microseconds; the last one has no end.
+/// Upper ends of fio's latency buckets in microseconds; the last bucket is unbounded.
 const BUCKETS: [u64; 21] = [
     2, 4, 10, 20, 50, 100, 250, 500, 750, 1_000, 2_000, 4_000, 10_000, 20_000, 50_000, 100_000, 250_000,
     500_000, 750_000, 1_000_000, 2_000_000,
 ];
-/// Depths that fio tells apart: from 1 on, from 2 on, and so on.
+/// Lower ends of fio's depth buckets.
 const DEPTHS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// A line for each run, of the 121 fields that fio has without disk utilization, as its HOWTO lists them.
+/// One line for each run with the 121 fields of fio's HOWTO, without disk utilization.
 ///
-/// The same as with fio: KiB, KiB/s, IOPS, milliseconds; completion latency (our service) and its percentiles in
-/// microseconds; total latency (with a given rate it begins when the command was due, where fio's begins when it
-/// is taken up); bandwidth of the steps of the time series; shares of total latency by bucket; number of errors.
-/// `error` is 1 if the run ended early. Nothing of ours means the same as submission latency, user and system CPU
-/// time apart, context switches, and page faults: they are 0. The share of a depth is 100 % for the depth of the
-/// job. Names have `_` instead of `;`.
+/// These fields mean the same as in fio: KiB, KiB/s, IOPS, milliseconds; completion latency (our `service`) and
+/// its percentiles in microseconds; total latency; bandwidth by interval; latency buckets; the error count.
+/// With a given rate, total latency starts when the command was due; fio's starts when it picks the command up.
+///
+/// `error` is 1 if the run ended early. Submission latency, user and system CPU time, context switches and page
+/// faults have no counterpart here and are 0. The bucket of the job's depth has 100 %. In names, `_` replaces
+/// `;`.
 pub fn terse(document: &Document) -> String {
     document.runs.iter().map(|run| line(run, &document.host.lunar) + "\n").collect()
 }
@@ -46,7 +47,7 @@ fn line(run: &JobRun, version: &str) -> String {
     fields.join(";")
 }
 
-/// 41 fields.
+/// The 41 fields of one direction.
 fn direction(outcome: &JobOutcome, totals: &DirectionTotals, bytes: fn(&IoCounts) -> u64) -> Vec<String> {
     let elapsed_s = outcome.elapsed_s;
     let runtime_ms = if totals.ios > 0 { elapsed_s * 1e3 } else { 0.0 };
@@ -69,7 +70,7 @@ fn direction(outcome: &JobOutcome, totals: &DirectionTotals, bytes: fn(&IoCounts
     fields
 }
 
-/// Least, most, mean, standard deviation; microseconds.
+/// Minimum, maximum, mean, standard deviation; microseconds.
 fn latency(latency: &Latency) -> [String; 4] {
     let Latency { mean_ns, stddev_ns, min_ns, max_ns, .. } = latency;
     [
@@ -80,13 +81,13 @@ fn latency(latency: &Latency) -> [String; 4] {
     ]
 }
 
-/// Least, most, share of the group, mean, standard deviation; KiB/s.
+/// Minimum, maximum, share of the group, mean, standard deviation; KiB/s.
 fn bandwidth(series: &[SeriesStep], totals: &DirectionTotals, bytes: fn(&IoCounts) -> u64) -> [String; 5] {
     let widths = widths(series);
     let steps = series.iter().zip(widths).filter(|step| step.1 > 0.0 && totals.ios > 0);
     let rates: Vec<f64> = steps.map(|(step, width)| bytes(&step.share) as f64 / width / 1024.0).collect();
     let many = rates.len().max(1) as f64;
-    // A sum of nothing would be -0.
+    // `sum` of an empty iterator of floats is -0.
     let sum = |of: fn(f64, f64) -> f64, mean: f64| rates.iter().fold(0.0, |sum, rate| sum + of(*rate, mean));
     let mean = sum(|rate, _| rate, 0.0) / many;
     let square = sum(|rate, mean| (rate - mean).powi(2), mean) / (many - 1.0).max(1.0);
@@ -104,7 +105,7 @@ fn depths(run: &JobRun) -> Vec<String> {
     (0..DEPTHS.len()).map(share).collect()
 }
 
-/// Shares of all commands by total latency, 22 fields: below 2 µs, from there below 4 µs, and so on.
+/// The share of all commands in each of 22 buckets of total latency: below 2 µs, then below 4 µs, and so on.
 fn buckets(outcome: &JobOutcome) -> Vec<String> {
     let mut counts = [0f64; BUCKETS.len() + 1];
     for (ns, many) in outcome.read.total.histogram.iter().chain(&outcome.write.total.histogram) {
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_where_fio_has_them() {
+    fn terse_fields_are_in_fios_order() {
         let line = terse(&document());
         let fields: Vec<&str> = line.trim_end().split(';').collect();
         assert_eq!(fields.len(), 121);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_fields_where_there_are_some() {
+    fn terse_line_with_errors_has_two_more_fields() {
         let mut document = document();
         document.runs[0].outcome.errors = 7;
         document.runs[0].outcome.ended_early = Some("why".into());
@@ -198,9 +199,9 @@ mod tests {
         assert_eq!((fields.len(), fields[4], fields[121], fields[122]), (123, "1", "7", "0"));
     }
 
-    /// Fields of one name lie at one place, and values have one shape.
+    /// Compares the names and the shape of the values, field by field.
     #[test]
-    fn fio_prints_the_same_fields() {
+    fn terse_fields_match_real_fio() {
         let fio = interop::tool::Tool { program: "fio", package: "fio" };
         if !interop::tool::have(&[fio]) {
             return;

@@ -1,4 +1,4 @@
-//! A disk for tests of this crate and of those above it.
+//! A disk for tests of this crate and of the crates above it.
 
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::{Buf, Cores};

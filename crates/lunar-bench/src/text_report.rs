@@ -1,4 +1,4 @@
-//! A document as people read it on a terminal.
+//! A document as text for a terminal.
 
 use crate::document::JobRun;
 use crate::open_targets::TRANSPORT;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 const MB: f64 = 1e6;
 const MIB: f64 = (1 << 20) as f64;
 
-/// All of a document: what ran where, then runs and tables, then what must be known besides.
+/// The whole document: title and machine, runs, tables, notes.
 pub fn text(document: &Document) -> String {
     let host = &document.host;
     let mut text =
@@ -52,7 +52,7 @@ pub fn run_text(run: &JobRun) -> String {
     if !outcome.read.submit.histogram.is_empty() || !outcome.write.submit.histogram.is_empty() {
         let _ = writeln!(
             text,
-            "latency counts from the moment a command was due; {} were due and had not begun at the end",
+            "latency counts from the moment a command was due; {} were due and had not started at the end",
             outcome.backlog
         );
     }
@@ -60,7 +60,7 @@ pub fn run_text(run: &JobRun) -> String {
         let _ = writeln!(text, "{} commands failed", outcome.errors);
     }
     if let Some(why) = &outcome.ended_early {
-        let _ = writeln!(text, "it ended early: {why}");
+        let _ = writeln!(text, "the run ended early: {why}");
     }
     text
 }
@@ -89,12 +89,12 @@ fn cpu_text(outcome: &JobOutcome) -> String {
     format!("CPU: {}{target}, of {}\n", told("client", outcome.cpu.client_s), outcome.cpu.cores)
 }
 
-/// A number and what it counts.
+/// A number with its noun.
 pub fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// About four digits.
+/// A figure with about four digits.
 pub fn short(figure: f64) -> String {
     match figure.abs() {
         0.0 => "0".into(),
@@ -117,7 +117,7 @@ fn tenth(figure: f64) -> String {
     format!("{figure:.1}")
 }
 
-/// Nanoseconds in a unit that suits them.
+/// A duration in a suitable unit.
 pub fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
@@ -127,7 +127,7 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// Rows of cells below each other: the first to the left, the others to the right.
+/// Aligns rows of cells in columns: the first one left, the others right.
 pub fn columns(rows: &[Vec<String>]) -> String {
     let many = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
@@ -146,19 +146,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_short() {
+    fn numbers_and_times_have_few_digits() {
         assert_eq!(["1,234,567", "999", "-1,000"], [whole(1234567.4), whole(999.0), whole(-1000.0)]);
         assert_eq!(["950 ns", "1.5 us", "2.50 ms", "3.00 s"], [950.0, 1.5e3, 2.5e6, 3e9].map(time));
         assert_eq!(["0", "0.0123", "1.23", "56.8", "1,235"], [0.0, 0.0123, 1.234, 56.78, 1234.6].map(short));
     }
 
     #[test]
-    fn counts() {
+    fn count_has_plural_except_for_one() {
         assert_eq!([count(0, "LUN"), count(1, "LUN"), count(2, "LUN")], ["0 LUNs", "1 LUN", "2 LUNs"]);
     }
 
     #[test]
-    fn a_run_tells_rates_in_both_units_and_what_went_wrong() {
+    fn run_text_has_both_units_and_errors() {
         let total = Latency {
             mean_ns: 1500.0,
             max_ns: 9_000_000,
@@ -177,6 +177,6 @@ mod tests {
         let text = run_text(&run);
         let row: Vec<&str> = text.lines().nth(1).expect("a row").split_whitespace().collect();
         assert_eq!(row.join(" "), "read 1,000 1.0 1.0 1.5 us 1.0 us 2.0 us 3.0 us 9.00 ms");
-        assert!(text.contains("2 commands failed\nit ended early: a scratch\n"), "{text}");
+        assert!(text.contains("2 commands failed\nthe run ended early: a scratch\n"), "{text}");
     }
 }

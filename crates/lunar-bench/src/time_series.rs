@@ -1,31 +1,31 @@
-//! The time series of a record: what was done in each step of time.
+//! The time series of a measurement: counts and latencies of each interval.
 
 use crate::job::Job;
 use crate::outcome::{IoCounts, SeriesStep};
 use crate::{Error, ErrorKind};
 use std::time::{Duration, Instant};
 
-/// The most steps of a series.
+/// The maximum number of intervals.
 pub const MOST: usize = 1_000_000;
 
-/// Whether the steps of a job pass, and are few enough to be kept.
+/// Checks that the interval of a job is not zero, and that its time has few enough intervals.
 ///
 /// # Errors
-/// When they do not, or are not.
+/// If one of these does not hold.
 pub fn check(job: &Job) -> Result<(), Error> {
     let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
     if job.interval.is_zero() {
-        return invalid("steps that take no time never end".into(), "name an interval such as 1 or 100ms");
+        return invalid("the interval of the time series is 0".into(), "use an interval such as 1 or 100ms");
     }
     let steps = job.time.unwrap_or_default().as_nanos().div_ceil(job.interval.as_nanos());
     if steps > MOST as u128 {
-        let what = format!("the time series would have {steps} steps, and {MOST} are the most");
+        let what = format!("the time series has {steps} intervals, the maximum is {MOST}");
         return invalid(what, "use a longer interval, or a shorter time");
     }
     Ok(())
 }
 
-/// A step while it is being added up.
+/// The sums of one interval.
 #[derive(Clone, Copy, Default)]
 struct StepSum {
     share: IoCounts,
@@ -52,33 +52,34 @@ fn add(share: &mut IoCounts, read: bool, ios: u64, bytes: u64) {
     *sum += bytes;
 }
 
-/// Steps of the same width, from the begin of a measurement on.
+/// Intervals of equal width, from the start of a measurement.
 #[derive(Clone)]
 pub struct TimeSeries {
     begin: Instant,
     width: Duration,
     sums: Vec<StepSum>,
-    /// End of the last.
+    /// The end of the last interval.
     end: Instant,
 }
 
 impl TimeSeries {
-    /// The first of them.
+    /// Creates a series with its first interval.
     pub fn new(begin: Instant, width: Duration) -> TimeSeries {
         TimeSeries { begin, width, sums: vec![StepSum::default()], end: begin + width }
     }
 
-    /// A command has ended, `ns` after it was due.
+    /// Records a command that ended, `ns` after it was due.
     pub fn add(&mut self, read: bool, bytes: u32, done: Instant, ns: u64) {
         self.extend_to(done);
-        // What ended in an earlier step than the last is late by the turn of the loop at most.
+        // A command that ended in an earlier interval is late by at most one pass of the event loop: it counts
+        // in the last one.
         let step = self.sums.last_mut().expect("one from the begin");
         add(&mut step.share, read, 1, bytes.into());
         step.total_ns += ns;
         step.max_ns = step.max_ns.max(ns);
     }
 
-    /// Adds what another session did.
+    /// Adds the series of another session.
     pub fn merge(&mut self, other: &TimeSeries) {
         let mut other = other.clone();
         while self.width < other.width {
@@ -93,8 +94,8 @@ impl TimeSeries {
         }
     }
 
-    /// All of a measurement that ended at `end`, also those at the end in which nothing was done; the last
-    /// one may be shorter.
+    /// The intervals of a measurement that ended at `end`, including empty ones at the end; the last one may be
+    /// shorter.
     pub fn series(&self, end: Instant) -> Vec<SeriesStep> {
         let elapsed = end.saturating_duration_since(self.begin).as_secs_f64();
         let mut whole = self.clone();
@@ -111,7 +112,7 @@ impl TimeSeries {
         whole.sums.iter().enumerate().map(step).collect()
     }
 
-    /// Goes on to the step of a moment.
+    /// Appends intervals up to the one that contains `to`.
     fn extend_to(&mut self, to: Instant) {
         while to > self.end {
             if self.sums.len() == MOST {
@@ -122,7 +123,7 @@ impl TimeSeries {
         }
     }
 
-    /// Makes each two of them one.
+    /// Merges each pair of intervals.
     fn widen(&mut self) {
         self.width *= 2;
         self.sums = self
@@ -141,7 +142,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn steps_in_which_nothing_was_done_are_there_up_to_the_end() {
+    fn empty_intervals_at_the_end_are_kept() {
         let begin = Instant::now();
         let mut steps = TimeSeries::new(begin, MS * 1000);
         steps.add(true, 512, begin + MS * 400, 7);
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn where_steps_become_too_many_each_two_become_one() {
+    fn too_many_intervals_merge_in_pairs() {
         let begin = Instant::now();
         let (mut many, mut few) = (TimeSeries::new(begin, MS), TimeSeries::new(begin, MS));
         for second in 1..=2500 {

@@ -1,9 +1,9 @@
-//! What carries sessions with targets.
+//! The transport of sessions with targets.
 
 use crate::{Error, ErrorKind, TargetSpec};
 use lunar_initiator::options::Transport as Carried;
 
-/// What carries commands and data.
+/// A transport of commands and data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TargetTransport {
     /// iSCSI over TCP
@@ -16,7 +16,7 @@ pub enum TargetTransport {
 }
 
 impl TargetTransport {
-    /// The scheme of URLs.
+    /// The URL scheme.
     pub fn scheme(self) -> &'static str {
         self.carried().scheme()
     }
@@ -29,29 +29,29 @@ impl TargetTransport {
         }
     }
 
-    /// The same target, with sessions that this carries. Targets of iSCSI and of SRP have names of different kinds.
+    /// The same target over this transport. iSCSI and SRP targets have names of different formats.
     ///
     /// # Errors
-    /// When there are no sessions with such a target, or its name is of the other kind.
+    /// If the target has no sessions, or its name has the other format.
     pub fn to(self, target: TargetSpec) -> Result<TargetSpec, Error> {
         let wrong = |why: &str, hint: &str| {
             Error::new(
                 ErrorKind::Invalid,
-                format!("--transport {} of {target}: {why}", self.carried().name()),
+                format!("{target}: --transport {} {why}", self.carried().name()),
                 hint,
             )
         };
         let TargetSpec::Lun(url) = &target else {
-            return Err(wrong("it has no sessions", "leave --transport out"));
+            return Err(wrong("needs a target with sessions", "omit --transport"));
         };
         match (url.transport, self.carried()) {
             (Carried::Tcp | Carried::Iser, Carried::Srp) => Err(wrong(
-                "an iSCSI name is no target port of SRP",
-                "write srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN, as the target tells its id_ext and ioc_guid",
+                "cannot use an iSCSI name",
+                "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN with the target's id_ext and ioc_guid",
             )),
             (Carried::Srp, Carried::Tcp | Carried::Iser) => Err(wrong(
-                "a target port of SRP is no iSCSI name",
-                "write iscsi://HOST[:PORT]/IQN/LUN; lunar ls iscsi://HOST[:PORT] lists names",
+                "cannot use an SRP target port",
+                "use iscsi://HOST[:PORT]/IQN/LUN; lunar ls iscsi://HOST[:PORT] lists the names",
             )),
             (_, transport) => {
                 let mut url = url.clone();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_iscsi_is_reached_over_tcp_and_over_iser() {
+    fn iscsi_url_converts_between_tcp_and_iser() {
         let iser = over(TargetTransport::Iser, ISCSI).expect("it can be");
         assert_eq!(iser, "iser://192.0.2.1:3260/iqn.2026-11.org.example:a/0?commands=4");
         assert!(
@@ -89,14 +89,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_name_of_another_kind_is_told_how_to_write_it() {
+    fn url_for_other_name_format_is_rejected_with_hint() {
         let e = over(TargetTransport::Srp, ISCSI).expect_err("no port of SRP");
-        assert!(e.contains("--transport srp of iscsi://") && e.contains("ID_EXT[:IOC_GUID]"), "{e}");
+        assert!(e.contains(": --transport srp cannot") && e.contains("ID_EXT[:IOC_GUID]"), "{e}");
         for transport in [TargetTransport::Tcp, TargetTransport::Iser] {
             assert!(over(transport, SRP).expect_err("no iSCSI name").contains("iscsi://HOST"));
         }
-        assert!(
-            over(TargetTransport::Tcp, "null:1M").expect_err("no sessions").contains("leave --transport out")
-        );
+        assert!(over(TargetTransport::Tcp, "null:1M").expect_err("no sessions").contains("omit --transport"));
     }
 }

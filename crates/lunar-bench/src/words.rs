@@ -1,4 +1,4 @@
-//! From words to a job: fio's words where fio has one.
+//! Parses words of the command line into a job, and formats them. Uses fio's words where fio has one.
 
 use crate::job::{AccessPattern, ArrivalProcess, Fill, IoDirection, Weighted};
 use crate::{Error, ErrorKind};
@@ -6,7 +6,7 @@ use lunar_proto::nearest::nearest;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 
-/// What may stand after `--rw`: word, order is sequential, way. A mix has the share that is asked for besides.
+/// The values of `--rw`: word, whether it is sequential, direction. A mix gets its share from another option.
 const RW: [(&str, bool, IoDirection); 9] = [
     ("read", true, IoDirection::Read),
     ("write", true, IoDirection::Write),
@@ -23,16 +23,17 @@ fn invalid<T>(what: String, hint: &str) -> Result<T, Error> {
     Err(Error::new(ErrorKind::Invalid, what, hint))
 }
 
-/// `read`, `randwrite` ...: an order, [`AccessPattern::Sequential`] or [`AccessPattern::Random`], and a way.
+/// Parses `read`, `randwrite` ... into [`AccessPattern::Sequential`] or [`AccessPattern::Random`], and a
+/// direction.
 ///
 /// # Errors
-/// When there is no such word.
+/// If the word is unknown.
 pub fn rw(word: &str, read_percent: u8) -> Result<(AccessPattern, IoDirection), Error> {
     let Some((_, is_sequential, direction)) = RW.iter().find(|row| row.0 == word) else {
         let known: Vec<&str> = RW.iter().map(|row| row.0).collect();
         let hint =
             nearest_rw(word).map_or_else(|| known.join(", "), |meant| format!("did you mean {meant}?"));
-        return invalid(format!("there is no work \"{}\"", word.escape_debug()), &hint);
+        return invalid(format!("unknown workload \"{}\"", word.escape_debug()), &hint);
     };
     let order = if *is_sequential { AccessPattern::Sequential } else { AccessPattern::Random };
     let direction =
@@ -40,17 +41,17 @@ pub fn rw(word: &str, read_percent: u8) -> Result<(AccessPattern, IoDirection), 
     Ok((order, direction))
 }
 
-/// Whether a word is one of those of [`rw`].
+/// Whether [`rw`] accepts a word.
 pub fn is_rw(word: &str) -> bool {
     RW.iter().any(|row| row.0 == word)
 }
 
-/// The word of [`rw`] that was meant, if one is near.
+/// The most similar word that [`rw`] accepts, if one is similar.
 pub fn nearest_rw(word: &str) -> Option<&'static str> {
     nearest(word, RW.iter().map(|row| row.0))
 }
 
-/// The word for an order and a way.
+/// The word of a pattern and a direction.
 pub fn rw_word(order: AccessPattern, direction: IoDirection) -> &'static str {
     let is_sequential = matches!(order, AccessPattern::Sequential | AccessPattern::Strided(_));
     let same = |a: IoDirection, b: IoDirection| {
@@ -60,34 +61,34 @@ pub fn rw_word(order: AccessPattern, direction: IoDirection) -> &'static str {
     row.map_or("read", |row| row.0)
 }
 
-/// A size in bytes that a command can have.
+/// Parses the length of a command.
 fn length(text: &str) -> Result<u32, Error> {
     let bytes = size::parse(text)?;
     match u32::try_from(bytes) {
         Ok(bytes) if bytes > 0 && bytes <= 1 << 30 => Ok(bytes),
-        _ => invalid(format!("commands cannot have {text} bytes"), "from 1 byte to 1G"),
+        _ => invalid(format!("invalid command length: {text} bytes"), "use 1 byte to 1G"),
     }
 }
 
-/// Cores as `--cores` reads them; None for all.
+/// Cores in the format of `--cores`; None for all.
 pub fn cores_text(cores: &CoreSelection) -> Option<String> {
     match cores {
         CoreSelection::All => None,
         CoreSelection::Count(count) => Some(count.to_string()),
-        // One number would be how many.
+        // A number without a comma is a count.
         CoreSelection::List(list) => Some(list.iter().map(|core| format!("{core},")).collect()),
     }
 }
 
-/// `4k`, `4k:64k`, or with weights `4k/60:64k/40` (fio's bssplit): lengths of commands.
+/// Parses lengths of commands: `4k`, `4k:64k`, or with weights `4k/60:64k/40` (fio's bssplit).
 ///
 /// # Errors
-/// When one cannot be read. Commas are refused: in fio they stand between the lengths of reads, writes and trims.
+/// If a length is invalid. Commas are rejected: in fio they separate the lengths of reads, writes and trims.
 pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
     if text.contains(',') {
         return invalid(
-            format!("\"{}\": lengths for each direction are not there", text.escape_debug()),
-            "for a mix of lengths write colons: 4k:64k, or with weights 4k/60:64k/40",
+            format!("\"{}\": separate lengths for each direction are not supported", text.escape_debug()),
+            "separate the lengths of a mix by colons: 4k:64k, or with weights 4k/60:64k/40",
         );
     }
     let one = |part: &str| {
@@ -95,15 +96,15 @@ pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
         match weight.parse::<u32>() {
             Ok(weight @ 1..=1_000_000) => Ok((length(size)?, weight)),
             _ => invalid(
-                format!("\"{}\" is no weight", weight.escape_debug()),
-                "a number from 1 on, as in 4k/60",
+                format!("invalid weight \"{}\"", weight.escape_debug()),
+                "use a number from 1 to 1000000, as in 4k/60",
             ),
         }
     };
     text.split(':').map(one).collect()
 }
 
-/// A size as it is written here: `4k`, `512`.
+/// Formats a size: `4k`, `512`.
 pub fn size_text(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(1 << 40, "t"), (1 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")];
     match UNITS.iter().find(|unit| bytes >= unit.0 && bytes.is_multiple_of(unit.0)) {
@@ -112,7 +113,7 @@ pub fn size_text(bytes: u64) -> String {
     }
 }
 
-/// Lengths as [`sizes`] reads them.
+/// Formats lengths in the syntax of [`sizes`].
 pub fn sizes_text(sizes: &[Weighted]) -> String {
     let one = |size: &Weighted| match size.1 {
         1 => size_text(size.0.into()),
@@ -121,28 +122,28 @@ pub fn sizes_text(sizes: &[Weighted]) -> String {
     sizes.iter().map(one).collect::<Vec<_>>().join(":")
 }
 
-/// The lowest rate: one command in eleven days. Much below it, times are too long to be told.
+/// The lowest rate: one command in eleven days. Far below it, intervals overflow.
 const SLOWEST: f64 = 1e-6;
 
-/// Commands a second, even or by Poisson.
+/// The arrival process of `--rate`, even or Poisson.
 ///
 /// # Errors
-/// When the rate is none.
+/// If the rate is out of range.
 pub fn arrivals(rate: Option<f64>, is_poisson: bool) -> Result<ArrivalProcess, Error> {
     match rate {
         None => Ok(ArrivalProcess::Closed),
         Some(rate) if !(SLOWEST..=1e8).contains(&rate) => {
-            invalid(format!("{rate:?} commands a second are no rate"), "from 0.000001 up to 100 million")
+            invalid(format!("invalid rate: {rate:?} commands per second"), "use 0.000001 to 100000000")
         }
         Some(rate) if is_poisson => Ok(ArrivalProcess::Poisson(rate)),
         Some(rate) => Ok(ArrivalProcess::Even(rate)),
     }
 }
 
-/// `zeros`, `random`, `counting`, `lba`, or up to eight bytes in hexadecimal digits: `0xdeadbeef`.
+/// Parses `zeros`, `random`, `counting`, `lba`, or up to eight bytes in hexadecimal: `0xdeadbeef`.
 ///
 /// # Errors
-/// When it is none of these.
+/// If the word is none of these.
 pub fn fill(text: &str) -> Result<Fill, Error> {
     Ok(match text {
         "zeros" => Fill::Zeros,
@@ -151,15 +152,15 @@ pub fn fill(text: &str) -> Result<Fill, Error> {
         "lba" => Fill::Lba,
         _ => Fill::Bytes(text.strip_prefix("0x").and_then(hex_pattern).map_or_else(
             || {
-                let what = format!("\"{}\" cannot be written", text.escape_debug());
-                invalid(what, "zeros, random, counting, lba, or bytes such as 0xdeadbeef")
+                let what = format!("unknown fill \"{}\"", text.escape_debug());
+                invalid(what, "use zeros, random, counting, lba, or bytes such as 0xdeadbeef")
             },
             Ok,
         )?),
     })
 }
 
-/// 1, 2, 4 or 8 bytes in hexadecimal digits, repeated to eight.
+/// Parses 1, 2, 4 or 8 bytes in hexadecimal and repeats them to eight.
 pub fn hex_pattern(digits: &str) -> Option<[u8; 8]> {
     let value = u64::from_str_radix(digits, 16).ok()?;
     let len = digits.len() / 2;
@@ -170,8 +171,8 @@ pub fn hex_pattern(digits: &str) -> Option<[u8; 8]> {
     Some(std::array::from_fn(|i| eight[8 - len + i % len]))
 }
 
-/// Lengths from the smallest to the largest in whole blocks, each as often as any other; where there are very many,
-/// some at equal distances.
+/// Lengths from `low` to `high` in whole blocks, with equal weights. If there are too many, only some at equal
+/// distances.
 pub fn length_range(low: u64, high: u64, block: u64) -> Vec<Weighted> {
     const MOST: u64 = 1024;
     let step = ((high - low) / block).div_ceil(MOST).max(1) * block;
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn works_are_known_by_fios_words_and_told_by_them() {
+    fn workload_words_of_fio_round_trip() {
         assert_eq!(rw("randread", 70).unwrap(), (AccessPattern::Random, IoDirection::Read));
         assert_eq!(rw("rw", 70).unwrap(), (AccessPattern::Sequential, IoDirection::Mix(70)));
         assert!(rw("trim", 50).unwrap_err().hint.contains("randbidir"));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_have_weights() {
+    fn lengths_with_weights_round_trip() {
         assert_eq!(sizes("4k").unwrap(), [(4096, 1)]);
         assert_eq!(sizes("4k/60:64k/40").unwrap(), [(4096, 60), (65536, 40)]);
         assert_eq!(sizes_text(&sizes("512:1m").unwrap()), "512:1m");
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_positive() {
+    fn rate_out_of_range_is_rejected() {
         assert_eq!(arrivals(None, true).unwrap(), ArrivalProcess::Closed);
         assert_eq!(arrivals(Some(10.0), true).unwrap(), ArrivalProcess::Poisson(10.0));
         assert_eq!(arrivals(Some(10.0), false).unwrap(), ArrivalProcess::Even(10.0));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_lengths_are_whole_blocks_and_not_too_many() {
+    fn length_range_is_whole_blocks_and_bounded() {
         assert_eq!(length_range(512, 1536, 512), [(512, 1), (1024, 1), (1536, 1)]);
         assert_eq!(length_range(4096, 4096, 512), [(4096, 1)]);
         let many = length_range(512, 4 << 20, 512);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_told_as_they_are_asked_for() {
+    fn cores_round_trip() {
         for text in ["2", "0,", "0,2,3,"] {
             assert_eq!(cores_text(&CoreSelection::parse(text).unwrap()).as_deref(), Some(text));
         }
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn fillings() {
+    fn fill_words_are_parsed() {
         assert_eq!(fill("lba").unwrap(), Fill::Lba);
         assert_eq!(
             fill("0xdeadbeef").unwrap(),

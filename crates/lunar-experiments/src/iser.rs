@@ -1,4 +1,4 @@
-//! stgt-iser-null-2008: sgp_dd on null storage by block size and threads, with the CPU of both sides.
+//! stgt-iser-null-2008: sgp_dd on null storage by block size and threads, with the CPU time of both sides.
 
 use crate::lab::{Lab, LabTargets};
 use crate::media::{DiskMedium, ServedDisk};
@@ -14,16 +14,16 @@ use std::time::Duration;
 const SIZE: u64 = 64 << 30;
 const QUICK_MS: u64 = 550;
 const MB: f64 = 1e6;
-/// Way and threads of each column.
+/// The direction and threads of each column.
 const COLUMNS: [(&str, IoDirection, usize); 4] = [
     ("READ 10 threads", IoDirection::Read, 10),
     ("READ 2 threads", IoDirection::Read, 2),
     ("WRITE 10 threads", IoDirection::Write, 10),
     ("WRITE 2 threads", IoDirection::Write, 2),
 ];
-/// Where reads, and where writes, were at their best.
+/// The best column of reads, and of writes.
 const BEST: [(&str, IoDirection, usize); 2] = [COLUMNS[0], COLUMNS[3]];
-/// The tables of one server.
+/// The ids of the tables of one server.
 const MEASURED: [&str; 9] = [
     "bandwidth-b-a",
     "cpu-b-a",
@@ -36,7 +36,7 @@ const MEASURED: [&str; 9] = [
     "chain",
 ];
 
-/// The tables of a server while they are filled.
+/// The tables of a server.
 struct IserTables(Vec<(&'static str, ResultTable)>);
 
 impl IserTables {
@@ -50,43 +50,43 @@ impl IserTables {
         self.target_cpu(id, row, column, outcome);
     }
 
-    /// Only the target's.
+    /// The target's CPU time only.
     fn target_cpu(&mut self, id: &str, row: &str, column: &str, outcome: &JobOutcome) {
         let measured = outcome.cpu.target_s.map(|seconds| percent(seconds, outcome));
         self.put(id, row, &format!("{column} Tgt"), measured);
     }
 }
 
-/// CPU time as a share of all cores.
+/// CPU time as a percentage of all cores.
 fn percent(seconds: f64, outcome: &JobOutcome) -> f64 {
     seconds / outcome.elapsed_s / outcome.cpu.cores as f64 * 100.0
 }
 
-/// Repeats it.
+/// Repeats the experiment.
 ///
 /// # Errors
-/// None: what cannot be measured is noted.
+/// None: failures are notes.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note(lab.transport().stands_in("iSER over InfiniBand"));
-    lab.note("there is one machine: its figures stand beside those of two fast ones (B -> A)");
-    lab.note("CPU is a share of all cores of this machine, and initiator and target have to share them");
+    lab.note("one machine is compared with the two fast ones of the publication (B -> A)");
+    lab.note("CPU is a percentage of all cores of this machine, which initiator and target share");
     lab.note(
-        "two initiators at once: one process is both, so the CPU of each alone cannot be measured: its cells \
-         stay empty",
+        "two initiators at once: both are in one process, so the CPU time of each cannot be measured; its cells \
+         are empty",
     );
     lab.note(
-        "two initiators, and two instances on 1 dev, are one and the same run here: two sessions of one process \
+        "two initiators, and two instances on 1 dev, are the same run here: two sessions of one process \
          with one disk",
     );
     lab.note(
-        "A -> B -> C: B is Lunar's router (block path), C the target whose table it is, all on this machine",
+        "A -> B -> C: B is Lunar's router (block mode), C is the target of the table, all on this machine",
     );
     for id in ["bandwidth-c-b", "cpu-c-b", "bandwidth-b-c", "cpu-b-c"] {
         lab.table(published.table(id));
     }
     for peer in lab.all() {
         if !peer.has_null() && matches!(peer, Peer::Istgt) {
-            lab.note("istgt has no null storage: it is left out");
+            lab.note("istgt has no null storage: it is skipped");
             continue;
         }
         let mut tables = IserTables(MEASURED.map(|id| (id, published.table(id))).into());
@@ -142,7 +142,7 @@ fn by_size(lab: &mut Lab, name: &str, open: &LabTargets, tables: &mut IserTables
     }
 }
 
-/// Through a router, with the threads that were best: the publication does not say how many they were.
+/// Through a router, with the best numbers of threads: the publication does not state its own.
 fn chain(lab: &mut Lab, name: &str, server: &PeerServer, tables: &mut IserTables) {
     let Some(router) = lab.route(server) else { return };
     let Some(open) = open(lab, &router, &[0], 1) else { return };
@@ -157,7 +157,7 @@ fn chain(lab: &mut Lab, name: &str, server: &PeerServer, tables: &mut IserTables
     open.opened.close();
 }
 
-/// Two at once: the sessions of one process are both two initiators and two instances on one.
+/// Two at once: the sessions of one process represent both two initiators, and two instances on one.
 fn two_instances(lab: &mut Lab, name: &str, open: &LabTargets, row: &str, tables: &mut IserTables) {
     for (column, direction, threads) in BEST {
         let job = job(lab, direction, 1, threads);
@@ -172,12 +172,12 @@ fn two_instances(lab: &mut Lab, name: &str, open: &LabTargets, row: &str, tables
     }
 }
 
-/// What one of the sessions did.
+/// The rate of one session.
 fn kiops(outcome: &JobOutcome, at: usize) -> Option<f64> {
     outcome.session_iops(at).map(|iops| iops / 1e3)
 }
 
-/// The CPU of this process is that of both, and belongs to neither.
+/// The CPU time of this process is that of both initiators: it must not appear as that of one.
 fn two_initiators(tables: &mut IserTables, column: &str, outcome: &JobOutcome) {
     for (at, initiator) in ["slow", "fast"].into_iter().enumerate() {
         tables.put("two-initiators", initiator, column, kiops(outcome, at));
@@ -185,7 +185,7 @@ fn two_initiators(tables: &mut IserTables, column: &str, outcome: &JobOutcome) {
     }
 }
 
-/// Reads and writes of 256 KiB, one after the other, at once in one session, and at once in two.
+/// Reads and writes of 256 KiB: one after the other, at once in one session, and at once in two.
 fn bidirectional(lab: &mut Lab, name: &str, server: &PeerServer, tables: &mut IserTables) {
     let (Some(one), Some(two)) = (open(lab, server, &[0], 1), open(lab, server, &[0], 1)) else { return };
     let [read, write] = BEST.map(|(_, direction, threads)| job(lab, direction, 256, threads));
@@ -214,7 +214,7 @@ mod tests {
     use lunar_bench::outcome::{CpuTime, IoCounts};
 
     #[test]
-    fn the_cpu_of_one_process_is_not_told_as_that_of_each_of_two_initiators() {
+    fn shared_cpu_is_not_shown_for_each_of_two_initiators() {
         let published = Published::of(Experiment::Iser);
         let mut tables = IserTables(MEASURED.map(|id| (id, published.table(id))).into());
         let share = |read_ios| IoCounts { read_ios, ..IoCounts::default() };

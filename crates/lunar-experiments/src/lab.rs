@@ -1,4 +1,4 @@
-//! What an experiment needs: how long, against whom, and where its results go.
+//! The environment of an experiment: durations, peers and results.
 
 use crate::Args;
 use crate::media::{ServedDisk, WorkDir};
@@ -17,23 +17,23 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often a run that was too short for a single command gets more time.
+/// How many times a run that was too short for one command is repeated with more time.
 const LONGER: usize = 3;
 
-/// Targets that are open, and whether they may be written.
+/// Open targets, and whether they may be overwritten.
 pub struct LabTargets {
     /// The targets.
     pub opened: OpenTargets,
     may_write: bool,
 }
 
-/// An experiment while it runs.
+/// A running experiment.
 pub struct Lab<'a> {
-    /// What becomes of it.
+    /// Its results.
     pub document: Document,
-    /// Lines that a tool of the seed would have printed.
+    /// Lines in the format of the tools of the publication.
     pub lines: Vec<String>,
-    /// Where files of its own are.
+    /// The folder of its files.
     pub work: WorkDir,
     args: &'a Args,
     handle: &'a RunHandle,
@@ -43,15 +43,15 @@ pub struct Lab<'a> {
 }
 
 impl<'a> Lab<'a> {
-    /// Prepares a seed.
+    /// Prepares an experiment.
     ///
     /// # Errors
-    /// When an opponent is not understood, or no folder for files can be made.
+    /// If a peer is unknown, or no folder can be created.
     pub fn new(args: &'a Args, handle: &'a RunHandle, title: &str) -> Result<Lab<'a>, Error> {
         let lunar = match &args.lunar {
             Some(path) => path.clone(),
             None => std::env::current_exe().map_err(|e| {
-                Error::new(ErrorKind::System, format!("where is lunar? {e}"), "is /proc mounted?")
+                Error::new(ErrorKind::System, format!("the path of lunar is unknown: {e}"), "mount /proc")
             })?,
         };
         let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -71,7 +71,7 @@ impl<'a> Lab<'a> {
         Ok(lab)
     }
 
-    /// Lunar, then those that were asked for, or else those that are installed.
+    /// Lunar, and the requested peers, or those that are installed.
     fn opponents(&mut self) -> Result<Vec<Peer>, Error> {
         let asked = &self.args.against;
         let others = if self.transport.is_tcp() { &["stgt", "istgt"][..] } else { &[] };
@@ -81,11 +81,11 @@ impl<'a> Lab<'a> {
         for name in named.iter().filter(|name| *name != "none") {
             let peer = match name.as_str() {
                 "stgt" | "istgt" if !self.transport.is_tcp() => {
-                    let what = format!("--against {name}: it is started for tcp alone");
+                    let what = format!("--against {name}: supports only --transport tcp");
                     return Err(Error::new(
                         ErrorKind::Invalid,
                         what,
-                        "leave --transport out, or give the URL of one that runs",
+                        "omit --transport, or use the URL of a running target",
                     ));
                 }
                 "stgt" => Peer::Stgt,
@@ -94,11 +94,11 @@ impl<'a> Lab<'a> {
                     Peer::Running(TargetSpec::parse(url)?)
                 }
                 other => {
-                    let what = format!("--against {other}: nobody is called so");
+                    let what = format!("--against {other}: unknown target");
                     return Err(Error::new(
                         ErrorKind::Invalid,
                         what,
-                        "it takes stgt, istgt, none, or a URL iscsi://...",
+                        "use stgt, istgt, none, or a URL iscsi://...",
                     ));
                 }
             };
@@ -114,41 +114,39 @@ impl<'a> Lab<'a> {
         Ok(all)
     }
 
-    /// Who is measured.
+    /// The peers to measure.
     pub fn all(&self) -> Vec<Peer> {
         self.against.clone()
     }
 
-    /// What carries commands and data.
+    /// The transport.
     pub fn transport(&self) -> &FabricTransport {
         &self.transport
     }
 
-    /// A link of this kind to each portal of a server. Where there cannot be one, a note says why.
+    /// A relay to each portal of a server. If that fails, a note has the reason.
     pub fn links(&mut self, server: &PeerServer, line: LinkProfile) -> Option<Vec<RelayLink>> {
         if !self.transport.is_relayed() {
-            self.note(
-                "lines of their own are TCP, which a relay carries on: over an RDMA device they are left out",
-            );
+            self.note("network emulation needs TCP: it is skipped for an RDMA device");
             return None;
         }
         let links: std::io::Result<Vec<RelayLink>> =
             server.portals().iter().map(|portal| self.link(*portal, line)).collect();
-        links.map_err(|e| self.note(format!("a line of its own: {e}"))).ok()
+        links.map_err(|e| self.note(format!("network emulation failed: {e}"))).ok()
     }
 
-    /// A line that is long is one of the kernel's, where that can be had.
+    /// A slow line uses the kernel's network emulation, if it is available.
     fn link(&mut self, portal: SocketAddr, line: LinkProfile) -> std::io::Result<RelayLink> {
         if line.delay.is_zero() {
             return RelayLink::start(portal, line);
         }
         RelayLink::far(portal, line).or_else(|e| {
-            self.note(format!("the far line is made in this process; the kernel has none: {e}"));
+            self.note(format!("a relay in this process emulates the remote line; the kernel cannot: {e}"));
             RelayLink::start(portal, line)
         })
     }
 
-    /// What a reader must know, once.
+    /// Adds a note, once.
     pub fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.document.notes.contains(&text) {
@@ -156,23 +154,23 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// A table that is finished.
+    /// Adds a finished table.
     pub fn table(&mut self, table: ResultTable) {
         self.document.tables.push(table);
     }
 
-    /// Whether it moves as much as the original did.
+    /// Whether it moves as much data as the original.
     pub fn is_full(&self) -> bool {
         !self.args.quick && self.args.brief.is_none()
     }
 
-    /// The longest that a run may take, where it is not a full one.
+    /// The time limit of a run, unless the experiment is a full one.
     pub fn cap(&self, quick_ms: u64) -> Option<Duration> {
         let ms = self.args.brief.unwrap_or(quick_ms).min(quick_ms);
         (!self.is_full()).then(|| Duration::from_millis(ms))
     }
 
-    /// An amount: the original's, or another where it is not a full run.
+    /// An amount: that of the original, or a smaller one.
     pub fn scaled(&self, full: u64, quick: u64) -> u64 {
         match (self.is_full(), self.args.brief) {
             (true, _) => full,
@@ -181,12 +179,12 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Somebody asked for the end.
+    /// Whether the user ended the experiment.
     pub fn is_ended(&self) -> bool {
         self.handle.is_ended()
     }
 
-    /// Starts a target with disks. Where that fails, a note says why.
+    /// Starts a target with disks. If that fails, a note has the reason.
     pub fn serve(&mut self, peer: &Peer, disks: &[ServedDisk], portals: usize) -> Option<PeerServer> {
         if self.is_ended() {
             return None;
@@ -195,41 +193,41 @@ impl<'a> Lab<'a> {
         let started = WorkDir::below(&std::env::temp_dir())
             .map_err(|e| e.to_string())
             .and_then(|dir| PeerServer::start(peer, &self.lunar, disks, (portals, &self.transport), dir));
-        started.map_err(|why| self.note(format!("{} does not run: {why}", peer.name()))).ok()
+        started.map_err(|why| self.note(format!("{} failed to start: {why}", peer.name()))).ok()
     }
 
-    /// Starts Lunar's router before a server. Where that fails, a note says why.
+    /// Starts Lunar's router in front of a server. If that fails, a note has the reason.
     pub fn route(&mut self, upstream: &PeerServer) -> Option<PeerServer> {
         if self.is_ended() {
             return None;
         }
-        self.handle.set_activity("a router starts");
+        self.handle.set_activity("starting a router");
         let started = WorkDir::below(&std::env::temp_dir())
             .map_err(|e| e.to_string())
             .and_then(|dir| PeerServer::start_router(&self.lunar, upstream, &self.transport, dir));
-        started.map_err(|why| self.note(format!("the router does not run: {why}"))).ok()
+        started.map_err(|why| self.note(format!("the router failed to start: {why}"))).ok()
     }
 
-    /// Puts a file system on a logical unit of a server that was started here.
+    /// Creates and mounts a file system on a logical unit of a server that was started here.
     ///
     /// # Errors
-    /// Why that cannot be, for people.
+    /// The reason, as text.
     pub fn mount(&mut self, target: &TargetSpec, server: &PeerServer) -> Result<MountedFs, String> {
         if server.pid().is_none() {
-            return Err("it would destroy what a running target holds".into());
+            return Err("it would overwrite data of a running target".into());
         }
         self.handle.set_activity(format!("a file system on {target}"));
         let dir = WorkDir::below(&std::env::temp_dir()).map_err(|e| e.what)?;
         MountedFs::on(&self.lunar, target, dir)
     }
 
-    /// Whether what a server's disks hold may be overwritten: that of our own may.
+    /// Whether data on a server's disks may be overwritten; always true for our own.
     pub fn may_destroy(&self, server: Option<&PeerServer>) -> bool {
         self.args.destroy || server.is_none_or(|server| server.pid().is_some())
     }
 
-    /// Opens targets. Data of our own disks may be overwritten, that of others only with --destroy: without,
-    /// they are only read. Where it fails, a note says why.
+    /// Opens targets. Our own disks may be overwritten. Disks of others are read-only without --destroy. If
+    /// that fails, a note has the reason.
     pub fn open(
         &mut self,
         targets: &[TargetSpec],
@@ -250,7 +248,7 @@ impl<'a> Lab<'a> {
         if let Err(e) = &opened
             && e.kind == ErrorKind::HoldsData
         {
-            self.note(format!("{}; it is only read ({})", e.what, e.hint));
+            self.note(format!("{}; it is used read-only ({})", e.what, e.hint));
             opening.write = false;
             opened = OpenTargets::open(targets, &opening);
         }
@@ -259,8 +257,8 @@ impl<'a> Lab<'a> {
         Some(LabTargets { opened, may_write: opening.write })
     }
 
-    /// The same, with what a kernel has before a block device of a target: its page cache or, for direct
-    /// access, the cutting of large requests.
+    /// Like [`Lab::open`], and emulates the block layer of the kernel: the page cache, or the splitting of
+    /// requests for direct access.
     pub fn open_device(
         &mut self,
         targets: &[TargetSpec],
@@ -272,8 +270,8 @@ impl<'a> Lab<'a> {
         let before = if direct { CacheModel::RequestSplittingWithoutData } else { CacheModel::PageCache };
         if emulate_block_layer(&mut open.opened, targets.first()?, before) && !direct {
             self.note(format!(
-                "the page cache of an initiator is {} commands of {} KiB in flight, ahead of a reader and behind a \
-                 writer, whatever the block size",
+                "the page cache of an initiator is emulated by {} commands of {} KiB in flight, as read-ahead and \
+                 write-behind, for any block size",
                 device::MAX_IN_FLIGHT,
                 device::PIECE >> 10
             ));
@@ -281,7 +279,7 @@ impl<'a> Lab<'a> {
         Some(open)
     }
 
-    /// Lets the face of a tool run on a target, without a word; what it measured last.
+    /// Runs an emulated tool on a target without output; returns its last result.
     pub fn face(
         &mut self,
         label: &str,
@@ -299,7 +297,7 @@ impl<'a> Lab<'a> {
         self.counts(label, outcome)
     }
 
-    /// Runs a job and keeps what came of it. None if nothing that counts came of it.
+    /// Runs a job and keeps its result. None if there is no valid one.
     pub fn measure(&mut self, label: &str, open: &LabTargets, job: &Job) -> Option<JobOutcome> {
         if self.is_ended() || (job.direction.writes() && !open.may_write) {
             return None;
@@ -317,7 +315,7 @@ impl<'a> Lab<'a> {
         self.keep(label, &open.opened, &job, ran)
     }
 
-    /// Runs two jobs at once, each on targets of its own.
+    /// Runs two jobs at once, each on its own targets.
     pub fn measure_both(
         &mut self,
         label: &str,
@@ -360,7 +358,7 @@ impl<'a> Lab<'a> {
         self.counts(label, outcome)
     }
 
-    /// What ended early is no figure beside a published one.
+    /// An incomplete result must not stand next to a published one.
     fn counts(&mut self, label: &str, outcome: JobOutcome) -> Option<JobOutcome> {
         if let Some(why) = &outcome.ended_early {
             self.note(format!("{label} ended early: {why}"));
@@ -370,12 +368,12 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Not even one command ended in its time.
+/// Whether no command ended in time.
 fn is_too_short(ran: &Result<JobOutcome, Error>) -> bool {
     ran.as_ref().is_ok_and(|outcome| outcome.ios() == 0 && outcome.ended_early.is_none())
 }
 
-/// Two jobs at the same time.
+/// Runs two jobs at once.
 fn at_once(
     handle: &RunHandle,
     one: (&OpenTargets, &Job),
@@ -385,7 +383,7 @@ fn at_once(
         let other = scope.spawn(|| two.0.run(two.1, handle));
         let first = one.0.run(one.1, handle);
         let died =
-            || Err(Error::new(ErrorKind::System, "a thread died", "this is a fault of Lunar: report it"));
+            || Err(Error::new(ErrorKind::System, "a thread died", "this is a bug in Lunar: report it"));
         [first, other.join().unwrap_or_else(|_| died())]
     })
 }

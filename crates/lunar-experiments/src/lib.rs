@@ -1,4 +1,4 @@
-//! Published experiments, repeated on this machine: each result beside the published one.
+//! Repeats published experiments on this machine, and shows each result next to the published one.
 #![forbid(unsafe_code)]
 
 mod iser;
@@ -24,7 +24,7 @@ use lunar_bench::{Document, Error, RunHandle, TargetTransport, comparison_table,
 use published::Published;
 use std::path::PathBuf;
 
-/// A publication whose experiment can be repeated.
+/// A published experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Experiment {
     /// ISCSI-SCST, IET and STGT with null, file and block storage
@@ -36,7 +36,7 @@ pub enum Experiment {
     /// dd by block size, directly and through a storage router, near and far
     #[value(name = "sn5420-2002")]
     Sn5420,
-    /// sgp_dd by block size on null storage, with the CPU of both sides
+    /// sgp_dd by block size on null storage, with the CPU time of both sides
     #[value(name = "stgt-iser-null-2008")]
     Iser,
     /// blockdev-perftest, direct and buffered
@@ -60,40 +60,40 @@ impl Experiment {
 /// Arguments of `lunar bench reproduce`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// The publication whose experiment is repeated
+    /// The experiment
     #[arg(value_name = "SEED")]
     pub seed: Experiment,
 
-    /// A target to measure besides Lunar's; can be given several times; none is Lunar's alone [default: stgt and
-    /// istgt, where they are installed]
+    /// Another target to measure besides Lunar's: stgt, istgt, a URL, or none; may be repeated [default: stgt
+    /// and istgt, if they are installed]
     #[arg(long, value_name = "stgt|istgt|none|URL")]
     pub against: Vec<String>,
 
-    /// Shorter runs of the same shape: about a minute instead of as much data as the original moved
+    /// Shorter runs of the same shape: about a minute, instead of the amount of data of the original
     #[arg(long)]
     pub quick: bool,
 
-    /// The folder for SEED-HOST-DATE.json
+    /// Folder for EXPERIMENT-HOST-DATE.json
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub out: PathBuf,
 
-    /// What carries the commands: all but tcp is RDMA, and of Lunar alone
+    /// Transport of the commands; all except tcp are RDMA, and only Lunar's target supports them
     #[arg(long, value_name = "NAME", default_value = "tcp")]
     pub transport: TargetTransport,
 
-    /// What carries RDMA [default: verbs where this host has a device that is up, iwarp otherwise]
+    /// RDMA provider [default: verbs if this host has an active device, otherwise iwarp]
     #[arg(long, value_name = "NAME")]
     pub provider: Option<RdmaProvider>,
 
-    /// The folder for files that are measured on; some gigabytes [default: the system's temporary folder]
+    /// Folder for the files of the disks, some gigabytes [default: the system's temporary folder]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 
-    /// Overwrite what the disks of --against URL hold
+    /// Overwrite existing data on disks of --against URL
     #[arg(long)]
     pub destroy: bool,
 
-    /// No run takes longer than this many milliseconds
+    /// Limit each run to this many milliseconds
     #[arg(long, hide = true, value_name = "MS")]
     pub brief: Option<u64>,
 
@@ -113,18 +113,18 @@ pub struct ExperimentResult {
     pub problem: Option<Error>,
 }
 
-/// Repeats an experiment and saves its results to a file. If `handle` stops it early, the results up to then are
+/// Repeats an experiment and saves its results to a file. If `handle` ends it early, the results up to then are
 /// reported and saved.
 ///
 /// # Errors
-/// Before anything runs: when an argument is invalid, or the folder is not writable.
+/// If an argument is invalid, or the folder is not writable; nothing has run then.
 pub fn run(args: &Args, handle: &RunHandle) -> Result<ExperimentResult, Error> {
     results::check(&args.out)?;
     let published = Published::of(args.seed);
     let title =
         format!("{}: {} ({}, {})", args.seed.name(), published.title, published.author, published.year);
     let mut lab = Lab::new(args, handle, &title)?;
-    let transport = format!("carried by {}", lab.transport().name());
+    let transport = format!("transport: {}", lab.transport().name());
     lab.note(transport);
     let ran = match args.seed {
         Experiment::Scst => scst::run(&mut lab, &published),
@@ -134,10 +134,10 @@ pub fn run(args: &Args, handle: &RunHandle) -> Result<ExperimentResult, Error> {
         Experiment::Srpt => srpt::run(&mut lab, &published),
     };
     if lab.is_ended() {
-        lab.note("it was asked to end: what was measured until then stands");
+        lab.note("ended by the user: the results up to then are valid");
     }
     if !lab.is_full() {
-        lab.note("shorter runs than the original's: times of whole runs are worked out from rates");
+        lab.note("the runs are shorter than the original: their times are extrapolated from rates");
     }
     if !lab.is_ended() {
         lab.note(overhead::note_for_many_jobs());
@@ -145,7 +145,7 @@ pub fn run(args: &Args, handle: &RunHandle) -> Result<ExperimentResult, Error> {
     let mut text = text(&lab);
     let kept = results::write(&args.out, &lab.document);
     if let Ok(file) = &kept {
-        text += &format!("\nkept in {}\n", file.display());
+        text += &format!("\nsaved in {}\n", file.display());
     }
     Ok(ExperimentResult { document: lab.document, text, problem: ran.and(kept.map(drop)).err() })
 }

@@ -1,4 +1,4 @@
-//! What the experiments measure on: files and loop devices of our own, and the I/O schedulers below them.
+//! The media of an experiment: files, loop devices, and the I/O schedulers below them.
 
 use lunar_bench::CleanupGuard;
 use lunar_bench::{Error, ErrorKind};
@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of our own, removed on drop.
+/// A folder, removed on drop.
 pub struct WorkDir {
     path: PathBuf,
     _cleanup: CleanupGuard,
 }
 
 impl WorkDir {
-    /// Makes it below a folder that exists.
+    /// Creates a folder in an existing one.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub fn below(parent: &Path) -> Result<WorkDir, Error> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -34,10 +34,10 @@ impl WorkDir {
         Ok(WorkDir { path, _cleanup: cleanup })
     }
 
-    /// Makes a file of this size with bytes that do not compress, all of it on the disk.
+    /// Creates a file of this size with incompressible data, written to the disk.
     ///
     /// # Errors
-    /// When there is no room.
+    /// If there is no space.
     pub fn file(&self, name: &str, size: u64) -> Result<PathBuf, Error> {
         let path = self.path.join(name);
         write_file(&path, size).map_err(|e| cannot("write", &path, &e))?;
@@ -45,10 +45,10 @@ impl WorkDir {
     }
 }
 
-/// Writes a file of this size with bytes that do not compress, and makes it stable.
+/// Writes and flushes a file of this size with incompressible data.
 ///
 /// # Errors
-/// When there is no room.
+/// If there is no space.
 pub fn write_file(path: &Path, size: u64) -> io::Result<()> {
     const CHUNK: u64 = 1 << 20;
     let mut chunk = vec![0; CHUNK as usize];
@@ -71,56 +71,56 @@ impl std::ops::Deref for WorkDir {
 }
 
 fn cannot(what: &str, path: &Path, e: &io::Error) -> Error {
-    let hint = "--dir names a folder with room for the files of the experiment";
+    let hint = "use --dir with a folder that has enough space";
     Error::new(ErrorKind::System, format!("cannot {what} {}: {e}", path.display()), hint)
 }
 
-/// The folder for files that are to be in memory.
+/// The folder for files in memory.
 pub fn memory_dir() -> PathBuf {
     let shm = PathBuf::from("/dev/shm");
     if shm.is_dir() { shm } else { std::env::temp_dir() }
 }
 
-/// What is told where files of an experiment cannot be taken out of the page cache.
-pub const WARM: &str = "reads come from memory: what is read cannot be taken out of the page cache, or lies \
-                        in a file system in memory (--dir names another folder)";
+/// The note if files cannot be dropped from the page cache.
+pub const WARM: &str = "reads come from memory: the files cannot be dropped from the page cache, or are \
+                        in a file system in memory (use --dir for another folder)";
 
-/// Takes a file or a block device out of the page cache; false where it stays in memory. The notes of an
-/// experiment say which it is: reads from memory are faster.
+/// Drops a file or a block device from the page cache; false if it stays in memory. The notes of an experiment
+/// report which: reads from memory are faster.
 pub fn make_cold(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
-    // What is not stable stays in the cache.
+    // Dirty pages stay in the cache.
     let is_dropped = file.sync_all().is_ok() && fadvise(&file, 0, None, Advice::DontNeed).is_ok();
     is_dropped && !is_in_memory(&file)
 }
 
-/// Whether a file is nowhere but in memory. The folder of a block device is, and the device is not.
+/// Whether a file exists only in memory. For a block device, its folder is in memory, but the device is not.
 fn is_in_memory(file: &File) -> bool {
-    /// tmpfs and ramfs, as statfs(2) tells them.
+    /// The numbers of tmpfs and ramfs in statfs(2).
     const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
     let is_file = file.metadata().is_ok_and(|found| found.is_file());
     is_file && fstatfs(file).is_ok_and(|system| IN_MEMORY.contains(&(system.f_type as u32)))
 }
 
-/// What a LUN is made of.
+/// The medium of a LUN.
 #[derive(Clone, Debug)]
 pub enum DiskMedium {
-    /// Reads are zeros, writes go nowhere.
+    /// Reads return zeros, writes are discarded.
     Null,
     /// Through the page cache.
     Cached(PathBuf),
-    /// Past the page cache.
+    /// Bypassing the page cache.
     Direct(PathBuf),
 }
 
-/// A disk to be served.
+/// A disk to serve.
 #[derive(Clone, Debug)]
 pub struct ServedDisk {
-    /// What it is made of.
+    /// Its medium.
     pub medium: DiskMedium,
     /// Bytes.
     pub size: u64,
-    /// Bytes a second at most; 0 is no limit. Lunar alone can do it.
+    /// A limit in bytes per second; 0 is none. Only Lunar supports it.
     pub bytes_per_s: u64,
 }
 
@@ -130,7 +130,7 @@ impl ServedDisk {
         ServedDisk { medium, size, bytes_per_s: 0 }
     }
 
-    /// Where it is, if anywhere.
+    /// Its path, if it has one.
     pub fn path(&self) -> Option<&Path> {
         match &self.medium {
             DiskMedium::Null => None,
@@ -139,14 +139,14 @@ impl ServedDisk {
     }
 }
 
-/// A block device over a file, until it is dropped.
+/// A loop device, detached on drop.
 pub struct LoopDevice {
     device: PathBuf,
     _cleanup: CleanupGuard,
 }
 
 impl LoopDevice {
-    /// Makes one; None where this user or this host cannot.
+    /// Attaches one; None if this user or this host cannot.
     pub fn over(file: &Path) -> Option<LoopDevice> {
         let made = CleanupGuard::create(|| {
             let device = attached(file).ok_or(())?;
@@ -169,24 +169,24 @@ fn attached(file: &Path) -> Option<PathBuf> {
 }
 
 fn detach(device: &Path) {
-    // Who has it open keeps it until then.
+    // It stays until the last user closes it.
     _ = losetup().arg("--detach").arg(device).status();
 }
 
-/// ^C is not for it.
+/// In its own process group, so that ^C does not reach it.
 fn losetup() -> Command {
     let mut command = Command::new("losetup");
     command.process_group(0).stdin(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-/// An I/O scheduler that was set; the one before comes back on drop.
+/// Restores the previous I/O scheduler on drop.
 pub struct SchedulerGuard {
     _cleanup: CleanupGuard,
 }
 
 impl SchedulerGuard {
-    /// Sets it for the disk below a file, or for a block device; None where that cannot be done.
+    /// Sets the scheduler of the disk below a file, or of a block device; None if that is not possible.
     pub fn set(path: &Path, name: &str) -> Option<SchedulerGuard> {
         let file = queue(path)?.join("scheduler");
         let before = chosen(&fs::read_to_string(&file).ok()?)?;
@@ -197,13 +197,13 @@ impl SchedulerGuard {
     }
 }
 
-/// The one in brackets.
+/// The scheduler in brackets.
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// The folder of the queue of a disk.
+/// The sysfs folder of a disk's queue.
 fn queue(path: &Path) -> Option<PathBuf> {
     let found = fs::metadata(path).ok()?;
     let id = if found.file_type().is_block_device() { found.rdev() } else { found.dev() };
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_holds_files_and_goes_away() {
+    fn work_dir_holds_files_and_is_removed() {
         let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let file = dir.file("disk", (1 << 20) + 7).expect("a file");
         assert_eq!(fs::metadata(&file).expect("it").len(), (1 << 20) + 7);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_memory_cannot_be_made_cold_and_one_on_a_disk_can() {
+    fn make_cold_fails_only_for_files_in_memory() {
         let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
         let is = |kind: &str, at: &str| mounts.lines().any(|line| line.contains(&format!(" {at} {kind} ")));
         let is_cold = |parent: &Path| {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_in_use_stands_in_brackets() {
+    fn chosen_scheduler_is_in_brackets() {
         assert_eq!(chosen("none [mq-deadline] kyber bfq\n").as_deref(), Some("mq-deadline"));
         assert_eq!(chosen("none\n"), None);
     }

@@ -1,4 +1,4 @@
-//! A file system on a logical unit: the kernel of this host uses it through `lunar attach`.
+//! A file system on a logical unit, attached to this host with `lunar attach`.
 
 use crate::media::{LoopDevice, WorkDir, write_file};
 use crate::process::PeerProcess;
@@ -16,22 +16,22 @@ use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(20);
-/// How long those who were asked to end may have files open.
+/// How long a process that was told to stop may keep files open.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// The file for dd.
+/// The name of the file for dd.
 const FILE: &str = "q";
 
-/// What carries a logical unit to the kernel.
+/// How a logical unit is attached to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttachMethod {
     /// As a block device.
     Ublk,
-    /// As a file, with a loop device over it.
+    /// As a file with a loop device.
     Fuse,
 }
 
-/// ext3 on a logical unit, mounted. All of it is taken down on drop, in this order.
+/// A mounted ext3 file system on a logical unit. On drop, everything is removed in this order.
 pub struct MountedFs {
     mount: Option<CleanupGuard>,
     device: PathBuf,
@@ -41,10 +41,10 @@ pub struct MountedFs {
 }
 
 impl MountedFs {
-    /// Attaches a logical unit, makes the file system and mounts it.
+    /// Attaches a logical unit, creates the file system and mounts it.
     ///
     /// # Errors
-    /// Why that cannot be, for people.
+    /// The reason, as text.
     pub fn on(lunar: &Path, target: &TargetSpec, dir: WorkDir) -> Result<MountedFs, String> {
         let attach_method = attach_method()?;
         for name in ["fuse", "mnt"] {
@@ -57,7 +57,7 @@ impl MountedFs {
         mounted.device = match attach_method {
             AttachMethod::Ublk => file,
             AttachMethod::Fuse => {
-                let looped = LoopDevice::over(&file).ok_or("no loop device can be made")?;
+                let looped = LoopDevice::over(&file).ok_or("losetup failed")?;
                 mounted.looped.insert(looped).path().to_owned()
             }
         };
@@ -66,32 +66,32 @@ impl MountedFs {
         Ok(mounted)
     }
 
-    /// A file on it, of this size.
+    /// Creates a file of this size.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub fn file(&self, size: u64) -> Result<PathBuf, String> {
         let path = self.dir().join(FILE);
         let made = File::create(&path).and_then(|file| file.set_len(size));
-        made.map(|()| path).map_err(|e| format!("a file on it: {e}"))
+        made.map(|()| path).map_err(|e| format!("creating a file: {e}"))
     }
 
-    /// Puts so many files in the place of the one there is, of this size and with something in them.
+    /// Replaces the file by `many` files of this size, filled with data.
     ///
     /// # Errors
-    /// When they cannot be made.
+    /// If they cannot be created.
     pub fn files(&self, many: usize, size: u64) -> Result<Vec<PathBuf>, String> {
-        let cannot = |e: std::io::Error| format!("files on it: {e}");
+        let cannot = |e: std::io::Error| format!("creating files: {e}");
         fs::remove_file(self.dir().join(FILE)).map_err(cannot)?;
         let paths: Vec<PathBuf> = (0..many).map(|n| self.dir().join(format!("mix{n}"))).collect();
         paths.iter().try_for_each(|path| write_file(path, size)).map_err(cannot)?;
         Ok(paths)
     }
 
-    /// Takes all of it out of the page cache of this host.
+    /// Drops all of it from the page cache of this host.
     ///
     /// # Errors
-    /// When it cannot be mounted again.
+    /// If it cannot be mounted again.
     pub fn make_cold(&mut self) -> Result<(), String> {
         run(Command::new("umount").arg(self.dir()))?;
         self.mount.take().into_iter().for_each(CleanupGuard::forget);
@@ -113,9 +113,9 @@ impl MountedFs {
         Ok(())
     }
 
-    /// The device or file that `lunar attach` names when it is there.
+    /// The device or file that `lunar attach` prints when it is ready.
     fn told(&self) -> Result<PathBuf, String> {
-        let stdout = self.attach.stdout().ok_or("it has no output")?;
+        let stdout = self.attach.stdout().ok_or("lunar attach has no output")?;
         let (send, lines) = mpsc::channel();
         thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)))
@@ -123,7 +123,7 @@ impl MountedFs {
         lines.recv_timeout(START).map(PathBuf::from).map_err(|_| {
             let said = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             let said = said.replace(&self.dir.display().to_string(), "");
-            format!("lunar attach: {}", said.lines().next().unwrap_or("it does not answer"))
+            format!("lunar attach: {}", said.lines().next().unwrap_or("no response"))
         })
     }
 }
@@ -131,7 +131,7 @@ impl MountedFs {
 fn attach_method() -> Result<AttachMethod, String> {
     let there = |device: &str| Path::new(device).exists();
     match (geteuid().is_root(), there("/dev/ublk-control"), there("/dev/fuse")) {
-        (false, ..) => Err("that needs root".into()),
+        (false, ..) => Err("root is required".into()),
         (_, true, _) => Ok(AttachMethod::Ublk),
         (_, _, true) => Ok(AttachMethod::Fuse),
         _ => Err("the kernel has neither ublk nor FUSE".into()),
@@ -164,7 +164,7 @@ fn unmount(dir: &Path) {
     }
 }
 
-/// Runs a program to its end. ^C is not for it.
+/// Runs a program to its end, in its own process group, so that ^C does not reach it.
 fn run(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let ran = command.process_group(0).stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;

@@ -1,5 +1,5 @@
-//! A far line as the kernel makes it: a network namespace behind a pair of devices, each of which holds back what it sends
-//! and limits its rate (tc-netem(8)). It needs root, iproute2 and the kernel's sch_netem.
+//! A remote line emulated by the kernel: a network namespace behind a veth pair whose ends delay packets and
+//! limit their rate (tc-netem(8)). Needs root, iproute2 and sch_netem.
 
 use crate::relay::LinkProfile;
 use lunar_bench::CleanupGuard;
@@ -13,24 +13,24 @@ use std::process::{Command, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// Addresses for measurements (RFC 2544 appendix C.2.2): each line has four of 2^17.
+/// Addresses for benchmarks (RFC 2544 appendix C.2.2): each line uses four of 2^17.
 const ADDRESSES: u32 = 0xc612_0000;
 const LINES: u32 = 1 << 15;
 
-/// The far end of a line. All of it goes with this.
+/// The remote end of a line. Everything is removed on drop.
 pub struct FarEnd {
-    /// The namespace, and how the names of the devices begin.
+    /// The namespace; also the prefix of the device names.
     name: String,
-    /// Of this end; the other one has the next.
+    /// The address of this end; the remote end has the next one.
     address: u32,
     _cleanup: CleanupGuard,
 }
 
 impl FarEnd {
-    /// Lays a line.
+    /// Creates a line.
     ///
     /// # Errors
-    /// When the kernel or its tools cannot make one, or we may not.
+    /// If the kernel or its tools cannot, or permissions are missing.
     pub fn start(line: &LinkProfile) -> io::Result<FarEnd> {
         static LAID: AtomicU32 = AtomicU32::new(0);
         let number = LAID.fetch_add(1, Ordering::Relaxed);
@@ -44,13 +44,13 @@ impl FarEnd {
         Ok(FarEnd { name, address, _cleanup: cleanup })
     }
 
-    /// Listens at the far end.
+    /// Listens at the remote end.
     ///
     /// # Errors
-    /// When that cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn listen(&self) -> io::Result<TcpListener> {
         let (place, address) = (format!("/run/netns/{}", self.name), Ipv4Addr::from(self.address + 1));
-        // A thread of its own: it does not come back from there.
+        // A separate thread, because it cannot leave the namespace.
         let listening = thread::spawn(move || {
             let there = File::open(place)?;
             move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -77,13 +77,13 @@ fn lay(name: &str, address: u32, line: &LinkProfile) -> io::Result<()> {
     tool(&format!("ip -n {name} link set {name}b up"))
 }
 
-/// The devices first: a connection that is not over keeps the namespace for a while.
+/// Remove the devices first: an open connection keeps the namespace for a while.
 fn take_away(name: &str) {
     _ = tool(&format!("ip link del {name}a"));
     _ = tool(&format!("ip netns del {name}"));
 }
 
-/// Runs a tool of iproute2, which ^C is not for. What it says is the error.
+/// Runs a tool of iproute2 in its own process group. Its output is the error.
 fn tool(line: &str) -> io::Result<()> {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();

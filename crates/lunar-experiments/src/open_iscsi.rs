@@ -1,4 +1,4 @@
-//! open-iscsi-2005: disktest on two sessions, each with a disk of its own.
+//! open-iscsi-2005: disktest on two sessions, each with its own disk.
 
 use crate::lab::Lab;
 use crate::media::{DiskMedium, ServedDisk, WorkDir, memory_dir};
@@ -10,7 +10,7 @@ use lunar_bench::job::{IoDirection, Job};
 use lunar_bench_compat::disktest;
 use std::time::Duration;
 
-/// disktest's number of threads unless told otherwise; each does one transfer at a time.
+/// disktest's default number of threads; each has one transfer in flight.
 const THREADS: usize = 4;
 const MIB: f64 = (1 << 20) as f64;
 const RUNS: [(&str, &str, IoDirection, u32); 3] = [
@@ -19,15 +19,15 @@ const RUNS: [(&str, &str, IoDirection, u32); 3] = [
     ("1K read", "Read", IoDirection::Read, 1 << 10),
 ];
 
-/// Repeats it.
+/// Repeats the experiment.
 ///
 /// # Errors
-/// When the disks cannot be made.
+/// If the disks cannot be created.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note(format!(
-        "disktest ran with {THREADS} threads a session (its default; the publication does not tell)"
+        "disktest ran with {THREADS} threads per session (its default; the publication does not state it)"
     ));
-    lab.note("the disks are files in memory: what the publication's were is not told");
+    lab.note("the disks are files in memory: the publication does not describe its own");
     let memory = WorkDir::below(&memory_dir())?;
     let size = lab.scaled(512 << 20, 128 << 20);
     let disk =

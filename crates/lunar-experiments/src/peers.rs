@@ -1,5 +1,5 @@
-//! Targets that run for the time of an experiment: Lunar's, and those of others. On loopback, on free ports,
-//! with control sockets in a folder of their own.
+//! Targets of an experiment: Lunar's and others. They use loopback, free ports, and control sockets in their
+//! own folder.
 
 use crate::media::{DiskMedium, ServedDisk, WorkDir};
 use crate::process::PeerProcess;
@@ -18,7 +18,7 @@ const START: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(5);
 const TARGET: &str = "iqn.2026-11.org.example:reproduce";
 
-/// Whose target is measured.
+/// The target software.
 #[derive(Clone, Debug)]
 pub enum Peer {
     /// Lunar's.
@@ -27,7 +27,7 @@ pub enum Peer {
     Stgt,
     /// istgt.
     Istgt,
-    /// One that runs already; all experiments use its one logical unit.
+    /// A running target; all experiments use its one logical unit.
     Running(TargetSpec),
 }
 
@@ -42,7 +42,7 @@ impl Peer {
         }
     }
 
-    /// What has to be installed for it, and is not.
+    /// The missing package, if any.
     pub fn missing(&self) -> Option<&'static str> {
         self.missing_from(&folders())
     }
@@ -56,7 +56,7 @@ impl Peer {
         find(program, folders).is_none().then_some(what)
     }
 
-    /// What it says of its version, as `tgtd 1.0.85`; None where that is told with each logical unit, or not at all.
+    /// Its version, such as `tgtd 1.0.85`; None if each logical unit reports it, or it is unknown.
     pub fn version(&self) -> Option<String> {
         let (program, package) = match self {
             Peer::Stgt => ("tgtd", "tgt"),
@@ -69,13 +69,13 @@ impl Peer {
         Some(if version.starts_with(program) { version } else { format!("{program} {version}") })
     }
 
-    /// It has something that reads zeros and forgets.
+    /// Whether it has a backing store that reads zeros and discards writes.
     pub fn has_null(&self) -> bool {
         matches!(self, Peer::Lunar | Peer::Stgt)
     }
 }
 
-/// Where programs are. Those of the administrator are not in everybody's PATH.
+/// The folders of programs. PATH may lack those of the administrator.
 fn folders() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]).collect()
@@ -85,34 +85,34 @@ fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     folders.iter().map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// The command that runs a program of a peer.
+/// The command of an installed program.
 fn command(program: &str) -> Result<Command, String> {
     find(program, &folders()).map(Command::new).ok_or_else(|| format!("{program} is missing"))
 }
 
-/// The first line that a program says, if it ends well.
+/// The first line of a program's output, if it succeeds.
 fn first_line(command: &mut Command) -> Option<String> {
     let ran = command.stdin(Stdio::null()).output().ok().filter(|ran| ran.status.success())?;
     let line = String::from_utf8(ran.stdout).ok()?.lines().next()?.trim().to_owned();
     (!line.is_empty()).then_some(line)
 }
 
-/// A target that runs. One that was started here is stopped on drop.
+/// A running target. One that was started here is stopped on drop.
 pub struct PeerServer {
     peer: Peer,
     process: Option<PeerProcess>,
     portals: Vec<SocketAddr>,
     transport: FabricTransport,
-    /// The number of the logical unit of each disk.
+    /// The LUN of each disk.
     luns: Vec<Option<u16>>,
     dir: WorkDir,
 }
 
 impl PeerServer {
-    /// Starts one with these disks. `lunar` is the program for Lunar's.
+    /// Starts a target with these disks. `lunar` is the program for Lunar's.
     ///
     /// # Errors
-    /// Why it did not start, for people.
+    /// The reason, as text.
     pub fn start(
         peer: &Peer,
         lunar: &Path,
@@ -132,18 +132,18 @@ impl PeerServer {
         Ok(server)
     }
 
-    /// Starts Lunar as a router before another server that was started here, with the same numbers of logical
-    /// units, and waits until they are there.
+    /// Starts Lunar as a router in front of a server that was started here, with the same LUNs, and waits until
+    /// they are available.
     ///
     /// # Errors
-    /// Why it did not start, or does not reach the other, for people.
+    /// The reason, as text.
     pub fn start_router(
         lunar: &Path,
         upstream: &PeerServer,
         transport: &FabricTransport,
         dir: WorkDir,
     ) -> Result<PeerServer, String> {
-        let portal = *upstream.portals.first().ok_or("there is nothing that was started here before it")?;
+        let portal = *upstream.portals.first().ok_or("its target was not started here")?;
         let (luns, transport) = (upstream.luns.clone(), transport.clone());
         let mut server =
             PeerServer { peer: Peer::Lunar, process: None, portals: Vec::new(), transport, luns, dir };
@@ -159,7 +159,7 @@ impl PeerServer {
         Ok(server)
     }
 
-    /// The process, if it was started here.
+    /// The process id, if it was started here.
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(PeerProcess::id)
     }
@@ -169,7 +169,7 @@ impl PeerServer {
         &self.portals
     }
 
-    /// A disk at its first portal, with settings of a URL; None if it cannot serve such a disk.
+    /// A disk at its first portal, with options of a URL; None if it cannot serve the disk.
     pub fn target(&self, disk: usize, settings: &str) -> Option<TargetSpec> {
         match &self.peer {
             Peer::Running(target) => Some(target.clone()),
@@ -177,7 +177,7 @@ impl PeerServer {
         }
     }
 
-    /// The same at another address.
+    /// A disk at another address.
     pub fn at(&self, address: SocketAddr, disk: usize, settings: &str) -> Option<TargetSpec> {
         let lun = (*self.luns.get(disk)?)?;
         TargetSpec::parse(&self.transport.url(address, TARGET, Some(lun), settings)).ok()
@@ -189,22 +189,22 @@ impl PeerServer {
         self.serve(program, &config)
     }
 
-    /// Lunar with a configuration.
+    /// Starts Lunar with a configuration.
     fn serve(&mut self, program: &Path, config: &str) -> Result<(), String> {
         let file = self.dir.join("lunar.toml");
         fs::write(&file, config).map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&file).stdout(Stdio::piped());
-        let stdout = self.spawn(&mut command)?.stdout().ok_or("it has no output")?;
+        let stdout = self.spawn(&mut command)?.stdout().ok_or("lunar serve has no output")?;
         let (send, lines) = mpsc::channel();
-        // To its end, so that the server never waits for us.
+        // Read to the end, so that the server never blocks.
         thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)));
         });
         let end = Instant::now() + START;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let line = lines.recv_timeout(left).map_err(|_| self.said("it is not ready"))?;
+            let line = lines.recv_timeout(left).map_err(|_| self.said("it did not become ready"))?;
             if line == "ready" {
                 return Ok(());
             }
@@ -233,7 +233,7 @@ impl PeerServer {
             let unit = format!("--op new --mode logicalunit --tid 1 --lun {lun} {kind} -b");
             self.tgtadm_of(&unit, Some(path))?;
         }
-        // Last: until then nobody is let in.
+        // Bind last: until then, logins are rejected.
         self.tgtadm("--op bind --mode target --tid 1 -I ALL")
     }
 
@@ -259,14 +259,14 @@ impl PeerServer {
         let mut command = command("istgt")?;
         command.args(["-D", "-q", "-c"]).arg(&file).stdout(Stdio::null());
         self.spawn(&mut command)?;
-        let last = *self.portals.last().ok_or("it has no portal")?;
+        let last = *self.portals.last().ok_or("no portal")?;
         self.until(|_| TcpStream::connect(last).is_ok())
     }
 
     fn spawn(&mut self, command: &mut Command) -> Result<&PeerProcess, String> {
         let program = command.get_program().to_string_lossy().into_owned();
         let log = fs::File::create(self.dir.join("log")).map_err(|e| e.to_string())?;
-        // The others do not listen to a polite word while they have sessions.
+        // Other targets ignore SIGTERM while they have sessions.
         let patience = if matches!(self.peer, Peer::Lunar) { STOP } else { Duration::ZERO };
         let process = PeerProcess::start(command.stdin(Stdio::null()).stderr(log), patience);
         Ok(self.process.insert(process.map_err(|e| format!("cannot run {program}: {e}"))?))
@@ -277,32 +277,32 @@ impl PeerServer {
         while !is_so(self) {
             let is_gone = self.process.as_ref().is_some_and(PeerProcess::is_gone);
             if is_gone || Instant::now() > end {
-                return Err(self.said("it is not ready"));
+                return Err(self.said("it did not become ready"));
             }
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// What went wrong, with the last words of the server.
+    /// An error with the last log line of the server.
     fn said(&self, what: &str) -> String {
         let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
         log.trim().lines().next_back().map_or(what.to_owned(), |line| format!("{what}: {line}"))
     }
 }
 
-/// The number of the logical unit of each disk, in turn; none for what it cannot serve.
+/// The LUN of each disk, in order; None for disks that it cannot serve.
 fn numbers(peer: &Peer, disks: &[ServedDisk]) -> Vec<Option<u16>> {
     let can = |disk: &ServedDisk| {
         let is_null = matches!(disk.medium, DiskMedium::Null);
         (!is_null || peer.has_null()) && (disk.bytes_per_s == 0 || matches!(peer, Peer::Lunar))
     };
-    // STGT keeps 0 for a controller.
+    // STGT uses LUN 0 for a controller.
     let mut next = u16::from(matches!(peer, Peer::Stgt))..;
     disks.iter().map(|disk| if can(disk) { next.next() } else { None }).collect()
 }
 
-/// The disks that are served, and their numbers.
+/// The served disks with their LUNs.
 fn served<'a>(
     disks: &'a [ServedDisk],
     luns: &'a [Option<u16>],
@@ -310,7 +310,7 @@ fn served<'a>(
     disks.iter().zip(luns).filter_map(|(disk, lun)| Some((disk, (*lun)?)))
 }
 
-/// A string of TOML.
+/// A TOML string.
 fn quoted(path: &Path) -> String {
     toml::Value::String(path.display().to_string()).to_string()
 }
@@ -399,7 +399,7 @@ mod tests {
     use lunar_bench::TargetTransport;
 
     #[test]
-    fn a_path_cannot_break_out_of_the_configuration() {
+    fn path_with_quotes_is_escaped_in_configuration() {
         let path = PathBuf::from("/tmp/a \"b\"\nc");
         let disk =
             ServedDisk { bytes_per_s: 5, ..ServedDisk::new(DiskMedium::Cached(path.clone()), 1 << 20) };
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_has_the_units_that_the_target_before_it_serves() {
+    fn router_has_the_luns_of_its_target() {
         let portal = SocketAddr::from(([127, 0, 0, 1], 3260));
         for transport in [TargetTransport::Tcp, TargetTransport::Iser, TargetTransport::Srp] {
             let provider = (transport != TargetTransport::Tcp).then_some(RdmaProvider::Iwarp);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_needs_a_target_that_was_started_here() {
+    fn router_needs_a_target_started_here() {
         let dir = || WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let target = TargetSpec::parse("iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0").expect("a URL");
         let running = PeerServer::start(
@@ -447,18 +447,18 @@ mod tests {
             &FabricTransport::tcp(),
             dir(),
         );
-        assert!(refused.is_err_and(|why| why.contains("started here")));
+        assert!(refused.is_err_and(|why| why.contains("not started here")));
     }
 
     #[test]
-    fn what_is_not_installed_is_told() {
+    fn missing_package_is_named() {
         assert_eq!(Peer::Stgt.missing_from(&[]), Some("stgt is not installed: apt install tgt"));
         assert_eq!(Peer::Istgt.missing_from(&[]), Some("istgt is not installed: apt install istgt"));
         assert_eq!(Peer::Lunar.missing_from(&[]), None);
     }
 
     #[test]
-    fn what_is_installed_tells_its_version() {
+    fn version_of_installed_peer_is_read() {
         assert_eq!(first_line(Command::new("sh").args(["-c", "echo; exit 0"])), None);
         assert_eq!(first_line(Command::new("sh").args(["-c", "echo 1.0; exit 1"])), None);
         assert_eq!(Peer::Lunar.version(), None);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn each_has_its_numbers_and_what_it_cannot_serve() {
+    fn peers_number_their_luns_and_skip_unsupported_disks() {
         let null = ServedDisk::new(DiskMedium::Null, 1);
         let file = ServedDisk::new(DiskMedium::Cached("x".into()), 1);
         let slow = ServedDisk { bytes_per_s: 1, ..file.clone() };

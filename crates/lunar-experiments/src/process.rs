@@ -1,4 +1,4 @@
-//! Programs that run for the time of an experiment.
+//! Programs that run during an experiment.
 
 use lunar_bench::CleanupGuard;
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether one has ended.
+/// The interval at which to check whether a program has ended.
 const TICK: Duration = Duration::from_millis(5);
 
-/// A program that runs, until this is dropped or all is undone.
+/// A running program, stopped on drop or by `clean_up_all`.
 pub struct PeerProcess {
     child: Arc<Mutex<Child>>,
     _cleanup: CleanupGuard,
 }
 
 impl PeerProcess {
-    /// Starts it in a process group of its own: ^C ends the experiment, and that ends the program. At its end it is asked to
-    /// go, and has this time to do so.
+    /// Starts a program in its own process group, so that ^C reaches only the experiment. On drop it receives
+    /// SIGTERM, and SIGKILL after `patience`.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(command: &mut Command, patience: Duration) -> io::Result<PeerProcess> {
         let (child, cleanup) = CleanupGuard::create(|| {
             let child = Arc::new(Mutex::new(command.process_group(0).spawn()?));
@@ -33,17 +33,17 @@ impl PeerProcess {
         Ok(PeerProcess { child, _cleanup: cleanup })
     }
 
-    /// Its number.
+    /// The process id.
     pub fn id(&self) -> u32 {
         locked(&self.child).id()
     }
 
-    /// What it says; once.
+    /// Its output; available once.
     pub fn stdout(&self) -> Option<ChildStdout> {
         locked(&self.child).stdout.take()
     }
 
-    /// It has ended by itself.
+    /// Whether it has ended.
     pub fn is_gone(&self) -> bool {
         !matches!(locked(&self.child).try_wait(), Ok(None))
     }
@@ -55,7 +55,7 @@ fn locked(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
 
 fn end(child: &mut Child, patience: Duration) {
     if !patience.is_zero() {
-        // It may have ended by itself.
+        // It may already have ended.
         _ = kill_process(Pid::from_child(child), Signal::TERM);
         let last = Instant::now() + patience;
         while matches!(child.try_wait(), Ok(None)) && Instant::now() < last {
@@ -72,7 +72,7 @@ mod tests {
     use std::process::Stdio;
 
     #[test]
-    fn a_program_ends_with_its_owner_whether_it_listens_or_not() {
+    fn program_ends_with_owner_even_if_it_ignores_sigterm() {
         for (script, patience) in [("trap '' TERM; echo; read x", 50), ("echo; read x", 10_000)] {
             let mut command = Command::new("sh");
             command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());

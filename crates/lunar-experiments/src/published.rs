@@ -1,4 +1,4 @@
-//! What was published of each experiment, as data.
+//! The published figures of each experiment, as data.
 
 use crate::Experiment;
 use lunar_bench::document::{ResultTable, TableCell};
@@ -8,17 +8,17 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// What it is called.
+    /// The title.
     pub title: String,
-    /// Who measured.
+    /// The authors.
     pub author: String,
-    /// When.
+    /// The year.
     pub year: u16,
     #[serde(rename = "table")]
     tables: Vec<PublishedTable>,
 }
 
-/// One table of it.
+/// One table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublishedTable {
@@ -34,12 +34,12 @@ struct PublishedTable {
 #[serde(deny_unknown_fields)]
 struct Row {
     head: String,
-    /// NaN where nothing was published.
+    /// NaN if there is no published figure.
     cells: Vec<f64>,
 }
 
 impl Published {
-    /// The figures of a seed.
+    /// The publication of an experiment.
     pub fn of(seed: Experiment) -> Published {
         let text = match seed {
             Experiment::Scst => include_str!("../seeds/scst-iet-stgt-2009.toml"),
@@ -51,10 +51,10 @@ impl Published {
         toml::from_str(text).expect("the figures of a seed are well-formed")
     }
 
-    /// A table with what was published, and nothing measured yet.
+    /// A table with its published figures, and nothing measured yet.
     ///
     /// # Panics
-    /// When there is no such table: its name is a constant.
+    /// If the table does not exist: its id is a constant.
     pub fn table(&self, id: &str) -> ResultTable {
         let found = self.tables.iter().find(|table| table.id == id);
         let figures = found.unwrap_or_else(|| panic!("{} has no table {id}", self.title));
@@ -73,17 +73,17 @@ impl Published {
     }
 }
 
-/// What was published in a cell.
+/// The published figure of a cell.
 pub fn figure(table: &ResultTable, row: &str, column: &str) -> Option<f64> {
     let at = table.columns.iter().position(|head| head == column)?;
     let (_, cells) = table.rows.iter().find(|(head, _)| head == row)?;
     cells.get(at)?.published
 }
 
-/// Puts what was measured into a cell.
+/// Sets the measured figure of a cell.
 ///
 /// # Panics
-/// When there is no such cell: rows and columns are constants.
+/// If the cell does not exist: rows and columns are constants.
 pub fn put(table: &mut ResultTable, row: &str, column: &str, measured: Option<f64>) {
     let at = table.columns.iter().position(|head| head == column);
     let is_spread = table.is_spread(column);
@@ -92,7 +92,7 @@ pub fn put(table: &mut ResultTable, row: &str, column: &str, measured: Option<f6
     let cell = place.unwrap_or_else(|| panic!("{} has no cell {row}, {column}", table.title));
     *cell = TableCell::new(cell.published, measured);
     if is_spread {
-        // How often it is another one says nothing.
+        // A ratio of standard deviations is meaningless.
         cell.ratio = None;
     }
 }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn all_tables_of_the_seeds_are_there_and_rectangular() {
+    fn all_published_tables_exist_and_are_rectangular() {
         let all = [
             (
                 Experiment::Scst,
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_those_of_the_seeds() {
+    fn published_figures_match_samples() {
         let told = [
             (Experiment::Scst, "direct-read", "FILEIO/CFQ", "IET", Some(57.0)),
             (Experiment::Scst, "direct-read", "BLOCKIO/CFQ", "STGT", None),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_stands_beside_it() {
+    fn measured_figure_is_next_to_published() {
         let mut table = Published::of(Experiment::Scst).table("direct-write");
         put(&mut table, "NULLIO", "STGT", Some(228.0));
         assert_eq!(table.rows[0].1[2], TableCell::new(Some(114.0), Some(228.0)));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deviation_has_no_ratio() {
+    fn standard_deviation_has_no_ratio() {
         let mut table = Published::of(Experiment::Srpt).table("rates-d");
         for column in ["W(avg", "W(std", "R(std"] {
             put(&mut table, "67108864", column, Some(10.0));

@@ -1,5 +1,5 @@
-//! A link that is slower and longer than loopback: a relay in this process, which holds back what it carries, or has its
-//! ears at the far end of a line of the kernel's.
+//! A network link slower than loopback: a relay in this process that delays data, or that listens at the remote
+//! end of a line emulated by the kernel.
 
 use crate::netem::FarEnd;
 use std::collections::VecDeque;
@@ -11,34 +11,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Bytes that are carried at once.
+/// Bytes forwarded at once.
 const CHUNK: usize = 16 << 10;
-/// Chunks that a direction of a connection holds at most: what waits in the queue of a router.
+/// The maximum number of chunks queued in a direction of a connection, like the queue of a router.
 const QUEUE: usize = 64;
-/// The longest that a line takes to carry the first word.
+/// The maximum delay of a new line.
 const SOON: Duration = Duration::from_secs(5);
 
-/// How a link is.
+/// The properties of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkProfile {
-    /// From one end to the other.
+    /// One-way delay.
     pub delay: Duration,
-    /// Bytes a second in each direction, over all of its connections.
+    /// Bytes per second in each direction, over all connections.
     pub bytes_per_s: f64,
-    /// Bytes of a connection that are under way in each direction at most, until word of their arrival is back: the
-    /// window of TCP.
+    /// The maximum bytes in flight in each direction of a connection until their acknowledgement: the TCP
+    /// window.
     pub window: usize,
 }
 
-/// No window at all: what the queue holds is under way.
+/// No window: the queue limits the bytes in flight.
 pub const WIDE: usize = usize::MAX;
 
-/// A link to an address. Its connections end with it.
+/// A link to an address. Its connections end on drop.
 pub struct RelayLink {
     address: SocketAddr,
     shared: Arc<RelayState>,
     accepting: Option<JoinHandle<()>>,
-    /// The kernel's line, if it is one.
+    /// The kernel's line, if there is one.
     far: Option<FarEnd>,
 }
 
@@ -46,30 +46,30 @@ struct RelayState {
     line: LinkProfile,
     target: SocketAddr,
     ended: AtomicBool,
-    /// When each direction is free again.
+    /// When each direction becomes free.
     free: [Mutex<Instant>; 2],
     open: Mutex<VecDeque<TcpStream>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl RelayLink {
-    /// Begins to carry connections to an address.
+    /// Starts to forward connections to an address.
     ///
     /// # Errors
-    /// When no port of loopback is free.
+    /// If no port is free.
     pub fn start(target: SocketAddr, line: LinkProfile) -> io::Result<RelayLink> {
         RelayLink::carry_from(TcpListener::bind("127.0.0.1:0")?, target, line, None)
     }
 
-    /// The same over a line of the kernel's. The window is that of its TCP.
+    /// Like [`RelayLink::start`], over a line emulated by the kernel. The kernel's TCP window applies.
     ///
     /// # Errors
-    /// When there cannot be such a line; see [`FarEnd::start`].
+    /// If the line cannot be created; see [`FarEnd::start`].
     pub fn far(target: SocketAddr, line: LinkProfile) -> io::Result<RelayLink> {
         let far = FarEnd::start(&line)?;
         let at_once = LinkProfile { delay: Duration::ZERO, bytes_per_s: f64::INFINITY, window: WIDE };
         let listener = far.listen()?;
-        // A firewall may be in its way.
+        // A firewall may block it.
         TcpStream::connect_timeout(&listener.local_addr()?, SOON)?;
         drop(listener.accept()?);
         RelayLink::carry_from(listener, target, at_once, Some(far))
@@ -98,12 +98,12 @@ impl RelayLink {
         Ok(RelayLink { address, shared, accepting, far })
     }
 
-    /// The kernel's line, not one of this process.
+    /// Whether the kernel emulates the line.
     pub fn is_of_the_kernel(&self) -> bool {
         self.far.is_some()
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -113,7 +113,7 @@ impl Drop for RelayLink {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
         let threads = || std::mem::take(&mut *locked(&self.shared.threads));
-        // Wakes the one who accepts, unless the line does not carry any more.
+        // Wakes the accepting thread, unless the line is down.
         if TcpStream::connect_timeout(&self.address, SOON).is_ok() {
             self.accepting.take().map(JoinHandle::join);
         }
@@ -128,7 +128,7 @@ impl RelayState {
             if self.ended.load(Ordering::SeqCst) {
                 return;
             }
-            // A target that is not there is told by a connection that ends.
+            // An unreachable target closes the connection.
             if let Ok((near, far)) = near.and_then(|near| Ok((near, TcpStream::connect(self.target)?))) {
                 drop(self.carry(&near, &far));
             }
@@ -148,7 +148,7 @@ impl RelayState {
         Ok(())
     }
 
-    /// Takes what comes, and tells when it is to arrive.
+    /// Receives data and computes its arrival time.
     fn take(&self, way: usize, mut from: TcpStream, queue: &SyncSender<(Instant, Vec<u8>)>) {
         let mut chunk = vec![0; CHUNK];
         let mut window = SendWindow::new(self.line.window);
@@ -163,7 +163,7 @@ impl RelayState {
         }
     }
 
-    /// When so many bytes arrive that begin their way now, or when those before them have left.
+    /// The arrival time of data sent now, after earlier data has left.
     fn arrival(&self, way: usize, len: usize) -> Instant {
         let mut free = locked(&self.free[way]);
         *free = (*free).max(Instant::now()) + Duration::from_secs_f64(len as f64 / self.line.bytes_per_s);
@@ -171,7 +171,7 @@ impl RelayState {
     }
 }
 
-/// What of a direction of a connection is under way, and when word of its arrival is back.
+/// The bytes of a connection in flight in one direction, and the times of their acknowledgement.
 struct SendWindow {
     whole: usize,
     free: usize,
@@ -184,7 +184,8 @@ impl SendWindow {
         SendWindow { whole, free: whole, under_way: VecDeque::new() }
     }
 
-    /// Bytes that may be taken next. Waits until a chunk, or the whole window, is free: no byte goes alone.
+    /// The number of bytes that may be sent next. Waits until a chunk, or the whole window, is free, so that no
+    /// small pieces are sent.
     fn room(&mut self) -> usize {
         let enough = CHUNK.min(self.whole);
         while let Some((back, len)) = self.under_way.front().copied() {
@@ -216,7 +217,7 @@ fn give(mut to: TcpStream, queue: &Receiver<(Instant, Vec<u8>)>) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// The lock, also after a panic elsewhere: no holder leaves what it guards half changed.
+/// Locks even after a panic: no holder leaves an inconsistent state.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -225,7 +226,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// Sends back what comes, on one connection.
+    /// An echo server for one connection.
     fn echo() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_arrive_whole_in_order_and_late() {
+    fn relayed_bytes_arrive_complete_ordered_and_delayed() {
         let line = LinkProfile { delay: Duration::from_millis(20), bytes_per_s: 10e6, window: WIDE };
         let link = RelayLink::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
@@ -251,12 +252,12 @@ mod tests {
         stream.read_exact(&mut came).expect("all of it");
         sending.join().expect("sent");
         assert!(came == sent, "other bytes");
-        // Twice the delay, and one hundred thousand bytes at ten million a second.
+        // Twice the delay, and one hundred thousand bytes at ten million per second.
         assert!(begun.elapsed() >= Duration::from_millis(50), "{:?}", begun.elapsed());
     }
 
     #[test]
-    fn a_window_holds_back_what_the_line_could_carry() {
+    fn window_limits_the_throughput() {
         let line = LinkProfile { delay: Duration::from_millis(20), bytes_per_s: 1e9, window: CHUNK };
         let link = RelayLink::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
@@ -266,7 +267,7 @@ mod tests {
         let mut came = vec![0; sent.len()];
         stream.read_exact(&mut came).expect("all of it");
         assert!(came == sent, "other bytes");
-        // Word of three windows comes back before the fourth goes out, and that goes there and back.
+        // Three windows are acknowledged before the fourth leaves, which then travels both ways.
         assert!(begun.elapsed() >= Duration::from_millis(3 * 40 + 40), "{:?}", begun.elapsed());
     }
 

@@ -1,14 +1,14 @@
-//! The file that is kept of an experiment.
+//! The result file of an experiment.
 
 use lunar_bench::{Document, Error, ErrorKind};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Makes the folder, and sees that files can be written there, before hours go into an experiment.
+/// Creates the folder and checks that it is writable, before hours of measuring.
 ///
 /// # Errors
-/// When they cannot.
+/// If it is not.
 pub fn check(dir: &Path) -> Result<(), Error> {
     let probe = dir.join(format!(".lunar-{}", std::process::id()));
     let tried =
@@ -16,10 +16,10 @@ pub fn check(dir: &Path) -> Result<(), Error> {
     tried.map_err(|e| cannot(dir, &e))
 }
 
-/// Writes `SEED-HOST-DATE.json`, and the same as a page beside it.
+/// Writes `EXPERIMENT-HOST-DATE.json`, and an HTML page next to it.
 ///
 /// # Errors
-/// When they cannot be written; what is there stays as it was.
+/// If they cannot be written; existing files are unchanged.
 pub fn write(dir: &Path, document: &Document) -> Result<PathBuf, Error> {
     let plain = |text: &str| {
         text.chars().filter(|c| c.is_ascii_alphanumeric() || "-.".contains(*c)).collect::<String>()
@@ -33,10 +33,11 @@ pub fn write(dir: &Path, document: &Document) -> Result<PathBuf, Error> {
     Ok(file)
 }
 
-/// Writes a file that is whole from the moment it is there.
+/// Writes a file atomically.
 fn whole(file: &Path, bytes: &[u8]) -> Result<(), Error> {
     let draft = file.with_extension(format!("draft-{}", std::process::id()));
-    // A draft of this process number is of one that was killed; if a link is there, it goes, and not its aim.
+    // A draft with our process id is from a killed process. If it is a link, the link is removed, not its
+    // target.
     let _ = fs::remove_file(&draft);
     let written = create(&draft, bytes).and_then(|()| {
         fs::rename(&draft, file).inspect_err(|_| {
@@ -46,13 +47,13 @@ fn whole(file: &Path, bytes: &[u8]) -> Result<(), Error> {
     written.map_err(|e| cannot(file, &e))
 }
 
-/// Writes a new file. It follows no link, and replaces nothing.
+/// Creates a file without following links or replacing files.
 fn create(file: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::File::options().write(true).create_new(true).open(file)?.write_all(bytes)
 }
 
 fn cannot(path: &Path, e: &io::Error) -> Error {
-    let hint = "--out names a folder where results can be written";
+    let hint = "use --out with a writable folder";
     Error::new(ErrorKind::System, format!("cannot write {}: {e}", path.display()), hint)
 }
 
@@ -62,7 +63,7 @@ mod tests {
     use crate::media::WorkDir;
 
     #[test]
-    fn a_document_comes_back_from_its_file() {
+    fn result_file_round_trips() {
         let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let out = dir.join("a/b");
         check(&out).expect("it can be made");
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_beside_a_result_is_not_followed() {
+    fn link_as_draft_is_not_followed() {
         let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let (victim, file) = (dir.join("victim"), dir.join("a.json"));
         fs::write(&victim, "kept").expect("a file");
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_written_it_says_so() {
+    fn unwritable_folder_is_an_error() {
         let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let file = dir.join("file");
         fs::write(&file, "").expect("a file");

@@ -1,5 +1,4 @@
-//! scst-iet-stgt-2009: null, file and block storage under sequential access, access like a database's, and two
-//! lines.
+//! scst-iet-stgt-2009: sequential access and database access on null, file and block storage, and two lines.
 
 use crate::lab::{Lab, LabTargets};
 use crate::media::{DiskMedium, LoopDevice, SchedulerGuard, ServedDisk, WARM, make_cold};
@@ -16,18 +15,18 @@ use std::time::Duration;
 /// dd bs=512K count=2000.
 const BLOCK: u32 = 512 << 10;
 const AMOUNT: u64 = 2000 * BLOCK as u64;
-/// What io_trash did: operations, and bytes of each of its two files and of the window in it.
+/// The workload of io_trash: operations, and the sizes of its two files and of the window in each.
 const OPERATIONS: u64 = 300_000;
 const MIX_FILE: u64 = 500_000_000;
 const MIX_WINDOW: u64 = 50_000_000;
 /// 100 Mbit/s.
 const LINE: LinkProfile = LinkProfile { delay: Duration::from_micros(50), bytes_per_s: 12.5e6, window: WIDE };
-/// What the disk behind two lines gave.
+/// The rate of the disk behind two lines.
 const OLD_DISK: u64 = 35_000_000;
 const MB: f64 = 1e6;
 const QUICK_MS: u64 = 900;
 
-/// A kind of storage as the publication names it, the disk it is, and today's name of its scheduler.
+/// A kind of storage as the publication names it, with its disk and the current name of its scheduler.
 struct StorageKind {
     head: &'static str,
     disk: usize,
@@ -45,7 +44,7 @@ const STORAGES: [StorageKind; 5] = [
     StorageKind { head: "BLOCKIO/deadline", disk: 2, scheduler: Some("mq-deadline") },
 ];
 
-/// The tables of all servers: name, whether it has a row for null storage, whether for the others.
+/// The tables of all servers: id, whether it has a row of null storage, whether of the others.
 const WORKS: [(&str, bool, bool); 5] = [
     ("direct-read", true, true),
     ("direct-write", true, false),
@@ -54,23 +53,23 @@ const WORKS: [(&str, bool, bool); 5] = [
     ("db-mix", false, true),
 ];
 
-/// Those of them that are of files of a file system.
+/// The tables of files in a file system.
 const ON_FILES: [&str; 3] = ["fs-write", "fs-read", "db-mix"];
 
-/// What was measured: table, server, row, figure.
+/// Measured figures: table, server, row, figure.
 type MeasuredRows = Vec<(&'static str, String, String, f64)>;
 
-/// The disks, and what has to live as long as they.
+/// The disks, and what must live as long as they do.
 struct ScstDisks {
     all: [ServedDisk; 3],
     size: u64,
     _device: Option<LoopDevice>,
 }
 
-/// Repeats it.
+/// Repeats the experiment.
 ///
 /// # Errors
-/// When the disks cannot be made.
+/// If the disks cannot be created.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     explain(lab);
     let disks = disks(lab)?;
@@ -94,16 +93,12 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
 }
 
 fn explain(lab: &mut Lab) {
-    lab.note("Lunar, istgt and running targets stand beside the figures of ISCSI-SCST, STGT beside its own");
-    lab.note(
-        "db-mix is the interpretation of io_trash's thirteen numbers that lunar bench db-mix --help tells",
-    );
+    lab.note("Lunar, istgt and running targets are compared with ISCSI-SCST, STGT with itself");
+    lab.note("db-mix interprets the thirteen arguments of io_trash, see lunar bench db-mix --help");
     lab.note("memory is not limited to 256 MB");
-    lab.note(
-        "two lines: two relays in this process of 100 Mbit/s each, and disks of 35 MB/s, as in the model",
-    );
+    lab.note("two lines: two relays of 100 Mbit/s in this process, and disks of 35 MB/s, as in the original");
     if lab.is_full() {
-        lab.note("all was measured three times, and the average is shown");
+        lab.note("all figures are means of three runs");
     }
 }
 
@@ -111,12 +106,12 @@ fn disks(lab: &mut Lab) -> Result<ScstDisks, Error> {
     let size = lab.scaled(1280 << 20, 256 << 20);
     let (file, under) = (lab.work.file("file", size)?, lab.work.file("block", size)?);
     lab.note(match make_cold(&file) {
-        true => "before each read the disk is taken out of the page cache",
+        true => "the disk is dropped from the page cache before each read",
         false => WARM,
     });
     let device = LoopDevice::over(&under);
     if device.is_none() {
-        lab.note("BLOCKIO is a file past the page cache: no loop device can be made (that needs root)");
+        lab.note("BLOCKIO is a file that bypasses the page cache: a loop device needs root");
     }
     if mix_size(size) < MIX_FILE {
         lab.note(format!("db-mix: two files of {} bytes instead of {MIX_FILE}", mix_size(size)));
@@ -130,7 +125,7 @@ fn disks(lab: &mut Lab) -> Result<ScstDisks, Error> {
     Ok(ScstDisks { all, size, _device: device })
 }
 
-/// All that one server does with one kind of storage.
+/// All figures of one server with one kind of storage.
 fn storage_of(
     lab: &mut Lab,
     peer: &Peer,
@@ -174,8 +169,8 @@ fn storage_of(
     open.opened.close();
 }
 
-/// dd to a file and from it in MB/s, and then io_trash on two files in seconds, on ext3 that this host has on the
-/// logical unit.
+/// On an ext3 file system of this host on the logical unit: dd to a file and from it in MB/s, then io_trash on
+/// two files in seconds.
 fn on_file_system(
     lab: &mut Lab,
     name: &str,
@@ -186,10 +181,10 @@ fn on_file_system(
     if lab.is_ended() {
         return Ok([None; 3]);
     }
-    let target = server.target(storage.disk, "").ok_or("it is not served")?;
+    let target = server.target(storage.disk, "").ok_or("the disk is not served")?;
     let mut mounted = lab.mount(&target, server)?;
     let whole = |bytes: u64| bytes / u64::from(BLOCK) * u64::from(BLOCK);
-    // The file system needs some of the disk for itself.
+    // The file system needs some space for itself.
     let file = mounted.file(whole(disks.size / 5 * 4).min(AMOUNT))?;
     let write = Job { sizes: vec![(BLOCK, 1)], ..job(lab, "fs-write", disks.size) };
     let (mut writes, mut reads) = (Vec::new(), Vec::new());
@@ -210,10 +205,10 @@ fn on_file_system(
     }
     let mix = mix_in_files(lab, &format!("{name} db-mix"), &mut mounted, &disks.all[storage.disk])?;
     lab.note(
-        "rows on a file system: ext3 of this host on the disk that lunar attach gives it, one access at a time, \
-         and the time to make it stable counts, for this host's memory would hold it all",
+        "rows on a file system: ext3 of this host on a disk of lunar attach, one access at a time, \
+         including the time of a flush, because the data fits in this host's memory",
     );
-    lab.note("db-mix: two files on that file system; before it, they are taken out of the page caches");
+    lab.note("db-mix: two files on that file system, dropped from the page caches first");
     Ok([mean(&writes), mean(&reads), mix])
 }
 
@@ -224,7 +219,7 @@ fn in_file(lab: &mut Lab, label: &str, file: &std::path::Path, job: &Job) -> Opt
     outcome
 }
 
-/// The access pattern of a file system, where there can be none; MB/s.
+/// The access pattern of a file system, if it cannot be mounted; MB/s.
 fn like_file_system(
     lab: &mut Lab,
     name: &str,
@@ -233,8 +228,8 @@ fn like_file_system(
     why: &str,
 ) -> [Option<f64>; 2] {
     lab.note(format!(
-        "rows on a file system are its access pattern, not a file system ({why}): writes \
-         have a journal's 4 KiB among them and are made stable at the end"
+        "rows on a file system use only its access pattern ({why}): writes \
+         include 4 KiB journal writes, and a flush at the end"
     ));
     ["fs-write", "fs-read"].map(|id| {
         let job = job(lab, id, disk.size);
@@ -257,7 +252,7 @@ fn scheduler(storage: &StorageKind, disk: &ServedDisk) -> Option<SchedulerGuard>
     SchedulerGuard::set(disk.path()?, storage.scheduler?)
 }
 
-/// dd once: MB/s.
+/// One run of dd in MB/s.
 fn once(lab: &mut Lab, label: &str, open: &LabTargets, job: &Job, disk: &ServedDisk) -> Option<f64> {
     if job.direction == IoDirection::Read
         && let Some(path) = disk.path()
@@ -284,7 +279,7 @@ fn mix_in_files(
     Ok(mean(&figures))
 }
 
-/// io_trash where there can be no file system: two stretches of the disk stand for its files.
+/// io_trash without a file system: two ranges of the disk replace its files.
 fn mix_on_disk(
     lab: &mut Lab,
     name: &str,
@@ -292,7 +287,7 @@ fn mix_on_disk(
     disk: &ServedDisk,
     why: &str,
 ) -> Option<f64> {
-    lab.note(format!("db-mix: two stretches of the disk itself, not files of a file system ({why})"));
+    lab.note(format!("db-mix: two ranges of the disk replace the files ({why})"));
     let (label, places) = (format!("{name} db-mix"), [target.to_string()]);
     let may_destroy = lab.may_destroy(Some(server));
     let figures: Vec<f64> =
@@ -300,12 +295,12 @@ fn mix_on_disk(
     mean(&figures)
 }
 
-/// Bytes of each of its two files: a file system needs some of the disk for itself.
+/// The size of each file: a file system needs some space for itself.
 fn mix_size(disk: u64) -> u64 {
     (disk / 5 * 2).min(MIX_FILE)
 }
 
-/// io_trash once: seconds for all of its operations.
+/// One run of io_trash: seconds for all of its operations.
 fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &ServedDisk) -> Option<f64> {
     if let Some(path) = disk.path() {
         make_cold(path);
@@ -339,7 +334,7 @@ fn job(lab: &Lab, id: &str, size: u64) -> Job {
         direction: if id.ends_with("write") { IoDirection::Write } else { IoDirection::Read },
         sizes: vec![(BLOCK, 1)],
         time: lab.cap(QUICK_MS),
-        // What is read again comes from memory.
+        // Repeated reads come from memory.
         amount: Some(AMOUNT.min(size)),
         ..Job::default()
     };
@@ -349,7 +344,7 @@ fn job(lab: &Lab, id: &str, size: u64) -> Job {
     }
 }
 
-/// What was negotiated, as figures and as the listing that an administrator's tool prints.
+/// The negotiated parameters, as figures and as an administrator's listing.
 fn parameters(lab: &mut Lab, peer: &Peer, open: &LabTargets, measured: &mut MeasuredRows) {
     let id = "session-parameters";
     if measured.iter().any(|row| row.0 == id && row.1 == peer.name()) {
@@ -358,7 +353,7 @@ fn parameters(lab: &mut Lab, peer: &Peer, open: &LabTargets, measured: &mut Meas
     let facts = open.opened.facts();
     let Some(facts) = facts.first() else { return };
     lab.lines.push(format!("# session parameters: {}", peer.name()));
-    // They begin behind what the logical unit tells of itself.
+    // They follow the identification of the logical unit.
     let keys = facts.facts.iter().skip_while(|fact| fact.0 != "InitialR2T");
     for (key, value) in keys {
         lab.lines.push(format!("{key}={value}"));
@@ -371,7 +366,7 @@ fn parameters(lab: &mut Lab, peer: &Peer, open: &LabTargets, measured: &mut Meas
     }
 }
 
-/// Lunar alone, as ISCSI-SCST alone was: one session through each of two slow lines.
+/// Only Lunar, as the publication has only ISCSI-SCST: one session through each of two slow lines.
 fn two_paths(lab: &mut Lab, disks: &ScstDisks, measured: &mut MeasuredRows) {
     let mut slow = disks.all.clone();
     slow.iter_mut().skip(1).for_each(|disk| disk.bytes_per_s = OLD_DISK);
@@ -400,7 +395,7 @@ fn two_paths(lab: &mut Lab, disks: &ScstDisks, measured: &mut MeasuredRows) {
     }
 }
 
-/// The published table with a column for each server, and a word to the rows whose scheduler is another.
+/// The published table with a column for each server; rows with a different scheduler are marked.
 fn beside(
     lab: &mut Lab,
     published: ResultTable,
@@ -410,7 +405,7 @@ fn beside(
 ) -> ResultTable {
     let all = lab.all();
     let name = |peer: &Peer| peer.name();
-    // Table two-path has ISCSI-SCST alone.
+    // Table two-path has only ISCSI-SCST.
     let mut columns: Vec<(String, &str, Option<String>)> = all
         .iter()
         .filter(|peer| id != "two-path" || matches!(peer, Peer::Lunar))
@@ -439,7 +434,7 @@ fn beside(
     }
 }
 
-/// The head of a row, which says so where its scheduler cannot be set.
+/// The heading of a row, with a mark if its scheduler cannot be set.
 fn said(head: &str, disks: &ScstDisks) -> String {
     let Some(storage) = STORAGES.iter().find(|storage| storage.head == head) else { return head.into() };
     match (storage.scheduler, scheduler(storage, &disks.all[storage.disk])) {

@@ -1,4 +1,4 @@
-//! sn5420-2002: dd of a file by block size, from a disk of this host and through iSCSI, near and far.
+//! sn5420-2002: dd of a file by block size: local, and over iSCSI on a near and a remote line.
 
 use crate::lab::{Lab, LabTargets};
 use crate::media::{DiskMedium, ServedDisk, WARM, make_cold};
@@ -22,11 +22,11 @@ const BLOCKS: [(&str, u32); 6] = [
     ("1024k", 1 << 20),
     ("2048k", 2 << 20),
 ];
-/// OC-12, 622 Mbit/s, and a few milliseconds between two towns.
+/// OC-12, 622 Mbit/s, and a few milliseconds between two cities.
 const FAR: LinkProfile =
     LinkProfile { delay: Duration::from_millis(2), bytes_per_s: 622e6 / 8.0, window: WIDE };
-/// Rows of the window table: head, window in bytes, runs. The last one is not of the publication: it is smaller than
-/// what the line holds on its way there and back.
+/// The rows of the window table: heading, window in bytes, runs. The last row is not in the publication: its
+/// window is smaller than the bandwidth-delay product.
 const WINDOWS: [(&str, u32, usize); 4] = [
     ("1 MB, 5 runs", 1 << 20, 5),
     ("8 MB, 4 runs", 8 << 20, 4),
@@ -40,7 +40,7 @@ const FAR_ROW: &str = "Remote Linux/with iSCSI";
 const MB: f64 = 1e6;
 const QUICK_MS: u64 = 350;
 
-/// The tables of a server while they are filled.
+/// The tables of a server.
 struct Sn5420Tables {
     read: ResultTable,
     write: ResultTable,
@@ -48,20 +48,20 @@ struct Sn5420Tables {
     window: ResultTable,
 }
 
-/// Repeats it.
+/// Repeats the experiment.
 ///
 /// # Errors
-/// When the file cannot be made.
+/// If the file cannot be created.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
-    lab.note("there is one host, and it runs Linux: the rows of the Sun are published figures only");
+    lab.note("the only host runs Linux: the rows of the Sun have published figures only");
     lab.note("with Fibre: the same file on this host, without iSCSI");
-    lab.note("two reads at once: each of a file, and over iSCSI of a logical unit, of its own");
-    lab.note("behind its router: the file is at Lunar's target, and the host at Lunar's router before it");
+    lab.note("two reads at once: each has its own file, and over iSCSI its own logical unit");
+    lab.note("behind its router: the file is on Lunar's target, and the host is connected to Lunar's router");
     let size = size(lab);
     let files = [lab.work.file("500mb", size)?, lab.work.file("500mb-too", size)?];
     lab.note(match make_cold(&files[0]) {
         true => {
-            "the file is taken out of the page cache before each read, instead of rotating among five copies"
+            "the file is dropped from the page cache before each read, instead of rotating among five copies"
         }
         false => WARM,
     });
@@ -70,7 +70,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
         let disks = files.clone().map(|file| ServedDisk::new(DiskMedium::Cached(file), size));
         let server = lab.serve(&peer, &disks, 1);
         if matches!(peer, Peer::Running(_)) {
-            lab.note(format!("{}: both reads are of its one logical unit", peer.name()));
+            lab.note(format!("{}: both reads use its one logical unit", peer.name()));
         }
         tables(lab, published, &local, &peer.name(), server.as_ref(), &files);
         if let (Peer::Lunar, Some(server)) = (&peer, &server) {
@@ -81,7 +81,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     Ok(())
 }
 
-/// All tables of a server, with what was measured without one.
+/// All tables of a server, with the local figures.
 fn tables(
     lab: &mut Lab,
     published: &Published,
@@ -103,7 +103,7 @@ fn tables(
     }
 }
 
-/// Bytes of the file. Nothing is read twice in one run: it would come from memory.
+/// The size of the file. No run reads data twice, because the second read would come from memory.
 fn size(lab: &Lab) -> u64 {
     lab.scaled(FILE, 256 << 20)
 }
@@ -113,7 +113,7 @@ fn job(lab: &Lab, direction: IoDirection, block: u32) -> Job {
     Job { direction, sizes: vec![(block, 1)], time, amount, ..Job::default() }
 }
 
-/// dd once: MB/s.
+/// One run of dd: MB/s.
 fn dd(lab: &mut Lab, label: &str, open: &LabTargets, path: &Path, job: &Job) -> Option<JobOutcome> {
     if job.direction == IoDirection::Read {
         make_cold(path);
@@ -140,7 +140,7 @@ fn by_size(
     }
 }
 
-/// Each reads a whole file of its own.
+/// Each reader has a whole file.
 fn two_reads(
     lab: &mut Lab,
     name: &str,
@@ -155,7 +155,7 @@ fn two_reads(
     shares(table, row, &outcome);
 }
 
-/// The rate of each over its own time, and their sum, as the publication has it.
+/// The rate of each reader over its own time, and the sum, as in the publication.
 fn shares(table: &mut ResultTable, row: &str, outcome: &JobOutcome) {
     let rates = [0, 1].map(|at| outcome.session_rate(at).map(|rate| rate / MB));
     put(table, row, "first", rates[0]);
@@ -201,35 +201,35 @@ fn fill(lab: &mut Lab, name: &str, server: &PeerServer, files: &[PathBuf; 2], ta
     }
     match lab.transport().is_relayed() {
         true => windows(lab, name, server, &files[0], &mut tables.window),
-        false => lab.note("TCP windows are nothing to an RDMA device: their table is left out"),
+        false => lab.note("RDMA devices have no TCP windows: their table is omitted"),
     }
 }
 
-/// What the far line is.
+/// A description of the remote line.
 fn remote(link: &RelayLink) -> String {
     let how = match link.is_of_the_kernel() {
-        true => "a network namespace behind devices of the kernel's (tc-netem)",
+        true => "a network namespace with tc-netem",
         false => {
-            "a relay in this process, which has no more than a window of a connection under way until word of it is \
-             back, and at most 1 MiB"
+            "a relay in this process, with at most one window of a connection in flight, \
+             and at most 1 MiB"
         }
     };
     format!(
-        "Remote: {how}; {} ms each way and {:.0} Mbit/s. The windows are tried over it: {:.0} kB fill the line, so larger \
-         ones than that make no difference, and a smaller one is tried besides",
+        "Remote: {how}; {} ms each way and {:.0} Mbit/s. The windows are measured over it: {:.0} kB fill the line, so larger \
+         windows make no difference; a smaller one is added",
         FAR.delay.as_millis(),
         FAR.bytes_per_s * 8.0 / 1e6,
         2.0 * FAR.delay.as_secs_f64() * FAR.bytes_per_s / 1e3
     )
 }
 
-/// The same read again and again over the far line, as HiWater was tried.
+/// Repeats a read over the remote line with each window, as the publication did with HiWater.
 fn windows(lab: &mut Lab, name: &str, server: &PeerServer, path: &Path, table: &mut ResultTable) {
     for (row, bytes, runs) in WINDOWS {
         let links = lab.links(server, LinkProfile { window: bytes as usize, ..FAR }).unwrap_or_default();
         let target = |link: &RelayLink| server.at(link.address(), 0, &format!("window={bytes}"));
         let Some(target) = links.first().and_then(target) else {
-            return lab.note(format!("{name}: no line to it could be made, and its windows are left out"));
+            return lab.note(format!("{name}: network emulation failed, its windows are omitted"));
         };
         let Some(open) = lab.open_device(&[target], 1, Some(server), false) else { continue };
         let job = job(lab, IoDirection::Read, 256 << 10);
@@ -260,10 +260,10 @@ mod tests {
     const SIZE: u64 = 1 << 20;
 
     #[test]
-    fn of_two_reads_each_begins_at_the_start_of_its_file_and_has_its_own_time() {
+    fn two_reads_start_at_their_files_and_have_own_times() {
         let two = [TargetSpec::Memory(SIZE), TargetSpec::Memory(SIZE)];
         let mut opened = OpenTargets::open(&two, &TargetOptions::default()).expect("a rig");
-        // The second file is slow: a probe takes its time for each read.
+        // The second file is slow: its disk delays each read.
         let probe = RecordingDisk::new(SIZE as usize);
         opened.wrap(|session, disk| -> Arc<dyn Backend> {
             if session == 1 { probe.clone() } else { disk }

@@ -12,12 +12,12 @@ use lunar_bench_compat::blockdev_perftest::RateStats;
 /// Bytes of each test: -s 30.
 const AMOUNT: u64 = 1 << 30;
 const REPEATS: usize = 3;
-/// A table of the publication: its options.
+/// A table of the publication, with its options.
 struct PerftestMode {
     id: &'static str,
     options: &'static str,
     buffered: bool,
-    /// The time to make it stable counts: fio's end_fsync.
+    /// Whether the time includes a flush (fio's end_fsync).
     flush: bool,
 }
 
@@ -28,10 +28,10 @@ const MODES: [PerftestMode; 4] = [
     PerftestMode { id: "ja", options: "-j -a", buffered: true, flush: true },
 ];
 
-/// Repeats it.
+/// Repeats the experiment.
 ///
 /// # Errors
-/// When the disk cannot be made.
+/// If the disk cannot be created.
 pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     lab.note(lab.transport().stands_in("SRP over InfiniBand"));
     let memory = WorkDir::below(&memory_dir())?;
@@ -90,7 +90,7 @@ fn measure(
 }
 
 fn job(lab: &Lab, mode: &PerftestMode, direction: IoDirection, block: u32, size: u64) -> Job {
-    // Small blocks take long: fewer of them show as much.
+    // Small blocks take long; fewer of them give the same rate.
     let many = if mode.buffered { 32 << 20 } else { (u64::from(block) << 9).clamp(2 << 20, 32 << 20) };
     let len = block.min(size as u32);
     Job {
@@ -104,8 +104,8 @@ fn job(lab: &Lab, mode: &PerftestMode, direction: IoDirection, block: u32, size:
     }
 }
 
-/// Seconds for all of a test's bytes at the rate of this run. What is still on its way then is made stable
-/// outside of it, as dd and sync do.
+/// The time in seconds for the full amount at the rate of this run. Like with dd and sync, the flush is not
+/// part of the time.
 fn once(lab: &mut Lab, label: &str, open: &LabTargets, job: &Job) -> Option<f64> {
     let outcome = lab.measure(label, open, job)?;
     if job.direction == IoDirection::Write

@@ -1,5 +1,4 @@
-//! What can be seen without a server; tests of the command have whole experiments, and those of interop have them with
-//! targets of others.
+//! Tests without servers. Tests of the command run whole experiments, and tests of interop add other targets.
 
 use super::*;
 use lunar_bench::ErrorKind;
@@ -24,13 +23,13 @@ fn refused(args: Args) -> Error {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_before_anything_runs() {
+fn invalid_arguments_are_rejected_before_any_run() {
     let stgt = vec!["stgt".into()];
     let e = refused(Args { transport: TargetTransport::Iser, against: stgt, ..args(Experiment::Iser) });
-    assert!(e.kind == ErrorKind::Invalid && e.what.contains("for tcp alone"), "{e}");
+    assert!(e.kind == ErrorKind::Invalid && e.what.contains("only --transport tcp"), "{e}");
     let provider = Some(RdmaProvider::Verbs);
     let e = refused(Args { provider, ..args(Experiment::Iser) });
-    assert!(e.kind == ErrorKind::Invalid && e.what.contains("TCP needs none"), "{e}");
+    assert!(e.kind == ErrorKind::Invalid && e.what.contains("not used with TCP"), "{e}");
     let e = refused(Args { against: vec!["lio".into()], ..args(Experiment::Iser) });
     assert!(e.kind == ErrorKind::Invalid && e.what.contains("--against lio"), "{e}");
     let e = refused(Args { out: "/proc/lunar".into(), ..args(Experiment::Iser) });
@@ -40,7 +39,7 @@ fn what_makes_no_sense_is_told_before_anything_runs() {
 }
 
 #[test]
-fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
+fn failed_server_is_a_note_and_the_rest_runs() {
     let args = Args {
         against: vec!["iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0".into()],
         ..args(Experiment::Sn5420)
@@ -49,7 +48,7 @@ fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
     assert_eq!(problem, None);
     std::fs::remove_dir_all(&args.out).expect("the results");
     assert!(
-        document.notes.iter().any(|note| note.starts_with("Lunar does not run: ")),
+        document.notes.iter().any(|note| note.starts_with("Lunar failed to start: ")),
         "{:?}",
         document.notes
     );
@@ -69,11 +68,11 @@ fn a_server_that_does_not_start_is_a_note_and_the_rest_stands() {
     let two = document.runs.iter().find(|run| run.label.ends_with("two reads")).expect("two reads");
     let names: Vec<&str> = two.targets.iter().map(|target| target.name.as_str()).collect();
     assert!(names.len() == 2 && names[0] != names[1], "{names:?}");
-    assert!(text.contains("measured") && text.contains("kept in "), "{text}");
+    assert!(text.contains("measured") && text.contains("saved in "), "{text}");
 }
 
 #[test]
-fn an_end_that_is_asked_for_keeps_what_there_is() {
+fn ended_experiment_keeps_its_results() {
     let handle = RunHandle::default();
     handle.end();
     let args = Args {
@@ -83,5 +82,5 @@ fn an_end_that_is_asked_for_keeps_what_there_is() {
     let document = run(&args, &handle).expect("a document").document;
     std::fs::remove_dir_all(&args.out).expect("the results");
     assert!(document.runs.is_empty() && document.tables.len() == 7);
-    assert!(document.notes.iter().any(|note| note.contains("asked to end")));
+    assert!(document.notes.iter().any(|note| note.contains("ended by the user")));
 }

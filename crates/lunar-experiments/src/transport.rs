@@ -1,11 +1,11 @@
-//! What carries commands and data of an experiment, and on which provider of RDMA.
+//! The transport of an experiment, and its RDMA provider.
 
 use lunar_bench::{Error, ErrorKind, TargetTransport};
 use lunar_rdma::verbs::MissingLibrary;
 use lunar_wire::srp::PortId;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
-/// What carries RDMA.
+/// The RDMA provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RdmaProvider {
     /// iWARP in software, over TCP on loopback
@@ -14,14 +14,14 @@ pub enum RdmaProvider {
     Verbs,
 }
 
-/// A device that is up, and an address that leads to it.
+/// An active device, and an address on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RdmaDevice {
     name: String,
     address: IpAddr,
 }
 
-/// A transport, and the device that is used for it; None is TCP on loopback.
+/// A transport and its RDMA device; without a device it uses loopback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FabricTransport {
     transport: TargetTransport,
@@ -29,10 +29,10 @@ pub struct FabricTransport {
 }
 
 impl FabricTransport {
-    /// What an experiment is asked to use: without a word about the provider a device, where there is one.
+    /// The transport to use. Without a provider, an active device is preferred.
     ///
     /// # Errors
-    /// When a device is wanted and there is none, or a provider for TCP.
+    /// If no device is active, or a provider is given for TCP.
     pub fn of(transport: TargetTransport, provider: Option<RdmaProvider>) -> Result<FabricTransport, Error> {
         FabricTransport::among(transport, provider, lunar_rdma::verbs::devices)
     }
@@ -44,16 +44,16 @@ impl FabricTransport {
     ) -> Result<FabricTransport, Error> {
         let device = match (transport, provider) {
             (TargetTransport::Tcp, Some(_)) => {
-                let hint = "leave it out, or say --transport iser or srp";
-                return Err(Error::new(ErrorKind::Invalid, "--provider: TCP needs none", hint));
+                let hint = "omit --provider, or use --transport iser or srp";
+                return Err(Error::new(ErrorKind::Invalid, "--provider: not used with TCP", hint));
             }
             (TargetTransport::Tcp, None) | (_, Some(RdmaProvider::Iwarp)) => None,
             (_, None) => devices().ok().and_then(one_that_is_up),
             (_, Some(RdmaProvider::Verbs)) => {
                 Some(devices().map_err(without_libraries).and_then(|devices| {
-                    let what = "--provider verbs: this host has no RDMA device that is up and has an address";
+                    let what = "--provider verbs: this host has no active RDMA device with an address";
                     one_that_is_up(devices).ok_or_else(|| {
-                        Error::new(ErrorKind::Invalid, what, "lunar rdma list shows what there is")
+                        Error::new(ErrorKind::Invalid, what, "list the devices with lunar rdma list")
                     })
                 })?)
             }
@@ -67,17 +67,17 @@ impl FabricTransport {
         FabricTransport { transport: TargetTransport::Tcp, device: None }
     }
 
-    /// Plain iSCSI: what other targets are started for.
+    /// Whether this is iSCSI over TCP, the only transport for which other targets are started.
     pub fn is_tcp(&self) -> bool {
         self.transport == TargetTransport::Tcp
     }
 
-    /// It travels over TCP connections, which a relay can carry on.
+    /// Whether it uses TCP connections, which a relay can forward.
     pub fn is_relayed(&self) -> bool {
         self.device.is_none()
     }
 
-    /// As reports have it: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    /// The name in reports: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub fn name(&self) -> String {
         match (self.transport, &self.device) {
             (TargetTransport::Tcp, _) => "tcp".into(),
@@ -86,7 +86,7 @@ impl FabricTransport {
         }
     }
 
-    /// What stands in for the network of a publication.
+    /// A note about the network of the publication and its replacement.
     pub fn stands_in(&self, network: &str) -> String {
         let protocol = match self.transport {
             TargetTransport::Tcp => "iSCSI over tcp",
@@ -100,13 +100,13 @@ impl FabricTransport {
             (None, true) => " on loopback".into(),
             (None, false) => format!(" over iWARP in software ({}) on loopback", self.name()),
         };
-        format!("{protocol}{how} stands in for {network}")
+        format!("{protocol}{how} replaces {network}")
     }
 
-    /// Where Lunar is to listen. A device has no port to give away: it gets some that are free now.
+    /// The addresses at which Lunar listens. A device cannot choose ports: it gets some that are free now.
     ///
     /// # Errors
-    /// When no port is free, for people.
+    /// If no port is free.
     pub fn addresses(&self, many: usize) -> Result<Vec<SocketAddr>, String> {
         match &self.device {
             None => Ok(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); many]),
@@ -114,12 +114,12 @@ impl FabricTransport {
         }
     }
 
-    /// A portal of Lunar that carries it, in a configuration.
+    /// A portal of Lunar with this transport, as a configuration value.
     pub fn portal(&self, listen: SocketAddr) -> String {
         let (carries, provider) = match (self.transport, &self.device) {
             (TargetTransport::Tcp, _) => return format!("\"{listen}\""),
             (TargetTransport::Iser, None) => ("\"tcp\", \"iser\"", ""),
-            // iWARP devices in software are TCP themselves.
+            // Software iWARP devices use TCP themselves.
             (TargetTransport::Iser, Some(_)) => ("\"iser\"", ", provider = \"verbs\""),
             (TargetTransport::Srp, None) => ("\"srp\"", ""),
             (TargetTransport::Srp, Some(_)) => ("\"srp\"", ", provider = \"verbs\""),
@@ -127,7 +127,7 @@ impl FabricTransport {
         format!("{{ listen = \"{listen}\", transport = [{carries}]{provider} }}")
     }
 
-    /// The URL of a target of this iSCSI name, or of its LUN, with settings.
+    /// The URL of a target, or of its LUN, with options.
     pub fn url(&self, portal: SocketAddr, target: &str, lun: Option<u16>, settings: &str) -> String {
         let name = match self.transport {
             TargetTransport::Srp => format!("{:016x}", PortId::of_name(target).guid()),
@@ -150,7 +150,7 @@ fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<RdmaDev
     let usable = devices.into_iter().filter(|device| device.is_usable);
     let up = |device: lunar_rdma::verbs::RdmaDevice| {
         let mut ports = device.ports.into_iter().filter(|port| port.state == "ACTIVE");
-        // The connection manager does not take addresses of one link without its number.
+        // The connection manager rejects link-local addresses without their scope.
         let address = ports.find_map(|port| port.addresses.into_iter().find(IpAddr::is_ipv4))?;
         Some(RdmaDevice { name: device.name, address })
     };
@@ -160,7 +160,7 @@ fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<RdmaDev
 /// Ports of an address that were free a moment ago.
 ///
 /// # Errors
-/// When there are none, for people.
+/// If none is free.
 pub fn free_ports(address: IpAddr, many: usize) -> Result<Vec<SocketAddr>, String> {
     let held: Result<Vec<_>, _> = (0..many).map(|_| TcpListener::bind((address, 0))).collect();
     let addresses = held.and_then(|held| held.iter().map(TcpListener::local_addr).collect());
@@ -195,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_used_where_one_is_up_and_iwarp_otherwise() {
+    fn active_device_is_preferred_over_iwarp() {
         let name = |provider, state| transport(TargetTransport::Srp, provider, state).map(|c| c.name());
         assert_eq!(name(None, "ACTIVE").as_deref(), Ok("srp/verbs:rxe0"));
         assert_eq!(name(None, "DOWN").as_deref(), Ok("srp/iwarp"));
         assert_eq!(name(Some(RdmaProvider::Iwarp), "ACTIVE").as_deref(), Ok("srp/iwarp"));
         let e = name(Some(RdmaProvider::Verbs), "DOWN").expect_err("none is up");
-        assert!(e.kind == ErrorKind::Invalid && e.what.contains("no RDMA device that is up"), "{e}");
+        assert!(e.kind == ErrorKind::Invalid && e.what.contains("no active RDMA device"), "{e}");
         let missing = || Err(MissingLibrary { what: "no library".into() });
         let e = FabricTransport::among(TargetTransport::Iser, Some(RdmaProvider::Verbs), missing)
             .expect_err("no libraries");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn portals_and_urls_say_what_carries_them() {
+    fn portals_and_urls_name_the_transport() {
         let at: SocketAddr = "192.0.2.1:4000".parse().expect("an address");
         let with = |carrier, provider| transport(carrier, Some(provider), "ACTIVE").expect("a transport");
         let srp = with(TargetTransport::Srp, RdmaProvider::Iwarp);
@@ -225,7 +225,7 @@ mod tests {
         let portal = "{ listen = \"192.0.2.1:4000\", transport = [\"iser\"], provider = \"verbs\" }";
         assert_eq!(iser.portal(at), portal);
         assert_eq!(iser.url(at, IQN, None, ""), format!("iser://192.0.2.1:4000/{IQN}?provider=verbs"));
-        assert!(iser.addresses(1).is_err(), "nobody has this address");
+        assert!(iser.addresses(1).is_err(), "the address is not local");
         assert!(!iser.is_relayed() && srp.is_relayed() && !srp.is_tcp());
         assert_eq!(FabricTransport::tcp().portal(at), "\"192.0.2.1:4000\"");
         assert_eq!(

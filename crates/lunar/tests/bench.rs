@@ -154,14 +154,14 @@ fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
     for (args, status, said) in [
         ("write disk --bs 64k --amount 1M", 15, "holds data"),
         ("read no-such-disk", 21, "no-such-disk"),
-        ("randread null:1M --bs 0", 7, "commands cannot have"),
+        ("randread null:1M --bs 0", 7, "invalid command length"),
         ("read iscsi://127.0.0.1:1/iqn.2026-11.org.example:x/0", 4, "127.0.0.1:1"),
         ("read null:1M --runtime 10ms --report no/such/folder.html", 21, "cannot write the report"),
         ("sgp_dd if=disk of=/dev/null bs=7", 7, "bs"),
-        ("read null:1M --rate 1e-20", 7, "commands a second are no rate"),
-        ("read null:1M --rounds 3", 7, "--rounds 3: without --steady"),
-        ("dd if=no-such-disk of=/dev/null", 21, "no such file"),
-        ("read null:1M --target-pid 4294967295", 1, "no process 4294967295"),
+        ("read null:1M --rate 1e-20", 7, "invalid rate"),
+        ("read null:1M --rounds 3", 7, "--rounds 3: needs --steady"),
+        ("dd if=no-such-disk of=/dev/null", 21, "does not exist"),
+        ("read null:1M --target-pid 4294967295", 1, "process 4294967295 does not exist"),
         ("compare a b --report page.html", 7, "--report does not apply"),
         ("compare a b --terse", 7, "--terse does not apply"),
     ] {
@@ -253,7 +253,7 @@ fn a_state_that_cannot_grow_ends_a_verification_and_what_was_measured_stands() {
     let writes = document.runs[0].outcome.write.ios;
     // A write has two records of 24 bytes, and the header is short.
     assert!((1300..=1365).contains(&writes), "{writes}");
-    assert!(document.notes.iter().any(|note| note.starts_with("what was written was not read back")));
+    assert!(document.notes.iter().any(|note| note.starts_with("written data was not read back")));
 }
 
 #[test]
@@ -276,11 +276,11 @@ fn what_was_asked_for_and_not_reached_has_its_status_and_is_in_the_document() {
         (status, serde_json::from_str::<Document>(&out).expect("a document"), complaint)
     };
     let (status, document, complaint) = run("null:1M --steady iops --rounds 3 --runtime 10ms --json");
-    assert!(status == 1 && complaint.contains("it did not become steady"), "{complaint}");
+    assert!(status == 1 && complaint.contains("the metric did not become steady"), "{complaint}");
     let steady = document.steady.expect("it was asked for");
     assert_eq!((steady.rounds, steady.is_steady, steady.window), (3, false, None));
     let (status, document, complaint) = run("null:1M --latency-target 1ns --runtime 20ms --json");
-    assert!(status == 1 && complaint.contains("no rate was found"), "{complaint}");
+    assert!(status == 1 && complaint.contains("no rate meets the latency target"), "{complaint}");
     assert_eq!(document.search.map(|search| (search.percent, search.rate)), Some((99.0, None)));
     let found = "null:1M --latency-target 10s --latency-percentile 60 --runtime 300ms --depth 64 --json";
     let (status, document, complaint) = run(found);

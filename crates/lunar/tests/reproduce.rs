@@ -176,7 +176,7 @@ fn sn5420_2002() {
 fn stgt_iser_null_2008() {
     let document = reproduce("stgt-iser-null-2008");
     assert_eq!(document.tables.len(), 4 + 9);
-    assert!(document.notes.iter().any(|note| note.contains("are one and the same run here")));
+    assert!(document.notes.iter().any(|note| note.contains("are the same run here")));
     for title in ["fast -> fast), Lunar", "two initiators", "two instances", "Bidirectional", "A -> B -> C"] {
         is_measured(table(&document, title), &[]);
     }
@@ -197,7 +197,7 @@ fn scst_srpt_2010() {
 
 /// What carried every session, as the document tells it.
 fn is_carried_by(document: &Document, carrier: &str) {
-    let note = format!("carried by {carrier}");
+    let note = format!("transport: {carrier}");
     assert!(document.notes.contains(&note), "{:?}", document.notes);
     let targets = document.runs.iter().flat_map(|run| &run.targets);
     let carriers: Vec<_> = targets.flat_map(|target| &target.facts).filter(|f| f.0 == "Transport").collect();
@@ -250,7 +250,7 @@ fn the_first_signal_ends_it_and_keeps_what_was_measured() {
     let output = child.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("note: it was asked to end"), "{said}");
+    assert!(said.contains("note: ended by the user"), "{said}");
     assert_eq!(folder.rest(), Vec::<PathBuf>::new());
     let document = folder.document();
     assert!(!document.runs.is_empty() && document.runs[0].outcome.ios() > 0);
@@ -288,5 +288,5 @@ fn a_folder_that_cannot_be_written_is_told_before_anything_runs() {
     let output = folder.run(&["open-iscsi-2005", "--out", "/proc/nowhere"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("cannot write /proc/nowhere"), "{said}");
-    assert!(said.contains("hint: --out"), "{said}");
+    assert!(said.contains("hint: use --out"), "{said}");
 }

@@ -123,7 +123,7 @@ fn stgt_iser_null_2008() {
             ["fast -> fast)", "from two initiators", "from two instances", "Bidirectional", "A -> B -> C"];
         of(&document, who, &titles).into_iter().for_each(|table| is_measured(table, &[]));
     }
-    assert!(document.notes.iter().any(|note| note == "istgt has no null storage: it is left out"));
+    assert!(document.notes.iter().any(|note| note == "istgt has no null storage: it is skipped"));
 }
 
 #[test]
@@ -179,7 +179,8 @@ fn running_target_is_only_read() {
     for seed in ["open-iscsi-2005", "scst-iet-stgt-2009"] {
         let document = reproduce(&dir, seed, &["--against", &url]);
         let told = |note: &String| {
-            note.contains("holds data") && note.ends_with("it is only read (--destroy overwrites it)")
+            note.contains("holds data")
+                && note.ends_with("it is used read-only (add --destroy to overwrite it)")
         };
         assert!(document.notes.iter().any(told), "{:?}", document.notes);
         assert!(running.is_untouched(), "{seed} wrote");

@@ -1,4 +1,4 @@
-//! blockdev-perftest: time to write and read the same amount, block size by block size, three times each.
+//! blockdev-perftest: the time to write and read a fixed amount, three times for each block size.
 
 mod table;
 
@@ -16,21 +16,21 @@ pub use table::{RateStats, Row};
 
 const CACHES: &str = "/proc/sys/vm/drop_caches";
 
-/// What the help says besides the options.
+/// The help text after the options.
 const ABOUT: &str = "\
-Block sizes go from 2^M down to 2^m bytes; with each, 2^s bytes of zeros are written N times and read N times, \
-one request at a time.
+For each block size from 2^M down to 2^m bytes, 2^s bytes of zeros are written N times and read N times, with one request \
+in flight.
 
-MB/s in the table is 2^20 bytes a second, as the script has it, and the mean of the rates of the runs, which is above \
-the rate of all runs together; that one is printed below the table, in both units. Times end with the last request, and \
-hold no start of a program. With -a, the page cache is that of this host for files and block devices; before iscsi:// and \
-NBD there is none, and what one does to a stream is done instead: requests of 512 KiB, four in flight, ahead of the \
-reader and behind the writer. As in the script, buffered writes are made stable outside the time, or inside it with -j.
-Large requests to iscsi:// and NBD go out in pieces of 512 KiB, all at once, as a kernel would cut them.
+As in the script, MB/s in the table is 2^20 bytes per second, and the average is the mean of the rates. It exceeds the rate \
+of all runs together, which is printed below the table in both units. Times end with the last request, and exclude the \
+start of a program. With -a, files and block devices use the page cache of this host. iscsi:// and NBD have none: requests \
+of 512 KiB, four in flight, emulate read-ahead and write-behind. As in the script, buffered writes are flushed after the \
+time, or with -j as part of it.
+Large requests to iscsi:// and NBD are split into pieces of 512 KiB, all in flight at once, as the kernel would do.
 
-Before each run the page cache of this host is dropped, with -j only what it holds of the target (fio's --invalidate=1).
+Before each run, the page cache of this host is dropped; with -j only that of the target (fio's --invalidate=1).
 
-Not done: pinning the frequency of the CPU (the governor is part of the result), and caches of the target (-t).";
+Not supported: fixing the CPU frequency (the result has the governor), and dropping caches of the target's host (-t).";
 
 /// `lunar bench blockdev-perftest`.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,17 +39,17 @@ pub struct Args {
     /// Buffered ("asynchronous") I/O
     #[arg(short = 'a', conflicts_with = "direct")]
     pub buffered: bool,
-    /// Direct I/O, past the page cache (the default)
+    /// Direct I/O, bypassing the page cache (the default)
     #[arg(short = 'd')]
     pub direct: bool,
-    /// Write, whatever the target holds
+    /// Overwrite existing data
     #[arg(short = 'f')]
     pub force: bool,
     /// Runs of each block size and direction
     #[arg(short = 'i', value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub iterations: u32,
-    /// As with fio in place of dd: what makes writes stable is inside the time, and of the caches only what is of the target
-    /// is dropped
+    /// As with fio instead of dd: flushes are part of the time, and only the target is dropped from the page
+    /// cache
     #[arg(short = 'j')]
     pub fio: bool,
     /// The smallest block: 2^N bytes
@@ -58,22 +58,22 @@ pub struct Args {
     /// The largest block: 2^N bytes
     #[arg(short = 'M', value_name = "N", default_value_t = 26, value_parser = clap::value_parser!(u32).range(9..=30))]
     pub max: u32,
-    /// Write without looking whether the target holds data
+    /// Write without checking for existing data
     #[arg(short = 'n')]
     pub no_check: bool,
-    /// Only read
+    /// Read only
     #[arg(short = 'r', conflicts_with = "write_only")]
     pub read_only: bool,
     /// Bytes of each run: 2^N
     #[arg(short = 's', value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(9..=50))]
     pub size: u32,
-    /// Not supported: dropping the caches of the target
+    /// Not supported: drop the caches of the target's host
     #[arg(short = 't', value_name = "HOST", hide = true)]
     pub target_host: Option<String>,
-    /// Only write
+    /// Write only
     #[arg(short = 'w')]
     pub write_only: bool,
-    /// Leave the page cache of this host as it is before each run
+    /// Do not drop the page cache of this host before each run
     #[arg(long)]
     pub keep_caches: bool,
     /// iscsi://..., a file, a block device, null:SIZE or memory:SIZE
@@ -93,12 +93,12 @@ impl Args {
         1 << self.size
     }
 
-    /// Block sizes, as they are gone through.
+    /// The block sizes, in order.
     fn blocks(&self) -> Vec<u64> {
         (self.min..=self.max.min(self.size)).rev().map(|log| 1 << log).collect()
     }
 
-    /// The options as they would be given to the script.
+    /// The options of the script.
     fn told(&self) -> String {
         let flag = |is_set: bool, text: &str| if is_set { format!("{text} ") } else { String::new() };
         [
@@ -132,7 +132,7 @@ impl Args {
 /// Runs it.
 ///
 /// # Errors
-/// When the target cannot be opened, is too small, or holds data, or an option makes no sense here.
+/// If the target cannot be opened, is too small or holds data, or an option is not supported.
 pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     check(args)?;
     let target = TargetSpec::parse(&args.target)?;
@@ -150,13 +150,12 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
 
 fn check(args: &Args) -> Result<(), Error> {
     if args.target_host.is_some() {
-        let hint = "drop its caches there: sync; echo 3 > /proc/sys/vm/drop_caches";
-        return Err(refused("-t: caches of another host are not dropped", hint));
+        let hint = "run on that host: sync; echo 3 > /proc/sys/vm/drop_caches";
+        return Err(refused("-t: dropping caches of another host is not supported", hint));
     }
     if args.blocks().is_empty() {
-        let what =
-            format!("there is no block size from 2^{} down to 2^{}", args.max.min(args.size), args.min);
-        return Err(refused(what, "-m must not be above -M and -s"));
+        let what = format!("no block size from 2^{} down to 2^{}", args.max.min(args.size), args.min);
+        return Err(refused(what, "use a value of -m up to -M and -s"));
     }
     Ok(())
 }
@@ -169,17 +168,17 @@ fn measure(
 ) -> Result<Document, Error> {
     if opened.capacity() < args.bytes() {
         let what = format!("{target} has {} bytes, fewer than 2^{}", opened.capacity(), args.size);
-        return Err(refused(what, "a smaller -s moves less"));
+        return Err(refused(what, "use a smaller -s"));
     }
     let mut output = ToolOutput::new(format!("blockdev-perftest {} {target}", args.told()), context);
     if args.writes() && !args.force && !args.no_check {
         refuse_data(args, target, opened, &output)?;
     }
-    // What it writes are zeros, and nobody looks at what it reads.
+    // The data of reads and writes does not matter.
     let before = if args.buffered { CacheModel::PageCache } else { CacheModel::RequestSplittingWithoutData };
     if emulate_block_layer(opened, target, before) && args.buffered {
         output.remark(format!(
-            "-a: no page cache stands before {target}; requests of {} KiB, {} in flight, take its place",
+            "-a: {target} has no page cache; requests of {} KiB, {} in flight, emulate it",
             device::PIECE >> 10,
             device::MAX_IN_FLIGHT
         ))?;
@@ -192,7 +191,7 @@ fn measure(
         output.line(row.line(args.bytes(), args.iterations as usize))?;
         rows.push(row);
         if let Some(why) = output.document.ended_early().map(str::to_owned) {
-            output.remark(format!("it ended early: {why}"))?;
+            output.remark(format!("the run ended early: {why}"))?;
         }
         if output.handle.is_ended() || output.document.ended_early().is_some() {
             break;
@@ -203,7 +202,7 @@ fn measure(
     Ok(output.finish())
 }
 
-/// All of the first bytes must be zero.
+/// Checks that the first bytes are zeros.
 fn refuse_data(
     args: &Args,
     target: &TargetSpec,
@@ -220,12 +219,12 @@ fn refuse_data(
     match outcome.ended_early {
         None => Ok(()),
         Some(why) if outcome.errors > 0 => {
-            let hint = "lunar doctor, or the log of the system, tells more";
+            let hint = "run lunar doctor, or check the system log";
             Err(Error::new(ErrorKind::System, format!("{target} cannot be read: {why}"), hint))
         }
         Some(why) => {
-            let what = format!("{target} still holds data in its first 2^{} bytes: {why}", args.size);
-            Err(Error::new(ErrorKind::HoldsData, what, "-f overwrites it"))
+            let what = format!("{target} holds data in its first 2^{} bytes: {why}", args.size);
+            Err(Error::new(ErrorKind::HoldsData, what, "add -f to overwrite it"))
         }
     }
 }
@@ -252,7 +251,7 @@ fn one_row(
                 IoDirection::Write => (&mut row.writes, "write"),
                 _ => (&mut row.reads, "read"),
             };
-            // What was cut short has not moved as much as the arithmetic takes for granted.
+            // A partial run would distort the rates.
             if outcome.bytes() == args.bytes() {
                 times.push(outcome.elapsed_s);
             }
@@ -268,8 +267,8 @@ fn one_row(
     Ok(row)
 }
 
-/// Before each run, as the script does, or with -j as its fio does. Only files and block devices have a page cache
-/// here.
+/// Drops caches before each run like the script, or with -j like its fio. Only files and block devices have a
+/// page cache here.
 fn drop_caches(args: &Args, target: &TargetSpec, output: &mut ToolOutput) -> Result<(), Error> {
     match target {
         TargetSpec::Path(path) if !args.keep_caches && args.fio => warned(invalidate(path), path, output),
@@ -286,24 +285,25 @@ fn drop_all(caches: &Path, output: &mut ToolOutput) -> Result<(), Error> {
     warned(dropped, caches, output)
 }
 
-/// Drops what the page cache holds of it: fio's --invalidate=1.
+/// Drops a file from the page cache, like fio's --invalidate=1.
 fn invalidate(path: &Path) -> Result<(), String> {
     let file = File::open(path).map_err(|e| format!("cannot be opened ({e})"))?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
         .map_err(|e| format!("stays in the page cache ({e})"))
 }
 
-/// Why caches are not dropped, once.
+/// Prints once why caches are not dropped.
 fn warned(dropped: Result<(), String>, what: &Path, output: &mut ToolOutput) -> Result<(), Error> {
     let Err(why) = dropped else { return Ok(()) };
     let note = format!("WARNING: {} {why}: results will be unreliable", what.display());
     if output.document.notes.contains(&note) { Ok(()) } else { output.remark(note) }
 }
 
-/// The rates of all runs together, in both units.
+/// The rates over all runs, in both units.
 fn together(args: &Args, rows: &[Row], output: &mut ToolOutput) -> Result<(), Error> {
-    output
-        .line("# above: MB = 2^20 bytes, averages of rates; below: bytes of all runs by their whole time")?;
+    output.line(
+        "# above: MB = 2^20 bytes, averages of rates; below: bytes of all runs divided by their total time",
+    )?;
     for row in rows {
         let told = |name: &str, times: &[f64]| {
             let seconds: f64 = times.iter().sum();

@@ -1,22 +1,22 @@
 //! The table of blockdev-perftest: its arithmetic and its columns.
 
-/// 2^20: what the script calls MB.
+/// 2^20 bytes, which the script calls MB.
 pub const MIB: f64 = (1u64 << 20) as f64;
 
-/// What the script works out from the times of one direction.
+/// The statistics of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RateStats {
-    /// Mean of the rates of the runs, in MiB/s.
+    /// The mean rate in MiB/s.
     pub average: f64,
-    /// Their standard deviation (of the population), in MiB/s.
+    /// The standard deviation (of the population) in MiB/s.
     pub deviation: f64,
-    /// The mean rate in blocks a second.
+    /// The mean rate in blocks per second.
     pub iops: f64,
 }
 
 impl RateStats {
-    /// From the times of runs in seconds, each of which moved `bytes` in blocks of `block` bytes. Times of
-    /// nothing do not count.
+    /// Computes the statistics from run times in seconds. Each run moved `bytes` in blocks of `block` bytes.
+    /// Times of zero do not count.
     pub fn of(times: &[f64], bytes: u64, block: u64) -> RateStats {
         let rates: Vec<f64> = times.iter().filter(|t| **t > 0.0).map(|t| bytes as f64 / t).collect();
         if rates.is_empty() {
@@ -33,20 +33,19 @@ impl RateStats {
     }
 }
 
-/// A row: the times of all runs with one block size, in seconds.
+/// One row: the run times of a block size, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     /// Bytes of a block.
     pub block: u64,
-    /// Times of the writes.
+    /// The times of writes.
     pub writes: Vec<f64>,
-    /// Times of the reads.
+    /// The times of reads.
     pub reads: Vec<f64>,
 }
 
 impl Row {
-    /// The line of this row, for runs that moved `bytes` each, `iterations` of them. Runs that did not take place
-    /// are 0.000.
+    /// The line of this row, for `iterations` runs of `bytes` each. Missing runs are 0.000.
     pub fn line(&self, bytes: u64, iterations: usize) -> String {
         let fields = [&self.writes, &self.reads].into_iter().flat_map(|times| {
             let figures = RateStats::of(times, bytes, self.block);
@@ -58,7 +57,7 @@ impl Row {
     }
 }
 
-/// The two lines above the rows.
+/// The two heading lines.
 pub fn head(iterations: usize) -> [String; 2] {
     let line = |first: &str, of: &dyn Fn(&str) -> Vec<String>| {
         let fields: String =
@@ -79,7 +78,7 @@ pub fn head(iterations: usize) -> [String; 2] {
 mod tests {
     use super::*;
 
-    /// The four published tables: times, and the figures that were published with them.
+    /// The four published tables: times, and the figures derived from them.
     const PUBLISHED: &str = include_str!("published.txt");
 
     struct Direction {
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_value() {
+    fn rate_stats_match_manual_result() {
         let figures = RateStats::of(&[1.0, 2.0, 4.0], 1 << 30, 4096);
         assert!((figures.average - 597.333).abs() < 0.001, "{figures:?}");
         assert!((figures.deviation - 319.288).abs() < 0.001, "{figures:?}");
@@ -107,18 +106,18 @@ mod tests {
     }
 
     #[test]
-    fn every_published_figure_follows_from_its_times() {
+    fn published_figures_follow_from_published_times() {
         let mut cells = 0;
         for line in PUBLISHED.lines().filter(|line| !line.starts_with('#')) {
             let (block, both) = directions(line);
             for Direction { times, figures: [average, deviation, iops] } in both {
-                // Times were published to the millisecond: each may be half of one away.
+                // The published times are rounded to a millisecond.
                 let slack = times.iter().map(|t| 0.0005 / t).fold(0.0, f64::max);
                 let found = RateStats::of(&times, 1 << 30, block);
                 let near = |a: f64, b: f64, of: f64| (a - b).abs() <= of * slack * 1.05 + 0.001;
                 assert!(near(found.average, average, average), "{found:?} {line}");
                 assert!(near(found.iops, iops, iops), "{found:?} {line}");
-                // A deviation moves as far as its rates do.
+                // A deviation changes as much as its rates.
                 assert!(near(found.deviation, deviation, average), "{found:?} {line}");
                 cells += 3;
             }
@@ -127,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn published_rows_are_printed_byte_for_byte() {
+    fn published_rows_are_reproduced() {
         let row =
             Row { block: 67_108_864, writes: vec![0.986, 1.007, 0.984], reads: vec![0.359, 0.359, 0.359] };
         let line = row.line(1 << 30, 3);
-        // The figures were worked out from times with more digits than were published.
+        // The published figures were computed from more precise times.
         let published =
             " 67108864    0.986    1.007    0.984 1031.838   10.783   16.122    0.359    0.359    0.359";
         assert_eq!((&line[..36], line.len()), (&published[..36], published.len() + 3 * 9));
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_is_the_published_one() {
+    fn heading_matches_the_published_one() {
         let [names, units] = head(3);
         assert_eq!(
             names,

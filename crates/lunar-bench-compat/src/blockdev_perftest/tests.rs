@@ -24,7 +24,7 @@ fn rows(text: &str) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn every_option_is_understood() {
+fn every_option_is_parsed() {
     let all = args("-a -f -i 5 -j -m 12 -M 20 -n -r -s 22 --keep-caches disk");
     assert!(all.buffered && all.force && all.fio && all.no_check && all.read_only && all.keep_caches);
     assert_eq!((all.iterations, all.min, all.max, all.size), (5, 12, 20, 22));
@@ -40,7 +40,7 @@ fn every_option_is_understood() {
 }
 
 #[test]
-fn the_table_has_a_row_for_each_size_and_every_run_is_kept() {
+fn table_has_a_row_for_each_size_and_all_runs() {
     let (document, text) = perftest("-i 2 -s 16 -m 12 -M 14 memory:1M").expect("it runs");
     let rows = rows(&text);
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [16384.0, 8192.0, 4096.0], "{text}");
@@ -57,7 +57,7 @@ fn the_table_has_a_row_for_each_size_and_every_run_is_kept() {
 }
 
 #[test]
-fn a_direction_that_is_not_wanted_is_zero() {
+fn unselected_direction_is_zero() {
     let (document, text) = perftest("-r -s 12 -m 12 null:1M").expect("it runs");
     let row = &rows(&text)[0];
     assert!(row[1..7].iter().all(|cell| *cell == 0.0) && row[10] > 0.0, "{text}");
@@ -68,7 +68,7 @@ fn a_direction_that_is_not_wanted_is_zero() {
 }
 
 #[test]
-fn files_go_through_the_page_cache_with_a_and_past_it_with_d() {
+fn option_a_uses_the_page_cache_and_d_bypasses_it() {
     let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, [0; 1 << 20]).expect("written");
@@ -84,7 +84,7 @@ fn files_go_through_the_page_cache_with_a_and_past_it_with_d() {
 }
 
 #[test]
-fn with_j_the_flush_is_inside_the_time() {
+fn option_j_includes_the_flush() {
     let probe = RecordingDisk::new(1 << 20);
     probe.flush_in(500);
     let disk = served(probe.clone());
@@ -95,11 +95,11 @@ fn with_j_the_flush_is_inside_the_time() {
         };
         assert!(seconds("") < 0.5 && seconds("-j") >= 0.5, "{how}");
     }
-    assert!(probe.flushes() >= 4, "outside of it what was written is made stable too");
+    assert!(probe.flushes() >= 4, "flushed after the time, too");
 }
 
 #[test]
-fn with_j_the_target_leaves_the_page_cache_before_each_run() {
+fn option_j_drops_the_target_from_the_page_cache() {
     let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, vec![0; 32 << 20]).expect("written");
@@ -107,7 +107,7 @@ fn with_j_the_target_leaves_the_page_cache_before_each_run() {
         return;
     }
     let bring = || drop(std::fs::read(&disk).expect("there"));
-    // Only its beginning is read: what lies far behind it stays where it was.
+    // Only the start is read; the rest keeps its state.
     let line = format!("-j -a -r -i 1 -s 20 -m 20 -M 20 {disk}");
     bring();
     perftest(&format!("{line} --keep-caches")).expect("it runs");
@@ -117,7 +117,7 @@ fn with_j_the_target_leaves_the_page_cache_before_each_run() {
 }
 
 #[test]
-fn caches_are_dropped_or_a_warning_tells_once_that_they_are_not() {
+fn failed_cache_drop_warns_once() {
     let scratch = TempDir::folder();
     let (caches, none) = (scratch.file("drop_caches", 0), scratch.path("none/at/all"));
     let (document, text) = play(|context| {
@@ -135,7 +135,7 @@ fn caches_are_dropped_or_a_warning_tells_once_that_they_are_not() {
 }
 
 #[test]
-fn each_run_on_a_disk_without_a_kernel_sends_its_commands() {
+fn each_run_on_nbd_reaches_the_disk() {
     let probe = RecordingDisk::new(512 << 10);
     let disk = served(probe.clone());
     perftest(&format!("-a -r -i 3 -s 19 -m 12 -M 12 {}", disk.url)).expect("it runs");
@@ -143,7 +143,7 @@ fn each_run_on_a_disk_without_a_kernel_sends_its_commands() {
 }
 
 #[test]
-fn data_is_found_wherever_it_lies_and_f_or_n_overwrite_it() {
+fn existing_data_is_found_and_options_f_n_overwrite() {
     let scratch = TempDir::folder();
     let disk = scratch.file("disk", 4 << 20);
     let mut bytes = vec![0; 4 << 20];
@@ -153,16 +153,16 @@ fn data_is_found_wherever_it_lies_and_f_or_n_overwrite_it() {
     let error = perftest(&line("")).expect_err("it holds data");
     assert_eq!(error.kind, ErrorKind::HoldsData);
     assert!(error.what.contains("byte 2097229") && error.hint.contains("-f"), "{error}");
-    perftest(&line("-r")).expect("reading does no harm");
+    perftest(&line("-r")).expect("reads succeed");
     assert_eq!(std::fs::read(&disk).expect("there")[(2 << 20) + 77], 1);
-    perftest(&line("-n")).expect("nobody looks");
+    perftest(&line("-n")).expect("no check");
     assert!(std::fs::read(&disk).expect("there").iter().all(|byte| *byte == 0));
     std::fs::write(&disk, &bytes).expect("written");
     perftest(&line("-f")).expect("it is wanted");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_hint() {
+fn invalid_options_are_rejected_with_a_hint() {
     let refused = |line: &str| perftest(line).expect_err("refused");
     assert!(refused("-t root@host null:1M").hint.contains("drop_caches"));
     assert!(refused("-s 30 null:1M").what.contains("fewer than 2^30"));
@@ -172,7 +172,7 @@ fn what_makes_no_sense_is_refused_with_a_hint() {
 }
 
 #[test]
-fn whoever_ends_it_keeps_the_rows_until_then() {
+fn ended_run_keeps_its_rows() {
     let (mut out, handle) = (Vec::new(), lunar_bench::RunHandle::default());
     handle.end();
     let context = RunContext { handle: &handle, out: &mut out };

@@ -1,5 +1,5 @@
-//! The files of a data base as one disk: most operations fall into a window of each file, and every so many writes
-//! are followed by a flush of their file.
+//! The files of a database as one disk. Most operations fall into a window of each file, and a flush follows a
+//! number of writes.
 
 use crate::unsupported;
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
@@ -8,53 +8,53 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A file: a stretch of a disk.
+/// A file: a range of a disk.
 pub struct DatabaseFile {
-    /// Where it is.
+    /// The disk.
     pub disk: Arc<dyn Backend>,
-    /// First byte.
+    /// The first byte.
     pub start: u64,
-    /// Writes since the beginning.
+    /// The number of writes so far.
     pub writes: AtomicU64,
 }
 
-/// How operations fall.
+/// The distribution of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessProfile {
     /// Bytes of a file.
     pub size: u64,
-    /// Bytes of its window, which lies at its beginning.
+    /// Bytes of its window, at its start.
     pub window: u64,
-    /// Operations of a hundred that fall anywhere in the file.
+    /// The percentage of operations anywhere in the file.
     pub outside: u64,
-    /// Writes after which their file is flushed; 0: never.
+    /// The number of writes after which a file is flushed; 0 is never.
     pub fsync_every: u64,
-    /// Places begin at multiples of this.
+    /// The alignment of operations.
     pub granule: u64,
 }
 
-/// All files, one behind the other.
+/// All files, one after another.
 pub struct Database {
     files_of_db: Vec<DatabaseFile>,
     habit: AccessProfile,
-    /// Operations so far: the lot of each is drawn from its number.
+    /// The number of operations; each is derived from its number.
     count: AtomicU64,
 }
 
 impl Database {
-    /// Of these files.
+    /// Creates the disk.
     pub fn new(files_of_db: Vec<DatabaseFile>, habit: AccessProfile) -> Database {
         Database { files_of_db, habit, count: AtomicU64::new(0) }
     }
 
-    /// The file in which an operation falls, and the byte of its disk.
+    /// The file of an operation, and the offset on its disk.
     fn place(&self, offset: u64, len: u64) -> (&DatabaseFile, u64) {
         let AccessProfile { size, window, outside, granule, .. } = self.habit;
         let part = &self.files_of_db[(offset / size) as usize];
         let within = offset % size;
         let n = self.count.fetch_add(1, Ordering::Relaxed);
-        // A walk through 0..100 in steps that share no factor with it: exact in every hundred, and no pattern
-        // of places, which are drawn at random.
+        // Steps through 0..100 with a stride coprime to 100: exact in every hundred, and without a pattern in
+        // the offsets, which are random.
         let is_outside = n.wrapping_mul(37) % 100 < outside;
         let room = if is_outside { size } else { window };
         let places = room.saturating_sub(len) / granule + 1;
@@ -121,7 +121,7 @@ mod tests {
     use lunar_bench::testing::{RecordingDisk, run_on_core};
 
     #[test]
-    fn operations_fall_into_windows_and_writes_are_flushed() {
+    fn operations_fall_into_windows_and_writes_flush() {
         let probe = RecordingDisk::new(1 << 20);
         let part = |start| DatabaseFile { disk: probe.clone(), start, writes: AtomicU64::new(0) };
         let habit =
@@ -140,8 +140,8 @@ mod tests {
         assert!(writes.iter().all(|write| within(write) <= 500_000), "{writes:?}");
         assert!(writes.iter().any(|write| write.0 >= 500_224));
         let outside = writes.iter().filter(|write| within(write) > 65536).count();
-        assert!((10..=20).contains(&outside), "{outside} of 20 that may fall anywhere");
-        // Each tenth of each file.
+        assert!((10..=20).contains(&outside), "{outside} of 20 expected");
+        // One tenth of each file.
         assert!((19..=20).contains(&probe.flushes()), "{}", probe.flushes());
     }
 }

@@ -1,4 +1,4 @@
-//! db-mix: what a data base does to its disk, after io_trash of the seed of 2009.
+//! db-mix: the disk workload of a database, after io_trash of the publication of 2009.
 
 mod database;
 
@@ -19,75 +19,75 @@ use std::{fs, iter};
 
 const SECTOR: u64 = 512;
 
-/// What the help says besides the options.
+/// The help text after the options.
 const ABOUT: &str = "\
-Threads read and write at random places of some files, mostly in a window at the beginning of each; the measure is the time \
-until all operations are done. The source of io_trash is lost, so this is no copy of it, and the thirteen arguments of the \
-seed are an interpretation. In its order, with its values:
+Threads read and write at random offsets of some files, mostly in a window at the start of each; the result is the time \
+until all operations are done. The source of io_trash is lost: this is an interpretation of the thirteen arguments that \
+were published. In their order, with the published values:
 
   2          threads               2 at once
   2          files
-  ./         where                 a folder, or targets
+  ./         place                 a folder, or targets
   500000000  size of a file        bytes
-  50000000   window of a file      bytes, at its beginning
-  10         outside               operations of a hundred that fall anywhere in the file
+  50000000   window of a file      bytes, at its start
+  10         outside               percentage of operations anywhere in the file
   4096 4096  smallest and largest operation
-  300000     operations            of all threads together
-  10 90      writes and reads      of a hundred
+  300000     operations            all threads together
+  10 90      writes and reads      percentages
   0          think                 ms between two operations of a thread
-  10         fsync                 after so many writes to a file
+  10         fsync                 number of writes to a file between flushes
 
-Without options these are the defaults. In a folder the files are written first, which is told apart, and removed at the end; \
-they go through the page cache of this host unless --direct. On targets, each file is a stretch of one. The time of a flush \
-counts for the write before it.";
+These are also the defaults of the options. In a folder, the files are written first, as a separate result, and removed at \
+the end; they use the page cache of this host, except with --direct. On targets, each file is a range of one target. The \
+time of a flush counts for the write before it.";
 
 /// `lunar bench db-mix`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(about = "Mostly random access as by a data base; the time until all is done (io_trash)", after_long_help = ABOUT)]
+#[command(about = "Random access like a database, and its execution time (io_trash)", after_long_help = ABOUT)]
 pub struct Args {
-    /// Threads, each with one operation at a time
+    /// Threads, each with one operation in flight
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
     /// Files
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub files: u32,
-    /// Bytes of a file
+    /// Size of a file
     #[arg(long, value_name = "SIZE", default_value = "500MB")]
     pub size: String,
-    /// Bytes at the beginning of a file where most operations fall
+    /// Size of the window at the start of a file where most operations fall
     #[arg(long, value_name = "SIZE", default_value = "50MB")]
     pub window: String,
-    /// Operations of a hundred that fall anywhere in the file
+    /// Percentage of operations anywhere in the file
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub outside: u8,
-    /// The smallest operation
+    /// Length of the shortest operation
     #[arg(long, value_name = "SIZE", default_value = "4096")]
     pub io_min: String,
-    /// The largest operation
+    /// Length of the longest operation
     #[arg(long, value_name = "SIZE", default_value = "4096")]
     pub io_max: String,
     /// Operations, all threads together
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub operations: u64,
-    /// Reads of a hundred operations
+    /// Percentage of reads
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
     /// Milliseconds between two operations of a thread
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub think: u32,
-    /// Writes to a file after which it is flushed; 0: never
+    /// Writes to a file after which it is flushed; 0 is never
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub fsync_every: u64,
-    /// Where chance begins
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Past the page cache of this host
+    /// Bypass the page cache of this host
     #[arg(long)]
     pub direct: bool,
-    /// Leave the files in the folder
+    /// Keep the files in the folder
     #[arg(long)]
     pub keep: bool,
-    /// Overwrite what the targets, or files of the same name, hold
+    /// Overwrite existing data on targets, or existing files of the same name
     #[arg(long)]
     pub destroy: bool,
     /// A folder, or targets; or the thirteen arguments of io_trash
@@ -95,7 +95,7 @@ pub struct Args {
     pub places: Vec<String>,
 }
 
-/// What is to be done.
+/// The parsed arguments.
 #[derive(Debug, PartialEq)]
 struct DbMixSettings {
     threads: u32,
@@ -145,18 +145,22 @@ impl DbMixSettings {
             || low > high
             || high > 1 << 30
         {
-            let what = format!("operations of {low} to {high} bytes make no sense");
-            return Err(refused(what, "use multiples of 512, the smaller one first, up to 1G"));
+            let what = format!("invalid operation lengths: {low} to {high} bytes");
+            return Err(refused(what, "use multiples of 512 up to 1G, the smaller one first"));
         }
         if high > window || window > size {
-            let what =
-                format!("{high} bytes, a window of {window} and a file of {size} do not fit into each other");
-            return Err(refused(what, "an operation fits into the window, and the window into the file"));
+            let what = format!(
+                "an operation of {high} bytes, a window of {window} and a file of {size} are not in ascending order"
+            );
+            return Err(refused(
+                what,
+                "make the window at least as long as an operation, and the file as long as the window",
+            ));
         }
         if size.checked_mul(self.files).is_none_or(|sum| sum > i64::MAX as u64) {
-            return Err(refused("so many files are too large", "use fewer, or smaller ones"));
+            return Err(refused("the files are too large", "use fewer or smaller files"));
         }
-        // Places at whole operations, if they are all alike; a file ends with a whole one.
+        // Align to the operation length if it is constant; a file ends with a whole operation.
         self.habit.granule = if low == high { low } else { SECTOR };
         self.habit.size = size / self.habit.granule * self.habit.granule;
         Ok(self)
@@ -196,7 +200,7 @@ impl DbMixSettings {
     }
 }
 
-/// The thirteen arguments of the seed, if that is what they are: all are numbers but the third.
+/// Parses the thirteen arguments of io_trash: all are numbers, except the third.
 fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
     if places.len() != 13 {
         return None;
@@ -211,9 +215,9 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
     };
     let within = |n: u64, bounds: std::ops::RangeInclusive<u64>| bounds.contains(&n);
     if writes.checked_add(reads) != Some(100) || !within(outside, 0..=100) {
-        let hint = "the 10th and 11th are percentages of writes and reads, the 6th one of places";
+        let hint = "arguments 10 and 11 are percentages of writes and reads, argument 6 is the percentage outside the window";
         return Some(Err(refused(
-            format!("{writes} and {reads} are not 100, or {outside} is above it"),
+            format!("the sum of {writes} and {reads} is not 100, or {outside} exceeds 100"),
             hint,
         )));
     }
@@ -223,8 +227,8 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
         || !within(think_ms, 0..=u32::MAX.into())
     {
         return Some(Err(refused(
-            "a number is out of bounds",
-            "1 to 1024 threads and files, at least 1 operation",
+            "an argument is out of bounds",
+            "use 1 to 1024 threads and files, at least 1 operation",
         )));
     }
     Some(Ok(DbMixSettings {
@@ -242,7 +246,7 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
 /// Runs it.
 ///
 /// # Errors
-/// When a place cannot be used, is too small or holds data, or an option makes no sense.
+/// If a place cannot be used, is too small or holds data, or an option is invalid.
 pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     let settings = DbMixSettings::of(args)?;
     let mut output = ToolOutput::new(tool_output::title("db-mix on", &settings.places), context);
@@ -283,16 +287,16 @@ fn in_folder(
     result
 }
 
-/// Files that are to be made for a run alone.
+/// Removes the files at the end of the run.
 fn removed_at_the_end(files: Vec<PathBuf>) -> Result<CleanupGuard, Error> {
-    // Somebody else may have removed one.
+    // A file may already be gone.
     let remove = move || files.iter().for_each(|file| _ = fs::remove_file(file));
     CleanupGuard::create(|| Ok(((), remove))).map(|((), undo)| undo)
 }
 
-/// Writes the files, so that what is read is there. False if that was ended early.
+/// Writes the files, so that reads find data. False if the user ended it.
 fn fill(settings: &DbMixSettings, opened: &OpenTargets, output: &mut ToolOutput) -> Result<bool, Error> {
-    // Each session has a file and begins somewhere in it: pieces that divide it reach every byte once.
+    // Each session starts somewhere in its file; lengths that divide the file reach every byte once.
     let size = settings.habit.size;
     let piece = 1u32 << size.trailing_zeros().min(20);
     let job = Job {
@@ -311,7 +315,7 @@ fn fill(settings: &DbMixSettings, opened: &OpenTargets, output: &mut ToolOutput)
     output.line(format!("{} files of {size} bytes written in {}", settings.files, clock::span(seconds)))?;
     output.keep(tool_output::run("files written".into(), &settings.words(), opened.facts(), outcome));
     if let Some(why) = &why {
-        output.remark(format!("it ended early: {why}"))?;
+        output.remark(format!("the run ended early: {why}"))?;
     }
     Ok(why.is_none() && !output.handle.is_ended())
 }
@@ -328,7 +332,7 @@ fn on_targets(
     let result = match opened.capacity() / of_each < settings.habit.size {
         true => {
             let what = format!(
-                "{of_each} files of {} bytes do not fit into {} bytes",
+                "{of_each} files of {} bytes exceed the {} bytes of the target",
                 settings.habit.size,
                 opened.capacity()
             );
@@ -353,13 +357,13 @@ fn measure(
         output.line(line)?;
     }
     if let Some(why) = &outcome.ended_early {
-        output.remark(format!("it ended early: {why}"))?;
+        output.remark(format!("the run ended early: {why}"))?;
     }
     output.keep(tool_output::run("operations".into(), &settings.words(), facts, outcome));
     Ok(())
 }
 
-/// Files take turns over the disks; those of one disk lie one behind the other.
+/// Distributes the files over the disks in turn; files of one disk are adjacent.
 fn base_of(settings: &DbMixSettings, disks: &[Arc<dyn Backend>]) -> Database {
     let part = |(n, disk): (u64, &Arc<dyn Backend>)| DatabaseFile {
         disk: disk.clone(),

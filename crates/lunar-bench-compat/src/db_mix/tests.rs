@@ -24,7 +24,7 @@ fn db_mix(line: &str) -> Result<(Document, String), Error> {
 }
 
 #[test]
-fn the_thirteen_arguments_of_the_seed_are_the_defaults_by_name() {
+fn io_trash_arguments_equal_the_defaults() {
     let seed = settings("2 2 ./ 500000000 50000000 10 4096 4096 300000 10 90 0 10");
     assert_eq!(seed, settings("./"));
     let habit =
@@ -36,7 +36,7 @@ fn the_thirteen_arguments_of_the_seed_are_the_defaults_by_name() {
 }
 
 #[test]
-fn every_option_is_understood() {
+fn every_option_is_parsed() {
     let line = "--threads 3 --files 4 --size 1M --window 64k --outside 5 --io-min 512 --io-max 2k --operations 7 \
                 --read-percent 40 --think 9 --fsync-every 0 --seed 5 --direct --keep --destroy null:8M";
     let all = settings(line);
@@ -52,7 +52,7 @@ fn every_option_is_understood() {
 }
 
 #[test]
-fn the_time_reads_as_in_the_seed() {
+fn execution_time_has_the_published_format() {
     let read = DirectionTotals { ios: 270_000, bytes: 270_000 * 4096, ..DirectionTotals::default() };
     let write = DirectionTotals { ios: 30_000, bytes: 30_000 * 4096, ..DirectionTotals::default() };
     let outcome = JobOutcome { elapsed_s: 285.0, read, write, ..JobOutcome::default() };
@@ -67,7 +67,7 @@ fn the_time_reads_as_in_the_seed() {
 }
 
 #[test]
-fn a_folder_gets_files_and_is_left_clean() {
+fn folder_gets_files_and_is_left_clean() {
     let scratch = TempDir::folder();
     let folder = scratch.path("");
     let line = format!("--files 3 --size 2M --window 256k --operations 500 {folder}");
@@ -82,13 +82,13 @@ fn a_folder_gets_files_and_is_left_clean() {
     assert_eq!(fs::read_dir(&folder).expect("there").count(), 0);
     db_mix(&format!("{line} --keep")).expect("it runs");
     let kept = fs::read(scratch.path("lunar-db-mix-2")).expect("kept");
-    assert!(kept.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)), "all of it was written");
+    assert!(kept.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)), "all blocks are written");
     assert_eq!(db_mix(&line).expect_err("files are there").kind, ErrorKind::HoldsData);
     assert!(Path::new(&scratch.path("lunar-db-mix-2")).exists(), "what was there before stays");
 }
 
 #[test]
-fn targets_hold_files_side_by_side() {
+fn targets_hold_adjacent_files() {
     let line = "--files 3 --size 512k --window 64k --operations 300 --think 1 memory:1M null:1M";
     let (document, text) = db_mix(line).expect("it runs");
     assert!(text.starts_with("total execution time "), "{text}");
@@ -97,7 +97,7 @@ fn targets_hold_files_side_by_side() {
 }
 
 #[test]
-fn operations_of_all_lengths_are_as_many_as_were_asked_for() {
+fn operation_count_is_exact_for_any_lengths() {
     let line =
         "--files 2 --size 512k --window 64k --io-min 512 --io-max 16k --operations 301 --threads 3 --destroy";
     let probe = RecordingDisk::new(1 << 20);
@@ -111,7 +111,7 @@ fn operations_of_all_lengths_are_as_many_as_were_asked_for() {
 }
 
 #[test]
-fn direct_passes_the_page_cache_by() {
+fn direct_bypasses_the_page_cache() {
     let scratch = TempDir::folder();
     let line =
         format!("--files 1 --size 1M --window 1M --operations 50 --keep --destroy {}", scratch.path(""));
@@ -125,14 +125,16 @@ fn direct_passes_the_page_cache_by() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_hint() {
+fn invalid_options_are_rejected_with_a_hint() {
     let refused = |line: &str| db_mix(line).expect_err(line).to_string();
-    assert!(refused("--size 1M --window 2M null:9M").contains("fit into each other"));
+    assert!(refused("--size 1M --window 2M null:9M").contains("not in ascending order"));
     assert!(refused("--io-min 100 null:9M").contains("multiples of 512"));
     assert!(refused("--io-min 8k --io-max 4k null:9M").contains("smaller one first"));
     assert!(refused("--size x null:9M").contains("--size"));
-    assert!(refused("--size 8M --window 1M null:9M").contains("2 files of 8388608 bytes do not fit"));
-    assert!(refused("2 2 ./ 500000000 50000000 10 4096 4096 300000 20 90 0 10").contains("10th and 11th"));
+    assert!(refused("--size 8M --window 1M null:9M").contains("2 files of 8388608 bytes exceed the"));
+    assert!(
+        refused("2 2 ./ 500000000 50000000 10 4096 4096 300000 20 90 0 10").contains("arguments 10 and 11")
+    );
     assert!(refused("0 2 ./ 500000000 50000000 10 4096 4096 300000 10 90 0 10").contains("out of bounds"));
     assert!(refused("/nowhere/at/all").contains("/nowhere/at/all"));
 }

@@ -1,9 +1,9 @@
-//! Numbers as coreutils writes them.
+//! Numbers in the format of coreutils.
 
 const SI: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 const IEC: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// An amount in bytes with one digit behind the point below 10 units: `4.2 MB`, `30 kB`, `29 KiB`, `500 B`.
+/// An amount in bytes, with one decimal below 10 units: `4.2 MB`, `30 kB`, `29 KiB`, `500 B`.
 fn amount(bytes: u64, base: u64, units: &[&str; 7]) -> String {
     let (mut unit, mut scale) = (0, 1u128);
     while u128::from(bytes) >= scale * u128::from(base) && unit + 1 < units.len() {
@@ -33,7 +33,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// A rate in bytes a second, decimal, at least in kB/s, with one digit behind the point below 100.
+/// A rate in bytes per second, decimal, at least in kB/s, with one decimal below 100.
 pub fn rate(per_second: f64) -> String {
     let (mut unit, mut scale) = (1, 1000.0);
     while per_second >= scale * 1000.0 && unit + 1 < SI.len() {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_tool_are_reproduced() {
+    fn lines_of_coreutils_are_reproduced() {
         let cases = [
             (4_194_304, "4194304 bytes (4.2 MB, 4.0 MiB)"),
             (1, "1 byte"),
@@ -86,7 +86,7 @@ mod tests {
         for (n, text) in cases {
             assert_eq!(bytes(n), text);
         }
-        // Bytes and seconds as they were measured, and what the tool made of them.
+        // Measured bytes and seconds, and the output of the tool.
         let rates = [
             (4_194_304.0, 0.002_998_82, "1.4 GB/s"),
             (4_194_304.0, 0.007_983_06, "525 MB/s"),

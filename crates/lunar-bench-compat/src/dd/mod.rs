@@ -1,4 +1,4 @@
-//! dd: from here to there, block after block; the seeds' lists of block sizes, and two at once.
+//! dd: copies block by block; with lists of block sizes, and several copies at once.
 
 mod human;
 
@@ -18,45 +18,45 @@ const IFLAGS: [&str; 2] = ["direct", "fullblock"];
 const OFLAGS: [&str; 3] = ["direct", "dsync", "sync"];
 const CONV: [&str; 3] = ["fsync", "fdatasync", "notrunc"];
 
-/// What the help says besides the options.
+/// The help text after the options.
 const ABOUT: &str = "\
 Operands, as of dd:
-  if= of=        a target, or /dev/zero to read from, /dev/null to write to; both a target: a copy.
-                 Several if= (or of=) run at once, with the aggregate below: two simultaneous reads
-  bs=512         bytes of a block; a list such as 64k,128k,256k does all of it once for each
-  count=N        blocks; otherwise, or where the input ends before, as many as there are
-  skip=N seek=N  blocks to pass over in the input and the output; behind the end of a file nothing is copied, and the
-                 status is 0; behind that of a disk it is an error
-  iflag=direct oflag=direct   past the page cache
-  oflag=dsync    each write is stable when it is over
-  conv=fsync     what was written is made stable at the end, inside the time (fdatasync: the same)
-  conv=notrunc   always: nothing is ever cut off
-  status=none|noxfer   no lines at all | without the last one
+  if= of=        a target, or /dev/zero to read from, /dev/null to write to. With two targets, a copy.
+                 Several if= (or of=) run at once, and a last line shows their sum
+  bs=512         bytes of a block. A list such as 64k,128k,256k repeats everything for each size
+  count=N        blocks [default: as many as the input and the output have]
+  skip=N seek=N  blocks to skip in the input and the output. Past the end of a file, nothing is copied, and the
+                 exit status is 0. Past the end of a disk, it is an error
+  iflag=direct oflag=direct   bypass the page cache
+  oflag=dsync    write with FUA
+  conv=fsync     flush at the end, as part of the time (also fdatasync)
+  conv=notrunc   always on: the output is never truncated
+  status=none|noxfer   no lines | without the last line
 
-k is 1024, kB is 1000. MB/s in the lines is 10^6 bytes a second, as coreutils has it; the times of dd end before what it \
-wrote is stable, unless conv=fsync. The page cache is that of this host for files and block devices; before iscsi:// and \
-NBD there is none, and without direct what one does to a stream is done instead: requests of 512 KiB, four in flight.";
+k is 1024, kB is 1000. As in coreutils, MB/s is 10^6 bytes per second, and the time excludes the flush, except with \
+conv=fsync. Files and block devices use the page cache of this host. iscsi:// and NBD have none: without direct, requests \
+of 512 KiB, four in flight, emulate it for sequential access.";
 
 /// `lunar bench dd`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(about = "Copies block after block, with dd's operands and lines", after_long_help = ABOUT)]
+#[command(about = "Copy block by block, with the operands and output of dd", after_long_help = ABOUT)]
 pub struct Args {
-    /// Overwrite what the output holds
+    /// Overwrite existing data in the output
     #[arg(long)]
     pub destroy: bool,
-    /// key=value, as of dd: if= of= bs= count= skip= seek= iflag= oflag= conv= status=
+    /// Operands as in dd: if= of= bs= count= skip= seek= iflag= oflag= conv= status=
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub operands: Vec<String>,
 }
 
-/// What the operands say.
+/// The parsed operands.
 struct DdSettings {
     given: Operands,
     sizes: Vec<u64>,
     direct: [bool; 2],
     fua: bool,
     flush: bool,
-    /// Lines: records, and the one with the rate.
+    /// Which lines to print: records, and the rate.
     status: (bool, bool),
     destroy: bool,
 }
@@ -67,7 +67,7 @@ impl DdSettings {
         let list = given.text("bs").unwrap_or("512").split(',');
         let sizes = list.map(|text| operands::read("bs", text)).collect::<Result<Vec<_>, _>>()?;
         if sizes.iter().any(|bs| !(1..=1 << 30).contains(bs)) {
-            return Err(refused("a block size is out of bounds", "bs may be 1 to 1G"));
+            return Err(refused("bs: out of bounds", "use 1 to 1G"));
         }
         let (input, output) = (given.flags("iflag", &IFLAGS)?, given.flags("oflag", &OFLAGS)?);
         let conv = given.flags("conv", &CONV)?;
@@ -76,7 +76,7 @@ impl DdSettings {
             Some("noxfer") => (true, false),
             Some("none") => (false, false),
             Some(_) => {
-                return Err(refused("there is no such status", "status may be none, noxfer or progress"));
+                return Err(refused("unknown status", "use none, noxfer or progress"));
             }
         };
         let direct = [input.contains(&"direct"), output.contains(&"direct")];
@@ -85,13 +85,13 @@ impl DdSettings {
         Ok(DdSettings { sizes, direct, fua, flush, status, destroy: args.destroy, given })
     }
 
-    /// Inputs and outputs that run at once: one of the two may be there several times.
+    /// The inputs and outputs of concurrent copies. One of the two may be given several times.
     fn pairs(&self) -> Result<Vec<(&str, &str)>, Error> {
         let (inputs, outputs): (Vec<_>, Vec<_>) =
             (self.given.all("if").collect(), self.given.all("of").collect());
         match (&inputs[..], &outputs[..]) {
             ([], _) | (_, []) => Err(refused(
-                "if= and of= must both be named: there is no standard input or output",
+                "if= or of= is missing: standard input and output are not supported",
                 "use /dev/zero to read from, /dev/null to write to",
             )),
             ([input], outputs) => Ok(outputs.iter().map(|output| (*input, *output)).collect()),
@@ -99,13 +99,16 @@ impl DdSettings {
             (inputs, outputs) if inputs.len() == outputs.len() => {
                 Ok(inputs.iter().copied().zip(outputs.iter().copied()).collect())
             }
-            _ => Err(refused("there are not as many if= as of=", "name one of them once, or both as often")),
+            _ => Err(refused(
+                "the numbers of if= and of= differ",
+                "use one of them once, or both equally often",
+            )),
         }
     }
 
     fn plan(&self, (input, output): (&str, &str), bs: u64, index: usize) -> Result<RoutePlan, Error> {
         let bytes = |key: &str| -> Result<Option<u64>, Error> {
-            let many = || refused(format!("{key} is too large"), "use a smaller one");
+            let many = || refused(format!("{key} is too large"), "use a smaller value");
             self.given.number(key)?.map(|blocks| blocks.checked_mul(bs).ok_or_else(many)).transpose()
         };
         Ok(RoutePlan {
@@ -132,7 +135,7 @@ impl DdSettings {
         })
     }
 
-    /// The operands, for the document: without secrets.
+    /// The operands for the document, without secrets.
     fn words(&self, (input, output): &(String, String), bs: u64) -> Vec<(&str, String)> {
         let others = self.given.words().into_iter().filter(|(key, _)| !["if", "of", "bs"].contains(key));
         let ends = [("if", redact_secrets(input)), ("of", redact_secrets(output)), ("bs", bs.to_string())];
@@ -158,7 +161,7 @@ impl DdSettings {
 /// Runs it.
 ///
 /// # Errors
-/// When an end cannot be opened or holds data, or an operand makes no sense here.
+/// If an end cannot be opened or holds data, or an operand is not supported.
 pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     let mut settings = DdSettings::read(args)?;
     let pairs: Vec<(String, String)> =
@@ -167,7 +170,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     for bs in settings.sizes.clone() {
         let done = one_size(&settings, &pairs, bs, &mut output);
         match done {
-            // What was measured with other sizes stands.
+            // The results of the other sizes remain valid.
             Err(e) if !output.document.runs.is_empty() => {
                 not_begun(&settings, &pairs[0], bs, e, &mut output)?
             }
@@ -176,13 +179,13 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
         if output.handle.is_ended() || output.document.ended_early().is_some() {
             break;
         }
-        // Zeros of the last size are no data, but a copy is: it was looked for before the first.
+        // Zeros of the previous size are not data. A copy is: check it before the first size.
         settings.destroy = true;
     }
     Ok(output.finish())
 }
 
-/// Why there is nothing of a size, after others: a run that ended before it began.
+/// Reports a block size that could not start, after others have run.
 fn not_begun(
     settings: &DdSettings,
     pair: &(String, String),
@@ -190,14 +193,14 @@ fn not_begun(
     error: Error,
     output: &mut ToolOutput,
 ) -> Result<(), Error> {
-    output.remark(format!("bs={}: it ended early: {}", shorten(bs), error.what))?;
+    output.remark(format!("bs={}: the run ended early: {}", shorten(bs), error.what))?;
     let outcome = JobOutcome { ended_early: Some(error.what), ..JobOutcome::default() };
     let words = settings.words(pair, bs);
     output.keep(tool_output::run(format!("bs={}", shorten(bs)), &words, Vec::new(), outcome));
     Ok(())
 }
 
-/// All pairs at once, with one block size.
+/// Runs all pairs at once with one block size.
 fn one_size(
     settings: &DdSettings,
     pairs: &[(String, String)],
@@ -207,21 +210,26 @@ fn one_size(
     let opened = |(index, (input, output)): (usize, &(String, String))| {
         settings.open(&settings.plan((input, output), bs, index)?)
     };
-    // The second one must not be refused when the first is already writing.
+    // Do not reject the second copy because the first one already writes.
     let routes = pairs.iter().enumerate().map(opened).collect::<Result<Vec<_>, _>>()?;
     let result = check_skips(pairs, &routes).and_then(|()| measure(settings, pairs, &routes, bs, output));
     routes.into_iter().for_each(OpenRoute::close);
     result
 }
 
-/// As dd has it: who passes over more than a file has copies nothing, and is told; more than a disk has is an error.
+/// Like dd: skipping past the end of a file copies nothing and prints a note; past the end of a disk it is an
+/// error.
 fn check_skips(pairs: &[(String, String)], routes: &[OpenRoute]) -> Result<(), Error> {
     let is_beyond =
         |(pair, route): &(&(String, String), &OpenRoute)| route.past_end > 0 && !Path::new(&pair.0).is_file();
     match pairs.iter().zip(routes).find(is_beyond) {
         None => Ok(()),
         Some((pair, route)) => Err(refused(
-            format!("{}: cannot skip: it ends {} bytes before that", redact_secrets(&pair.0), route.past_end),
+            format!(
+                "{}: cannot skip: the end is {} bytes before that",
+                redact_secrets(&pair.0),
+                route.past_end
+            ),
             "use a smaller skip=",
         )),
     }
@@ -245,7 +253,7 @@ fn measure(
             output.remark(format!("{}: cannot skip to specified offset", pair.0))?;
         }
         if let Some(why) = &outcome.ended_early {
-            output.remark(format!("it ended early: {why}"))?;
+            output.remark(format!("the run ended early: {why}"))?;
         }
         for line in lines(outcome, bs, settings.status) {
             output.line(line)?;
@@ -267,14 +275,14 @@ fn at_once(
     thread::scope(|scope| {
         let start = |route| scope.spawn(move || one(settings, route, bs, handle));
         let running: Vec<_> = routes.iter().map(start).collect();
-        let died = || refused("a run died", "this is a fault of Lunar: report it");
+        let died = || refused("a run died", "this is a bug in Lunar: report it");
         running.into_iter().map(|run| run.join().map_err(|_| died())?).collect()
     })
 }
 
 fn one(settings: &DdSettings, route: &OpenRoute, bs: u64, handle: &RunHandle) -> Result<JobOutcome, Error> {
     let no_room =
-        (route.cut > 0).then(|| format!("no space left: {} bytes of the input do not fit", route.cut));
+        (route.cut > 0).then(|| format!("no space left: {} bytes of the input were not copied", route.cut));
     if route.bytes == 0 {
         return Ok(JobOutcome { ended_early: no_room, ..JobOutcome::default() });
     }

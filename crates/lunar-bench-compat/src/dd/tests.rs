@@ -44,7 +44,7 @@ fn lines_of_known_times_are_those_of_the_tool() {
 }
 
 #[test]
-fn every_operand_is_understood() {
+fn every_operand_is_parsed() {
     let line = "if=null:8M of=memory:8M bs=4k count=10 skip=1 seek=2 iflag=direct,fullblock oflag=direct,dsync \
                 conv=fsync,fdatasync,notrunc status=noxfer --destroy";
     let settings = DdSettings::read(&args(line)).expect("understood");
@@ -61,7 +61,7 @@ fn every_operand_is_understood() {
 }
 
 #[test]
-fn a_list_of_block_sizes_is_gone_through() {
+fn list_of_block_sizes_runs_each() {
     let (document, text) = dd("if=null:4M of=/dev/null bs=64k,128k,2048k").expect("it reads");
     let expected = "+ dd if=null:4M of=/dev/null bs=64k\n64+0 records in\n64+0 records out\n\
                     4194304 bytes (# MB, # MiB) copied, # s, # GB/s\n";
@@ -74,7 +74,7 @@ fn a_list_of_block_sizes_is_gone_through() {
 }
 
 #[test]
-fn two_at_once_are_added_up() {
+fn two_concurrent_copies_are_summed() {
     let (document, text) = dd("if=null:1M if=null:2M of=/dev/null bs=256k").expect("it reads");
     assert_eq!(document.runs.len(), 2);
     assert_eq!(document.runs[1].outcome.read.bytes, 2 << 20);
@@ -85,7 +85,7 @@ fn two_at_once_are_added_up() {
 }
 
 #[test]
-fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
+fn copy_is_complete_and_creates_the_output() {
     let scratch = TempDir::folder();
     let (a, b) = (scratch.file("a", 0), scratch.path("b"));
     let bytes: Vec<u8> = (0..100_352u32).map(|n| (n % 251) as u8).collect();
@@ -99,34 +99,34 @@ fn files_are_copied_to_the_last_byte_and_made_where_there_are_none() {
     assert!(std::fs::read(&b).expect("made") == bytes);
     assert_eq!(dd(&line).expect_err("it holds data").kind, ErrorKind::HoldsData);
     dd(&format!("{line} --destroy")).expect("it is wanted");
-    // A list looks for data once, before the first.
+    // A list checks for data once, before the first size.
     let c = scratch.path("c");
     dd(&format!("if={a} of={c} bs=4k,8k")).expect("it copies twice");
 }
 
 #[test]
-fn to_skip_more_than_there_is_is_told_and_an_error_of_a_disk() {
+fn skip_past_end_is_a_note_for_files_and_error_for_disks() {
     let scratch = TempDir::folder();
     let file = scratch.file("a", 1536);
     let told = |skip: u32| dd(&format!("if={file} of=/dev/null skip={skip}")).expect("no error").1;
     let nothing = "0+0 records in\n0+0 records out\n0 bytes copied, 0 s, 0.0 kB/s\n";
     assert_eq!(told(4), format!("# {file}: cannot skip to specified offset\n{nothing}"));
-    assert_eq!(told(3), nothing, "that is its end");
+    assert_eq!(told(3), nothing, "exactly at the end");
     let e = dd("if=null:1024 of=/dev/null skip=4 count=1").expect_err("it is a disk");
     assert_eq!(
         (e.kind, e.what.as_str()),
-        (ErrorKind::Invalid, "null:1024: cannot skip: it ends 1024 bytes before that")
+        (ErrorKind::Invalid, "null:1024: cannot skip: the end is 1024 bytes before that")
     );
 }
 
 #[test]
-fn of_a_file_that_is_not_there_the_hint_is_an_operand() {
+fn missing_file_hint_names_an_operand() {
     let scratch = TempDir::folder();
     let (none, empty) = (scratch.path("none"), scratch.file("empty", 0));
     for (line, what, hint) in [
-        (format!("if={none} of=/dev/null"), "none: there is no such file", "after if="),
+        (format!("if={none} of=/dev/null"), "none: the file does not exist", "after if="),
         (format!("if={empty} of=/dev/null"), "empty: it is empty", "after if="),
-        (format!("if=/dev/zero of={none}"), "none: there is no such file", "count="),
+        (format!("if=/dev/zero of={none}"), "none: the file does not exist", "count="),
         (format!("if=/dev/zero of={empty}"), "empty: it is empty", "count="),
     ] {
         let e = dd(&line).expect_err(&line);
@@ -141,7 +141,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn copies_from_and_to_a_disk_without_a_kernel_keep_every_byte_whatever_the_flags() {
+fn copies_to_and_from_nbd_are_exact_with_any_flags() {
     let scratch = TempDir::folder();
     let bytes = pattern((3 << 20) + 4096);
     let (from, to) = (RecordingDisk::new(bytes.len()), RecordingDisk::new(4 << 20));
@@ -167,7 +167,7 @@ fn copies_from_and_to_a_disk_without_a_kernel_keep_every_byte_whatever_the_flags
 }
 
 #[test]
-fn direct_requests_arrive_as_they_are_and_others_as_those_of_a_cache() {
+fn direct_requests_are_unchanged_and_others_are_merged() {
     let probe = RecordingDisk::new(2 << 20);
     let disk = served(probe.clone());
     let lens = |line: String| {
@@ -186,7 +186,7 @@ fn direct_requests_arrive_as_they_are_and_others_as_those_of_a_cache() {
 }
 
 #[test]
-fn direct_passes_the_page_cache_of_files_by() {
+fn direct_flag_bypasses_the_page_cache_of_files() {
     let scratch = TempDir::folder();
     let (a, b) = (scratch.file("a", 0), scratch.path("b"));
     std::fs::write(&a, pattern(1 << 20)).expect("written");
@@ -202,7 +202,7 @@ fn direct_passes_the_page_cache_of_files_by() {
 }
 
 #[test]
-fn dsync_makes_each_write_stable_and_fsync_all_of_them_inside_the_time() {
+fn dsync_uses_fua_and_fsync_flushes_in_the_time() {
     let probe = RecordingDisk::new(1 << 20);
     probe.flush_in(500);
     let disk = served(probe.clone());
@@ -210,7 +210,7 @@ fn dsync_makes_each_write_stable_and_fsync_all_of_them_inside_the_time() {
         let line = format!("if=/dev/zero of={} bs=64k count=8 --destroy {more}", disk.url);
         dd(&line).expect(&line).0.runs[0].outcome.elapsed_s
     };
-    // The flush after the time is always there.
+    // There is always a flush after the time.
     assert!(elapsed_s("") < 0.5 && elapsed_s("oflag=direct") < 0.5);
     assert_eq!((probe.flushes(), probe.stable_writes()), (2, 0));
     assert!(elapsed_s("conv=fsync") >= 0.5 && elapsed_s("conv=fdatasync oflag=direct") >= 0.5);
@@ -219,7 +219,7 @@ fn dsync_makes_each_write_stable_and_fsync_all_of_them_inside_the_time() {
     assert_eq!(probe.stable_writes(), 8);
 }
 
-/// Keeps what is written, and removes a file at the first rate.
+/// A writer that removes a file when the first rate is printed.
 struct Remover<'a>(Vec<u8>, &'a str);
 
 impl std::io::Write for Remover<'_> {
@@ -237,7 +237,7 @@ impl std::io::Write for Remover<'_> {
 }
 
 #[test]
-fn what_was_measured_before_a_target_vanished_is_kept() {
+fn results_before_a_target_vanished_are_kept() {
     let scratch = TempDir::folder();
     let a = scratch.file("a", 1 << 20);
     let (handle, mut out) = (RunHandle::default(), Remover(Vec::new(), &a));
@@ -247,12 +247,12 @@ fn what_was_measured_before_a_target_vanished_is_kept() {
     let text = String::from_utf8(out.0).expect("text");
     assert_eq!((document.runs.len(), document.runs[0].outcome.read.bytes), (2, 1 << 20));
     let why = document.ended_early().expect("it is gone");
-    assert!(why.contains(&a) && text.contains(&format!("bs=128k: it ended early: {why}")), "{text}");
-    assert!(!text.contains("256k: "), "nothing is tried after that: {text}");
+    assert!(why.contains(&a) && text.contains(&format!("bs=128k: the run ended early: {why}")), "{text}");
+    assert!(!text.contains("256k: "), "no further size: {text}");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_hint() {
+fn invalid_options_are_rejected_with_a_hint() {
     let refused = |line: &str| dd(line).expect_err(line).to_string();
     assert!(refused("if=null:1M").contains("/dev/null"));
     assert!(refused("if=/dev/zero of=/dev/null count=1").contains("neither"));
@@ -262,12 +262,12 @@ fn what_makes_no_sense_is_refused_with_a_hint() {
     assert!(refused("if=null:1M of=/dev/null conv=swab").contains("conv=swab"));
     assert!(refused("if=null:1M of=/dev/null status=all").contains("noxfer"));
     assert!(refused("if=/dev/zero of=null:1M bs=1M count=2").contains("smaller count"));
-    assert!(refused("if=a if=b of=c of=d of=e").contains("as often"));
+    assert!(refused("if=a if=b of=c of=d of=e").contains("equally often"));
     assert!(refused("if=/nowhere/at/all of=/dev/null").contains("/nowhere/at/all"));
 }
 
 #[test]
-fn the_lines_are_those_of_dd() {
+fn lines_match_real_dd() {
     if !have(&[Tool { program: "dd", package: "coreutils" }]) {
         return;
     }
@@ -283,14 +283,14 @@ fn the_lines_are_those_of_dd() {
     drop(b);
 }
 
-/// Lines without the two figures that were measured: what stands behind "copied, ".
+/// Lines without the measured figures after "copied, ".
 fn shape(text: &str) -> String {
     let cut = |line: &str| line.split_once("copied, ").map_or(line, |(before, _)| before).to_owned();
     text.lines().map(cut).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn a_file_grows_to_what_is_copied_and_a_disk_without_room_is_told() {
+fn file_grows_and_full_disk_is_reported() {
     let dir = std::env::temp_dir().join(format!("lunar-dd-grows-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let path = |name: &str| dir.join(name).display().to_string();
@@ -302,9 +302,9 @@ fn a_file_grows_to_what_is_copied_and_a_disk_without_room_is_told() {
     assert_eq!(document.ended_early(), None);
     let copied = std::fs::read(path("to")).expect("the copy");
     assert!(copied.len() == bytes.len() + (128 << 10) && copied[128 << 10..] == bytes[..]);
-    assert!(copied[..5000] == [1; 5000], "what lies before stays");
+    assert!(copied[..5000] == [1; 5000], "earlier bytes are unchanged");
     let (document, _) = dd(&format!("if={} of=memory:512k bs=64k --destroy", path("from"))).expect("a part");
     assert_eq!(document.runs[0].outcome.read.bytes, 512 << 10);
-    assert_eq!(document.ended_early(), Some("no space left: 475713 bytes of the input do not fit"));
+    assert_eq!(document.ended_early(), Some("no space left: 475713 bytes of the input were not copied"));
     std::fs::remove_dir_all(&dir).expect("removed");
 }

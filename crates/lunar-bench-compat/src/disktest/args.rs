@@ -1,4 +1,4 @@
-//! The options of disktest v1.1.12, and what is to be done because of them.
+//! The options of disktest v1.1.12, and the test plan that they describe.
 
 use super::lines::ReportOptions;
 use super::numbers::{SECTOR, fixed, number, sizes};
@@ -7,96 +7,96 @@ use lunar_bench::job::{AccessPattern, Fill, IoDirection, Job, Weighted};
 use lunar_bench::{Error, TargetSpec};
 use std::time::Duration;
 
-/// Threads where their number is not told.
+/// The default number of threads.
 pub const THREADS: u32 = 4;
 
-/// What the help says besides the options.
+/// The help text after the options.
 const ABOUT: &str = "\
-Numbers take k, m, g (powers of 1024) and, but for -B, K, M, G (powers of 1000); times are seconds, or take ms, s, m, h, d. \
-Several targets are tested at once, each as by a process of its own, and summed up at the end.
+Numbers accept k, m, g (powers of 1024) and, except in -B, K, M, G (powers of 1000). Times are seconds, or have a unit: \
+ms, s, m, h, d. Several targets are tested at once, each like in its own process, and summed up at the end.
 
-MB/s in the lines is 2^20 bytes a second, as disktest has it. A heartbeat value is the average since the start of the \
-pass, not of the last interval: that is what disktest printed, and hides how rates change (--json has a time series). \
-Rates are divided by the time that passed, to the microsecond: disktest took whole seconds, and in mixed passes divided \
-each direction by its share of the time, which told 50:50 runs twice the rate that they had. Times of day are UTC.
+As in disktest, MB/s is 2^20 bytes per second, and a heartbeat shows the average since the start of the pass, not of the \
+last interval (for changes over time, see the time series of --json). Rates use the elapsed time in microseconds. \
+disktest used whole seconds, and divided each direction of a mixed pass by its share of the time, so that 50:50 runs \
+showed twice their rate. Times of day are UTC.
 
--p: R random (default); L linear, all writes and then all reads; l linear, a write and a read by turns. \
--L counts both directions: with -p L half of them write. Without it there are as many as of the longest fit, and twice \
-as many in linear passes that read and write. \
-Not there: sweeps up and down (d), -m, -d, -t, -o.";
+-p: R random (default); L linear, all writes and then all reads; l linear, writes and reads alternate. \
+-L counts both directions: with -p L half of them are writes. The default is the number of the longest transfers that fit, \
+and twice that in linear passes that read and write. \
+Not supported: sweeps up and down (d), -m, -d, -t, -o.";
 
 /// `lunar bench disktest`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(about = "Sector I/O with options and lines of LTP's disktest v1.1.12", after_long_help = ABOUT)]
+#[command(about = "Sector I/O, with the options and output of LTP's disktest v1.1.12", after_long_help = ABOUT)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub struct Args {
-    /// Where chance begins
+    /// Seed of the random numbers
     #[arg(short = 'a', value_name = "SEED")]
     pub seed: Option<u64>,
-    /// Go on after an error, to the end of the pass; each is told, and the test has failed
+    /// Continue after an error, to the end of the pass; each error is printed, and the test fails
     #[arg(short = 'A')]
     pub continue_on_error: bool,
-    /// Transfer size, or a range of them; a number up to 256 is sectors, above that bytes [default: 1]
+    /// Transfer size, or a range of sizes; a number up to 256 is sectors, above that bytes [default: 1]
     #[arg(short = 'B', value_name = "LO[:HI]")]
     pub blocks: Option<String>,
     /// Write 0, 1, 2 ... 255 (the default)
     #[arg(short = 'c', conflicts_with_all = ["fixed", "numbers", "random"])]
     pub counting: bool,
-    /// Passes; 0: endless
+    /// Passes; 0 is endless
     #[arg(short = 'C', value_name = "N")]
     pub cycles: Option<u64>,
     /// Share of reads and writes in random passes, such as 70:30
     #[arg(short = 'D', value_name = "R:W")]
     pub duty: Option<String>,
-    /// Compare what is read with what would have been written: always the whole transfer, as with 0
+    /// Compare data read with what a write would have written: always the whole transfer, as with 0
     #[arg(short = 'E', value_name = "LEN")]
     pub compare: Option<String>,
-    /// Write these bytes again and again: 1, 2, 4 or 8 of them, hexadecimal
+    /// Write these bytes repeatedly: 1, 2, 4 or 8 bytes in hexadecimal
     #[arg(short = 'f', value_name = "BYTES", conflicts_with_all = ["numbers", "random"])]
     pub fixed: Option<String>,
-    /// Heartbeat: tell how it goes every so often
+    /// Heartbeat: print statistics at this interval
     #[arg(short = 'h', value_name = "TIME", value_parser = lunar_proto::duration::positive)]
     pub heartbeat: Option<Duration>,
-    /// r raw, b block, f file; with d (or r) past the page cache [default: b]
+    /// r raw, b block, f file; with d (or r) bypassing the page cache [default: b]
     #[arg(short = 'I', value_name = "TYPE")]
     pub kind: Option<String>,
-    /// Threads, each with one command at a time: the depth of the queue [default: 4]
+    /// Threads, each with one command in flight [default: 4]
     #[arg(short = 'K', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub threads: Option<u32>,
     /// Seeks (transfers) of a pass, reads and writes together
     #[arg(short = 'L', value_name = "N")]
     pub seeks: Option<String>,
-    /// Not supported: marks
+    /// Not supported: mark sectors
     #[arg(short = 'm', value_name = "l,f,a", hide = true)]
     pub mark: Option<String>,
     /// Write block numbers
     #[arg(short = 'n', conflicts_with = "random")]
     pub numbers: bool,
-    /// Sectors that are used
+    /// Number of sectors in use
     #[arg(short = 'N', value_name = "SECTORS")]
     pub sectors: Option<String>,
-    /// Order of places: R random, L linear, l linear and interleaved [default: R]
+    /// Order of offsets: R random, L linear, l linear and interleaved [default: R]
     #[arg(short = 'p', value_name = "ORDER")]
     pub order: Option<String>,
-    /// What is told: T throughput, X transfers, R run time, A all, P for programs
+    /// Output: T throughput, X transfers, R run time, A all, P machine-readable
     #[arg(short = 'P', value_name = "TXRAP")]
     pub tell: Option<String>,
-    /// No INFO lines
+    /// Omit INFO lines
     #[arg(short = 'q')]
     pub quiet: bool,
-    /// Lines without their head
+    /// Omit the prefix of lines
     #[arg(short = 'Q')]
     pub bare: bool,
     /// Read (the default)
     #[arg(short = 'r')]
     pub read: bool,
-    /// First and last sector that are used
+    /// First and last sector in use
     #[arg(short = 's', value_name = "A[:B]")]
     pub lba: Option<String>,
-    /// The same in transfers, which are of one size
+    /// First and last transfer in use; needs a single transfer size
     #[arg(short = 'S', value_name = "A[:B]", conflicts_with = "lba")]
     pub block_range: Option<String>,
-    /// Run time: passes repeat until it is over
+    /// Run time: repeat passes until it ends
     #[arg(short = 'T', value_name = "TIME", value_parser = lunar_proto::duration::positive)]
     pub time: Option<Duration>,
     /// Print the version
@@ -108,7 +108,7 @@ pub struct Args {
     /// Write random bytes
     #[arg(short = 'z')]
     pub random: bool,
-    /// Overwrite what the targets hold
+    /// Overwrite existing data
     #[arg(long)]
     pub destroy: bool,
     /// Print help
@@ -119,52 +119,52 @@ pub struct Args {
     pub targets: Vec<String>,
 }
 
-/// One part of a pass.
+/// One phase of a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestPhase {
-    /// `write` or `read` where a pass has both one after the other.
+    /// `write` or `read`, if a pass has both phases.
     pub name: Option<&'static str>,
-    /// What is done, without an end.
+    /// The job, without an end.
     pub job: Job,
 }
 
-/// What is to be done on each target.
+/// The test of each target.
 #[derive(Clone, Debug)]
 pub struct TestPlan {
     /// The targets.
     pub targets: Vec<TargetSpec>,
-    /// Past the page cache.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// Something is written.
+    /// Whether the test writes.
     pub writes: bool,
-    /// The parts of a pass; spans are those of the smallest target.
+    /// The phases of a pass; spans are those of the smallest target.
     pub phases: Vec<TestPhase>,
-    /// Passes; None: endless.
+    /// The number of passes; None is endless.
     pub cycles: Option<u64>,
-    /// A pass ends after its seeks, also when there is a run time.
+    /// Whether a pass ends after its seeks even with a run time.
     pub seeks_rule: bool,
     /// Transfers of a pass, both directions together.
     pub seeks: Option<u64>,
-    /// Sectors, or transfers, that are used: first, last, bytes of one.
+    /// The sectors or transfers in use: first, last, bytes of one.
     range: Option<(u64, Option<u64>, u64)>,
-    /// Bytes of the volume, if not all.
+    /// The number of bytes in use, if not all.
     volume: Option<u64>,
     /// Run time.
     pub time: Option<Duration>,
     /// Heartbeat.
     pub heartbeat: Option<Duration>,
-    /// What is told.
+    /// The output options.
     pub wanted: ReportOptions,
 }
 
 impl TestPlan {
-    /// Understands the options.
+    /// Builds the plan.
     ///
     /// # Errors
-    /// When one makes no sense, or two do not go together.
+    /// If an option is invalid, or options conflict.
     pub fn of(args: &Args) -> Result<TestPlan, Error> {
         if args.mark.is_some() {
-            return Err(refused("-m: sectors are not marked", "-n writes the number of each block into it"));
+            return Err(refused("-m: marking sectors is not supported", "use -n to write block numbers"));
         }
         let (reads, writes) = (args.read || !args.write, args.write);
         let sizes = sizes(args.blocks.as_deref().unwrap_or("1"))?;
@@ -201,20 +201,24 @@ impl TestPlan {
         })
     }
 
-    /// Transfers of one part of a pass over an area of so many bytes.
+    /// The number of transfers of a phase over an area in bytes.
     pub fn seeks_of(&self, phase: &TestPhase, area: u64) -> u64 {
         let directions = if phase.job.direction == IoDirection::Turns { 2 } else { 1 };
         let all = (area / u64::from(phase.job.longest())).max(1) * directions;
         self.seeks.map_or(all, |seeks| seeks / self.phases.len() as u64)
     }
 
-    /// First byte and bytes that are used of a target of this capacity.
+    /// The first byte and the number of bytes in use on a target of this capacity.
     ///
     /// # Errors
-    /// When it has not so many.
+    /// If the target is too small.
     pub fn area(&self, capacity: u64) -> Result<(u64, u64), Error> {
-        let small =
-            |end: u64| refused(format!("byte {end} lies behind the end, {capacity}"), "use less of it");
+        let small = |end: u64| {
+            refused(
+                format!("byte {end} is past the end of the target, {capacity} bytes"),
+                "use a smaller range",
+            )
+        };
         let volume = self.volume.unwrap_or(capacity);
         if volume > capacity {
             return Err(small(volume));
@@ -227,8 +231,8 @@ impl TestPlan {
         }
         let longest = self.phases.iter().map(|phase| phase.job.longest()).max().unwrap_or(0);
         if u64::from(longest) > end - start {
-            let what = format!("transfers of {longest} bytes do not fit into {}", end - start);
-            return Err(refused(what, "a smaller -B, or a larger target"));
+            let what = format!("transfers of {longest} bytes exceed the {} bytes in use", end - start);
+            return Err(refused(what, "use a smaller -B, or a larger target"));
         }
         Ok((start, end - start))
     }
@@ -243,12 +247,12 @@ fn wanted(letters: &str) -> Result<ReportOptions, Error> {
             'R' => wanted.times = true,
             'P' => wanted.performance = true,
             'A' => wanted = ReportOptions { throughput: true, transfers: true, times: true, ..wanted },
-            _ => return Err(refused(format!("-P {letters} is not known"), "it takes T, X, R, A and P")),
+            _ => return Err(refused(format!("-P {letters}: unknown"), "use T, X, R, A and P")),
         }
     }
     let ReportOptions { throughput, transfers, times, performance } = wanted;
     if performance && !(throughput || transfers || times) {
-        return Err(refused("-P P says how, not what", "add T, X, R or A: -P AP"));
+        return Err(refused("-P P selects only the format", "add T, X, R or A: -P AP"));
     }
     Ok(wanted)
 }
@@ -259,10 +263,10 @@ fn check_heartbeat(
     wanted: ReportOptions,
 ) -> Result<(), Error> {
     if heartbeat.is_some() && wanted == ReportOptions::default() {
-        return Err(refused("-h has nothing to tell", "say what with -P, such as -P T"));
+        return Err(refused("-h has nothing to print", "add -P, such as -P T"));
     }
     if heartbeat.zip(time).is_some_and(|(beat, time)| beat > time) {
-        return Err(refused("the heartbeat is longer than the run time", "a smaller -h, or a larger -T"));
+        return Err(refused("the heartbeat is longer than the run time", "use a smaller -h, or a larger -T"));
     }
     Ok(())
 }
@@ -272,7 +276,7 @@ fn is_direct(kind: &str) -> Result<bool, Error> {
         "r" | "rd" | "bd" | "fd" => Ok(true),
         "b" | "f" => Ok(false),
         _ => {
-            let what = format!("-I {} is not known", kind.escape_debug());
+            let what = format!("-I {}: unknown", kind.escape_debug());
             Err(refused(what, "use r, b or f, and d for direct: -I bd"))
         }
     }
@@ -288,7 +292,7 @@ fn fill(args: &Args) -> Result<Fill, Error> {
 }
 
 fn compare(args: &Args, reads: bool, writes: bool) -> Result<bool, Error> {
-    // How much of it is asked for makes no difference: all of it is compared.
+    // The amount does not matter: everything is compared.
     if args.compare.as_deref().map(|text| number("-E", text)).transpose()?.is_none() {
         return Ok(false);
     }
@@ -302,7 +306,7 @@ fn compare(args: &Args, reads: bool, writes: bool) -> Result<bool, Error> {
     Ok(reads)
 }
 
-/// Reads of a hundred.
+/// The percentage of reads.
 fn duty(text: &str) -> Option<u8> {
     let (reads, writes) = text.split_once(':')?;
     let part = |text: &str| text.trim_end_matches('%').parse::<u8>().ok();
@@ -310,13 +314,13 @@ fn duty(text: &str) -> Option<u8> {
     (reads.checked_add(writes) == Some(100)).then_some(reads)
 }
 
-/// The order of places (R, L, l); sweeps go up and up, whether that is told or not.
+/// The order of offsets (R, L, l). Sweeps go upwards with or without u.
 pub fn order(args: &Args) -> &str {
     let order = args.order.as_deref().unwrap_or("R");
     order.strip_suffix('u').unwrap_or(order)
 }
 
-/// Bytes of so many sectors.
+/// The bytes of a number of sectors.
 fn volume(text: &str) -> Result<u64, Error> {
     let many = || refused(format!("-N {text} is too large"), "use fewer sectors");
     number("-N", text)?.checked_mul(SECTOR).ok_or_else(many)
@@ -325,7 +329,7 @@ fn volume(text: &str) -> Result<u64, Error> {
 fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPhase>, Error> {
     let order = order(args);
     if order.ends_with('d') {
-        return Err(refused("sweeps up and down are not there", "leave the d away: sweeps go up and up"));
+        return Err(refused("sweeps up and down are not supported", "omit the d: sweeps go upwards"));
     }
     let direction = match (reads, writes) {
         (true, false) => IoDirection::Read,
@@ -336,15 +340,19 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPh
     match (order, &args.duty) {
         ("R" | "r", None) => Ok(vec![phase(None, direction, AccessPattern::Random)]),
         ("R" | "r", Some(text)) => {
-            let wrong =
-                || refused(format!("-D {} is no duty", text.escape_debug()), "write R:W of 100: 70:30");
+            let wrong = || {
+                refused(
+                    format!("-D {}: not a ratio", text.escape_debug()),
+                    "use R:W with a sum of 100, as in 70:30",
+                )
+            };
             let share = duty(text).ok_or_else(wrong)?;
             if IoDirection::Mix(share).writes() && !writes {
-                return Err(refused("-D wants writes, and -w is not there", "add -w"));
+                return Err(refused("-D needs writes", "add -w"));
             }
             Ok(vec![phase(None, IoDirection::Mix(share), AccessPattern::Random)])
         }
-        ("L" | "l", Some(_)) => Err(refused("-D is for random passes", "use -p R, or leave -D away")),
+        ("L" | "l", Some(_)) => Err(refused("-D needs random passes", "use -p R, or omit -D")),
         ("L", None) if reads && writes => Ok(vec![
             phase(Some("write"), IoDirection::Write, AccessPattern::Sequential),
             phase(Some("read"), IoDirection::Read, AccessPattern::Sequential),
@@ -353,7 +361,7 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPh
             Ok(vec![phase(None, IoDirection::Turns, AccessPattern::Sequential)])
         }
         ("L" | "l", None) => Ok(vec![phase(None, direction, AccessPattern::Sequential)]),
-        _ => Err(refused(format!("-p {} is not known", order.escape_debug()), "use R, L or l")),
+        _ => Err(refused(format!("-p {}: unknown", order.escape_debug()), "use R, L or l")),
     }
 }
 
@@ -361,8 +369,8 @@ fn range(args: &Args, sizes: &[Weighted]) -> Result<Option<(u64, Option<u64>, u6
     let (key, text, unit) = match (&args.lba, &args.block_range) {
         (Some(text), _) => ("-s", text, SECTOR),
         (None, Some(_)) if sizes.len() > 1 => {
-            let what = "-S counts transfers, and those of a range of sizes (-B) are not alike";
-            return Err(refused(what, "use -s, which counts sectors, or one size"));
+            let what = "-S counts transfers, and needs a single size (-B)";
+            return Err(refused(what, "use -s, which counts sectors, or a single size"));
         }
         (None, Some(text)) => ("-S", text, u64::from(sizes[0].0)),
         (None, None) => return Ok(None),
@@ -386,7 +394,7 @@ pub mod tests {
         face: Face,
     }
 
-    /// As on the command line: a subcommand beside others.
+    /// The tool as a subcommand among others.
     #[derive(clap::Subcommand)]
     enum Face {
         Disktest(Box<Args>),
@@ -403,7 +411,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_class_of_commands_of_the_seed_is_understood() {
+    fn published_command_lines_are_parsed() {
         let plan = plan("-B 256k -K 16 -p L -P T -h 1 -T 5m -I bd -w");
         let job = &plan.phases[0].job;
         assert_eq!((&job.sizes[..], job.depth, job.direction), (&[(262_144, 1)][..], 16, IoDirection::Write));
@@ -418,7 +426,7 @@ pub mod tests {
     }
 
     #[test]
-    fn every_option_does_what_it_is_for() {
+    fn every_option_reaches_the_plan() {
         let job = |line: &str| plan(line).phases[0].job.clone();
         assert_eq!(
             (job("").direction, job("").order, job("").depth, job("").fill),
@@ -452,7 +460,7 @@ pub mod tests {
     }
 
     #[test]
-    fn seeks_are_those_of_both_directions_and_of_the_longest_transfers() {
+    fn seeks_count_both_directions_and_longest_transfers() {
         let seeks = |line: &str| {
             let plan = plan(line);
             plan.phases.iter().map(|phase| plan.seeks_of(phase, 1 << 20)).collect::<Vec<_>>()
@@ -464,7 +472,7 @@ pub mod tests {
     }
 
     #[test]
-    fn areas_are_inclusive() {
+    fn ranges_are_inclusive() {
         let area = |line: &str| plan(line).area(1 << 20);
         assert_eq!((area(""), area("-N 16")), (Ok((0, 1 << 20)), Ok((0, 8192))));
         assert_eq!((area("-s 2:3"), area("-s 2")), (Ok((1024, 1024)), Ok((1024, (1 << 20) - 1024))));
@@ -477,7 +485,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_hint() {
+    fn invalid_options_are_rejected_with_a_hint() {
         let refusals = [
             "-m a",
             "-p Rd",
@@ -519,6 +527,6 @@ pub mod tests {
         }
         let help = Cli::try_parse_from(["bench", "disktest", "-?"]).err().expect("help");
         assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp);
-        assert!(help.to_string().contains("2^20 bytes a second"), "{help}");
+        assert!(help.to_string().contains("2^20 bytes per second"), "{help}");
     }
 }

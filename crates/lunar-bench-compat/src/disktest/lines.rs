@@ -1,28 +1,28 @@
-//! The lines of disktest v1.1.12, and their arithmetic.
+//! The output lines of disktest v1.1.12, and their arithmetic.
 
 use crate::clock;
 use lunar_bench::outcome::IoCounts;
 
-/// The version whose dialect this is.
+/// The emulated version.
 pub const VERSION: &str = "v1.1.12";
-/// 2^20: what disktest calls MB.
+/// 2^20 bytes, which disktest calls MB.
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// How lines begin.
+/// The prefix of lines.
 #[derive(Clone, Debug)]
 pub struct LinePrefix {
-    /// Process, or thread where several devices are tested at once.
+    /// The process, or the thread if several devices are tested at once.
     pub pid: u32,
     /// The device.
     pub device: String,
-    /// Lines have no head at all (-Q).
+    /// Omit the prefix (-Q).
     pub is_bare: bool,
-    /// No INFO lines (-q).
+    /// Omit INFO lines (-q).
     pub is_quiet: bool,
 }
 
 impl LinePrefix {
-    /// A line; None if it is not wanted.
+    /// A line; None if it is omitted.
     pub fn line(&self, level: &str, message: &str) -> Option<String> {
         if self.is_quiet && level == "INFO" {
             return None;
@@ -39,7 +39,7 @@ impl LinePrefix {
     }
 }
 
-/// What -P asks for.
+/// The options of -P.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportOptions {
     /// T: throughput.
@@ -48,49 +48,49 @@ pub struct ReportOptions {
     pub transfers: bool,
     /// R: run time.
     pub times: bool,
-    /// P: one line for programs instead.
+    /// P: one machine-readable line instead.
     pub performance: bool,
 }
 
-/// What was done in some time.
+/// The statistics of a pass or of the test.
 #[derive(Clone, Copy, Debug)]
 pub struct PassStats {
-    /// What was done.
+    /// Commands and bytes.
     pub share: IoCounts,
-    /// Seconds in which it read.
+    /// Seconds of reading.
     pub read_s: f64,
-    /// Seconds in which it wrote.
+    /// Seconds of writing.
     pub write_s: f64,
-    /// Seconds from begin to end.
+    /// Total seconds.
     pub overall_s: f64,
     /// Whether it reads, and whether it writes.
     pub directions: (bool, bool),
-    /// All passes.
+    /// Whether these are the totals of all passes.
     pub is_total: bool,
 }
 
-/// `410.70MB/s` and its kin.
+/// `throughput: ...` with rates in both units.
 fn throughput(bytes: u64, transfers: u64, seconds: f64) -> String {
     let per_s = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let rate = per_s(bytes);
     format!("throughput: {rate:.1}B/s ({:.2}MB/s), IOPS {:.1}/s.", rate / MIB, per_s(transfers))
 }
 
-/// The STAT line of what a session did in its time, all of it one way: `Read` or `Write`.
+/// The STAT line of a session with one direction: `Read` or `Write`.
 pub fn stat(device: String, direction: &str, share: &IoCounts, seconds: f64) -> String {
     let head = LinePrefix { pid: std::process::id(), device, is_bare: false, is_quiet: false };
     let (bytes, transfers) = (share.read_bytes + share.write_bytes, share.read_ios + share.write_ios);
     head.told("STAT", &format!("{direction} {}", throughput(bytes, transfers, seconds)))
 }
 
-/// `75 seconds (0h1m15s)`: whole ones, at least 1.
+/// `75 seconds (0h1m15s)`: whole seconds, at least 1.
 fn duration(seconds: f64) -> String {
     let s = (seconds.round() as u64).max(1);
     format!("{s} seconds ({}h{}m{}s)", s / 3600, s / 60 % 60, s % 60)
 }
 
 impl PassStats {
-    /// Directions that take place: small name, large name, past, transfers, bytes.
+    /// The active directions: name, title, participle, and keys of transfers and bytes.
     fn directions(&self) -> Vec<[&'static str; 3]> {
         let rows = [
             (self.directions.0, ["read", "Read", "read"]),
@@ -135,7 +135,7 @@ impl PassStats {
         messages
     }
 
-    /// The line for programs: fields end in semicolons.
+    /// The machine-readable line: fields end in semicolons.
     pub fn performance(&self, device: &str, wanted: ReportOptions) -> String {
         let (t, s) = (if self.is_total { "T" } else { "" }, self.share);
         let per_s = |n: u64, seconds: f64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Rates of the seed of 2005: block size, B/s, MB/s and IOPS as they were published.
+    /// The published rates of 2005: block size, B/s, MB/s and IOPS.
     const PUBLISHED: [(f64, f64, &str, f64); 12] = [
         (262_144.0, 430_646_600.1, "410.70", 1642.9),
         (262_144.0, 430_876_514.5, "410.92", 1643.8),
@@ -201,13 +201,14 @@ mod tests {
     ];
 
     #[test]
-    fn the_published_lines_follow_from_bytes_and_time() {
+    fn published_lines_follow_from_bytes_and_time() {
         for (block, rate, mib, iops) in PUBLISHED {
-            // A thousand seconds of it, so that a tenth of a byte a second can be told.
+            // A thousand seconds, so that a tenth of a byte per second is visible.
             let transfers = (rate * 1000.0 / block).round();
             let text = throughput((rate * 1000.0).round() as u64, transfers as u64, 1000.0);
             assert!(text.starts_with(&format!("throughput: {rate:.1}B/s ({mib}MB/s), IOPS ")), "{text}");
-            // The tool counts a transfer when it begins, and its bytes when it ends: it tells a few more.
+            // The tool counts a transfer at its start and its bytes at its end, so it shows slightly more
+            // transfers.
             let more = iops - transfers / 1000.0;
             assert!((-0.1..2.0).contains(&more), "{text} {iops}");
         }
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_session_is_that_of_the_publication() {
+    fn session_line_matches_the_publication() {
         let share = IoCounts { write_bytes: 430_646_600, write_ios: 1643, ..IoCounts::default() };
         let line = stat("/dev/sda".into(), "Write", &share, 1.0);
         let (_, told) = line.split_once(" | STAT  | ").expect("a line of STAT");
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_has_its_form() {
+    fn every_message_has_the_tools_format() {
         let all = ReportOptions { throughput: true, transfers: true, times: true, performance: false };
         assert_eq!(
             wrote(1 << 20, 4, 75.2, false).messages(all),
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_name_time_level_process_version_and_device() {
+    fn prefix_has_time_level_pid_version_and_device() {
         let head = LinePrefix { pid: 9796, device: "/dev/sda".into(), is_bare: false, is_quiet: true };
         let line = head.line("STAT", "x").expect("a line");
         assert!(

@@ -1,4 +1,4 @@
-//! disktest: threads that seek and transfer, and a line about it at every heartbeat.
+//! disktest: threads that seek and transfer, with statistics at every heartbeat.
 
 mod args;
 mod lines;
@@ -25,14 +25,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a device looks whether it is to end.
+/// The interval at which a device checks whether it is to end.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What a device tells while it is tested.
+/// A message of a device during its test.
 enum DeviceEvent {
     Line(String),
     Run(Box<JobRun>),
-    /// All that it did.
+    /// The totals.
     Total(PassStats),
 }
 
@@ -42,12 +42,12 @@ struct TestedDevice<'a> {
     plan: &'a TestPlan,
     opened: &'a OpenTargets,
     head: LinePrefix,
-    /// First byte and bytes that are used.
+    /// The first byte and the number of bytes in use.
     area: (u64, u64),
-    /// Commands that fail while it goes on.
+    /// Failed commands, with -A.
     failed: Failed<CommandFailure>,
     news: Sender<DeviceEvent>,
-    /// Ends this device; told by that of all.
+    /// Ends this device; the handle of all devices ends it, too.
     handle: RunHandle,
     all: RunHandle,
     begun: Instant,
@@ -56,7 +56,7 @@ struct TestedDevice<'a> {
 /// Runs it.
 ///
 /// # Errors
-/// When a target cannot be opened, is too small or holds data, or an option makes no sense here.
+/// If a target cannot be opened, is too small or holds data, or an option is not supported.
 pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     let mut output = ToolOutput::new(format!("disktest {}", told(args).join(" ")), context);
     if args.version {
@@ -73,7 +73,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     let areas =
         all_opened.iter().map(|opened| plan.area(opened.capacity())).collect::<Result<Vec<_>, _>>()?;
     if !plan.direct && plan.targets.iter().any(is_remote) {
-        output.remark("no page cache of this host stands before remote targets: as with -I bd")?;
+        output.remark("remote targets have no page cache on this host: they behave as with -I bd")?;
     }
     let (news, told) = channel();
     let result = thread::scope(|scope| {
@@ -110,7 +110,8 @@ fn open(args: &Args, plan: &TestPlan, target: &TargetSpec, index: usize) -> Resu
     OpenTargets::open(std::slice::from_ref(target), &opening)
 }
 
-/// Commands of it that will fail, where it goes on nevertheless; otherwise the first one ends it and is told anyway.
+/// Reports failed commands if the test continues on errors. Otherwise the first failure ends the test, and is
+/// reported anyway.
 fn told_of_failures(opened: &mut OpenTargets, continue_on_error: bool) -> Failed<CommandFailure> {
     let (tell, failed) = unbounded();
     if continue_on_error {
@@ -125,7 +126,7 @@ fn head(args: &Args, target: &TargetSpec, is_one: bool) -> LinePrefix {
     LinePrefix { pid, device: target.to_string(), is_bare: args.bare, is_quiet: args.quiet }
 }
 
-/// Prints and keeps what devices tell, until all of them are done; what each did.
+/// Prints and keeps the messages of the devices until all are done; returns their totals.
 fn tell(output: &mut ToolOutput, told: &Receiver<DeviceEvent>) -> Result<Vec<PassStats>, Error> {
     let mut dones = Vec::new();
     for news in told.iter() {
@@ -138,7 +139,7 @@ fn tell(output: &mut ToolOutput, told: &Receiver<DeviceEvent>) -> Result<Vec<Pas
     Ok(dones)
 }
 
-/// The options as they were given, for the START line and the document.
+/// The given options, for the START line and the document.
 fn told(args: &Args) -> Vec<String> {
     let flags = [
         ("-A", args.continue_on_error),
@@ -173,7 +174,7 @@ fn told(args: &Args) -> Vec<String> {
     flags.chain(valued).collect()
 }
 
-/// A time as disktest has it: whole seconds without a unit.
+/// A time in disktest's format: whole seconds without a unit.
 fn written(time: Duration) -> String {
     match time.subsec_nanos() {
         0 => time.as_secs().to_string(),
@@ -181,7 +182,7 @@ fn written(time: Duration) -> String {
     }
 }
 
-/// What was not said, each in parentheses, in the order of the tool.
+/// The default options, each in parentheses, in the order of the tool.
 fn assumed(args: &Args, plan: &TestPlan, area: u64) -> Vec<String> {
     let has_pattern = args.counting || args.numbers || args.random || args.fixed.is_some();
     let (is_random, reads) = (matches!(order(args), "R" | "r"), plan.phases[0].job.direction.reads_of(100));
@@ -204,7 +205,7 @@ fn assumed(args: &Args, plan: &TestPlan, area: u64) -> Vec<String> {
 
 impl TestedDevice<'_> {
     fn say(&self, level: &str, message: &str) {
-        // Who reads may have gone: then all of it ends.
+        // The receiver may be gone; then the whole test ends.
         _ = self.head.line(level, message).map(|line| self.news.send(DeviceEvent::Line(line)));
     }
 
@@ -226,8 +227,8 @@ impl TestedDevice<'_> {
         self.say("END", &format!("Test Done ({verdict})"));
     }
 
-    /// Pass after pass; why not all of them took place, if something failed. `spent` are the seconds of those that
-    /// read and of those that wrote.
+    /// Runs pass after pass. An error tells why not all passes took place. `spent` receives the seconds of
+    /// reading and of writing.
     fn passes(&self, spent: &mut (f64, f64)) -> Result<(), String> {
         let cycles = self.plan.cycles;
         for pass in 1..=cycles.unwrap_or(u64::MAX) {
@@ -252,7 +253,7 @@ impl TestedDevice<'_> {
         Ok(())
     }
 
-    /// One pass: its seconds, and why it ended early, if it did.
+    /// Runs one pass; returns its seconds, and the reason if it ended early.
     fn pass(
         &self,
         phase: &TestPhase,
@@ -260,7 +261,7 @@ impl TestedDevice<'_> {
         pass: u64,
     ) -> Result<(f64, Option<String>), String> {
         let mut job = phase.job.clone();
-        // Parts of a pass come one after the other, so each of them must end.
+        // The phases of a pass follow each other, so each needs an end.
         let is_bounded = self.plan.seeks_rule || self.plan.phases.len() > 1;
         job.commands = is_bounded.then(|| self.plan.seeks_of(phase, self.area.1));
         job.time = left;
@@ -271,12 +272,12 @@ impl TestedDevice<'_> {
         let mut outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
         self.tell_failures();
         if outcome.errors > 0 && self.args.continue_on_error {
-            // The pass is whole, and it is the last one: what is left of the test does not take place.
+            // The pass is complete, but it is the last one: the rest of the test is cancelled.
             let failed = text_report::count(outcome.errors as usize, "command");
             outcome.ended_early.get_or_insert_with(|| format!("{failed} failed"));
         }
         if self.plan.heartbeat.is_some() {
-            // To its last command, or to the end of its time.
+            // Until its last command, or the end of its time.
             self.stat_of_pass(since(self.handle.counts(), before), outcome.elapsed_s, phase);
         }
         let ended = (outcome.elapsed_s, outcome.ended_early.clone());
@@ -287,7 +288,7 @@ impl TestedDevice<'_> {
         Ok(ended)
     }
 
-    /// Heartbeats, until it is over.
+    /// Prints heartbeats until the pass is over.
     fn while_it_runs(
         &self,
         run: impl FnOnce() -> Result<JobOutcome, Error> + Send,
@@ -308,7 +309,7 @@ impl TestedDevice<'_> {
                     self.handle.end();
                 }
                 self.tell_failures();
-                // It begins when its buffers are there.
+                // The pass starts when its buffers are allocated.
                 let begun = self.handle.measurement_begin().filter(|begun| *begun >= start);
                 let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
                 if let Some(beat) = self.plan.heartbeat.and_then(|every| beat(passed, every, told)) {
@@ -318,11 +319,11 @@ impl TestedDevice<'_> {
             }
             running
                 .join()
-                .unwrap_or_else(|_| Err(super::refused("a pass died", "this is a fault of Lunar: report it")))
+                .unwrap_or_else(|_| Err(super::refused("a pass died", "this is a bug in Lunar: report it")))
         })
     }
 
-    /// Each as the tool has it, and why.
+    /// Prints each failed command like the tool, with the reason.
     fn tell_failures(&self) {
         for CommandFailure { read, offset, len, why } in self.failed.try_iter() {
             let (direction, lba) = (if read { "Read" } else { "Write" }, offset / SECTOR);
@@ -333,14 +334,14 @@ impl TestedDevice<'_> {
         }
     }
 
-    /// Counts come a few times a second: they are divided by the time of which they are true.
+    /// Counts are updated a few times per second; rates use the time of the last update.
     fn heartbeat(&self, before: IoCounts, begun: Option<Instant>, phase: &TestPhase) {
         let (told, share) = self.handle.counts_at_update();
         let passed = told.zip(begun).map(|(told, begun)| told.saturating_duration_since(begun));
         self.stat_of_pass(since(share, before), passed.unwrap_or_default().as_secs_f64(), phase);
     }
 
-    /// What was done in a pass so far, in so many seconds.
+    /// Prints the statistics of a pass after a number of seconds.
     fn stat_of_pass(&self, share: IoCounts, seconds: f64, phase: &TestPhase) {
         let directions = directions(std::slice::from_ref(phase));
         let [read_s, write_s, overall_s] = [seconds; 3];
@@ -357,14 +358,14 @@ impl TestedDevice<'_> {
     }
 }
 
-/// The number of the heartbeat that is due, if one is that was not told. Those that were missed are not made up
-/// for: what is told is true of the moment at which it is told.
+/// The number of the heartbeat that is due, if it was not printed. Missed ones are skipped: each line shows the
+/// state at its own time.
 fn beat(passed: Duration, every: Duration, told: u128) -> Option<u128> {
     let beat = passed.as_nanos() / every.as_nanos().max(1);
     (beat > told).then_some(beat)
 }
 
-/// Whether parts of a pass read, and whether they write.
+/// Whether the phases read, and whether they write.
 fn directions(phases: &[TestPhase]) -> (bool, bool) {
     (phases.iter().any(|p| p.job.direction.reads()), phases.iter().any(|p| p.job.direction.writes()))
 }
@@ -378,7 +379,7 @@ fn since(now: IoCounts, before: IoCounts) -> IoCounts {
     }
 }
 
-/// All devices together, as the seed added them by hand: the rate of each over its own time, added up.
+/// Sums up all devices, as the publication did: adds the rates, each over its own time.
 fn sum(plan: &TestPlan, dones: &[PassStats], output: &mut ToolOutput) -> Result<(), Error> {
     if plan.targets.len() < 2 || !plan.wanted.throughput || plan.wanted.performance {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Numbers as disktest writes them.
+//! Numbers in disktest's syntax.
 
 use crate::refused;
 use lunar_bench::Error;
@@ -8,7 +8,7 @@ use lunar_bench::words;
 /// Bytes of a sector.
 pub const SECTOR: u64 = 512;
 
-/// Multipliers behind numbers: small letters are powers of 1024, large ones of 1000.
+/// Suffixes of numbers: lower-case letters are powers of 1024, upper-case ones of 1000.
 const MULTIPLIERS: [(&str, u64); 7] = [
     ("", 1),
     ("k", 1 << 10),
@@ -19,59 +19,59 @@ const MULTIPLIERS: [(&str, u64); 7] = [
     ("G", 1_000_000_000),
 ];
 
-/// `512`, `4k` (4096), `4K` (4000).
+/// Parses `512`, `4k` (4096), `4K` (4000).
 ///
 /// # Errors
-/// When it is no number.
+/// If it is not a number.
 pub fn number(key: &str, text: &str) -> Result<u64, Error> {
     let (digits, unit) = split(text);
     let multiplier = MULTIPLIERS.iter().find(|row| row.0 == unit).map(|row| row.1);
     let n = multiplier.zip(digits.parse::<u64>().ok()).and_then(|(m, n)| n.checked_mul(m));
-    let hint = "write 512, or with k, m, g (powers of 1024) or K, M, G (powers of 1000)";
-    n.ok_or_else(|| refused(format!("{key} {} is no number", text.escape_debug()), hint))
+    let hint = "use 512, or with k, m, g (powers of 1024) or K, M, G (powers of 1000)";
+    n.ok_or_else(|| refused(format!("{key} {}: not a number", text.escape_debug()), hint))
 }
 
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// `256k`, `1:16`: lengths with their weights.
+/// Parses lengths with weights: `256k`, `1:16`.
 ///
 /// # Errors
-/// When one is none, or is no transfer size.
+/// If a length is invalid.
 pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
     let (low, high) = text.split_once(':').unwrap_or((text, text));
     let (low, high) = (size(low)?, size(high)?);
     if low > high {
-        return Err(refused(format!("-B {text} ends before it begins"), "name the smaller size first"));
+        return Err(refused(format!("-B {text}: the range is descending"), "put the smaller size first"));
     }
     Ok(words::length_range(low, high, SECTOR))
 }
 
 fn size(text: &str) -> Result<u64, Error> {
-    // Powers of 1000 are no whole sectors, but for some: a large letter is a slip.
+    // Most powers of 1000 are not whole sectors: an upper-case letter is probably a mistake.
     if text.ends_with(['K', 'M', 'G']) {
-        let hint = format!("write -B {}", text.to_ascii_lowercase());
-        return Err(refused(format!("-B {text}: a transfer size takes k, m or g"), hint));
+        let hint = format!("use -B {}", text.to_ascii_lowercase());
+        return Err(refused(format!("-B {text}: a transfer size needs the suffix k, m or g"), hint));
     }
     let n = number("-B", text)?;
     let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
     let bytes = if is_bare && n <= 256 { n * SECTOR } else { n / SECTOR * SECTOR };
     match bytes {
         1..=0x4000_0000 => Ok(bytes),
-        _ => Err(refused(format!("-B {text} is no transfer size"), "use 1 sector to 1g")),
+        _ => Err(refused(format!("-B {text}: not a transfer size"), "use 1 sector to 1g")),
     }
 }
 
-/// `a5`, `0xdeadbeef`: 1, 2, 4 or 8 bytes, repeated to eight.
+/// Parses 1, 2, 4 or 8 bytes in hexadecimal and repeats them to eight: `a5`, `0xdeadbeef`.
 ///
 /// # Errors
-/// When it is none of these.
+/// If it is none of these.
 pub fn fixed(text: &str) -> Result<[u8; 8], Error> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let digits = if digits.len() == 1 { format!("0{digits}") } else { digits.to_owned() };
     words::hex_pattern(&digits).ok_or_else(|| {
-        let hint = "write 1, 2, 4 or 8 bytes in hexadecimal: a5, deadbeef";
+        let hint = "use 1, 2, 4 or 8 bytes in hexadecimal: a5, deadbeef";
         refused(format!("-f {} is no pattern", text.escape_debug()), hint)
     })
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_letters_are_powers_of_1024_and_large_ones_of_1000() {
+    fn suffixes_are_powers_of_1024_or_1000() {
         let read = |text: &str| number("-L", text).ok();
         let texts = ["7", "2k", "2K", "3m", "3M", "1g", "1G"];
         let numbers = [7, 2048, 2000, 3 << 20, 3_000_000, 1 << 30, 1_000_000_000];
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn transfer_sizes_are_sectors_bytes_or_small_letters() {
+    fn transfer_sizes_are_parsed() {
         let bytes = |text: &str| sizes(text).map(|sizes| sizes[0].0).ok();
         assert_eq!(
             ["8", "256", "1000", "1k", "1m"].map(bytes),

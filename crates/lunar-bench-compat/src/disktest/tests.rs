@@ -8,7 +8,7 @@ fn disktest(line: &str) -> Result<(Document, String), Error> {
     play(|context| run(&args(line), context))
 }
 
-/// Messages of lines of a level.
+/// The messages of a level.
 fn messages<'a>(text: &'a str, level: &str) -> Vec<&'a str> {
     let level = format!("{level:5}");
     let message = |line: &'a str| {
@@ -26,7 +26,7 @@ fn figure(message: &str, before: &str) -> f64 {
 }
 
 #[test]
-fn a_pass_has_its_lines_from_start_to_end() {
+fn pass_prints_start_stat_and_end_lines() {
     let (document, text) = disktest("-B 4k -K 2 -P A -r null:1M").expect("it runs");
     assert!(
         text.starts_with("| ")
@@ -50,7 +50,7 @@ fn a_pass_has_its_lines_from_start_to_end() {
 }
 
 #[test]
-fn linear_passes_write_all_and_then_read_and_compare_it() {
+fn linear_passes_write_all_then_read_and_compare() {
     let scratch = TempDir::folder();
     let disk = scratch.file("disk", 1 << 20);
     let (document, text) =
@@ -73,15 +73,15 @@ fn linear_passes_write_all_and_then_read_and_compare_it() {
     assert!(stat.contains(&"Total bytes read in 256 transfers: 2097152"), "{text}");
     assert_eq!(document.runs.len(), 4);
     assert_eq!(std::fs::read(&disk).expect("there")[5 * 512 + 7], 5);
-    // Other contents: the comparison fails, and that is told.
+    // Other data: the comparison fails, and the error is printed.
     let (document, text) = disktest(&format!("-B 8k -p L -r -f a5 -E 8k -I f {disk}")).expect("it runs");
-    assert_eq!(messages(&text, "ERROR"), ["byte 0 is not what was written there"]);
+    assert_eq!(messages(&text, "ERROR"), ["byte 0 differs from the data written"]);
     assert_eq!(messages(&text, "END"), ["Test Done (Failed)"]);
     assert!(document.ended_early().is_some());
 }
 
 #[test]
-fn what_was_not_said_stands_in_parentheses_of_its_own() {
+fn default_options_are_printed_in_parentheses() {
     let (_, text) = disktest("-w -B 256k -T 1 null:1M").expect("it runs");
     assert!(
         text.contains("Start args: -w -B 256k -T 1 (-I b) (-N 2048) (-K 4) (-c) (-p R) (-L 4) (-D 0:100)\n"),
@@ -93,7 +93,7 @@ fn what_was_not_said_stands_in_parentheses_of_its_own() {
 }
 
 #[test]
-fn seeks_are_those_of_both_directions_and_exact_whatever_the_sizes() {
+fn seeks_are_exact_for_any_sizes() {
     let ios = |line: &str| -> Vec<(u64, u64)> {
         let (document, _) = disktest(line).expect("it runs");
         document.runs.iter().map(|run| (run.outcome.write.ios, run.outcome.read.ios)).collect()
@@ -106,7 +106,7 @@ fn seeks_are_those_of_both_directions_and_exact_whatever_the_sizes() {
 }
 
 #[test]
-fn interleaved_passes_have_no_more_threads_than_they_are_told() {
+fn interleaved_passes_stay_within_the_threads() {
     for threads in [1, 5] {
         let probe = RecordingDisk::new(1 << 20);
         let disk = served(probe.clone());
@@ -119,7 +119,7 @@ fn interleaved_passes_have_no_more_threads_than_they_are_told() {
 }
 
 #[test]
-fn ranges_are_kept_and_bytes_are_those_that_were_asked_for() {
+fn ranges_and_data_options_are_applied() {
     let scratch = TempDir::folder();
     let written = |line: &str| {
         let disk = scratch.file("disk", 64 << 10);
@@ -146,7 +146,7 @@ fn ranges_are_kept_and_bytes_are_those_that_were_asked_for() {
 }
 
 #[test]
-fn an_io_type_with_d_passes_the_page_cache_by() {
+fn io_type_with_d_bypasses_the_page_cache() {
     let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, [0; 1 << 20]).expect("written");
@@ -160,7 +160,7 @@ fn an_io_type_with_d_passes_the_page_cache_by() {
 }
 
 #[test]
-fn with_a_each_failure_is_told_and_the_pass_goes_on_and_fails() {
+fn option_a_reports_failures_and_completes_the_pass() {
     let probe = RecordingDisk::new(64 << 10);
     probe.spoil(8192..8193);
     let disk = served(probe);
@@ -177,7 +177,7 @@ fn with_a_each_failure_is_told_and_the_pass_goes_on_and_fails() {
 }
 
 #[test]
-fn heartbeats_are_averages_since_the_start_and_rates_of_mixes_are_true() {
+fn heartbeats_average_since_start_and_mixed_rates_are_right() {
     let (document, text) =
         disktest("-B 4k -r -w -D 50:50 -T 3 -h 1 -P T memory:1M --destroy").expect("it runs");
     let stat = messages(&text, "STAT");
@@ -185,17 +185,17 @@ fn heartbeats_are_averages_since_the_start_and_rates_of_mixes_are_true() {
         stat.iter().filter(|m| m.starts_with("Read ")).map(|m| figure(m, "throughput: ")).collect();
     assert!((3..=4).contains(&reads.len()), "{text}");
     let outcome = &document.runs[0].outcome;
-    assert_eq!(document.runs.len(), 1, "a run time goes on where a pass would end");
+    assert_eq!(document.runs.len(), 1, "a run time continues past the pass");
     let true_rate = outcome.read.rate(outcome.elapsed_s);
-    // The machine may be busier in one second than in another.
+    // The load of the machine may vary between seconds.
     assert!((reads[1] / true_rate - 1.0).abs() < 0.5, "{reads:?} {true_rate}");
     let total = stat.iter().find(|m| m.starts_with("Total read ")).expect("a total");
     assert!((figure(total, "throughput: ") / true_rate - 1.0).abs() < 0.1, "{total} {true_rate}");
 }
 
 #[test]
-fn the_first_heartbeat_is_divided_by_the_time_of_its_counts() {
-    // Commands take two ms, again and again: the rate is the same whatever time is looked at.
+fn first_heartbeat_uses_the_time_of_its_counts() {
+    // Each command takes two ms, so that the rate is constant.
     let disk = served(RecordingDisk::new(1 << 20));
     let line = format!("-B 4k -r -K 1 -T 2 -h 1 -P T {}", disk.url);
     let (handle, mut out) = (RunHandle::default(), Vec::new());
@@ -209,14 +209,14 @@ fn the_first_heartbeat_is_divided_by_the_time_of_its_counts() {
 }
 
 #[test]
-fn a_heartbeat_tells_of_the_time_that_passed_and_those_that_were_missed_are_left_out() {
+fn missed_heartbeats_are_skipped() {
     let at = |ms, told| beat(Duration::from_millis(ms), Duration::from_secs(1), told);
     assert_eq!([at(0, 0), at(999, 0), at(1000, 0), at(1999, 1)], [None, None, Some(1), None]);
     assert_eq!(at(3200, 1), Some(3), "one line, and not one more for the second before");
 }
 
 #[test]
-fn several_devices_run_at_once_and_are_summed_up() {
+fn several_devices_run_at_once_and_are_summed() {
     let (document, text) = disktest("-B 64k -T 1 -P T -r null:1M null:2M").expect("it runs");
     let stat = messages(&text, "STAT");
     assert_eq!(stat.len(), 3, "{text}");
@@ -228,7 +228,7 @@ fn several_devices_run_at_once_and_are_summed_up() {
 }
 
 #[test]
-fn lines_are_left_out_or_bare_as_wanted() {
+fn lines_are_omitted_or_bare_on_request() {
     let (_, text) = disktest("-q -P X null:1M").expect("it runs");
     assert!(messages(&text, "INFO").is_empty() && messages(&text, "STAT").len() == 1, "{text}");
     let (_, text) = disktest("-Q -B 4k -P PX null:1M").expect("it runs");
@@ -238,20 +238,20 @@ fn lines_are_left_out_or_bare_as_wanted() {
 }
 
 #[test]
-fn targets_that_cannot_be_used_are_refused() {
+fn unusable_targets_are_rejected() {
     let scratch = TempDir::folder();
     let disk = scratch.file("disk", 4096);
     std::fs::write(&disk, [1; 4096]).expect("written");
     assert_eq!(disktest(&format!("-w -I f {disk}")).expect_err("it holds data").kind, ErrorKind::HoldsData);
     disktest(&format!("-w -I f --destroy {disk}")).expect("it is wanted");
-    assert!(disktest("-N 4096 null:1M").expect_err("too small").what.contains("behind the end"));
-    let gone = disktest("iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0").expect_err("nobody there");
+    assert!(disktest("-N 4096 null:1M").expect_err("too small").what.contains("past the end"));
+    let gone = disktest("iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0").expect_err("no server");
     assert!(matches!(gone.kind, ErrorKind::Target(Some(_))), "{gone}");
-    assert!(disktest("-B 2m null:1M").expect_err("too large").what.contains("do not fit into 1048576"));
+    assert!(disktest("-B 2m null:1M").expect_err("too large").what.contains("exceed the 1048576"));
 }
 
 #[test]
-fn whoever_ends_it_gets_totals() {
+fn ended_test_prints_totals() {
     let (handle, mut out) = (RunHandle::default(), Vec::new());
     let ender = handle.clone();
     let thread = thread::spawn(move || {

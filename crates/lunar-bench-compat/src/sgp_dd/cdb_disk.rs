@@ -1,4 +1,4 @@
-//! A logical unit that is read and written with CDBs of one size.
+//! A logical unit accessed with CDBs of one size.
 
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_initiator::{Completion, Direction, Lun};
@@ -9,7 +9,8 @@ use lunar_wire::scsi::op;
 use std::io;
 use std::sync::Arc;
 
-/// A CDB size: bytes, the operation codes of READ and WRITE, the last LBA, and the most blocks (SBC-4).
+/// A CDB size: bytes, the operation codes of READ and WRITE, the last LBA, and the maximum transfer length
+/// (SBC-4).
 struct CdbFormat {
     bytes: u8,
     read: u8,
@@ -40,7 +41,7 @@ const CDB_FORMATS: [CdbFormat; 4] = [
 const FUA: u8 = 0x08;
 const DPO: u8 = 0x10;
 
-/// How CDBs are made.
+/// The size and flags of CDBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CdbOptions {
     /// 6, 10, 12 or 16 bytes.
@@ -56,7 +57,7 @@ impl CdbOptions {
         CDB_FORMATS.iter().find(|size| size.bytes == self.size).unwrap_or(&CDB_FORMATS[1])
     }
 
-    /// Whether a range of blocks, in commands of so many, can be told in this size; why not otherwise.
+    /// Checks that a range of blocks, in commands of this many blocks, can be expressed in this size.
     pub fn check(self, end: u64, blocks: u64) -> Result<(), String> {
         let size = self.row();
         if self.size == 6 && (self.fua || self.dpo) {
@@ -71,7 +72,7 @@ impl CdbOptions {
         Ok(())
     }
 
-    /// READ or WRITE of so many blocks, which fit.
+    /// A READ or WRITE of blocks that fit.
     fn cdb(self, write: bool, lba: u64, blocks: u32) -> Cdb {
         let size = self.row();
         let mut cdb = [0; 16];
@@ -80,7 +81,7 @@ impl CdbOptions {
         match self.size {
             6 => {
                 let [_, high, middle, low] = (lba as u32).to_be_bytes();
-                // 256 blocks are told as 0.
+                // A transfer length of 0 means 256 blocks (SBC-4).
                 cdb[1..5].copy_from_slice(&[high, middle, low, blocks as u8]);
             }
             12 => {
@@ -100,14 +101,14 @@ impl CdbOptions {
     }
 }
 
-/// A logical unit whose READs and WRITEs have a given shape.
+/// A logical unit whose READs and WRITEs use given CDBs.
 pub struct CdbDisk {
     lun: Arc<Lun>,
     shape: CdbOptions,
 }
 
 impl CdbDisk {
-    /// Before this logical unit.
+    /// Wraps a logical unit.
     pub fn new(lun: Arc<Lun>, shape: CdbOptions) -> CdbDisk {
         CdbDisk { lun, shape }
     }
@@ -116,7 +117,7 @@ impl CdbDisk {
         let size = u64::from(self.lun.block_size());
         let (lba, blocks) = (offset / size, len as u64 / size);
         if !offset.is_multiple_of(size) || !(len as u64).is_multiple_of(size) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no whole blocks"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a multiple of the block size"));
         }
         let fits = self.shape.check(lba + blocks, blocks);
         fits.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cdbs_of_each_size_have_their_fields_in_their_places() {
+    fn cdb_fields_of_each_size_are_in_place() {
         let shape = |size| CdbOptions { size, fua: size != 6, dpo: false };
         let cdb = |size, write| shape(size).cdb(write, 0x0012_3456, 0x80)[..16].to_vec();
         assert_eq!(cdb(6, false)[..6], [0x08, 0x12, 0x34, 0x56, 0x80, 0]);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn range_that_does_not_fit_is_rejected() {
         let shape = |size| CdbOptions { size, fua: false, dpo: false };
         assert_eq!(shape(6).check(1 << 21, 256), Ok(()));
         assert!(shape(6).check((1 << 21) + 1, 1).unwrap_err().contains("block 2097152"));

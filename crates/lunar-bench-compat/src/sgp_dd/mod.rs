@@ -1,4 +1,4 @@
-//! sgp_dd: blocks from here to there, several commands at once, each of `bpt` blocks.
+//! sgp_dd: copies with several commands in flight, each of `bpt` blocks.
 
 mod cdb_disk;
 
@@ -22,46 +22,46 @@ const KEYS: [&str; 21] = [
 ];
 const FLAGS: [&str; 8] = ["coe", "dio", "direct", "dpo", "dsync", "excl", "fua", "null"];
 
-/// What the help says besides the options.
+/// The help text after the options.
 const ABOUT: &str = "\
 Operands, as of sgp_dd:
-  if= of=        a target, or /dev/zero to read from, /dev/null or . to write to; both a target: a copy
+  if= of=        a target, or /dev/zero to read from, /dev/null or . to write to. With two targets, a copy
   bs=512         bytes of a block: must be the logical block size
-  bpt=128        blocks of a command (32 when bs is 2048 or more); bs * bpt is the transfer size
-  thr=4          commands at once, 1 to 1024, all in one session
-  count=N        blocks; otherwise as many as there are
-  skip=N seek=N  blocks to pass over in the input and the output
-  cdbsz=10       CDBs of READ and WRITE: 6, 10, 12 or 16 bytes (16 by default where 10 do not reach)
+  bpt=128        blocks of a command (32 if bs is 2048 or more); bs * bpt is the transfer length
+  thr=4          commands in flight, 1 to 1024, all in one session
+  count=N        blocks [default: as many as the input and the output have]
+  skip=N seek=N  blocks to skip in the input and the output
+  cdbsz=10       size of READ and WRITE CDBs: 6, 10, 12 or 16 bytes (default 16 if 10 cannot address the disk)
   fua=0          force unit access: 1 writes, 2 reads, 3 both
-  dio=0          1: past the page cache for files and block devices; over iSCSI there is none
-  coe=0          1: go on after errors, each of which is told; what cannot be read is taken as zeros
-  sync=0         1: SYNCHRONIZE CACHE at the end, outside the time, as sgp_dd has it
+  dio=0          1: bypass the page cache for files and block devices; iSCSI has none
+  coe=0          1: continue on errors and report each; unreadable blocks are taken as zeros
+  sync=0         1: SYNCHRONIZE CACHE at the end, excluded from the time as in sgp_dd
   time=0         1: print the time and the rate
   iflag= oflag=  coe, dio, direct, dpo, dsync, excl, fua, null
 
-MB/sec is 10^6 bytes a second. cdbsz, fua and dpo reach the wire on iscsi://. Lines are those of sg3_utils 1.46, \
-which counts a record out for each record in, also where they vanish; later ones have another time line. \
-CPU time and latencies, which sgp_dd does not have, are in the result (--json).";
+MB/sec is 10^6 bytes per second. cdbsz, fua and dpo appear on the wire for iscsi://. The lines are those of sg3_utils 1.46, \
+which counts a record out for each record in, even if it is discarded; later versions have a different time line. \
+The result (--json) also has CPU time and latencies.";
 
 /// `lunar bench sgp_dd`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(about = "Copies between disks and nowhere, with sgp_dd's operands and lines", after_long_help = ABOUT)]
+#[command(about = "Copy, read or write a disk, with the operands and output of sgp_dd", after_long_help = ABOUT)]
 pub struct Args {
-    /// Prepare everything, and copy nothing
+    /// Prepare everything, but copy nothing
     #[arg(short = 'd', long)]
     pub dry_run: bool,
-    /// Say what is done
+    /// Print details
     #[arg(short = 'v', long)]
     pub verbose: bool,
-    /// Overwrite what the output holds
+    /// Overwrite existing data in the output
     #[arg(long)]
     pub destroy: bool,
-    /// key=value, as of sgp_dd: if= of= bs= bpt= thr= count= skip= seek= cdbsz= fua= dio= coe= sync= time=
+    /// Operands as in sgp_dd: if= of= bs= bpt= thr= count= skip= seek= cdbsz= fua= dio= coe= sync= time=
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub operands: Vec<String>,
 }
 
-/// What the operands say.
+/// The parsed operands.
 #[derive(Debug)]
 struct SgpDdSettings {
     plan: RoutePlan,
@@ -71,12 +71,12 @@ struct SgpDdSettings {
     time: bool,
     sync: bool,
     verbose: bool,
-    /// CDBs of the input and of the output; 0: the size that reaches.
+    /// The CDBs of the input and of the output; size 0 selects one that fits.
     shapes: [CdbOptions; 2],
     words: Vec<(String, String)>,
-    /// A CDB size was asked for.
+    /// Whether a CDB size was given.
     sized: bool,
-    /// Go on after what cannot be read, and after what cannot be written.
+    /// Continue after read errors, and after write errors.
     continue_on_error: [bool; 2],
 }
 
@@ -90,10 +90,7 @@ impl SgpDdSettings {
         let (fua, dio) = (given.bounded("fua", 0..=3, 0)?, given.is_set("dio")?);
         let size = given.bounded("cdbsz", 0..=16, 0)? as u8;
         if !matches!(size, 0 | 6 | 10 | 12 | 16) {
-            return Err(refused(
-                format!("there are no CDBs of {size} bytes"),
-                "cdbsz may be 6, 10, 12 or 16",
-            ));
+            return Err(refused(format!("cdbsz={size}: invalid CDB size"), "use 6, 10, 12 or 16"));
         }
         let shape = |flags: &[&str], bit: u64| CdbOptions {
             size,
@@ -129,7 +126,7 @@ impl SgpDdSettings {
         })
     }
 
-    /// Puts before an end what is to be told of it, and how it is asked.
+    /// Wraps an end: reports failures, and selects CDBs.
     fn prepare(
         &self,
         opened: &mut OpenTargets,
@@ -144,17 +141,17 @@ impl SgpDdSettings {
         Ok(())
     }
 
-    /// Puts CDBs of the wanted shape before a logical unit.
+    /// Applies the CDB options to a logical unit.
     fn shape(&self, opened: &mut OpenTargets, target: &TargetSpec, is_output: bool) -> Result<(), Error> {
         let mut shape = self.shapes[usize::from(is_output)];
         let Some(lun) = opened.lun(0).cloned() else {
-            let what = || format!("bs={} is no logical block size of {target}", self.bs);
+            let what = || format!("bs={}: not a logical block size of {target}", self.bs);
             return if self.bs.is_multiple_of(512) { Ok(()) } else { Err(refused(what(), "use bs=512")) };
         };
         let size = u64::from(lun.block_size());
         if self.bs != size {
-            let what = format!("bs={} is not the logical block size of {target}", self.bs);
-            return Err(refused(what, format!("use bs={size}; bpt= sets how much one command moves")));
+            let what = format!("bs={}: not the logical block size of {target}", self.bs);
+            return Err(refused(what, format!("use bs={size}; bpt= sets the length of commands")));
         }
         let end = opened.capacity() / size;
         if shape.size == 0 {
@@ -164,7 +161,7 @@ impl SgpDdSettings {
         let last = self.plan.bytes.map_or(end, |bytes| start.saturating_add(bytes) / size);
         shape
             .check(last.min(end), self.bpt)
-            .map_err(|why| refused(why, "use a larger cdbsz, or less of the disk"))?;
+            .map_err(|why| refused(why, "use a larger cdbsz, or a smaller range"))?;
         opened.wrap(|_, _| -> Arc<dyn Backend> { Arc::new(CdbDisk::new(lun.clone(), shape)) });
         Ok(())
     }
@@ -189,23 +186,26 @@ fn block_size(given: &Operands) -> Result<u64, Error> {
     let bs = given.bounded("bs", 1..=1 << 20, 512)?;
     for key in ["ibs", "obs"] {
         if given.number(key)?.is_some_and(|other| other != bs) {
-            return Err(refused(format!("{key} is not bs"), "all three are the logical block size"));
+            return Err(refused(
+                format!("{key} differs from bs"),
+                "use the logical block size for all three",
+            ));
         }
     }
     if given.text("odir").is_some() {
-        return Err(refused("odir= is no operand of sgp_dd", "use oflag=direct"));
+        return Err(refused("odir= is not supported", "use oflag=direct"));
     }
     Ok(bs)
 }
 
 fn bytes(blocks: u64, bs: u64) -> Result<u64, Error> {
-    blocks.checked_mul(bs).ok_or_else(|| refused(format!("{blocks} blocks are too many"), "use fewer"))
+    blocks.checked_mul(bs).ok_or_else(|| refused(format!("{blocks} blocks are too many"), "use fewer blocks"))
 }
 
 /// Runs it.
 ///
 /// # Errors
-/// When an end cannot be opened or holds data, or an operand makes no sense here.
+/// If an end cannot be opened or holds data, or an operand is not supported.
 pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     let settings = SgpDdSettings::read(args)?;
     let (tell, failures) = flume::unbounded();
@@ -224,13 +224,13 @@ fn copy(
     context: RunContext,
 ) -> Result<Document, Error> {
     if route.bytes == 0 && settings.plan.bytes != Some(0) {
-        return Err(refused("there is nothing behind skip= or seek=", "name blocks that are there"));
+        return Err(refused("no blocks after skip= or seek=", "use a smaller skip= or seek="));
     }
     let mut output = ToolOutput::new(tool_output::title("sgp_dd", &args.operands), context);
     let ends = [&settings.plan.input, &settings.plan.output];
     let plain = ends.iter().filter_map(|end| end.target.as_ref()).find(|t| !matches!(t, TargetSpec::Lun(_)));
     if let Some(target) = plain.filter(|_| settings.sized) {
-        output.remark(format!("cdbsz is ignored: {target} is not asked with CDBs"))?;
+        output.remark(format!("cdbsz is ignored: {target} does not use CDBs"))?;
     }
     if settings.verbose {
         let (blocks, size) = (route.bytes / settings.bs, settings.bs * settings.bpt);
@@ -244,7 +244,7 @@ fn copy(
         outcome.ended_early = flush(&route.opened).err();
     }
     if let Some(why) = &outcome.ended_early {
-        output.remark(format!("it ended early: {why}"))?;
+        output.remark(format!("the run ended early: {why}"))?;
     }
     for line in lines(&outcome, route.bytes, settings.bs, settings.time) {
         output.line(line)?;
@@ -259,7 +259,7 @@ fn copy(
     Ok(output.finish())
 }
 
-/// Runs the job, if there is anything to do, and tells at once what was replaced or left out.
+/// Runs the job, if there is one, and reports replaced data at once.
 fn perform(
     settings: &SgpDdSettings,
     (route, failures): (&OpenRoute, &Receiver<CommandFailure>),
@@ -279,7 +279,7 @@ fn perform(
     Ok(outcome)
 }
 
-/// The line of sgp_dd about an error after which it goes on.
+/// The line of sgp_dd for an ignored error.
 fn replaced(failure: &CommandFailure, bs: u64) -> String {
     let (block, CommandFailure { len, why, .. }) = (failure.offset / bs, failure);
     match failure.read {
@@ -288,7 +288,8 @@ fn replaced(failure: &CommandFailure, bs: u64) -> String {
     }
 }
 
-/// What sgp_dd of sg3_utils 1.46 says at its end. It counts a record out for each record in, also where they vanish.
+/// The final lines of sgp_dd of sg3_utils 1.46. It counts a record out for each record in, even if they are
+/// discarded.
 fn lines(outcome: &JobOutcome, wanted: u64, bs: u64, time: bool) -> Vec<String> {
     let (moved, seconds) = (outcome.bytes(), outcome.elapsed_s);
     let mut lines = Vec::new();

@@ -23,7 +23,7 @@ fn sgp_dd(line: &str) -> Result<(Document, String), Error> {
 }
 
 #[test]
-fn the_line_of_a_known_time_is_that_of_the_tool() {
+fn lines_for_known_times_match_the_tool() {
     let read = DirectionTotals { ios: 64, bytes: 8192 * 512, ..DirectionTotals::default() };
     let outcome = JobOutcome { elapsed_s: 0.015_171, read, ..JobOutcome::default() };
     assert_eq!(
@@ -34,7 +34,7 @@ fn the_line_of_a_known_time_is_that_of_the_tool() {
         lines(&outcome, 8193 * 512, 512, false),
         ["  remaining block count=1", "8192+0 records in", "8192+0 records out"]
     );
-    // The tool has no rate of what is too short, or of nothing.
+    // The tool prints no rate for a very short time, or for zero bytes.
     let short = JobOutcome { elapsed_s: 0.000_010, ..outcome };
     assert_eq!(lines(&short, 8192 * 512, 512, true)[0], "time to transfer data was 0.000010 secs");
     let nothing = JobOutcome { elapsed_s: 1.5, ..JobOutcome::default() };
@@ -42,7 +42,7 @@ fn the_line_of_a_known_time_is_that_of_the_tool() {
 }
 
 #[test]
-fn every_operand_is_understood() {
+fn every_operand_is_parsed() {
     let line = "if=memory:1M of=. bs=512 ibs=512 obs=512 bpt=8 thr=16 dio=1 count=0x10 skip=2 seek=0 time=1 fua=3 \
                 cdbsz=16 sync=1 coe=1 iflag=dpo,excl,null oflag=dsync deb=1 verbose=1 -v --destroy";
     let settings = SgpDdSettings::read(&args(line)).expect("understood");
@@ -71,7 +71,7 @@ fn every_operand_is_understood() {
 }
 
 #[test]
-fn reads_writes_and_copies_move_what_was_asked_for() {
+fn reads_writes_and_copies_move_all_blocks() {
     let (document, text) = sgp_dd("if=null:1M of=/dev/null bs=512 bpt=16 thr=10 time=1").expect("it reads");
     assert_eq!(
         without_figures(&text),
@@ -85,7 +85,7 @@ fn reads_writes_and_copies_move_what_was_asked_for() {
 }
 
 #[test]
-fn a_copy_of_files_is_exact_and_looks_before_it_overwrites() {
+fn file_copy_is_exact_and_checks_for_data() {
     let scratch = TempDir::folder();
     let (a, b) = (scratch.file("a", 1 << 20), scratch.file("b", 1 << 20));
     let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n / 512) as u8 | 1).collect();
@@ -102,7 +102,7 @@ fn a_copy_of_files_is_exact_and_looks_before_it_overwrites() {
 }
 
 #[test]
-fn a_dry_run_moves_nothing() {
+fn dry_run_moves_nothing() {
     let (document, text) = sgp_dd("if=null:1M of=. --dry-run -v cdbsz=6").expect("prepared");
     assert!(document.runs.is_empty());
     assert!(
@@ -112,9 +112,9 @@ fn a_dry_run_moves_nothing() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_hint() {
+fn invalid_options_are_rejected_with_a_hint() {
     let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
-    assert!(refused("of=.").contains("if= must be named"));
+    assert!(refused("of=.").contains("if= is missing"));
     assert!(refused("if=- of=.").contains("standard input"));
     assert!(refused("if=/dev/zero of=/dev/null").contains("neither"));
     assert!(refused("if=null:1M of=. cdbsz=7").contains("6, 10, 12 or 16"));
@@ -127,7 +127,7 @@ fn what_makes_no_sense_is_refused_with_a_hint() {
 }
 
 #[test]
-fn threads_are_commands_at_once() {
+fn threads_are_commands_in_flight() {
     let probe = RecordingDisk::new(1 << 20);
     let disk = served(probe.clone());
     for threads in [1, 6] {
@@ -137,7 +137,7 @@ fn threads_are_commands_at_once() {
 }
 
 #[test]
-fn dio_passes_the_page_cache_by() {
+fn dio_bypasses_the_page_cache() {
     let scratch = TempDir::folder();
     let disk = scratch.file("disk", 0);
     std::fs::write(&disk, [7; 1 << 20]).expect("written");
@@ -153,7 +153,7 @@ fn dio_passes_the_page_cache_by() {
 }
 
 #[test]
-fn what_cannot_be_read_is_zeros_with_coe_and_that_is_told_and_counted() {
+fn coe_replaces_unreadable_blocks_and_reports_them() {
     let probe = RecordingDisk::new(1 << 20);
     probe.set(&[7; 1 << 20]);
     probe.spoil(70_000..70_001);
@@ -167,31 +167,31 @@ fn what_cannot_be_read_is_zeros_with_coe_and_that_is_told_and_counted() {
     let copied = std::fs::read(&to).expect("there");
     let is_zero = |at: usize| (65_536..73_728).contains(&at);
     assert!(copied.iter().enumerate().all(|(at, byte)| *byte == if is_zero(at) { 0 } else { 7 }));
-    // Without, and where only errors of the output may be passed over, it ends there.
+    // Without coe, or with coe only for the output, the copy ends there.
     for how in ["", "oflag=coe"] {
         let (document, text) = sgp_dd(&format!("{copy} thr=1 {how}")).expect("it begins");
         assert!(document.ended_early().is_some_and(|why| why.contains("reading: ")), "{text}");
         assert!(text.contains("  remaining block count=1920\n128+0 records in\n"), "{text}");
     }
-    // What is only read is replaced too, as the tool has it.
+    // Like the tool, reads without an output are replaced, too.
     let (document, text) = sgp_dd(&format!("if={} of=. bpt=16 iflag=coe", disk.url)).expect("it reads");
     assert!(text.contains(">> substituted zeros for in blk=128 for 8192 bytes, "), "{text}");
     assert_eq!((document.runs[0].outcome.errors, document.runs[0].outcome.read.bytes), (1, 1 << 20));
 }
 
 #[test]
-fn nothing_behind_skip_is_told_and_no_blocks_are_none() {
+fn skip_past_end_is_rejected_and_count_zero_accepted() {
     let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
-    assert!(refused("if=null:1M of=. skip=2048").contains("nothing behind skip="));
-    assert!(refused("if=null:1M of=. skip=5000").contains("nothing behind skip="));
-    assert!(refused("if=null:1M of=. skip=5000 count=10").contains("room for 0"));
+    assert!(refused("if=null:1M of=. skip=2048").contains("no blocks after skip="));
+    assert!(refused("if=null:1M of=. skip=5000").contains("no blocks after skip="));
+    assert!(refused("if=null:1M of=. skip=5000 count=10").contains(", 0 are available"));
     let (_, text) = sgp_dd("if=null:1M of=. count=0").expect("nothing to do");
     assert_eq!(text, "0+0 records in\n0+0 records out\n");
 }
 
-/// The shape of lines, to be compared with those of the tool itself.
+/// Compares the shape of the lines with those of the real tool.
 #[test]
-fn the_lines_are_those_of_sgp_dd() {
+fn lines_match_real_sgp_dd() {
     let scratch = TempDir::folder();
     let a = scratch.file("a", 1 << 20);
     let line = format!("if={a} of=/dev/null bs=512 count=2000 bpt=16 time=1");

@@ -1,20 +1,19 @@
-//! Two documents beside each other: what became better, what became worse, and what chance may have done.
+//! Compares two documents: improvements, regressions, and differences that may be random.
 //!
-//! Runs are matched by their labels. What is assumed for an interval of 95 %:
+//! Runs are matched by label. Intervals have a confidence of 95 % under these assumptions:
 //!
-//! - Where a label stands twice and more in both documents, its runs are samples of independent figures, and Welch's t
-//!   is taken on them. This assumes the least, and gives an interval to every figure.
-//! - Otherwise rates are compared by Welch's t on the steps of the time series (without a short last one), as if
-//!   steps were independent of each other. Where a disturbance lasts longer than a step, the interval is too
-//!   narrow: longer steps or repeated runs help.
-//! - Mean, p50 and p99 of latency come from all commands. Commands that are near in time resemble each other, so
-//!   their number is divided by the design effect: the variance of the means of the steps over that which
-//!   independent commands would give. Quantiles have binomial bounds, and the bounds of a difference are those of
-//!   the method of variance estimates recovery.
-//! - A figure that stands alone (CPU for each command, cells of tables) has no interval. Beyond the threshold it is
-//!   told as `unsure`, and is no regression.
+//! - If a label occurs at least twice in both documents, its runs are independent samples, and Welch's t
+//! applies. This assumes the least, and gives an interval to every figure.
+//! - Otherwise, Welch's t compares rates by the intervals of the time series (without a short last one), as if
+//! they were independent. A disturbance that lasts longer than one of these makes the result too narrow: use a
+//! longer --interval, or repeated runs.
+//! - Mean, p50 and p99 of latency come from all commands. Adjacent commands are correlated, so their number is
+//! divided by the design effect: the variance of the means of the time series, relative to that of independent
+//! commands. Quantiles have binomial bounds; their differences use the method of variance estimates recovery.
+//! - A single figure (CPU for each command, cells of tables) has no interval. A difference beyond the threshold
+//! is `unsure` and not a regression.
 //!
-//! One of twenty intervals misses by chance: the threshold is there to keep that from mattering.
+//! One in twenty intervals is wrong by chance; the threshold limits the effect of that.
 
 mod read;
 mod rows;
@@ -27,91 +26,91 @@ use crate::{Document, Error, ErrorKind};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// The version of what `--json` prints.
+/// The schema of the JSON output.
 const SCHEMA: &str = "lunar.bench.compare/1";
 
-/// Compare two measurements: what became better or worse from A to B
+/// Compare two measurements: improvements and regressions from A to B
 ///
-/// Runs are matched by their labels, tables by title, row and column. Differences have intervals of 95 %: from
-/// repeated runs of a label where both files have them (the surest way), otherwise from the steps of the time
-/// series, taken as independent of each other. A row is better or worse if its interval does not hold zero and the
-/// difference is beyond the threshold. Figures without an interval (CPU for each command, tables) that differ by
-/// more are told as unsure.
+/// Runs are matched by label, tables by title, row and column. Differences have intervals of 95 %: from
+/// repeated runs of a label if both files have them (the most reliable way), otherwise from the time series,
+/// whose intervals are taken as independent. A row is better or worse if its interval excludes zero and the
+/// difference exceeds the threshold. A figure without an interval (CPU for each command, tables) that differs
+/// by more is unsure.
 ///
-/// Exit status: 0 no row is worse, 1 a row is worse, or a run failed that did not before; 21 there is no such file, 7 a
-/// file is no measurement.
+/// Exit status: 0 no row is worse; 1 a row is worse, or a run failed that did not fail before; 7 a file is not
+/// a measurement; 21 a file does not exist.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The measurement before: a file of `lunar bench --json`
     pub a: PathBuf,
     /// The measurement after
     pub b: PathBuf,
-    /// Differences of so many percent, and smaller ones, are none
+    /// Ignore differences up to this percentage
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     pub threshold: f64,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
     let percent = text.trim_end_matches('%').parse::<f64>().ok();
-    percent.filter(|p| (0.0..=1000.0).contains(p)).ok_or_else(|| "a number of percent from 0 to 1000".into())
+    percent.filter(|p| (0.0..=1000.0).contains(p)).ok_or_else(|| "use a percentage from 0 to 1000".into())
 }
 
-/// What a difference means.
+/// The meaning of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeVerdict {
-    /// It became better: beyond the threshold, and not by chance.
+    /// Better: beyond the threshold, and not by chance.
     Better,
-    /// It became worse: beyond the threshold, and not by chance.
+    /// Worse: beyond the threshold, and not by chance.
     Worse,
-    /// Within the threshold, or chance may have made it.
+    /// Within the threshold, or possibly random.
     Same,
-    /// Beyond the threshold, but a single figure does not tell whether by chance.
+    /// Beyond the threshold, but a single figure cannot exclude chance.
     Unsure,
 }
 
 /// A figure in both documents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Label of the run, or title of the table and head of the row.
+    /// The label of the run, or the title of the table and the heading of the row.
     pub of: String,
-    /// What is compared, such as `read IOPS`.
+    /// The name of the figure, such as `read IOPS`.
     pub what: String,
-    /// Unit of `a` and `b`.
+    /// The unit of `a` and `b`.
     pub unit: String,
-    /// Before.
+    /// The value before.
     pub a: f64,
-    /// After.
+    /// The value after.
     pub b: f64,
-    /// `b - a` in percent of `a`; none if `a` is zero.
+    /// `b - a` in percent of `a`; None if `a` is zero.
     pub change_percent: Option<f64>,
-    /// Interval of 95 % of the change, in percent of `a`.
+    /// The 95 % interval of the change, in percent of `a`.
     pub interval_percent: Option<(f64, f64)>,
-    /// What it means.
+    /// The meaning.
     pub verdict: ChangeVerdict,
 }
 
-/// Two documents, compared.
+/// The comparison of two documents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Version of this schema.
+    /// The version of this schema.
     pub schema: &'static str,
-    /// Titles and begins of the documents: before and after.
+    /// Titles and start times of the documents: before and after.
     pub documents: [String; 2],
-    /// Differences of fewer percent are none.
+    /// Differences up to this percentage are ignored.
     pub threshold_percent: f64,
-    /// Figures that are in both.
+    /// The figures in both documents.
     pub rows: Vec<Row>,
-    /// What a reader must know: other machines, other jobs, what is in one document only.
+    /// Remarks for readers: different machines or jobs, runs in one document only.
     pub notes: Vec<String>,
-    /// How many rows are worse.
+    /// The number of rows that are worse.
     pub worse: usize,
 }
 
 /// Compares two documents.
 ///
 /// # Errors
-/// When they have nothing in common.
+/// If they have nothing in common.
 pub fn compare(a: &Document, b: &Document, threshold_percent: f64) -> Result<Comparison, Error> {
     let (rows, notes) = rows::rows(a, b, threshold_percent);
     if rows.is_empty() {
@@ -121,11 +120,11 @@ pub fn compare(a: &Document, b: &Document, threshold_percent: f64) -> Result<Com
             if labels.is_empty() { "no runs".to_owned() } else { format!("\"{}\"", labels.join("\", \"")) }
         };
         let what =
-            format!("the measurements have nothing in common: {} here, {} there", labels(a), labels(b));
+            format!("the measurements have nothing in common: A has {}, B has {}", labels(a), labels(b));
         return Err(Error::new(
             ErrorKind::Invalid,
             what,
-            "runs are matched by their labels: compare runs of one command",
+            "runs are matched by label: compare two runs of the same command",
         ));
     }
     let worse = rows.iter().filter(|row| row.verdict == ChangeVerdict::Worse).count();
@@ -133,11 +132,10 @@ pub fn compare(a: &Document, b: &Document, threshold_percent: f64) -> Result<Com
     Ok(Comparison { schema: SCHEMA, documents, threshold_percent, rows, notes, worse })
 }
 
-/// Reads both files and compares them: what is to be printed, for people or as JSON, and whether something became
-/// worse.
+/// Reads two files and compares them. Returns the output, as text or JSON, and whether a row is worse.
 ///
 /// # Errors
-/// When a file cannot be read, is no document of this schema, or they have nothing in common.
+/// If a file cannot be read, is not a document of this schema, or the documents have nothing in common.
 pub fn run(args: &Args, as_json: bool) -> Result<(String, bool), Error> {
     let (a, b) = (read(&args.a)?, read(&args.b)?);
     let comparison = compare(&a, &b, args.threshold)?;

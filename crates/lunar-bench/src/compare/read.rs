@@ -1,4 +1,4 @@
-//! Reading a document from a file that may be anything.
+//! Reads a document from an untrusted file.
 
 use crate::document::{OLDER_SCHEMAS, SCHEMA};
 use crate::{Document, Error, ErrorKind};
@@ -8,18 +8,18 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of the longest file that is read: a document of a thousand runs has a hundredth of it.
+/// The maximum file size in bytes; a document of a thousand runs has a hundredth of it.
 const LIMIT: u64 = 1 << 30;
 
 /// Reads a document.
 ///
 /// # Errors
-/// When the file cannot be read, or is no document of the schema that this version knows.
+/// If the file cannot be read, or is not a document of a known schema.
 pub fn read(path: &Path) -> Result<Document, Error> {
     let name = path.display().to_string();
     let cannot = |e: std::io::Error| {
         let kind = ErrorKind::Medium(e.kind().into());
-        Error::new(kind, format!("{name}: {e}"), "a file of lunar bench --json is read")
+        Error::new(kind, format!("{name}: {e}"), "use a file of lunar bench --json")
     };
     let mut text = String::new();
     let file = File::open(path).map_err(cannot)?;
@@ -28,34 +28,35 @@ pub fn read(path: &Path) -> Result<Document, Error> {
         _ => cannot(e),
     })?;
     if text.len() as u64 > LIMIT {
-        return Err(not_one(&name, "it has more than 1 GiB"));
+        return Err(not_one(&name, "it is larger than 1 GiB"));
     }
     parse(&text, &name)
 }
 
 fn not_one(name: &str, why: &str) -> Error {
-    let what = format!("{name} is no measurement of lunar bench: {why}");
-    Error::new(ErrorKind::Invalid, what, "lunar bench --json makes such files")
+    let what = format!("{name} is not a measurement of lunar bench: {why}");
+    Error::new(ErrorKind::Invalid, what, "create it with lunar bench --json")
 }
 
-/// A document from its text; `name` is told in errors.
+/// Parses a document; `name` appears in errors.
 pub fn parse(text: &str, name: &str) -> Result<Document, Error> {
-    let value: Value = serde_json::from_str(text).map_err(|e| not_one(name, &format!("no JSON, {e}")))?;
+    let value: Value =
+        serde_json::from_str(text).map_err(|e| not_one(name, &format!("invalid JSON: {e}")))?;
     let schema = value.get("schema").and_then(Value::as_str);
     let family = SCHEMA.split('/').next().unwrap_or(SCHEMA);
     match schema {
         Some(known) if known == SCHEMA || OLDER_SCHEMAS.contains(&known) => {}
         Some(other) if other.split('/').next() == Some(family) => {
             let [other, known] = [other.escape_debug().to_string(), OLDER_SCHEMAS.join(", ")];
-            let what = format!("{name} has schema {other}, and this version reads {SCHEMA} and {known}");
+            let what = format!("{name} has schema {other}, supported are {SCHEMA} and {known}");
             return Err(Error::new(
                 ErrorKind::Invalid,
                 what,
-                "use the version of lunar that made it, or measure again",
+                "use the version of lunar that created it, or measure again",
             ));
         }
         Some(other) => return Err(not_one(name, &format!("its schema is {}", other.escape_debug()))),
-        None => return Err(not_one(name, "it names no schema")),
+        None => return Err(not_one(name, "it has no schema")),
     }
     Document::deserialize(value).map_err(|e| not_one(name, &e.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Which figures of two documents belong together, and how they differ.
+//! Matches the figures of two documents, and compares them.
 
 use super::statistics::{BoundedFigure, MeanEstimate, difference, moments, quantile, welch};
 use super::{ChangeVerdict, Row};
@@ -7,27 +7,27 @@ use crate::document::{JobRun, ResultTable};
 use crate::outcome::{DirectionTotals, IoCounts, JobOutcome, Latency, widths};
 use crate::rounds::TRY;
 
-/// Steps that a time series must have before it tells of chance.
+/// The minimum number of intervals of a time series.
 const STEPS: usize = 3;
 
-/// What is compared of a direction of a run.
+/// A figure of one direction of a run.
 struct Metric {
     name: &'static str,
     unit: &'static str,
     larger_is_better: bool,
-    /// The figure of a run.
+    /// Its value in a run.
     figure: fn(&JobOutcome, &DirectionTotals) -> Option<f64>,
-    /// Its spread within a run.
+    /// Its variation within a run.
     spread: Spread,
 }
 
-/// How far a figure of one run may be off.
+/// The source of the variation of a figure within a run.
 enum Spread {
-    /// It is a rate of something that each step counts.
+    /// A rate: the counts of the time series.
     Steps(fn(bool, &IoCounts) -> u64),
-    /// It is the mean of all commands.
+    /// A mean of all commands.
     MeanEstimate,
-    /// It is a quantile of all commands.
+    /// A quantile of all commands.
     Quantile(f64),
 }
 
@@ -69,14 +69,14 @@ const METRICS: [Metric; 5] = [
     },
 ];
 
-/// All rows, and what a reader must know besides.
+/// All rows, and remarks for readers.
 pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String>) {
     let mut notes = machines(a, b);
     let mut rows = Vec::new();
     if let ([before], [after]) = (&a.runs[..], &b.runs[..])
         && before.label != after.label
     {
-        // One of each: whoever names these two files means them.
+        // With a single run in each document, the labels may differ: the user chose these files.
         let label = format!("{}, then {}", before.label, after.label);
         notes.extend(condition_notes(&label, &[before], &[after]));
         notes.extend(of_targets(before, after));
@@ -102,12 +102,12 @@ pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String
     (rows, notes)
 }
 
-/// Tries of a search are at rates that another search has no reason to try.
+/// Trials of two searches have different rates, so no note is needed.
 fn only_in(file: &str, label: &str) -> Option<String> {
     (!label.starts_with(TRY)).then(|| format!("only in {file}: {label}"))
 }
 
-/// Labels of runs, each once.
+/// The distinct labels of runs.
 fn labels(document: &Document) -> Vec<&str> {
     let mut seen = std::collections::HashSet::new();
     document.runs.iter().map(|run| run.label.as_str()).filter(|label| seen.insert(*label)).collect()
@@ -128,23 +128,23 @@ fn machines(a: &Document, b: &Document) -> Vec<String> {
     ];
     let differ = pairs.into_iter().filter(|(_, a, b)| a != b);
     let mut notes: Vec<String> =
-        differ.map(|(what, a, b)| format!("another {what}: {a}, then {b}")).collect();
+        differ.map(|(what, a, b)| format!("different {what}: {a}, then {b}")).collect();
     if x.cores != y.cores {
-        notes.push(format!("another number of cores: {}, then {}", x.cores, y.cores));
+        notes.push(format!("different number of cores: {}, then {}", x.cores, y.cores));
     }
     if x.governor != y.governor {
-        let [x, y] = [x, y].map(|host| host.governor.as_deref().unwrap_or("not told"));
-        notes.push(format!("another frequency policy: {x}, then {y}"));
+        let [x, y] = [x, y].map(|host| host.governor.as_deref().unwrap_or("unknown"));
+        notes.push(format!("different frequency policy: {x}, then {y}"));
     }
-    // The kernel keeps a little more or less of it for itself.
+    // The kernel reserves a varying amount.
     if x.memory.abs_diff(y.memory) > x.memory / 20 {
         let [x, y] = [x, y].map(|host| host.memory >> 20);
-        notes.push(format!("another size of memory: {x} MiB, then {y} MiB"));
+        notes.push(format!("different memory size: {x} MiB, then {y} MiB"));
     }
     notes
 }
 
-/// What differs in the targets of two runs, and in what was negotiated with them.
+/// The differences of the targets of two runs and of their negotiated parameters.
 fn of_targets(a: &JobRun, b: &JobRun) -> Vec<String> {
     let mut notes = Vec::new();
     for (x, y) in a.targets.iter().zip(&b.targets) {
@@ -153,15 +153,15 @@ fn of_targets(a: &JobRun, b: &JobRun) -> Vec<String> {
             [vec![capacity], target.facts.clone()].concat()
         });
         let differ = differences(&x_facts, &y_facts);
-        notes.extend(differ.map(|(name, x, y)| format!("another {name} of the target: {x}, then {y}")));
+        notes.extend(differ.map(|(name, x, y)| format!("different {name} of the target: {x}, then {y}")));
     }
     if a.targets.len() != b.targets.len() {
-        notes.push(format!("another number of targets: {}, then {}", a.targets.len(), b.targets.len()));
+        notes.push(format!("different number of targets: {}, then {}", a.targets.len(), b.targets.len()));
     }
     notes
 }
 
-/// Names whose values differ, each with both.
+/// The names whose values differ, with both values.
 fn differences<'a>(
     a: &'a [(String, String)],
     b: &'a [(String, String)],
@@ -175,7 +175,7 @@ fn differences<'a>(
     names.into_iter().map(move |name| (name, value(a, name), value(b, name))).filter(|(_, x, y)| x != y)
 }
 
-/// What differs in what was asked for, and what went wrong.
+/// The differences of two jobs, and their early ends.
 fn condition_notes(label: &str, before: &[&JobRun], after: &[&JobRun]) -> Vec<String> {
     let mut notes = Vec::new();
     let (a, b) = (before[0], after[0]);
@@ -183,7 +183,7 @@ fn condition_notes(label: &str, before: &[&JobRun], after: &[&JobRun]) -> Vec<St
     notes.extend(differ.map(|(name, x, y)| format!("{label}: {name} was {x}, then {y}")));
     if before.len() != after.len() && before.len().min(after.len()) == 1 {
         let (a, b) = (before.len(), after.len());
-        notes.push(format!("{label}: {a} runs in A and {b} in B; the first of each are compared"));
+        notes.push(format!("{label}: {a} runs in A and {b} in B; only the first of each is compared"));
     }
     for (file, runs) in [("A", before), ("B", after)] {
         let early = runs.iter().filter_map(|run| run.outcome.ended_early.as_ref());
@@ -218,7 +218,7 @@ fn totals(outcome: &JobOutcome, is_read: bool) -> &DirectionTotals {
     if is_read { &outcome.read } else { &outcome.write }
 }
 
-/// Of what there was before there is nothing any more.
+/// The row of a direction that has no commands any more.
 fn vanished_row(label: &str, (direction, is_read): (&str, bool), before: &[&JobRun]) -> Row {
     let Metric { name, unit, .. } = METRICS[0];
     let rate = |run: &&JobRun| totals(&run.outcome, is_read).iops(run.outcome.elapsed_s);
@@ -248,7 +248,7 @@ fn of_metric(
     judge.samples(what, metric.unit, metric.larger_is_better, figures, within)
 }
 
-/// The interval of a difference that the runs themselves tell of.
+/// The interval of a difference, from the data of two single runs.
 fn within_run(metric: &Metric, is_read: bool, a: &JobOutcome, b: &JobOutcome) -> Option<(f64, f64)> {
     match metric.spread {
         Spread::Steps(count) => {
@@ -276,7 +276,7 @@ fn within_run(metric: &Metric, is_read: bool, a: &JobOutcome, b: &JobOutcome) ->
     }
 }
 
-/// Rates of the whole steps; None if there are too few.
+/// The rates of the complete intervals; None if there are too few.
 fn rates(outcome: &JobOutcome, count: impl Fn(&IoCounts) -> u64) -> Option<Vec<f64>> {
     let widths = widths(&outcome.series);
     let usual = widths.iter().copied().fold(0.0, f64::max);
@@ -285,8 +285,8 @@ fn rates(outcome: &JobOutcome, count: impl Fn(&IoCounts) -> u64) -> Option<Vec<f
     (rates.len() >= STEPS).then_some(rates)
 }
 
-/// The design effect: how many commands tell as much as one that is independent of the others; and the number of
-/// steps it comes from.
+/// The design effect, that is, the number of commands that are worth one independent command; and the number of
+/// intervals it was computed from.
 fn design_effect(outcome: &JobOutcome) -> Option<(f64, f64)> {
     let ios = |share: &IoCounts| (share.read_ios as f64) + (share.write_ios as f64);
     let busy: Vec<_> = outcome.series.iter().filter(|step| ios(&step.share) > 0.0).collect();
@@ -300,7 +300,7 @@ fn design_effect(outcome: &JobOutcome) -> Option<(f64, f64)> {
     let (read, write) = (&outcome.read, &outcome.write);
     let share = |totals: &DirectionTotals| totals.ios as f64 / all;
     let mean = [read, write].map(|totals| totals.total.mean_ns * share(totals)).iter().sum::<f64>();
-    // Of all commands together: in a mix the ways differ from each other, and steps have more of the one or the other.
+    // Use both directions together: in a mix they differ, and their shares vary between intervals.
     let variance = |totals: &DirectionTotals| {
         let Latency { mean_ns, stddev_ns, .. } = totals.total;
         (stddev_ns.powi(2) + (mean_ns - mean).powi(2)) * share(totals)
@@ -327,7 +327,7 @@ fn of_cpu(judge: &RowBuilder, before: &[&JobRun], after: &[&JobRun]) -> Vec<Row>
     sides.into_iter().filter_map(of_side).collect()
 }
 
-/// Commands that failed, and runs that ended early: no chance is assumed.
+/// Failed commands and runs that ended early, without a test for chance.
 fn of_errors(label: &str, before: &[&JobRun], after: &[&JobRun]) -> Option<Row> {
     let failed =
         |run: &&JobRun| run.outcome.errors as f64 + f64::from(u8::from(run.outcome.ended_early.is_some()));
@@ -370,14 +370,15 @@ fn of_table(table: &ResultTable, b: &Document, threshold: f64) -> Vec<Row> {
     rows
 }
 
-/// Makes rows and their verdicts.
+/// Builds rows and their verdicts.
 struct RowBuilder<'a> {
     of: &'a str,
     threshold: f64,
 }
 
 impl RowBuilder<'_> {
-    /// A row from the figures of all runs before and after; `within` is asked where they do not tell of chance.
+    /// A row from the figures of all runs before and after; `within` returns the interval if there is only one
+    /// run of each.
     fn samples(
         &self,
         what: String,

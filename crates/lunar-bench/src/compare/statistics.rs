@@ -1,16 +1,16 @@
-//! Differences, and how far chance may have made them.
+//! Differences and their confidence intervals.
 
-/// Bounds of 95 % of the t distribution for 1 to 30 degrees of freedom.
+/// The 95 % bounds of the t distribution for 1 to 30 degrees of freedom.
 const T: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
-/// The same of the normal distribution.
+/// The 95 % bound of the normal distribution.
 const Z: f64 = 1.959964;
 
-/// Bounds of 95 % for so many degrees of freedom.
+/// The 95 % bound for a number of degrees of freedom.
 pub fn t(freedom: f64) -> f64 {
-    // Rounded down, which makes an interval rather too wide.
+    // Rounded down, so that an interval is rather too wide.
     match freedom.floor() {
         f if f < 1.0 || f.is_nan() => T[0],
         f if f <= 30.0 => T[f as usize - 1],
@@ -20,7 +20,7 @@ pub fn t(freedom: f64) -> f64 {
     }
 }
 
-/// Mean and variance (of a sample); none of less than two.
+/// The mean and the sample variance; None for less than two values.
 pub fn moments(sample: &[f64]) -> Option<(f64, f64)> {
     if sample.len() < 2 {
         return None;
@@ -30,19 +30,19 @@ pub fn moments(sample: &[f64]) -> Option<(f64, f64)> {
     Some((mean, sample.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (many - 1.0)))
 }
 
-/// A mean, the square of its standard error, and the degrees of freedom of that.
+/// A mean, its squared standard error, and the degrees of freedom.
 #[derive(Clone, Copy, Debug)]
 pub struct MeanEstimate {
     /// The mean.
     pub mean: f64,
-    /// The square of its standard error.
+    /// The squared standard error.
     pub error2: f64,
     /// Degrees of freedom.
     pub freedom: f64,
 }
 
 impl MeanEstimate {
-    /// Of a sample of independent figures; none of less than two.
+    /// The mean of independent values; None for less than two.
     pub fn of(sample: &[f64]) -> Option<MeanEstimate> {
         let many = sample.len() as f64;
         moments(sample).map(|(mean, variance)| MeanEstimate {
@@ -53,7 +53,7 @@ impl MeanEstimate {
     }
 }
 
-/// The difference `b - a` of two means with its interval of 95 %, by Welch's t: variances may differ.
+/// The 95 % interval of the difference `b - a` of two means, by Welch's t, which allows different variances.
 pub fn welch(a: MeanEstimate, b: MeanEstimate) -> (f64, f64) {
     let error2 = a.error2 + b.error2;
     let parts = [a, b].map(|of| of.error2.powi(2) / of.freedom).iter().sum::<f64>();
@@ -62,7 +62,7 @@ pub fn welch(a: MeanEstimate, b: MeanEstimate) -> (f64, f64) {
     (difference - half, difference + half)
 }
 
-/// A figure between two bounds.
+/// A figure with bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BoundedFigure {
     /// Lower bound.
@@ -73,8 +73,8 @@ pub struct BoundedFigure {
     pub high: f64,
 }
 
-/// A quantile of a histogram with bounds of 95 % from the ranks of a binomial distribution. `effect` is how many
-/// commands tell as much as one that is independent of the others.
+/// A quantile of a histogram with 95 % bounds from the ranks of a binomial distribution. `effect` is the number
+/// of commands that are worth one independent command.
 pub fn quantile(latency: &crate::outcome::Latency, share: f64, effect: f64) -> Option<BoundedFigure> {
     let many = latency.count() as f64;
     let half = Z * (share * (1.0 - share) * effect.max(1.0) / many).sqrt();
@@ -82,7 +82,7 @@ pub fn quantile(latency: &crate::outcome::Latency, share: f64, effect: f64) -> O
     Some(BoundedFigure { low: at(share - half)?, figure: at(share)?, high: at(share + half)? })
 }
 
-/// Bounds of the difference `b - a` of two figures that have bounds (the method of variance estimates recovery).
+/// The bounds of the difference `b - a` of two bounded figures (the method of variance estimates recovery).
 pub fn difference(a: BoundedFigure, b: BoundedFigure) -> (f64, f64) {
     let figure = b.figure - a.figure;
     let down = ((b.figure - b.low).powi(2) + (a.high - a.figure).powi(2)).sqrt();
@@ -96,7 +96,7 @@ mod tests {
     use crate::outcome::Latency;
 
     #[test]
-    fn t_is_that_of_the_tables() {
+    fn t_quantiles_match_published_tables() {
         for (freedom, expected) in [(1.0, 12.706), (10.9, 2.228), (40.0, 2.021), (120.0, 1.980), (1e9, 1.960)]
         {
             assert!((t(freedom) - expected).abs() < 0.001, "{freedom}: {}", t(freedom));
@@ -104,9 +104,9 @@ mod tests {
         assert_eq!([t(0.0), t(f64::NAN)], [12.706; 2]);
     }
 
-    /// Two samples whose interval was worked out by hand: means 5 and 8, variances 2.5 and 2.5, 8 degrees.
+    /// Two samples with a manually computed interval: means 5 and 8, variances 2.5 and 2.5, 8 degrees.
     #[test]
-    fn welch_is_as_in_books() {
+    fn welch_interval_matches_manual_result() {
         let a = MeanEstimate::of(&[3.0, 4.0, 5.0, 6.0, 7.0]).unwrap();
         let b = MeanEstimate::of(&[6.0, 7.0, 8.0, 9.0, 10.0]).unwrap();
         let (low, high) = welch(a, b);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_have_bounds_that_widen_with_dependence() {
+    fn quantile_bounds_widen_with_correlation() {
         let histogram = (1..=1000).map(|ns| (ns, 1)).collect();
         let latency = Latency { histogram, ..Latency::default() };
         let median = quantile(&latency, 0.5, 1.0).unwrap();

@@ -19,7 +19,7 @@ fn verdicts(comparison: &Comparison) -> Vec<(&str, ChangeVerdict)> {
 }
 
 #[test]
-fn a_slower_run_is_a_regression_and_a_faster_one_is_not() {
+fn slower_run_is_a_regression_and_faster_is_not() {
     let (fast, slow) = (document(vec![read(1e8, 0.02)]), document(vec![read(0.8e8, 0.02)]));
     let worse = compare(&fast, &slow, 5.0).unwrap();
     let expected = [
@@ -42,7 +42,7 @@ fn a_slower_run_is_a_regression_and_a_faster_one_is_not() {
 }
 
 #[test]
-fn what_chance_may_have_done_is_no_difference() {
+fn random_difference_is_the_same() {
     let (a, b) = (document(vec![read(1e8, 0.6)]), document(vec![read(0.9e8, 0.6)]));
     let comparison = compare(&a, &b, 5.0).unwrap();
     let iops = &comparison.rows[0];
@@ -63,7 +63,7 @@ fn repeated_runs_give_every_figure_an_interval() {
 }
 
 #[test]
-fn single_figures_are_unsure_and_no_regression() {
+fn single_figure_is_unsure_and_not_a_regression() {
     let (a, mut b) = (sample::large(), sample::large());
     b.runs[0].outcome.cpu.client_s *= 2.0;
     b.tables[0].rows[0].1[0].measured = Some(1.0);
@@ -79,7 +79,7 @@ fn single_figures_are_unsure_and_no_regression() {
 }
 
 #[test]
-fn a_short_run_has_no_interval() {
+fn short_run_has_no_interval() {
     let mut a = document(vec![read(1e8, 0.1)]);
     a.runs[0].outcome.series.truncate(2);
     let comparison = compare(&a, &document(vec![read(0.5e8, 0.1)]), 5.0).unwrap();
@@ -90,7 +90,7 @@ fn a_short_run_has_no_interval() {
     );
 }
 
-/// Ten commands a second for so long, in a run of thirty seconds.
+/// Ten commands per second for this long, in a run of thirty seconds.
 fn alive(seconds: u64) -> JobRun {
     let begin = Instant::now();
     let mut record = SessionStats::new(begin, Duration::from_secs(1), false);
@@ -105,12 +105,13 @@ fn alive(seconds: u64) -> JobRun {
     run
 }
 
-/// Reads of 100 us and writes of a millisecond, by lot, ten a second for thirty seconds; all of them take `factor` as long.
+/// Random reads of 100 us and writes of a millisecond, ten per second for thirty seconds, all slower by
+/// `factor`.
 fn mixed(factor: f64) -> JobRun {
     let begin = Instant::now();
     let mut record = SessionStats::new(begin, Duration::from_secs(1), false);
     for n in 1..300u64 {
-        // Not a period of anything: steps have more of the one or the other.
+        // Not periodic: the shares of the directions vary between intervals.
         let lot = n.wrapping_mul(n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let (is_read, noise) = (lot % 10 < 7, 1.0 + (lot % 97) as f64 / 5000.0);
         let took = Duration::from_secs_f64(if is_read { 1e-4 } else { 1e-3 } * noise * factor);
@@ -124,7 +125,7 @@ fn mixed(factor: f64) -> JobRun {
 }
 
 #[test]
-fn a_mix_that_became_slower_is_a_regression() {
+fn slower_mix_is_a_regression() {
     let comparison = compare(&document(vec![mixed(1.0)]), &document(vec![mixed(1.1)]), 5.0).unwrap();
     for what in ["read mean latency", "write mean latency", "read p50 latency", "write p99 latency"] {
         let row = comparison.rows.iter().find(|row| row.what == what).expect(what);
@@ -137,7 +138,7 @@ fn a_mix_that_became_slower_is_a_regression() {
 }
 
 #[test]
-fn of_two_searches_the_highest_rates_are_compared() {
+fn searches_compare_by_their_highest_rates() {
     let search = |rate: f64| {
         let tries = [rate * 2.0, rate]
             .map(|rate| JobRun { label: format!("try 1, {rate:.0} a second: kept"), ..read(rate, 0.02) });
@@ -150,7 +151,7 @@ fn of_two_searches_the_highest_rates_are_compared() {
 }
 
 #[test]
-fn a_target_that_died_half_way_is_not_the_same() {
+fn target_that_died_half_way_is_worse() {
     let (whole, half) = (document(vec![alive(30)]), document(vec![alive(15)]));
     let comparison = compare(&whole, &half, 5.0).unwrap();
     assert_eq!(
@@ -161,7 +162,7 @@ fn a_target_that_died_half_way_is_not_the_same() {
 }
 
 #[test]
-fn a_direction_of_which_nothing_is_left_is_a_regression() {
+fn vanished_direction_is_a_regression() {
     let both = JobRun { label: "both".into(), ..sample::run("both", 4096, false, 1e8, 0.02) };
     let mut without = both.clone();
     without.outcome.write = Default::default();
@@ -170,7 +171,7 @@ fn a_direction_of_which_nothing_is_left_is_a_regression() {
 }
 
 #[test]
-fn a_run_that_failed_only_now_is_a_regression() {
+fn run_that_failed_only_now_is_a_regression() {
     let (a, mut b) = (document(vec![read(1e8, 0.1)]), document(vec![read(1e8, 0.1)]));
     b.runs[0].outcome.ended_early = Some("the target went away".into());
     let comparison = compare(&a, &b, 5.0).unwrap();
@@ -180,7 +181,7 @@ fn a_run_that_failed_only_now_is_a_regression() {
 }
 
 #[test]
-fn what_differs_besides_is_told() {
+fn differences_of_machine_job_and_target_are_noted() {
     let (a, mut b) = (sample::large(), sample::large());
     b.host.kernel = "Linux 6.13".into();
     b.runs[0].job[2].1 = "32".into();
@@ -193,12 +194,12 @@ fn what_differs_besides_is_told() {
     }
     let comparison = compare(&a, &b, 5.0).unwrap();
     let expected = [
-        "another kernel: Linux 6.12.9 x86_64, then Linux 6.13",
-        "another frequency policy: not told, then powersave",
-        "another size of memory: 8192 MiB, then 4096 MiB",
+        "different kernel: Linux 6.12.9 x86_64, then Linux 6.13",
+        "different frequency policy: unknown, then powersave",
+        "different memory size: 8192 MiB, then 4096 MiB",
         "4 KiB write: depth was 1, then 32",
-        "another HeaderDigest of the target: None, then CRC32C",
-        "another MaxRecvDataSegmentLength of the target: 262144, then not set",
+        "different HeaderDigest of the target: None, then CRC32C",
+        "different MaxRecvDataSegmentLength of the target: 262144, then not set",
         "only in A: 4 KiB read",
         "only in B: another",
     ];
@@ -212,12 +213,12 @@ fn nothing_in_common_is_an_error() {
     let e = compare(&document(vec![read(1e8, 0.1)]), &other, 5.0).unwrap_err();
     assert_eq!(
         e.what,
-        "the measurements have nothing in common: \"4 KiB read\" here, \"other\", \"more\" there"
+        "the measurements have nothing in common: A has \"4 KiB read\", B has \"other\", \"more\""
     );
 }
 
 #[test]
-fn two_files_of_one_run_each_are_compared_whatever_they_are_called() {
+fn single_runs_compare_whatever_their_labels() {
     let mut deeper = document(vec![sample::run("deeper", 4096, true, 2e8, 0.1)]);
     deeper.runs[0].job[2].1 = "32".into();
     let comparison = compare(&document(vec![read(1e8, 0.1)]), &deeper, 5.0).unwrap();
@@ -227,7 +228,7 @@ fn two_files_of_one_run_each_are_compared_whatever_they_are_called() {
 }
 
 #[test]
-fn more_or_less_of_a_spread_is_neither_better_nor_worse() {
+fn standard_deviation_is_neither_better_nor_worse() {
     let table = |spread: f64| ResultTable {
         title: "rates".into(),
         unit: "MB/s".into(),
@@ -245,25 +246,25 @@ fn more_or_less_of_a_spread_is_neither_better_nor_worse() {
 }
 
 #[test]
-fn files_that_are_no_documents_are_told_apart() {
+fn files_that_are_not_documents_are_rejected() {
     let good = serde_json::to_string(&sample::large()).unwrap();
     let what = |text: &str| read::parse(text, "F").unwrap_err().what;
     assert_eq!(read::parse(&good, "F").unwrap(), sample::large());
-    assert!(what("no").starts_with("F is no measurement of lunar bench: no JSON, "));
-    assert_eq!(what("[1]"), "F is no measurement of lunar bench: it names no schema");
-    assert_eq!(what(r#"{"schema":"x"}"#), "F is no measurement of lunar bench: its schema is x");
+    assert!(what("no").starts_with("F is not a measurement of lunar bench: invalid JSON: "));
+    assert_eq!(what("[1]"), "F is not a measurement of lunar bench: it has no schema");
+    assert_eq!(what(r#"{"schema":"x"}"#), "F is not a measurement of lunar bench: its schema is x");
     assert_eq!(
         what(r#"{"schema":"lunar.bench/3"}"#),
-        "F has schema lunar.bench/3, and this version reads lunar.bench/2 and lunar.bench/1"
+        "F has schema lunar.bench/3, supported are lunar.bench/2 and lunar.bench/1"
     );
     assert!(what(r#"{"schema":"lunar.bench/1"}"#).contains("missing field"));
-    assert!(what(&"[".repeat(100_000)).contains("no JSON"));
+    assert!(what(&"[".repeat(100_000)).contains("invalid JSON"));
     let missing = super::read(std::path::Path::new("/nowhere/a.json")).unwrap_err();
     assert!(missing.what.starts_with("/nowhere/a.json: "), "{missing}");
 }
 
 #[test]
-fn a_document_of_the_schema_before_is_read_and_compared() {
+fn document_of_older_schema_is_read_and_compared() {
     let now = document(vec![read(1e8, 0.02)]);
     let mut value = serde_json::to_value(&now).unwrap();
     value["schema"] = "lunar.bench/1".into();
@@ -274,7 +275,7 @@ fn a_document_of_the_schema_before_is_read_and_compared() {
     }
     let before = read::parse(&value.to_string(), "F").unwrap();
     let comparison = compare(&before, &now, 5.0).unwrap();
-    assert_eq!(comparison.notes, ["another schema: lunar.bench/1, then lunar.bench/2"]);
+    assert_eq!(comparison.notes, ["different schema: lunar.bench/1, then lunar.bench/2"]);
     assert!(comparison.rows.iter().any(|row| row.what == "read IOPS" && row.verdict == ChangeVerdict::Same));
 }
 
@@ -285,7 +286,7 @@ struct Line {
 }
 
 #[test]
-fn the_command_prints_a_table_or_json_and_says_whether_something_is_worse() {
+fn compare_prints_table_or_json_and_returns_worse() {
     let folder = std::env::temp_dir().join(format!("lunar-compare-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let write = |name: &str, rate: f64| {

@@ -1,5 +1,5 @@
-//! What a kernel has before a block device, for disks that no kernel stands before: its page cache, or, where that
-//! is passed by, the cutting of large requests.
+//! Emulates the kernel's block layer for disks that the kernel does not serve: its page cache, or, for direct
+//! I/O, the splitting of large requests.
 
 mod page_cache;
 mod request_splitter;
@@ -11,24 +11,24 @@ pub use page_cache::{MAX_IN_FLIGHT, PIECE};
 use request_splitter::RequestSplitter;
 use std::sync::Arc;
 
-/// A disk that the page cache of this host does not stand before.
+/// Whether the page cache of this host does not apply to a target.
 pub fn is_remote(target: &TargetSpec) -> bool {
     !matches!(target, TargetSpec::Path(_) | TargetSpec::Null(_) | TargetSpec::Memory(_))
 }
 
-/// What stands before a block device.
+/// The emulated part of the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheModel {
-    /// A page cache.
+    /// The page cache.
     PageCache,
-    /// Nothing but the cutting of large requests.
+    /// Splitting of large requests only.
     RequestSplitting,
-    /// The same where bytes do not matter, for measuring: of large requests, what is read is dropped and what is
-    /// written is zeros.
+    /// Splitting without the data, for measurements only: of split requests, read data is dropped and written
+    /// data is zeros.
     RequestSplittingWithoutData,
 }
 
-/// Puts before remote disks what a kernel has before a block device. True if there was something to do.
+/// Emulates the block layer on top of remote disks. Returns whether it did.
 pub fn emulate_block_layer(opened: &mut OpenTargets, target: &TargetSpec, before: CacheModel) -> bool {
     if !is_remote(target) {
         return false;
@@ -43,7 +43,7 @@ pub fn emulate_block_layer(opened: &mut OpenTargets, target: &TargetSpec, before
     true
 }
 
-/// Makes what the first session wrote stable, outside of any measurement.
+/// Flushes the writes of the first session, outside of any measurement.
 pub fn flush(opened: &OpenTargets) -> Result<(), String> {
     let Some(place) = opened.places.first() else { return Ok(()) };
     let disk = place.disk.clone();

@@ -1,5 +1,5 @@
-//! What the page cache of a host does for one who reads or writes from the beginning to the end: several large
-//! requests in flight, ahead of a reader and behind a writer, whatever the size of the caller's own.
+//! Emulates the page cache for sequential streams: several large requests in flight, as read-ahead or
+//! write-behind, whatever the size of the caller's requests.
 
 use async_lock::Mutex;
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 /// Bytes of a request to the disk.
 pub const PIECE: usize = 512 << 10;
-/// Requests in flight.
+/// The maximum number of requests in flight.
 pub const MAX_IN_FLIGHT: usize = 4;
 
-/// A disk behind a small page cache, for one sequential stream at a time. What was written is on its way when
-/// it is acknowledged, and has arrived after a flush. It never holds more than a few pieces, and none for a reader
-/// who goes elsewhere or begins again: what is read once more is asked for once more.
+/// A disk behind a small page cache, for one sequential stream at a time. An acknowledged write is in flight,
+/// and complete after a flush. The cache holds only a few pieces, and drops them when the reader seeks or
+/// restarts: repeated reads reach the disk again.
 pub struct PageCacheDisk {
     disk: Arc<dyn Backend>,
     state: Mutex<State>,
 }
 
-/// A request that will end.
+/// A pending request.
 struct InFlightPiece {
     offset: u64,
     len: usize,
@@ -30,15 +30,15 @@ struct InFlightPiece {
 
 #[derive(Default)]
 struct State {
-    /// The piece that is being read from, and where it lies.
+    /// The piece that is being read, and its offset.
     current: Option<(u64, Buf)>,
-    /// Pieces behind it, in their order.
+    /// The pieces after it, in order.
     ahead: VecDeque<InFlightPiece>,
-    /// Where who reads goes on, if he does.
+    /// The next offset of a sequential reader.
     next: u64,
-    /// The piece that is being filled, and where it lies.
+    /// The piece that is being filled, and its offset.
     filling: Option<(u64, Buf)>,
-    /// Pieces on their way to the disk.
+    /// Pieces being written.
     behind: VecDeque<InFlightPiece>,
     free: Vec<Buf>,
 }
@@ -52,7 +52,7 @@ impl InFlightPiece {
         self.end
             .recv_async()
             .await
-            .unwrap_or_else(|_| (Err(io::Error::other("a request was lost")), Buf::zeroed(0)))
+            .unwrap_or_else(|_| (Err(io::Error::other("the task of a request ended")), Buf::zeroed(0)))
     }
 }
 
@@ -64,7 +64,7 @@ impl State {
         buf
     }
 
-    /// Nothing of what was read is known any more.
+    /// Drops all data that was read.
     fn invalidate(&mut self) {
         self.free.extend(self.current.take().map(|(_, buf)| buf));
         self.ahead.clear();
@@ -72,7 +72,7 @@ impl State {
 }
 
 impl PageCacheDisk {
-    /// Before this disk.
+    /// Creates a cache on top of a disk.
     pub fn new(disk: Arc<dyn Backend>) -> PageCacheDisk {
         PageCacheDisk { disk, state: Mutex::default() }
     }
@@ -85,7 +85,7 @@ impl PageCacheDisk {
                 true => disk.write(offset, buf, false).await,
                 false => disk.read(offset, buf).await,
             };
-            // Whoever wanted it may have gone elsewhere.
+            // The reader may have gone away.
             let _ = done.send(finished);
         };
         lunar_runtime::spawn(work);
@@ -106,7 +106,7 @@ impl PageCacheDisk {
         }
         self.read_ahead(state, at);
         let Some(piece) = state.ahead.pop_front() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is nothing behind the end"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "read past the end"));
         };
         let offset = piece.offset;
         let (result, buf) = piece.wait().await;
@@ -116,7 +116,7 @@ impl PageCacheDisk {
         Ok(())
     }
 
-    /// Asks for what follows on the last piece that was asked for, or for what begins at `at`.
+    /// Requests what follows the last requested piece, or what starts at `at`.
     fn read_ahead(&self, state: &mut State, at: u64) {
         let capacity = self.disk.facts().capacity;
         let behind = state.current.as_ref().map_or(at, |(offset, buf)| offset + buf.len() as u64);
@@ -177,7 +177,7 @@ impl PageCacheDisk {
         Ok(())
     }
 
-    /// Sends the piece that is being filled, when few enough are on their way.
+    /// Sends the piece that is being filled, once few enough are in flight.
     async fn send(&self, state: &mut State) -> io::Result<()> {
         while state.behind.len() >= MAX_IN_FLIGHT {
             self.wait_oldest(state).await?;
@@ -196,7 +196,7 @@ impl PageCacheDisk {
         result
     }
 
-    /// Waits until all that was written has arrived.
+    /// Waits until all writes are complete.
     async fn drain(&self, state: &mut State) -> io::Result<()> {
         self.send(state).await?;
         while !state.behind.is_empty() {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_of_small_blocks_gets_its_bytes_from_large_requests() {
+    fn small_sequential_reads_become_large_requests() {
         let probe = RecordingDisk::new(3 << 20);
         probe.set(&pattern(3 << 20));
         let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
@@ -275,11 +275,11 @@ mod tests {
                 got.extend_from_slice(&buf);
             }
             assert!(got == pattern(got.len()));
-            // Elsewhere: a fresh stream.
+            // A seek starts a new stream.
             let (result, buf) = page_cache.read(1234, Buf::zeroed(5000)).await;
             result.expect("read");
             assert!(buf[..] == pattern(1 << 20)[1234..6234]);
-            assert!(page_cache.read((3 << 20) - 10, Buf::zeroed(20)).await.0.is_err(), "over the end");
+            assert!(page_cache.read((3 << 20) - 10, Buf::zeroed(20)).await.0.is_err(), "past the end");
         });
         let reads = asked.reads();
         assert!(reads[..6].iter().all(|read| read.1 == PIECE), "{reads:?}");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_again_is_not_served_from_what_was_read_before() {
+    fn restarted_reader_reaches_the_disk_again() {
         let probe = RecordingDisk::new(PIECE);
         let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
         run_on_core(move || async move {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_small_blocks_arrives_in_large_ones_and_whole() {
+    fn small_sequential_writes_become_large_requests() {
         let probe = RecordingDisk::new(4 << 20);
         let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
         run_on_core(move || async move {
@@ -311,7 +311,7 @@ mod tests {
                 buf.copy_from_slice(block);
                 page_cache.write(n as u64 * 3000, buf, false).await.0.expect("written");
             }
-            // A reader finds what is not on the disk yet.
+            // A reader finds data that is not on the disk yet.
             let (result, buf) = page_cache.read((3 << 20) - 100, Buf::zeroed(100)).await;
             result.expect("read");
             assert!(buf[..] == bytes[(3 << 20) - 100..]);
@@ -328,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_later_is_told_at_the_flush() {
+    fn failed_write_behind_is_reported_at_flush() {
         let probe = RecordingDisk::new(1 << 20);
         let page_cache = PageCacheDisk::new(probe);
         run_on_core(move || async move {
-            page_cache.write(1 << 20, Buf::zeroed(4096), false).await.0.expect("it is on its way");
+            page_cache.write(1 << 20, Buf::zeroed(4096), false).await.0.expect("accepted");
             assert!(page_cache.flush().await.is_err());
         });
     }

@@ -1,4 +1,4 @@
-//! How a kernel sends a large request to a block device: cut into pieces, all of them at once.
+//! Splits large requests like the kernel does for a block device, with all pieces in flight at once.
 
 use super::page_cache::PIECE;
 use flume::Receiver;
@@ -7,26 +7,26 @@ use lunar_runtime::Buf;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A disk whose requests of more than [`PIECE`] go out in pieces, and are over when the last one is.
+/// A disk that splits requests of more than [`PIECE`]. A request ends with its last piece.
 pub struct RequestSplitter {
     disk: Arc<dyn Backend>,
-    /// Bytes go between the caller's buffer and those of the pieces.
+    /// Whether data is copied between the caller's buffer and those of the pieces.
     is_carrying: bool,
-    /// Buffers of pieces.
+    /// Free buffers for pieces.
     free: Mutex<Vec<Buf>>,
 }
 
-/// A piece that has ended: where it lies in the caller's buffer.
+/// The result of a piece: its offset in the caller's buffer, and the result of the disk.
 type PieceResult = (usize, BufResult);
 
 impl RequestSplitter {
-    /// Before this disk; all bytes arrive.
+    /// Splits with all data.
     pub fn new(disk: Arc<dyn Backend>) -> RequestSplitter {
         RequestSplitter { disk, is_carrying: true, free: Mutex::default() }
     }
 
-    /// Before this disk, for measuring alone: the bytes of what is cut stay behind. What is read is dropped, what
-    /// is written is zeros. Nothing is copied that a kernel, which pins the pages of the caller, would not copy.
+    /// Splits without the data, for measurements only: read data is dropped, written data is zeros. A kernel
+    /// pins the pages of the caller and copies nothing, so copying would distort the result.
     pub fn without_data(disk: Arc<dyn Backend>) -> RequestSplitter {
         RequestSplitter { is_carrying: false, ..RequestSplitter::new(disk) }
     }
@@ -61,7 +61,7 @@ impl RequestSplitter {
         self.all(ends, bytes.len(), |_, _| {}).await
     }
 
-    /// Sends all pieces: reads, or writes that are stable or not.
+    /// Submits all pieces: reads, or writes with or without FUA.
     fn submit(&self, offset: u64, bytes: &[u8], write: Option<bool>) -> Receiver<PieceResult> {
         let (done, ends) = flume::unbounded();
         for (n, part) in bytes.chunks(PIECE).enumerate() {
@@ -73,7 +73,7 @@ impl RequestSplitter {
                     Some(fua) => disk.write(at, buf, fua).await,
                     None => disk.read(at, buf).await,
                 };
-                // Whoever waits for it may have given up.
+                // The caller may have gone away.
                 let _ = done.send((from, end));
             };
             lunar_runtime::spawn(piece);
@@ -81,7 +81,7 @@ impl RequestSplitter {
         ends
     }
 
-    /// Waits for the pieces of a request of `len` bytes; `good` gets those that did not fail.
+    /// Waits for all pieces of a request of `len` bytes; `good` receives those that succeeded.
     async fn all(
         &self,
         ends: Receiver<PieceResult>,
@@ -99,7 +99,7 @@ impl RequestSplitter {
         }
         match came == len {
             true => result,
-            false => result.and(Err(io::Error::other("a piece of a request was lost"))),
+            false => result.and(Err(io::Error::other("the task of a piece ended"))),
         }
     }
 }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_request_is_cut_and_its_pieces_fly_together() {
+    fn large_request_is_split_with_all_pieces_in_flight() {
         for make in [RequestSplitter::new, RequestSplitter::without_data] {
             let probe = RecordingDisk::new(8 << 20);
             let request_splitter = make(probe.clone());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_arrives_unless_zeros_are_asked_for_by_name() {
+    fn splitter_moves_all_data_unless_created_without() {
         let len = 3 * PIECE + 512;
         for (make, arrives) in
             [(RequestSplitter::new as fn(_) -> _, true), (RequestSplitter::without_data, false)]
@@ -194,15 +194,15 @@ mod tests {
     }
 
     #[test]
-    fn one_failed_piece_fails_the_request() {
+    fn failed_piece_fails_the_request() {
         let probe = RecordingDisk::new(1 << 20);
         let request_splitter = RequestSplitter::new(probe.clone());
         run_on_core(move || async move {
             let end = request_splitter.read(512 << 10, Buf::zeroed(1 << 20)).await;
-            assert!(end.0.is_err(), "half of it lies behind the end");
+            assert!(end.0.is_err(), "half of it is past the end");
             assert_eq!(end.1.len(), 1 << 20);
             let end = request_splitter.write(512 << 10, Buf::zeroed(1 << 20), false).await;
-            assert!(end.0.is_err(), "half of it lies behind the end");
+            assert!(end.0.is_err(), "half of it is past the end");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Arguments of `lunar bench`, and the job that they mean.
+//! The arguments of `lunar bench`, and the job that they describe.
 
 use crate::job::{AccessPattern, ArrivalProcess, Fill, Job};
 use crate::rounds::{LatencyBound, SteadyMetric};
@@ -12,26 +12,27 @@ use std::time::Duration;
 /// Arguments of `lunar bench`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// What is measured: iscsi://HOST[:PORT]/TARGET/LUN (or iser://, srp://), a file, a block device, null:[SIZE], memory:[SIZE]
-    /// (1G), or an NBD URL; of several, so much of each as the smallest has. A work such as randread may stand before them
+    /// Targets: iscsi://HOST[:PORT]/TARGET/LUN (or iser://, srp://), a file, a block device, null:[SIZE],
+    /// memory:[SIZE] (1G), or an NBD URL. If their sizes differ, the smallest counts for all. A workload such
+    /// as randread may come first
     #[arg(value_name = "TARGET", required = true)]
     pub targets: Vec<String>,
 
-    /// What carries sessions with targets of iSCSI, whatever their URLs say; a target of SRP has a URL of its own,
+    /// Transport of the sessions with iSCSI targets, whatever the URL says. An SRP target has its own URL,
     /// srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN
     #[arg(long, value_name = "NAME")]
     pub transport: Option<TargetTransport>,
 
-    /// The work: read, write, rw, bidir, randread, randwrite, randrw, randbidir [default: read]
+    /// Workload: read, write, rw, bidir, randread, randwrite, randrw, randbidir [default: read]
     #[arg(long, value_name = "WORK")]
     pub rw: Option<String>,
 
-    /// Of a mix, so many of a hundred are reads
+    /// Percentage of reads in a mix
     #[arg(long, value_name = "PERCENT", default_value_t = 50, visible_alias = "rwmixread",
           value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
 
-    /// Bytes of a command, or several sizes with weights: 4k/60:64k/40
+    /// Length of commands, or several lengths with weights: 4k/60:64k/40
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     pub bs: String,
 
@@ -49,113 +50,119 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = duration::positive)]
     pub runtime: Option<Duration>,
 
-    /// End after so many bytes, all sessions together
+    /// End after this many bytes, all sessions together
     #[arg(long, value_name = "SIZE", visible_alias = "io-size")]
     pub amount: Option<String>,
 
-    /// Do not count what happens in this time at the begin, neither in figures nor in --amount
+    /// Warm-up, excluded from the results and from --amount
     #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time", value_parser = duration::any)]
     pub ramp: Duration,
-    /// Pause of each of those in flight after its command
+    /// Think time after each command, for each command in flight
     #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "thinktime", value_parser = duration::any)]
     pub think: Duration,
 
-    /// So many commands are due each second, however long they take; latency counts from then on
+    /// Commands due per second, whatever their duration. Latency is measured from the time that a command is
+    /// due
     #[arg(long, value_name = "IOPS", visible_alias = "rate-iops")]
     pub rate: Option<f64>,
 
-    /// With --rate: as independent users come (Poisson), not at even distances
+    /// With --rate: independent users (a Poisson process) instead of equal intervals
     #[arg(long, requires = "rate")]
     pub poisson: bool,
 
-    /// Random places, a few of them often: the n-th most popular as often as 1/n^THETA
+    /// Random offsets by Zipf's distribution: the n-th most popular with a probability proportional to
+    /// 1/n^THETA
     #[arg(long, value_name = "THETA", conflicts_with = "stride")]
     pub zipf: Option<f64>,
 
-    /// Sequential places that are so far apart
+    /// Distance between the sequential offsets
     #[arg(long, value_name = "SIZE")]
     pub stride: Option<String>,
 
-    /// First byte that is used
+    /// First byte in use
     #[arg(long, value_name = "SIZE", default_value = "0")]
     pub offset: String,
 
-    /// Bytes that are used [default: all]
+    /// Number of bytes in use [default: all]
     #[arg(long, value_name = "SIZE", visible_alias = "size")]
     pub span: Option<String>,
 
-    /// What is written: random (no 4 KiB are like any others), zeros, counting, lba, or bytes such as 0xdeadbeef
+    /// Data of writes: random (no two 4 KiB are equal), zeros, counting, lba, or bytes such as 0xdeadbeef
     #[arg(long, value_name = "WHAT", default_value = "random")]
     pub fill: String,
 
-    /// What is read must be what --fill writes
+    /// Compare data read with what --fill writes
     #[arg(long)]
     pub compare: bool,
 
-    /// Writes carry checks; all that was written is read back at the end, and what is read meanwhile is checked
+    /// Stamp written blocks with checksums, verify them when they are read, and read all of them back at the
+    /// end
     #[arg(long, conflicts_with_all = ["compare", "fill"])]
     pub verify: bool,
 
-    /// As --verify, and keep account in this file, so that another run can go on, or check, after a crash
+    /// As --verify, and keep the state in this file, so that another run can continue or verify, also after a
+    /// crash
     #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "fill"])]
     pub verify_state: Option<std::path::PathBuf>,
 
-    /// Write nothing: read and check all that the file of --verify-state knows
+    /// Write nothing: read and verify all blocks in the file of --verify-state
     #[arg(long, requires = "verify_state", conflicts_with_all = ["steady", "latency_target", "create"])]
     pub verify_only: bool,
 
-    /// Writes are stable when they are acknowledged (FUA)
+    /// Write with FUA: writes are stable when they are acknowledged
     #[arg(long, visible_alias = "sync")]
     pub fua: bool,
 
-    /// Make all stable at the end; that counts
+    /// Flush at the end, as part of the measured time
     #[arg(long, visible_alias = "end-fsync")]
     pub flush: bool,
 
-    /// Pass the page cache of this host by (files and block devices)
+    /// Bypass the page cache of this host (files and block devices)
     #[arg(long)]
     pub direct: bool,
 
-    /// Overwrite data that is there: without this, the first and the last mebibyte are looked at, and nothing between them
+    /// Overwrite existing data. Without it, a first or last mebibyte that is not zero is an error; nothing
+    /// between is checked
     #[arg(long)]
     pub destroy: bool,
 
-    /// Measure the bytes of a file as they are, also where it looks like an image format (qcow2, VMDK, VHD, VHDX, VDI)
+    /// Measure a file as raw bytes, even if it looks like an image format (qcow2, VMDK, VHD, VHDX, VDI)
     #[arg(long)]
     pub raw: bool,
 
-    /// Make a file of this size where there is none
+    /// Create a file of this size if it does not exist
     #[arg(long, value_name = "SIZE")]
     pub create: Option<String>,
 
-    /// Count commands that fail, and go on; the exit status is 1
+    /// Count failed commands and continue; the exit status is then 1
     #[arg(long)]
     pub continue_on_error: bool,
 
-    /// Where chance begins: the same number visits the same places; each round of --steady visits others
+    /// Seed of the random numbers: the same seed gives the same offsets. Each round of --steady uses others
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "randseed")]
     pub seed: u64,
 
-    /// Width of the steps of the time series, of which there are at most 1,000,000 [default: 1; of a short --runtime a tenth,
-    /// and not less than 100ms]
+    /// Interval of the time series, at most 1,000,000 intervals [default: 1; for a short --runtime a tenth of
+    /// it, at least 100ms]
     #[arg(long, value_name = "TIME", value_parser = duration::any)]
     pub interval: Option<Duration>,
 
-    /// Run again and again until this is steady: five rounds that are within 20 % of each other, and whose trend
-    /// is below 10 % (SNIA PTS); exit status 1 if it does not become so
+    /// Repeat until this metric is steady: five rounds within 20 % of each other, with a trend below 10 % (SNIA
+    /// PTS). Exit status 1 if it is not steady
     #[arg(long, value_name = "FIGURE", conflicts_with = "latency_target")]
     pub steady: Option<SteadyMetric>,
 
-    /// With --steady: give up after so many rounds [default: 25]
+    /// With --steady: the maximum number of rounds [default: 25]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: Option<u16>,
 
-    /// Look for the highest rate at which commands end within this time, such as 500us; each try takes --runtime, in which
-    /// there must be enough commands to tell (100 for 99 %); exit status 1 if there is no such rate
+    /// Search the highest rate at which commands end within this time, such as 500us. Each trial takes
+    /// --runtime, which must be long enough for its commands (100 for 99 %). Exit status 1 if there is no such
+    /// rate
     #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = duration::any)]
     pub latency_target: Option<Duration>,
 
-    /// With --latency-target: so many of a hundred commands [default: 99]
+    /// With --latency-target: the percentage of commands that must meet it [default: 99]
     #[arg(long, value_name = "PERCENT")]
     pub latency_percentile: Option<f64>,
 
@@ -163,43 +170,43 @@ pub struct Args {
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
 
-    /// Count the CPU time of this process too: the target, if it is on this machine
+    /// Also measure the CPU time of this process: the target, if it runs on this machine
     #[arg(long, value_name = "PID")]
     pub target_pid: Option<u32>,
 }
 
-/// Rounds after which figures that are not steady are given up.
+/// The default of `--rounds`.
 const ROUNDS: u16 = 25;
-/// The narrowest steps of a time series that nobody asked for.
+/// The shortest default interval of a time series.
 const NARROW: Duration = Duration::from_millis(100);
 
 fn size(text: &str) -> Result<u64, Error> {
     Ok(size::parse(text)?)
 }
 
-/// Whether a word before the targets is the work: one that is known, or nearly one and no file.
+/// Whether the first word is a workload: a known one, or a similar one that is not a file.
 fn is_work(word: &str) -> bool {
     words::is_rw(word) || words::nearest_rw(word).is_some() && !Path::new(word).exists()
 }
 
 impl Args {
-    /// The work, and what it is done on: the work may stand first among the targets.
+    /// Splits off the workload, which may be the first of the targets.
     fn split(&self) -> Result<(&str, &[String]), Error> {
         let first = self.targets.first().filter(|word| is_work(word) && self.targets.len() > 1);
         match (first, &self.rw) {
             (Some(word), Some(rw)) => {
-                let what = format!("two works: {word} and --rw {rw}");
-                Err(Error::new(ErrorKind::Invalid, what, format!("a file of that name is written ./{word}")))
+                let what = format!("two workloads: {word} and --rw {rw}");
+                Err(Error::new(ErrorKind::Invalid, what, format!("for a file of this name, write ./{word}")))
             }
             (Some(word), None) => Ok((word, &self.targets[1..])),
             (None, rw) => Ok((rw.as_deref().unwrap_or("read"), &self.targets)),
         }
     }
 
-    /// What it runs on.
+    /// The targets.
     ///
     /// # Errors
-    /// When a name cannot be understood.
+    /// If a name is invalid.
     pub fn on(&self) -> Result<Vec<TargetSpec>, Error> {
         let over = |target| match self.transport {
             Some(transport) => transport.to(target),
@@ -208,10 +215,10 @@ impl Args {
         self.split()?.1.iter().map(|text| TargetSpec::parse(text).and_then(over)).collect()
     }
 
-    /// What is run.
+    /// The job.
     ///
     /// # Errors
-    /// When a word cannot be understood, or two contradict each other.
+    /// If a value is invalid, or two options contradict each other.
     pub fn job(&self) -> Result<Job, Error> {
         let (order, direction) = words::rw(self.split()?.0, self.read_percent)?;
         let runtime = self.runtime;
@@ -219,8 +226,8 @@ impl Args {
         if amount == Some(0) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "--amount 0: there is nothing to do",
-                "name what is to be moved",
+                "--amount 0: nothing to do",
+                "use an amount of at least 1",
             ));
         }
         let default = Job::default();
@@ -248,58 +255,58 @@ impl Args {
         })
     }
 
-    /// Steps of a time series: ten at least, also of a second.
+    /// The interval of the time series: a tenth of a short run.
     fn interval(&self, time: Option<Duration>, usual: Duration) -> Duration {
         let of_time = || time.map_or(usual, |time| (time / 10).clamp(NARROW, usual));
         self.interval.unwrap_or_else(of_time)
     }
 
-    /// What is to become steady, if something is, and in how many rounds at most.
+    /// The metric that must be steady and the maximum number of rounds, with `--steady`.
     ///
     /// # Errors
-    /// When there are to be rounds, and nothing says of what.
+    /// If there is `--rounds` without `--steady`.
     pub fn until_steady(&self) -> Result<Option<(SteadyMetric, usize)>, Error> {
         match (self.steady, self.rounds) {
             (None, Some(rounds)) => Err(Error::new(
                 ErrorKind::Invalid,
-                format!("--rounds {rounds}: without --steady there are no rounds"),
-                "say what is to become steady, as in --steady iops, or leave --rounds out",
+                format!("--rounds {rounds}: needs --steady"),
+                "add a metric, as in --steady iops, or omit --rounds",
             )),
             (figure, rounds) => Ok(figure.map(|figure| (figure, rounds.unwrap_or(ROUNDS).into()))),
         }
     }
 
-    /// The bound on latency for which a rate is to be found.
+    /// The latency bound, with `--latency-target`.
     ///
     /// # Errors
-    /// When it is no time, or no percentage, or there is a percentage alone.
+    /// If the time or the percentage is invalid, or there is only a percentage.
     pub fn bound(&self) -> Result<Option<LatencyBound>, Error> {
         let percent = self.latency_percentile.unwrap_or(99.0);
         if self.latency_percentile.is_some() && self.latency_target.is_none() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("--latency-percentile {percent}: without --latency-target no rate is looked for"),
-                "name the time in which they are to end, as in --latency-target 5ms",
+                format!("--latency-percentile {percent}: needs --latency-target"),
+                "add a time, as in --latency-target 5ms",
             ));
         }
         if self.latency_target.is_some_and(|time| time.is_zero()) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "--latency-target 0: no command ends in no time",
-                "name a time above 0, as in --latency-target 5ms",
+                "--latency-target 0: the time is 0",
+                "use a time above 0, as in --latency-target 5ms",
             ));
         }
         if !(percent > 0.0 && percent <= 100.0) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("{percent} is no percentage"),
-                "more than 0, up to 100",
+                format!("--latency-percentile {percent}: out of range"),
+                "use more than 0, up to 100",
             ));
         }
         Ok(self.latency_target.map(|within| LatencyBound { percent, within }))
     }
 
-    /// How what is written is verified, if it is.
+    /// The options of the verification.
     pub fn checks(&self) -> VerifyOptions {
         VerifyOptions {
             is_on: self.verify || self.verify_state.is_some(),
@@ -315,24 +322,26 @@ impl Args {
                 Ok(AccessPattern::Zipf(theta))
             }
             (AccessPattern::Random, Some(theta), _) => {
-                invalid(format!("no zipf with {theta}"), "more than 0, such as 1.2")
+                invalid(format!("--zipf {theta}: out of range"), "use more than 0, such as 1.2")
             }
             (AccessPattern::Sequential, _, Some(stride)) => match size(stride)? {
-                0 => invalid("a stride of 0 stays where it is".into(), "name the distance of two beginnings"),
+                0 => invalid("--stride 0: out of range".into(), "use the distance between two offsets"),
                 stride => Ok(AccessPattern::Strided(stride)),
             },
             (_, Some(_), _) => {
-                invalid("--zipf is for random work".into(), "say randread, randwrite or randrw")
+                invalid("--zipf needs a random workload".into(), "use randread, randwrite or randrw")
             }
-            (_, _, Some(_)) => invalid("--stride is for sequential work".into(), "say read, write or rw"),
+            (_, _, Some(_)) => {
+                invalid("--stride needs a sequential workload".into(), "use read, write or rw")
+            }
             _ => Ok(order),
         }
     }
 
-    /// How targets are opened for it.
+    /// The options with which targets are opened for a job.
     ///
     /// # Errors
-    /// When a word cannot be understood.
+    /// If a value is invalid.
     pub fn opening(&self, job: &Job) -> Result<TargetOptions, Error> {
         let cores = self.cores.as_deref().map(CoreSelection::parse).transpose()?;
         Ok(TargetOptions {
@@ -348,7 +357,7 @@ impl Args {
     }
 }
 
-/// A job in the words of the command line.
+/// A job as (option, value) of the command line.
 pub fn job_words(job: &Job, sessions: usize) -> Vec<(String, String)> {
     let mut told = vec![
         ("rw", words::rw_word(job.order, job.direction).to_owned()),
@@ -397,7 +406,7 @@ pub fn job_words(job: &Job, sessions: usize) -> Vec<(String, String)> {
     told.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// How targets were opened, as far as it bears on figures, in the words of the command line.
+/// The options of targets that affect the results, as (option, value) of the command line.
 pub fn option_words(opening: &TargetOptions) -> Vec<(String, String)> {
     let direct = opening.direct.then(|| ("direct".to_owned(), "yes".to_owned()));
     let cores = words::cores_text(&opening.cores).map(|cores| ("cores".to_owned(), cores));

@@ -11,10 +11,10 @@ use crate::rounds::{highest_rate, until_steady};
 use crate::text_report::count;
 use crate::{Document, Error, ErrorKind, Job, JobOutcome, OpenTargets, RunHandle, overhead, words};
 
-/// Opens the targets, runs the job, and tells what came of it.
+/// Opens the targets, runs the job, and returns the results.
 ///
 /// # Errors
-/// When the job or a target cannot be used as asked: nothing was measured.
+/// If the job or a target cannot be used; nothing was measured then.
 pub fn run(args: &Args, handle: &RunHandle) -> Result<Document, Error> {
     let (targets, checks) = (args.on()?, args.checks());
     let job = checks.limit(args.job()?);
@@ -36,7 +36,7 @@ pub fn run(args: &Args, handle: &RunHandle) -> Result<Document, Error> {
     Ok(document)
 }
 
-/// Runs the job: once, in rounds, or at several rates.
+/// Runs the job once, in rounds, or at several rates.
 fn measure(
     args: &Args,
     opened: &OpenTargets,
@@ -62,28 +62,29 @@ fn measure(
     Ok(())
 }
 
-/// An amount is whole blocks, as lengths are: the rest of the last one would be read and written back, another work
-/// than was asked for.
+/// Checks that an amount is whole blocks. For a partial block, the initiator would have to read, modify and
+/// write: another workload than requested.
 fn check_amount(job: &Job, opened: &OpenTargets) -> Result<(), Error> {
     let block_size = opened.block_size();
     match job.amount.filter(|amount| !amount.is_multiple_of(block_size)) {
         None => Ok(()),
         Some(odd) => {
-            let what = format!("--amount: {odd} bytes are no whole blocks of {block_size}");
-            Err(Error::new(ErrorKind::Invalid, what, "use a multiple of the target's blocks"))
+            let what = format!("--amount: {odd} bytes are not a multiple of the block size {block_size}");
+            Err(Error::new(ErrorKind::Invalid, what, "use a multiple of the block size"))
         }
     }
 }
 
-/// Of targets that differ in size only so much is used as all of them have.
+/// The note that targets of different sizes are used up to the smallest one.
 fn part_that_is_used(opened: &OpenTargets, job: &Job) -> Option<String> {
     let least = opened.capacity();
     let is_less = job.span.is_none() && opened.facts().iter().any(|target| target.capacity > least);
-    is_less
-        .then(|| format!("the targets differ in size: of each, {least} bytes are used, as the smallest has"))
+    is_less.then(|| {
+        format!("the targets differ in size: the job uses {least} bytes of each, the size of the smallest")
+    })
 }
 
-/// The note on what measuring costs; none where nothing was measured, or that was ended.
+/// The overhead note; none if nothing was measured, or if the user ended the run.
 fn overhead(
     args: &Args,
     job: &Job,
@@ -99,7 +100,7 @@ fn overhead(
     })
 }
 
-/// One run of a job, labelled by what it does.
+/// Runs a job once; the label describes the job.
 ///
 /// # Errors
 /// As [`OpenTargets::run`].
@@ -107,7 +108,7 @@ pub fn one(opened: &OpenTargets, job: &Job, handle: &RunHandle) -> Result<JobRun
     Ok(told_of(opened, job, opened.run(job, handle)?))
 }
 
-/// What is kept of a run, labelled by what it does.
+/// A run with a label that describes the job.
 pub fn told_of(opened: &OpenTargets, job: &Job, outcome: JobOutcome) -> JobRun {
     let sessions = opened.sessions() / opened.facts().len().max(1);
     let label = title(job, sessions as u32);

@@ -16,7 +16,7 @@ struct Line {
 }
 
 fn args(line: &str) -> Args {
-    Line::try_parse_from(format!("bench {line}").split_whitespace()).expect("a line that clap takes").args
+    Line::try_parse_from(format!("bench {line}").split_whitespace()).expect("valid arguments").args
 }
 
 fn job(line: &str) -> Job {
@@ -24,12 +24,12 @@ fn job(line: &str) -> Job {
 }
 
 #[test]
-fn without_options_it_reads_4k_for_ten_seconds() {
+fn defaults_are_4k_reads_for_ten_seconds() {
     assert_eq!(job("null:1M"), Job::default());
 }
 
 #[test]
-fn a_short_run_has_narrow_steps() {
+fn short_run_has_short_intervals() {
     let ms = |line: &str| job(line).interval.as_millis();
     assert_eq!(
         ["1m", "10", "3", "1", "200ms"].map(|time| ms(&format!("null:1M --runtime {time}"))),
@@ -39,10 +39,10 @@ fn a_short_run_has_narrow_steps() {
 }
 
 #[test]
-fn a_target_that_has_vanished_is_given_up_after_as_long_as_its_last_commands_are_waited_for() {
+fn recovery_timeout_defaults_to_the_drain_timeout() {
     let patience = |settings: &str| {
         let target = TargetSpec::parse(&format!("iscsi://127.0.0.1/iqn.2026-11.org.example:a/0{settings}"));
-        let TargetSpec::Lun(url) = target.expect("a target") else { panic!("it is a LUN") };
+        let TargetSpec::Lun(url) = target.expect("a target") else { panic!("not a LUN") };
         let times = url.options().expect("options").timeouts;
         (times.recovery.as_secs(), times.login_tries)
     };
@@ -51,12 +51,12 @@ fn a_target_that_has_vanished_is_given_up_after_as_long_as_its_last_commands_are
 }
 
 #[test]
-fn the_work_stands_first_or_behind_rw() {
+fn workload_is_first_word_or_rw_option() {
     assert_eq!(job("randrw null:1M --rwmixread 70").direction, IoDirection::Mix(70));
     assert_eq!(job("--rw randrw --read-percent 70 null:1M"), job("randrw null:1M --read-percent 70"));
-    // A file may have the name of a work.
+    // A file may have the name of a workload.
     assert_eq!(args("read").on().unwrap()[0].to_string(), "read");
-    assert_eq!(args("read --rw write null:1M").job().unwrap_err().what, "two works: read and --rw write");
+    assert_eq!(args("read --rw write null:1M").job().unwrap_err().what, "two workloads: read and --rw write");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn every_option_reaches_the_job() {
 }
 
 #[test]
-fn what_measuring_itself_costs_is_told_beside_what_it_measures() {
+fn document_has_the_overhead_note() {
     let notes = |line| run(&args(line), &RunHandle::default()).expect("a document").notes;
     let told = notes("randwrite memory:1M --runtime 20ms --fill lba");
     assert!(told.len() == 1 && told[0].starts_with("overhead: measuring takes "), "{told:?}");
@@ -110,7 +110,7 @@ fn what_measuring_itself_costs_is_told_beside_what_it_measures() {
 }
 
 #[test]
-fn a_size_may_be_left_out_where_any_will_do() {
+fn null_and_memory_targets_have_a_default_size() {
     for name in ["null:", "memory:"] {
         let document = run(&args(&format!("read {name} --amount 64k")), &RunHandle::default()).expect(name);
         let target = &document.runs[0].targets[0];
@@ -119,42 +119,45 @@ fn a_size_may_be_left_out_where_any_will_do() {
 }
 
 #[test]
-fn of_targets_that_differ_in_size_it_is_told_what_is_used() {
+fn targets_of_different_sizes_get_a_note() {
     let notes = |line| -> Vec<String> {
         let document = run(&args(line), &RunHandle::default()).expect("a document");
         document.notes.into_iter().filter(|note| !note.starts_with("overhead: ")).collect()
     };
     assert_eq!(
         notes("read null:1M null:2M --amount 64k"),
-        ["the targets differ in size: of each, 1048576 bytes are used, as the smallest has"]
+        ["the targets differ in size: the job uses 1048576 bytes of each, the size of the smallest"]
     );
     assert_eq!(notes("read null:1M null:2M --amount 64k --span 512k"), [""; 0]);
     assert_eq!(notes("read null:1M null:1M --amount 64k"), [""; 0]);
 }
 
 #[test]
-fn of_a_lun_amounts_and_strides_are_whole_blocks() {
+fn lun_amounts_and_strides_must_be_whole_blocks() {
     let target = Script::new().listen();
     let line = |more: &str| args(&format!("read {} {more}", target.url("")));
     let refused = |more| run(&line(more), &RunHandle::default()).unwrap_err();
     let amount = refused("--amount 1003");
     assert_eq!(
         (amount.kind, amount.what.as_str()),
-        (ErrorKind::Invalid, "--amount: 1003 bytes are no whole blocks of 512")
+        (ErrorKind::Invalid, "--amount: 1003 bytes are not a multiple of the block size 512")
     );
-    assert_eq!(refused("--stride 1000 --amount 4k").what, "1000 bytes are no whole blocks of 512");
+    assert_eq!(
+        refused("--stride 1000 --amount 4k").what,
+        "1000 bytes are not a multiple of the block size 512"
+    );
     let document =
         run(&line("--bs 512 --stride 1k --amount 1k"), &RunHandle::default()).expect("whole blocks");
     assert_eq!((document.ended_early(), document.runs[0].outcome.read.bytes), (None, 1024));
 }
 
 #[test]
-fn sessions_are_logged_out_whatever_goes_wrong() {
+fn sessions_are_logged_out_after_any_error() {
     let target = Script::new().listen();
     let line = |more: &str| args(&format!("{} {more}", target.url("")));
     for (more, said) in [
         ("--rw write --amount 4k", "holds data"),
-        ("--bs 1000 --amount 4k", "no whole blocks"),
+        ("--bs 1000 --amount 4k", "not a multiple of the block size"),
         ("--amount 4k --verify", "writes nothing"),
     ] {
         let before = target.requests(op::LOGOUT).len();
@@ -165,7 +168,7 @@ fn sessions_are_logged_out_whatever_goes_wrong() {
 }
 
 #[test]
-fn the_page_cache_is_passed_by_where_that_is_asked_for() {
+fn direct_option_bypasses_the_page_cache() {
     const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
     let path = std::env::temp_dir().join(format!("lunar-direct-{}", std::process::id()));
     std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("a file");
@@ -185,7 +188,7 @@ fn the_page_cache_is_passed_by_where_that_is_asked_for() {
     std::fs::remove_file(&path).expect("removed");
 }
 
-/// Those with which a descriptor of this process was opened.
+/// The flags with which a descriptor of this process was opened.
 fn flags(fd: &str) -> u32 {
     let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
     let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -193,7 +196,7 @@ fn flags(fd: &str) -> u32 {
 }
 
 #[test]
-fn the_cpu_time_of_a_process_that_is_named_is_told() {
+fn target_pid_option_reports_its_cpu_time() {
     let target_s = |more: &str| {
         let document = run(&args(&format!("null:1M --runtime 100ms {more}")), &RunHandle::default());
         document.map(|document| document.runs[0].outcome.cpu.target_s)
@@ -205,21 +208,21 @@ fn the_cpu_time_of_a_process_that_is_named_is_told() {
 }
 
 #[test]
-fn rounds_and_searches_are_asked_for() {
+fn rounds_and_search_options_are_parsed() {
     let steady = args("null:1M --steady iops --rounds 2 --runtime 20ms");
     let document = run(&steady, &RunHandle::default()).expect("a document");
     assert_eq!((document.runs.len(), document.notes.len()), (2, 2));
-    let told = document.steady.as_ref().expect("it was asked for");
+    let told = document.steady.as_ref().expect("a steady state");
     assert_eq!((told.figure.as_str(), told.rounds, told.is_steady), ("iops", 2, false));
-    assert_eq!(document.shortfall().expect("it is not steady").0, "it did not become steady");
+    assert_eq!(document.shortfall().expect("a shortfall").0, "the metric did not become steady");
     let search = run(
         &args("null:1M --latency-target 1ns --latency-percentile 60 --runtime 5ms"),
         &RunHandle::default(),
     );
     let document = search.expect("a document");
-    let told = document.search.as_ref().expect("it was asked for");
+    let told = document.search.as_ref().expect("a search");
     assert_eq!((told.percent, told.within_ns, told.rate), (60.0, 1, None));
-    assert_eq!(document.shortfall().expect("there is none").0, "no rate was found that keeps the bound");
+    assert_eq!(document.shortfall().expect("a shortfall").0, "no rate meets the latency target");
     let text = serde_json::to_string(&document).expect("JSON");
     assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
     let bound = args("null:1M --latency-target 500us --latency-percentile 99.9").bound().unwrap();
@@ -229,8 +232,8 @@ fn rounds_and_searches_are_asked_for() {
     );
     assert!(args("null:1M --latency-target 1ms --latency-percentile 101").bound().is_err());
     for (line, what, hint) in [
-        ("null:1M --rounds 6", "--rounds 6: without --steady", "--steady iops"),
-        ("null:1M --latency-percentile 60", "--latency-percentile 60: without", "--latency-target 5ms"),
+        ("null:1M --rounds 6", "--rounds 6: needs --steady", "--steady iops"),
+        ("null:1M --latency-percentile 60", "--latency-percentile 60: needs", "--latency-target 5ms"),
     ] {
         let e = run(&args(line), &RunHandle::default()).expect_err(line);
         assert!(e.kind == ErrorKind::Invalid && e.what.starts_with(what) && e.hint.contains(hint), "{e}");
@@ -239,13 +242,13 @@ fn rounds_and_searches_are_asked_for() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradicting_options_are_rejected() {
     for (line, said) in [
-        ("read null:1M --zipf 1.2", "--zipf is for random work"),
-        ("randread null:1M --stride 4k", "--stride is for sequential work"),
-        ("randread null:1M --zipf 0", "no zipf with 0"),
-        ("read null:1M --stride 0", "a stride of 0"),
-        ("read null:1M --bs 0", "commands cannot have"),
+        ("read null:1M --zipf 1.2", "--zipf needs a random workload"),
+        ("randread null:1M --stride 4k", "--stride needs a sequential workload"),
+        ("randread null:1M --zipf 0", "--zipf 0: out of range"),
+        ("read null:1M --stride 0", "--stride 0: out of range"),
+        ("read null:1M --bs 0", "invalid command length"),
     ] {
         let e = args(line).job().unwrap_err();
         assert!(e.kind == ErrorKind::Invalid && e.what.contains(said) && !e.hint.is_empty(), "{line}: {e}");
@@ -253,7 +256,7 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn verification_is_asked_for() {
+fn verify_options_are_parsed() {
     let checks = |line: &str| args(line).checks();
     assert!(!checks("write null:1M").is_on);
     assert!(checks("write null:1M --verify").is_on);
@@ -273,7 +276,7 @@ fn kept_job(line: &str) -> Job {
 }
 
 #[test]
-fn a_job_is_told_in_the_words_that_ask_for_it() {
+fn job_words_round_trip_through_arguments() {
     let common = "--bs 4k/3:8k --depth 4 --sessions 3 --runtime 500ms --amount 1m --ramp 10ms --think 3ms --rate 5000 \
                   --poisson --offset 64k --span 512k --fill 0xff00000000000000 --fua --flush --direct --cores 0, \
                   --continue-on-error --seed 7 --interval 100ms";
@@ -302,7 +305,7 @@ fn a_job_is_told_in_the_words_that_ask_for_it() {
     }
     let plain = told_of(&rig_of("null:1M"), &Job::default(), JobOutcome::default());
     let names: Vec<&str> = plain.job.iter().map(|word| word.0.as_str()).collect();
-    assert_eq!(names, ["rw", "bs", "depth", "sessions", "runtime"], "what is usual is not told");
+    assert_eq!(names, ["rw", "bs", "depth", "sessions", "runtime"], "defaults are omitted");
 }
 
 fn rig_of(target: &str) -> OpenTargets {
@@ -311,7 +314,7 @@ fn rig_of(target: &str) -> OpenTargets {
 }
 
 #[test]
-fn exports_of_nbd_servers_are_measured_by_their_urls() {
+fn nbd_url_is_measured() {
     let backend =
         lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, 8 << 20))
             .expect("memory");
@@ -332,7 +335,7 @@ fn exports_of_nbd_servers_are_measured_by_their_urls() {
 }
 
 #[test]
-fn a_run_on_a_null_disk_is_told_whole() {
+fn null_disk_document_is_complete() {
     let document =
         run(&args("randread null:64M --depth 4 --runtime 100ms --interval 50ms"), &RunHandle::default());
     let document = document.expect("a document");

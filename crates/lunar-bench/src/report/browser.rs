@@ -1,4 +1,4 @@
-//! The page in a browser: Chromium without a window.
+//! Tests the page in a headless Chromium.
 
 use super::html;
 use crate::sample;
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const CHROMIUM: Tool = Tool { program: "chromium", package: "chromium" };
-/// A page beside the page: looks into it, and writes down what a test wants to know.
+/// A second page that inspects the report and prints what a test needs.
 const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body>
 <iframe id="page" src="page.html" width="WIDTH" height="3000"></iframe>
 <pre id="seen">nothing</pre><script>
@@ -49,7 +49,7 @@ fn chromium(folder: &Path, arguments: &[&str]) -> String {
     ran.said
 }
 
-/// A folder with the page; `$LUNAR_REPORT_DIR`, for those who want to look at it, or one that goes away.
+/// The folder of the page: `$LUNAR_REPORT_DIR` to keep it, or a temporary one.
 struct ReportDir(PathBuf, bool);
 
 impl ReportDir {
@@ -72,7 +72,7 @@ impl Drop for ReportDir {
     }
 }
 
-/// What the probe saw on a page of some width.
+/// The output of the probe for a page width and color scheme.
 fn seen(folder: &Path, width: u32, scheme: &str) -> Vec<String> {
     let probe = folder.join("probe.html");
     fs::write(&probe, PROBE.replace("WIDTH", &width.to_string())).expect("a file");
@@ -85,7 +85,7 @@ fn seen(folder: &Path, width: u32, scheme: &str) -> Vec<String> {
 const LIGHT: &str = "--blink-settings=preferredColorScheme=1";
 const DARK: &str = "--blink-settings=preferredColorScheme=0";
 
-/// Looks at the page of a document, light and dark, wide and narrow; pictures of it as well.
+/// Checks the page of a document in light and dark, wide and narrow, and takes screenshots.
 fn look(name: &str, document: &crate::Document) {
     if !tool::have(&[CHROMIUM]) {
         return;
@@ -115,18 +115,18 @@ fn look(name: &str, document: &crate::Document) {
 }
 
 #[test]
-fn a_browser_shows_a_seed_in_light_and_dark_on_wide_and_narrow_screens() {
+fn browser_shows_an_experiment_in_all_layouts() {
     look("seed", &sample::large());
 }
 
 #[test]
-fn a_browser_shows_what_a_rig_measured() {
+fn browser_shows_a_measured_document() {
     look("rig", &sample::measured());
 }
 
-/// No script runs, nothing is loaded: the browser would complain of both, as the page forbids them.
+/// The content security policy forbids scripts and loads, so that the browser would report an attempt.
 #[test]
-fn a_browser_finds_nothing_to_run_in_a_hostile_document() {
+fn browser_runs_nothing_from_a_hostile_document() {
     if !tool::have(&[CHROMIUM]) {
         return;
     }
@@ -138,7 +138,7 @@ fn a_browser_finds_nothing_to_run_in_a_hostile_document() {
 }
 
 #[test]
-fn a_browser_prints_it() {
+fn browser_prints_the_page() {
     if !tool::have(&[CHROMIUM]) {
         return;
     }

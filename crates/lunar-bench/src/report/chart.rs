@@ -1,41 +1,41 @@
-//! A plot as SVG: lines over two axes, each line named where it ends.
+//! A plot as SVG: lines over two axes, with a label at the end of each line.
 
 use super::figures::{cut, escape};
 use super::scale::{Quantity, Scale, ScaleKind};
 use std::fmt::Write;
 
-/// Colours and marks; the style sheet has as many.
+/// The number of colours and marks in the style sheet.
 pub const COLOURS: usize = 6;
-/// Pixels of a character of the labels, about.
+/// The approximate width of a character in pixels.
 const CHARACTER: f64 = 6.1;
-/// Pixels between the base lines of two labels.
+/// The distance between the base lines of two labels in pixels.
 const LEADING: f64 = 14.0;
-/// Pixels that the last name at an axis may need to the right of it.
+/// The space right of the last tick label in pixels.
 const EDGE: f64 = 24.0;
-/// Characters of a label; longer ones are cut.
+/// The maximum length of a label in characters.
 const LABEL: usize = 34;
 
 /// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// Its name, with the unit.
     pub name: String,
     /// How it is divided.
     pub division: ScaleKind,
-    /// What its values are.
+    /// The type of its values.
     pub quantity: Quantity,
 }
 
 /// A line.
 #[derive(Clone, Debug)]
 pub struct PlotLine {
-    /// What it shows.
+    /// Its label.
     pub label: String,
-    /// Which colour and mark.
+    /// The index of its colour and mark.
     pub colour: usize,
-    /// A line that stands back: published figures, a second percentile.
+    /// Drawn faintly: published figures, or a second percentile.
     pub is_faint: bool,
-    /// Points have a mark, which tells its values when it is pointed at.
+    /// Points have a mark that shows its values under the pointer.
     pub has_marks: bool,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
@@ -44,21 +44,21 @@ pub struct PlotLine {
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows, for those who do not see it.
+    /// Its title, for screen readers.
     pub title: String,
-    /// More of the same: what lies where.
+    /// A longer description.
     pub about: String,
-    /// To the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Up.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// The lines.
     pub lines: Vec<PlotLine>,
     /// Width and height in pixels.
     pub size: (f64, f64),
 }
 
-/// Where the plot itself lies.
+/// The pixels inside the axes.
 struct PlotArea {
     left: f64,
     right: f64,
@@ -66,7 +66,7 @@ struct PlotArea {
     bottom: f64,
 }
 
-/// The SVG element; `id` sets its names apart from those of other plots of the page.
+/// The SVG element; `id` makes its element ids unique in the page.
 pub fn svg(chart: &Chart, id: usize) -> String {
     let (width, height) = chart.size;
     let points = || chart.lines.iter().flat_map(|line| line.points.iter());
@@ -141,7 +141,7 @@ fn draw_axes(out: &mut String, chart: &Chart, frame: &PlotArea, x: &Scale, y: &S
     );
 }
 
-/// Of how many ticks one is named, so that names do not touch.
+/// Every how many ticks a label fits.
 fn thinned(ticks: &[(f64, String)]) -> usize {
     let half = |tick: &(f64, String)| tick.1.chars().count().min(LABEL) as f64 * CHARACTER / 2.0;
     let fits = |every: usize| {
@@ -151,7 +151,7 @@ fn thinned(ticks: &[(f64, String)]) -> usize {
     (1..=ticks.len()).find(|every| fits(*every)).unwrap_or(1)
 }
 
-/// A line and its marks; where it ends.
+/// Draws a line and its marks; returns its end.
 fn draw_line<'a>(
     out: &mut String,
     line: &'a PlotLine,
@@ -179,7 +179,7 @@ fn draw_line<'a>(
     Some((line, *last_x, *last_y))
 }
 
-/// A value as it is told by itself.
+/// A value as text.
 fn told(axis: &Axis, value: f64) -> String {
     match (&axis.division, axis.quantity) {
         (ScaleKind::Sizes(heads), _) => {
@@ -192,7 +192,7 @@ fn told(axis: &Axis, value: f64) -> String {
     }
 }
 
-/// The outline of a mark: those of one plot differ in shape as well as in colour.
+/// The outline of a mark. Marks differ in shape as well as in colour.
 fn mark(colour: usize, x: f64, y: f64) -> String {
     match colour % COLOURS {
         0 => format!("M{:.1} {y:.1}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0Z", x - 3.0),
@@ -204,7 +204,7 @@ fn mark(colour: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// Names of lines at the right, none over another, with a thin line where a name is not beside its end.
+/// Draws labels right of the lines, without overlap. A thin line connects a label that had to move.
 fn draw_labels(out: &mut String, frame: &PlotArea, mut ends: Vec<(&PlotLine, f64, f64)>) {
     ends.sort_by(|a, b| a.2.total_cmp(&b.2));
     let wanted: Vec<f64> = ends.iter().map(|end| end.2).collect();
@@ -230,7 +230,7 @@ fn draw_labels(out: &mut String, frame: &PlotArea, mut ends: Vec<(&PlotLine, f64
     }
 }
 
-/// Moves places, in their order, apart from each other and into the frame.
+/// Moves positions apart, in order and within the frame.
 fn apart(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut places = wanted.to_vec();
     for n in 1..places.len() {
@@ -251,17 +251,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_lines_do_not_touch_and_stay_in_the_frame() {
+    fn line_labels_do_not_overlap_and_stay_in_the_frame() {
         for wanted in [vec![50.0, 51.0, 52.0], vec![99.0, 99.5, 100.0], vec![0.0, 0.0], vec![20.0, 80.0]] {
             let places = apart(&wanted, 0.0, 100.0);
             assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= LEADING - 1e-9), "{places:?}");
             assert!(places.iter().all(|place| (-LEADING..=100.0).contains(place)), "{places:?}");
         }
-        assert_eq!(apart(&[20.0, 80.0], 0.0, 100.0), [20.0, 80.0], "nothing moves without need");
+        assert_eq!(apart(&[20.0, 80.0], 0.0, 100.0), [20.0, 80.0], "labels with enough room stay");
     }
 
     #[test]
-    fn a_plot_tells_what_it_is_and_escapes_what_it_tells() {
+    fn plot_has_escaped_title_and_description() {
         let axis =
             |name: &str| Axis { name: name.into(), division: ScaleKind::Even, quantity: Quantity::Figure };
         let line = |label: &str| PlotLine {

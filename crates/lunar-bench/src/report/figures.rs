@@ -1,11 +1,11 @@
-//! Figures and text as they stand on the page.
+//! Formats figures and text for the page.
 
-/// Nanoseconds in a second, and so on: what stands before the unit of a time.
+/// Nanoseconds of each unit of time.
 const TIMES: [(f64, &str); 4] = [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")];
-/// Beyond this, digits tell nobody anything.
+/// Larger figures are shown as infinity.
 const HUGE: f64 = 1e15;
 
-/// Text that may hold anything, for elements and for attributes in quotation marks.
+/// Escapes text for elements and for quoted attributes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -16,7 +16,8 @@ pub fn escape(text: &str) -> String {
             '"' => out += "&quot;",
             '\'' => out += "&#39;",
             '\n' | '\t' => out.push(' '),
-            // HTML has no control characters, and those that turn the direction of writing deceive.
+            // HTML has no control characters, and characters that change the direction of writing could deceive
+            // a reader.
             c if c.is_control() || is_direction(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -28,7 +29,7 @@ fn is_direction(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A text of not more characters than this: an ellipsis stands in its middle, as names differ at their ends.
+/// Shortens a text to this many characters, with an ellipsis in the middle because names differ at their ends.
 pub fn cut(text: &str, many: usize) -> String {
     let length = text.chars().count();
     if length <= many {
@@ -38,7 +39,7 @@ pub fn cut(text: &str, many: usize) -> String {
     text.chars().take(many - tail - 1).chain(['…']).chain(text.chars().skip(length - tail)).collect()
 }
 
-/// About three digits, as `0.0123`, `1.23`, `56.8`, `1,235`.
+/// A figure with about three digits: `0.0123`, `1.23`, `56.8`, `1,235`.
 pub fn short(figure: f64) -> String {
     match figure.abs() {
         0.0 => "0".into(),
@@ -50,7 +51,7 @@ pub fn short(figure: f64) -> String {
     }
 }
 
-/// No decimals, thousands apart: `1,234,567`.
+/// A figure without decimals, with separators: `1,234,567`.
 pub fn whole(figure: f64) -> String {
     if figure.abs() >= HUGE {
         return format!("{figure:.2e}");
@@ -66,7 +67,7 @@ pub fn whole(figure: f64) -> String {
     if figure < 0.0 && digits != "0" { format!("−{out}") } else { out }
 }
 
-/// A time in the unit that suits it: `1.5 µs`.
+/// A duration in a suitable unit: `1.5 µs`.
 pub fn time(ns: f64) -> String {
     let (size, name) = TIMES.iter().find(|unit| ns >= unit.0).unwrap_or(&TIMES[3]);
     let figure = ns / size;
@@ -77,13 +78,13 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A round time, as axes have them: `10 µs`.
+/// A round duration, for axes: `10 µs`.
 pub fn round_time(ns: f64) -> String {
     let (size, name) = TIMES.iter().find(|unit| ns >= unit.0 * 0.999).unwrap_or(&TIMES[3]);
     format!("{}\u{a0}{name}", trimmed(ns / size))
 }
 
-/// A round figure, as axes have them: `0.25`, `1,500`.
+/// A round figure, for axes: `0.25`, `1,500`.
 pub fn trimmed(figure: f64) -> String {
     if figure.abs() >= 1000.0 {
         return whole(figure);
@@ -92,7 +93,7 @@ pub fn trimmed(figure: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Bytes of a command as it is spoken of: `4 KiB`.
+/// A block size: `4 KiB`.
 pub fn size(bytes: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1073741824.0, "GiB"), (1048576.0, "MiB"), (1024.0, "KiB")];
     match UNITS.iter().find(|unit| bytes >= unit.0) {
@@ -106,8 +107,8 @@ pub fn percentile(percent: f64) -> String {
     format!("p{}", trimmed(percent))
 }
 
-/// A size that stands by itself, as in a head of a row: `4096`, `4k`, `4 KiB`, `64KB`. Units are powers of 1024,
-/// as block sizes are.
+/// Parses a size that is a whole heading: `4096`, `4k`, `4 KiB`, `64KB`. Units are powers of 1024, as usual for
+/// block sizes.
 pub fn read_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -127,13 +128,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_name_is_markup() {
+    fn escape_leaves_no_markup() {
         assert_eq!(escape("<b onclick='x'>&\"\u{0}\n"), "&lt;b onclick=&#39;x&#39;&gt;&amp;&quot;\u{fffd} ");
         assert_eq!(escape("a\u{202e}b"), "a\u{fffd}b");
     }
 
     #[test]
-    fn figures_are_short() {
+    fn numbers_and_times_have_few_digits() {
         let shorts = [0.0, 0.0123, 1.234, 56.78, 1234.6, -1234.6, 1e300, 1e-9].map(short);
         assert_eq!(shorts, ["0", "0.0123", "1.23", "56.8", "1,235", "−1,235", "1.00e300", "1.00e-9"]);
         let times = [950.0, 1.5e3, 12.34e3, 250e6, 3e9].map(time);
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn size_spellings_are_parsed() {
         let read = ["4096", "4k", "4 KiB", "64KB", "1M", "2 MiB"].map(|text| read_size(text).unwrap_or(0));
         assert_eq!(read, [4096, 4096, 4096, 65536, 1 << 20, 2 << 20]);
         for none in ["", "k", "4x", "0", "read", "-4k", "99999999999999999999", "18446744073709551615k"] {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut() {
+    fn long_name_is_cut_in_the_middle() {
         assert_eq!([cut("short", 5), cut("a long name", 5)], ["short", "a …me"]);
     }
 }

@@ -1,6 +1,6 @@
-//! A document as one page of HTML: nothing is loaded from elsewhere, and no script runs.
+//! A document as one page of HTML that loads nothing and runs no script.
 //!
-//! All that comes from a document is escaped, whoever made it: names of targets come from targets.
+//! Everything that comes from a document is escaped, because targets choose some names.
 
 mod chart;
 mod figures;
@@ -16,20 +16,20 @@ use crate::{Document, overhead};
 use figures::{escape, whole};
 use plots::CaptionedChart;
 
-/// How it looks: on paper, on a light screen and on a dark one.
+/// The style sheet: print, light and dark.
 const STYLE: &str = include_str!("style.css");
-/// What the browser may do with the page: show it. A name that got through as markup could still do nothing.
+/// The content security policy: show only. Markup in a name could do nothing even if escaping failed.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-/// Runs whose time series are drawn.
+/// The maximum number of time series.
 const SERIES: usize = 12;
 
-/// The page, and how many plots it has so far.
+/// The page under construction, with its number of plots.
 struct HtmlPage {
     body: String,
     plots: usize,
 }
 
-/// The page of a document. The same document gives the same page.
+/// The page of a document. Equal documents give equal pages.
 pub fn html(document: &Document) -> String {
     let runs: Vec<&JobRun> = document.runs.iter().collect();
     let mut page = HtmlPage { body: String::new(), plots: 0 };
@@ -71,7 +71,7 @@ impl HtmlPage {
             escape(&host.name),
             escape(&document.begun)
         ));
-        let governor = host.governor.as_deref().unwrap_or("not told by the kernel");
+        let governor = host.governor.as_deref().unwrap_or("not reported by the kernel");
         self.add(&list(&[
             ("Processor", &format!("{}, {}", host.cpu, count(host.cores, "core"))),
             ("Frequency policy", governor),
@@ -83,7 +83,7 @@ impl HtmlPage {
         for run in document.runs.iter() {
             if let Some(why) = &run.outcome.ended_early {
                 let (label, why) = (escape(&run.label), escape(why));
-                self.add(&format!("<p class=\"failed\"><b>{label}</b> ended early: {why}. What was measured until then stands.</p>"));
+                self.add(&format!("<p class=\"failed\"><b>{label}</b> ended early: {why}. The results up to then are valid.</p>"));
             }
         }
         let is_overhead = |note: &&String| overhead::is_note(note);
@@ -141,7 +141,7 @@ impl HtmlPage {
         }
         self.heading("Over time");
         if shown.len() < there {
-            let text = format!("{} of {there} runs, at even distances; the document has all.", shown.len());
+            let text = format!("{} of {there} runs, evenly spaced; the document has all.", shown.len());
             self.add(&format!("<p class=\"small\">{text}</p>"));
         }
         for run in shown {
@@ -163,7 +163,7 @@ impl HtmlPage {
         self.add(&format!("<figure>\n{plot}<figcaption>{caption}</figcaption>\n</figure>"));
     }
 
-    /// Targets with what was negotiated, and the jobs.
+    /// The targets with their negotiated parameters, and the jobs.
     fn setup(&mut self, document: &Document, runs: &[&JobRun]) {
         let mut targets: Vec<&MeasuredTarget> = Vec::new();
         for target in document.runs.iter().flat_map(|run| &run.targets) {
@@ -188,7 +188,7 @@ impl HtmlPage {
         self.jobs(runs);
     }
 
-    /// The words of the jobs: those of all, and for each run the others.
+    /// The options of the jobs: the common ones, and the differences of each run.
     fn jobs(&mut self, runs: &[&JobRun]) {
         let Some(first) = runs.first() else { return };
         let (same, _): (Vec<_>, Vec<_>) =
@@ -224,7 +224,7 @@ fn pair(name: &str, value: &str) -> String {
     format!("<div><dt>{}</dt><dd>{}</dd></div>\n", escape(name), escape(value))
 }
 
-/// A command line that a shell reads as these words.
+/// A command line, quoted for a shell.
 fn command(words: &[String]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
     let quoted = |word: &String| match !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! What is plotted of a document.
+//! The plots of a document.
 
 use super::chart::{Axis, COLOURS, Chart, PlotLine};
 use super::figures::{self, read_size};
@@ -9,22 +9,22 @@ use super::tables::{directions, title};
 use crate::document::{JobRun, ResultTable, TableCell};
 use crate::outcome::{Latency, SeriesStep};
 
-/// A plot across the page.
+/// A plot of the full width of the page.
 const LARGE: (f64, f64) = (800.0, 320.0);
-/// One of two beside each other.
+/// One of two plots side by side.
 const SMALL: (f64, f64) = (400.0, 170.0);
-/// Points of a time series or of a curve of percentiles.
+/// The maximum number of points of a time series or percentile curve.
 const POINTS: usize = 240;
-/// Between the largest figure of a plot and the smallest; beyond it the axis is one of decades.
+/// If the largest and smallest figure differ by more than this factor, the axis is logarithmic.
 const RANGE: f64 = 60.0;
-/// Curves of percentiles in one plot that comes from a sweep.
+/// The maximum number of percentile curves of a sweep in one plot.
 const CURVES: usize = 5;
 
-/// A plot and what is written under it.
+/// A plot and its caption.
 pub struct CaptionedChart {
     /// The plot.
     pub chart: Chart,
-    /// What a reader must know of it.
+    /// The caption.
     pub caption: String,
 }
 
@@ -36,7 +36,7 @@ fn sizes() -> Axis {
     axis("block size", ScaleKind::Sizes(Vec::new()), Quantity::Figure)
 }
 
-/// Even from zero, unless the figures lie too far apart for that.
+/// A linear axis from zero, or a logarithmic one if the figures differ too much.
 fn suited<'a>(name: &str, lines: impl IntoIterator<Item = &'a PlotLine>) -> Axis {
     let values = lines.into_iter().flat_map(|line| line.points.iter().map(|p| p.1)).filter(|v| *v > 0.0);
     let (low, high) = values.fold((f64::MAX, 0f64), |(low, high), v| (low.min(v), high.max(v)));
@@ -46,7 +46,7 @@ fn suited<'a>(name: &str, lines: impl IntoIterator<Item = &'a PlotLine>) -> Axis
     }
 }
 
-/// A table as a plot, where its rows or its columns are block sizes: some lines at a time.
+/// A table as plots, if its rows or columns are block sizes, with a few lines in each.
 pub fn of_table(table: &ResultTable) -> Vec<CaptionedChart> {
     if !are_sizes(table.rows.iter().map(|row| &row.0)) && are_sizes(&table.columns) {
         return of_rows(&turned(table));
@@ -59,7 +59,7 @@ fn are_sizes<'a>(heads: impl IntoIterator<Item = &'a String>) -> bool {
     read.len() > 2 && read.iter().all(Option::is_some)
 }
 
-/// The same table with its columns as rows.
+/// The table with rows and columns exchanged.
 fn turned(table: &ResultTable) -> ResultTable {
     let row = |(at, head): (usize, &String)| {
         let cells = table.rows.iter().map(|row| row.1.get(at).copied().unwrap_or_default());
@@ -85,7 +85,7 @@ fn of_rows(table: &ResultTable) -> Vec<CaptionedChart> {
     groups.iter().enumerate().filter_map(of).collect()
 }
 
-/// What block sizes are counted in: a table may say so in its title, and have bare figures.
+/// The unit of block sizes: a table may name it in its title and have bare figures.
 fn size_axis(table: &ResultTable) -> &'static str {
     let is_bare = |row: &(String, Vec<TableCell>)| row.0.parse::<u64>().is_ok_and(|figure| figure < 512);
     match table.title.contains("KiB") && table.rows.iter().any(is_bare) {
@@ -94,7 +94,7 @@ fn size_axis(table: &ResultTable) -> &'static str {
     }
 }
 
-/// A head of a row as it stands at an axis.
+/// A row heading as a tick label.
 fn head(text: &str) -> String {
     match text.parse::<u64>() {
         Ok(bytes) if bytes >= 512 => figures::size(bytes as f64),
@@ -192,7 +192,7 @@ pub fn latency(sweeps: &[Sweep]) -> Vec<CaptionedChart> {
     sweeps.chunks(COLOURS / 2).filter_map(figure).collect()
 }
 
-/// Percentiles of latency: a plot for each sweep, and for the rest of the runs some at a time.
+/// Percentiles of latency: a plot for each sweep, and plots of a few of the other runs.
 pub fn percentiles(runs: &[&JobRun], sweeps: &[Sweep]) -> Vec<CaptionedChart> {
     let mut figures: Vec<CaptionedChart> = sweeps.iter().filter_map(percentiles_of_sweep).collect();
     let is_in = |run: &JobRun| {
@@ -235,8 +235,9 @@ fn percentiles_of_sweep(sweep: &Sweep) -> Option<CaptionedChart> {
 }
 
 fn percentile_figure(title: String, lines: Vec<PlotLine>) -> CaptionedChart {
-    let caption =
-        format!("{title}. So many percent of the commands took no longer; each nine has the same width.");
+    let caption = format!(
+        "{title}. The horizontal axis shows the percentage of commands that took no longer; each nine has the same width."
+    );
     let chart = Chart {
         title,
         about: "Latency over the percentage of commands that took no longer".into(),
@@ -248,7 +249,7 @@ fn percentile_figure(title: String, lines: Vec<PlotLine>) -> CaptionedChart {
     CaptionedChart { chart, caption }
 }
 
-/// As many points as a plot shows of a distribution, up to the slowest command but one.
+/// A distribution as a curve, up to the second slowest command.
 fn curve(latency: &Latency) -> PlotLine {
     let count = latency.count() as f64;
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -268,7 +269,7 @@ fn curve(latency: &Latency) -> PlotLine {
     PlotLine { label: String::new(), colour: 0, is_faint: false, has_marks: false, points }
 }
 
-/// A time series: throughput and latency, and the moments that they show; None if there are too few.
+/// Throughput and latency over time, and their points; None if there are too few.
 pub fn over_time(run: &JobRun) -> Option<(Chart, Chart, Vec<SeriesPoint>)> {
     let moments = moments(&run.outcome.series, POINTS);
     (moments.len() > 2).then(|| (rates(run, &moments), latencies(run, &moments), moments))
@@ -310,7 +311,7 @@ fn latencies(run: &JobRun, moments: &[SeriesPoint]) -> Chart {
     }
 }
 
-/// The runs whose time series are shown: all, or some at even distances.
+/// The runs whose time series are shown: all, or some evenly spaced ones.
 pub fn with_series<'a>(runs: &[&'a JobRun], many: usize) -> (Vec<&'a JobRun>, usize) {
     let has = |series: &[SeriesStep]| moments(series, POINTS).len() > 2;
     let there: Vec<&JobRun> = runs.iter().filter(|run| has(&run.outcome.series)).copied().collect();

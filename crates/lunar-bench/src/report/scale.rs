@@ -1,45 +1,45 @@
-//! From values to places on an axis, and which values are written at it.
+//! Maps values to positions on an axis, and chooses its ticks.
 
 use super::figures;
 
-/// Pixels of a decade that has room for three values.
+/// The minimum pixels of a decade with three ticks.
 const ROOM: f64 = 55.0;
 
 /// How an axis is divided.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScaleKind {
-    /// Even, from zero.
+    /// Linear, from zero.
     Even,
-    /// By powers of ten.
+    /// Logarithmic, in decades.
     Decades,
-    /// By powers of two; the heads that are written at it, if they are not to be told as sizes.
+    /// By powers of two, with the headings as tick labels if they are not sizes.
     Sizes(Vec<(f64, String)>),
-    /// Percent, where each 9 more has the same width.
+    /// Percent, where each further 9 has the same width.
     Nines,
 }
 
-/// What the values of an axis are.
+/// The type of the values of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quantity {
-    /// A figure in the unit that the axis is named with.
+    /// Figures in the unit of the axis.
     Figure,
-    /// Nanoseconds, which are written with their unit.
+    /// Nanoseconds, shown with a unit.
     Time,
 }
 
-/// An axis whose values lie on pixels.
+/// Maps the values of an axis to pixels.
 #[derive(Clone, Debug)]
 pub struct Scale {
     division: ScaleKind,
     quantity: Quantity,
-    /// First and last value, as the division counts.
+    /// The first and last value, in coordinates of the division.
     domain: (f64, f64),
-    /// First and last pixel.
+    /// The first and last pixel.
     range: (f64, f64),
 }
 
 impl Scale {
-    /// An axis that holds all of these values.
+    /// Creates an axis that contains all of these values.
     pub fn new(
         division: ScaleKind,
         quantity: Quantity,
@@ -58,14 +58,14 @@ impl Scale {
         Scale { division, quantity, domain, range }
     }
 
-    /// The pixel of a value; None where the axis has no place for it.
+    /// The pixel of a value; None if it is outside the axis.
     pub fn place(&self, value: f64) -> Option<f64> {
         let counted = count(&self.division, value)?;
         let share = (counted - self.domain.0) / (self.domain.1 - self.domain.0);
         Some(self.range.0 + share.clamp(0.0, 1.0) * (self.range.1 - self.range.0))
     }
 
-    /// Pixel and text of what is written at the axis.
+    /// The pixel and text of each tick.
     pub fn ticks(&self) -> Vec<(f64, String)> {
         let place = |(value, text): (f64, String)| Some((self.place(value)?, text));
         self.values().into_iter().filter_map(place).collect()
@@ -100,7 +100,7 @@ impl Scale {
     }
 }
 
-/// A value as the division counts.
+/// A value in coordinates of the division.
 fn count(division: &ScaleKind, value: f64) -> Option<f64> {
     if !value.is_finite() {
         return None;
@@ -114,12 +114,12 @@ fn count(division: &ScaleKind, value: f64) -> Option<f64> {
     counted.is_finite().then_some(counted)
 }
 
-/// How many nines: 90 has one, 99 two. Everything has no more than twelve.
+/// The number of nines: 90 has one, 99 has two; at most twelve.
 fn nines(percent: f64) -> f64 {
     -((1.0 - percent / 100.0).clamp(1e-12, 1.0)).log10()
 }
 
-/// A step of 1, 2 or 5 of some power of ten of which four to eight reach the end.
+/// The step of 1, 2 or 5 times a power of ten that divides `end` into four to eight.
 fn even_step(end: f64) -> f64 {
     let rough = end / 5.0;
     let power = 10f64.powf(rough.log10().floor());
@@ -127,7 +127,7 @@ fn even_step(end: f64) -> f64 {
     step * power
 }
 
-/// The end of the last step that `high` needs.
+/// The end of the last step that contains `high`.
 fn even_end(high: f64) -> f64 {
     if !(high > 1e-300 && high < 1e300) {
         return if high >= 1e300 { f64::MAX } else { 1.0 };
@@ -150,8 +150,8 @@ fn steps_of_decade(decade: f64) -> impl Iterator<Item = f64> {
     [1f64, 2.0, 5.0, 10.0].into_iter().map(move |step| decade + step.log10())
 }
 
-/// The values written at an axis of decades, each of which has so many pixels: also 2 and 5 where there is room, not
-/// all where there are many.
+/// The ticks of a logarithmic axis with this many pixels for each decade: with 2 and 5 if there is room, and
+/// not every decade if there are many.
 fn decades(from: f64, to: f64, room: f64) -> Vec<f64> {
     let whole = from.floor() as i32..=to.ceil() as i32;
     let every = ((to - from) / 8.0).ceil().max(1.0) as i32;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_are_divided_as_people_count() {
+    fn axis_ticks_are_round_values() {
         assert_eq!(texts(ScaleKind::Even, &[2850.0]), ["0", "1,000", "2,000", "3,000"]);
         assert_eq!(texts(ScaleKind::Even, &[0.9]), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_inside_whatever_the_values_are() {
+    fn ticks_are_inside_the_axis_for_any_values() {
         for values in [&[][..], &[0.0], &[f64::MAX, 1.0], &[1e-300], &[f64::NAN, f64::INFINITY], &[-5.0, 5.0]]
         {
             for division in [ScaleKind::Even, ScaleKind::Decades, ScaleKind::Sizes(vec![]), ScaleKind::Nines]
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn each_nine_has_the_same_width() {
+    fn each_nine_has_equal_width() {
         let scale = Scale::new(ScaleKind::Nines, Quantity::Figure, [99.9].into_iter(), (0.0, 300.0));
         let places: Vec<f64> =
             [0.0, 90.0, 99.0, 99.9].iter().map(|p| scale.place(*p).unwrap().round()).collect();

@@ -1,28 +1,28 @@
-//! Time series, as few points as a plot has room for.
+//! Reduces a time series to the points that a plot can show.
 
 use crate::outcome::{SeriesStep, widths};
 
-/// Rates in a step of time.
+/// Rates of an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesPoint {
-    /// Middle of the step, seconds.
+    /// Middle of the interval in seconds.
     pub middle_s: f64,
-    /// End of the step, seconds.
+    /// End of the interval in seconds.
     pub until_s: f64,
-    /// Bytes a second that were read.
+    /// Bytes read per second.
     pub read: f64,
-    /// Bytes a second that were written.
+    /// Bytes written per second.
     pub write: f64,
-    /// Commands a second.
+    /// Commands per second.
     pub iops: f64,
-    /// Mean latency, nanoseconds.
+    /// Mean latency in nanoseconds.
     pub mean_ns: f64,
-    /// The longest latency, nanoseconds.
+    /// Maximum latency in nanoseconds.
     pub max_ns: u64,
 }
 
-/// Not more than `many` moments of a time series; steps beside each other are added up to get there. A last step
-/// that is shorter than half of the others tells rates of nearly nothing, and is left out.
+/// At most `many` points of a time series; adjacent intervals are merged as needed. A last interval shorter
+/// than half of the others is dropped, because its rates are not meaningful.
 pub fn moments(series: &[SeriesStep], many: usize) -> Vec<SeriesPoint> {
     let widths = widths(series);
     let usual = widths.iter().copied().fold(0.0, f64::max);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_added_up_until_there_are_few_enough() {
+    fn intervals_are_merged_to_the_limit() {
         let steps = [step(1.0, 10, 100.0), step(2.0, 30, 200.0), step(3.0, 50, 300.0), step(4.0, 0, 0.0)];
         let two = moments(&steps, 2);
         assert_eq!((two[0].until_s, two[0].middle_s, two[0].read, two[0].iops), (2.0, 1.0, 20000.0, 20.0));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_of_a_step_is_left_out() {
+    fn short_last_interval_is_dropped() {
         let steps = [step(1.0, 10, 1.0), step(2.0, 10, 1.0), step(2.1, 10, 1.0)];
         assert_eq!(moments(&steps, 100).len(), 2);
         assert_eq!(moments(&[step(0.0, 10, 1.0)], 100), [], "no time, no rate");

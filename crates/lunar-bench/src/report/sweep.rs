@@ -1,35 +1,35 @@
-//! Which runs of a document belong together as the same work with different block sizes.
+//! Groups the runs of a document that do the same work with different block sizes.
 
 use super::figures::read_size;
 use super::tables::{directions, of_percentile};
 use crate::document::JobRun;
 use crate::outcome::DirectionTotals;
 
-/// The same work, one way, with different block sizes.
+/// The same work in one direction, with different block sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep<'a> {
-    /// What the work is.
+    /// The work.
     pub name: String,
-    /// From the smallest block size to the largest.
+    /// The block sizes, ascending.
     pub points: Vec<SweepPoint<'a>>,
 }
 
-/// A block size of a sweep.
+/// One block size of a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepPoint<'a> {
     /// Block size.
     pub bytes: u64,
-    /// Bytes a second; the mean, if there are several runs.
+    /// Bytes per second; the mean, if there are several runs.
     pub rate: f64,
     /// Mean latency in nanoseconds.
     pub mean_ns: f64,
-    /// 99 of a hundred have not taken longer; nanoseconds.
+    /// The 99th percentile of latency in nanoseconds.
     pub p99_ns: Option<f64>,
     /// The runs, and the direction.
     pub runs: Vec<(&'a JobRun, &'static str, &'a DirectionTotals)>,
 }
 
-/// Sweeps of two sizes and more, those that read first.
+/// Sweeps of at least two sizes, those of reads first.
 pub fn sweeps<'a>(runs: &[&'a JobRun]) -> Vec<Sweep<'a>> {
     let mut sweeps: Vec<Sweep> = Vec::new();
     for run in runs {
@@ -69,7 +69,7 @@ fn finish(sweep: &mut Sweep) {
     }
 }
 
-/// The block size of a run that has only one.
+/// The block size of a run with only one.
 fn block_size(run: &JobRun, totals: &DirectionTotals) -> Option<u64> {
     let asked = run.job.iter().find(|word| word.0 == "bs").map(|word| word.1.as_str());
     match asked {
@@ -82,7 +82,7 @@ fn block_size(run: &JobRun, totals: &DirectionTotals) -> Option<u64> {
     }
 }
 
-/// What a run does, without its block size: from its label, or else from the words in which runs differ.
+/// The work of a run without its block size: from its label, or from the options in which runs differ.
 fn work(run: &JobRun, all: &[&JobRun], bytes: u64, direction: &str) -> String {
     let rest = match without_size(&run.label, bytes) {
         Some(name) => without_number(&name, run, all).unwrap_or(name),
@@ -95,7 +95,7 @@ fn work(run: &JobRun, all: &[&JobRun], bytes: u64, direction: &str) -> String {
     }
 }
 
-/// A label without its block size; None if that does not stand there.
+/// A label without its block size; None if the label does not contain it.
 fn without_size(label: &str, bytes: u64) -> Option<String> {
     const AROUND: [char; 6] = [',', ':', ';', '(', ')', '='];
     let words: Vec<&str> = label.split_whitespace().collect();
@@ -113,7 +113,7 @@ fn without_size(label: &str, bytes: u64) -> Option<String> {
     Some(rest.join(" ").trim_matches([' ', ',', ':', ';']).to_owned())
 }
 
-/// A name without the number at its end, if that only counts runs of the same job: `write 1`, `write 2`.
+/// A name without the number at its end, if that number only counts runs of the same job: `write 1`, `write 2`.
 fn without_number(name: &str, run: &JobRun, all: &[&JobRun]) -> Option<String> {
     let ending = |name: &str| {
         let (rest, number) = name.rsplit_once(' ')?;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_differ_in_the_block_size_are_one_work() {
+    fn labels_differing_in_block_size_are_one_sweep() {
         let runs = [
             run("8 KiB read", "8k", "1", 8192),
             run("4 KiB read", "4k", "1", 4096),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_at_the_end_counts_runs_only_if_the_jobs_are_the_same() {
+    fn trailing_number_counts_runs_only_of_equal_jobs() {
         let runs = ["4096 write 1", "4096 write 2", "8192 write 1", "8192 write 2"];
         let sizes = [4096, 4096, 8192, 8192];
         let same: Vec<JobRun> =
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_size_in_the_label_words_tell_works_apart() {
+    fn label_without_size_uses_options_as_name() {
         let runs = [
             run("a", "4k", "1", 4096),
             run("b", "8k", "1", 8192),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_runs_are_averaged_and_mixed_sizes_have_no_place() {
+    fn repeated_runs_are_averaged_without_mixed_sizes() {
         let mut again = run("4k read", "4k", "1", 4096);
         again.outcome.elapsed_s = 2.0;
         let runs = [

@@ -1,15 +1,15 @@
-//! Tables of the page.
+//! The tables of the page.
 
 use super::figures::{escape, percentile, short, time, whole};
 use crate::document::{JobRun, ResultTable, TableCell};
 use crate::outcome::{DirectionTotals, JobOutcome, Latency};
 
-/// Percentiles that have a column.
+/// The percentiles with a column.
 const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
-/// A ratio this far from one is told apart by its colour.
+/// A ratio that differs from one by more than this is coloured.
 const NOTABLE: f64 = 0.05;
 
-/// A table: caption and heads are text, cells of the body are markup.
+/// A table: caption and headings are text, cells are markup.
 fn table(caption: &str, heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
     format!(
@@ -27,12 +27,12 @@ fn row(cells: Vec<String>) -> String {
     format!("<tr><th scope=\"row\">{head}</th>{rest}</tr>\n")
 }
 
-/// The directions of a run in which there was something to do.
+/// The directions of a run that have commands.
 pub fn directions(outcome: &JobOutcome) -> impl Iterator<Item = (&'static str, &DirectionTotals)> {
     [("read", &outcome.read), ("write", &outcome.write)].into_iter().filter(|(_, totals)| totals.ios > 0)
 }
 
-/// Figures beside those that were published: a group of columns for each of published, measured, ratio.
+/// Published and measured figures, in groups of columns: published, measured, ratio.
 pub fn published(table: &ResultTable) -> String {
     let has = |figure: fn(&TableCell) -> Option<f64>| {
         table.rows.iter().flat_map(|row| &row.1).any(|cell| figure(cell).is_some())
@@ -106,7 +106,7 @@ fn judged(table: &ResultTable, ratio: Option<f64>) -> &'static str {
     }
 }
 
-/// What came of each run, a row for each direction. Columns that say nothing of any run are left out.
+/// The results of each run, with a row for each direction. Columns without values are omitted.
 pub fn runs(runs: &[&JobRun]) -> String {
     const HEADS: [&str; 11] =
         ["run", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "max", "CPU/IO", "target CPU/IO", "errors"];
@@ -147,12 +147,12 @@ fn row_of(run: &JobRun, (direction, totals): (&str, &DirectionTotals)) -> [Strin
     ]
 }
 
-/// Label of a run, with the direction where there are both; markup.
+/// The label of a run as markup, with the direction if there are two.
 fn name(run: &JobRun, direction: &str) -> String {
     escape(&title(run, direction))
 }
 
-/// Label of a run, with the direction where there are both.
+/// The label of a run, with the direction if there are two.
 pub fn title(run: &JobRun, direction: &str) -> String {
     match directions(&run.outcome).count() {
         0 | 1 => run.label.clone(),
@@ -160,7 +160,7 @@ pub fn title(run: &JobRun, direction: &str) -> String {
     }
 }
 
-/// A percentile that is listed, or from the histogram; nanoseconds.
+/// A listed percentile, or one from the histogram, in nanoseconds.
 pub fn of_percentile(latency: &Latency, percent: f64) -> Option<f64> {
     let listed = latency.percentiles.iter().find(|p| p.0 == percent).map(|p| p.1 as f64);
     listed.or_else(|| latency.quantile(percent / 100.0).map(|ns| ns as f64))
@@ -183,7 +183,7 @@ pub fn percentiles(runs: &[&JobRun]) -> String {
     table("Total latency.", &names, each.collect())
 }
 
-/// The steps of a time series.
+/// The time series.
 pub fn steps(steps: &[super::series::SeriesPoint]) -> String {
     let heads = ["until", "read MB/s", "write MB/s", "IOPS", "mean latency", "longest"];
     let row = |step: &super::series::SeriesPoint| {
@@ -196,5 +196,5 @@ pub fn steps(steps: &[super::series::SeriesPoint]) -> String {
             time(step.max_ns as f64),
         ]
     };
-    table("Rates of each step; MB/s is 10⁶ bytes a second.", &heads, steps.iter().map(row).collect())
+    table("Rates of each interval; MB/s is 10⁶ bytes a second.", &heads, steps.iter().map(row).collect())
 }

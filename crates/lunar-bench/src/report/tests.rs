@@ -1,16 +1,16 @@
-//! The page as text; what a browser makes of it is in `browser.rs`.
+//! Tests of the page as text; `browser.rs` tests it in a browser.
 
 use super::*;
 use crate::document::TableCell;
 use crate::sample;
 
-/// How often something stands in a page.
+/// The number of occurrences in a page.
 fn count(page: &str, what: &str) -> usize {
     page.matches(what).count()
 }
 
 #[test]
-fn a_seed_has_its_table_its_plots_and_all_that_a_reader_must_know() {
+fn page_of_experiment_has_table_plots_and_notes() {
     let page = html(&sample::large());
     assert_eq!(page, html(&sample::large()), "the same document gives the same page");
     assert!(page.starts_with("<!DOCTYPE html>\n<html lang=\"en\">"), "{}", &page[..60]);
@@ -28,12 +28,12 @@ fn a_seed_has_its_table_its_plots_and_all_that_a_reader_must_know() {
         "All runs: depth 1, runtime 30.",
         "<li><b>4 KiB write</b>: rw write, bs 4096</li>",
         "MB/s (10⁶ bytes a second)",
-        "12 of 30 runs, at even distances",
+        "12 of 30 runs, evenly spaced",
         "Percentiles of latency, read; 5 of 15 block sizes",
     ] {
         assert!(page.contains(told), "{told}");
     }
-    // One of the table, throughput, latency, two of percentiles, and twelve pairs over time.
+    // The table, throughput, latency, two of percentiles, and twelve pairs over time.
     assert_eq!((count(&page, "<svg "), count(&page, "<figure>")), (29, 5));
     for element in
         ["svg", "figure", "table", "section", "div", "text", "details", "ul", "dl", "p", "td", "th"]
@@ -41,12 +41,12 @@ fn a_seed_has_its_table_its_plots_and_all_that_a_reader_must_know() {
         let opened = count(&page, &format!("<{element} ")) + count(&page, &format!("<{element}>"));
         assert_eq!(opened, count(&page, &format!("</{element}>")), "{element}");
     }
-    assert_eq!(count(&page, "<title id=\"plot"), 29, "each plot tells what it is");
+    assert_eq!(count(&page, "<title id=\"plot"), 29, "each plot has a title");
     assert_eq!(count(&page, "NaN") + count(&page, "inf\""), 0);
 }
 
 #[test]
-fn ratios_and_published_columns_stand_only_where_there_are_some() {
+fn columns_without_values_are_omitted() {
     let mut document = sample::large();
     for row in &mut document.tables[0].rows {
         row.1.iter_mut().for_each(|cell| *cell = TableCell::new(None, cell.measured));
@@ -60,7 +60,7 @@ fn ratios_and_published_columns_stand_only_where_there_are_some() {
 }
 
 #[test]
-fn sizes_may_be_the_columns_and_bare_figures() {
+fn block_sizes_in_columns_or_bare_are_plotted() {
     let cell = |n: usize| TableCell::new(Some(n as f64), Some(2.0 * n as f64));
     let mut document = sample::empty("tables");
     let table = |title: &str, columns: &[&str], rows: &[&str]| crate::document::ResultTable {
@@ -86,7 +86,7 @@ fn sizes_may_be_the_columns_and_bare_figures() {
 }
 
 #[test]
-fn there_are_plots_only_of_what_is_there() {
+fn plots_without_data_are_omitted() {
     let mut document = sample::empty("nothing");
     assert_eq!(count(&html(&document), "<svg "), 0);
     document.runs.push(sample::run("4 KiB read", 4096, true, 1e8, 0.1));
@@ -97,7 +97,7 @@ fn there_are_plots_only_of_what_is_there() {
 }
 
 #[test]
-fn nothing_of_a_document_becomes_markup() {
+fn hostile_document_adds_no_markup() {
     let page = html(&sample::hostile());
     for evil in ["<script", "<img", "onerror=alert(2)>", "onload='", "\u{0}", "\u{202e}"] {
         assert!(!page.contains(evil), "{evil:?}");
@@ -106,7 +106,7 @@ fn nothing_of_a_document_becomes_markup() {
 }
 
 #[test]
-fn figures_that_cannot_be_do_not_break_the_page() {
+fn invalid_figures_do_not_break_the_page() {
     let mut document = sample::large();
     for (n, run) in document.runs.iter_mut().enumerate() {
         let outcome = &mut run.outcome;
@@ -130,7 +130,7 @@ fn figures_that_cannot_be_do_not_break_the_page() {
 }
 
 #[test]
-fn a_run_at_a_given_rate_shows_what_waiting_adds() {
+fn run_at_given_rate_shows_service_and_total() {
     let page = html(&sample::measured());
     for told in
         ["mixed 4k at a rate, read, service</text>", "Throughput over time: read 64k", "memory:16777216"]
@@ -140,7 +140,7 @@ fn a_run_at_a_given_rate_shows_what_waiting_adds() {
 }
 
 #[test]
-fn a_command_can_be_pasted() {
+fn command_is_quoted_for_a_shell() {
     let words = ["lunar", "it's", "", "a b", "iscsi://h/t/0"].map(String::from);
     assert_eq!(command(&words), r"lunar 'it'\''s' '' 'a b' iscsi://h/t/0");
 }

@@ -1,5 +1,4 @@
-//! Jobs that are run several times: until the figures are steady, or to find the highest rate that keeps a
-//! bound on latency.
+//! Repeated runs of a job: until a metric is steady, or to find the highest rate that meets a latency bound.
 
 mod search;
 mod steady;
@@ -14,12 +13,12 @@ use crate::job::Job;
 use crate::outcome::JobOutcome;
 use crate::{OpenTargets, RunHandle, plain};
 
-/// Labels of the tries of a search begin so, apart from that of the highest rate: those of two searches are at
-/// different rates, and are not to be compared.
+/// The label prefix of trials, except the one with the highest rate. Trials of two searches have different
+/// rates and must not be compared.
 pub(crate) const TRY: &str = "try ";
 
-/// One run of several, with a label of its own, and whether it counts. What ended early or was cut short by somebody
-/// does not; nor does one that could not be run at all, and those before it stand all the same.
+/// One run with its own label, and whether it is valid. A run that ended early, or that the user ended, is not.
+/// A run that could not start is not valid either, and keeps the earlier ones.
 fn next(opened: &OpenTargets, job: &Job, handle: &RunHandle, name: &str) -> (JobRun, bool) {
     let mut run = plain::one(opened, job, handle).unwrap_or_else(|e| failed(opened, job, e.what));
     let is_whole = run.outcome.ended_early.is_none() && !handle.is_ended();

@@ -1,4 +1,4 @@
-//! The highest rate at which a bound on latency is kept.
+//! Searches the highest rate that meets a latency bound.
 
 use super::{TRY, next};
 use crate::document::{BoundVerdict, JobRun, RateSearch, RateTrial};
@@ -8,48 +8,49 @@ use crate::{Error, ErrorKind, OpenTargets, RunHandle, plain};
 use std::fmt;
 use std::time::Duration;
 
-/// A rate is reached if this much of what was due was served.
+/// A rate is reached if at least this share of the due commands ran.
 const MIN_SERVED: f64 = 0.95;
-/// The most tries of a search.
+/// The maximum number of trials.
 const MAX_TRIALS: usize = 12;
-/// It is over when the lowest rate that is too high is so near the highest that is not.
+/// The search ends when the lowest missed rate is within this factor of the highest met one.
 const CLOSE_ENOUGH: f64 = 1.02;
-/// Fewer commands than these tell nothing of any percentile.
+/// Fewer commands than this say nothing about any percentile.
 const MIN_COMMANDS: f64 = 10.0;
-/// Of all commands ("100 %") no number tells; as many as of 99.9 are asked for.
+/// A percentile of 100 can never be confirmed; require as many commands as for 99.9.
 const OF_ALL: f64 = 99.9;
-/// At random times there may be fewer than are to be expected: so many standard deviations more are planned for.
+/// Random arrivals vary: plan for this many standard deviations more commands.
 const SPARE_DEVIATIONS: f64 = 3.0;
-/// Without a time, this share of the fastest is the lowest rate that is tried: it takes as much longer.
+/// Without a time, trials go down to this share of the full rate, and take that much longer.
 const SLOWEST: f64 = 1.0 / 256.0;
 
-/// A bound on latency.
+/// A latency bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyBound {
-    /// So many of a hundred commands must end within the time.
+    /// The percentage of commands that must end within the time.
     pub percent: f64,
     /// The time, from the moment a command is due.
     pub within: Duration,
 }
 
 impl LatencyBound {
-    /// Commands of a direction without which its percentile means nothing: of fewer than 100 commands the 99th is the
-    /// longest.
+    /// The number of commands in a direction that its percentile requires: among fewer than 100 commands, the
+    /// 99th percentile is the maximum.
     pub(super) fn commands(self) -> u64 {
         let percent = if self.percent < 100.0 { self.percent } else { OF_ALL };
-        // 99.9 leaves a little less than 0.1: what rounding added is no command.
+        // In floating point, 100 - 99.9 is a little less than 0.1. The tolerance keeps this from adding a
+        // command.
         (100.0 / (100.0 - percent) - 1e-6).ceil().max(MIN_COMMANDS) as u64
     }
 
-    /// The percentile, of the direction where it is longer.
+    /// The percentile, in the slower direction.
     fn latency(self, outcome: &JobOutcome) -> Option<u64> {
         let of = |latency: &Latency| latency.quantile(self.percent / 100.0);
         of(&outcome.read.total).max(of(&outcome.write.total))
     }
 
-    /// Whether it was kept in a run that took its time.
+    /// Whether a run of full length met the bound.
     pub(super) fn verdict(self, outcome: &JobOutcome) -> BoundVerdict {
-        // Who was served after the time was over came in time.
+        // Commands that ended after the end of the time count as served.
         let served = outcome.ios() + outcome.late;
         let due = served + outcome.backlog;
         let is_late = self.latency(outcome).is_some_and(|ns| u128::from(ns) > self.within.as_nanos());
@@ -61,7 +62,7 @@ impl LatencyBound {
         if fewest < self.commands() { BoundVerdict::TooFew } else { BoundVerdict::Kept }
     }
 
-    /// The lowest rate at which a try of this job has commands enough to be judged.
+    /// The lowest rate at which a trial of this job has enough commands.
     fn floor(self, job: &Job, fastest: f64) -> f64 {
         let reads = job.direction.reads_of(100);
         let share = [reads, 100 - reads].into_iter().filter(|share| *share > 0).min().unwrap_or(100);
@@ -71,16 +72,16 @@ impl LatencyBound {
     }
 }
 
-/// Where the highest rate may be.
+/// The range that contains the highest rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateRange {
     fastest: f64,
     floor: f64,
-    /// The highest that was kept.
+    /// The highest rate that met the bound.
     pub low: Option<f64>,
-    /// The lowest that was not.
+    /// The lowest rate that missed it.
     pub high: Option<f64>,
-    /// By how much the next rate is below the fastest, while none was kept.
+    /// The factor between the full rate and the next trial, while no rate met the bound.
     down: f64,
 }
 
@@ -89,10 +90,10 @@ impl RateRange {
         RateRange { fastest, floor, low: None, high: None, down: 2.0 }
     }
 
-    /// The rate to try next; None when it is known well enough.
+    /// The next rate to try; None when the result is accurate enough.
     ///
-    /// Down from the fastest in steps that grow, and from the first that is kept on in halves of what the rates are
-    /// apart as a ratio: a rate far below the fastest is found as exactly as one that is near.
+    /// The rate first decreases from the full rate in growing steps. Once a rate meets the bound, each trial
+    /// takes the geometric mean of the range, so that the relative error is the same for low and high rates.
     pub fn next(&self) -> Option<f64> {
         match (self.low, self.high) {
             (Some(low), Some(high)) => (high / low > CLOSE_ENOUGH).then(|| (low * high).sqrt()),
@@ -102,7 +103,7 @@ impl RateRange {
         }
     }
 
-    /// What became of it.
+    /// Records the result of a trial.
     pub fn record_trial(&mut self, rate: f64, is_kept: bool) {
         if is_kept {
             self.low = Some(rate);
@@ -121,22 +122,22 @@ impl fmt::Display for RateSearch {
         match (self.rate, lowest) {
             (Some(rate), _) => {
                 let fastest = self.fastest;
-                write!(f, "up to {rate:.0} commands a second (as fast as it goes: {fastest:.0})")?;
+                write!(f, "up to {rate:.0} commands per second (at full speed: {fastest:.0})")?;
             }
             (None, Some(lowest)) => {
-                write!(f, "at none of the rates that were tried, down to {lowest:.0} a second")?;
+                write!(f, "no tried rate meets it, down to {lowest:.0} per second")?;
             }
-            (None, None) => write!(f, "no rate was tried")?,
+            (None, None) => write!(f, "no trial was completed")?,
         }
         self.gave_up.as_ref().map_or(Ok(()), |why| write!(f, "; {why}"))
     }
 }
 
-/// Looks for the highest rate at which the bound is kept: first as fast as it goes, then at given rates. A try that failed
-/// or was cut short is the last one, and does not count.
+/// Searches the highest rate that meets the bound: first a run at full speed, then trials at given rates. A
+/// trial that failed or was ended early is the last one, and does not count.
 ///
 /// # Errors
-/// As [`OpenTargets::run`]; when the job has a rate already.
+/// As [`OpenTargets::run`]; if the job already has a rate.
 pub fn highest_rate(
     opened: &OpenTargets,
     job: &Job,
@@ -144,8 +145,8 @@ pub fn highest_rate(
     handle: &RunHandle,
 ) -> Result<(Vec<JobRun>, RateSearch), Error> {
     if job.pace != ArrivalProcess::Closed {
-        let what = "a rate is given, and one is to be found";
-        return Err(Error::new(ErrorKind::Invalid, what, "leave out --rate"));
+        let what = "--rate and --latency-target exclude each other";
+        return Err(Error::new(ErrorKind::Invalid, what, "omit --rate"));
     }
     let first = plain::one(opened, job, handle)?;
     let fastest = first.outcome.iops();
@@ -163,12 +164,12 @@ pub fn highest_rate(
     if is_whole {
         try_rates(opened, job, bound, handle, (&mut runs, &mut search));
     } else {
-        search.gave_up = Some("the first run did not take its time".into());
+        search.gave_up = Some("the first run ended before its time".into());
     }
     Ok((runs, search))
 }
 
-/// Tries one rate after the other.
+/// Tries one rate after another.
 fn try_rates(
     opened: &OpenTargets,
     job: &Job,
@@ -180,7 +181,7 @@ fn try_rates(
     let floor = bound.floor(job, search.fastest);
     let (mut range, mut best) = (RateRange::new(search.fastest, floor), None);
     while let Some(rate) = range.next().filter(|_| search.tries.len() < MAX_TRIALS) {
-        let name = format!("{TRY}{}, {rate:.0} a second", search.tries.len() + 1);
+        let name = format!("{TRY}{}, {rate:.0} per second", search.tries.len() + 1);
         let paced = Job { pace: ArrivalProcess::Poisson(rate), ..job.round(runs.len()) };
         let (mut run, is_whole) = next(opened, &paced, handle, &name);
         let (verdict, latency_ns) = (bound.verdict(&run.outcome), bound.latency(&run.outcome));
@@ -189,7 +190,7 @@ fn try_rates(
         }
         runs.push(run);
         if !is_whole {
-            search.gave_up = Some("the last try did not take its time".into());
+            search.gave_up = Some("the last trial ended before its time".into());
             break;
         }
         search.tries.push(RateTrial { rate, latency_ns, verdict });
@@ -205,19 +206,19 @@ fn try_rates(
         search.gave_up = Some(reason_for_no_rate(bound, job, search));
     }
     if let Some(best) = best {
-        // Of two searches these are compared.
+        // Comparisons of two searches use these runs.
         runs[best].label = format!("highest rate: {title}");
     }
 }
 
-/// Why no rate was found where all tries took their time.
+/// The reason why no rate was found, if all trials ran for their full time.
 fn reason_for_no_rate(bound: LatencyBound, job: &Job, search: &RateSearch) -> String {
     let last = search.tries.last().map(|record_trial| record_trial.verdict);
-    let few = format!("too few commands to judge (it takes {}): use a longer --runtime", bound.commands());
+    let few = format!("too few commands (required: {}): use a longer --runtime", bound.commands());
     match (last, job.time) {
-        (None, _) => "not even one command ended, as fast as it goes".into(),
-        (Some(BoundVerdict::TooFew), _) => format!("the last try had {few}"),
-        (_, Some(_)) => format!("slower ones would have {few}"),
-        (_, None) => "slower ones are tried with a longer --runtime".into(),
+        (None, _) => "no command ended, even at full speed".into(),
+        (Some(BoundVerdict::TooFew), _) => format!("the last trial had {few}"),
+        (_, Some(_)) => format!("lower rates would have {few}"),
+        (_, None) => "use a longer --runtime to try lower rates".into(),
     }
 }

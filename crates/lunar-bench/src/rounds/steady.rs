@@ -1,4 +1,4 @@
-//! Rounds of a job until its figures are steady (SNIA PTS).
+//! Repeats a job in rounds until a metric is steady (SNIA PTS).
 
 use super::next;
 use crate::document::{JobRun, SteadyState, SteadyWindow};
@@ -7,26 +7,26 @@ use crate::outcome::JobOutcome;
 use crate::{Error, OpenTargets, RunHandle, text_report};
 use std::fmt;
 
-/// Rounds that are looked at together (SNIA PTS 2.0.2, steady state).
+/// The number of rounds in the window (SNIA PTS 2.0.2, steady state).
 const WINDOW: usize = 5;
-/// The most that the largest and the smallest of them may be apart, relative to their mean.
+/// The maximum distance between the largest and the smallest value, relative to the mean.
 const EXCURSION: f64 = 0.20;
-/// The most that the fitted line may rise or fall over the window, relative to their mean.
+/// The maximum rise or fall of the fitted line over the window, relative to the mean.
 const SLOPE: f64 = 0.10;
 
-/// What must be steady.
+/// The metric that must be steady.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum SteadyMetric {
-    /// Commands a second.
+    /// Commands per second.
     Iops,
-    /// Bytes a second.
+    /// Bytes per second.
     Bw,
     /// Mean latency.
     Lat,
 }
 
 impl SteadyMetric {
-    /// As it is asked for.
+    /// Its name on the command line.
     fn name(self) -> &'static str {
         match self {
             SteadyMetric::Iops => "iops",
@@ -50,7 +50,7 @@ impl SteadyMetric {
 }
 
 impl SteadyWindow {
-    /// Of the last rounds; None if there are not so many.
+    /// The window of the last rounds; None if there are too few.
     pub(super) fn of(figures: &[f64]) -> Option<SteadyWindow> {
         let window = &figures[figures.len().checked_sub(WINDOW)?..];
         let n = window.len() as f64;
@@ -60,7 +60,7 @@ impl SteadyWindow {
         let at = |i: usize| i as f64 - middle;
         let square: f64 = (0..window.len()).map(|i| at(i) * at(i)).sum();
         let rise = window.iter().enumerate().map(|(i, x)| at(i) * (x - mean)).sum::<f64>() / square;
-        // Where nothing moved at all there is nothing to be relative to.
+        // A mean of 0 has no relative deviation.
         let relative = |figure: f64| if mean > 0.0 { figure / mean } else { 0.0 };
         Some(SteadyWindow {
             rounds: window.len(),
@@ -72,7 +72,7 @@ impl SteadyWindow {
         })
     }
 
-    /// It is level and narrow; nothing is not.
+    /// Whether both limits hold; a mean of 0 is never steady.
     pub(super) fn is_steady(&self) -> bool {
         self.mean > 0.0 && self.excursion <= EXCURSION && self.slope <= SLOPE
     }
@@ -82,7 +82,7 @@ impl fmt::Display for SteadyState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(window) = &self.window else {
             let rounds = text_report::count(self.rounds, "round");
-            return write!(f, "not steady: {rounds}, and it takes {WINDOW} to tell");
+            return write!(f, "not steady: {rounds}, at least {WINDOW} are required");
         };
         let percent = |share: f64| share * 100.0;
         write!(
@@ -100,8 +100,8 @@ impl fmt::Display for SteadyState {
     }
 }
 
-/// Runs a job in rounds until the last five are steady, at most `most` times, each at places of its own. A round that
-/// failed or was cut short is the last one, and does not count.
+/// Runs a job in rounds until the last five are steady, at most `most` times, with different random offsets in
+/// each round. A round that failed or was ended early is the last one, and does not count.
 ///
 /// # Errors
 /// As [`OpenTargets::run`].

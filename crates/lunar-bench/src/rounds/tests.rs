@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 #[test]
-fn a_window_is_steady_when_it_is_level_and_narrow() {
+fn window_is_steady_when_level_and_narrow() {
     let steady = |window: &[f64]| SteadyWindow::of(window).expect("five").is_steady();
     assert!(steady(&[100.0; 5]));
     assert!(steady(&[95.0, 105.0, 100.0, 105.0, 95.0]));
@@ -32,13 +32,13 @@ fn short() -> Job {
 }
 
 #[test]
-fn rounds_go_on_until_the_most_or_until_they_are_steady() {
+fn rounds_end_at_steady_state_or_limit() {
     let run = |most| {
         until_steady(&opened(), &short(), SteadyMetric::Iops, most, &RunHandle::default()).expect("runs")
     };
     let (runs, steady) = run(3);
     assert_eq!((runs.len(), steady.rounds, steady.is_steady, &steady.window), (3, 3, false, &None));
-    assert_eq!(steady.to_string(), "not steady: 3 rounds, and it takes 5 to tell");
+    assert_eq!(steady.to_string(), "not steady: 3 rounds, at least 5 are required");
     let (runs, steady) = run(12);
     assert!(runs.len() >= 5 && steady.to_string().contains("steady after"), "{} {steady}", runs.len());
     let window = steady.window.expect("five of them");
@@ -47,7 +47,7 @@ fn rounds_go_on_until_the_most_or_until_they_are_steady() {
     assert!(runs[0].label.starts_with("round 1: read"));
 }
 
-/// A watch that is ended after so long.
+/// A handle that is ended after this time.
 fn ended_after(ms: u64) -> RunHandle {
     let handle = RunHandle::default();
     let ender = handle.clone();
@@ -59,13 +59,13 @@ fn ended_after(ms: u64) -> RunHandle {
 }
 
 #[test]
-fn what_somebody_cut_short_is_told_and_does_not_count() {
+fn run_ended_by_user_is_labelled_and_not_counted() {
     let hour = Job { time: Some(Duration::from_secs(3600)), ..Job::default() };
     let (runs, steady) =
         until_steady(&opened(), &hour, SteadyMetric::Iops, 9, &ended_after(50)).expect("what was measured");
     assert_eq!((runs.len(), steady.rounds), (1, 0));
     assert!(runs[0].label.starts_with("round 1, cut short: read") && runs[0].outcome.read.ios > 0);
-    // The first run takes half a second, and a try is cut.
+    // The first run takes half a second; the next trial is ended.
     let disk = taking(|_| 1);
     let job = Job { time: Some(Duration::from_millis(500)), ..Job::default() };
     let bound = LatencyBound { percent: 50.0, within: Duration::from_secs(10) };
@@ -73,7 +73,7 @@ fn what_somebody_cut_short_is_told_and_does_not_count() {
     assert_eq!((runs.len(), search.rate, search.tries.len()), (2, None, 0), "{search}");
     assert!(runs[1].label.contains(", cut short: "), "{}", runs[1].label);
     assert!(
-        search.to_string().ends_with("no rate was tried; the last try did not take its time"),
+        search.to_string().ends_with("no trial was completed; the last trial ended before its time"),
         "{search}"
     );
 }
@@ -91,12 +91,12 @@ fn dying(n: u64) -> OpenTargets {
 }
 
 #[test]
-fn a_target_that_dies_ends_the_search_and_the_rounds() {
+fn failing_target_ends_search_and_rounds() {
     let job = Job { time: None, amount: Some(4096 * 50), ..Job::default() };
     let bound = LatencyBound { percent: 50.0, within: Duration::from_secs(10) };
     let (runs, search) =
         highest_rate(&dying(60), &job, bound, &RunHandle::default()).expect("what was measured");
-    assert_eq!((runs.len(), search.rate), (2, None), "it was not asked again");
+    assert_eq!((runs.len(), search.rate), (2, None), "no further trial");
     assert!(runs[1].outcome.ended_early.as_ref().is_some_and(|why| why.contains("it died")));
     let (runs, steady) = until_steady(&dying(120), &job, SteadyMetric::Iops, 9, &RunHandle::default())
         .expect("what was measured");
@@ -104,7 +104,7 @@ fn a_target_that_dies_ends_the_search_and_the_rounds() {
 }
 
 #[test]
-fn a_round_that_cannot_be_run_does_not_take_those_before_it_along() {
+fn round_that_cannot_start_keeps_earlier_rounds() {
     let ten = Job { time: None, amount: Some(4096 * 10), ..Job::default() };
     let (runs, steady) = until_steady(&lasting(2), &ten, SteadyMetric::Iops, 9, &RunHandle::default())
         .expect("what was measured");
@@ -113,7 +113,7 @@ fn a_round_that_cannot_be_run_does_not_take_those_before_it_along() {
 }
 
 #[test]
-fn each_round_visits_other_places_and_the_same_seed_the_same_ones() {
+fn rounds_use_different_offsets_reproducible_by_seed() {
     let visited = |seed| {
         let (note, seen) = flume::unbounded();
         let opened = odd(move |offset| {
@@ -132,7 +132,7 @@ fn each_round_visits_other_places_and_the_same_seed_the_same_ones() {
     assert_ne!(places, visited(9));
 }
 
-/// A disk whose n-th read takes so many milliseconds.
+/// A disk whose n-th read takes this many milliseconds.
 fn taking(ms: fn(u64) -> u64) -> OpenTargets {
     let count = Arc::new(AtomicU64::new(0));
     odd(move |_| {
@@ -145,7 +145,7 @@ fn taking(ms: fn(u64) -> u64) -> OpenTargets {
 }
 
 #[test]
-fn bandwidth_and_latency_are_steady_where_they_stay_and_not_where_they_drift() {
+fn bandwidth_and_latency_that_drift_are_not_steady() {
     let four = Job { time: None, amount: Some(4 * 4096), ..Job::default() };
     for figure in [SteadyMetric::Bw, SteadyMetric::Lat] {
         let run = |opened: OpenTargets, most| {
@@ -160,7 +160,7 @@ fn bandwidth_and_latency_are_steady_where_they_stay_and_not_where_they_drift() {
 }
 
 #[test]
-fn a_rate_is_found_below_what_the_target_can_do_and_a_looser_bound_finds_no_lower_one() {
+fn found_rate_is_below_capacity_and_grows_with_the_bound() {
     const DELAY: Duration = Duration::from_millis(40);
     let mut opened = opened();
     opened.wrap(|_, disk| lunar_block::filter::delay(disk, DELAY, DELAY));
@@ -183,13 +183,13 @@ fn a_rate_is_found_below_what_the_target_can_do_and_a_looser_bound_finds_no_lowe
         best
     };
     let (never, tight, loose) = (found(20), found(150), found(10_000));
-    // Eight at once, each of 40 ms, are 200 a second.
+    // Eight in flight, each of 40 ms, are 200 per second.
     assert!(never == 0.0 && tight >= 5.0 && loose <= 200.0 * 1.02, "{never} {tight} {loose}");
     assert!(tight <= loose * 1.5, "{tight} {loose}");
 }
 
 #[test]
-fn a_target_that_stalls_keeps_no_bound() {
+fn stalling_target_meets_no_bound() {
     let stalling = taking(|n| if n < 20 { 1 } else { 400 });
     let job = Job {
         pace: ArrivalProcess::Even(100.0),
@@ -204,7 +204,7 @@ fn a_target_that_stalls_keeps_no_bound() {
 }
 
 #[test]
-fn what_a_stall_at_the_end_kept_from_beginning_is_in_the_latency() {
+fn commands_not_started_after_a_stall_are_in_latency() {
     let stalling = taking(|n| if n < 20 { 1 } else { 400 });
     let job = Job {
         pace: ArrivalProcess::Even(100.0),
@@ -214,8 +214,8 @@ fn what_a_stall_at_the_end_kept_from_beginning_is_in_the_latency() {
     };
     let outcome = rig_run(&stalling, &job);
     let JobOutcome { late, backlog, .. } = outcome;
-    // Thirty are due, perhaps all but the last. Twenty are served, two never end, and seven or eight never begin;
-    // on a machine that is busy fewer are served, and more never begin.
+    // About thirty are due. Twenty are served, two never end, and seven or eight never start; a busy machine
+    // serves fewer and starts fewer.
     let due = outcome.read.ios + late + backlog;
     assert!((29..=30).contains(&due) && outcome.read.ios <= 20, "{late} {backlog} of {due}");
     assert!((1..=2).contains(&late) && backlog >= 7, "{late} {backlog} of {due}");
@@ -232,17 +232,17 @@ fn rig_run(opened: &OpenTargets, job: &Job) -> JobOutcome {
 }
 
 #[test]
-fn a_bound_is_kept_if_the_rate_was_served_in_time_and_without_errors() {
+fn bound_is_met_by_rate_served_in_time_without_errors() {
     let total = Latency { histogram: vec![(1000, 99), (5000, 1)], ..Latency::default() };
     let read = DirectionTotals { ios: 100, total, ..DirectionTotals::default() };
     let outcome = JobOutcome { elapsed_s: 1.0, read, ..JobOutcome::default() };
     let bound = |percent, ns| LatencyBound { percent, within: Duration::from_nanos(ns) };
     let with_backlog = |backlog| JobOutcome { backlog, ..outcome.clone() };
     assert_eq!(bound(99.0, 1000).verdict(&outcome), BoundVerdict::Kept);
-    assert_eq!(bound(99.0, 1000).verdict(&with_backlog(5)), BoundVerdict::Kept, "95 % are enough");
+    assert_eq!(bound(99.0, 1000).verdict(&with_backlog(5)), BoundVerdict::Kept, "95 % suffice");
     assert_eq!(bound(99.0, 1000).verdict(&with_backlog(6)), BoundVerdict::NotKept);
     assert_eq!(bound(99.5, 1000).verdict(&outcome), BoundVerdict::NotKept);
-    assert_eq!(bound(99.5, 5000).verdict(&outcome), BoundVerdict::TooFew, "it takes 200");
+    assert_eq!(bound(99.5, 5000).verdict(&outcome), BoundVerdict::TooFew, "200 are required");
     assert_eq!(bound(98.0, 5000).verdict(&outcome), BoundVerdict::Kept);
     assert_eq!(bound(99.0, 1000).verdict(&JobOutcome { errors: 1, ..outcome }), BoundVerdict::NotKept);
     assert_eq!(
@@ -253,10 +253,10 @@ fn a_bound_is_kept_if_the_rate_was_served_in_time_and_without_errors() {
 }
 
 #[test]
-fn a_percentile_takes_as_many_commands_as_it_has_to_tell_apart() {
+fn percentile_requires_a_minimum_of_commands() {
     let commands = |percent| LatencyBound { percent, within: Duration::ZERO }.commands();
     assert_eq!([50.0, 95.0, 99.0, 99.9, 99.99, 100.0].map(commands), [10, 20, 100, 1000, 10_000, 1000]);
-    // Each way for itself: of a thousand commands ten are writes.
+    // Directions count separately: of a thousand commands ten are writes.
     let of = |count| {
         let total = Latency { histogram: vec![(1000, count)], ..Latency::default() };
         DirectionTotals { ios: count, total, ..DirectionTotals::default() }
@@ -268,7 +268,7 @@ fn a_percentile_takes_as_many_commands_as_it_has_to_tell_apart() {
 }
 
 #[test]
-fn rates_far_below_the_fastest_are_found_in_few_tries() {
+fn rate_far_below_full_speed_is_found_in_few_trials() {
     for capacity in [1e6, 0.9e6, 3e5, 2e4, 700.0, 30.0] {
         let (mut range, mut tries) = (RateRange::new(1e6, 10.0), 0);
         while let Some(rate) = range.next() {
@@ -288,8 +288,9 @@ fn rates_far_below_the_fastest_are_found_in_few_tries() {
 }
 
 #[test]
-fn where_tries_have_too_few_commands_no_rate_is_found_and_it_is_said() {
-    // Sixty milliseconds of a disk with two hundred reads a second, and then more of them, for a lower percentile.
+fn trials_with_too_few_commands_find_no_rate() {
+    // In sixty milliseconds a disk with two hundred reads per second serves too few, then enough for a lower
+    // percentile.
     let search = |ms, percent, depth| {
         let job = Job { depth, time: Some(Duration::from_millis(ms)), ..Job::default() };
         let bound = LatencyBound { percent, within: Duration::from_secs(10) };
@@ -298,20 +299,20 @@ fn where_tries_have_too_few_commands_no_rate_is_found_and_it_is_said() {
     let (runs, few) = search(60, 99.0, 1);
     assert_eq!((runs.len(), few.rate), (2, None), "{few}");
     let told = few.to_string();
-    assert!(told.ends_with("too few commands to judge (it takes 100): use a longer --runtime"), "{told}");
+    assert!(told.ends_with("too few commands (required: 100): use a longer --runtime"), "{told}");
     let (_, enough) = search(1000, 90.0, 8);
     assert!(enough.rate.is_some(), "{enough}");
 }
 
 #[test]
-fn a_bound_that_is_impossible_is_kept_at_no_rate() {
+fn impossible_bound_is_met_at_no_rate() {
     let search = |within| {
         let bound = LatencyBound { percent: 50.0, within };
         highest_rate(&opened(), &Job { depth: 4, ..short() }, bound, &RunHandle::default()).expect("runs").1
     };
     let never = search(Duration::from_nanos(1));
     assert!(never.rate.is_none() && never.tries.len() > 4, "{never}");
-    assert!(never.to_string().contains("at none of the rates"), "{never}");
+    assert!(never.to_string().contains("no tried rate meets it"), "{never}");
     let paced = Job { pace: ArrivalProcess::Even(1.0), ..short() };
     let bound = LatencyBound { percent: 99.0, within: Duration::from_millis(1) };
     assert_eq!(

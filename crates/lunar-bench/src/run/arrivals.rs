@@ -1,4 +1,4 @@
-//! When commands are due, at a given rate.
+//! The times at which commands are due, at a given rate.
 
 use crate::job::{ArrivalProcess, Job};
 use rand::rngs::SmallRng;
@@ -6,10 +6,10 @@ use rand::{Rng, SeedableRng};
 use rand_distr::Exp1;
 use std::time::{Duration, Instant};
 
-/// What was not begun is told in so many groups at most.
+/// The maximum number of groups of a backlog.
 const GROUPS: u64 = 1000;
 
-/// The moments at which commands are due.
+/// Generates the times at which the commands of a session are due.
 pub struct ArrivalTimes {
     next: Instant,
     mean: Duration,
@@ -17,7 +17,7 @@ pub struct ArrivalTimes {
 }
 
 impl ArrivalTimes {
-    /// Those of a session; none in a closed loop.
+    /// Creates the generator of a session; None in a closed loop.
     pub fn new(job: &Job, start: Instant, index: usize, sessions: usize) -> Option<ArrivalTimes> {
         let (rate, is_random) = match job.pace {
             ArrivalProcess::Closed => return None,
@@ -26,12 +26,12 @@ impl ArrivalTimes {
         };
         let mean = Duration::from_secs_f64(sessions as f64 / rate);
         let random = is_random.then(|| SmallRng::seed_from_u64(!job.stream_seed(index as u64)));
-        // Sessions do not all begin at the same moment.
+        // Stagger the sessions.
         let next = start + mean.mul_f64((index + 1) as f64 / sessions as f64);
         Some(ArrivalTimes { next, mean, random })
     }
 
-    /// The next one.
+    /// The next time.
     pub fn take(&mut self) -> Instant {
         let due = self.next;
         self.next += match &mut self.random {
@@ -41,8 +41,9 @@ impl ArrivalTimes {
         due
     }
 
-    /// Commands that were due before `end`, and that nobody took: how many had waited for how long by then. Many are told in
-    /// groups, in the middle of which they are taken to have been due; at random times as many as are to be expected.
+    /// The commands that were due before `end` and did not start, as (count, time waited). A long backlog is
+    /// returned in groups, each with the wait at its middle. For random arrivals the counts are the expected
+    /// ones.
     pub fn backlog(&self, end: Instant) -> Vec<(u64, Duration)> {
         let late = end.saturating_duration_since(self.next);
         if late.is_zero() {
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_random_distances_are_those_of_independent_users_and_even_ones_are_all_the_same() {
+    fn poisson_intervals_are_exponential_and_even_ones_equal() {
         const MANY: usize = 10_000;
         let gaps = |pace| {
             let job = Job { pace, ..Job::default() };
@@ -78,15 +79,15 @@ mod tests {
         assert!(even.iter().all(|gap| (gap - 1e-3).abs() < 1e-8), "{:?}", &even[..9]);
         let mean = poisson.iter().sum::<f64>() / MANY as f64;
         assert!((mean - 1e-3).abs() < 5e-5, "{mean}");
-        // Of exponential distances e^-n are longer than n means.
+        // A share of e^-n of exponential intervals exceeds n means.
         for n in [0.1, 0.5, 1.0, 2.0, 4.0] {
             let (found, expected) = (share(&poisson, n * 1e-3), (-n).exp());
-            assert!((found - expected).abs() < 0.02, "{found} are longer than {n} means, not {expected}");
+            assert!((found - expected).abs() < 0.02, "{found} exceed {n} means, expected {expected}");
         }
     }
 
     #[test]
-    fn what_is_due_and_not_begun_is_told_with_its_wait() {
+    fn backlog_has_the_time_waited() {
         let start = Instant::now();
         let job = Job { pace: ArrivalProcess::Even(100.0), ..Job::default() };
         let mut arrivals = ArrivalTimes::new(&job, start, 0, 1).expect("a rate");
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(arrivals.take(), start + ms(10));
         assert!(arrivals.backlog(start + ms(20)).is_empty());
         assert_eq!(arrivals.backlog(start + ms(41)), [(1, ms(21)), (1, ms(11)), (1, ms(1))]);
-        // Two hours of them, in groups.
+        // Two hours of commands, in groups.
         let groups = arrivals.backlog(start + ms(20) + Duration::from_secs(7200));
         assert_eq!((groups.len() as u64, groups.iter().map(|group| group.0).sum::<u64>()), (GROUPS, 720_001));
         assert!(groups.is_sorted_by(|a, b| a.1 > b.1) && groups[0].1 > Duration::from_secs(7190));

@@ -1,4 +1,4 @@
-//! The CPU time of a run.
+//! Measures the CPU time of a run.
 
 use crate::outcome::CpuTime;
 use crate::{cpu, host};
@@ -6,11 +6,11 @@ use lunar_runtime::Cores;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs of this process.
+/// The runs of this process.
 struct RunCounter {
-    /// That go on now.
+    /// Active runs.
     now: usize,
-    /// That have begun so far.
+    /// Runs started so far.
     begun: u64,
 }
 
@@ -20,31 +20,32 @@ fn run_counter() -> MutexGuard<'static, RunCounter> {
     RUN_COUNTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long event loops are waited for to say what they have used.
+/// The time limit for event loops to report their CPU time.
 const CLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads clocks for one run. Alone it has all that the process uses, also what helpers and threads of the kernel do for
-/// it. Where several run at once, nobody can tell whose helpers they are: each has what its own event loops use.
+/// Measures the CPU time of one run. A single run is charged for the whole process, including helper threads of
+/// the kernel. Concurrent runs are each charged for their own event loops, because helper threads cannot be
+/// attributed.
 pub struct CpuMeter<'a> {
     cores: &'a Cores,
     target_pid: Option<u32>,
-    /// Others were going on when it began.
+    /// Whether other runs were active at its start.
     is_second: bool,
-    /// Which of all runs it is, from 1.
+    /// The sequence number of the run, from 1.
     number: u64,
 }
 
-/// What clocks say, in seconds.
+/// A reading of the clocks, in seconds.
 #[derive(Clone, Copy)]
 pub struct CpuReading {
     process: f64,
-    /// None if one of them did not say it.
+    /// None if an event loop did not respond.
     loops: Option<f64>,
     target: Option<f64>,
 }
 
 impl CpuMeter<'_> {
-    /// For a run that begins now, on these event loops; the run goes on until it is dropped.
+    /// Starts a run on these event loops; the run ends when the meter is dropped.
     pub fn new(cores: &Cores, target_pid: Option<u32>) -> CpuMeter<'_> {
         let mut runs = run_counter();
         let is_second = runs.now > 0;
@@ -53,13 +54,13 @@ impl CpuMeter<'_> {
         CpuMeter { cores, target_pid, is_second, number: runs.begun }
     }
 
-    /// What has been used so far.
+    /// The CPU time used so far.
     pub fn read(&self) -> CpuReading {
         let target = self.target_pid.and_then(|pid| cpu::of(pid).ok());
         CpuReading { process: cpu::own(), loops: self.loops(), target }
     }
 
-    /// What was used since.
+    /// The CPU time used since a reading.
     pub fn since(&self, before: CpuReading) -> CpuTime {
         let now = self.read();
         let is_alone = !self.is_second && run_counter().begun == self.number;
@@ -69,7 +70,7 @@ impl CpuMeter<'_> {
         CpuTime { client_s, target_s: now.target.zip(before.target).map(since), cores: host::cores() }
     }
 
-    /// Each loop reads the clock of its own thread.
+    /// Each event loop reads the clock of its own thread.
     fn loops(&self) -> Option<f64> {
         let (tell, told) = flume::unbounded();
         for core in 0..self.cores.count() {

@@ -1,4 +1,4 @@
-//! Running a job: on each core a loop per session, and in it as many workers as the job is deep.
+//! Runs a job: each session has a task on one core, with one worker for each command in flight.
 
 mod arrivals;
 mod meter;
@@ -19,29 +19,29 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// When things begin and end.
+/// The times of a job.
 #[derive(Clone, Copy)]
 struct JobClock {
-    /// The first commands may go out.
+    /// The first commands may start.
     start: Instant,
-    /// What ends from here on is counted.
+    /// Commands that end from here on are counted.
     begin: Instant,
-    /// What ends after this is in the distribution of latency alone.
+    /// Commands that end later count only in the latency distribution.
     deadline: Option<Instant>,
 }
 
-/// Which of the sessions of a job one is.
+/// The position of a session in its job.
 #[derive(Clone)]
 struct SessionContext {
     index: usize,
     sessions: usize,
-    /// Which of those with its target, and of how many.
+    /// Its index among the sessions with its target, and the number of these.
     at_target: (usize, usize),
-    /// Bytes of the target that are used.
+    /// The number of bytes of the target that the job uses.
     span: u64,
-    /// It reads what the ledgers know, once, wherever the job would go.
+    /// Whether it reads back once what the ledgers contain, instead of the job's offsets.
     is_read_back: bool,
-    /// One of the sessions has failed: it is the end of all.
+    /// Whether a session has failed, which ends all of them.
     has_failed: Arc<AtomicBool>,
 }
 
@@ -54,11 +54,12 @@ impl JobClock {
 }
 
 impl OpenTargets {
-    /// Runs a job to its end, with a loop for each session. Failures of commands end it early, unless it is to
-    /// go on; what was measured until then comes back. Of a logical unit an amount is rounded up to whole blocks.
+    /// Runs a job to its end, with one task for each session. A failed command ends the job, unless it
+    /// continues on errors; the results up to then are returned. For logical units, an amount is rounded up to
+    /// whole blocks.
     ///
     /// # Errors
-    /// When the job does not make sense on these targets: nothing ran.
+    /// If the job is not valid for these targets; nothing runs then.
     pub fn run(&self, job: &Job, handle: &RunHandle) -> Result<JobOutcome, Error> {
         let (span, block_size) = (self.check(job)?, self.block_size());
         let whole = |amount: u64| amount.checked_next_multiple_of(block_size).unwrap_or(amount);
@@ -66,17 +67,17 @@ impl OpenTargets {
         self.run_sessions(&job, span, handle, false)
     }
 
-    /// Whether a job makes sense on these targets, and the bytes that it uses of each.
+    /// Checks a job against these targets, and returns the number of bytes that it uses of each.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the job is not valid.
     pub(crate) fn check(&self, job: &Job) -> Result<u64, Error> {
         let span = check(job, self.capacity())?;
         check_blocks(job, self.block_size())?;
         Ok(span)
     }
 
-    /// Reads all that the targets' ledgers know, once, with the lengths, depth and pace of a job.
+    /// Reads once all blocks in the targets' ledgers, with the lengths, depth and rate of a job.
     ///
     /// # Errors
     /// As [`OpenTargets::run`].
@@ -102,12 +103,12 @@ impl OpenTargets {
             self.start_session(seat, job, handle, (ready.clone(), done.clone()));
         }
         drop((ready, done));
-        // All that takes time before the first command is done before the clock starts.
+        // Do everything slow before the clock starts.
         let waiting: Vec<Sender<JobClock>> = prepared.iter().collect();
         let clock = JobClock::now(job);
         handle.set_measurement_begin(clock.begin);
         for session in waiting {
-            // One whose loop has died is missed at the end.
+            // A missing result shows that the event loop of a session has died.
             let _ = session.send(clock);
         }
         let (ended, cpu) = collect(clock, job.flush, &meter, &ends);
@@ -115,14 +116,14 @@ impl OpenTargets {
             return Err(Error::new(
                 ErrorKind::System,
                 "an event loop died",
-                "this is a fault of Lunar: report it",
+                "this is a bug in Lunar: report it",
             ));
         }
         Ok(outcome(job, clock, ended, cpu))
     }
 
-    /// Lets a session get ready on its core. It says so by a channel on which it waits for the clock, and tells
-    /// what came of it at its end.
+    /// Prepares a session on its core. The session sends a channel when it is ready, receives the clock through
+    /// it, and sends its result at the end.
     fn start_session(
         &self,
         seat: SessionContext,
@@ -146,8 +147,8 @@ impl OpenTargets {
     }
 }
 
-/// What sessions tell at their ends, and the CPU time from the begin to the deadline: neither that of the
-/// ramp, nor that of waiting for the last commands. A flush at the end counts, and so does its CPU time.
+/// The results of the sessions, and the CPU time from the start to the deadline. It excludes the warm-up and
+/// the wait for the last commands, and includes a flush at the end.
 fn collect(
     clock: JobClock,
     flush: bool,
@@ -163,7 +164,7 @@ fn collect(
     (ended, cpu)
 }
 
-/// Takes what sessions tell that end before a moment, or what all of them do.
+/// Collects the results of sessions that end before `moment`, or of all sessions.
 fn collect_until(moment: Option<Instant>, ends: &Receiver<SessionResult>, ended: &mut Vec<SessionResult>) {
     let next = || match moment {
         Some(moment) => ends.recv_deadline(moment).ok(),
@@ -172,40 +173,41 @@ fn collect_until(moment: Option<Instant>, ends: &Receiver<SessionResult>, ended:
     ended.extend(std::iter::from_fn(next));
 }
 
-/// Bytes that the job uses on a target of this capacity.
+/// Checks a job against a capacity, and returns the number of bytes that it uses.
 pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
     let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
     let room = capacity.saturating_sub(job.offset);
     let span = job.span.unwrap_or(room);
     if job.sizes.is_empty() || job.sizes.iter().any(|size| size.0 == 0 || size.1 == 0) || job.depth == 0 {
-        return invalid("a size, its weight, or the depth is zero".into(), "name at least 1 of each");
+        return invalid("a command length, a weight or the depth is 0".into(), "use values of at least 1");
     }
     if span > room {
-        let what = format!("{span} bytes from {} on do not fit into {capacity}", job.offset);
-        return invalid(what, "use less of it");
+        let what =
+            format!("{span} bytes from offset {} exceed the {capacity} bytes of the target", job.offset);
+        return invalid(what, "reduce --span or --offset");
     }
     if u64::from(job.longest()) > span {
-        let what = format!("commands of {} bytes do not fit into {span}", job.longest());
-        return invalid(what, "use shorter ones, or a larger target");
+        let what = format!("commands of {} bytes exceed the {span} bytes in use", job.longest());
+        return invalid(what, "use shorter commands or a larger target");
     }
     if job.time.is_none() && job.amount.is_none() && job.commands.is_none() {
-        return invalid("it would never end".into(), "name a time or an amount");
+        return invalid("the job has no end".into(), "set a time or an amount");
     }
     if job.compare && job.direction.reads() && job.fill == crate::job::Fill::Random {
-        return invalid("random data cannot be compared".into(), "use another filling");
+        return invalid("random data cannot be compared".into(), "use another --fill");
     }
     time_series::check(job)?;
     Ok(span)
 }
 
-/// Commands are whole blocks: the initiator would read the rest of one and write it back, another work than was
-/// asked for.
+/// Checks that commands are whole blocks. For a partial block, the initiator would have to read, modify and
+/// write: another workload than requested.
 fn check_blocks(job: &Job, block_size: u64) -> Result<(), Error> {
     let stride = if let AccessPattern::Strided(stride) = job.order { stride } else { 0 };
     let odd = [job.granule(), job.offset, stride].into_iter().find(|bytes| bytes % block_size != 0);
     let Some(odd) = odd else { return Ok(()) };
-    let what = format!("{odd} bytes are no whole blocks of {block_size}");
-    let hint = "use lengths, offsets and strides that are multiples of the target's blocks";
+    let what = format!("{odd} bytes are not a multiple of the block size {block_size}");
+    let hint = "use lengths, offsets and strides that are multiples of the block size";
     Err(Error::new(ErrorKind::Invalid, what, hint))
 }
 

@@ -24,35 +24,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How often a session looks whether it is to end, and tells how far it is.
+/// The interval at which a session checks whether it is over, and publishes its progress.
 const TICK: Duration = Duration::from_millis(50);
-/// Commands after which a worker lets others run, for disks that answer on the spot.
+/// The number of commands after which a worker yields, for disks that complete at once.
 const COMMANDS_PER_TURN: u32 = 64;
-/// How long commands in flight at the end are waited for.
+/// The time limit for commands in flight at the end.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same when somebody asked for the end.
+/// The time limit if the user ended the job.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a worker looks for a place that nobody is at, before it sleeps.
+/// The number of attempts to claim free units before a worker sleeps.
 const CLAIM_ATTEMPTS: u32 = 16;
-/// How long it sleeps then.
+/// The duration of that sleep.
 const CLAIM_RETRY: Duration = Duration::from_millis(1);
-/// What is in a buffer before something is read that carries checks: no block of ours is made of it.
+/// The content of a buffer before a verified read: no stamped unit consists of it.
 const POISON: u8 = 0xa5;
 
-/// What each of the workers of a session sends and reads into.
+/// The pattern and the buffer of each worker.
 pub type WorkerBuffers = Vec<(DataPattern, Buf)>;
 
-/// Makes the buffers of a session, one for each of its workers.
+/// Creates the buffers of a session.
 pub fn buffers(job: &Job, index: usize) -> WorkerBuffers {
     (0..job.workers()).map(|lane| DataPattern::new(job, (index * 2 * job.depth + lane) as u64)).collect()
 }
 
-/// A session of a job while it runs.
+/// A running session of a job.
 pub struct JobSession {
     job: Job,
     clock: JobClock,
     disk: Arc<dyn Backend>,
-    /// Where the disk takes the commands of all workers in one queue.
+    /// The shared queue, if the disk has one.
     queue: Option<WorkerQueue>,
     ledger: Option<Arc<WriteLedger>>,
     is_read_back: bool,
@@ -60,30 +60,30 @@ pub struct JobSession {
     offsets: RefCell<OffsetGenerator>,
     stats: RefCell<SessionStats>,
     arrivals: RefCell<Option<ArrivalTimes>>,
-    /// Bytes, and commands, that may still be asked for.
+    /// Remaining bytes and commands.
     left: Cell<u64>,
     commands: Cell<u64>,
-    /// Commands that were handed over and have not ended.
+    /// Commands that were submitted and have not ended.
     in_flight: Cell<usize>,
-    /// Of each worker, whether the one that has not ended reads, and when it began.
+    /// The pending command of each worker: whether it reads, and when it started.
     begun: Vec<Cell<Option<(bool, Instant)>>>,
-    /// Something that was taken out of the amount did not end within the time.
+    /// Whether a command that was charged to the amount did not end in time.
     is_cut: Cell<bool>,
     errors: Cell<u64>,
-    /// What the watch knows.
+    /// The counts published to the handle.
     published: Cell<IoCounts>,
     last: Cell<Instant>,
-    /// Why it ends early, and since when.
+    /// The reason of an early end, and its time.
     why: RefCell<Option<(Instant, String)>>,
-    /// It, or another session of the job, ends early: then all do.
+    /// Whether any session of the job ended early, which ends all of them.
     has_failed: Arc<AtomicBool>,
-    /// Those who sleep wake up when it is dropped.
+    /// Dropping it wakes the sleeping workers.
     sleepers: RefCell<Option<Sender<()>>>,
     woken: Receiver<()>,
 }
 
 impl JobSession {
-    /// One that begins now, as the clock says.
+    /// Creates a session that starts at the clock's time.
     pub fn new(
         job: Job,
         clock: JobClock,
@@ -93,7 +93,7 @@ impl JobSession {
     ) -> JobSession {
         let SessionContext { index, sessions, at_target: (turn, turns), span, is_read_back, has_failed } =
             seat;
-        // Of all that is to be done, the first session has what cannot be divided.
+        // The first session gets the rest that cannot be divided.
         let share = |all: Option<u64>, unit: u64| {
             let part = |all: u64| all / sessions as u64 / unit * unit;
             let sleep_until = |all: u64| all - part(all) * (sessions as u64 - 1);
@@ -131,7 +131,7 @@ impl JobSession {
         }
     }
 
-    /// Runs to its end.
+    /// Runs the session to its end.
     pub async fn run(self: Rc<Self>, index: usize, buffers: WorkerBuffers) -> SessionResult {
         let workers =
             buffers.into_iter().enumerate().map(|(lane, buffer)| self.clone().run_worker(lane, buffer));
@@ -159,8 +159,8 @@ impl JobSession {
         }
     }
 
-    /// The end of what it measured. Where it did all of its amount in time, that is the end of the last command;
-    /// otherwise that of its time, whenever its last command ended, or the moment at which it was to end early.
+    /// The end of the measured time: the last command, if the amount was completed in time; otherwise the
+    /// deadline, or the moment of an early end.
     fn end(&self) -> Instant {
         let failed = self.why.borrow().as_ref().map(|(when, _)| *when);
         let is_done = self.is_amount_issued() && !self.is_cut.get() && self.in_flight.get() == 0;
@@ -172,7 +172,7 @@ impl JobSession {
         end.max(self.last.get())
     }
 
-    /// Commands that were not answered are in the latency as what they have waited until now.
+    /// Charges commands that never completed with the time that they have waited.
     fn charge_unanswered(&self) {
         let (mut stats, done) = (self.stats.borrow_mut(), Instant::now());
         for (read, begun) in self.begun.iter().filter_map(Cell::take) {
@@ -180,8 +180,8 @@ impl JobSession {
         }
     }
 
-    /// Commands that were due and that nobody took; none once the amount is reached. They are in the latency as what they
-    /// had waited: a target that stalls at the end shall not look fast.
+    /// Charges commands that were due and did not start with the time that they waited, so that a target that
+    /// stalls at the end does not look fast. There are none once the amount is reached.
     fn charge_backlog(&self, stopped: Instant) -> u64 {
         let arrivals = self.arrivals.borrow();
         let waiting = arrivals.as_ref().filter(|_| !self.is_amount_issued());
@@ -196,7 +196,7 @@ impl JobSession {
         all
     }
 
-    /// Makes all stable. Its time counts, whatever the deadline says.
+    /// Flushes. The time of the flush counts, even after the deadline.
     async fn flush(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
         let flushed = self.disk.flush().await;
@@ -207,8 +207,8 @@ impl JobSession {
         }
     }
 
-    /// Tells how far it is, and wakes those who sleep when it is over. Ends when those who work have had time
-    /// enough to end.
+    /// Publishes progress, and wakes sleeping workers at the end. Returns when the workers have had enough time
+    /// to end.
     async fn supervise(&self) {
         let mut over: Option<Instant> = None;
         loop {
@@ -222,8 +222,7 @@ impl JobSession {
             let patience = if self.handle.is_ended() { ABORT_TIMEOUT } else { DRAIN_TIMEOUT };
             if now > *over.get_or_insert(now) + patience {
                 let in_flight = text_report::count(self.in_flight.get(), "command");
-                return self
-                    .fail(format!("not answered {} s after the end: {in_flight}", patience.as_secs()));
+                return self.fail(format!("no response {} s after the end: {in_flight}", patience.as_secs()));
             }
         }
     }
@@ -233,7 +232,7 @@ impl JobSession {
         self.handle.add(&self.published.replace(done), &done);
     }
 
-    /// It is to end, whatever the clock says.
+    /// Whether the session must end before its time.
     fn is_stopped(&self) -> bool {
         self.handle.is_ended() || self.has_failed.load(Relaxed)
     }
@@ -242,16 +241,16 @@ impl JobSession {
         self.is_stopped() || self.clock.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// The first reason stands.
+    /// The first reason counts.
     fn fail(&self, why: String) {
         self.why.borrow_mut().get_or_insert_with(|| (Instant::now(), why));
         self.has_failed.store(true, Relaxed);
     }
 
-    /// One command after the other.
+    /// Runs one command after another.
     async fn run_worker(self: Rc<Self>, lane: usize, (mut content, mut buf): (DataPattern, Buf)) {
         let _alive = PanicGuard(self.clone());
-        // Where both ways are taken at once, each has workers of its own.
+        // With both directions at once, each has its own workers.
         let read = lane < self.job.depth;
         let mut now = Instant::now();
         for count in 1u32.. {
@@ -260,7 +259,7 @@ impl JobSession {
             }
             if count.is_multiple_of(COMMANDS_PER_TURN) {
                 lunar_runtime::yield_now().await;
-                // The turns of others are no latency of ours.
+                // Time spent in other workers is not latency.
                 now = Instant::now();
             }
             let Some((next, mut claim)) = self.claim(read).await else { break };
@@ -274,7 +273,7 @@ impl JobSession {
                 self.fail(why);
                 break;
             }
-            // Where checks are made, they take time that the target is not to blame for.
+            // The client's own checks are not latency of the target.
             let is_next = self.job.pace == ArrivalProcess::Closed && claim.is_none() && !self.job.compare;
             let begun = if is_next { now } else { Instant::now() };
             let due = if self.job.pace == ArrivalProcess::Closed { begun } else { due };
@@ -283,7 +282,7 @@ impl JobSession {
             self.begun[lane].set(None);
             (buf, now) = (back, came);
             if !is_taken {
-                // It was in flight when the ramp ended, or ended in it.
+                // The command was in flight when the warm-up ended, or ended during it.
                 self.take(next, now);
             }
             let is_done = self.record_completion(next, CommandTimes { due, begun, done: now }, result);
@@ -297,7 +296,7 @@ impl JobSession {
         }
     }
 
-    /// What is next. Where a ledger is kept, at a place that no other command is at.
+    /// The next command. With a ledger, its units are claimed, so that no other command uses them.
     async fn claim(&self, read: bool) -> Option<(NextCommand, Option<UnitClaim>)> {
         match &self.ledger {
             None => Some((self.next(read)?, None)),
@@ -325,12 +324,12 @@ impl JobSession {
         None
     }
 
-    /// The amount, or the number of commands, is reached.
+    /// Whether the amount, or the number of commands, is reached.
     fn is_amount_issued(&self) -> bool {
         self.left.get() == 0 || self.commands.get() == 0
     }
 
-    /// None when the amount is reached.
+    /// The next command; None when the amount is reached.
     fn next(&self, read: bool) -> Option<NextCommand> {
         if self.is_amount_issued() {
             return None;
@@ -338,7 +337,7 @@ impl JobSession {
         Some(self.offsets.borrow_mut().next(read, self.left.get()))
     }
 
-    /// Takes a command out of the amount; false while the ramp lasts, in which nothing is.
+    /// Charges a command to the amount; false during the warm-up, which charges nothing.
     fn take(&self, next: NextCommand, now: Instant) -> bool {
         let counts = now >= self.clock.begin;
         if counts {
@@ -348,8 +347,8 @@ impl JobSession {
         counts
     }
 
-    /// The moment at which the next command is due, once it is there; `now` in a closed loop. None when the end
-    /// comes before it.
+    /// Waits until the next command is due, and returns that time; `now` in a closed loop. None if the session
+    /// ends first.
     async fn due(&self, now: Instant) -> Option<Instant> {
         let Some(due) = self.arrivals.borrow_mut().as_mut().map(ArrivalTimes::take) else { return Some(now) };
         self.sleep_until(self.clock.deadline.map_or(due, |deadline| deadline.min(due))).await;
@@ -357,18 +356,18 @@ impl JobSession {
         (!is_late && !self.is_stopped()).then_some(due)
     }
 
-    /// Sleeps, and no longer than until it is over.
+    /// Sleeps until the given time, or the end of the session.
     async fn sleep_until(&self, until: Instant) {
         let wait = until.saturating_duration_since(Instant::now());
         match wait {
             Duration::ZERO => {}
-            // To wake up takes as long.
+            // Waking up takes that long.
             wait if wait <= TICK => sleep(wait).await,
             wait => lunar_runtime::either(sleep(wait), async { _ = self.woken.recv_async().await }).await,
         }
     }
 
-    /// The end of a command, and when it came.
+    /// Transfers data; returns the result and the time of completion.
     async fn transfer(&self, lane: usize, next: NextCommand, buf: Buf) -> (BufResult, Instant) {
         self.in_flight.set(self.in_flight.get() + 1);
         let ended = match (&self.queue, next.read) {
@@ -383,10 +382,10 @@ impl JobSession {
         ended
     }
 
-    /// Counts a command; false if it failed. One that was in flight when the time was over is in no rate, and how
-    /// long it took is told as that of all others: a target that stalls shall not look fast.
+    /// Records a completed command; false if it failed. A command in flight at the end of the time counts in
+    /// the latency, but not in rates: a target that stalls must not look fast.
     fn record_completion(&self, next: NextCommand, times: CommandTimes, result: io::Result<()>) -> bool {
-        // Where a flush at the end is measured, so is what ends before it.
+        // With a flush at the end, commands that end before it count.
         let is_late = !self.job.flush && self.clock.deadline.is_some_and(|deadline| times.done > deadline);
         let is_counted = times.done >= self.clock.begin && !is_late;
         if is_counted {
@@ -410,28 +409,28 @@ impl JobSession {
     }
 }
 
-/// Runs workers to their ends, each in a task of its own.
+/// Runs each worker in a task of its own.
 async fn run_as_tasks(workers: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
     let workers: Vec<_> = workers.map(spawn).collect();
     for worker in workers {
-        // One that has died has told so.
+        // A worker that panicked has already reported it.
         let _ = worker.await;
     }
 }
 
-/// Somebody who works for a session: his death is the end of the job.
+/// Ends the job if the worker that owns it panics.
 struct PanicGuard(Rc<JobSession>);
 
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.fail("a worker died: this is a fault of Lunar, report it".into());
+            self.0.fail("a worker died: this is a bug in Lunar, report it".into());
         }
     }
 }
 
-/// Makes the buffer ready for a command. Before something is read that will be checked, the buffer holds nothing
-/// that would pass: a target that returns nothing shall be seen.
+/// Prepares the buffer for a command. Before a read that will be checked, the buffer must not contain valid
+/// data: otherwise a target that returns nothing would pass.
 fn prepare(
     next: NextCommand,
     content: &mut DataPattern,
@@ -447,7 +446,7 @@ fn prepare(
     Ok(())
 }
 
-/// Whether what was read is right; what was written is, from now on.
+/// Checks the data of a read; acknowledges a write in the ledger.
 fn check_data(
     next: NextCommand,
     content: &mut DataPattern,
@@ -458,7 +457,7 @@ fn check_data(
         (Some(claim), true) => claim.check(buf),
         (Some(claim), false) => claim.acknowledge(),
         (None, true) => match content.first_mismatch(next.offset, buf) {
-            Some(at) => Err(format!("byte {at} is not what was written there")),
+            Some(at) => Err(format!("byte {at} differs from the data written")),
             None => Ok(()),
         },
         (None, false) => Ok(()),

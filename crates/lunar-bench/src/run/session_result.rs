@@ -1,4 +1,4 @@
-//! What comes of a job when its sessions have ended.
+//! Combines the results of the sessions of a job.
 
 use super::JobClock;
 use crate::job::{ArrivalProcess, Job};
@@ -6,23 +6,23 @@ use crate::outcome::{CpuTime, JobOutcome};
 use crate::session_stats::SessionStats;
 use std::time::Instant;
 
-/// What a session tells at its end.
+/// The result of a session.
 pub struct SessionResult {
-    /// Its number.
+    /// Its index.
     pub index: usize,
-    /// What it wrote down.
+    /// Its statistics.
     pub stats: SessionStats,
     /// Commands that failed.
     pub errors: u64,
-    /// Commands that were due and that nobody took.
+    /// Commands that were due and did not start.
     pub backlog: u64,
-    /// When what it measured ended: with its last command, with its time, or early.
+    /// The end of its measured time: its last command, its deadline, or an early end.
     pub end: Instant,
-    /// Why it ended early, if it did.
+    /// The reason, if it ended early.
     pub why: Option<String>,
 }
 
-/// All of them together.
+/// Merges the results into one.
 pub fn outcome(job: &Job, clock: JobClock, mut ended: Vec<SessionResult>, cpu: CpuTime) -> JobOutcome {
     ended.sort_unstable_by_key(|session| session.index);
     let end = ended.iter().map(|session| session.end).max().unwrap_or(clock.begin);

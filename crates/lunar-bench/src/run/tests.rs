@@ -20,10 +20,10 @@ fn opened(targets: &[&str], sessions: usize) -> OpenTargets {
 }
 
 fn run(opened: &OpenTargets, job: &Job) -> JobOutcome {
-    opened.run(job, &RunHandle::default()).expect("a job that makes sense")
+    opened.run(job, &RunHandle::default()).expect("a valid job")
 }
 
-/// By amount alone.
+/// A job that ends with its amount.
 fn amount(bytes: u64) -> Job {
     Job { time: None, amount: Some(bytes), ..Job::default() }
 }
@@ -32,7 +32,7 @@ fn short(ms: u64) -> Job {
     Job { time: Some(Duration::from_millis(ms)), ..Job::default() }
 }
 
-/// A disk that does something else at each read, and may leave buffers as they are.
+/// A disk that runs a hook at each read, and may leave the buffers unchanged.
 struct MisbehavingDisk<F>(Arc<dyn Backend>, F, bool);
 
 impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backend for MisbehavingDisk<F> {
@@ -65,7 +65,7 @@ impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backen
     }
 }
 
-/// A disk that does this before each read, with its place.
+/// A disk that calls a hook with the offset before each read.
 pub(crate) fn odd(
     f: impl Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync + Clone + 'static,
 ) -> OpenTargets {
@@ -75,7 +75,7 @@ pub(crate) fn odd(
 }
 
 #[test]
-fn a_worker_that_dies_is_told_and_ends_the_job() {
+fn panicking_worker_ends_the_job_with_reason() {
     let reads = Arc::new(AtomicU64::new(0));
     let opened = odd(move |_| {
         if reads.fetch_add(1, Relaxed) == 9 {
@@ -86,11 +86,11 @@ fn a_worker_that_dies_is_told_and_ends_the_job() {
     let begun = Instant::now();
     let outcome = run(&opened, &Job { depth: 4, ..short(60_000) });
     assert!(outcome.ended_early.is_some_and(|why| why.starts_with("a worker died")));
-    assert!(begun.elapsed() < Duration::from_secs(30), "the others end with it");
+    assert!(begun.elapsed() < Duration::from_secs(30), "all workers end");
 }
 
 #[test]
-fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
+fn amount_is_moved_to_the_last_byte() {
     let opened = opened(&["null:1M", "null:2M"], 2);
     let job = Job { sizes: vec![(4096, 1)], depth: 3, ..amount(1_000_003) };
     let outcome = run(&opened, &job);
@@ -101,7 +101,7 @@ fn an_amount_is_moved_to_the_last_byte_whatever_the_sessions() {
 }
 
 #[test]
-fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
+fn command_count_is_exact_for_any_lengths_and_sessions() {
     let opened = opened(&["null:1M"], 3);
     let sizes = vec![(512, 1), (4096, 1), (65536, 1)];
     let job = Job {
@@ -119,7 +119,7 @@ fn a_number_of_commands_is_kept_whatever_their_lengths_and_the_sessions() {
 }
 
 #[test]
-fn directions_that_take_turns_are_no_more_at_once_than_the_depth() {
+fn alternating_directions_stay_within_depth() {
     let probe = crate::testing::RecordingDisk::new(1 << 20);
     let mut opened = opened(&["memory:1M"], 1);
     opened.wrap(|_, _| probe.clone());
@@ -130,7 +130,7 @@ fn directions_that_take_turns_are_no_more_at_once_than_the_depth() {
 }
 
 #[test]
-fn a_time_is_kept_and_the_ramp_does_not_count() {
+fn measured_time_excludes_the_warm_up() {
     let opened = opened(&["null:1M"], 1);
     let job = Job { ramp: Duration::from_millis(200), interval: Duration::from_millis(100), ..short(300) };
     let (before, handle) = (Instant::now(), RunHandle::default());
@@ -145,7 +145,7 @@ fn a_time_is_kept_and_the_ramp_does_not_count() {
 }
 
 #[test]
-fn what_is_written_can_be_read_and_compared() {
+fn written_data_compares_and_wrong_byte_is_reported() {
     let opened = opened(&["memory:1M"], 1);
     let job = Job { fill: Fill::Lba, sizes: vec![(8192, 1)], depth: 4, ..amount(1 << 20) };
     assert_eq!(
@@ -159,11 +159,11 @@ fn what_is_written_can_be_read_and_compared() {
         &Job { direction: IoDirection::Write, fill: Fill::Zeros, offset: 300 << 10, ..amount(4096) },
     );
     let why = run(&opened, &read).ended_early.expect("a wrong byte");
-    assert_eq!(why, "byte 307206 is not what was written there");
+    assert_eq!(why, "byte 307206 differs from the data written");
 }
 
 #[test]
-fn both_ways_go_on_at_once_and_a_mix_is_drawn() {
+fn both_directions_run_at_once_and_mix_is_random() {
     let opened = opened(&["memory:1M"], 2);
     let both = run(&opened, &Job { direction: IoDirection::Both, depth: 2, ..short(100) });
     assert!(both.read.ios > 0 && both.write.ios > 0);
@@ -174,7 +174,7 @@ fn both_ways_go_on_at_once_and_a_mix_is_drawn() {
     assert!((800..1200).contains(&mix.read.ios), "{} of 2000", mix.read.ios);
 }
 
-/// A disk on which every read takes 5 ms.
+/// A disk whose reads take 5 ms.
 fn slow() -> OpenTargets {
     odd(|_| {
         Box::pin(async {
@@ -184,7 +184,7 @@ fn slow() -> OpenTargets {
     })
 }
 
-/// Runs a job that somebody ends after 100 ms.
+/// Runs a job that is ended after 100 ms.
 fn ended(opened: &OpenTargets, job: &Job) -> JobOutcome {
     let handle = RunHandle::default();
     let ender = handle.clone();
@@ -198,8 +198,8 @@ fn ended(opened: &OpenTargets, job: &Job) -> JobOutcome {
 }
 
 #[test]
-fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
-    // One at a time: 200 a second, where 1000 are due.
+fn given_rate_is_kept_and_latency_starts_when_due() {
+    // One command at a time: 200 per second, where 1000 are due.
     let slow = slow();
     let outcome = run(&slow, &Job { pace: ArrivalProcess::Even(1000.0), ..short(400) });
     assert!(outcome.read.ios <= 80, "{}", outcome.read.ios);
@@ -207,7 +207,7 @@ fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
     let (service, total) = (&outcome.read.service, &outcome.read.total);
     assert!(
         total.quantile(0.5).unwrap() > 2 * service.quantile(0.5).unwrap(),
-        "most waited for those before them: {service:?} {total:?}"
+        "most commands waited: {service:?} {total:?}"
     );
     let quick = opened(&["null:1M"], 2);
     let outcome = run(&quick, &Job { pace: ArrivalProcess::Poisson(500.0), depth: 4, ..amount(4096 * 300) });
@@ -215,7 +215,7 @@ fn a_given_rate_is_kept_and_waiting_counts_from_the_moment_it_was_due() {
 }
 
 #[test]
-fn what_somebody_ends_was_measured_until_then_and_no_longer() {
+fn ended_job_is_measured_until_its_end() {
     let (opened, hour) = (opened(&["null:1M"], 1), short(3_600_000));
     let outcome = ended(&opened, &hour);
     assert!(outcome.read.ios > 0 && outcome.ended_early.is_none());
@@ -226,7 +226,7 @@ fn what_somebody_ends_was_measured_until_then_and_no_longer() {
 }
 
 #[test]
-fn nothing_is_due_once_the_amount_is_reached() {
+fn reached_amount_leaves_no_backlog() {
     let hundred = Job { pace: ArrivalProcess::Even(1000.0), amount: Some(4096 * 100), ..short(60_000) };
     for opened in [opened(&["null:1M"], 1), slow()] {
         let outcome = run(&opened, &hundred);
@@ -235,7 +235,7 @@ fn nothing_is_due_once_the_amount_is_reached() {
 }
 
 #[test]
-fn what_runs_in_the_ramp_is_not_taken_out_of_the_amount() {
+fn warm_up_is_not_charged_to_the_amount() {
     let opened = opened(&["null:64M"], 2);
     let job = Job { ramp: Duration::from_millis(300), depth: 4, ..amount(64 << 20) };
     let (outcome, handle) = (run(&opened, &job), RunHandle::default());
@@ -246,13 +246,13 @@ fn what_runs_in_the_ramp_is_not_taken_out_of_the_amount() {
 }
 
 #[test]
-fn steps_that_never_end_and_more_than_can_be_kept_are_refused() {
+fn zero_interval_and_too_many_intervals_are_rejected() {
     let opened = opened(&["null:1M"], 1);
     let refused = |job: Job| opened.run(&job, &RunHandle::default()).unwrap_err().to_string();
     let none = refused(Job { interval: Duration::ZERO, ..short(10) });
-    assert!(none.contains("steps that take no time never end\nhint: name an interval"), "{none}");
+    assert!(none.contains("the interval of the time series is 0\nhint: use an interval"), "{none}");
     let many = refused(Job { interval: Duration::from_nanos(1), ..short(10) });
-    assert!(many.contains("10000000 steps, and 1000000 are the most\nhint: use a longer"), "{many}");
+    assert!(many.contains("10000000 intervals, the maximum is 1000000\nhint: use a longer"), "{many}");
     let job = Job { interval: Duration::from_nanos(1), ..amount(1 << 20) };
     let series = run(&opened, &job).series;
     assert!(series.len() <= crate::time_series::MOST, "{}", series.len());
@@ -260,11 +260,11 @@ fn steps_that_never_end_and_more_than_can_be_kept_are_refused() {
 }
 
 #[test]
-fn a_mix_does_not_write_back_what_it_read() {
+fn mix_does_not_write_back_read_data() {
     let opened = opened(&["memory:1M"], 1);
     let job = Job { direction: IoDirection::Mix(50), order: AccessPattern::Random, ..amount(4096 * 1000) };
     run(&opened, &job);
-    // The same places once more, without a disk.
+    // The same offsets once more, without a disk.
     let mut again = OffsetGenerator::new(&job, 0, 1 << 20, 0, (0, 1));
     let written: std::collections::HashSet<u64> = (0..1000)
         .map(|_| again.next(true, u64::MAX))
@@ -279,25 +279,25 @@ fn a_mix_does_not_write_back_what_it_read() {
 }
 
 #[test]
-fn what_is_never_answered_is_in_the_latency_as_what_it_has_waited() {
+fn commands_without_response_are_in_latency() {
     let hangs = |offset| -> LocalBoxFuture<'static, io::Result<()>> {
         Box::pin(async move { if offset < 40960 { Ok(()) } else { std::future::pending().await } })
     };
     let (opened, handle) = (odd(hangs), RunHandle::default());
     let job = Job { depth: 3, time: Some(HOUR), ..Job::default() };
     let outcome = std::thread::scope(|scope| {
-        let run = scope.spawn(|| opened.run(&job, &handle).expect("a job that makes sense"));
+        let run = scope.spawn(|| opened.run(&job, &handle).expect("a valid job"));
         std::thread::sleep(Duration::from_millis(100));
         handle.end();
         run.join().expect("no panic")
     });
     assert_eq!((outcome.read.ios, outcome.late), (10, 3));
     assert!(outcome.read.total.max_ns >= 1_000_000_000, "{} ns", outcome.read.total.max_ns);
-    assert!(outcome.ended_early.expect("it did not end").contains("not answered"));
+    assert!(outcome.ended_early.expect("an early end").contains("no response"));
 }
 
 #[test]
-fn a_failure_of_one_session_is_the_end_of_all() {
+fn failure_of_one_session_ends_all() {
     let mut opened = opened(&["memory:1M"], 3);
     opened.wrap(|index, disk| {
         let fails = move |_| -> LocalBoxFuture<'static, io::Result<()>> {
@@ -310,11 +310,11 @@ fn a_failure_of_one_session_is_the_end_of_all() {
     });
     let outcome = run(&opened, &Job { time: Some(HOUR), ..Job::default() });
     assert!(outcome.ended_early.expect("a failure").contains("gone"));
-    assert!(outcome.elapsed_s < 20.0, "the rate is that of the time in which all worked");
+    assert!(outcome.elapsed_s < 20.0, "the failure ended the measured time");
 }
 
 #[test]
-fn a_failure_ends_the_job_and_what_was_measured_stands() {
+fn failure_ends_the_job_and_keeps_results() {
     let broken = |offset| -> LocalBoxFuture<'static, io::Result<()>> {
         Box::pin(async move { if offset == 40960 { Err(io::Error::other("a scratch")) } else { Ok(()) } })
     };
@@ -326,16 +326,16 @@ fn a_failure_ends_the_job_and_what_was_measured_stands() {
 }
 
 #[test]
-fn a_target_that_does_not_answer_does_not_hold_whoever_wants_to_end() {
+fn ended_job_does_not_wait_for_unresponsive_target() {
     let silent = odd(|_| Box::pin(std::future::pending()));
     let outcome = ended(&silent, &amount(1 << 20));
-    assert_eq!(outcome.ended_early.as_deref(), Some("not answered 2 s after the end: 1 command"));
+    assert_eq!(outcome.ended_early.as_deref(), Some("no response 2 s after the end: 1 command"));
     let outcome = ended(&silent, &Job { depth: 3, interval: Duration::from_millis(10), ..short(60) });
-    assert_eq!(outcome.ended_early.as_deref(), Some("not answered 2 s after the end: 3 commands"));
+    assert_eq!(outcome.ended_early.as_deref(), Some("no response 2 s after the end: 3 commands"));
     assert_eq!((outcome.elapsed_s, outcome.series.len()), (0.06, 6), "what was measured is its time");
 }
 
-/// A disk whose reads from a place on take so long.
+/// A disk whose reads from an offset on take this long.
 fn slow_from(place: u64, ms: u64) -> OpenTargets {
     odd(move |offset| {
         Box::pin(async move {
@@ -348,7 +348,7 @@ fn slow_from(place: u64, ms: u64) -> OpenTargets {
 }
 
 #[test]
-fn what_is_in_flight_at_the_end_of_the_time_is_in_latencies_and_in_no_rate() {
+fn commands_in_flight_at_end_count_only_in_latency() {
     let stalled = slow_from(0, 500);
     for pace in [ArrivalProcess::Closed, ArrivalProcess::Even(1000.0)] {
         let job = Job { depth: 3, pace, interval: Duration::from_millis(50), ..short(200) };
@@ -363,13 +363,13 @@ fn what_is_in_flight_at_the_end_of_the_time_is_in_latencies_and_in_no_rate() {
 }
 
 #[test]
-fn a_slow_tail_does_not_shorten_what_was_measured() {
+fn slow_last_commands_do_not_shorten_measured_time() {
     let tail = slow_from(9 * 4096, 500);
     let job = Job { amount: Some(10 * 4096), interval: Duration::from_millis(50), ..short(200) };
     let outcome = run(&tail, &job);
     assert_eq!((outcome.read.ios, outcome.late, outcome.elapsed_s, outcome.series.len()), (9, 1, 0.2, 4));
     let in_time = run(&tail, &Job { amount: Some(9 * 4096), ..job.clone() });
-    assert!(in_time.elapsed_s < 0.2, "its amount was done before: {}", in_time.elapsed_s);
+    assert!(in_time.elapsed_s < 0.2, "the amount ends it: {}", in_time.elapsed_s);
     let failing = odd(|offset| {
         Box::pin(async move {
             if offset < 4096 {
@@ -384,7 +384,7 @@ fn a_slow_tail_does_not_shorten_what_was_measured() {
 }
 
 #[test]
-fn buffers_are_made_before_the_clock_starts() {
+fn buffers_are_created_before_the_clock_starts() {
     let mut opened = opened(&["null:1G"], 1);
     opened.wrap(|_, disk| {
         let five_ms = || -> LocalBoxFuture<'static, io::Result<()>> {
@@ -396,15 +396,11 @@ fn buffers_are_made_before_the_clock_starts() {
         Arc::new(MisbehavingDisk(disk, move |_| five_ms(), true))
     });
     let outcome = run(&opened, &Job { sizes: vec![(32 << 20, 1)], depth: 8, ..short(60) });
-    assert!(
-        outcome.read.ios >= 8,
-        "each of 8 in flight has time for several, and all did {}",
-        outcome.read.ios
-    );
+    assert!(outcome.read.ios >= 8, "8 in flight have time for several commands each: {}", outcome.read.ios);
 }
 
 #[test]
-fn who_sleeps_ends_at_once_when_that_is_wanted_and_when_the_time_is_over() {
+fn sleeping_worker_ends_at_once_on_end_or_deadline() {
     let (opened, begun) = (opened(&["null:1M"], 2), Instant::now());
     let hour = short(3_600_000);
     let thinking = ended(&opened, &Job { think: HOUR, ..hour.clone() });
@@ -416,25 +412,25 @@ fn who_sleeps_ends_at_once_when_that_is_wanted_and_when_the_time_is_over() {
     assert_eq!((in_ramp.read.ios, in_ramp.elapsed_s, in_ramp.ended_early), (0, 0.0, None));
     let over = run(&opened, &Job { think: HOUR, ..short(100) });
     assert_eq!((over.read.ios, over.elapsed_s, over.ended_early), (2, 0.1, None));
-    assert!(begun.elapsed() < Duration::from_secs(60), "it waited for those who sleep");
+    assert!(begun.elapsed() < Duration::from_secs(60), "sleepers did not wake");
 }
 
-/// What a disk was asked to make stable.
+/// Requests that a disk received.
 #[derive(Default)]
 struct QueueRequests {
-    /// For each write, whether it must be stable when it is acknowledged.
+    /// The FUA flag of each write.
     writes: Mutex<Vec<bool>>,
     flushes: AtomicU64,
 }
 
-/// A disk that notes what is to be stable, and takes its time; with a queue, or without.
+/// A disk that records FUA flags and flushes, with configurable latency; with a queue or without.
 struct QueueRecorder {
     disk: Arc<dyn Backend>,
     asked: Arc<QueueRequests>,
     write: Duration,
     flush: Duration,
     has_queue: bool,
-    /// Runs that it lasts for.
+    /// The number of runs until it ends.
     left: AtomicU64,
 }
 
@@ -496,7 +492,7 @@ impl BackendQueue for RecordingQueue {
     }
 }
 
-/// A disk that takes so long, and lasts for so many runs.
+/// A recording disk with these latencies, which lasts for a number of runs.
 fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (OpenTargets, Arc<QueueRequests>) {
     let (mut opened, asked) = (opened(&["null:1M"], 1), Arc::new(QueueRequests::default()));
     let [write, flush] = [write_ms, flush_ms].map(Duration::from_millis);
@@ -507,13 +503,13 @@ fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (OpenTarg
     (opened, asked)
 }
 
-/// A rig of which so many runs come to an end, and no more.
+/// Open targets with a disk that completes this many runs.
 pub(crate) fn lasting(runs: u64) -> OpenTargets {
     noting(0, 0, true, runs).0
 }
 
 #[test]
-fn writes_are_stable_where_that_is_asked_for_and_only_there() {
+fn writes_use_fua_only_on_request() {
     for (has_queue, fua) in [(false, false), (false, true), (true, false), (true, true)] {
         let (opened, asked) = noting(0, 0, has_queue, 1);
         run(&opened, &Job { direction: IoDirection::Write, fua, depth: 2, ..amount(4096 * 8) });
@@ -523,13 +519,13 @@ fn writes_are_stable_where_that_is_asked_for_and_only_there() {
 }
 
 #[test]
-fn a_flush_at_the_end_and_what_ends_before_it_are_in_the_rate() {
+fn flush_at_end_and_commands_before_it_count() {
     let two = |flush| {
         let (opened, asked) = noting(200, 300, false, 1);
         let job = Job { direction: IoDirection::Write, flush, depth: 2, ..short(300) };
         (run(&opened, &job), asked.flushes.load(Relaxed))
     };
-    // Two are written in time, and two are in flight when the time is over.
+    // Two writes end in time, and two are in flight at the end.
     let (without, flushes) = two(false);
     assert_eq!((without.write.ios, without.late, without.elapsed_s, flushes), (2, 2, 0.3, 0));
     let (with, flushes) = two(true);
@@ -539,7 +535,7 @@ fn a_flush_at_the_end_and_what_ends_before_it_are_in_the_rate() {
 }
 
 #[test]
-fn runs_at_once_have_the_cpu_time_of_their_own_loops() {
+fn concurrent_runs_have_cpu_time_of_their_own_loops() {
     let (idle, busy) = (opened(&["null:1M"], 1), opened(&["null:1M"], 1));
     let handle = RunHandle::default();
     let [idle, busy] = std::thread::scope(|scope| {
@@ -552,7 +548,7 @@ fn runs_at_once_have_the_cpu_time_of_their_own_loops() {
 }
 
 #[test]
-fn a_rig_runs_on_the_cores_that_are_named() {
+fn targets_open_on_selected_cores() {
     let core = lunar_runtime::CoreSelection::All.usable().expect("cores")[0];
     let opening = |cores| TargetOptions { sessions: 3, cores, ..TargetOptions::default() };
     let target = [TargetSpec::parse("null:1M").expect("a target")];
@@ -566,7 +562,7 @@ fn a_rig_runs_on_the_cores_that_are_named() {
 }
 
 #[test]
-fn cpu_time_after_the_deadline_does_not_count() {
+fn cpu_time_excludes_work_after_the_deadline() {
     let busy_later = odd(|_| {
         Box::pin(async {
             sleep(Duration::from_millis(120)).await;
@@ -581,7 +577,7 @@ fn cpu_time_after_the_deadline_does_not_count() {
 }
 
 #[test]
-fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
+fn read_that_returns_no_data_is_a_mismatch() {
     for fill in [Fill::Zeros, Fill::Counting, Fill::Lba, Fill::Bytes(*b"12345678")] {
         let mut opened = opened(&["memory:1M"], 1);
         let job = Job { fill, ..amount(64 << 10) };
@@ -590,45 +586,53 @@ fn a_target_that_returns_nothing_is_seen_whatever_was_in_the_buffer() {
         assert_eq!(run(&opened, &read).ended_early, None, "{fill:?}");
         mute(&mut opened);
         let why = run(&opened, &read).ended_early;
-        assert_eq!(why.as_deref(), Some("byte 0 is not what was written there"), "{fill:?}");
+        assert_eq!(why.as_deref(), Some("byte 0 differs from the data written"), "{fill:?}");
     }
 }
 
-/// From now on reads leave the buffer as it is.
+/// Makes reads leave the buffer unchanged.
 pub(crate) fn mute(opened: &mut OpenTargets) {
     let nothing = |_| -> LocalBoxFuture<'static, io::Result<()>> { Box::pin(async { Ok(()) }) };
     opened.wrap(|_, disk| Arc::new(MisbehavingDisk(disk, nothing, true)));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_job_is_rejected() {
     let opened = opened(&["null:1M"], 1);
     let refused = |job: Job| opened.run(&job, &RunHandle::default()).unwrap_err().what;
-    assert_eq!(refused(Job { time: None, ..Job::default() }), "it would never end");
-    assert!(refused(Job { sizes: vec![(2 << 20, 1)], ..Job::default() }).contains("do not fit into 1048576"));
-    assert!(refused(Job { span: Some(1 << 20), offset: 1, ..Job::default() }).contains("do not fit"));
-    assert!(refused(Job { depth: 0, ..Job::default() }).contains("zero"));
+    assert_eq!(refused(Job { time: None, ..Job::default() }), "the job has no end");
+    assert!(
+        refused(Job { sizes: vec![(2 << 20, 1)], ..Job::default() }).contains("exceed the 1048576 bytes")
+    );
+    assert!(refused(Job { span: Some(1 << 20), offset: 1, ..Job::default() }).contains("exceed"));
+    assert!(refused(Job { depth: 0, ..Job::default() }).contains("depth is 0"));
     assert!(refused(Job { compare: true, ..Job::default() }).contains("cannot be compared"));
 }
 
 #[test]
-fn lengths_and_offsets_are_whole_blocks() {
+fn lengths_and_offsets_must_be_whole_blocks() {
     let checked = |sizes: &[u32], offset, block_size| {
         let sizes = sizes.iter().map(|bytes| (*bytes, 1)).collect();
         check_blocks(&Job { sizes, offset, ..Job::default() }, block_size).map_err(|e| e.what)
     };
     assert!(checked(&[512, 4096], 512, 512).is_ok());
     assert!(checked(&[1000], 3, 1).is_ok());
-    assert_eq!(checked(&[3000, 1000], 0, 512).unwrap_err(), "1000 bytes are no whole blocks of 512");
-    assert_eq!(checked(&[4096], 512, 4096).unwrap_err(), "512 bytes are no whole blocks of 4096");
+    assert_eq!(
+        checked(&[3000, 1000], 0, 512).unwrap_err(),
+        "1000 bytes are not a multiple of the block size 512"
+    );
+    assert_eq!(
+        checked(&[4096], 512, 4096).unwrap_err(),
+        "512 bytes are not a multiple of the block size 4096"
+    );
     let strided =
         |stride| check_blocks(&Job { order: AccessPattern::Strided(stride), ..Job::default() }, 512);
     assert!(strided(8192).is_ok());
-    assert_eq!(strided(1000).unwrap_err().what, "1000 bytes are no whole blocks of 512");
+    assert_eq!(strided(1000).unwrap_err().what, "1000 bytes are not a multiple of the block size 512");
 }
 
 #[test]
-fn data_is_not_overwritten_unless_that_is_wanted() {
+fn existing_data_is_overwritten_only_on_request() {
     let dir = std::env::temp_dir().join(format!("lunar-bench-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
     let path = dir.join("disk");

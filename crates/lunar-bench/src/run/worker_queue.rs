@@ -1,5 +1,5 @@
-//! The workers of a session in one task, where its disk takes the commands of all of them in one queue: to wake a task for
-//! each would cost more than the command itself.
+//! Runs all workers of a session in one task, for disks that take the commands of all workers in one queue.
+//! Waking a task for each completion would cost more than the command itself.
 
 use lunar_block::{BackendQueue, BufResult};
 use std::cell::{Cell, RefCell};
@@ -8,27 +8,27 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// A worker, until it is done.
+/// A worker; None after its end.
 type Worker = Option<Pin<Box<dyn Future<Output = ()>>>>;
 
-/// The commands of the workers, one at a time for each: its lane.
+/// The commands of the workers: one slot for each worker, with at most one command.
 pub struct WorkerQueue {
     queue: RefCell<Box<dyn BackendQueue>>,
     slots: Vec<WorkerSlot>,
-    /// How often the clock was asked.
+    /// The number of clock reads.
     clock_reads: Cell<u64>,
 }
 
 struct WorkerSlot {
-    /// Its worker waits for a command, and for nothing else.
+    /// Whether its worker waits only for its command.
     is_in_flight: Cell<bool>,
-    /// How often the clock had been asked when its command began.
+    /// The number of clock reads when its command was submitted.
     begun: Cell<u64>,
     ended: Cell<Option<(BufResult, Instant)>>,
 }
 
 impl WorkerQueue {
-    /// Lanes for so many workers.
+    /// Creates one slot for each worker.
     pub fn new(queue: Box<dyn BackendQueue>, workers: usize) -> WorkerQueue {
         let slot =
             || WorkerSlot { is_in_flight: Cell::new(false), begun: Cell::new(0), ended: Cell::new(None) };
@@ -36,7 +36,7 @@ impl WorkerQueue {
         WorkerQueue { queue: RefCell::new(queue), slots, clock_reads: Cell::new(0) }
     }
 
-    /// Begins a command and waits for its end, and when that came.
+    /// Submits a command, and returns its result and the time of its completion.
     pub async fn transfer(
         &self,
         slot: usize,
@@ -49,13 +49,13 @@ impl WorkerQueue {
         poll_fn(|_| slot.ended.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// Runs the workers, one for each lane, to their ends.
+    /// Runs the workers, one for each slot, to their ends.
     pub async fn run(&self, mut workers: Vec<Worker>) {
         poll_fn(|cx| self.poll(&mut workers, cx)).await;
     }
 
     fn poll(&self, workers: &mut [Worker], cx: &mut Context<'_>) -> Poll<()> {
-        // Who waits for something else may have been woken.
+        // A worker that waits for something else may be ready.
         for (slot, worker) in self.slots.iter().zip(&mut *workers) {
             if !slot.is_in_flight.get() {
                 poll_worker(worker, cx);
@@ -65,7 +65,8 @@ impl WorkerQueue {
         while let Poll::Ready((at, ended)) = self.next(cx) {
             let slot = &self.slots[at];
             slot.is_in_flight.set(false);
-            // What came together has one time; what began after that was asked has another.
+            // Completions of one poll share a clock reading, but a command submitted after that reading needs a
+            // later one.
             let is_old = slot.begun.get() < self.clock_reads.get();
             let came = now.filter(|_| is_old).unwrap_or_else(|| self.now());
             now = Some(came);
@@ -99,7 +100,7 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    /// Ends the latest command first, and remembers in which order.
+    /// Completes the latest command first, and records the order.
     #[derive(Default)]
     struct Backwards {
         begun: Vec<(usize, Buf)>,
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_worker_has_its_own_answers_and_may_wait_for_something_else() {
+    fn workers_get_their_own_results_and_may_also_sleep() {
         let queue = Backwards::default();
         let seen = queue.seen.clone();
         let slots = Rc::new(WorkerQueue::new(Box::new(queue), 3));
@@ -138,8 +139,8 @@ mod tests {
                     let buf = Buf::zeroed(slot + 1);
                     let begun = Instant::now();
                     let ((result, buf), came) = slots.transfer(slot, |queue| queue.read(slot, 0, buf)).await;
-                    assert!(result.is_ok() && came > begun, "it came before it was asked for");
-                    assert_eq!(buf.len(), slot + 1, "the buffer of another");
+                    assert!(result.is_ok() && came > begun, "completed before its submission");
+                    assert_eq!(buf.len(), slot + 1, "another worker's buffer");
                 }
             }))
         };

@@ -1,8 +1,8 @@
-//! The file that survives the process: what was begun, and what was acknowledged.
+//! The journal file: writes that started, and writes that were acknowledged. It survives the process.
 //!
-//! A header, then records of 24 bytes. Each record is appended with one write(2), so that what a killed process
-//! has said is in the page cache, whole but for at most the last record. It is not made stable: the death of
-//! this host may lose it.
+//! It has a header and records of 24 bytes. Each record is appended with one write(2). After a process is
+//! killed, the page cache holds all of its records; at most the last one is torn. The file is not flushed: a
+//! crash of this host may lose records.
 
 use lunar_runtime::iscsi::digest::crc32c;
 use std::fs::{File, TryLockError};
@@ -11,59 +11,59 @@ use std::path::{Path, PathBuf};
 
 const MAGIC: [u8; 8] = *b"LUNARVFY";
 const VERSION: u32 = 1;
-/// Bytes of the header in front of the target's name.
+/// Bytes of the header before the target's name.
 const FIXED: usize = 48;
-/// Characters of a target's name that are kept, and their bytes at most.
+/// The maximum length of a target's name in characters, and in bytes.
 const NAME: usize = 1024;
 const LONGEST_NAME: usize = NAME * 4;
 /// Bytes of a record.
 const RECORD: usize = 24;
 
-/// What the whole file is about.
+/// The header of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalHeader {
-    /// Who writes.
+    /// The owner of the units.
     pub owner: u64,
     /// Bytes of a unit.
     pub unit: u32,
-    /// First byte of the disk that is used.
+    /// The first byte of the disk in use.
     pub first: u64,
     /// Bytes from there.
     pub span: u64,
-    /// The target, as it was named when the file was made.
+    /// The name of the target when the file was created.
     pub target: String,
 }
 
-/// What happened to a command that writes.
+/// An event of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteEvent {
-    /// It is about to be sent.
+    /// The write is about to be sent.
     Begun,
-    /// It was acknowledged.
+    /// The write was acknowledged.
     Done,
 }
 
-/// A step of a command that writes.
+/// A record of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalRecord {
-    /// What happened.
+    /// The event.
     pub event: WriteEvent,
-    /// Its first block: units from the first byte of the disk.
+    /// The first block: units from the first byte of the disk.
     pub block: u64,
     /// Blocks.
     pub count: u32,
-    /// The generation that it gives them.
+    /// The generation of the blocks.
     pub generation: u32,
 }
 
-/// What cannot be used of a file, in words.
+/// The reason why a file cannot be used.
 pub type JournalError = String;
 
-/// The file, open to be appended to; nobody else has it.
+/// The file, open for appending and locked.
 pub struct VerifyJournal {
     file: File,
     path: PathBuf,
-    /// Why nothing more can be appended: behind half a record nothing would be found again.
+    /// The reason why no more records can be appended: a reader would not find records after a torn one.
     broken: Option<JournalError>,
 }
 
@@ -72,7 +72,7 @@ fn append_crc(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The bytes in front of their checksum, if it is theirs.
+/// The bytes without their checksum, if it matches.
 fn strip_crc(bytes: &[u8]) -> Option<&[u8]> {
     let (bytes, crc) = bytes.split_last_chunk()?;
     (crc32c(&[bytes]).to_le_bytes() == *crc).then_some(bytes)
@@ -87,7 +87,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl JournalHeader {
-    /// As it stands in the file.
+    /// The header as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let name: String = self.target.chars().take(NAME).collect();
         let mut bytes = MAGIC.to_vec();
@@ -100,17 +100,17 @@ impl JournalHeader {
         append_crc(bytes)
     }
 
-    /// From the begin of a file.
+    /// Reads the header from the start of a file.
     ///
     /// # Errors
-    /// When it is none, or of another version.
+    /// If it is not a journal, or has another version.
     pub fn read(from: &mut impl Read) -> Result<JournalHeader, JournalError> {
         let fixed = exactly(from, FIXED)?;
         if fixed[..8] != MAGIC {
-            return Err("it is no file of --verify-state".into());
+            return Err("it is not a file of --verify-state".into());
         }
         if le32(&fixed, 8) != VERSION {
-            return Err(format!("it is of version {}, and this is {VERSION}", le32(&fixed, 8)));
+            return Err(format!("it has version {}, supported is {VERSION}", le32(&fixed, 8)));
         }
         let len = usize::try_from(le64(&fixed, 40)).ok().filter(|len| *len <= LONGEST_NAME);
         let rest = exactly(from, len.ok_or("its header is damaged")? + 4)?;
@@ -137,7 +137,7 @@ fn exactly(from: &mut impl Read, len: usize) -> Result<Vec<u8>, JournalError> {
 }
 
 impl JournalRecord {
-    /// As it stands in the file.
+    /// The record as bytes.
     pub fn encode(self) -> Vec<u8> {
         let event: u32 = match self.event {
             WriteEvent::Begun => 1,
@@ -151,7 +151,7 @@ impl JournalRecord {
     }
 
     fn decode(bytes: &[u8]) -> Option<JournalRecord> {
-        // The checksum of no bytes is zero: four zero bytes are sealed, and yet no record.
+        // An empty record with its checksum is four zero bytes: valid, but not a record.
         let bytes = strip_crc(bytes).filter(|bytes| bytes.len() + 4 == RECORD)?;
         let event = match le32(bytes, 16) {
             1 => WriteEvent::Begun,
@@ -167,11 +167,11 @@ impl JournalRecord {
     }
 }
 
-/// Gives each record to `apply`, in their order; the length in bytes of all that are whole. The last one may be
-/// torn: its process was killed.
+/// Passes each record to `apply` in order, and returns the length of the valid records in bytes. The last
+/// record may be torn, because its process was killed.
 ///
 /// # Errors
-/// When one that is not the last is damaged, or `apply` does not take one.
+/// If another record is damaged, or `apply` rejects one.
 pub fn replay(
     from: &mut impl Read,
     mut apply: impl FnMut(JournalRecord) -> Result<(), JournalError>,
@@ -194,10 +194,10 @@ pub fn replay(
 }
 
 impl VerifyJournal {
-    /// Opens a file, for nobody else at the same time. To append to, it is made where it is missing.
+    /// Opens and locks a file. For appending, creates it if it does not exist.
     ///
     /// # Errors
-    /// The operating system's, and when another process has it.
+    /// An error of the operating system, or a lock held by another process.
     pub fn open(path: &Path, to_append: bool) -> io::Result<VerifyJournal> {
         let file = File::options().read(true).append(to_append).create(to_append).open(path)?;
         file.try_lock().map_err(|e| match e {
@@ -209,44 +209,44 @@ impl VerifyJournal {
         Ok(VerifyJournal { file, path: path.into(), broken: None })
     }
 
-    /// It holds nothing yet.
+    /// Whether the file is empty.
     ///
     /// # Errors
-    /// The operating system's.
+    /// An error of the operating system.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.len() == 0)
     }
 
-    /// Begins a file that is empty.
+    /// Writes the header to an empty file.
     ///
     /// # Errors
-    /// The operating system's.
+    /// An error of the operating system.
     pub fn begin(&self, header: &JournalHeader) -> io::Result<()> {
         self.write(&header.encode())
     }
 
-    /// The file, to be read from its begin.
+    /// The file, positioned at its start.
     ///
     /// # Errors
-    /// The operating system's.
+    /// An error of the operating system.
     pub fn read(&self) -> io::Result<impl Read + use<'_>> {
         let mut file = &self.file;
         file.seek(SeekFrom::Start(0))?;
         Ok(io::BufReader::new(file))
     }
 
-    /// Cuts off what is behind this many bytes of records: a torn one.
+    /// Truncates the file after this many bytes of records, to remove a torn one.
     ///
     /// # Errors
-    /// The operating system's.
+    /// An error of the operating system.
     pub fn cut(&self, header: &JournalHeader, records: u64) -> io::Result<()> {
         self.file.set_len(header.encode().len() as u64 + records)
     }
 
-    /// Appends a record, with one write.
+    /// Appends a record with one write.
     ///
     /// # Errors
-    /// In words: when it did not go in whole. From then on none does.
+    /// If the record was not written completely. All later calls fail, too.
     pub fn append(&mut self, record: JournalRecord) -> Result<(), JournalError> {
         if self.broken.is_none() {
             self.broken = self
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_any_change_of_it_is_seen() {
+    fn journal_header_round_trips_and_detects_changes() {
         let bytes = header().encode();
         assert_eq!(JournalHeader::read(&mut &bytes[..]), Ok(header()));
         for at in 0..bytes.len() {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_and_a_torn_end_is_left_out() {
+    fn journal_records_round_trip_without_torn_end() {
         let bytes: Vec<u8> = records().into_iter().flat_map(JournalRecord::encode).collect();
         assert_eq!(replayed(&bytes), Ok((72, records())));
         for len in 48..72 {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_before_the_end_is_told() {
+    fn damage_before_the_last_record_is_an_error() {
         let bytes: Vec<u8> = records().into_iter().flat_map(JournalRecord::encode).collect();
         for at in 0..48 {
             let mut damaged = bytes.clone();

@@ -1,4 +1,4 @@
-//! What every unit of a target must hold: the last generation that was acknowledged, or one begun after it.
+//! Knows the valid content of each unit of a target: the last acknowledged generation, or one started after it.
 
 use super::journal::{JournalError, JournalHeader, JournalRecord, VerifyJournal, WriteEvent};
 use super::unit::{LONGEST, SHORTEST, Stamp, UnitContent, parse_unit};
@@ -7,68 +7,68 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Units that are kept account of, at most: with eight bytes for each, 2 GiB of memory.
+/// The maximum number of units: at eight bytes each, 2 GiB of memory.
 pub const MAX_UNITS: u64 = 1 << 28;
 
-/// What is known of a unit: the generation of the last acknowledged write, and of the last one begun.
+/// The generations of a unit: the last acknowledged write, and the last started one.
 type Generations = [u32; 2];
 
-/// What was found when units were read.
+/// The results of reading units back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyCounts {
-    /// Units that hold what was acknowledged.
+    /// Units that hold acknowledged data.
     pub sound: u64,
-    /// Units with a write that was begun and never acknowledged: they hold what was there before, or that write.
+    /// Units with an unacknowledged write: they may hold the previous data or that write.
     pub unsure: u64,
-    /// Of those, units that are part of the one and part of the other.
+    /// Of these, units that hold parts of both.
     pub torn: u64,
 }
 
-/// The account of one target. Sessions on several cores share it.
+/// The ledger of one target. Sessions on several cores share it.
 pub struct WriteLedger {
     header: JournalHeader,
     book: Mutex<LedgerState>,
 }
 
 struct LedgerState {
-    /// For each unit, from the first byte that is used.
+    /// The generations of each unit, from the first byte in use.
     known: Vec<Generations>,
-    /// Units that a command is at: first, and behind the last.
+    /// Units claimed by commands: start, and end (exclusive).
     busy: BTreeMap<u64, u64>,
-    /// Where reading back goes on.
+    /// The position of the read-back.
     cursor: u64,
     counts: VerifyCounts,
     journal: Option<VerifyJournal>,
 }
 
-/// The right to be at some units, until it is dropped. No other command is there at the same time.
+/// The exclusive right to use some units, until it is dropped.
 pub(crate) struct UnitClaim {
     ledger: Arc<WriteLedger>,
-    /// From the first that is used.
+    /// Relative to the first unit in use.
     units: Range<u64>,
-    /// That of a write that was begun.
+    /// The generation of a started write.
     generation: u32,
 }
 
 impl WriteLedger {
-    /// Of nothing yet.
+    /// Creates an empty ledger.
     ///
     /// # Errors
-    /// In words, when units and span cannot be kept account of.
+    /// If units or span are not supported.
     pub(crate) fn new(
         header: JournalHeader,
         journal: Option<VerifyJournal>,
     ) -> Result<WriteLedger, JournalError> {
         let unit = u64::from(header.unit);
         if !(SHORTEST..=LONGEST).contains(&unit) || !unit.is_power_of_two() {
-            return Err(format!("blocks of {unit} bytes cannot be verified"));
+            return Err(format!("invalid block size: {unit} bytes"));
         }
         if !header.first.is_multiple_of(unit) || header.first.checked_add(header.span).is_none() {
-            return Err(format!("byte {} is not the first of a block of {unit} bytes", header.first));
+            return Err(format!("offset {} is not a multiple of the block size {unit}", header.first));
         }
         let units = header.span / unit;
         if units > MAX_UNITS {
-            return Err(format!("{units} blocks of {unit} bytes are more than {MAX_UNITS}"));
+            return Err(format!("{units} blocks of {unit} bytes exceed the maximum of {MAX_UNITS}"));
         }
         let known = vec![[0; 2]; units as usize];
         let book =
@@ -76,10 +76,10 @@ impl WriteLedger {
         Ok(WriteLedger { header, book: Mutex::new(book) })
     }
 
-    /// From a file that a run left behind; besides, how many bytes of it are whole records.
+    /// Reads the ledger that a run left behind, and returns the length of its valid records in bytes.
     ///
     /// # Errors
-    /// In words, when it is no such file, or damaged elsewhere than in its last record.
+    /// If it is not such a file, or is damaged elsewhere than in its last record.
     pub fn read(from: &mut impl Read) -> Result<(WriteLedger, u64), JournalError> {
         let ledger = WriteLedger::new(JournalHeader::read(from)?, None)?;
         let mut book = ledger.book();
@@ -88,12 +88,12 @@ impl WriteLedger {
         Ok((ledger, good))
     }
 
-    /// From now on what happens is written there.
+    /// Records further events in a journal.
     pub(crate) fn set_journal(&self, journal: VerifyJournal) {
         self.book().journal = Some(journal);
     }
 
-    /// What it is about.
+    /// The header.
     pub(crate) fn header(&self) -> &JournalHeader {
         &self.header
     }
@@ -104,18 +104,18 @@ impl WriteLedger {
         units as u64 * u64::from(self.header.unit)
     }
 
-    /// What was found since [`WriteLedger::rewind`].
+    /// The results since [`WriteLedger::rewind`].
     pub(crate) fn counts(&self) -> VerifyCounts {
         self.book().counts
     }
 
-    /// Reading back begins at the first unit, and nothing was found yet.
+    /// Restarts the read-back at the first unit, without results.
     pub(crate) fn rewind(&self) {
         let mut book = self.book();
         (book.cursor, book.counts) = (0, VerifyCounts::default());
     }
 
-    /// The right to be at these bytes of the disk, if no other command is; they are whole units.
+    /// Claims these bytes of the disk, which are whole units, unless another command uses them.
     pub(crate) fn claim(self: &Arc<Self>, offset: u64, len: u32) -> Option<UnitClaim> {
         let unit = u64::from(self.header.unit);
         let first = (offset - self.header.first) / unit;
@@ -123,7 +123,7 @@ impl WriteLedger {
         self.book().occupy(&units).then(|| UnitClaim { ledger: self.clone(), units, generation: 0 })
     }
 
-    /// The next units that were written, side by side and at most `longest` bytes; each once.
+    /// Claims the next adjacent units that were written, at most `longest` bytes. Each unit is returned once.
     pub(crate) fn claim_known(self: &Arc<Self>, longest: u32) -> Option<UnitClaim> {
         let most = u64::from(longest / self.header.unit).max(1);
         let mut book = self.book();
@@ -160,20 +160,20 @@ impl LedgerState {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.append(record))
     }
 
-    /// A record of the past.
+    /// Applies a record of an earlier run.
     fn apply(&mut self, header: &JournalHeader, record: JournalRecord) -> Result<(), JournalError> {
         let JournalRecord { event, block, count, generation } = record;
         let start = block.checked_sub(header.first / u64::from(header.unit));
         let end = start.and_then(|start| start.checked_add(count.into()));
         let units = match (start, end) {
             (Some(start), Some(end)) if count > 0 && end <= self.known.len() as u64 => start..end,
-            _ => return Err(format!("{count} blocks from {block} on are not within its span")),
+            _ => return Err(format!("{count} blocks from {block} are outside its span")),
         };
         for known in self.of(&units) {
             match event {
                 WriteEvent::Begun if generation > known[1] => known[1] = generation,
                 WriteEvent::Done if generation == known[1] => known[0] = generation,
-                _ => return Err(format!("generation {generation} of block {block} is out of turn")),
+                _ => return Err(format!("generation {generation} of block {block} is out of order")),
             }
         }
         Ok(())
@@ -181,7 +181,7 @@ impl LedgerState {
 }
 
 impl UnitClaim {
-    /// First byte on the disk.
+    /// The first byte on the disk.
     pub(crate) fn offset(&self) -> u64 {
         self.ledger.header.first + self.units.start * u64::from(self.ledger.header.unit)
     }
@@ -191,14 +191,14 @@ impl UnitClaim {
         (self.units.end - self.units.start) as u32 * self.ledger.header.unit
     }
 
-    /// A write begins: `buf` becomes what is to be written.
+    /// Starts a write: fills `buf` with stamped units.
     ///
     /// # Errors
-    /// In words, when the journal cannot be written.
+    /// If the journal cannot be written.
     pub(crate) fn begin(&mut self, buf: &mut [u8]) -> Result<(), JournalError> {
         let mut book = self.ledger.book();
         let newest = book.of(&self.units).iter().map(|known| known[1]).max().unwrap_or(0);
-        self.generation = newest.checked_add(1).ok_or("a block was written as often as can be counted")?;
+        self.generation = newest.checked_add(1).ok_or("the generation of a block overflowed")?;
         book.write(self.record(WriteEvent::Begun))?;
         book.of(&self.units).iter_mut().for_each(|known| known[1] = self.generation);
         drop(book);
@@ -209,7 +209,7 @@ impl UnitClaim {
         Ok(())
     }
 
-    /// The write was acknowledged.
+    /// Records that the write was acknowledged.
     ///
     /// # Errors
     /// As [`UnitClaim::begin`].
@@ -219,10 +219,10 @@ impl UnitClaim {
         book.write(self.record(WriteEvent::Done))
     }
 
-    /// Whether what was read there is what must be there.
+    /// Checks the data of a read.
     ///
     /// # Errors
-    /// What is wrong with the first unit that is not as it must be.
+    /// The fault of the first invalid unit.
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), String> {
         let header = &self.ledger.header;
         let known = self.ledger.book().of(&self.units).to_vec();
@@ -239,7 +239,7 @@ impl UnitClaim {
         Ok(())
     }
 
-    /// Numbers of its blocks.
+    /// The numbers of its blocks.
     fn blocks(&self) -> Range<u64> {
         let first = self.ledger.header.first / u64::from(self.ledger.header.unit);
         first + self.units.start..first + self.units.end
@@ -271,19 +271,19 @@ fn judge(
     let is_unsure = acked < begun;
     counts.unsure += u64::from(is_unsure);
     match seen {
-        // Nobody promised that it holds anything of ours.
+        // A unit that was never written may hold anything.
         _ if acked == 0 => {}
         UnitContent::Foreign => return Err("not written by this run".into()),
         UnitContent::Damaged if is_unsure => counts.torn += 1,
-        UnitContent::Damaged => return Err("CRC wrong".into()),
+        UnitContent::Damaged => return Err("CRC mismatch".into()),
         UnitContent::Whole { block, .. } if block != place => {
-            return Err(format!("misplaced: it is block {block}"));
+            return Err(format!("misplaced: holds block {block}"));
         }
         UnitContent::Whole { generation, .. } if generation < acked => {
             return Err(format!("stale: holds generation {generation}, {acked} was acknowledged"));
         }
         UnitContent::Whole { generation, .. } if generation > begun => {
-            return Err(format!("holds generation {generation}, and {begun} was the last one begun"));
+            return Err(format!("holds generation {generation}, the last one started was {begun}"));
         }
         UnitContent::Whole { .. } => counts.sound += u64::from(!is_unsure),
     }
@@ -304,9 +304,9 @@ mod tests {
         Arc::new(WriteLedger::new(header(), None).expect("a ledger"))
     }
 
-    /// Writes at these bytes; what was written.
+    /// Writes these bytes; returns the data.
     fn write(ledger: &Arc<WriteLedger>, offset: u64, len: u32, is_acknowledged: bool) -> Vec<u8> {
-        let mut claim = ledger.claim(offset, len).expect("nobody is there");
+        let mut claim = ledger.claim(offset, len).expect("free units");
         let mut bytes = vec![0; len as usize];
         claim.begin(&mut bytes).expect("begun");
         if is_acknowledged {
@@ -316,11 +316,11 @@ mod tests {
     }
 
     fn check(ledger: &Arc<WriteLedger>, offset: u64, bytes: &[u8]) -> Result<(), String> {
-        ledger.claim(offset, bytes.len() as u32).expect("nobody is there").check(bytes)
+        ledger.claim(offset, bytes.len() as u32).expect("free units").check(bytes)
     }
 
     #[test]
-    fn every_kind_of_damage_has_its_name() {
+    fn each_kind_of_damage_is_reported() {
         let ledger = ledger();
         let old = write(&ledger, 2048, 1024, true);
         write(&ledger, 2048, 512, true);
@@ -330,19 +330,19 @@ mod tests {
         let wrong = |bytes: &[u8]| check(&ledger, 2048, bytes).unwrap_err();
         assert_eq!(wrong(&old), "block 4 (byte 2048): stale: holds generation 1, 3 was acknowledged");
         let swapped = [&good[UNIT..], &good[..UNIT]].concat();
-        assert_eq!(wrong(&swapped), "block 4 (byte 2048): misplaced: it is block 5");
+        assert_eq!(wrong(&swapped), "block 4 (byte 2048): misplaced: holds block 5");
         let mut flipped = good.clone();
         flipped[UNIT + 300] ^= 4;
-        assert_eq!(wrong(&flipped), "block 5 (byte 2560): CRC wrong");
+        assert_eq!(wrong(&flipped), "block 5 (byte 2560): CRC mismatch");
         flipped[UNIT..].fill(0);
         assert_eq!(wrong(&flipped), "block 5 (byte 2560): not written by this run");
         let mut newer = good.clone();
         Stamp { owner: 9, block: 4, generation: 4 }.write_to(&mut newer[..UNIT]);
-        assert!(wrong(&newer).ends_with("holds generation 4, and 3 was the last one begun"));
+        assert!(wrong(&newer).ends_with("holds generation 4, the last one started was 3"));
     }
 
     #[test]
-    fn what_was_never_acknowledged_may_be_there_or_not_or_torn() {
+    fn unacknowledged_write_may_be_old_new_or_torn() {
         let ledger = ledger();
         let old = write(&ledger, 4096, 512, true);
         let new = write(&ledger, 4096, 512, false);
@@ -352,13 +352,13 @@ mod tests {
         }
         assert_eq!(ledger.counts(), VerifyCounts { sound: 0, unsure: 3, torn: 1 });
         assert!(check(&ledger, 4096, &[0; UNIT]).unwrap_err().contains("not written by this run"));
-        // Of what was never acknowledged at all nothing is known.
+        // A unit with only unacknowledged writes may hold anything.
         write(&ledger, 1024, 512, false);
         assert_eq!(check(&ledger, 1024, &[0; UNIT]), Ok(()));
     }
 
     #[test]
-    fn commands_that_overlap_do_not_run_at_once() {
+    fn overlapping_claim_is_refused() {
         let ledger = ledger();
         let claim = ledger.claim(2048, 1024).expect("nobody is there");
         for (offset, len) in [(2048, 1024), (1536, 1024), (2560, 512), (1024, 4096)] {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_once() {
+    fn written_units_are_read_back_once() {
         let ledger = ledger();
         write(&ledger, 1536, 1536, true);
         write(&ledger, 8192, 512, false);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_past_that_cannot_have_been_is_refused() {
+    fn impossible_journal_records_are_rejected() {
         let of = |records: &[(WriteEvent, u64, u32, u32)]| {
             let mut bytes = header().encode();
             for (event, block, count, generation) in records.iter().copied() {
@@ -399,11 +399,11 @@ mod tests {
         assert_eq!(of(&[begun, (WriteEvent::Done, 2, 16, 5)]), Ok((16 * 512, 48)));
         for (block, count) in [(0, 1), (2, 17), (18, 1), (2, 0), (u64::MAX, 1), (2, u32::MAX)] {
             let said = of(&[(WriteEvent::Begun, block, count, 1)]).unwrap_err();
-            assert!(said.contains("not within its span"), "{said}");
+            assert!(said.contains("outside its span"), "{said}");
         }
         for wrong in [(WriteEvent::Begun, 2, 1, 5), (WriteEvent::Done, 2, 1, 4), (WriteEvent::Done, 2, 1, 6)]
         {
-            assert!(of(&[begun, wrong]).unwrap_err().contains("out of turn"));
+            assert!(of(&[begun, wrong]).unwrap_err().contains("out of order"));
         }
         for odd in [
             JournalHeader { unit: 0, ..header() },

@@ -1,5 +1,5 @@
-//! Is it still the data that was written? Every unit that is written carries its owner, its place and its
-//! generation; a ledger knows which generations each may have, and a journal keeps that beyond the process.
+//! Verifies written data. Each unit that is written carries its owner, position and generation. A ledger knows
+//! the valid generations of each unit; a journal makes the ledger survive the process.
 
 mod journal;
 mod ledger;
@@ -20,18 +20,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is asked for.
+/// Options of the verification.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// What is written carries checks, and is read back.
+    /// Stamp writes and read them back.
     pub is_on: bool,
-    /// The file in which account is kept beyond the process.
+    /// The file that keeps the ledger beyond the process.
     pub state: Option<PathBuf>,
-    /// Nothing is written, and all that the file knows is checked.
+    /// Write nothing; check everything in the file.
     pub is_only: bool,
 }
 
-/// A verification while it goes on.
+/// A verification in progress.
 pub(crate) struct Verification {
     ledgers: Vec<Arc<WriteLedger>>,
     state: Option<PathBuf>,
@@ -39,15 +39,15 @@ pub(crate) struct Verification {
 }
 
 impl VerifyOptions {
-    /// The job as it is with these arguments: nothing is written to be checked only.
+    /// The job with these options: a check-only job reads.
     pub(crate) fn limit(&self, job: Job) -> Job {
         if self.is_only { Job { direction: IoDirection::Read, ..job } } else { job }
     }
 
-    /// Lets a rig keep account of what the job writes, if that was asked for.
+    /// Attaches ledgers to the targets, if verification is on.
     ///
     /// # Errors
-    /// When the job cannot be verified, or the file not be used.
+    /// If the job cannot be verified, or the file cannot be used.
     pub(crate) fn prepare(&self, opened: &mut OpenTargets, job: &Job) -> Result<Option<Verification>, Error> {
         if !self.is_on {
             return Ok(None);
@@ -65,7 +65,10 @@ impl VerifyOptions {
 
     fn fresh(&self, opened: &OpenTargets, job: &Job) -> Result<Vec<Arc<WriteLedger>>, Error> {
         if !job.direction.writes() {
-            return invalid("it writes nothing that could be verified", "write, or name --verify-state");
+            return invalid(
+                "the job writes nothing to verify",
+                "use a workload that writes, or --verify-state",
+            );
         }
         let of = |facts: crate::document::MeasuredTarget| {
             WriteLedger::new(header(job, opened.capacity(), &facts.name)?, None)
@@ -75,7 +78,7 @@ impl VerifyOptions {
         opened.facts().into_iter().map(of).collect()
     }
 
-    /// A ledger that a file knows of, and what must be told.
+    /// Loads a ledger from a file, or creates it, with a note if the target has another name.
     fn kept(
         &self,
         path: &Path,
@@ -83,11 +86,11 @@ impl VerifyOptions {
         job: &Job,
     ) -> Result<(WriteLedger, Vec<String>), Error> {
         let [target] = &opened.facts()[..] else {
-            return invalid("--verify-state is for one target", "verify each by itself");
+            return invalid("--verify-state supports one target", "run one command for each target");
         };
         let cannot = |e: io::Error| {
             let what = format!("{} cannot be used: {e}", path.display());
-            Error::new(ErrorKind::Medium(e.kind().into()), what, "name another file")
+            Error::new(ErrorKind::Medium(e.kind().into()), what, "use another file")
         };
         let journal = VerifyJournal::open(path, !self.is_only).map_err(cannot)?;
         if journal.is_empty().map_err(cannot)? && !self.is_only {
@@ -99,12 +102,12 @@ impl VerifyOptions {
         }
         let unusable = |why: String| {
             let what = format!("{} cannot be used: {why}", path.display());
-            Error::new(ErrorKind::Invalid, what, "name another file")
+            Error::new(ErrorKind::Invalid, what, "use another file")
         };
         let (ledger, records) = WriteLedger::read(&mut journal.read().map_err(cannot)?).map_err(unusable)?;
         self.fits(ledger.header(), opened, job).map_err(unusable)?;
         let other = (ledger.header().target != target.name)
-            .then(|| format!("{} was made on {}", path.display(), ledger.header().target));
+            .then(|| format!("{} was created for {}", path.display(), ledger.header().target));
         if !self.is_only {
             journal.cut(ledger.header(), records).map_err(cannot)?;
             ledger.set_journal(journal);
@@ -112,12 +115,15 @@ impl VerifyOptions {
         Ok((ledger, other.into_iter().collect()))
     }
 
-    /// Whether what a file knows is about this.
+    /// Checks that a file belongs to this target and job.
     fn fits(&self, kept: &JournalHeader, opened: &OpenTargets, job: &Job) -> Result<(), String> {
-        let told = format!("it knows blocks of {} bytes in {} from {} on", kept.unit, kept.span, kept.first);
+        let told = format!(
+            "it contains blocks of {} bytes in {} bytes from offset {}",
+            kept.unit, kept.span, kept.first
+        );
         let capacity = opened.capacity();
         if kept.first + kept.span > capacity {
-            return Err(format!("{told}, and there are {capacity} bytes"));
+            return Err(format!("{told}, the target has {capacity} bytes"));
         }
         if self.is_only {
             return Ok(());
@@ -126,7 +132,7 @@ impl VerifyOptions {
         if (asked.unit, asked.first, asked.span) != (kept.unit, kept.first, kept.span) {
             let JournalHeader { unit, first, span, .. } = asked;
             return Err(format!(
-                "{told}, and asked for are blocks of {unit} bytes in {span} from {first} on"
+                "{told}, the job uses blocks of {unit} bytes in {span} bytes from offset {first}"
             ));
         }
         Ok(())
@@ -138,32 +144,32 @@ fn invalid<T>(what: impl Into<String>, hint: &str) -> Result<T, Error> {
 }
 
 fn too_large(what: String) -> Error {
-    Error::new(ErrorKind::Invalid, what, "use less of the target: --span 64G")
+    Error::new(ErrorKind::Invalid, what, "limit the span, as in --span 64G")
 }
 
-/// What a job's ledger is about, with an owner by lot.
+/// The header of a job's ledger, with a random owner.
 fn header(job: &Job, capacity: u64, target: &str) -> Result<JournalHeader, Error> {
     let span = check(job, capacity)?;
     let unit = 1 << job.granule().trailing_zeros().min(unit::LONGEST.trailing_zeros());
     if unit < unit::SHORTEST {
-        let what = format!("commands in steps of {} bytes cannot be verified", job.granule());
-        return invalid(what, "--bs takes multiples of 512");
+        let what = format!("commands at multiples of {} bytes cannot be verified", job.granule());
+        return invalid(what, "use multiples of 512 for --bs");
     }
     let stride = if let AccessPattern::Strided(stride) = job.order { stride } else { 0 };
     for (name, bytes) in [("offset", job.offset), ("amount", job.amount.unwrap_or(0)), ("stride", stride)] {
         if !bytes.is_multiple_of(unit) {
-            let what = format!("--{name} is no multiple of the {unit} bytes of a block that is verified");
-            return invalid(what, "round it");
+            let what = format!("--{name} is not a multiple of the verified block, {unit} bytes");
+            return invalid(what, "round the value");
         }
     }
     let owner = getrandom::u64().map_err(|e| {
-        Error::new(ErrorKind::System, format!("there are no random numbers: {e}"), "look at /dev/urandom")
+        Error::new(ErrorKind::System, format!("no random numbers: {e}"), "check /dev/urandom")
     })?;
     Ok(JournalHeader { owner, unit: unit as u32, first: job.offset, span, target: target.into() })
 }
 
 impl Verification {
-    /// Reads back all that is known, once `document` has what ran before, and tells what was found.
+    /// Reads back all known units after the runs in `document`, and notes the result.
     ///
     /// # Errors
     /// As [`OpenTargets::run`].
@@ -204,7 +210,7 @@ impl Verification {
         Ok(run)
     }
 
-    /// The job that reads back: as fast as it goes, in the lengths and at the depth of the one that wrote.
+    /// The job that reads back: at full speed, with the lengths and the depth of the writing job.
     fn reading(&self, job: &Job) -> Job {
         let unit = self.ledgers.iter().map(|ledger| ledger.header().unit).max().unwrap_or(1);
         let longest = job.longest().max(unit) / unit * unit;
@@ -225,7 +231,7 @@ impl Verification {
         }
     }
 
-    /// Adds to what is told of a job.
+    /// Adds the options of the verification to those of a job.
     fn tell(&self, told: &mut Vec<(String, String)>) {
         told.retain(|(name, _)| name != "fill");
         told.push(("verify".into(), "yes".into()));
@@ -243,10 +249,10 @@ impl Verification {
 
     fn left_out(&self) -> String {
         let later = match &self.state {
-            Some(path) => format!("; --verify-only --verify-state {} does that", path.display()),
+            Some(path) => format!("; to do so, use --verify-only --verify-state {}", path.display()),
             None => String::new(),
         };
-        format!("what was written was not read back{later}")
+        format!("written data was not read back{later}")
     }
 
     fn found(&self) -> String {
@@ -254,8 +260,8 @@ impl Verification {
         let (sound, unsure, torn) = (sum(|c| c.sound), sum(|c| c.unsure), sum(|c| c.torn));
         let unsure = match unsure {
             0 => String::new(),
-            n => format!("; {n} more have a write that was never acknowledged, {torn} of them torn"),
+            n => format!("; {n} have an unacknowledged write, {torn} of them torn"),
         };
-        format!("verified: {sound} blocks hold what was acknowledged{unsure}")
+        format!("verified: {sound} blocks hold acknowledged data{unsure}")
     }
 }

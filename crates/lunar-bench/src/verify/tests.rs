@@ -6,21 +6,21 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a disk does wrong with a command at an offset.
+/// The fault of a disk at an offset.
 type FaultOfUnit = fn(u64) -> Wrong;
 
 #[derive(Clone, Copy)]
 enum Wrong {
     Nothing,
-    /// It is acknowledged and forgotten.
+    /// Acknowledges the write and drops it.
     Forgotten,
-    /// It goes elsewhere.
+    /// Writes to another offset.
     At(u64),
-    /// It fails.
+    /// Fails.
     Fails,
 }
 
-/// A disk with a fault, from the given write of each place on.
+/// A disk with a fault, after a number of correct writes to each offset.
 struct Faulty {
     disk: Arc<dyn Backend>,
     fault: FaultOfUnit,
@@ -67,10 +67,10 @@ fn checks() -> VerifyOptions {
     VerifyOptions { is_on: true, ..VerifyOptions::default() }
 }
 
-/// Runs a job as the command does.
+/// Runs a job like the command does.
 fn run(mut opened: OpenTargets, checks: &VerifyOptions, job: Job) -> Result<Document, Error> {
     let (job, handle) = (checks.limit(job), RunHandle::default());
-    let verification = checks.prepare(&mut opened, &job)?.expect("it is asked for");
+    let verification = checks.prepare(&mut opened, &job)?.expect("verification is on");
     let mut document = Document::new("a test");
     if !checks.is_only {
         document.runs.push(plain::one(&opened, &job, &handle)?);
@@ -87,7 +87,7 @@ fn good(document: &Document) -> &str {
     document.notes.last().expect("a note")
 }
 
-/// Writes 64 KiB from the first byte on, twice, on a disk that has a fault after `good` writes; what is said.
+/// Writes the first 64 KiB twice, on a disk that fails after `good` writes.
 fn on_faulty(good: u32, fault: FaultOfUnit, more: Job) -> Document {
     let mut opened = opened("memory:1M", 1);
     opened.wrap(|_, disk| Arc::new(Faulty { disk, fault, good, writes: AtomicU32::new(0) }));
@@ -106,7 +106,7 @@ fn said(document: &Document) -> &str {
 }
 
 #[test]
-fn commands_that_want_the_same_places_leave_them_consistent() {
+fn competing_commands_leave_consistent_units() {
     for direction in [IoDirection::Write, IoDirection::Mix(50), IoDirection::Both] {
         let job = Job {
             order: AccessPattern::Random,
@@ -118,7 +118,7 @@ fn commands_that_want_the_same_places_leave_them_consistent() {
             ..Job::default()
         };
         let document = run(opened("memory:1M", 2), &checks(), job).expect("a document");
-        assert_eq!(good(&document), "verified: 128 blocks hold what was acknowledged");
+        assert_eq!(good(&document), "verified: 128 blocks hold acknowledged data");
         assert!(document.runs[0].outcome.write.ios > 1000, "{:?}", document.runs[0].outcome.write.ios);
         assert_eq!(document.runs[1].outcome.read.bytes, 64 << 10);
         let has = |name: &str| document.runs[1].job.iter().any(|(n, _)| n == name);
@@ -127,7 +127,7 @@ fn commands_that_want_the_same_places_leave_them_consistent() {
 }
 
 #[test]
-fn what_was_written_with_pauses_is_read_back_as_fast_as_it_goes() {
+fn read_back_runs_without_think_time() {
     let job = Job { think: Duration::from_millis(20), ..sixteen() };
     let document = run(opened("memory:1M", 1), &checks(), job).expect("a document");
     good(&document);
@@ -137,7 +137,7 @@ fn what_was_written_with_pauses_is_read_back_as_fast_as_it_goes() {
 }
 
 #[test]
-fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_before() {
+fn read_without_data_after_same_write_is_a_mismatch() {
     let mut opened = opened("memory:1M", 1);
     crate::run::tests::mute(&mut opened);
     let job = Job {
@@ -149,21 +149,21 @@ fn a_target_that_returns_nothing_is_seen_also_where_the_same_was_written_just_be
     };
     let document = run(opened, &checks(), job).expect("a document");
     assert_eq!(said(&document), "block 0 (byte 0): not written by this run");
-    assert!(document.runs[0].outcome.read.ios < 40, "it was found in the read-back only");
+    assert!(document.runs[0].outcome.read.ios < 40, "found only in the read-back");
 }
 
 #[test]
-fn each_target_has_a_ledger_of_its_own() {
+fn each_target_has_its_own_ledger() {
     let targets = ["memory:1M", "memory:2M"].map(|t| TargetSpec::parse(t).expect("a target"));
     let opening = TargetOptions { sessions: 2, write: true, ..TargetOptions::default() };
     let job = Job { direction: IoDirection::Write, time: None, amount: Some(4 << 20), ..Job::default() };
-    let document =
-        run(OpenTargets::open(&targets, &opening).expect("a rig"), &checks(), job).expect("a document");
-    assert_eq!(good(&document), "verified: 512 blocks hold what was acknowledged");
+    let document = run(OpenTargets::open(&targets, &opening).expect("open targets"), &checks(), job)
+        .expect("a document");
+    assert_eq!(good(&document), "verified: 512 blocks hold acknowledged data");
 }
 
 #[test]
-fn a_write_that_is_forgotten_is_found() {
+fn lost_write_is_found() {
     let forgets: FaultOfUnit = |offset| if offset == 8192 { Wrong::Forgotten } else { Wrong::Nothing };
     let never_there = on_faulty(0, forgets, Job::default());
     assert_eq!(said(&never_there), "block 2 (byte 8192): not written by this run");
@@ -173,26 +173,26 @@ fn a_write_that_is_forgotten_is_found() {
 }
 
 #[test]
-fn a_write_that_goes_elsewhere_is_found_where_it_went() {
+fn misdirected_write_is_found() {
     let astray: FaultOfUnit = |offset| if offset == 12288 { Wrong::At(4096) } else { Wrong::Nothing };
-    assert_eq!(said(&on_faulty(0, astray, Job::default())), "block 1 (byte 4096): misplaced: it is block 3");
+    assert_eq!(said(&on_faulty(0, astray, Job::default())), "block 1 (byte 4096): misplaced: holds block 3");
 }
 
 #[test]
-fn a_write_that_fails_may_or_may_not_have_happened() {
+fn failed_write_may_be_old_or_new() {
     let fails: FaultOfUnit = |offset| if offset == 8192 { Wrong::Fails } else { Wrong::Nothing };
     let document = on_faulty(16, fails, Job { continue_on_error: true, ..Job::default() });
-    assert!(good(&document).ends_with(
-        "15 blocks hold what was acknowledged; 1 more have a write that was \
-                                       never acknowledged, 0 of them torn"
-    ));
+    assert!(
+        good(&document)
+            .ends_with("15 blocks hold acknowledged data; 1 have an unacknowledged write, 0 of them torn")
+    );
     let ended = on_faulty(16, fails, Job::default());
     assert_eq!(said(&ended), "write of 4096 bytes at 8192: a scratch");
-    assert_eq!(ended.notes, ["what was written was not read back"]);
+    assert_eq!(ended.notes, ["written data was not read back"]);
 }
 
 #[test]
-fn reads_of_a_mix_are_checked_on_the_fly() {
+fn reads_of_a_mix_are_verified() {
     let forgets: FaultOfUnit = |_| Wrong::Forgotten;
     let mix = Job { order: AccessPattern::Random, direction: IoDirection::Mix(50), ..Job::default() };
     let mut opened = opened("memory:1M", 1);
@@ -202,7 +202,7 @@ fn reads_of_a_mix_are_checked_on_the_fly() {
     assert!(said(&document).ends_with("not written by this run"));
 }
 
-/// A folder with a disk and a state, which goes away.
+/// A folder with a disk and a state file, removed on drop.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -262,13 +262,13 @@ fn sixteen() -> Job {
 }
 
 #[test]
-fn a_run_goes_on_where_the_last_one_ended() {
+fn run_with_state_continues_the_last_one() {
     let folder = TempDir::new("resume");
     run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let first = folder.block(3);
     run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
-    assert_eq!(good(&document), "verified: 16 blocks hold what was acknowledged");
+    assert_eq!(good(&document), "verified: 16 blocks hold acknowledged data");
     assert_eq!(document.runs[0].outcome.write.ios, 0);
     folder.write_to(3, &first);
     let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
@@ -276,7 +276,7 @@ fn a_run_goes_on_where_the_last_one_ended() {
 }
 
 #[test]
-fn a_disk_that_is_altered_behind_its_back_is_found_out() {
+fn altered_disk_is_found_by_verify_only() {
     let folder = TempDir::new("altered");
     run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let why = || {
@@ -287,9 +287,9 @@ fn a_disk_that_is_altered_behind_its_back_is_found_out() {
     let mut flipped = le32.clone();
     flipped[1000] ^= 1;
     folder.write_to(4, &flipped);
-    assert_eq!(why(), "block 4 (byte 16384): CRC wrong");
+    assert_eq!(why(), "block 4 (byte 16384): CRC mismatch");
     folder.write_to(4, &five);
-    assert_eq!(why(), "block 4 (byte 16384): misplaced: it is block 5");
+    assert_eq!(why(), "block 4 (byte 16384): misplaced: holds block 5");
     folder.write_to(4, &[0; 4096]);
     assert_eq!(why(), "block 4 (byte 16384): not written by this run");
     folder.write_to(4, &le32);
@@ -298,24 +298,24 @@ fn a_disk_that_is_altered_behind_its_back_is_found_out() {
 }
 
 #[test]
-fn a_state_with_a_torn_end_is_gone_on_with_and_a_damaged_one_is_refused() {
+fn torn_state_is_continued_and_damaged_one_rejected() {
     let folder = TempDir::new("torn");
     run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let whole = fs::read(folder.state()).expect("a state");
-    // The acknowledgement of the last write is lost, half of it.
+    // Half of the last acknowledgement is lost.
     fs::write(folder.state(), &whole[..whole.len() - 10]).expect("written");
     let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
-    assert!(good(&document).contains("15 blocks hold what was acknowledged; 1 more"));
-    assert_eq!(fs::read(folder.state()).expect("a state").len(), whole.len() - 10, "only looked at");
+    assert!(good(&document).contains("15 blocks hold acknowledged data; 1 have"));
+    assert_eq!(fs::read(folder.state()).expect("a state").len(), whole.len() - 10, "the file is unchanged");
     run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
-    assert_eq!(good(&document), "verified: 16 blocks hold what was acknowledged");
+    assert_eq!(good(&document), "verified: 16 blocks hold acknowledged data");
     for garbage in [&whole[..20], b"something else, long enough to hold a header, but without a word of ours"]
     {
         fs::write(folder.state(), garbage).expect("written");
         let refused = run(folder.opened(), &folder.checks(), sixteen()).unwrap_err();
         assert!(refused.kind == ErrorKind::Invalid && refused.what.contains("cannot be used"), "{refused}");
-        assert_eq!(fs::read(folder.state()).expect("a state"), garbage, "it is left alone");
+        assert_eq!(fs::read(folder.state()).expect("a state"), garbage, "the file is unchanged");
     }
     let mut damaged = whole.clone();
     let at = whole.len() - 100;
@@ -325,14 +325,14 @@ fn a_state_with_a_torn_end_is_gone_on_with_and_a_damaged_one_is_refused() {
 }
 
 #[test]
-fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
+fn state_is_exclusive_and_bound_to_its_job() {
     let folder = TempDir::new("fits");
     run(folder.opened(), &folder.checks(), sixteen()).expect("a document");
     let refused = |checks: &VerifyOptions, job: Job| run(folder.opened(), checks, job).unwrap_err().what;
     let other = refused(&folder.checks(), Job { span: Some(32 << 10), ..sixteen() });
     assert!(other.ends_with(
-        "it knows blocks of 4096 bytes in 65536 from 0 on, and asked for are blocks of 4096 bytes in 32768 \
-         from 0 on"
+        "it contains blocks of 4096 bytes in 65536 bytes from offset 0, the job uses blocks of 4096 bytes in \
+         32768 bytes from offset 0"
     ));
     let held = VerifyJournal::open(&folder.state(), false).expect("it can be used");
     assert!(refused(&folder.checks(), sixteen()).ends_with("another process uses it"));
@@ -340,7 +340,9 @@ fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
     let small = folder.0.join("small");
     File::create(&small).and_then(|file| file.set_len(32 << 10)).expect("a disk");
     let small = || opened(small.to_str().expect("text"), 1);
-    assert!(run(small(), &folder.only(), sixteen()).unwrap_err().what.ends_with("there are 32768 bytes"));
+    assert!(
+        run(small(), &folder.only(), sixteen()).unwrap_err().what.ends_with("the target has 32768 bytes")
+    );
     fs::remove_file(folder.state()).expect("removed");
     assert_eq!(
         run(folder.opened(), &folder.only(), sixteen()).unwrap_err().kind,
@@ -349,13 +351,18 @@ fn a_state_is_used_by_one_at_a_time_and_for_what_it_is_about() {
 }
 
 #[test]
-fn what_cannot_be_verified_is_refused() {
+fn job_that_cannot_be_verified_is_rejected() {
     let refused = |job: Job| run(opened("memory:1M", 1), &checks(), job).unwrap_err().what;
-    assert!(refused(Job { sizes: vec![(4096, 1), (768, 1)], ..sixteen() }).contains("in steps of 256 bytes"));
+    assert!(
+        refused(Job { sizes: vec![(4096, 1), (768, 1)], ..sixteen() }).contains("at multiples of 256 bytes")
+    );
     assert!(refused(Job { direction: IoDirection::Read, ..sixteen() }).contains("writes nothing"));
-    assert!(refused(Job { offset: 512, ..sixteen() }).starts_with("--offset is no multiple of the 4096"));
+    assert!(
+        refused(Job { offset: 512, ..sixteen() })
+            .starts_with("--offset is not a multiple of the verified block, 4096")
+    );
     assert!(refused(Job { amount: Some(5000), ..sixteen() }).starts_with("--amount"));
     assert!(refused(Job { order: AccessPattern::Strided(6144), ..sixteen() }).starts_with("--stride"));
     let huge = run(opened("null:2T", 1), &checks(), Job { span: None, ..sixteen() }).unwrap_err();
-    assert!(huge.what.contains("are more than 268435456") && huge.hint.contains("--span"), "{huge}");
+    assert!(huge.what.contains("exceed the maximum of 268435456") && huge.hint.contains("--span"), "{huge}");
 }

@@ -1,52 +1,52 @@
-//! A unit: the stretch of bytes that carries its own proof.
+//! A unit: a stretch of bytes with its own checksum.
 //!
 //! ```text
 //! 0   magic, 8 bytes          16  number of the block        28  bytes of a unit
 //! 8   owner                   24  generation                 32  CRC32C of all, this field zero
 //! ```
-//! Numbers are little endian. From 36 on come bytes that follow from owner, block and generation.
+//! Numbers are little-endian. Bytes from 36 on are pseudo-random, derived from owner, block and generation.
 
 use lunar_runtime::iscsi::digest::crc32c;
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
-/// The shortest unit in bytes: what a logical block has at least.
+/// The shortest unit in bytes: the smallest logical block.
 pub const SHORTEST: u64 = 512;
-/// The longest one in bytes: what can be torn is told apart in steps of it.
+/// The longest unit in bytes: the granularity at which torn writes are detected.
 pub const LONGEST: u64 = 4096;
 
 const MAGIC: [u8; 8] = *b"LUNARBLK";
 const CRC: std::ops::Range<usize> = 32..36;
 
-/// What a unit says of itself.
+/// The identity of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Who wrote it: a number by lot for each run and target.
+    /// The writer: a random number for each run and target.
     pub owner: u64,
-    /// Its place: units from the first byte of the disk.
+    /// The position: units from the first byte of the disk.
     pub block: u64,
-    /// It grows with each write of the block; 0 was never written.
+    /// The number of the write to this block; 0 means never written.
     pub generation: u32,
 }
 
-/// What bytes turn out to be.
+/// The result of parsing a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitContent {
-    /// No unit, or one of somebody else.
+    /// Not a unit, or one of another owner.
     Foreign,
-    /// A unit of the owner, with a checksum that is not that of its bytes.
+    /// A unit of this owner with a wrong checksum.
     Damaged,
-    /// Whole.
+    /// A valid unit.
     Whole {
-        /// The place that it was written to.
+        /// The position that it was written to.
         block: u64,
-        /// Which write of that place.
+        /// The generation.
         generation: u32,
     },
 }
 
 impl Stamp {
-    /// Makes a unit of all of `bytes`, at least [`SHORTEST`].
+    /// Writes a unit that fills `bytes`, at least [`SHORTEST`].
     pub fn write_to(self, bytes: &mut [u8]) {
         let len = bytes.len() as u32;
         bytes[..8].copy_from_slice(&MAGIC);
@@ -65,7 +65,7 @@ impl Stamp {
     }
 }
 
-/// Looks at a unit that `owner` may have written.
+/// Parses a unit that `owner` may have written.
 pub fn parse_unit(owner: u64, bytes: &[u8]) -> UnitContent {
     let le64 = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
     let le32 = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -95,19 +95,19 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_known_again() {
+    fn written_unit_is_parsed() {
         for len in [512, 4096] {
             let bytes = unit(STAMP, len);
             assert_eq!(parse_unit(STAMP.owner, &bytes), UnitContent::Whole { block: 77, generation: 3 });
             assert_eq!(parse_unit(1, &bytes), UnitContent::Foreign);
             let zeros = bytes.iter().filter(|byte| **byte == 0).count();
-            assert!(zeros < len / 8, "{zeros} zeros of {len}: it compresses");
+            assert!(zeros < len / 8, "{zeros} zeros of {len}: compressible");
         }
         assert_eq!(parse_unit(0, &[0; 512]), UnitContent::Foreign);
     }
 
     #[test]
-    fn any_changed_bit_is_seen() {
+    fn unit_with_changed_bit_is_damaged() {
         let good = unit(STAMP, 512);
         for bit in 0..512 * 8 {
             let mut bytes = good.clone();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_of_another_length_or_of_two_halves_is_damaged() {
+    fn unit_of_other_length_or_mixed_halves_is_damaged() {
         let long = unit(STAMP, 4096);
         assert_eq!(parse_unit(STAMP.owner, &long[..512]), UnitContent::Damaged);
         let newer = unit(Stamp { generation: 4, ..STAMP }, 4096);
