@@ -1,10 +1,10 @@
-//! `cargo xtask campaign`: builds the program of the campaigns and the one under test, and runs it.
+//! `cargo xtask campaign`: builds and runs the campaigns and the program under test.
 
 use anyhow::{Context, Result};
 
 use crate::root::{self, Profile, StepResult};
 
-/// Runs campaigns. `lunar` is built unless `--lunar` or `$LUNAR_BIN` names another.
+/// Runs campaigns. Builds `lunar`, unless `--lunar` or `$LUNAR_BIN` names another one.
 pub fn run(arguments: &[String]) -> Result<StepResult> {
     let program = root::build("interop", "campaign")?;
     let mut command = root::command(&program.display().to_string());

@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: which rows of RFC 7143 have a test, from `interop/conformance/rows.tsv`.
+//! `cargo xtask conformance`: shows which rows of RFC 7143 have a test, from `interop/conformance/rows.tsv`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,10 +11,10 @@ use crate::root::{self, StepResult};
 
 const ROWS: &str = "interop/conformance/rows.tsv";
 const PAGE: &str = "docs/conformance.md";
-/// Where unit tests of the initiator stand. The table names them as crate::module::function.
+/// The folders of the initiator's unit tests. The table names tests as crate::module::function.
 const UNIT_TESTS: [(&str, &str); 2] =
     [("initiator", "crates/lunar-initiator/src"), ("proto", "crates/lunar-proto/src/initiator")];
-/// What this target and this initiator negotiate: rows with other features alone do not bind them.
+/// The features that target and initiator negotiate. Rows of other features do not apply.
 const FEATURES: [&str; 5] = ["ERL0", "Digest", "CHAP", "Discovery", "FastAbort"];
 const WRITE_IT: &str = "cargo xtask conformance --write";
 
@@ -26,7 +26,7 @@ pub struct Options {
     write: bool,
 }
 
-/// Whom rules bind, in words, in the table, and the columns of test and reason.
+/// A role with rules, its letter in the table, and its columns of tests and reasons.
 struct ConformanceRole {
     name: &'static str,
     letter: &'static str,
@@ -48,14 +48,14 @@ struct Row {
     level: String,
     feature: String,
     requirement: String,
-    /// The test that covers it; empty if none does
+    /// The test that covers it; empty if there is none
     test: String,
-    /// Why none does
+    /// The reason why there is none
     reason: String,
 }
 
 impl Row {
-    /// Does it bind this role with our features?
+    /// Whether the row applies to this role with our features.
     fn binds(&self, role: &ConformanceRole) -> bool {
         [role.letter, "both"].contains(&self.role.as_str())
             && FEATURES.iter().any(|feature| self.feature.contains(feature))
@@ -65,13 +65,13 @@ impl Row {
         !self.test.is_empty()
     }
 
-    /// FRM of FRM-001.
+    /// The group: FRM of FRM-001.
     fn group(&self) -> &str {
         self.id.split('-').next().unwrap_or(&self.id)
     }
 }
 
-/// Prints the sums, and what is uncovered; fails where a named test does not exist.
+/// Prints the counts and the uncovered rows; fails if a named test does not exist.
 pub fn run(options: &Options) -> Result<StepResult> {
     let text = read(ROWS)?;
     let there = tests()?;
@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> Result<StepResult> {
         print!("{}:\n{}", role.name, summary(&rows));
         for row in without_function(&rows, &there) {
             println!(
-                "{ROWS}: {}: there is no test function {}; name the one that covers the row",
+                "{ROWS}: {}: test function {} does not exist; name the one that covers the row",
                 row.id, row.test
             );
             lost += 1;
@@ -97,7 +97,7 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(root::path().join(path)).with_context(|| format!("cannot read {path}"))
 }
 
-/// The rows that bind a role. The first line names the columns.
+/// The rows that apply to a role. The first line names the columns.
 fn ours(text: &str, role: &ConformanceRole) -> Result<Vec<Row>> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().context("no rows")?.split('\t').collect();
@@ -126,10 +126,10 @@ fn ours(text: &str, role: &ConformanceRole) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Tests from outside.
+/// The folders of black-box tests.
 const TESTS: [&str; 2] = ["interop/tests", "crates/lunar-initiator/tests"];
 
-/// The names of all functions in tests from outside, and in the initiator's unit tests.
+/// The names of all functions in black-box tests and in the initiator's unit tests.
 fn tests() -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for folder in TESTS {
@@ -147,7 +147,7 @@ fn tests() -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// All sources below a folder.
+/// All source files below a folder.
 fn sources(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -161,7 +161,7 @@ fn sources(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
     Ok(found)
 }
 
-/// The last part of a module's path: the name of its file, or that of the folder of a mod.rs.
+/// The name of a module: that of its file, or of the folder of a mod.rs.
 fn module(path: &Path) -> String {
     let named = if path.ends_with("mod.rs") { path.parent() } else { Some(path) };
     named.and_then(Path::file_stem).unwrap_or_default().to_string_lossy().into_owned()
@@ -176,7 +176,7 @@ fn without_function(rows: &[Row], tests: &BTreeSet<String>) -> Vec<Row> {
     rows.iter().filter(|row| row.is_covered() && !tests.contains(&row.test)).cloned().collect()
 }
 
-/// Group, covered, total: in the order of the table.
+/// Group, covered rows, and all rows, in the order of the table.
 fn groups(rows: &[Row]) -> Vec<(&str, usize, usize)> {
     let mut groups: Vec<(&str, usize, usize)> = Vec::new();
     for row in rows {
@@ -203,7 +203,7 @@ fn summary(rows: &[Row]) -> String {
     text
 }
 
-/// docs/conformance.md.
+/// The content of docs/conformance.md.
 fn page(text: &str) -> Result<String> {
     let mut page = format!(
         "# Conformance to RFC 7143 and 7144\n\n\
@@ -218,7 +218,7 @@ fn page(text: &str) -> Result<String> {
     Ok(page)
 }
 
-/// The part of one role.
+/// The section of one role.
 fn part(rows: &[Row], role: &ConformanceRole) -> String {
     let name = role.name;
     let mut text = format!("\n## The {name}\n\n| group | covered | rows |\n|---|---|---|\n");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_is_not_there_is_found() {
+    fn missing_test_is_reported() {
         let there = functions("#[test]\nfn frm_001_one() {\n}\n").into_iter().collect();
         let lost = without_function(&ours(TEXT, TARGET).expect("rows"), &there);
         assert_eq!(lost.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["LOG-001"]);
@@ -292,18 +292,18 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_named_after_their_files() {
+    fn module_name_comes_from_its_file() {
         assert_eq!(module(Path::new("session/tests/rows.rs")), "rows");
         assert_eq!(module(Path::new("initiator/tests/mod.rs")), "tests");
     }
 
     #[test]
-    fn a_row_of_another_width_is_refused() {
+    fn row_with_missing_columns_is_an_error() {
         assert!(ours("id\tsection\nFRM-001\n", TARGET).is_err());
     }
 
     #[test]
-    fn the_page_is_fresh_and_every_named_test_exists() {
+    fn page_is_current_and_named_tests_exist() {
         let text = read(ROWS).expect("rows");
         for role in &ROLES {
             let rows = ours(&text, role).expect("rows");

@@ -1,4 +1,4 @@
-//! `cargo xtask interop`: whom Lunar speaks RDMA with, and by what, shown by the lab's tests.
+//! `cargo xtask interop`: the RDMA peers that Lunar works with, by provider, proven by the lab's tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,19 +18,19 @@ pub struct Options {
     json: bool,
 }
 
-/// What carries RDMA at Lunar's end, and in the guest's kernel: the columns.
+/// The columns: the RDMA provider of Lunar, and the driver in the guest.
 const PROVIDERS: [&str; 3] = ["iwarp", "verbs/siw", "verbs/rxe"];
-/// Where the tests stand in `interop/tests/lab`.
+/// The module of the tests in `interop/tests/lab`.
 const MODULE: &str = "rdma::";
-/// More failures than this are no accident of a busy machine.
+/// More failures than this are not caused by a busy machine.
 const FEW: usize = 3;
 
-/// What stands for a cell.
+/// The proof of a cell.
 #[derive(Clone, Copy, Debug)]
 enum CellProof {
-    /// All of these tests
+    /// These tests must pass
     Tests(&'static [&'static str]),
-    /// None, and why
+    /// No test, with the reason
     None(&'static str),
 }
 use CellProof::{None as No, Tests};
@@ -38,7 +38,7 @@ use CellProof::{None as No, Tests};
 /// A peer, and its cells in the order of [`PROVIDERS`].
 struct Row {
     peer: &'static str,
-    /// What Lunar is to it.
+    /// Lunar's role towards the peer.
     role: &'static str,
     cells: [CellProof; 3],
 }
@@ -102,19 +102,19 @@ const ROWS: [Row; 7] = [
     Row { peer: "Lunar", role: "both", cells: [OWN, OWN, OWN] },
 ];
 
-/// How a cell, or a test, came out.
+/// The result of a cell, or of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CellOutcome {
     Ok,
     Failed(String),
-    /// Nothing was shown, and why
+    /// It was skipped, with the reason
     Not(String),
 }
 
-/// Outcomes by the names of tests.
+/// The results of tests, by name.
 type TestOutcomes = BTreeMap<String, CellOutcome>;
 
-/// Runs the tests and prints the matrix; fails when a cell does.
+/// Runs the tests and prints the matrix; fails if a cell fails.
 pub fn run(options: &Options) -> Result<StepResult> {
     root::lunar(Profile::Test)?;
     let outcomes = run_tests()?;
@@ -125,12 +125,12 @@ pub fn run(options: &Options) -> Result<StepResult> {
     Ok(if failed == 0 { StepResult::Ok } else { StepResult::Failed(format!("{failed} cells failed")) })
 }
 
-/// Peer, provider and what stands for them.
+/// Each peer, provider and proof.
 fn cells() -> impl Iterator<Item = (&'static Row, &'static str, &'static CellProof)> {
     ROWS.iter().flat_map(|row| PROVIDERS.iter().zip(&row.cells).map(move |(p, proof)| (row, *p, proof)))
 }
 
-/// All tests that cells name, each once.
+/// The names of all tests, without duplicates.
 fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Vec::new();
     for (_, _, proof) in cells() {
@@ -141,7 +141,7 @@ fn names() -> Vec<&'static str> {
     names
 }
 
-/// Runs all of them; few that fail are run once more, as by `cargo xtask test`.
+/// Runs all tests; if only few fail, runs these once more, like `cargo xtask test`.
 fn run_tests() -> Result<TestOutcomes> {
     let mut outcomes = TestOutcomes::new();
     run_these(&names(), &mut outcomes)?;
@@ -157,7 +157,7 @@ fn failed(outcomes: &TestOutcomes) -> Vec<String> {
     outcomes.iter().filter(|(_, outcome)| has_failed(outcome)).map(|(name, _)| name.clone()).collect()
 }
 
-/// Runs these, one guest at a time; what they say goes to stderr.
+/// Runs tests, one guest at a time; prints their output to stderr.
 fn run_these(names: &[&str], outcomes: &mut TestOutcomes) -> Result<()> {
     let names: Vec<String> = names.iter().map(|name| format!("{MODULE}{name}")).collect();
     let options = ["--test-threads=1", "--exact"].into_iter().chain(names.iter().map(String::as_str));
@@ -171,7 +171,7 @@ fn run_these(names: &[&str], outcomes: &mut TestOutcomes) -> Result<()> {
     })
 }
 
-/// Takes one line of the output into account; `section` is the test whose output it is.
+/// Processes one line of output; `section` is the test that printed it.
 fn take(line: &str, section: &mut String, outcomes: &mut TestOutcomes) {
     if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
         let outcome = match result {
@@ -190,7 +190,7 @@ fn plain(name: &str) -> String {
     name.strip_prefix(MODULE).unwrap_or(name).to_owned()
 }
 
-/// How a cell came out: as the first of its tests that is not ok.
+/// The result of a cell: that of its first test that is not ok.
 fn of(proof: &CellProof, outcomes: &TestOutcomes) -> CellOutcome {
     let tests = match proof {
         No(why) => return CellOutcome::Not((*why).to_owned()),
@@ -206,7 +206,7 @@ fn of(proof: &CellProof, outcomes: &TestOutcomes) -> CellOutcome {
     all.max_by_key(worst).unwrap_or(CellOutcome::Ok)
 }
 
-/// The matrix, with numbered reasons below it.
+/// The matrix, with numbered reasons below.
 fn table(outcomes: &TestOutcomes) -> String {
     let mut reasons: Vec<String> = Vec::new();
     let mut text = format!("{:<10} {:<10}", "peer", "Lunar is");
@@ -257,7 +257,7 @@ fn as_json(outcomes: &TestOutcomes) -> Value {
 mod tests {
     use super::*;
 
-    /// What the tests print when all pass, but for those that `more` tells of.
+    /// The output when all tests pass, except those in `more`.
     fn outcomes(more: &[&str]) -> TestOutcomes {
         let (mut outcomes, mut section) = (TestOutcomes::new(), String::new());
         let passed = names().into_iter().map(|name| format!("test {MODULE}{name} ... ok"));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_that_is_named_exists() {
+    fn every_named_test_exists() {
         let source = std::fs::read_to_string(root::path().join("interop/tests/lab/rdma.rs")).expect("read");
         for name in names() {
             assert!(source.contains(&format!("fn {name}()")), "{name}");
@@ -276,17 +276,17 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_ok_when_all_its_tests_are() {
+    fn cell_is_ok_if_all_its_tests_are() {
         let failed = outcomes(&["test rdma::multipath_over_two_portals_of_iser ... FAILED"]);
         let line = |text: &str, peer: &str| text.lines().find(|l| l.starts_with(peer)).map(str::to_owned);
         let row = line(&table(&failed), "ib_iser").expect("a row");
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["ib_iser", "target", "FAILED", "ok", "ok"]);
         assert!(!table(&outcomes(&[])).contains("FAILED"));
-        assert!(table(&TestOutcomes::new()).contains("FAILED"), "what did not run is not ok");
+        assert!(table(&TestOutcomes::new()).contains("FAILED"), "a test that did not run is not ok");
     }
 
     #[test]
-    fn what_failed_and_passes_when_it_is_run_again_is_ok() {
+    fn test_that_passes_on_second_run_is_ok() {
         let name = "multipath_over_two_portals_of_iser";
         let line = |result: &str| format!("test {MODULE}{name} ... {result}");
         assert_eq!(failed(&outcomes(&[&line("FAILED")])), [name]);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_was_skipped_gives_its_reason_below() {
+    fn skipped_test_has_its_reason_below_the_matrix() {
         let why = "skipped: needs fio (apt-get install fio)";
         let skipped =
             outcomes(&["---- rdma::our_iser_initiator_against_the_kernels_target stdout ----", why]);

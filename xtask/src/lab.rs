@@ -1,10 +1,10 @@
-//! `cargo xtask lab`: the lab's script, for trying things by hand.
+//! `cargo xtask lab`: runs the lab's script by hand.
 
 use anyhow::{Context, Result};
 
 use crate::root::{self, StepResult};
 
-/// Hands the arguments to `interop/lab/lab`; the guest's kernel is fetched first if need be.
+/// Runs `interop/lab/lab` with these arguments; fetches the guest's kernel first if it is missing.
 pub fn run(arguments: &[String]) -> Result<StepResult> {
     let script = root::path().join("interop/lab/lab").display().to_string();
     if arguments.first().is_some_and(|first| first == "run") {

@@ -1,4 +1,4 @@
-//! `cargo xtask`: checks, tests, measures and documents the project.
+//! `cargo xtask`: checks, tests, benchmarks and documents the project.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -27,7 +27,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum XtaskCommand {
-    /// Hold the style's outer limits: sizes, floors, unsafe, links
+    /// Check the limits of the style: sizes, layers, unsafe, links
     Tidy,
     /// Package lunar-initiator and its crates, and use them outside the workspace
     Package,
@@ -35,26 +35,26 @@ enum XtaskCommand {
     PublicApi(public_api::Options),
     /// Run every test, with real peers and a real kernel
     Test(test::Options),
-    /// Run what takes too long for every run of the tests: all fuzz targets, campaigns, all tests without io_uring
+    /// Run tests that take too long for every test run: all fuzz targets, campaigns, all tests without io_uring
     Soak(test::soak::Options),
     /// Run test campaigns for a long time: `campaign kills linear --minutes 60`, `campaign --help`
     #[command(disable_help_flag = true)]
     Campaign {
-        /// For interop/src/bin/campaign
+        /// Arguments of interop/src/bin/campaign
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Which rules of RFC 7143 have a test; checks that those tests exist
+    /// Show which rules of RFC 7143 have a test, and check that these tests exist
     Conformance(conformance::Options),
-    /// Whom Lunar speaks RDMA with, by which provider: runs the lab's tests and prints the matrix
+    /// Show the RDMA peers that Lunar works with, by provider: runs the lab's tests and prints a matrix
     Interop(interop::Options),
     /// Boot the lab's guest: `lab run -- CMD`, `lab setup`
     Lab {
-        /// For interop/lab/lab
+        /// Arguments of interop/lab/lab
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Measure Lunar against `floor` and STGT; fails when a ratio is missed
+    /// Benchmark Lunar against `floor` and STGT; fails if a ratio is missed
     Bench(bench::Options),
 }
 

@@ -1,4 +1,4 @@
-//! The project's folders, and how a step of work ends.
+//! The project's folders, and the result of a step.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,19 +11,19 @@ pub fn path() -> PathBuf {
     xtask.parent().expect("xtask lies in the project's root").to_path_buf()
 }
 
-/// Where cargo builds.
+/// The build folder of cargo.
 pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| path().join("target"), |dir| path().join(dir))
 }
 
-/// A command that runs in the project's root.
+/// A command that runs in the root folder.
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.current_dir(path());
     command
 }
 
-/// Runs a command whose output the user sees; an error when it fails.
+/// Runs a command with visible output; fails if the command fails.
 pub fn must(program: &str, arguments: &[&str]) -> Result<()> {
     let status =
         command(program).args(arguments).status().with_context(|| format!("cannot run {program}"))?;
@@ -31,12 +31,12 @@ pub fn must(program: &str, arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// How programs are built.
+/// A build profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// As tests are: so the crates below are compiled once for both
+    /// The profile of tests, so that dependencies are compiled once
     Test,
-    /// As users get them: for what is measured, and for campaigns
+    /// The profile of users: for benchmarks and campaigns
     Release,
 }
 
@@ -62,8 +62,8 @@ pub fn build(package: &str, binary: &str) -> Result<PathBuf> {
     Ok(Profile::Release.folder().join(binary))
 }
 
-/// Builds examples (package and name), and says where they lie. They are built beside `lunar`: alone they
-/// would want other features of the crates that both use, and these would be built twice.
+/// Builds examples (package and name), and returns their folder. They are built together with `lunar`: alone,
+/// they would select other features of shared crates, which would be built twice.
 pub fn build_examples(profile: Profile, examples: &[(&str, &str)]) -> Result<PathBuf> {
     let wanted = examples.iter().flat_map(|(package, name)| ["--package", package, "--example", name]);
     let lunar = ["--quiet", "--package", "lunar", "--bin", "lunar"];
@@ -73,7 +73,7 @@ pub fn build_examples(profile: Profile, examples: &[(&str, &str)]) -> Result<Pat
     Ok(profile.folder().join("examples"))
 }
 
-/// The program under test, built if it is our own: `$LUNAR_BIN`, or that of the profile.
+/// The program under test: `$LUNAR_BIN`, or a build with this profile.
 pub fn lunar(profile: Profile) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("LUNAR_BIN") {
         return Ok(path.into());
@@ -82,24 +82,24 @@ pub fn lunar(profile: Profile) -> Result<PathBuf> {
     Ok(profile.folder().join("lunar"))
 }
 
-/// Where the program that tests run lies: `$LUNAR_BIN`, or the build for tests.
+/// The path of the program that tests run: `$LUNAR_BIN`, or the build for tests.
 pub fn lunar_path() -> PathBuf {
     std::env::var_os("LUNAR_BIN").map_or_else(|| Profile::Test.folder().join("lunar"), PathBuf::from)
 }
 
-/// Is there such a program on the PATH?
+/// Whether a program is on the PATH.
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// How a step ended.
+/// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StepResult {
-    /// All of it is as it should be
+    /// It succeeded
     Ok,
-    /// Something is not, and what
+    /// It failed, with the reason
     Failed(String),
-    /// It could not run, and why
+    /// It could not run, with the reason
     Skipped(String),
 }

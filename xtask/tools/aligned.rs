@@ -1,9 +1,9 @@
-//! Memory to receive into.
+//! A receive buffer.
 
 const PAGE: usize = 4096;
 
-/// Bytes that begin with a page, as what is received mostly does. Memory of an allocator begins a few bytes behind that,
-/// and to there some processors (AMD's Zen 3) copy five times slower.
+/// Bytes that start at a page boundary, like most receive buffers. An allocator's memory starts some bytes
+/// after one, and some processors (AMD's Zen 3) copy there at a fifth of the speed.
 pub struct AlignedBuf {
     memory: Vec<u8>,
     first: usize,
@@ -11,7 +11,7 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// So many zeros.
+    /// A buffer of `len` zeros.
     pub fn zeroed(len: usize) -> AlignedBuf {
         let memory = vec![0; len + PAGE];
         let first = memory.as_ptr().align_offset(PAGE);

@@ -1,4 +1,4 @@
-//! Lunar against another build of Lunar, `--base`: no change may make the rows of speed slower.
+//! Compares Lunar with another build of Lunar, `--base`: no change may make the speed rows slower.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::rows::BenchRun;
 use super::server::{self, Backing, BenchServer};
 use super::table::{RatioLimit, RowResult};
 
-/// Less than this of the other build's figure is a loss of speed; runs of one build differ by less.
+/// A lower share of the other build's figure is a regression; runs of one build differ by less.
 const OF_BASE: f64 = 0.97;
 /// As large as the part of a LUN that `blast` uses.
 const FILE_BYTES: usize = 256 << 20;
@@ -24,7 +24,7 @@ const LOADS: [(&str, BlastLoad); 7] = [
     ("4 MiB write, depth 4", BlastLoad::new("write", 4 << 20, 4)),
 ];
 
-/// The files that both builds serve from the page cache. They go away when this is dropped.
+/// The files that both builds serve from the page cache; removed on drop.
 struct ServedFiles([PathBuf; 2]);
 
 impl ServedFiles {
@@ -33,7 +33,7 @@ impl ServedFiles {
         let files = ServedFiles([path(0), path(1)]);
         for file in &files.0 {
             std::fs::write(file, vec![0x5a; FILE_BYTES])?;
-            // The kernel must not write them out while one is measured.
+            // The kernel must not write them back during a measurement.
             std::fs::File::open(file)?.sync_all()?;
         }
         Ok(files)
@@ -49,7 +49,7 @@ impl Drop for ServedFiles {
 }
 
 impl BenchRun<'_> {
-    /// The rows of speed, of a null LUN and of a file in the page cache, against those of the build `base`.
+    /// The speed rows, of a null LUN and of a file in the page cache, against the build `base`.
     pub fn against_base(&self, base: &Path) -> Result<Vec<RowResult>> {
         let files = ServedFiles::create()?;
         let [new, old] = [0, 1].map(|n| Backing::File(&files.0[n]));

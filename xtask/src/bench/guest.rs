@@ -1,5 +1,5 @@
-//! iSER over a soft RDMA device: Lunar by verbs against STGT and the kernel's own target (LIO), all in one guest of the lab,
-//! with the kernel's initiator, which takes turns among them.
+//! iSER over a software RDMA device: Lunar with verbs against STGT and the kernel's target (LIO), all in one
+//! guest of the lab. The kernel's initiator measures them alternately.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use super::rows::{BenchRun, median_of};
 use super::table::{RatioLimit, RowResult};
 use crate::root;
 
-/// A load, as the scenario takes it.
+/// A load of the scenario.
 struct Row {
     name: &'static str,
     load: &'static str,
@@ -24,14 +24,15 @@ const ROWS: [Row; 4] = [
     Row { name: "256 KiB write, depth 8", load: "randwrite-256k-8" },
 ];
 
-/// What must be reached of the others: (name in the scenario, limit).
+/// The other targets: name in the scenario, and the ratio to reach.
 const OTHERS: [(&str, f64); 2] = [("STGT", 1.0), ("LIO", 0.8)];
 
-/// What the guest needs, and the Debian package that brings it. (The lab's own tests name what the lab itself needs.)
+/// The programs that the guest needs, and their Debian packages. (The lab's tests name those of the lab
+/// itself.)
 const TOOLS: [(&str, &str); 4] =
     [("qemu-system-x86_64", "qemu-system-x86"), ("fio", "fio"), ("iscsiadm", "open-iscsi"), ("tgtd", "tgt")];
 
-/// Seconds to boot, and to start each measurement, on a busy machine.
+/// Seconds to boot, and to start a measurement, on a busy machine.
 const BOOT_S: u64 = 240;
 const BEGIN_S: u64 = 8;
 
@@ -41,14 +42,14 @@ impl Row {
     }
 }
 
-/// The guest is wanted and can be had; builds what it needs, for which this must still be the host's network.
+/// Whether the guest is requested and available; builds what it needs, which requires the host's network.
 pub fn prepare(options: &Options) -> Result<bool> {
     if options.base.is_some() || !ROWS.iter().any(|row| options.wants(&row.name())) {
         return Ok(false);
     }
     let missing = TOOLS.iter().find(|(program, _)| !root::is_installed(program));
     if let Some((program, package)) = missing {
-        eprintln!("bench: no {program} here (apt-get install {package}): iSER by verbs is not measured");
+        eprintln!("bench: {program} is missing (apt-get install {package}): iSER by verbs is skipped");
         return Ok(false);
     }
     root::must(&script(), &["siw"])?;
@@ -60,7 +61,7 @@ fn script() -> String {
 }
 
 impl BenchRun<'_> {
-    /// Every row of the guest, all measured while it is up once.
+    /// All rows of the guest, measured in one boot.
     pub fn guest(&self) -> Result<Vec<RowResult>> {
         if !self.programs.guest {
             return Ok(Vec::new());
@@ -71,7 +72,7 @@ impl BenchRun<'_> {
         for row in rows {
             let of = |name: &str| {
                 let rates = rates(&said, row.load, name);
-                ensure!(!rates.is_empty(), "{}: no rate of {name}; the guest said:\n{said}", row.load);
+                ensure!(!rates.is_empty(), "{}: no rate of {name}; output of the guest:\n{said}", row.load);
                 Ok(median_of(&rates, |rate| *rate))
             };
             let lunar = of("Lunar")?;
@@ -83,7 +84,7 @@ impl BenchRun<'_> {
         Ok(outcomes)
     }
 
-    /// What the scenario says.
+    /// The output of the scenario.
     fn measure(&self, rows: &[&Row]) -> Result<String> {
         let (rounds, seconds) = (self.options.rounds.max(1), self.options.seconds);
         let runs = (rows.len() * rounds * (OTHERS.len() + 1)) as u64;
@@ -109,7 +110,7 @@ impl BenchRun<'_> {
     }
 }
 
-/// The figures of lines `rate LOAD NAME FIGURE`.
+/// The figures in lines `rate LOAD NAME FIGURE`.
 fn rates(said: &str, load: &str, name: &str) -> Vec<f64> {
     let head = format!("rate {load} {name} ");
     said.lines().filter_map(|line| line.trim().strip_prefix(&head)?.parse().ok()).collect()
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_those_of_one_load_and_one_target() {
+    fn rates_are_of_one_load_and_one_target() {
         let said = "### rates\r\nrate randread-4k-32 STGT 2586\r\nrate randread-4k-32 Lunar 2178\n\
             rate randread-256k-8 STGT 479\nrate randread-4k-32 STGT 2600.5\nrate randread-4k-32 STGT \n";
         assert_eq!(rates(said, "randread-4k-32", "STGT"), [2586.0, 2600.5]);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scenario_knows_the_loads_and_those_who_are_measured() {
+    fn scenario_has_all_loads_and_targets() {
         let path = root::path().join("interop/lab/scenarios/iser_rates.sh");
         let scenario = std::fs::read_to_string(path).expect("read");
         let loads = ROWS.map(|row| row.load).join(" ");

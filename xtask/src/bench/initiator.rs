@@ -1,5 +1,5 @@
-//! Lunar's initiator against libiscsi's `iscsi-perf` and against `blast`, on targets that cost little: `floor`
-//! and STGT's null LUN. And the way through an NBD export.
+//! Compares Lunar's initiator with libiscsi's `iscsi-perf` and with `blast`, on targets with a low cost:
+//! `floor` and STGT's null LUN. Also measures the path through an NBD export.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -15,14 +15,14 @@ use super::server::{BenchServer, CORE};
 /// Bytes of one block, as `iscsi-perf` counts them.
 const BLOCK: u32 = 512;
 
-/// One who reads.
+/// A client that reads.
 #[derive(Clone, Copy, Debug)]
 pub enum BenchClient<'a> {
     /// Lunar's library, driven by its example `load`
     Lunar(&'a Path),
-    /// The same over RDMA, with CRCs or without
+    /// The same over RDMA, with or without CRCs
     Iser { program: &'a Path, crc: bool },
-    /// `lunar bench`, which measures all that a user may want to know
+    /// `lunar bench`, with all of its measurements
     Engine(&'a Path),
     /// iscsi-perf
     Libiscsi,
@@ -31,7 +31,7 @@ pub enum BenchClient<'a> {
 }
 
 impl BenchClient<'_> {
-    /// Runs it for `seconds`; the CPU time is the client's own.
+    /// Runs for `seconds`; the CPU time is that of the client.
     pub fn run(self, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
         match self {
             BenchClient::Lunar(program) => lunar(program, &server.url(), load, seconds),
@@ -52,13 +52,13 @@ fn pinned(program: &Path) -> Command {
     command
 }
 
-/// The number that follows a word.
+/// The number after a word.
 fn after(text: &str, word: &str) -> Result<f64> {
     let mut words = text.split_whitespace().skip_while(|w| *w != word).skip(1);
     words.next().with_context(|| format!("no {word} in: {text}"))?.parse().context("a number")
 }
 
-/// Initiator and target in one process, with no network between them: `iser` or `srp`. The CPU time is that of both.
+/// Initiator and target in one process without a network: `iser` or `srp`. The CPU time is that of both.
 pub fn in_memory(program: &Path, transport: &str, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     lunar(program, transport, load, seconds)
 }
@@ -76,7 +76,7 @@ fn lunar(program: &Path, url: &str, load: &BlastLoad, seconds: u64) -> Result<Lo
 fn engine(program: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let mut command = pinned(program);
     let (work, bytes, depth) = (format!("rand{}", load.op), load.bytes.to_string(), load.depth.to_string());
-    // As much of the disk as the others use.
+    // Limit the span to that of the other clients.
     command.args(["bench", &work, &server.url(), "--span", "256m", "--bs", &bytes, "--depth", &depth]);
     command.args(["--runtime", &seconds.to_string(), "--json"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot run lunar bench")?;
@@ -89,7 +89,7 @@ fn engine(program: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) 
     Ok(LoadResult { iops, cpu_us_per_io: figure(&outcome["cpu"]["client_s"])? * 1e6 / ios.max(1.0) })
 }
 
-/// `iscsi-perf` says `iops average N (N MB/s)` in the end; its CPU time is that of a child that has ended.
+/// `iscsi-perf` ends with `iops average N (N MB/s)`; its CPU time is that of an ended child.
 fn libiscsi(server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let before = cpu_of_children()?;
     let mut command = pinned(Path::new("iscsi-perf"));
@@ -105,7 +105,7 @@ fn libiscsi(server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<Load
     Ok(LoadResult { iops, cpu_us_per_io: used * 1e6 / (iops * seconds as f64) })
 }
 
-/// CPU seconds of all children that have ended (proc(5), fields 16 and 17 of stat).
+/// CPU seconds of all ended children (proc(5), fields 16 and 17 of stat).
 fn cpu_of_children() -> Result<f64> {
     const TICKS_PER_S: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat")?;
@@ -114,7 +114,7 @@ fn cpu_of_children() -> Result<f64> {
     Ok((ticks(13)? + ticks(14)?) / TICKS_PER_S)
 }
 
-/// A LUN of a server as an NBD export; it ends when this is dropped.
+/// A LUN of a server as an NBD export; stopped on drop.
 #[derive(Debug)]
 pub struct NbdExport {
     child: Child,
@@ -123,7 +123,7 @@ pub struct NbdExport {
 }
 
 impl NbdExport {
-    /// Attaches the LUN on the core of everything.
+    /// Attaches the LUN, on the core of all programs.
     pub fn attach(program: &Path, server: &BenchServer, dir: PathBuf) -> Result<NbdExport> {
         std::fs::create_dir_all(&dir)?;
         let socket = format!("unix:{}", dir.join("nbd.sock").display());
@@ -142,13 +142,13 @@ impl NbdExport {
         });
         let Some(uri) = uri else {
             let _ = child.kill();
-            bail!("lunar attach told no URI");
+            bail!("lunar attach printed no URI");
         };
         std::thread::spawn(move || lines.for_each(drop));
         Ok(NbdExport { child, uri, dir })
     }
 
-    /// Bytes per second of reading all of it with `nbdcopy`, at most `bytes`.
+    /// Reads up to `bytes` of the export with `nbdcopy`.
     pub fn copy_out(&self) -> Result<(u64, Duration)> {
         let size =
             Command::new("nbdinfo").args(["--size", &self.uri]).output().context("cannot run nbdinfo")?;
@@ -178,14 +178,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_behind_their_names() {
+    fn figure_follows_its_name() {
         assert_eq!(after("iops 12 cpu_us_per_io 0.5", "cpu_us_per_io").expect("a figure"), 0.5);
         assert_eq!(after("iops average 314049 (1226 MB/s)", "average").expect("a figure"), 314_049.0);
         assert!(after("nothing", "iops").is_err());
     }
 
     #[test]
-    fn children_use_time() {
+    fn cpu_time_of_children_grows() {
         let before = cpu_of_children().expect("a figure");
         let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         assert!(Command::new("sh").args(["-c", busy]).status().expect("a shell").success());

@@ -1,4 +1,4 @@
-//! One run of `blast`, and the sessions that it holds.
+//! Runs `blast`, also for idle sessions.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::server::{BenchServer, CORE};
 
-/// What is asked of a target.
+/// The load on a target.
 #[derive(Clone, Copy, Debug)]
 pub struct BlastLoad {
     /// `read` or `write`
@@ -19,9 +19,9 @@ pub struct BlastLoad {
     pub bytes: u32,
     /// Commands in flight of each session
     pub depth: u32,
-    /// Sessions at once
+    /// Concurrent sessions
     pub sessions: u32,
-    /// LUNs that take turns
+    /// LUNs that receive commands in turn
     pub luns: u32,
     /// CRC32C data digests both ways
     pub data_digest: bool,
@@ -34,12 +34,12 @@ impl BlastLoad {
     }
 }
 
-/// What one run reached.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadResult {
     /// Commands per second
     pub iops: f64,
-    /// The server's CPU time for each, in microseconds
+    /// The server's CPU time per command, in microseconds
     pub cpu_us_per_io: f64,
 }
 
@@ -61,7 +61,7 @@ pub fn run(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -
     })
 }
 
-/// The same for the times to the first data, which is measured at depth 1.
+/// Runs `blast` for the times to the first data, at depth 1.
 pub fn first_data(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<FirstData> {
     let figures = figures(command(blast, server, load, seconds).arg("--first"), load)?;
     Ok(FirstData { byte_us: figure(&figures, "first_byte_us")?, pdu_us: figure(&figures, "first_pdu_us")? })
@@ -86,18 +86,18 @@ fn command(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -
     command
 }
 
-/// The names and numbers that `blast` printed.
+/// The names and numbers in the output of `blast`.
 fn figures(command: &mut Command, load: &BlastLoad) -> Result<BTreeMap<String, f64>> {
     let output = command.stderr(Stdio::inherit()).output().context("cannot run blast")?;
     let line = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "blast {load:?}: {}: {line}", output.status);
     let words: Vec<&str> = line.split_whitespace().collect();
     let pair = |pair: &[&str]| Ok((pair[0].to_owned(), pair[1].parse().context("a number")?));
-    words.chunks_exact(2).map(pair).collect::<Result<_>>().with_context(|| format!("blast said: {line}"))
+    words.chunks_exact(2).map(pair).collect::<Result<_>>().with_context(|| format!("output of blast: {line}"))
 }
 
 fn figure(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64> {
-    figures.get(name).copied().with_context(|| format!("blast told no {name}"))
+    figures.get(name).copied().with_context(|| format!("blast printed no {name}"))
 }
 
 fn client(blast: &Path, portal: SocketAddr, target: &str) -> Command {
@@ -106,19 +106,19 @@ fn client(blast: &Path, portal: SocketAddr, target: &str) -> Command {
     command
 }
 
-/// Idle sessions; they end when this is dropped.
+/// Idle sessions; closed on drop.
 #[derive(Debug)]
 pub struct IdleSessions(Child);
 
 impl IdleSessions {
-    /// Logs `sessions` in and waits until all are.
+    /// Logs in `sessions` sessions and waits for all of them.
     pub fn open(blast: &Path, server: &BenchServer, sessions: u32) -> Result<IdleSessions> {
         let mut command = client(blast, server.portal, &server.target);
         command.args(["--hold", "--lun", &server.lun.to_string(), "--sessions", &sessions.to_string()]);
         IdleSessions::hold(&mut command, sessions)
     }
 
-    /// Logs one session in, without a word about why it cannot be.
+    /// Logs in one session, without output on failure.
     pub fn try_open(blast: &Path, server: &BenchServer) -> Result<IdleSessions> {
         let mut command = client(blast, server.portal, &server.target);
         command.args(["--hold", "--lun", &server.lun.to_string()]).stderr(Stdio::null());
@@ -131,7 +131,7 @@ impl IdleSessions {
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("piped")?.by_ref()).read_line(&mut line)?;
         let held = IdleSessions(child);
-        ensure!(line.trim() == format!("held {sessions}"), "blast --hold said: {line}");
+        ensure!(line.trim() == format!("held {sessions}"), "output of blast --hold: {line}");
         Ok(held)
     }
 }

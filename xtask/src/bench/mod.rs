@@ -1,7 +1,9 @@
-//! `cargo xtask bench`: Lunar's target against the limit of the machine (`floor`) and against STGT, its initiator
-//! against libiscsi, and the way through its router against the direct one, as ratios of runs in one session. Client
-//! and servers are pinned to one and the same core, but for those in the lab's guest: figures are small that way, and
-//! stable. Medians of alternating runs; no time is asserted, only ratios.
+//! `cargo xtask bench`: compares Lunar's target with the limit of the machine (`floor`) and with STGT, its
+//! initiator with libiscsi, and the path through its router with the direct one, as ratios of runs in one
+//! session.
+//!
+//! Client and servers are pinned to the same core, except in the lab's guest: figures are low that way, and
+//! stable. Each figure is the median of alternating runs. Only ratios are asserted, no times.
 
 mod base;
 mod guest;
@@ -27,27 +29,27 @@ pub struct Options {
     /// Length of one run
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Runs per figure, of which the median counts
+    /// Runs per figure; the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// One JSON object per row instead of the table
+    /// Print one JSON object per row instead of the table
     #[arg(long)]
     json: bool,
-    /// Another build of `lunar`: run the rows of speed against it, and no others
+    /// Run only the speed rows, against this other build of `lunar`
     #[arg(long, value_name = "PROGRAM")]
     base: Option<PathBuf>,
-    /// Only the rows whose name contains this
+    /// Run only the rows whose name contains this
     filter: Option<String>,
 }
 
 impl Options {
-    /// Whether the filter lets a row through.
+    /// Whether the filter selects a row.
     fn wants(&self, name: &str) -> bool {
         self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
 }
 
-/// The programs that take part.
+/// The programs to run.
 #[derive(Debug)]
 pub struct Programs {
     blast: PathBuf,
@@ -55,12 +57,12 @@ pub struct Programs {
     lunar: PathBuf,
     /// Lunar's initiator as a load generator
     load: PathBuf,
-    /// Lunar's initiator and target in one process, with memory between them
+    /// Lunar's initiator and target in one process, connected by memory
     in_memory: PathBuf,
     stgt: bool,
     libiscsi: bool,
     libnbd: bool,
-    /// The lab, in which Lunar is measured by verbs
+    /// The lab, in which Lunar is measured with verbs
     guest: bool,
 }
 
@@ -72,7 +74,7 @@ pub fn run(options: &Options) -> Result<StepResult> {
     }
     let results = rows::run(options, &programs)?;
     if results.is_empty() {
-        bail!("no row is named so; without a filter all of them run");
+        bail!("no row matches the filter");
     }
     println!("{}", if options.json { table::json(&results) } else { table::text(&results) });
     let missed = results.iter().filter(|result| result.missed()).count();
@@ -82,17 +84,17 @@ pub fn run(options: &Options) -> Result<StepResult> {
 fn programs(options: &Options) -> Result<Programs> {
     let stgt = root::is_installed("tgtd") && root::is_installed("tgtadm");
     if !stgt {
-        eprintln!("bench: no tgtd here (apt-get install tgt): the ratios against STGT are not measured");
+        eprintln!("bench: tgtd is missing (apt-get install tgt): the ratios to STGT are skipped");
     }
     let libiscsi = root::is_installed("iscsi-perf");
     if !libiscsi {
         eprintln!(
-            "bench: no iscsi-perf here (apt-get install libiscsi-bin): the initiator is not compared with it"
+            "bench: iscsi-perf is missing (apt-get install libiscsi-bin): the ratios to libiscsi are skipped"
         );
     }
     let libnbd = root::is_installed("nbdcopy") && root::is_installed("nbdinfo");
     if !libnbd {
-        eprintln!("bench: no nbdcopy here (apt-get install libnbd-bin): the NBD export is not measured");
+        eprintln!("bench: nbdcopy is missing (apt-get install libnbd-bin): the NBD export is skipped");
     }
     let examples = root::build_examples(
         Profile::Release,

@@ -1,4 +1,5 @@
-//! iSCSI over RDMA by software iWARP against iSCSI over TCP: Lunar's initiator, Lunar's target, one null LUN, one portal.
+//! iSCSI over RDMA with software iWARP against iSCSI over TCP: Lunar's initiator and target, one null LUN, one
+//! portal.
 
 use anyhow::Result;
 
@@ -8,7 +9,7 @@ use super::rows::{BenchRun, median_of};
 use super::server;
 use super::table::{RatioLimit, RowResult};
 
-/// What must be reached of TCP without digests.
+/// A row and its ratio to TCP without digests.
 struct Row {
     name: &'static str,
     load: BlastLoad,
@@ -37,11 +38,12 @@ const ROWS: [Row; 6] = [
 const SMALL: BlastLoad = BlastLoad::new("read", 4096, 32);
 const LARGE: BlastLoad = BlastLoad::new("read", 262_144, 8);
 
-/// What the protocols cost without a network: (head, transport).
+/// The cost of the protocols without a network: (name, transport).
 const IN_MEMORY: [(&str, &str); 2] = [("iSER", "iser"), ("SRP", "srp")];
 
 impl BenchRun<'_> {
-    /// CPU time of initiator and target together, with memory between them instead of a network: told, without a limit.
+    /// CPU time of initiator and target together, connected by memory instead of a network: reported without a
+    /// limit.
     pub fn rdma_in_memory(&self) -> Result<Vec<RowResult>> {
         let mut outcomes = Vec::new();
         for ((head, transport), op) in IN_MEMORY.into_iter().flat_map(|row| [(row, "read"), (row, "write")]) {
@@ -59,7 +61,7 @@ impl BenchRun<'_> {
         Ok(outcomes)
     }
 
-    /// Every row of RDMA. Writes of 256 KiB have no limit: they are told.
+    /// All rows of RDMA. Writes of 256 KiB are reported without a limit.
     pub fn rdma(&self) -> Result<Vec<RowResult>> {
         let mut outcomes = Vec::new();
         for row in &ROWS {

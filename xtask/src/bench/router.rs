@@ -1,4 +1,4 @@
-//! The chain client -> router -> target against client -> target, on one null LUN of Lunar.
+//! The chain client -> router -> target against client -> target, with one null LUN of Lunar.
 
 use anyhow::Result;
 
@@ -8,7 +8,7 @@ use super::rows::{BenchRun, median_of};
 use super::server::{self, Backing, BenchServer};
 use super::table::{RatioLimit, RowResult};
 
-/// What the chain must reach of the target alone.
+/// A row and its ratio to the target alone.
 struct HopRow {
     name: &'static str,
     load: BlastLoad,
@@ -28,11 +28,11 @@ const HOP_ROWS: [HopRow; 4] = [
 const LARGE: BlastLoad = BlastLoad::new("read", 262_144, 8);
 const SMALL: BlastLoad = BlastLoad::new("read", 4096, 32);
 const FIRST: BlastLoad = BlastLoad::new("read", 1 << 20, 1);
-/// The router's CPU per I/O, of those of target and client together.
+/// The router's CPU time per I/O, relative to that of target and client together.
 const CPU_OF_ENDS: f64 = 1.3;
 const FIRST_OF_DIRECT: f64 = 1.5;
 
-/// How a router carries commands. Limits are for the one that understands them; the other is told.
+/// The mode of a router. Limits apply to block mode; passthrough is reported.
 #[derive(Clone, Copy, PartialEq)]
 enum RouterMode {
     Block,
@@ -51,7 +51,7 @@ impl RouterMode {
         format!("router ({}), {work}", self.name())
     }
 
-    /// What must not be below; writes are told.
+    /// A lower limit; writes are reported without one.
     fn at_least(self, load: &BlastLoad, limit: f64) -> RatioLimit {
         let counts = self == RouterMode::Block && load.op == "read";
         if counts { RatioLimit::AtLeast(limit) } else { RatioLimit::ReportedAtLeast(limit) }
@@ -62,7 +62,7 @@ impl RouterMode {
     }
 }
 
-/// The CPU time of a command in microseconds: of the one who serves it, and of the client.
+/// The CPU time of a command in microseconds: of the server, and of the client.
 #[derive(Clone, Copy, Debug)]
 struct CpuCost {
     server_us: f64,
@@ -70,7 +70,7 @@ struct CpuCost {
 }
 
 impl BenchRun<'_> {
-    /// Every row of the router.
+    /// All rows of the router.
     pub fn routers(&self) -> Result<Vec<RowResult>> {
         let mut outcomes = Vec::new();
         for mode in [RouterMode::Block, RouterMode::Passthrough] {
@@ -85,7 +85,7 @@ impl BenchRun<'_> {
         Ok(outcomes)
     }
 
-    /// A target, and a router before it.
+    /// A target, and a router in front of it.
     fn chain(&self, mode: RouterMode) -> Result<[BenchServer; 2]> {
         let target = self.lunar(Backing::Null(1))?;
         let router = server::routed(&self.programs.lunar, &self.programs.blast, &target, mode.name())?;
@@ -103,7 +103,7 @@ impl BenchRun<'_> {
         Ok(vec![RowResult::ratio(&name, "IO/s", reached[0].iops, "direct", reached[1].iops, limit)])
     }
 
-    /// With Lunar's initiator as the client: what is saved at a router shall not be spent at its ends.
+    /// Uses Lunar's initiator as the client, so that a router cannot save CPU time at the cost of its peers.
     fn cpu_of_router(&self, mode: RouterMode, work: &str, load: BlastLoad) -> Result<Vec<RowResult>> {
         let name = mode.row(&format!("{work} read, CPU per I/O"));
         if !self.wants(&name) {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_promised_can_be_missed() {
+    fn only_promised_ratios_can_be_missed() {
         assert_eq!(RouterMode::Block.at_least(&SMALL, 0.45), RatioLimit::AtLeast(0.45));
         assert_eq!(RouterMode::Passthrough.at_least(&SMALL, 0.45), RatioLimit::ReportedAtLeast(0.45));
         assert_eq!(RouterMode::Block.at_least(&HOP_ROWS[1].load, 0.5), RatioLimit::ReportedAtLeast(0.5));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_finds_the_rows_of_the_router_and_those_of_one_path() {
+    fn filter_selects_router_rows_and_one_mode() {
         let rows = [RouterMode::Block, RouterMode::Passthrough].map(|mode| mode.row(HOP_ROWS[0].name));
         assert!(rows.iter().all(|row| row.contains("router") && row.contains("256 KiB read, depth 8")));
         assert!(rows[1].contains("router (passthrough)") && !rows[0].contains("passthrough"), "{rows:?}");

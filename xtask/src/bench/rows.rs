@@ -1,4 +1,4 @@
-//! What is measured, and the limits.
+//! The rows and their limits.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::server::{self, Backing, BenchServer};
 use super::table::{RatioLimit, RowResult};
 use super::{Options, Programs};
 
-/// A null LUN and one session: the load, and what Lunar must reach of `floor` and of STGT.
+/// A null LUN and one session: the load, and the ratios to `floor` and STGT.
 struct SpeedRow {
     name: &'static str,
     load: BlastLoad,
@@ -70,13 +70,13 @@ const START_S: f64 = 2.0;
 
 /// Everything that a row needs.
 pub struct BenchRun<'a> {
-    /// How long, how often
+    /// Durations and counts
     pub options: &'a Options,
-    /// Who takes part
+    /// The programs
     pub programs: &'a Programs,
 }
 
-/// Runs every row that the filter lets through, in the order of the table.
+/// Runs every row that the filter selects, in the order of the table.
 pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
     let bench = BenchRun { options, programs };
     if let Some(base) = &options.base {
@@ -108,7 +108,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
 }
 
 impl BenchRun<'_> {
-    /// Whether the filter lets a row through, which is then told to whoever waits.
+    /// Whether the filter selects a row; prints its name if so.
     pub fn wants(&self, name: &str) -> bool {
         let wanted = self.options.wants(name);
         if wanted {
@@ -122,7 +122,7 @@ impl BenchRun<'_> {
         server::lunar(&self.programs.lunar, backing)
     }
 
-    /// Medians of alternating runs, in the order of the contenders.
+    /// Medians of alternating runs, in the order of `contenders`.
     pub fn medians(&self, contenders: &[(&BenchServer, BlastLoad)]) -> Result<Vec<LoadResult>> {
         let mut runs = vec![Vec::new(); contenders.len()];
         for _ in 0..self.options.rounds.max(1) {
@@ -156,7 +156,7 @@ impl BenchRun<'_> {
         Ok(outcomes)
     }
 
-    /// STGT, where it is installed.
+    /// STGT, if it is installed.
     fn stgt(&self, file: Option<&Path>) -> Result<Option<BenchServer>> {
         if self.programs.stgt { server::stgt(file).map(Some) } else { Ok(None) }
     }
@@ -198,7 +198,7 @@ impl BenchRun<'_> {
         let name = "CPU per I/O, 64 sessions";
         let mut outcomes = self.cpu_growth(name, 1, many, "1 session")?;
         if self.wants(name) {
-            // How much of it is the kernel: the floor does next to nothing else.
+            // The share of the kernel: floor itself does almost nothing.
             let floor = server::floor(&self.programs.floor)?;
             outcomes.push(self.growth(
                 "floor's CPU per I/O, 64 sessions",
@@ -230,7 +230,7 @@ impl BenchRun<'_> {
         Ok(vec![self.growth(name, both, one, RatioLimit::AtMost(CPU_GROWTH))?])
     }
 
-    /// CPU per I/O of the first against that of the second.
+    /// CPU time per I/O of the first server relative to the second.
     fn growth(
         &self,
         name: &str,
@@ -252,7 +252,7 @@ impl BenchRun<'_> {
         Ok(vec![RowResult::figure(name, "MiB", lunar.resident_mib()?, RatioLimit::AtMost(IDLE_MIB))])
     }
 
-    /// Told with its limit, and not asserted: it is a time.
+    /// Reported with its limit, but not asserted, because it is a time.
     fn start(&self) -> Result<Vec<RowResult>> {
         let name = "10,000 null LUNs, start";
         if !self.wants(name) {
@@ -264,7 +264,7 @@ impl BenchRun<'_> {
     }
 }
 
-/// The initiator.
+/// Rows of the initiator.
 impl BenchRun<'_> {
     /// Medians of alternating runs of clients on one server.
     fn clients(
@@ -319,7 +319,7 @@ impl BenchRun<'_> {
         Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
     }
 
-    /// STGT is the limit here: only what it costs to use it can differ much.
+    /// STGT is the bottleneck here: only the cost of the client can differ.
     fn initiator_on_stgt(&self) -> Result<Vec<RowResult>> {
         let name = "initiator, 4 KiB random read, depth 32, on STGT";
         if !self.programs.stgt || !self.programs.libiscsi || !self.wants(name) {
@@ -343,7 +343,7 @@ impl BenchRun<'_> {
         Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "libiscsi", reached[1].iops, limit)])
     }
 
-    /// A file in the page cache: zeros would travel as holes.
+    /// A file in the page cache, because zeros would be skipped as holes.
     fn nbd(&self) -> Result<Vec<RowResult>> {
         let name = "256 KiB read, depth 8, through the NBD export";
         if !self.programs.libnbd || !self.wants(name) {
@@ -389,7 +389,7 @@ fn of_libiscsi(name: &str, lunar: LoadResult, libiscsi: LoadResult, iops: f64) -
     ]
 }
 
-/// The median of each figure by itself.
+/// The median of each figure.
 fn median(runs: &[LoadResult]) -> LoadResult {
     LoadResult {
         iops: median_of(runs, |run| run.iops),
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_not_moved_by_one_wild_run() {
+    fn median_ignores_one_outlier() {
         let run = |iops| LoadResult { iops, cpu_us_per_io: 1.0 / iops };
         let median = median(&[run(10.0), run(1000.0), run(11.0)]);
         assert_eq!((median.iops, median.cpu_us_per_io), (11.0, 1.0 / 11.0));

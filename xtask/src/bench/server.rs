@@ -1,5 +1,4 @@
-//! The servers that are measured: `floor`, Lunar and STGT, each on a free port and pinned to the client's
-//! core.
+//! The servers under test: `floor`, Lunar and STGT, each on a free port and pinned to the client's core.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -11,20 +10,20 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::load::IdleSessions;
 
-/// The core of everything that is measured.
+/// The core of all programs.
 pub const CORE: &str = "0";
 const TARGET: &str = "iqn.2026-11.org.example:bench";
 const START: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(100);
-/// The kernel's USER_HZ, in which /proc/PID/stat counts.
+/// The kernel's USER_HZ, the unit of times in /proc/PID/stat.
 const TICKS_PER_S: f64 = 100.0;
 
-/// A running server; it is killed and its folder removed when this is dropped.
+/// A running server; killed on drop, with its folder removed.
 #[derive(Debug)]
 pub struct BenchServer {
     child: Child,
     dir: PathBuf,
-    /// Where it listens
+    /// Its portal
     pub portal: SocketAddr,
     /// The name of its target
     pub target: String,
@@ -38,12 +37,12 @@ impl BenchServer {
         format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// CPU seconds that it has used (proc(5), fields 14 and 15 of stat).
+    /// The CPU seconds that it has used (proc(5), fields 14 and 15 of stat).
     pub fn cpu_s(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
@@ -67,7 +66,7 @@ impl Drop for BenchServer {
     }
 }
 
-/// A fresh folder that goes away with its server.
+/// A new folder for a server.
 fn fresh_dir(name: &str) -> Result<PathBuf> {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -93,7 +92,7 @@ pub fn floor(program: &Path) -> Result<BenchServer> {
 /// A LUN of Lunar's configuration.
 #[derive(Clone, Copy, Debug)]
 pub enum Backing<'a> {
-    /// So many null LUNs
+    /// A number of null LUNs
     Null(u32),
     /// One file, in the page cache
     File(&'a Path),
@@ -106,7 +105,7 @@ pub fn lunar(program: &Path, backing: Backing) -> Result<BenchServer> {
     serve(program, dir, &config)
 }
 
-/// Starts Lunar with a null LUN and a portal that takes iSER, too.
+/// Starts Lunar with a null LUN and a portal that also accepts iSER.
 pub fn lunar_with_iser(program: &Path) -> Result<BenchServer> {
     let dir = fresh_dir("iser")?;
     let portal = "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }";
@@ -114,8 +113,8 @@ pub fn lunar_with_iser(program: &Path) -> Result<BenchServer> {
     serve(program, dir, &config)
 }
 
-/// Starts Lunar as a router before another server's LUN, and waits until the LUN is there. `mode` is that of its
-/// commands: `block` or `pass`.
+/// Starts Lunar as a router in front of another server's LUN, and waits until the LUN is available. `mode` is
+/// `block` or `passthrough`.
 pub fn routed(program: &Path, blast: &Path, upstream: &BenchServer, mode: &str) -> Result<BenchServer> {
     let dir = fresh_dir("router")?;
     let config = head(&dir) + &router(&upstream.url(), mode);
@@ -172,7 +171,7 @@ fn target(backing: Backing) -> String {
     text
 }
 
-/// Reads what a server says until `ready`; the address that it told, and all lines. A thread goes on reading.
+/// Reads the output of a server until `ready`; returns its address and all lines. A thread reads the rest.
 fn wait_listening(child: &mut Child, ready: impl Fn(&str) -> bool) -> Result<(SocketAddr, Vec<String>)> {
     let stdout = child.stdout.take().context("piped")?;
     let (sender, lines) = std::sync::mpsc::channel();
@@ -183,7 +182,9 @@ fn wait_listening(child: &mut Child, ready: impl Fn(&str) -> bool) -> Result<(So
     let (mut portal, mut said) = (None, Vec::new());
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let Ok(line) = lines.recv_timeout(left) else { bail!("the server is not ready; it said: {said:?}") };
+        let Ok(line) = lines.recv_timeout(left) else {
+            bail!("the server is not ready; its output: {said:?}")
+        };
         if let Some(rest) = line.strip_prefix("listening on ") {
             portal = Some(rest.split(',').next().unwrap_or(rest).parse()?);
         }
@@ -228,7 +229,7 @@ pub fn stgt(file: Option<&Path>) -> Result<BenchServer> {
     Ok(server)
 }
 
-/// tgtadm, for one tgtd.
+/// Runs tgtadm for one tgtd.
 struct Tgtadm {
     control: String,
     socket: PathBuf,
@@ -258,6 +259,6 @@ impl Tgtadm {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("tgtd does not answer")
+        bail!("tgtd does not respond")
     }
 }

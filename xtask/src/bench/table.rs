@@ -1,35 +1,35 @@
-//! Figures, limits, and the table.
+//! The table of figures and limits.
 
 use serde_json::{Value, json};
 
-/// What a figure or ratio must keep to.
+/// The limit of a figure or ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RatioLimit {
-    /// Not below
+    /// At least
     AtLeast(f64),
-    /// Not above
+    /// At most
     AtMost(f64),
-    /// Should not be above, but nothing fails: it is a time
+    /// Should be at most, but cannot fail because it is a time
     Reported(f64),
-    /// Should not be below, but nothing fails
+    /// Should be at least, but cannot fail
     ReportedAtLeast(f64),
-    /// There is none: it is told
+    /// Reported without a limit
     None,
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Debug)]
 pub struct RowResult {
     name: String,
     unit: &'static str,
     lunar: f64,
-    /// What Lunar is compared with, and its figure
+    /// The reference and its figure
     other: Option<(&'static str, f64)>,
     limit: RatioLimit,
 }
 
 impl RowResult {
-    /// Lunar's figure against another.
+    /// Lunar's figure and that of a reference.
     pub fn ratio(
         name: &str,
         unit: &'static str,
@@ -41,12 +41,12 @@ impl RowResult {
         RowResult { name: name.into(), unit, lunar, other: Some((other, its)), limit }
     }
 
-    /// A figure of Lunar's alone.
+    /// A figure of Lunar without a reference.
     pub fn figure(name: &str, unit: &'static str, lunar: f64, limit: RatioLimit) -> RowResult {
         RowResult { name: name.into(), unit, lunar, other: None, limit }
     }
 
-    /// What the limit is about: the ratio, or the figure where there is none.
+    /// The limited value: the ratio, or the figure if there is no reference.
     fn value(&self) -> f64 {
         self.other.map_or(self.lunar, |(_, its)| self.lunar / its)
     }
@@ -63,7 +63,7 @@ impl RowResult {
         }
     }
 
-    /// Is a limit that counts not kept?
+    /// Whether a binding limit is missed.
     pub fn missed(&self) -> bool {
         self.is_beyond() && !matches!(self.limit, RatioLimit::Reported(_) | RatioLimit::ReportedAtLeast(_))
     }
@@ -91,7 +91,7 @@ impl RowResult {
     }
 }
 
-/// Three digits that matter, or whole thousands.
+/// A number with three significant digits, or in whole thousands.
 fn number(value: f64) -> String {
     match value {
         large if large >= 1e6 => format!("{:.2} M", large / 1e6),
@@ -102,7 +102,7 @@ fn number(value: f64) -> String {
 
 const HEAD: [&str; 6] = ["work", "Lunar", "against", "ratio", "limit", ""];
 
-/// The table in Markdown, with its columns aligned.
+/// The table in Markdown, with aligned columns.
 pub fn text(outcomes: &[RowResult]) -> String {
     let rows: Vec<[String; 6]> = outcomes.iter().map(RowResult::cells).collect();
     let width = |column: usize| {
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_hold_in_their_direction() {
+    fn limits_apply_in_their_direction() {
         let ratio = |lunar, limit| RowResult::ratio("work", "IO/s", lunar, "floor", 100.0, limit);
         assert!(!ratio(70.0, RatioLimit::AtLeast(0.70)).missed());
         assert!(ratio(69.0, RatioLimit::AtLeast(0.70)).missed());
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_json_is_json() {
+    fn table_is_aligned_and_json_is_valid() {
         let outcomes = [
             RowResult::ratio("short", "IO/s", 1_500_000.0, "floor", 2_000_000.0, RatioLimit::AtLeast(0.7)),
             RowResult::figure("a longer name", "MiB", 12.0, RatioLimit::AtMost(64.0)),

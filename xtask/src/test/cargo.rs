@@ -1,4 +1,4 @@
-//! Test programs, several at a time, with their output passed on and their results counted.
+//! Runs test programs, several at a time, prints their output and counts their results.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -13,54 +13,55 @@ use super::programs::{self, TestProgram};
 use super::{StepReport, TestCounts, follow};
 use crate::root::{self, StepResult};
 
-/// No test is silent for so long; one that is hangs.
+/// A test that is silent for longer hangs.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
-/// More failures than this are no accident of a busy machine.
+/// More failures than this are not caused by a busy machine.
 const FEW: usize = 5;
-/// In front of what programs print. Those that the tests of this file run are no tests of the step that runs these.
+/// The prefix of the output of programs. Programs run by the tests of this file must not look like tests of the
+/// step.
 const MARGIN: &str = if cfg!(test) { "| " } else { "" };
-/// Failures that the summary names.
+/// The maximum number of failures in the summary.
 const NAMED: usize = 20;
-/// The exit status of a program whose tests ran to their end, and some failed.
+/// The exit status of a program with failed tests.
 const SOME_FAILED: i32 = 101;
 
-/// Which tests to run, and how.
+/// The tests to run, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct TestSelection<'a> {
     /// Arguments of `cargo test` that select packages and targets
     pub selection: &'a [&'a str],
     /// More environment variables
     pub variables: &'a [(&'a str, &'a OsStr)],
-    /// Arguments for each program
+    /// Arguments of each program
     pub options: &'a [&'a str],
-    /// Programs at a time
+    /// Programs to run at a time
     pub width: usize,
-    /// Programs that take longest: they start first
+    /// The longest programs, which start first
     pub first: &'a [&'a str],
-    /// Tests that look at the clock, by program: they run behind all others, one at a time
+    /// Tests that depend on the clock, by program: they run after all others, one at a time
     pub alone: &'a [(&'a str, &'a [&'a str])],
 }
 
-/// Each program by itself.
+/// Runs one program at a time.
 pub const ONE_BY_ONE: TestSelection<'static> =
     TestSelection { selection: &[], variables: &[], options: &[], width: 1, first: &[], alone: &[] };
 
-/// A run of a program.
+/// A program and its arguments.
 #[derive(Clone, Debug)]
 struct ProgramRun {
     program: TestProgram,
     arguments: Vec<String>,
 }
 
-/// What came of it.
+/// A program that has ended.
 #[derive(Debug)]
 struct FinishedRun {
     job: ProgramRun,
     output: ProgramOutput,
 }
 
-/// Runs tests with `LUNAR_BIN` set. Tests that print `skipped: ...` count as skipped. If few fail, each of those runs
-/// once more, and so does a program that died: those that pass then are unsteady.
+/// Runs tests with `LUNAR_BIN` set. Tests that print `skipped: ...` count as skipped. If few tests fail, these
+/// run once more, and so does a program that crashed. Those that pass then are flaky.
 pub fn test(plan: &TestSelection) -> Result<StepReport> {
     let Some(programs) = programs::build(plan.selection)? else {
         let counts = TestCounts { failed: 1, ..TestCounts::default() };
@@ -82,7 +83,7 @@ pub fn test(plan: &TestSelection) -> Result<StepReport> {
     Ok(StepReport { step, counts, details, flaky: flaky.names })
 }
 
-/// The jobs that run together, and those that run alone.
+/// The programs that run in parallel, and those that run alone.
 fn jobs(plan: &TestSelection, programs: &[TestProgram]) -> (Vec<ProgramRun>, Vec<ProgramRun>) {
     let rank = |program: &TestProgram| {
         let at = plan.first.iter().position(|name| *name == program.name);
@@ -104,7 +105,7 @@ fn jobs(plan: &TestSelection, programs: &[TestProgram]) -> (Vec<ProgramRun>, Vec
     (together, has_alone.map(|program| by_itself(plan, program, tests_alone(program))).collect())
 }
 
-/// These tests of a program, one at a time. The program takes a number of threads once.
+/// Selects these tests of a program, one at a time. libtest accepts one number of threads.
 fn by_itself<T: ToString>(plan: &TestSelection, program: &TestProgram, tests: &[T]) -> ProgramRun {
     let options = plan.options.iter().filter(|word| !word.starts_with("--test-threads"));
     let arguments = options.map(|word| word.to_string()).chain(exactly(tests)).collect();
@@ -117,7 +118,7 @@ fn exactly<T: ToString>(tests: &[T]) -> Vec<String> {
     options.into_iter().chain(tests.iter().map(T::to_string)).collect()
 }
 
-/// Runs jobs, so many at a time. The output of one that is not alone is printed when it has ended.
+/// Runs programs, `width` at a time. The output of a parallel one is printed when it ends.
 fn run_all(plan: &TestSelection, jobs: Vec<ProgramRun>, width: usize) -> Result<Vec<FinishedRun>> {
     let width = width.min(jobs.len());
     let (queue, ran) = (Mutex::new(VecDeque::from(jobs)), Mutex::new(Vec::new()));
@@ -152,7 +153,7 @@ fn run_quietly(plan: &TestSelection, job: &ProgramRun) -> Result<ProgramOutput> 
     Ok(output)
 }
 
-/// Runs a job, and hands on each line.
+/// Runs a program, and passes on each line.
 fn run_job(
     variables: &[(&str, &OsStr)],
     job: &ProgramRun,
@@ -161,7 +162,7 @@ fn run_job(
     let mut command =
         job.program.command(&[&["--show-output".to_owned()], job.arguments.as_slice()].concat());
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
-    // Its words are read.
+    // The output is parsed.
     command.env("LUNAR_BIN", root::lunar_path()).env("CARGO_TERM_COLOR", "never");
     let mut output = ProgramOutput::default();
     let mut child = follow::spawn(command)?;
@@ -181,7 +182,7 @@ fn run_job(
     Ok(output)
 }
 
-/// Runs the tests of a selection with these arguments, one program at a time, and hands on each line.
+/// Runs the tests of a selection with these arguments, one program at a time, and passes on each line.
 pub fn run(selection: &[&str], options: &[&str], mut each: impl FnMut(&OutputLine)) -> Result<()> {
     for program in programs::build(selection)?.unwrap_or_default() {
         let arguments = options.iter().map(|word| word.to_string()).collect();
@@ -196,15 +197,15 @@ fn sum(ran: &[FinishedRun]) -> TestCounts {
     counts
 }
 
-/// What passed when it ran again.
+/// Tests that passed when they ran again.
 #[derive(Debug, Default)]
 struct FlakyTests {
     names: Vec<String>,
-    /// Tests: a program that died stands for several
+    /// The number of tests; a crashed program counts for several
     tests: usize,
 }
 
-/// Runs the tests that failed once more, if they are few and all of them are known.
+/// Runs the failed tests once more, if they are few and all are known.
 fn rerun_failed(plan: &TestSelection, ran: &[FinishedRun]) -> Result<FlakyTests> {
     let mut flaky = FlakyTests::default();
     let known = |FinishedRun { output, .. }: &FinishedRun| {
@@ -246,7 +247,7 @@ fn died(job: &ProgramRun) -> String {
     format!("{} (it died)", job.program.name)
 }
 
-/// What failed: tests, and a program that died.
+/// The names of failed tests, and of a crashed program.
 fn names(FinishedRun { job, output }: &FinishedRun) -> Vec<String> {
     let tests = output.failures.iter().map(|failure| full_name(job, &failure.name));
     let unnamed = output.counts.failed > 0 && output.failures.is_empty() && output.crash.is_none();
@@ -254,7 +255,7 @@ fn names(FinishedRun { job, output }: &FinishedRun) -> Vec<String> {
     tests.chain(program).collect()
 }
 
-/// What is known of the failures: a name, and what was said.
+/// The details of failures: name and output.
 fn failure_details(
     FinishedRun { job, output: ProgramOutput { failures, crash, .. } }: &FinishedRun,
 ) -> String {
@@ -263,7 +264,7 @@ fn failure_details(
     failures.chain(crash.iter().map(|crash| story(&died(job), &crash.printed))).collect()
 }
 
-/// The failures in one line, for the end of the summary: a log is often cut to its end.
+/// The failures in one line at the end of the summary, because logs are often truncated to their end.
 fn named(names: &[String]) -> String {
     let more = names.len().saturating_sub(NAMED);
     let rest = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -275,14 +276,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_of_a_step_are_named_up_to_a_limit() {
+    fn step_names_its_failures_up_to_a_limit() {
         let names = |n: usize| (0..n).map(|n| format!("t{n}")).collect::<Vec<_>>();
         assert_eq!(named(&names(2)), "t0, t1");
         assert!(named(&names(NAMED + 3)).ends_with("t19 and 3 more"));
     }
 
     #[test]
-    fn tests_alone_are_left_out_of_the_others() {
+    fn tests_that_run_alone_are_skipped_by_the_others() {
         let programs: Vec<TestProgram> = ["a", "b"].map(TestProgram::of_shell).to_vec();
         let options = &["--test-threads=4"];
         let plan = TestSelection { options, first: &["b"], alone: &[("a", &["slow::one"])], ..ONE_BY_ONE };
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(words(alone), ["a --test-threads=1 --exact slow::one"]);
     }
 
-    /// A program that runs this script; its arguments are behind `$0`.
+    /// Runs a script as a program; its arguments are in `$0` and following.
     fn ran(script: &str) -> (TestCounts, FlakyTests, Vec<String>) {
         let job = ProgramRun { program: TestProgram::of_shell(script), arguments: Vec::new() };
         let ran = run_all(&ONE_BY_ONE, vec![job], 1).expect("it runs");
@@ -307,7 +308,7 @@ mod tests {
         echo 'test result: FAILED. 0 passed; 2 failed;'; exit 101";
 
     #[test]
-    fn a_test_that_passes_alone_is_unsteady() {
+    fn test_that_passes_alone_is_flaky() {
         let script = format!(
             "case $* in *--exact*) echo 'running 2 tests'; echo failures:; echo '---- b stdout ----'; \
              echo 'test result: FAILED. 1 passed; 1 failed;'; exit 101 ;; esac; {TWO_FAIL}"
@@ -319,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_dies_twice_has_failed() {
+    fn program_that_crashes_twice_has_failed() {
         let (counts, flaky, names) = ran("echo 'running 2 tests'; echo 'test a ... ok'; kill -9 $$");
         assert_eq!((counts, flaky.tests), (TestCounts { passed: 1, failed: 1, skipped: 0 }, 0));
         assert_eq!(names.len(), 1);
     }
 
     #[test]
-    fn a_program_that_fails_without_a_word_has_failed() {
+    fn program_that_fails_silently_has_failed() {
         let (counts, flaky, names) = ran("exit 101");
         assert_eq!((counts.failed, flaky.tests, names.len()), (1, 0, 1));
     }

@@ -1,4 +1,4 @@
-//! A disk that may be overwritten, for the test of block devices: a loop device.
+//! A loop device for tests of block devices, which may be overwritten.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -8,13 +8,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::root;
 
-/// Names the disk to the test (`crates/lunar-block/tests/contract.rs`).
+/// The variable that names the device to the test (`crates/lunar-block/tests/contract.rs`).
 pub const VARIABLE: &str = "LUNAR_TEST_DEVICE";
-/// Bytes that the test asks for.
+/// The size that the test needs.
 const SIZE: u64 = 640 << 10;
 
-/// A loop device. The kernel detaches it when this is closed and nobody else has it open, in whatever way
-/// the process ends.
+/// A loop device. The kernel detaches it when its last user closes it, however the process ends.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -22,13 +21,13 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches one; the inner error says why that cannot be done here.
+    /// Attaches a device; the inner error is the reason why that is not possible here.
     pub fn attach() -> Result<Result<LoopDevice, String>> {
         if fs::metadata("/proc/self")?.uid() != 0 {
             return Ok(Err("a loop device needs root".into()));
         }
         if !root::is_installed("losetup") || !Path::new("/dev/loop-control").exists() {
-            return Ok(Err("there is no losetup, or no /dev/loop-control".into()));
+            return Ok(Err("losetup or /dev/loop-control is missing".into()));
         }
         let file = root::target_dir().join(format!("disk-{}", std::process::id()));
         fs::create_dir_all(root::target_dir())?;
@@ -40,7 +39,7 @@ impl LoopDevice {
             Err(error) => return Ok(Err(format!("{error:#}"))),
         };
         let open = File::open(&path);
-        // While it is open, this marks it: the last one to close it detaches it.
+        // Closing this file detaches the device.
         losetup(&["--detach", &path.display().to_string()])?;
         Ok(Ok(LoopDevice { _open: open.with_context(|| path.display().to_string())?, path }))
     }
@@ -51,7 +50,7 @@ impl LoopDevice {
     }
 }
 
-/// Runs losetup; gives what it says on stdout.
+/// Runs losetup; returns its output.
 fn losetup(arguments: &[&str]) -> Result<String> {
     let output = root::command("losetup").args(arguments).output().context("losetup")?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -65,7 +64,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn a_disk_goes_with_its_owner() {
+    fn loop_device_is_detached_on_drop() {
         let disk = match LoopDevice::attach().expect("no error but its absence") {
             Ok(disk) => disk,
             Err(why) => return println!("skipped: {why}"),
@@ -78,7 +77,7 @@ mod tests {
         };
         let sectors = fs::read_to_string(format!("/sys/block/{name}/size")).expect("its size");
         assert_eq!(sectors.trim().parse::<u64>().expect("a number") * 512, SIZE);
-        assert!(is_ours(), "the mark does not detach it");
+        assert!(is_ours(), "the open file keeps it attached");
         drop(disk);
         let end = Instant::now() + Duration::from_secs(20);
         while is_ours() {

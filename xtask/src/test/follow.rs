@@ -1,4 +1,4 @@
-//! A command whose output is read line by line while it runs.
+//! Reads the output of a command line by line while it runs.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -10,12 +10,13 @@ use anyhow::{Context, Result};
 use super::hang;
 use super::output::HANG;
 
-/// What has ended, and has said nothing on stdout for so long, says no more, though somebody holds it.
+/// After the command has ended, and stdout was silent for this long, the output is complete, even if another
+/// process keeps it open.
 const EXIT_CHECK: Duration = Duration::from_secs(2);
-/// Lines of stderr that are read after the end come within this.
+/// The time limit for the last lines of stderr.
 const STDERR_GRACE: Duration = Duration::from_millis(200);
 
-/// A line of what a command says.
+/// A line of output.
 #[derive(Debug)]
 pub enum OutputLine {
     Out(String),
@@ -26,8 +27,9 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
-/// Passes on every line until the command has ended; programs that it leaves behind may keep what it wrote to. A command that
-/// prints nothing to stdout, where tests report, for `silence` is ended; the line that reports it begins with [`HANG`].
+/// Passes on every line until the command has ended. Processes that it leaves behind may keep its output open.
+/// A command without output on stdout, where tests report, for `silence` is killed; the line about it begins
+/// with [`HANG`].
 pub fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(OutputLine)) -> Result<()> {
     let (send, receive) = mpsc::channel();
     let (out, err) = child.stdout.take().zip(child.stderr.take()).context("piped")?;
@@ -50,7 +52,7 @@ pub fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(OutputL
             Ok(None) => break,
             Err(_) => {}
         }
-        // Who holds its stdout still was left behind.
+        // A process that was left behind keeps stdout open.
         if heard.elapsed() >= look && child.try_wait()?.is_some() {
             break;
         }
@@ -59,11 +61,7 @@ pub fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(OutputL
         }
         let stood = hang::end(child.id());
         heard = Instant::now();
-        each(OutputLine::Out(format!(
-            "{HANG}nothing was heard for {} s\n{}",
-            silence.as_secs(),
-            stood.join("\n")
-        )));
+        each(OutputLine::Out(format!("{HANG}no output for {} s\n{}", silence.as_secs(), stood.join("\n"))));
     }
     child.wait()?;
     let end = Instant::now() + STDERR_GRACE;
@@ -73,7 +71,7 @@ pub fn follow(child: &mut Child, silence: Duration, mut each: impl FnMut(OutputL
     Ok(())
 }
 
-/// Up to the end; what is no UTF-8 is shown as well as it can be.
+/// The lines up to the end; invalid UTF-8 is replaced.
 fn lines(from: impl Read) -> impl Iterator<Item = String> {
     let lines = BufReader::new(from).split(b'\n').map_while(Result::ok);
     lines.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -85,7 +83,7 @@ mod tests {
     use crate::root;
 
     #[test]
-    fn what_hangs_is_ended_and_the_rest_goes_on() {
+    fn hanging_command_is_killed_and_others_continue() {
         let mut shell = root::command("sh");
         shell.args(["-c", "echo one; echo beside >&2; sleep 1000; echo two"]);
         let (mut shell, mut heard, mut said) = (spawn(shell).expect("sh"), Vec::new(), Vec::new());
@@ -99,7 +97,7 @@ mod tests {
         assert!(heard[1].starts_with(HANG) && said[0] == "beside", "{heard:?} {said:?}");
     }
 
-    /// What a command says on stdout while something, which is left behind if it ends before that, chatters on stderr.
+    /// The stdout of a script, while another process, possibly left behind, writes to stderr.
     fn beside_chatter(script: &str, chatter: &str) -> Vec<String> {
         let mut shell = root::command("sh");
         shell.args(["-c", &format!("({chatter}) & echo $!; {script}")]);
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn chatter_hides_no_hang_and_who_is_left_behind_holds_nothing_up() {
+    fn stderr_output_hides_no_hang_and_orphans_block_nothing() {
         const ON_STDERR: &str = "while :; do echo on >&2; sleep 0.1; done >/dev/null";
         let heard = beside_chatter("sleep 1000; echo two", ON_STDERR);
         assert!(heard.last().is_some_and(|last| last.starts_with(HANG)), "{heard:?}");
@@ -124,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_and_runs_nothing_is_ended() {
+    fn silent_command_is_killed() {
         let mut sleeper = root::command("sleep");
         sleeper.arg("1000");
         let mut sleeper = spawn(sleeper).expect("sleep");

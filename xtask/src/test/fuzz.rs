@@ -1,7 +1,7 @@
-//! The fuzz targets of `fuzz/`, each for a short while from its committed seeds.
+//! Runs the fuzz targets of `fuzz/` for a short time, starting with their committed seeds.
 //!
-//! They are built as cargo-fuzz builds them but for the address sanitizer, which alone needs a nightly
-//! compiler: the code has next to no `unsafe`, and panics, hangs and growth are found without it.
+//! They are built like cargo-fuzz does, except for the address sanitizer, which needs a nightly compiler. The
+//! code has hardly any `unsafe`, and panics, hangs and memory growth are found without it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,28 +12,29 @@ use anyhow::{Context, Result, ensure};
 use super::{StepReport, TestCounts};
 use crate::root::{self, StepResult};
 
-/// libFuzzer's own options for one target, but for its time.
+/// Options of libFuzzer for one target, except its time.
 const LIMITS: [&str; 3] = ["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"];
 /// Coverage counters, and the checks of a debug build.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks";
 
-/// How long, and how many.
+/// The time and number of fuzz targets.
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzBudget {
-    /// Of each target
+    /// Seconds of each target
     pub seconds: u64,
-    /// One of so many targets: the commit chooses the part
+    /// Run one in this many targets; the commit selects them
     pub part: usize,
-    /// The optimization of the programs: less of it compiles sooner and runs slower
+    /// The optimization level: a lower one compiles faster and runs slower
     pub opt_level: &'static str,
 }
 
-/// In every run of the tests.
+/// The budget of each test run.
 const IN_EVERY_RUN: FuzzBudget = FuzzBudget { seconds: 15, part: 3, opt_level: "1" };
 
-/// Builds and runs a part of the targets. The hash of the commit chooses the part; `cargo xtask soak` runs all targets.
+/// Builds and runs a part of the targets, selected by the hash of the commit; `cargo xtask soak` runs all
+/// targets.
 pub fn run() -> Result<StepReport> {
     run_for(IN_EVERY_RUN)
 }
@@ -42,7 +43,7 @@ pub fn run() -> Result<StepReport> {
 pub fn run_for(extent: FuzzBudget) -> Result<StepReport> {
     let fuzz = root::path().join("fuzz");
     if !fuzz.join("Cargo.toml").exists() {
-        return Ok(StepResult::Skipped("there is no fuzz/Cargo.toml".into()).into());
+        return Ok(StepResult::Skipped("fuzz/Cargo.toml is missing".into()).into());
     }
     let all = targets(&std::fs::read_to_string(fuzz.join("Cargo.toml"))?)?;
     let targets = part_of(all, extent.part, commit());
@@ -53,19 +54,19 @@ pub fn run_for(extent: FuzzBudget) -> Result<StepReport> {
     Ok(StepReport { step, counts, details: String::new(), flaky: Vec::new() })
 }
 
-/// Every `part`th target, from the first, second, ... on, as `turn` says.
+/// Every `part`-th target, starting at the `turn`-th.
 fn part_of(targets: Vec<String>, part: usize, turn: usize) -> Vec<String> {
     targets.into_iter().skip(turn % part).step_by(part).collect()
 }
 
-/// The beginning of the commit's hash as a number; 0 where there is no commit.
+/// The first digits of the commit's hash as a number; 0 without a commit.
 fn commit() -> usize {
     let output = root::command("git").args(["rev-parse", "HEAD"]).output();
     let hash = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     usize::from_str_radix(hash.get(..7).unwrap_or("0"), 16).unwrap_or(0)
 }
 
-/// One on each core; those that found something.
+/// Runs one target on each core; returns those that failed.
 fn run_all(fuzz: &Path, built: &Path, targets: &[String], seconds: u64) -> Vec<String> {
     let (next, failed) = (Mutex::new(targets.iter()), Mutex::new(Vec::new()));
     let take = || next.lock().expect("no panic").next();
@@ -90,7 +91,7 @@ fn targets(manifest: &str) -> Result<Vec<String>> {
     Ok(bins.iter().filter_map(|bin| Some(bin.get("name")?.as_str()?.to_string())).collect())
 }
 
-/// Builds targets; the folder of the binaries. With `--target` the flags reach no build script.
+/// Builds targets; returns their folder. With `--target`, the flags do not apply to build scripts.
 fn build(fuzz: &Path, targets: &[String], opt_level: &str) -> Result<PathBuf> {
     let version = root::command("rustc").arg("-vV").output()?;
     let version = String::from_utf8(version.stdout)?;
@@ -106,14 +107,14 @@ fn build(fuzz: &Path, targets: &[String], opt_level: &str) -> Result<PathBuf> {
     Ok(target_dir.join(host).join("release"))
 }
 
-/// A command that leaves the processor to others: tests that look at the clock go on beside it.
+/// A command with low priority: tests that depend on the clock run in parallel.
 fn patient(program: &str) -> Command {
     let mut command = root::command("nice");
     command.args(["-n", "19", program]);
     command
 }
 
-/// What a target finds goes to the build folder; what it starts from is committed.
+/// Runs a target. Its findings go to the build folder; its seeds are committed.
 fn run_one(fuzz: &Path, built: &Path, target: &str, seconds: u64) -> Result<()> {
     let found = root::target_dir().join("fuzz/corpus").join(target);
     std::fs::create_dir_all(&found)?;
@@ -130,7 +131,7 @@ fn run_one(fuzz: &Path, built: &Path, target: &str, seconds: u64) -> Result<()> 
     let runs = lines.iter().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
     println!("fuzz {target}: {} runs", runs.map_or("no", str::trim));
     let end = lines[lines.len().saturating_sub(30)..].join("\n");
-    ensure!(output.status.success(), "{}; inputs lie in {}\n{end}", output.status, artifacts.display());
+    ensure!(output.status.success(), "{}; the inputs are in {}\n{end}", output.status, artifacts.display());
     Ok(())
 }
 
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_all_turns_are_all_targets() {
+    fn parts_of_all_turns_cover_all_targets() {
         let all: Vec<String> = (0..17).map(|n| n.to_string()).collect();
         let mut parts: Vec<String> = (3..6).flat_map(|turn| part_of(all.clone(), 3, turn)).collect();
         parts.sort_by_key(|name| name.parse::<u32>().expect("a number"));

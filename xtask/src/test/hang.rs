@@ -1,24 +1,24 @@
-//! Tests that hang: where they stand, and their end.
+//! Analyses and kills hanging tests.
 
 use std::fs;
 use std::process::Stdio;
 
 use crate::root;
 
-/// Lines that are told of one program: the stacks of some threads.
+/// The maximum number of lines for one program: the stacks of some threads.
 const TOLD: usize = 150;
 
-/// Ends a program and those that it runs; returns what its threads were doing.
+/// Kills a program and its descendants; returns what its threads were doing.
 pub fn end(pid: u32) -> Vec<String> {
     let details = stand(pid);
     let numbers: Vec<String> = descendants(&processes(), vec![pid]).iter().map(u32::to_string).collect();
     let kill = format!("kill -9 {}", numbers.join(" "));
-    // Those that have ended meanwhile are no matter.
+    // Processes that have ended meanwhile do not matter.
     let _ = root::command("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
     details
 }
 
-/// These, and all that they run.
+/// These processes and all their descendants.
 fn descendants(processes: &[(u32, u32)], mut all: Vec<u32>) -> Vec<u32> {
     let mut next = 0;
     while let Some(parent) = all.get(next) {
@@ -39,7 +39,7 @@ fn processes() -> Vec<(u32, u32)> {
 
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, a bracket too.
+    // The name may contain any character, including parentheses.
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
@@ -47,7 +47,8 @@ fn children(processes: &[(u32, u32)], parent: u32) -> Vec<u32> {
     processes.iter().filter(|process| process.1 == parent).map(|process| process.0).collect()
 }
 
-/// The stacks of its threads, if gdb is installed; otherwise their names (a test's thread has the test's).
+/// The stacks of its threads if gdb is installed, otherwise their names (a test's thread has the name of the
+/// test).
 fn stand(pid: u32) -> Vec<String> {
     let mut gdb = root::command("gdb");
     gdb.args(["-batch", "-ex", "thread apply all backtrace", "-p", &pid.to_string()]);
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_and_what_they_run_are_ended() {
+    fn program_and_its_descendants_are_killed() {
         let mut shell = root::command("sh").args(["-c", "sh -c 'sleep 1000; :'; :"]).spawn().expect("sh");
         let inner = loop {
             let all = processes();
@@ -85,7 +86,7 @@ mod tests {
         let details = end(shell.id());
         assert!(!details.is_empty());
         shell.wait().expect("it ends with what it runs");
-        // Nothing is left of the innermost, or a zombie, which has no words.
+        // The innermost process is gone, or a zombie without a command line.
         let words = || fs::read(format!("/proc/{inner}/cmdline")).unwrap_or_default();
         while !words().is_empty() {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that can be checked on this machine, step by step.
+//! `cargo xtask test`: all checks that this machine can run, step by step.
 
 pub mod cargo;
 mod disk;
@@ -30,7 +30,7 @@ pub struct Options {
     steps: Vec<String>,
 }
 
-/// Numbers of tests.
+/// Counts of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TestCounts {
     passed: usize,
@@ -45,7 +45,7 @@ impl TestCounts {
         self.skipped += other.skipped;
     }
 
-    /// One check that is no test of Rust's.
+    /// A single check that is not a Rust test.
     fn one(step: &StepResult) -> TestCounts {
         let mut counts = TestCounts::default();
         match step {
@@ -57,12 +57,12 @@ impl TestCounts {
     }
 }
 
-/// What came of one step.
+/// The result of one step.
 #[derive(Debug)]
 pub struct StepReport {
     step: StepResult,
     counts: TestCounts,
-    /// What people should see at the end: the words of tests that failed
+    /// Output for the end of the summary: that of failed tests
     details: String,
     /// Tests that passed only when they ran again
     flaky: Vec<String>,
@@ -74,12 +74,12 @@ impl From<StepResult> for StepReport {
     }
 }
 
-/// Runs the steps and prints the summary; its last line is the sum of all tests.
+/// Runs the steps and prints the summary; its last line has the sum of all tests.
 pub fn run(options: &Options) -> Result<StepResult> {
     let known = |name: &String| STEPS.iter().any(|step| step.name == name);
     if let Some(unknown) = options.steps.iter().find(|name| !known(name)) {
         let names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
-        bail!("no step is called {unknown}; there are: {}", names.join(", "));
+        bail!("unknown step {unknown}; use: {}", names.join(", "));
     }
     let mut sum = RunSummary::default();
     std::thread::scope(|scope| {
@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> Result<StepResult> {
             let (report, seconds) = timed(step);
             sum.add(step.name, &report, seconds);
             if step.always && matches!(report.step, StepResult::Failed(_)) {
-                sum.lines += "the steps after it were not run\n";
+                sum.lines += "the following steps did not run\n";
                 break;
             }
         }
@@ -105,25 +105,25 @@ pub fn run(options: &Options) -> Result<StepResult> {
     Ok(sum.end())
 }
 
-/// Does a step; what came of it, and how many seconds it took.
+/// Runs a step; returns its result and duration in seconds.
 fn timed(step: &steps::Row) -> (StepReport, u64) {
     let begin = Instant::now();
     let report = outcome((step.run)());
     (report, begin.elapsed().as_secs())
 }
 
-/// An error that ends a step is its failure.
+/// A step that returns an error has failed.
 fn outcome(report: Result<StepReport>) -> StepReport {
     report.unwrap_or_else(|error| StepResult::Failed(format!("{error:#}")).into())
 }
 
-/// More unsteady tests than this fail the run.
+/// More flaky tests than this fail the run.
 const MAX_FLAKY: usize = 3;
 
-/// What came of all steps.
+/// The results of all steps.
 #[derive(Default)]
 struct RunSummary {
-    /// A line for each
+    /// One line for each step
     lines: String,
     details: String,
     total: TestCounts,
@@ -136,7 +136,7 @@ impl RunSummary {
         let RunSummary { lines, details, total, flaky } = &self;
         println!("\n{details}\n{lines}");
         if !flaky.is_empty() {
-            println!("unsteady: {}", flaky.join(", "));
+            println!("flaky: {}", flaky.join(", "));
         }
         println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
         self.verdict()
@@ -148,7 +148,7 @@ impl RunSummary {
         }
         let count = self.flaky.len();
         if count > MAX_FLAKY {
-            return StepResult::Failed(format!("{count} tests are unsteady, at most {MAX_FLAKY} may be"));
+            return StepResult::Failed(format!("{count} tests are flaky, the maximum is {MAX_FLAKY}"));
         }
         StepResult::Ok
     }
@@ -182,14 +182,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_with_many_unsteady_tests_fails() {
+    fn run_with_many_flaky_tests_fails() {
         let sum = |count: usize| RunSummary { flaky: vec!["a".into(); count], ..RunSummary::default() };
         assert_eq!(sum(MAX_FLAKY).verdict(), StepResult::Ok);
         assert!(matches!(sum(MAX_FLAKY + 1).verdict(), StepResult::Failed(_)));
     }
 
     #[test]
-    fn named_and_quick_steps_are_chosen() {
+    fn named_and_quick_steps_are_selected() {
         let chosen = |quick, names: &[&str]| {
             let options = Options { quick, steps: names.iter().map(|n| n.to_string()).collect() };
             STEPS.iter().filter(|step| wanted(step, &options)).map(|step| step.name).collect::<Vec<_>>()

@@ -1,33 +1,33 @@
-//! What the tests of a `cargo test` printed: results counted, and what the failed ones said kept.
+//! Parses the output of `cargo test`: counts results and keeps the output of failed tests.
 
 use super::TestCounts;
 
-/// Lines of a failed test that are kept: its end, where the reason stands.
+/// The maximum lines of output of a failed test: its end, which has the reason.
 const KEPT: usize = 40;
 
-/// What the text begins with that tells of a program that hung.
+/// The prefix of a report about a program that hung.
 pub const HANG: &str = "hang: ";
-/// In place of a test's name, where it is not known which one hung.
+/// The name of an unknown test that hung.
 const UNKNOWN: &str = "a test that hangs";
 
-/// A test that failed.
+/// A failed test.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FailedTest {
     pub name: String,
-    /// The end of what it printed
+    /// The end of its output
     pub printed: Vec<String>,
 }
 
-/// A program that died.
+/// A program that crashed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ProgramCrash {
-    /// Tests of which it told nothing good; the program counts as one, if it had told of all
+    /// Tests without a result; at least one
     pub lost: usize,
-    /// The end of what it printed to stderr, and how it ended
+    /// The end of its stderr, and its exit status
     pub printed: Vec<String>,
 }
 
-/// Everything that was counted so far of one program.
+/// The results of one program so far.
 #[derive(Debug, Default)]
 pub struct ProgramOutput {
     pub counts: TestCounts,
@@ -36,26 +36,26 @@ pub struct ProgramOutput {
     now: CurrentProgram,
 }
 
-/// The program that runs now.
+/// The state of the running program.
 #[derive(Debug, Default)]
 struct CurrentProgram {
-    /// What comes now is what failed tests printed, or the list of their names
+    /// Whether the current lines are output of failed tests, or the list of their names
     is_of_failures: bool,
-    /// Tests that take long, and have not ended yet
+    /// Slow tests that have not ended
     slow: Vec<String>,
-    /// Tests of which nothing was told yet
+    /// Tests without a result
     left: usize,
-    /// Tests of which was told, while it has no result
+    /// Tests with a result, until the program reports its totals
     passed: usize,
     failed: usize,
-    /// It hung, and was ended
+    /// Whether it hung and was killed
     is_ended: bool,
-    /// The end of what it printed to stderr
+    /// The end of its stderr
     printed: Vec<String>,
 }
 
 impl ProgramOutput {
-    /// Takes the next line of stdout into account.
+    /// Processes a line of stdout.
     pub fn take(&mut self, line: &str) {
         if line.starts_with("skipped: ") {
             self.counts.skipped += 1;
@@ -78,12 +78,12 @@ impl ProgramOutput {
         }
     }
 
-    /// Takes the next line of stderr into account.
+    /// Processes a line of stderr.
     pub fn take_error(&mut self, line: &str) {
         push_kept(&mut self.now.printed, line);
     }
 
-    /// The program has ended; `how`, if it neither passed nor merely failed.
+    /// Ends the program; `how` is its status if it neither passed nor merely failed.
     pub fn end(&mut self, how: Option<&str>) {
         let CurrentProgram { printed, left, failed, is_ended, .. } = &mut self.now;
         if let Some(how) = how.filter(|_| !*is_ended) {
@@ -95,7 +95,7 @@ impl ProgramOutput {
         self.settle();
     }
 
-    /// Tests of which the program told nothing, because it died or was ended, have failed.
+    /// Counts tests without a result as failed, because the program crashed or was killed.
     fn settle(&mut self) {
         let CurrentProgram { left, passed, failed, .. } = std::mem::take(&mut self.now);
         self.counts.passed += passed;
@@ -114,7 +114,7 @@ impl ProgramOutput {
         }
     }
 
-    /// What is told of a test: that it takes long, or how it ended.
+    /// Processes the status of a test: it is slow, or has ended.
     fn watch(&mut self, test: &str) {
         let (name, what) = test.split_once(' ').unwrap_or_default();
         let CurrentProgram { slow, left, passed, failed, .. } = &mut self.now;
@@ -131,7 +131,7 @@ impl ProgramOutput {
         slow.retain(|slow| slow != name);
     }
 
-    /// The tests that have not ended have failed, and this is why.
+    /// Fails the tests that have not ended, with this reason.
     fn hang(&mut self, printed: &str) {
         self.now.is_ended = true;
         let mut names = std::mem::take(&mut self.now.slow);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_tests_said_is_kept() {
+    fn output_of_failed_tests_is_kept() {
         let output = of(&[
             "successes:",
             "---- a::good_one stdout ----",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_hangs_has_failed() {
+    fn hanging_test_has_failed() {
         let output = of(&[
             "running 2 tests",
             "test a::one has been running for over 60 seconds",
@@ -238,8 +238,8 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_without_a_name_is_a_failure_of_its_own() {
-        // One test at a time: libtest neither ends its line nor tells that it takes long.
+    fn hang_of_unknown_test_is_a_failure() {
+        // With one test at a time, libtest neither ends its line nor reports a slow test.
         let output = of(&[
             "failures:",
             "---- a::one stdout ----",
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_of_a_program_that_died_have_failed() {
+    fn tests_of_a_crashed_program_have_failed() {
         let died = ["running 4 tests", "test a::one ... ok", "test a::two ... ", "test a::three ... ignored"];
         let mut output = of(&died);
         output.end(None);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_told_with_what_was_said() {
+    fn crash_is_reported_with_its_stderr() {
         let output =
             died(&["running 4 tests", "test a::one ... ok", "test a::two ... FAILED", "test a::three ... "]);
         let printed = ["free(): invalid pointer", KILLED].map(str::to_owned).to_vec();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ended_because_it_hung_and_what_merely_failed_has_not_died() {
+    fn hang_or_failure_is_not_a_crash() {
         let output = died(&["running 3 tests", "hang: nothing was heard"]);
         assert_eq!((output.crash, output.counts.failed), (None, 3));
         let mut output = of(&["running 1 test", "test result: FAILED. 0 passed; 1 failed; 0 ignored"]);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_long_story_is_kept() {
+    fn end_of_long_output_is_kept() {
         let lines: Vec<String> = (0..100).map(|i| i.to_string()).collect();
         let mut output = of(&["failures:", "---- long stdout ----"]);
         lines.iter().for_each(|line| output.take(line));

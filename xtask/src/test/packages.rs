@@ -1,4 +1,4 @@
-//! Programs that the tests run, and the Debian packages that bring them.
+//! Programs that the tests use, and their Debian packages.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use super::StepReport;
 use crate::root::{self, StepResult};
 
-/// A file that shows that a package is there, by name on the PATH or by path, and the package.
+/// A program on the PATH, or a file, that shows that a package is installed; and the package.
 const PACKAGES: &[(&str, &str)] = &[
     ("iscsi-test-cu", "libiscsi-bin"),
     ("tgtd", "tgt"),
@@ -49,11 +49,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/usr/lib/x86_64-linux-gnu/libelf.so.1", "libelf1"),
     ("sg_persist", "sg3-utils"),
 ];
-/// While this says 101, installing a package starts no daemon.
+/// While this script exits with 101, installing a package starts no daemon.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Installs what is missing, as root; says how to, otherwise. Never fails for want of a package: the tests
-/// that need it say so themselves.
+/// Installs missing packages as root; otherwise prints the command. Never fails because of a missing package:
+/// the tests that need it report it.
 pub fn install() -> Result<StepReport> {
     let missing = missing();
     if missing.is_empty() {
@@ -98,7 +98,7 @@ fn apt_get(packages: &[&str]) -> Result<()> {
     outcome
 }
 
-/// apt-get whose output is told only when it fails.
+/// Runs apt-get; prints its output only if it fails.
 fn quiet(arguments: &[&str]) -> Result<()> {
     let output =
         root::command("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").output()?;

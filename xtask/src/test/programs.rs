@@ -11,18 +11,18 @@ use crate::root;
 /// A test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestProgram {
-    /// Package, and target unless it is the library: `lunar-block/contract`
+    /// The package, and the test target unless it is the library: `lunar-block/contract`
     pub name: String,
     kind: ProgramKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ProgramKind {
-    /// The program, and the folder of its package, where cargo runs it
+    /// The program, and the folder of its package, in which cargo runs it
     File(PathBuf, PathBuf),
-    /// The examples in documentation, of these packages
+    /// The documentation tests of these packages
     Doc(Vec<String>),
-    /// A script, in place of a program
+    /// A script instead of a program
     #[cfg(test)]
     Shell(PathBuf),
 }
@@ -55,7 +55,7 @@ impl TestProgram {
 
 #[cfg(test)]
 impl TestProgram {
-    /// A program that is this script of the shell.
+    /// A shell script as a program.
     pub fn of_shell(script: &str) -> TestProgram {
         let folder = root::target_dir().join("scripts");
         std::fs::create_dir_all(&folder).expect("a folder");
@@ -66,7 +66,7 @@ impl TestProgram {
     }
 }
 
-/// Builds and lists the programs of `cargo test SELECTION`; None when they do not build.
+/// Builds and lists the programs of `cargo test SELECTION`; None if the build fails.
 pub fn build(selection: &[&str]) -> Result<Option<Vec<TestProgram>>> {
     let mut command = root::command("cargo");
     command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]).args(selection);
@@ -83,7 +83,7 @@ pub fn build(selection: &[&str]) -> Result<Option<Vec<TestProgram>>> {
     Ok(Some(programs))
 }
 
-/// The test program that a message of cargo names.
+/// The test program in a message of cargo.
 fn program(message: &str) -> Option<TestProgram> {
     let message: Value = serde_json::from_str(message).ok()?;
     if message["profile"]["test"] != true {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_names_the_program_of_a_package() {
+    fn test_program_is_read_from_cargo_message() {
         let message = |kind: &str, is_test: bool| {
             format!(
                 r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/lunar-block/Cargo.toml",

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: what takes too long for every run of the tests.
+//! `cargo xtask soak`: tests that take too long for every test run.
 
 use std::time::Instant;
 
@@ -13,17 +13,17 @@ use crate::root::{self, Profile, StepResult};
 /// Options of `cargo xtask soak`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Minutes of each fuzz target, and of the campaigns together
+    /// Minutes of each fuzz target, and of all campaigns together
     #[arg(long, default_value_t = 20)]
     minutes: u64,
-    /// Only these: fuzz, polling, campaign
+    /// Run only these steps: fuzz, polling, campaign
     steps: Vec<String>,
 }
 
 struct Row {
     name: &'static str,
     what: &'static str,
-    /// Does it, for so many minutes
+    /// Runs it for a number of minutes
     run: fn(u64) -> Result<StepReport>,
 }
 
@@ -33,11 +33,11 @@ const STEPS: [Row; 3] = [
     Row { name: "campaign", what: "all campaigns", run: campaigns },
 ];
 
-/// Runs all of it, and prints the summary as `cargo xtask test` does.
+/// Runs all steps, and prints the summary like `cargo xtask test`.
 pub fn run(options: &Options) -> Result<StepResult> {
     let names = STEPS.map(|row| row.name);
     if let Some(unknown) = options.steps.iter().find(|step| !names.contains(&step.as_str())) {
-        anyhow::bail!("no step is called {unknown}; there are: {}", names.join(", "));
+        anyhow::bail!("unknown step {unknown}; use: {}", names.join(", "));
     }
     packages::install()?;
     root::lunar(Profile::Test)?;

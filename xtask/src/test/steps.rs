@@ -1,4 +1,4 @@
-//! The steps.
+//! The steps of `cargo xtask test`.
 
 use anyhow::Result;
 
@@ -9,21 +9,21 @@ use crate::root::{self, Profile, StepResult};
 
 /// One step of `cargo xtask test`.
 pub struct Row {
-    /// What to call it on the command line
+    /// Its name on the command line
     pub name: &'static str,
-    /// What it does
+    /// A description
     pub what: &'static str,
     /// Part of `--quick`
     pub quick: bool,
-    /// Part of every run, and nothing goes on without it
+    /// Part of every run; if it fails, the run ends
     pub always: bool,
-    /// Goes on beside the steps behind it, which mostly wait
+    /// Runs in parallel with the following steps, which mostly wait
     pub parallel: bool,
-    /// Does it
+    /// Runs it
     pub run: fn() -> Result<StepReport>,
 }
 
-/// All steps in their order.
+/// All steps, in order.
 pub const STEPS: [Row; 9] = [
     Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
@@ -44,9 +44,9 @@ const fn long(name: &'static str, what: &'static str, run: fn() -> Result<StepRe
     Row { name, what, quick: false, always: false, parallel: false, run }
 }
 
-/// Tests of `interop` that have steps of their own.
+/// Tests of `interop` that have their own step.
 const OWN_STEPS: [&str; 2] = ["lab", "peers"];
-/// Tests for which it matters how the server waits for its sockets and files: they run with both drivers. All others run
+/// Tests that depend on how the server waits for sockets and files: they run with both drivers. All others run
 /// with both in `cargo xtask soak`.
 const OF_THE_DRIVER: [&str; 16] = [
     "attach",
@@ -66,10 +66,10 @@ const OF_THE_DRIVER: [&str; 16] = [
     "smoke",
     "storm",
 ];
-/// Programs at a time, and tests at a time in each: they mostly wait.
+/// Programs at a time, and tests at a time in each; they mostly wait.
 const WIDTH: usize = 3;
 const THREADS: &str = "--test-threads=4";
-/// The longest.
+/// The programs that take longest.
 const FIRST: [&str; 5] =
     ["interop/router", "interop/docs", "interop/attach", "interop/initiator_hostile", "interop/reload"];
 /// Tests that assert that something happens soon, or that measure the whole machine.
@@ -93,7 +93,7 @@ fn build() -> Result<StepReport> {
     Ok(StepResult::Ok.into())
 }
 
-/// The unit tests of the longest crates, and those that use peers.
+/// The unit tests of the crates that take longest, and those that use peers.
 const UNITS_FIRST: [&str; 4] =
     ["lunar-initiator/peers", "lunar-bench", "lunar/reproduce", "lunar-initiator/leave"];
 
@@ -113,7 +113,7 @@ fn units() -> Result<StepReport> {
             cargo::test(&TestSelection { variables: &variables, ..plan })
         }
         Err(why) => {
-            println!("no disk for the test of block devices: {why}");
+            println!("the test of block devices has no disk: {why}");
             cargo::test(&plan)
         }
     }
@@ -140,7 +140,7 @@ fn against_the_server(names: &[String]) -> Result<StepReport> {
     cargo::test(&plan)
 }
 
-/// The names of interop's tests but for those with steps of their own.
+/// The names of interop's tests, except those with their own step.
 fn server_tests() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(root::path().join("interop/tests"))? {
@@ -171,7 +171,7 @@ fn polling() -> Result<StepReport> {
     without_io_uring(|name| OF_THE_DRIVER.contains(&name))
 }
 
-/// The server's tests, of which those with such names, with io_uring off.
+/// The server's tests with matching names, with io_uring off.
 pub fn without_io_uring(is_wanted: impl Fn(&str) -> bool) -> Result<StepReport> {
     match uring::disable()? {
         Ok(_disabled) => {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_with_a_step_of_their_own_are_left_out_of_the_servers() {
+    fn server_step_omits_tests_with_their_own_step() {
         let names = server_tests().expect("interop/tests");
         assert!(names.contains(&"smoke".to_string()), "{names:?}");
         assert!(OWN_STEPS.iter().all(|own| !names.contains(&own.to_string())), "{names:?}");

@@ -1,4 +1,4 @@
-//! The machine's switch for io_uring, as default containers have it: off.
+//! The kernel setting that disables io_uring, as in containers by default.
 
 use std::fs;
 
@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
 const OFF_FOR_ALL: &str = "2";
 
-/// io_uring is off while this lives.
+/// Keeps io_uring disabled until it is dropped.
 #[derive(Debug)]
 pub struct IoUringDisabled {
     before: String,
 }
 
-/// Switches io_uring off; the inner error says why that cannot be done here.
+/// Disables io_uring; the inner error is the reason why that is not possible here.
 pub fn disable() -> Result<Result<IoUringDisabled, String>> {
     let Ok(before) = fs::read_to_string(SWITCH) else {
         return Ok(Err("this kernel has no kernel.io_uring_disabled".into()));

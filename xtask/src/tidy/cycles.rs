@@ -1,5 +1,5 @@
-//! Import cycles between the files of a crate: files that import each other in a ring have no layers, and none of them
-//! can be read alone. Calls of methods are no imports: a file may extend a type of a lower file.
+//! Finds import cycles between the files of a crate: files that import each other have no layers, and cannot be
+//! read alone. Method calls are not imports: a file may extend a type of a lower file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use super::TidyFinding;
 use super::project::SourceFile;
 use super::source::code_only;
 
-/// A crate, and the most files of a cycle in it.
+/// Crates, and the maximum number of files in a cycle.
 const LIMITS: [(&str, usize); 2] = [("lunar-initiator", 2), ("lunar-target", 2)];
-/// Modules of tests import what they test.
+/// Test modules import what they test.
 const TESTS: [&str; 2] = ["tests", "testing"];
-/// How often a name may be re-exported on its way.
+/// The maximum number of re-exports of a name.
 const MOST_HOPS: usize = 8;
 
-/// A module, or a name in one: its segments from the root of the crate.
+/// A module, or a name in one, as segments from the root of the crate.
 type ModulePath = Vec<String>;
 
-/// What one file imports.
+/// The imports of one file.
 #[derive(Default)]
 struct ModuleImports {
     file: String,
-    /// Names in scope, and the paths that they stand for.
+    /// Names in scope, and their paths.
     names: BTreeMap<String, ModulePath>,
     /// Paths that the file uses, relative to it.
     uses: Vec<ModulePath>,
@@ -29,7 +29,7 @@ struct ModuleImports {
 
 type CrateModules = BTreeMap<ModulePath, ModuleImports>;
 
-/// Cycles that are longer than the limit of their crate.
+/// Cycles longer than the limit of their crate.
 pub fn check(files: &[SourceFile]) -> Vec<TidyFinding> {
     LIMITS.iter().flat_map(|(name, most)| check_crate(files, name, *most)).collect()
 }
@@ -69,7 +69,7 @@ fn module_of(path: &str) -> ModulePath {
     segments
 }
 
-/// Tests in a file stand at its end.
+/// Tests are at the end of a file.
 fn without_tests(code: &str) -> String {
     let test = code.match_indices("#[cfg(test)]").find(|(at, attribute)| {
         let rest = code[at + attribute.len()..].trim_start();
@@ -105,7 +105,7 @@ fn read(file: String, path: &ModulePath, code: &str, known: &BTreeSet<ModulePath
     module
 }
 
-/// What stands before `use` in a statement, and the tree behind it.
+/// The text before `use` in a statement, and the tree after it.
 fn use_tree(statement: &str) -> Option<(&str, String)> {
     let at = statement.rfind("use ").filter(|at| {
         let before = statement[..*at].trim_end_matches([' ', '\t']);
@@ -132,7 +132,7 @@ fn segments(path: &str) -> ModulePath {
     path.split("::").map(str::trim).filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }
 
-/// The items of a list, of which some have lists of their own.
+/// The items of a list, some of which have nested lists.
 fn split_list(list: &str) -> Vec<&str> {
     let (mut depth, mut start, mut items) = (0, 0, Vec::new());
     for (at, c) in list.char_indices() {
@@ -157,7 +157,7 @@ fn inline_paths(code: &str) -> Vec<ModulePath> {
     words.map(segments).filter(|path| path.len() > 1).collect()
 }
 
-/// A path of a module as one from the root; None for other crates.
+/// The path of a module from the root; None for other crates.
 fn absolute(module: &[String], path: &[String], known: &BTreeSet<ModulePath>) -> Option<ModulePath> {
     let supers = path.iter().take_while(|segment| *segment == "super").count();
     match path.first()?.as_str() {
@@ -180,7 +180,7 @@ fn imports(modules: &CrateModules) -> BTreeMap<&ModulePath, BTreeSet<&ModulePath
     modules.iter().map(of).collect()
 }
 
-/// The module that defines a name, behind its re-exports.
+/// The module that defines a name, after its re-exports.
 fn home<'a>(modules: &'a CrateModules, path: &[String], hops: usize) -> Option<&'a ModulePath> {
     let len = (0..=path.len()).rev().find(|len| modules.contains_key(&path[..*len]))?;
     let (module, entry) = modules.get_key_value(&path[..len])?;
@@ -191,7 +191,7 @@ fn home<'a>(modules: &'a CrateModules, path: &[String], hops: usize) -> Option<&
     }
 }
 
-/// Modules that reach each other, two or more.
+/// Sets of at least two modules that reach each other.
 fn cycles<'a>(imports: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>) -> Vec<Vec<&'a ModulePath>> {
     let reached: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> =
         imports.keys().map(|module| (*module, reach(imports, module))).collect();

@@ -1,11 +1,11 @@
-//! The floors: which crate may use which, and where `unsafe` may be.
+//! The layers: which crate may use which, and where `unsafe` is allowed.
 
 use super::TidyFinding;
 use super::project::SourceFile;
 use super::source::code_only;
 use std::collections::BTreeMap;
 
-/// A crate of the product and the crates of the product that it may link, directly or through others.
+/// A crate of the product, and the crates of the product that it may link directly or transitively.
 const FLOORS: [(&str, &[&str]); 19] = [
     ("lunar-wire", &[]),
     ("lunar-proto", &["lunar-wire"]),
@@ -116,28 +116,28 @@ const FLOORS: [(&str, &[&str]); 19] = [
     ),
 ];
 
-/// Packages whose roots need not forbid `unsafe`, and why.
+/// Packages that need not forbid `unsafe`, with the reason.
 const MAY_BE_UNSAFE: [(&str, &str); 6] = [
     ("crates/lunar-block", "loop devices: an ioctl that names the file below one"),
     ("crates/lunar-host", "ublk: a ring of the kernel's commands and memory shared with it"),
     ("crates/lunar-runtime", "the runtime's edge: system calls that the standard library lacks"),
     ("crates/lunar-rdma", "verbs: functions and memory of rdma-core, loaded at run time"),
-    ("crates/lunar-router", "sg: the kernel's SG_IO and memory that it is told of"),
+    ("crates/lunar-router", "sg: the kernel's SG_IO, and memory that is passed to it"),
     ("fuzz", "the fuzzer's macro exports a C symbol"),
 ];
 const FORBID: &str = "#![forbid(unsafe_code)]";
 
-/// Checks the manifests of all crates and their roots.
+/// Checks the manifests of all crates, and their roots.
 pub fn check(files: &[SourceFile]) -> Vec<TidyFinding> {
     let manifests: Vec<&SourceFile> = files.iter().filter(|file| file.path.ends_with("Cargo.toml")).collect();
     let links = manifests.iter().filter_map(|manifest| links(manifest)).collect();
     manifests.iter().flat_map(|manifest| package(manifest, &links, files)).collect()
 }
 
-/// For each crate of the product, the crates of the product in its manifest.
+/// For each crate of the product, the product crates in its manifest.
 type DependencyMap = BTreeMap<String, Vec<String>>;
 
-/// The name of a crate of the product, from the path of its manifest.
+/// The name of a crate, from the path of its manifest.
 fn crate_name(manifest: &SourceFile) -> Option<&str> {
     manifest.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")
 }
@@ -153,7 +153,7 @@ fn links(manifest: &SourceFile) -> Option<(String, Vec<String>)> {
 
 fn package(manifest: &SourceFile, links: &DependencyMap, files: &[SourceFile]) -> Vec<TidyFinding> {
     let Ok(table) = manifest.text.parse::<toml::Table>() else {
-        return vec![TidyFinding::new(&manifest.path, 1, "not TOML", "mend it")];
+        return vec![TidyFinding::new(&manifest.path, 1, "not TOML", "fix it")];
     };
     if !table.contains_key("package") {
         return Vec::new();
@@ -166,7 +166,7 @@ fn package(manifest: &SourceFile, links: &DependencyMap, files: &[SourceFile]) -
     findings
 }
 
-/// The crates that a crate links and its row does not allow.
+/// Crates that a crate links and its row does not allow.
 fn dependencies(manifest: &SourceFile, links: &DependencyMap, name: &str) -> Vec<TidyFinding> {
     let Some((_, allowed)) = FLOORS.iter().find(|(floor, _)| *floor == name) else {
         let what = format!("crate {name} has no floor");
@@ -189,7 +189,7 @@ fn dependencies(manifest: &SourceFile, links: &DependencyMap, name: &str) -> Vec
         .collect()
 }
 
-/// Every crate that a crate links, each with the direct dependency that leads to it.
+/// Every crate that a crate links, with the direct dependency that leads to it.
 fn closure(links: &DependencyMap, name: &str) -> BTreeMap<String, String> {
     let direct = links.get(name).map(Vec::as_slice).unwrap_or_default();
     let mut found: BTreeMap<String, String> = direct.iter().map(|one| (one.clone(), one.clone())).collect();
@@ -205,7 +205,7 @@ fn closure(links: &DependencyMap, name: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// The roots of a package that do not forbid `unsafe`.
+/// Roots of a package that do not forbid `unsafe`.
 fn roots(table: &toml::Table, folder: &str, files: &[SourceFile]) -> Vec<TidyFinding> {
     if MAY_BE_UNSAFE.iter().any(|(package, _)| *package == folder) {
         return Vec::new();

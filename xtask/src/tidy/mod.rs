@@ -1,5 +1,4 @@
-//! `cargo xtask tidy`: the outer limits of the style, and the floors. What rustfmt and clippy hold is not
-//! repeated.
+//! `cargo xtask tidy`: checks the limits of the style and the layers. rustfmt and clippy check the rest.
 
 mod cycles;
 mod floors;
@@ -15,16 +14,16 @@ use anyhow::Result;
 use crate::public_api;
 use crate::root::{self, StepResult};
 
-/// One thing that is not tidy.
+/// A finding.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TidyFinding {
     /// Path from the project's root
     pub file: String,
     /// Line, from 1
     pub line: usize,
-    /// What is wrong
+    /// The fault
     pub what: String,
-    /// What to do about it
+    /// The fix
     pub remedy: &'static str,
 }
 
@@ -40,7 +39,7 @@ impl fmt::Display for TidyFinding {
     }
 }
 
-/// Checks every file that git knows or would add; prints the findings.
+/// Checks every file that git tracks or would add; prints the findings.
 pub fn run() -> Result<StepResult> {
     let files = project::read(&root::path())?;
     let findings = check(&files);

@@ -4,16 +4,16 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-/// One text file.
+/// A text file.
 #[derive(Debug)]
 pub struct SourceFile {
     /// Path from the project's root
     pub path: String,
-    /// All of it
+    /// Its content
     pub text: String,
 }
 
-/// Reads every text file that git knows or would add.
+/// Reads every text file that git tracks or would add.
 pub fn read(root: &Path) -> Result<Vec<SourceFile>> {
     let listing = std::process::Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -6,23 +6,23 @@ use super::source::{code_only, functions, lines_with_word};
 
 const MAX_FILE_LINES: usize = 800;
 const MAX_FUNCTION_LINES: usize = 70;
-/// rustfmt holds code at 110; a string or a name that it cannot break may be somewhat longer.
+/// rustfmt limits code to 110 columns; a string or a name that it cannot break may be longer.
 const MAX_COLUMNS: usize = 135;
-/// How far above an `unsafe` its reason may stand.
+/// The maximum distance between an `unsafe` and the reason above it.
 const SAFETY_REACH: usize = 6;
 
-/// Macros and attributes that no finished code has.
+/// Macros and attributes that finished code does not contain.
 const BANNED: [(&str, &str); 4] = [
     ("todo!", "write it"),
     ("unimplemented!", "write it, or answer with an error"),
     ("dbg!", "remove it, or log with tracing"),
-    ("#[ignore", "mend the test, or let it print why it is skipped"),
+    ("#[ignore", "fix the test, or let it print why it is skipped"),
 ];
 
-/// They panic when their stream is full or closed, and wait while nobody reads it.
+/// They panic if their stream is full or closed, and block while nothing reads it.
 const PRINTING: [&str; 2] = ["println!", "print!"];
 
-/// Calls that match words.
+/// Calls that compare text.
 const WORD_MATCHES: [&str; 9] = [
     ".contains(",
     ".starts_with(",
@@ -35,7 +35,7 @@ const WORD_MATCHES: [&str; 9] = [
     ".replace(",
 ];
 
-/// Places of messages. Their words are for people and change; code decides by `ErrorCode`, `Hint` and `io::ErrorKind`.
+/// Places of messages. Their words may change; code must decide by `ErrorCode`, `Hint` and `io::ErrorKind`.
 const MESSAGES: [&str; 9] = [
     " e.to_string()",
     "(e.to_string()",
@@ -48,10 +48,10 @@ const MESSAGES: [&str; 9] = [
     ".hint",
 ];
 
-/// Text that stands in messages alone: the errno of `std`, and a hint behind a message.
+/// Text that occurs only in messages: the errno of `std`, and a hint after a message.
 const MESSAGE_TEXT: [&str; 2] = [concat!("(os ", "error"), concat!("\\n", "hint:")];
 
-/// The one place that takes the errno off a message.
+/// The one place that removes the errno from a message.
 const ERRNO_TEXT: &str = "crates/lunar-runtime/src/error.rs";
 
 /// Checks one source file.
@@ -91,7 +91,7 @@ fn lines_without_tests(path: &str, code: &str) -> usize {
     lines.windows(2).position(is_test_module).unwrap_or(lines.len())
 }
 
-/// Tables of cases may be as long as they are.
+/// Tables of cases may have any length.
 fn function_lengths(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     if is_test(&file.path) {
         return Vec::new();
@@ -104,7 +104,7 @@ fn function_lengths(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     .collect()
 }
 
-/// Tables of cases may be as wide as the texts in them.
+/// Tables of cases may have any width.
 fn columns(file: &SourceFile) -> Vec<TidyFinding> {
     if is_test(&file.path) {
         return Vec::new();
@@ -127,13 +127,13 @@ fn banned(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     findings
 }
 
-/// Code of the product, and no test.
+/// Whether a file is code of the product and not a test.
 fn is_product(path: &str) -> bool {
     let is_source = path.starts_with("crates/") && path.contains("/src/");
     is_source && !is_test(path) && !path.ends_with("tests.rs") && !path.ends_with("testing.rs")
 }
 
-/// The command writes through one module. Tests and examples print as they like.
+/// The command prints in one module. Tests and examples may print anywhere.
 fn printing(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     if !is_product(&file.path) {
         return Vec::new();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_found_and_its_tests_do_not_count() {
+    fn long_file_is_reported_without_counting_tests() {
         let long = "const A: u8 = 1;\n".repeat(801);
         assert_eq!(whats(&long), [(1, "801 lines without tests, more than 800".to_string())]);
         let with_tests = format!("const A: u8 = 1;\n#[cfg(test)]\nmod tests {{\n{long}}}\n");
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_function_is_found() {
+    fn long_function_is_reported() {
         let text = |lines: usize| format!("\nfn f() {{\n{}}}\n", "    g();\n".repeat(lines));
         assert_eq!(whats(&text(68)), []);
         assert_eq!(whats(&text(69)), [(2, "function f has 71 lines, more than 70".to_string())]);
     }
 
     #[test]
-    fn a_long_line_is_found() {
+    fn long_line_is_reported() {
         assert_eq!(whats(&format!("//{}", "x".repeat(133))), []);
         assert_eq!(
             whats(&format!("\n//{}", "x".repeat(134))),
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_code_is_found_and_its_mention_is_not() {
+    fn unfinished_code_is_reported_but_not_its_mention() {
         assert_eq!(whats("// todo!\nconst A: &str = \"dbg!\";\n"), []);
         assert_eq!(whats("fn f() {\n    todo!()\n}\n"), [(2, "`todo!`".to_string())]);
         assert_eq!(whats("#[ignore]\nfn f() {}\n"), [(1, "`#[ignore`".to_string())]);
     }
 
     #[test]
-    fn printing_is_found_outside_tests() {
+    fn printing_outside_tests_is_reported() {
         assert_eq!(whats("fn f() {\n    eprintln!(\"x\");\n}\n"), [(2, "a printing macro".to_string())]);
         assert_eq!(whats("#[cfg(test)]\nmod tests {\n    fn f() {\n        println!();\n    }\n}\n"), []);
         assert_eq!(check(&file("crates/x/examples/x.rs", "fn f() {\n    println!();\n}\n")).len(), 0);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_wants_a_reason() {
+    fn unsafe_without_reason_is_reported() {
         let bare = "fn f() {\n    unsafe { g() }\n}\n";
         assert_eq!(whats(bare), [(2, "unsafe without a SAFETY line".to_string())]);
         assert_eq!(whats("fn f() {\n    // SAFETY: g has no demands\n    unsafe { g() }\n}\n"), []);

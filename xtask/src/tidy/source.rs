@@ -1,8 +1,7 @@
-//! Rust source with everything blanked that is not code: comments, strings and character literals become
-//! spaces, so that a rule meets neither its own text nor a brace in a string. Lines and columns stay where
-//! they are.
+//! Blanks everything in Rust source that is not code: comments, strings and character literals become spaces. A
+//! rule then matches neither its own text nor a brace in a string. Lines and columns are unchanged.
 
-/// Blanks what is not code.
+/// Blanks everything that is not code.
 pub fn code_only(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
     let mut out = String::with_capacity(source.len());
@@ -20,7 +19,7 @@ pub fn code_only(source: &str) -> String {
     out
 }
 
-/// Where the comment, string or character literal that starts at `at` ends; None if there is none.
+/// The end of the comment, string or character literal that starts at `at`; None if there is none.
 fn end_of_literal(chars: &[char], at: usize) -> Option<usize> {
     let rest = &chars[at..];
     let word_before = at > 0 && is_word(chars[at - 1]);
@@ -71,7 +70,7 @@ fn quoted(rest: &[char]) -> usize {
     rest.len()
 }
 
-/// Length of a raw string whose hashes start at `from`; None if it is a raw identifier.
+/// The length of a raw string whose hashes start at `from`; None for a raw identifier.
 fn raw_string(rest: &[char], from: usize) -> Option<usize> {
     let hashes = rest[from..].iter().take_while(|c| **c == '#').count();
     let open = from + hashes;
@@ -95,7 +94,7 @@ pub struct FunctionSpan {
     pub lines: usize,
 }
 
-/// All functions that have a body.
+/// All functions with a body.
 pub fn functions(code: &str) -> Vec<FunctionSpan> {
     let starts = code.match_indices("fn ").filter(|(at, _)| !code[..*at].ends_with(is_word));
     starts.filter_map(|(at, _)| function(code, at)).collect()
@@ -129,7 +128,7 @@ pub fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// Lines, from 1, at which `word` stands as a word of its own.
+/// The lines, from 1, that contain `word` as a separate word.
 pub fn lines_with_word(code: &str, word: &str) -> Vec<usize> {
     let alone = |at: usize| {
         let after = code[at + word.len()..].chars().next();
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_measured_from_fn_to_brace() {
+    fn function_length_is_from_fn_to_brace() {
         let code =
             "type F = fn (u8);\nfn a(x: [u8; 2]) -> [u8; 2] {\n  {\n  }\n}\ntrait T { fn b(); }\nfn c() {}\n";
         let found = functions(code);
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_not_a_part_of_a_word() {
+    fn word_does_not_match_inside_another_word() {
         assert_eq!(lines_with_word("unsafe_code\nx unsafe {", "unsafe"), [2]);
     }
 }

@@ -1,4 +1,4 @@
-//! Rules for every text file, and the links of Markdown files.
+//! Rules for all text files, and the links of Markdown files.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -6,9 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use super::TidyFinding;
 use super::project::SourceFile;
 
-/// Put together here, so that this file does not hold them.
+/// Concatenated, so that this file does not contain them.
 const BANNED: [(&str, &str); 6] = [
-    (concat!("FIX", "ME"), "mend it, or open an issue"),
+    (concat!("FIX", "ME"), "fix it, or open an issue"),
     (concat!("/wo", "rk/"), "use a path relative to the project"),
     (concat!("/ho", "me/"), "use a path relative to the project"),
     (concat!("/ro", "ot/.cargo"), "use a path relative to the project"),
@@ -17,7 +17,7 @@ const BANNED: [(&str, &str); 6] = [
 ];
 const LOCK_SOURCE: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
 
-/// Checks one file of any kind.
+/// Checks a file of any kind.
 pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (n, line) in file.text.lines().enumerate() {
@@ -36,7 +36,7 @@ pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
     findings
 }
 
-/// Checks that each relative link leads to a file or a folder of the project.
+/// Checks that each relative link leads to a file or folder of the project.
 pub fn links(file: &SourceFile, files: &[SourceFile]) -> Vec<TidyFinding> {
     let known = places(files);
     let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
@@ -44,14 +44,14 @@ pub fn links(file: &SourceFile, files: &[SourceFile]) -> Vec<TidyFinding> {
     for (line, link) in relative_links(&file.text) {
         let there = normal(&folder.join(link)).is_some_and(|path| known.contains(&path));
         if !there {
-            let what = format!("link to {link}, which is not there");
-            findings.push(TidyFinding::new(&file.path, line, what, "mend or remove it"));
+            let what = format!("broken link to {link}");
+            findings.push(TidyFinding::new(&file.path, line, what, "fix or remove it"));
         }
     }
     findings
 }
 
-/// Every file and every folder, from the project's root.
+/// Every file and folder, from the project's root.
 fn places(files: &[SourceFile]) -> BTreeSet<PathBuf> {
     files.iter().flat_map(|file| Path::new(&file.path).ancestors()).map(Path::to_path_buf).collect()
 }
@@ -74,7 +74,8 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(out)
 }
 
-/// Line and path of each `](path)` outside fenced code that is neither a URL nor an anchor of the same page.
+/// The line and path of each `](path)` outside fenced code that is neither a URL nor an anchor of the same
+/// page.
 fn relative_links(text: &str) -> Vec<(usize, &str)> {
     let mut links = Vec::new();
     let mut fenced = false;
@@ -100,26 +101,26 @@ mod tests {
     use crate::tidy::project::file;
 
     #[test]
-    fn paths_of_one_machine_and_notes_to_oneself_are_found() {
+    fn local_paths_and_todo_marks_are_reported() {
         let text = format!("fine\nsee {}x\n// {} later\n", BANNED[1].0, BANNED[0].0);
         let lines: Vec<usize> = check(&file("notes.txt", &text)).iter().map(|f| f.line).collect();
         assert_eq!(lines, [2, 3]);
     }
 
     #[test]
-    fn a_lock_file_names_the_public_registry_alone() {
+    fn lock_file_with_other_registry_is_reported() {
         assert_eq!(check(&file("Cargo.lock", LOCK_SOURCE)), []);
         assert_eq!(check(&file("Cargo.lock", "source = \"registry+https://mirror.example/index\"")).len(), 1);
     }
 
     #[test]
-    fn a_dead_link_is_found() {
+    fn broken_link_is_reported() {
         let page = "[a](../README.md) [b](https://x.example/) [c](#here) [d](sub) [e](gone.md#x)\n\
             ```\n[f](no)\n```\n";
         let files = [file("docs/page.md", page), file("README.md", ""), file("docs/sub/x.md", "")];
         let found = links(&files[0], &files);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].what, "link to gone.md, which is not there");
+        assert_eq!(found[0].what, "broken link to gone.md");
         let outside = [file("page.md", "[up](../other.md)")];
         assert_eq!(links(&outside[0], &outside).len(), 1);
     }

@@ -1,13 +1,13 @@
-//! How long a READ waits for the first of its data. One command is in flight at a time.
+//! Measures the time from a READ to its first data, with one command in flight.
 
 use std::time::Instant;
 
 use crate::latency::LatencyHistogram;
 
-/// Bytes of one receive at most: what a longer one copies besides would count as waiting.
+/// The maximum bytes of one receive: a longer one would add its copying time.
 pub const RECEIVE: usize = 16 << 10;
 
-/// What is waited for since when, and what was counted.
+/// The pending times, and the measured ones.
 #[derive(Debug, Default)]
 pub struct FirstDataTimer {
     byte_since: Option<Instant>,
@@ -24,7 +24,7 @@ impl FirstDataTimer {
         (self.byte_since, self.pdu_since) = (Some(now), Some(now));
     }
 
-    /// Bytes of a data segment have come, or the `whole` rest of it.
+    /// Data of a segment has arrived, or its `whole` rest.
     pub fn data(&mut self, now: Instant, whole: bool) {
         count(&mut self.byte, &mut self.byte_since, now);
         if whole {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_data_of_a_command_counts() {
+    fn only_first_data_of_a_command_counts() {
         let (mut first, start) = (FirstDataTimer::default(), Instant::now());
         let at = |us| start + Duration::from_micros(us);
         first.sent(start);

@@ -1,4 +1,4 @@
-//! Idle sessions: what they cost a target in memory.
+//! Idle sessions, to measure their memory in a target.
 
 use std::io::Read;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use crate::job::BlastJob;
 use crate::login::BlastLogin;
 
-/// Logs in, says so, and keeps the sessions until standard input ends.
+/// Logs in, reports it, and keeps the sessions until standard input ends.
 pub fn run(job: &BlastJob) -> Result<()> {
     let sessions: Vec<BlastLogin> = (1..=job.sessions)
         .map(|id| BlastLogin::open(job, id).with_context(|| format!("session {id}")))

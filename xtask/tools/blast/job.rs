@@ -1,4 +1,4 @@
-//! What is to be done: the command line.
+//! The command line.
 
 use std::net::SocketAddr;
 
@@ -26,10 +26,10 @@ pub struct BlastJob {
     /// The first LUN
     #[arg(long, default_value_t = 0)]
     pub lun: u16,
-    /// How many LUNs, from the first on, take the commands in turn
+    /// The number of LUNs, from the first on, that receive commands in turn
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub luns: u16,
-    /// What to do
+    /// The direction
     #[arg(long, value_enum, default_value = "read")]
     pub op: IoOp,
     /// Bytes of one command, a multiple of 512
@@ -38,23 +38,23 @@ pub struct BlastJob {
     /// Commands in flight of each session
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub depth: u32,
-    /// How long to measure
+    /// Seconds to measure
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
-    /// Sessions, each with a thread and an initiator name of its own
+    /// Sessions, each with its own thread and initiator name
     #[arg(long, default_value_t = 1)]
     pub sessions: u32,
     /// Process of the target, to report its CPU time
     #[arg(long)]
     pub pid: Option<u32>,
-    /// Block addresses ascend instead of being random
+    /// Use ascending block addresses instead of random ones
     #[arg(long)]
     pub sequential: bool,
-    /// The first part of the LUN that is used, in MiB
+    /// The part of the LUN in use, in MiB from its start
     #[arg(long, default_value_t = 256)]
     pub span_mib: u64,
-    /// Data digests (CRC32C) both ways. Those of what is written are computed once per length, and those of
-    /// what is read are passed over: the cost that is measured is the target's
+    /// Use CRC32C data digests both ways. Those of writes are computed once per length, and those of reads are
+    /// ignored: the target's cost is measured
     #[arg(long)]
     pub data_digest: bool,
     /// Only log in, print `held N`, and keep the idle sessions until standard input ends
@@ -72,7 +72,7 @@ impl BlastJob {
         self.bytes / 512
     }
 
-    /// How many places in the span a command may go to.
+    /// The number of offsets in the span.
     pub fn places(&self) -> u64 {
         ((self.span_mib << 20) / u64::from(self.bytes)).max(1)
     }

@@ -25,7 +25,7 @@ impl LatencyHistogram {
         self.total += 1;
     }
 
-    /// Takes another histogram in.
+    /// Adds another histogram.
     pub fn add(&mut self, other: &LatencyHistogram) {
         for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += theirs;
@@ -33,7 +33,7 @@ impl LatencyHistogram {
         self.total += other.total;
     }
 
-    /// The latency in microseconds that the share `quantile` of all commands did not exceed.
+    /// The latency in microseconds that this share of all commands did not exceed.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         let wanted = quantile * self.total as f64;
         let mut seen = 0;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_come_from_the_right_bucket() {
+    fn quantile_comes_from_the_right_bucket() {
         let mut latency = LatencyHistogram::default();
         for us in 1..=100 {
             latency.count(us * 1000);

@@ -1,4 +1,4 @@
-//! Login of one session, and the unit attentions of a new nexus taken out of the way.
+//! The login of one session; also clears the unit attentions of a new nexus.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,25 +10,25 @@ use socket2::SockRef;
 use crate::bytes::{BHS, get24, get32, padded, put24, put32};
 use crate::job::BlastJob;
 
-/// A target that says nothing for so long is reported instead of waited for.
+/// A target without output for this long is an error.
 const SILENCE: Duration = Duration::from_secs(20);
 const SOCKET_BUFFER: usize = 4 << 20;
 const MAX_TRIES: u32 = 8;
 
-/// What a login brought.
+/// The result of a login.
 #[derive(Debug)]
 pub struct BlastLogin {
     /// The connection, in full feature phase
     pub socket: TcpStream,
     /// The next CmdSN
     pub cmd_sn: u32,
-    /// The last CmdSN that may be sent
+    /// The highest CmdSN that may be sent
     pub max_cmd_sn: u32,
     /// The next StatSN
     pub exp_stat_sn: u32,
-    /// Unsolicited bytes of a WRITE
+    /// The unsolicited bytes of a WRITE
     pub first_burst: u32,
-    /// The longest data segment that the target takes, in bytes
+    /// The longest data segment that the target accepts, in bytes
     pub max_segment: u32,
 }
 
@@ -56,7 +56,7 @@ impl BlastLogin {
         Ok(login)
     }
 
-    /// One request of the operational stage; some targets want to be asked again before they let it end.
+    /// Sends a request of the operational stage; some targets need several before they allow the transition.
     fn negotiate(&mut self, job: &BlastJob, id: u32) -> Result<()> {
         for _ in 0..MAX_TRIES {
             let keys = keys(job, id);
@@ -95,7 +95,7 @@ impl BlastLogin {
         Ok(())
     }
 
-    /// TEST UNIT READY until it is GOOD: unit attentions shall not count as errors later.
+    /// Sends TEST UNIT READY until its status is GOOD, so that unit attentions do not count as errors later.
     fn settle(&mut self, lun: u16, digests: bool) -> Result<()> {
         for tag in 0..MAX_TRIES {
             let mut header = [0; BHS];
@@ -139,7 +139,7 @@ impl BlastLogin {
     }
 }
 
-/// The value of DataDigest that is offered.
+/// The offered value of DataDigest.
 fn digest(job: &BlastJob) -> &'static str {
     if job.data_digest { "CRC32C" } else { "None" }
 }

@@ -1,9 +1,8 @@
-//! `blast`: a neutral iSCSI load generator that costs little, to compare targets with one and the same
-//! client.
+//! `blast`: a neutral iSCSI load generator with a low cost, to compare targets with the same client.
 //!
-//! One thread per session. All commands that the window and the depth allow go out in one send, and all
-//! answers that one receive brought are taken before the next send. Payload is neither looked at nor kept. It
-//! speaks just enough RFC 7143 (one connection, error recovery level 0) and no code of the product.
+//! It has one thread per session. It sends all commands that the window and the depth allow in one call, and
+//! processes all responses of one receive before the next send. It ignores the payload. It implements just
+//! enough of RFC 7143 (one connection, error recovery level 0), without code of the product.
 #![forbid(unsafe_code)]
 
 #[path = "../aligned.rs"]
@@ -30,7 +29,7 @@ use job::{BlastJob, IoOp};
 use report::CounterSample;
 use session::{BlastSession, CommandLatencies};
 
-/// Time for the logins and the first commands before measuring begins.
+/// The time for logins and the first commands before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -46,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the load and prints the report; the number of commands that failed.
+/// Runs the load and prints the report; returns the number of failed commands.
 fn measure(job: &Arc<BlastJob>) -> Result<u64> {
     ensure!(!job.first || (job.op == IoOp::Read && job.depth == 1), "--first is for reads at depth 1");
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! What was reached: one line of names and numbers.
+//! The report: one line of names and numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,10 +7,10 @@ use std::time::Instant;
 use crate::job::BlastJob;
 use crate::session::{CommandCounters, CommandLatencies};
 
-/// The kernel's USER_HZ, in which /proc/PID/stat counts.
+/// The kernel's USER_HZ, the unit of times in /proc/PID/stat.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// All counters at one moment.
+/// All counters at one time.
 #[derive(Debug)]
 pub struct CounterSample {
     at: Instant,

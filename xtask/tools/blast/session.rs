@@ -1,4 +1,4 @@
-//! One session under load.
+//! A session under load.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -18,33 +18,33 @@ use crate::login::{BlastLogin, put_lun};
 const RECEIVE_BUFFER: usize = 4 << 20;
 const RESERVED_TAG: u32 = 0xffff_ffff;
 
-/// What the session's thread counts and the reporting thread reads.
+/// Counters, written by the session's thread and read by the reporting thread.
 #[derive(Debug, Default)]
 pub struct CommandCounters {
     /// Commands that ended
     pub done: AtomicU64,
-    /// Of these, not with GOOD or without an iSCSI response of "completed at target"
+    /// Of these, commands without GOOD, or without the iSCSI response "completed at target"
     pub errors: AtomicU64,
 }
 
 impl CommandCounters {
-    /// Only the session's thread writes: a plain load and store do.
+    /// Only the session's thread writes: a plain load and store suffice.
     fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 }
 
-/// How long commands took.
+/// The latencies of commands.
 #[derive(Debug, Default)]
 pub struct CommandLatencies {
     /// From sending to the status
     pub whole: LatencyHistogram,
-    /// To the first data, where that was asked for
+    /// To the first data, with --first
     pub first: FirstDataTimer,
 }
 
 impl CommandLatencies {
-    /// Takes those of another session in.
+    /// Adds the latencies of another session.
     pub fn add(&mut self, other: &CommandLatencies) {
         self.whole.add(&other.whole);
         self.first.byte.add(&other.first.byte);
@@ -62,7 +62,7 @@ pub struct BlastSession {
     exp_stat_sn: u32,
     max_segment: u32,
     immediate: u32,
-    /// When the command of each tag was sent
+    /// The send time of each tag's command
     sent_at: Vec<Instant>,
     free_tags: Vec<u32>,
     random: u64,
@@ -103,18 +103,18 @@ impl BlastSession {
         })
     }
 
-    /// What the reporting thread reads.
+    /// The counters for the reporting thread.
     pub fn counters(&self) -> Arc<CommandCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Sends and receives until `stop`; the times of all commands.
+    /// Sends and receives until `stop`; returns the latencies of all commands.
     pub fn run(&mut self, stop: &AtomicBool) -> Result<CommandLatencies> {
         let mut memory = AlignedBuf::zeroed(if self.job.first { first::RECEIVE } else { RECEIVE_BUFFER });
         let input = memory.bytes();
         let (mut have, mut skip) = (0, 0);
         while !stop.load(Ordering::Relaxed) {
-            // The status comes with the header of the last data, which are still the last command's.
+            // The status arrives with the header of the last data, which still belong to the command before.
             if !self.job.first || skip == 0 {
                 self.submit()?;
             }
@@ -176,7 +176,7 @@ impl BlastSession {
         }
     }
 
-    /// The next place in the span, in units of the command's length.
+    /// The next offset in the span, in units of the command's length.
     fn next_place(&mut self) -> u64 {
         if self.job.sequential {
             self.sequence += 1;
@@ -188,8 +188,8 @@ impl BlastSession {
         self.random % self.job.places()
     }
 
-    /// Takes whole PDUs from `input`; how many bytes are done with. `skip` is payload that is still to come
-    /// and that nobody looks at.
+    /// Processes complete PDUs in `input`; returns the number of consumed bytes. `skip` is the remaining
+    /// payload, which is ignored.
     fn take(&mut self, input: &[u8], skip: &mut usize) -> Result<usize> {
         let now = Instant::now();
         let mut at = (*skip).min(input.len());
@@ -239,7 +239,7 @@ impl BlastSession {
         Ok(())
     }
 
-    /// Answers an R2T with the Data-Out PDUs that it asks for.
+    /// Sends the Data-Out PDUs that an R2T requests.
     fn data_out(&mut self, r2t: &[u8]) -> Result<()> {
         let (mut offset, len) = (get32(r2t, 40), get32(r2t, 44));
         ensure!(offset.checked_add(len).is_some_and(|end| end <= self.job.bytes), "R2T beyond the command");
@@ -265,7 +265,7 @@ impl BlastSession {
         Ok(())
     }
 
-    /// Answers a NOP-In that asks for one.
+    /// Responds to a NOP-In that requests it.
     fn pong(&mut self, nop_in: &[u8]) -> Result<()> {
         if get32(nop_in, 20) == RESERVED_TAG {
             return Ok(());
@@ -281,7 +281,7 @@ impl BlastSession {
         Ok(self.socket.write_all(&header)?)
     }
 
-    /// The digest of `len` bytes of payload: all its bytes are the same, so only the length matters.
+    /// The digest of `len` bytes of payload: all bytes are equal, so only the length matters.
     fn digest(&mut self, len: u32) -> [u8; 4] {
         if let Some((_, crc)) = self.digests.iter().find(|(known, _)| *known == len) {
             return crc.to_le_bytes();

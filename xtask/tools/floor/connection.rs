@@ -1,4 +1,4 @@
-//! One connection: bytes in, answers out.
+//! One connection: parses bytes, builds responses.
 
 use crate::bytes::{BHS, get24, get32, padded, put24, put32};
 use crate::login::negotiate;
@@ -6,21 +6,21 @@ use crate::outgoing_pdu::{DataSegment, MAX_READ, OutgoingPdu};
 use crate::scsi::data_in;
 
 const RESERVED_TAG: u32 = 0xffff_ffff;
-/// CmdSNs that are open beyond the last one that arrived.
+/// The size of the CmdSN window.
 const WINDOW: u32 = 255;
 
-/// A header, and the text that came with it during login.
+/// A header, and the text of a login request.
 type ReceivedPdu = ([u8; BHS], Vec<u8>);
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug)]
 pub struct FloorConnection {
     exp_cmd_sn: u32,
     stat_sn: u32,
     full_feature: bool,
-    /// Payload bytes that are still to come and that nobody looks at
+    /// The remaining payload, which is ignored
     skip: usize,
-    /// The begun PDU, header and (during login) text
+    /// The incomplete PDU: header and, during login, text
     partial: Vec<u8>,
 }
 
@@ -31,7 +31,7 @@ impl Default for FloorConnection {
 }
 
 impl FloorConnection {
-    /// Takes all that one receive brought and appends every answer. False: the peer said goodbye.
+    /// Processes the bytes of one receive and appends all responses. Returns false after a logout.
     pub fn feed(&mut self, mut input: &[u8], answers: &mut Vec<OutgoingPdu>) -> bool {
         loop {
             let skipped = self.skip.min(input.len());
@@ -49,7 +49,7 @@ impl FloorConnection {
         }
     }
 
-    /// How many bytes were taken, and the PDU if they completed one.
+    /// The number of consumed bytes, and the PDU if they complete one.
     fn next_pdu(&mut self, input: &[u8]) -> (usize, Option<ReceivedPdu>) {
         if self.full_feature && self.partial.is_empty() && input.len() >= BHS {
             let header: [u8; BHS] = input[..BHS].try_into().expect("a slice of that length");
@@ -69,7 +69,7 @@ impl FloorConnection {
         (taken, Some((header, text)))
     }
 
-    /// Bytes that the begun PDU still lacks.
+    /// The missing bytes of the incomplete PDU.
     fn wanted(&self) -> usize {
         if self.partial.len() < BHS {
             return BHS - self.partial.len();
@@ -78,7 +78,7 @@ impl FloorConnection {
         BHS + text - self.partial.len()
     }
 
-    /// Appends the answer to one PDU. False: it was a logout.
+    /// Appends the response to one PDU. Returns false for a logout.
     fn answer(&mut self, request: &[u8; BHS], text: &[u8], answers: &mut Vec<OutgoingPdu>) -> bool {
         if request[0] & 0x40 == 0 {
             self.exp_cmd_sn = get32(request, 24).wrapping_add(1);
@@ -162,9 +162,9 @@ mod tests {
         header
     }
 
-    /// The same answers, however the bytes are cut.
+    /// The responses do not depend on how the bytes are split.
     #[test]
-    fn splits_do_not_matter() {
+    fn split_input_gives_same_responses() {
         let stream = [read(1), read(2), read(3)].concat();
         for cut in 0..stream.len() {
             let mut connection = FloorConnection { full_feature: true, ..FloorConnection::default() };

@@ -1,9 +1,9 @@
-//! The answer to the keys of a login request.
+//! The response to the keys of a login request.
 
-/// The longest data segment and burst that is agreed to, in bytes.
+/// The longest negotiated data segment and burst, in bytes.
 const MAX_BYTES: u32 = 262_144;
 
-/// Answers what was offered; the first answer of a login tells the portal group tag as well.
+/// Responds to the offered keys; the first response of a login also has the portal group tag.
 pub fn negotiate(text: &[u8], first: bool) -> Vec<u8> {
     let mut answer = if first { b"TargetPortalGroupTag=1\0".to_vec() } else { Vec::new() };
     let text = String::from_utf8_lossy(text);
@@ -15,7 +15,7 @@ pub fn negotiate(text: &[u8], first: bool) -> Vec<u8> {
     answer
 }
 
-/// None: a key that is declared and not answered.
+/// The value for an offer; None for a declared key that needs no response.
 fn value(key: &str, offer: &str) -> Option<String> {
     Some(match key {
         "InitiatorName" | "InitiatorAlias" | "SessionType" | "TargetName" => return None,
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_are_limited_and_unknown_keys_named() {
+    fn offers_are_limited_and_unknown_keys_rejected() {
         let answer = negotiate(b"SessionType=Normal\0MaxBurstLength=1048576\0X-lab=1\0", true);
         assert_eq!(answer, b"TargetPortalGroupTag=1\0MaxBurstLength=262144\0X-lab=NotUnderstood\0");
     }

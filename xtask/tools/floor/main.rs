@@ -1,9 +1,9 @@
-//! `floor`: the least that any iSCSI target must do.
+//! `floor`: the least work that any iSCSI target must do.
 //!
-//! It negotiates a login, answers READ and WRITE with the right PDUs and zeros, and knows no storage, no
-//! checks and just the SCSI that initiators need to begin: one disk of 1 TiB at every LUN. What it reaches on
-//! a machine is the limit that a real target is measured against, in the same run and with the same client.
-//! Data that a WRITE does not bring with its command is not asked for.
+//! It negotiates a login, and responds to READ and WRITE with the right PDUs and zeros. It has no storage, no
+//! checks, and only the SCSI commands that initiators need to start: one disk of 1 TiB at every LUN. Its speed
+//! is the limit for a real target, measured in the same run with the same client. It does not request data that
+//! a WRITE does not send with its command.
 #![forbid(unsafe_code)]
 
 #[path = "../aligned.rs"]
@@ -33,12 +33,12 @@ fn main() -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
     println!("listening on {}", listener.local_addr()?);
     for socket in listener.incoming().flatten() {
-        std::thread::spawn(move || serve(socket)); // an error is a peer that has gone
+        std::thread::spawn(move || serve(socket)); // an error means that the peer closed
     }
     Ok(())
 }
 
-/// One receive, many PDUs, one send; until the peer says goodbye.
+/// One receive, many PDUs, one send; until the logout.
 fn serve(mut socket: TcpStream) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let mut connection = FloorConnection::default();

@@ -1,22 +1,22 @@
-//! One PDU on its way out.
+//! An outgoing PDU.
 
 use crate::bytes::BHS;
 
-/// The longest READ that is answered, in bytes.
+/// The longest supported READ, in bytes.
 pub const MAX_READ: usize = 1 << 20;
 static ZEROS: [u8; MAX_READ] = [0; MAX_READ];
 
-/// What follows a header.
+/// The data segment of a PDU.
 #[derive(Debug)]
 pub enum DataSegment {
-    /// Bytes of its own, already padded
+    /// Own bytes, including padding
     Bytes(Vec<u8>),
-    /// So many zeros, which nobody has to write
+    /// A number of zeros, which need no buffer
     Zeros(usize),
 }
 
 impl DataSegment {
-    /// The bytes that go to the wire.
+    /// The bytes to send.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             DataSegment::Bytes(bytes) => bytes,
@@ -25,7 +25,7 @@ impl DataSegment {
     }
 }
 
-/// A header and its payload.
+/// A header and its data segment.
 #[derive(Debug)]
 pub struct OutgoingPdu {
     /// The basic header segment

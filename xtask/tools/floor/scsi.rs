@@ -1,9 +1,9 @@
-//! The few commands that initiators send before they read.
+//! The commands that initiators send before the first read.
 
 const BLOCKS: u64 = 1 << 31;
 const BLOCK_SIZE: u32 = 512;
 
-/// The data that answers a CDB, None for a READ, whose data is zeros.
+/// The data of a CDB; None for a READ, whose data is zeros.
 pub fn data_in(cdb: &[u8]) -> Option<Vec<u8>> {
     match (cdb[0], cdb[1] & 0x1f) {
         (0x12, 0) => Some([&[0, 0, 6, 2, 31, 0, 0, 2], &b"LIMIT   FLOOR           0001"[..]].concat()),

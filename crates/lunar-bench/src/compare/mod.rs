@@ -3,15 +3,15 @@
 //! Runs are matched by label. Intervals have a confidence of 95 % under these assumptions:
 //!
 //! - If a label occurs at least twice in both documents, its runs are independent samples, and Welch's t
-//! applies. This assumes the least, and gives an interval to every figure.
+//!   applies. This assumes the least, and gives an interval to every figure.
 //! - Otherwise, Welch's t compares rates by the intervals of the time series (without a short last one), as if
-//! they were independent. A disturbance that lasts longer than one of these makes the result too narrow: use a
-//! longer --interval, or repeated runs.
+//!   they were independent. A disturbance that lasts longer than one of these makes the result too narrow: use a
+//!   longer --interval, or repeated runs.
 //! - Mean, p50 and p99 of latency come from all commands. Adjacent commands are correlated, so their number is
-//! divided by the design effect: the variance of the means of the time series, relative to that of independent
-//! commands. Quantiles have binomial bounds; their differences use the method of variance estimates recovery.
+//!   divided by the design effect: the variance of the means of the time series, relative to that of independent
+//!   commands. Quantiles have binomial bounds; their differences use the method of variance estimates recovery.
 //! - A single figure (CPU for each command, cells of tables) has no interval. A difference beyond the threshold
-//! is `unsure` and not a regression.
+//!   is `unsure` and not a regression.
 //!
 //! One in twenty intervals is wrong by chance; the threshold limits the effect of that.
 

@@ -73,10 +73,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         if let Err(failure) = self.check_medium(&unit) {
             return TaskEnd::of(Err(failure));
         }
-        // While the task waited, a reservation, write protection, the size or the write cache may have changed.
-        let is_valid =
-            |a: &PlanResult| !a.as_ref().is_ok_and(accesses_medium) || unit.lu.epoch() == self.epoch;
-        let plan = match answer.filter(is_valid).unwrap_or_else(|| nexus.decide(&self.command, &unit, None)) {
+        let plan = match self.current_plan(answer, &unit) {
             Ok(plan) => plan,
             Err(f) => return TaskEnd::of(Err(f)),
         };
@@ -121,6 +118,14 @@ impl<F: FrontEnd> TaskExecution<F> {
         let written = plan.as_ref().ok().and_then(Plan::written_len);
         let ended = self.carry_out(&unit, plan, data).await;
         TaskEnd { ended, moved: needed.into(), written }
+    }
+
+    /// The plan as it is now: while the task waited, a reservation, write protection, the size or the write cache may have
+    /// changed.
+    fn current_plan(&self, earlier: Option<PlanResult>, unit: &Arc<LogicalUnit>) -> PlanResult {
+        let is_valid =
+            |plan: &PlanResult| !plan.as_ref().is_ok_and(accesses_medium) || unit.lu.epoch() == self.epoch;
+        earlier.filter(is_valid).unwrap_or_else(|| self.nexus.decide(&self.command, unit, None))
     }
 
     /// Executes a plan. MODE SELECT may have switched the write cache off: then its content must be stable first.
