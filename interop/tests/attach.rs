@@ -1,4 +1,4 @@
-//! `lunar attach`, `lunar attached` and `lunar detach` as people use them, with the clients of others.
+//! `lunar attach`, `lunar attached` and `lunar detach` from the command line, with clients of other projects.
 #![forbid(unsafe_code)]
 
 use interop::server::Folder;
@@ -23,7 +23,7 @@ const TOOLS: [Tool; 3] = [
     Tool { program: "qemu-io", package: "qemu-utils" },
 ];
 
-/// A host of its own: its folders are in one that goes away, with all that is attached.
+/// A host with temporary folders. Dropping it removes them, and detaches everything.
 struct Host(Folder);
 
 impl Host {
@@ -42,7 +42,7 @@ impl Host {
         tool::run(self.command(lunar_bin()).args(arguments), LIMIT)
     }
 
-    /// lunar must end with this exit status; what it said.
+    /// Runs lunar, which must end with this exit status; its output.
     fn ends(&self, status: i32, arguments: &[&str]) -> String {
         let ran = self.lunar(arguments);
         let ended = ran.status.and_then(|status| status.code());
@@ -50,7 +50,7 @@ impl Host {
         ran.said
     }
 
-    /// Attaches; the first line of stdout.
+    /// Attaches a disk; returns the first line of stdout.
     fn attach(&self, arguments: &[&str]) -> String {
         let said = self.ends(0, &[&["attach"], arguments].concat());
         said.lines().next().unwrap_or_default().to_owned()
@@ -131,7 +131,7 @@ fn url(server: &Server) -> String {
     url_at(server.portal())
 }
 
-/// Bytes that differ everywhere, and their file.
+/// Random bytes, and their file.
 fn pattern(host: &Host, mebibytes: usize) -> PathBuf {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(mebibytes << 20);
@@ -239,7 +239,7 @@ fn detach_rejects_a_disk_in_use() {
     client.wait().expect("a child");
 }
 
-/// A client of NBD that sends writes and asks for no more (the NBD protocol, "Fixed newstyle" and "Transmission").
+/// An NBD client that only sends writes (the NBD protocol, "Fixed newstyle" and "Transmission").
 struct Client(UnixStream);
 
 impl Client {
@@ -308,7 +308,7 @@ fn forced_detach_fails_and_counts_waiting_writes() {
     }
 }
 
-/// Writes a byte to block 0 over a wire that holds it, and cuts the wire: the target may get it at any time.
+/// Writes a byte to block 0 over a proxy that holds it, and cuts the proxy: the target may receive it at any time.
 fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8) {
     let mut client = Client::to(uri);
     client.write_bytes(0, 7);
@@ -325,7 +325,7 @@ fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8) {
     assert_eq!(host.told("disks-0", "waiting_writes"), "1");
 }
 
-/// A newer write of block 0 stays after the target has got what was left behind.
+/// Checks that a newer write of block 0 remains after the target has received the old one.
 fn newer_writes_stay(server: &Server, wire: &CuttableProxy, uri: &str) {
     let mut client = Client::to(uri);
     client.write_bytes(0, 9);
@@ -352,7 +352,7 @@ fn writes_left_by_force_do_not_overwrite_newer_ones() {
     assert!(said.contains("1 write failed; the target may still execute 1 of them"), "{said}");
     assert!(!said.contains("not stored") && said.contains("lunar detach disks-0 --forget"), "{said}");
     assert!(host.is("disks-0", "unsettled"));
-    // While the target is away, nothing forgets them by accident.
+    // While the target is away, no command drops them by accident.
     for words in [&["detach", "disks-0"][..], &["detach", "disks-0", "--force"]] {
         let said = host.ends(4, words);
         assert!(said.contains("cannot detach disks-0: its target may still execute"), "{said}");
@@ -431,13 +431,13 @@ fn with_two_groups() -> (Server, [SocketAddr; 2]) {
     (server, [there, here])
 }
 
-/// Its record then says this.
+/// Kills the process; its record then has this state.
 fn kill(host: &Host, state: &str) {
     tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
     host.becomes("disks-0", state);
 }
 
-/// Attaches again: only a reset ends what was left, and the new session is not disturbed.
+/// Attaches again. Only a reset ends the old writes, and the new session is not disturbed.
 fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy, url: &str) {
     let uri = host.attach(&[url]);
     newer_writes_stay(server, wire, &uri);
@@ -634,7 +634,7 @@ fn a_network_that_stays_away_fails_io_until_it_is_back() {
     assert!(ran.ok(), "{}", ran.said);
 }
 
-/// A way to a portal that can be cut.
+/// A proxy in front of a portal that a test can cut.
 struct CuttableProxy {
     address: SocketAddr,
     shared: Arc<ProxyState>,
@@ -699,7 +699,7 @@ impl CuttableProxy {
         self.shared.bytes.load(Ordering::SeqCst)
     }
 
-    /// Holds from now on what is sent on the connection that is there, until it is delivered.
+    /// Holds all further data of the present connection, until they are delivered.
     fn hold(&self) {
         let [_, to] = &self.shared.sockets.lock().expect("no panic")[..] else { panic!("one connection") };
         let to = Some(to.try_clone().expect("a socket"));
@@ -710,7 +710,7 @@ impl CuttableProxy {
         self.shared.held.lock().expect("no panic").as_ref().map_or(0, |held| held.bytes.len())
     }
 
-    /// Sends what was held. The target may have ended the connection.
+    /// Sends the held bytes. The target may have ended the connection.
     fn deliver(&self) {
         let mut held = self.shared.held.lock().expect("no panic");
         let Some(HeldBytes { bytes, to: Some(to), is_delivered, .. }) = &mut *held else {
@@ -727,14 +727,14 @@ impl CuttableProxy {
 }
 
 impl ProxyState {
-    /// This is the socket of what is held.
+    /// Whether the held bytes belong to this socket.
     fn is_held(&self, socket: &TcpStream) -> bool {
         let held = self.held.lock().expect("no panic");
         let to = held.as_ref().and_then(|held| held.to.as_ref()?.local_addr().ok());
         to.is_some() && to == socket.local_addr().ok()
     }
 
-    /// Keeps the bytes if they are to be held back from this socket.
+    /// Stores the bytes if this socket is held.
     fn holds(&self, to: &TcpStream, bytes: &[u8]) -> bool {
         let holds = self.is_held(to);
         if let Some(held) = self.held.lock().expect("no panic").as_mut().filter(|_| holds) {

@@ -1,5 +1,5 @@
-//! What is still in the sockets of a server that was held up when their sessions have come to an end, or others have ended
-//! their commands: it must not land on newer data.
+//! A stalled server still has data in its sockets after the sessions have ended, or after another session has aborted their
+//! commands. It must not write them over newer data.
 
 use interop::scsi::{WRITE, write10};
 use interop::{Login, Raw, Server, config, op};
@@ -41,8 +41,8 @@ fn has_ended(server: &Server) {
     }
 }
 
-/// What block 0 holds when a session that left writes in its socket has ended; `leave` makes the end, and keeps what is to
-/// stay open.
+/// The contents of block 0 after a session with writes in its socket has ended. `leave` ends it, and returns what must stay
+/// open.
 fn left_in_the_socket(leave: impl FnOnce(Raw) -> Option<Raw>) -> Vec<u8> {
     let (server, mut raw, mut other) = with_two_hosts();
     server.pause();

@@ -1,4 +1,4 @@
-//! Files and devices that change under a server, and those that are not what they look like.
+//! Files and devices that change while they are served, and raw disks that look like image formats.
 
 use interop::scsi::{read10, write10};
 use interop::{Folder, Login, Raw, Server, TARGET};

@@ -1,4 +1,4 @@
-//! SIGHUP with a LUN defined in another way, while it is used and reserved: it stays the same logical unit.
+//! SIGHUP with a changed definition of a LUN, while it is used and reserved: it remains the same logical unit.
 
 use interop::scsi::{inquiry, pattern, read_keys, read10, reserve_out, write10};
 use interop::{Chap, Folder, Login, Raw, Received, Reply, Server, TARGET};
@@ -66,7 +66,7 @@ fn patiently(mut command: impl FnMut() -> Reply) -> Reply {
     panic!("busy for too long");
 }
 
-/// The unit attentions that wait for an initiator.
+/// The pending unit attentions of an initiator.
 fn attentions(raw: &mut Raw) -> Vec<u32> {
     let mut told = Vec::new();
     loop {
@@ -116,7 +116,7 @@ impl BackgroundWriter {
         BackgroundWriter { stop, rounds, thread: Some(thread::spawn(run)) }
     }
 
-    /// It is still at it.
+    /// Checks that it still makes progress.
     fn goes_on(&self) {
         let (before, end) = (self.rounds.load(Ordering::SeqCst), Instant::now() + Duration::from_secs(10));
         while self.rounds.load(Ordering::SeqCst) < before + 3 {
@@ -131,8 +131,7 @@ impl BackgroundWriter {
     }
 }
 
-/// Writes 4 KiB and reads them back, in blocks of whatever size they have now. A round that a change came
-/// into proves nothing.
+/// Writes 4 KiB and reads them back, with the present block size. A round during a change is not checked.
 fn round(raw: &mut Raw, seed: u8) {
     let clear = |raw: &mut Raw| {
         let capacity = patiently(|| raw.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8));
@@ -375,8 +374,8 @@ fn waiting_writes_do_not_reach_another_disk() {
     }
 }
 
-/// A host that may read without a password loses its entry: what the next one grants to a CHAP user is not for it. The
-/// session of that user stays.
+/// A host that may read without a password loses its access entry. It must not get the access that the next entry grants to
+/// a CHAP user. The session of that user stays.
 #[test]
 fn session_of_a_removed_access_entry_gains_nothing() {
     const READER: &str = "iqn.2026-11.org.example:reader";

@@ -136,7 +136,7 @@ const IN_BLOCKS: [&str; 10] = [
 ];
 
 /// A test has the same result at the upstream and through the router.
-fn is_as_transparent_as_glass(families: &[&str], start: fn() -> Option<Peer>) {
+fn assert_same_results_through_router(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
         compared(families, |name| direct(start, name), |name| through(start, "passthrough", name));
     }
@@ -144,22 +144,22 @@ fn is_as_transparent_as_glass(families: &[&str], start: fn() -> Option<Peer>) {
 
 #[test]
 fn router_passes_iscsi_test_cu_like_lunar() {
-    is_as_transparent_as_glass(&SPOILABLE, || Some(Peer::lunar()));
+    assert_same_results_through_router(&SPOILABLE, || Some(Peer::lunar()));
 }
 
 #[test]
 fn router_passes_iscsi_test_cu_like_stgt() {
-    is_as_transparent_as_glass(&OF_OTHERS, Peer::tgt);
+    assert_same_results_through_router(&OF_OTHERS, Peer::tgt);
 }
 
 #[test]
 fn router_passes_iscsi_test_cu_like_istgt() {
-    is_as_transparent_as_glass(&OF_OTHERS, Peer::istgt);
+    assert_same_results_through_router(&OF_OTHERS, Peer::istgt);
 }
 
 /// In blocks the router's own device server answers, which is Lunar's: what Lunar passes with a disk of its own, it passes
 /// with a disk elsewhere.
-fn is_as_own(families: &[&str], start: fn() -> Option<Peer>) {
+fn assert_passes_in_block_mode(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
         let own = |name: &str| direct(|| Some(Peer::lunar()), name);
         let elsewhere = |name: &str| match through(start, "block", name) {
@@ -173,15 +173,15 @@ fn is_as_own(families: &[&str], start: fn() -> Option<Peer>) {
 
 #[test]
 fn block_mode_passes_iscsi_test_cu_over_lunar() {
-    is_as_own(&SPOILABLE, || Some(Peer::lunar()));
+    assert_passes_in_block_mode(&SPOILABLE, || Some(Peer::lunar()));
 }
 
 #[test]
 fn block_mode_passes_iscsi_test_cu_over_stgt() {
-    is_as_own(&IN_BLOCKS, Peer::tgt);
+    assert_passes_in_block_mode(&IN_BLOCKS, Peer::tgt);
 }
 
 #[test]
 fn block_mode_passes_iscsi_test_cu_over_istgt() {
-    is_as_own(&IN_BLOCKS, Peer::istgt);
+    assert_passes_in_block_mode(&IN_BLOCKS, Peer::istgt);
 }

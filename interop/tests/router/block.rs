@@ -1,4 +1,4 @@
-//! The block path: the router's own device server speaks for disks that are elsewhere.
+//! Block mode: the router's own device server answers for disks of another target.
 
 use crate::*;
 use interop::op;
@@ -13,7 +13,7 @@ const LUN_RESET: u8 = 5;
 const SERVICE_ACTION_IN_16: u8 = 0x9e;
 const READ_CAPACITY_16: u8 = 0x10;
 const GET_LBA_STATUS: u8 = 0x12;
-/// LBPME and LBPRZ: it is thin, and what is not mapped reads as zeros.
+/// LBPME and LBPRZ: the disk is thin, and unmapped blocks read as zeros.
 const THIN: u8 = 0xc0;
 /// Most descriptors in a response to GET LBA STATUS.
 const MOST: usize = 256;
@@ -56,8 +56,8 @@ fn storage_reset_is_reported_to_all_hosts() {
     }
 }
 
-/// A command is given up before hosts with the usual time-outs do so, and the storage is asked to end it; a host that aborts
-/// it sooner is answered when that is done.
+/// The router aborts a command at the storage before the usual time limits of hosts. A host that aborts it sooner gets its
+/// response after that.
 #[test]
 fn abort_waits_for_a_command_that_hangs_upstream() {
     let hangs = Script::new().at(op::SCSI, |_, pdu| match pdu.bhs[32] {
@@ -124,7 +124,7 @@ fn mapped(raw: &mut Raw, from: usize, most: usize) -> Vec<(u64, u32, u8)> {
     answer[8..].chunks_exact(16).map(|d| (lba(d), blocks(d), d[12])).collect()
 }
 
-/// Upstream may be far away: a copy of a sparse disk asks for every extent of it.
+/// The upstream may be far away, and a copy of a sparse disk requests every extent.
 #[test]
 fn one_lba_status_request_is_one_request_upstream() {
     let target = fragmented().listen();

@@ -25,7 +25,7 @@ fn pair() -> (Server, Server, String) {
     let storage = storage();
     let mut router = router_to(&url(&storage, &format!("/{A}")), "");
     let file = other(&router, &storage);
-    // The file names the port that it has: the configuration that is served is this one.
+    // The file has the port that the router uses, so it equals the served configuration.
     let text = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("what it serves");
     router.rewrite(&text);
     (storage, router, file)

@@ -6,7 +6,7 @@ use interop::{Relay, lunar_bin};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 
-/// Bytes of the disk that are written: few, so that blocks are written again and again.
+/// Size of the written range. It is small, so that blocks are overwritten often.
 const SPAN: u64 = 2 << 20;
 const BLOCKS: u64 = SPAN / 4096;
 /// Bytes that the state grows by for each write.
@@ -45,14 +45,14 @@ fn await_writes(router: &Server, count: u64) {
     until("writes go on", || (writes(router) >= before + count).then_some(()));
 }
 
-/// Writes that go on until they are stopped: those that end before the trouble does say nothing of it.
+/// Writes that run until they are stopped, so that they outlast the fault.
 fn begin(router: &Server) -> Child {
     let child = bench(router, &["--runtime", "600"]).spawn().expect("lunar runs");
     await_writes(router, BLOCKS);
     child
 }
 
-/// Stops them; then all that was acknowledged is read back by another process.
+/// Stops them; another process then reads back all acknowledged data.
 fn stop(router: &Server, child: Child) {
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
@@ -62,7 +62,7 @@ fn stop(router: &Server, child: Child) {
     assert!(verified(&read) > BLOCKS / 2);
 }
 
-/// Verified writes for as long as `trouble` goes on; then all is read back.
+/// Verified writes during `trouble`; then all data are read back.
 fn under_writes(router: &Server, trouble: impl FnOnce()) {
     drop(session(router.portal(), T, &[0]));
     let child = begin(router);
@@ -165,7 +165,7 @@ fn has_path_that_is_down(router: &Server) -> bool {
     paths.iter().any(|path| path["state"] == "down")
 }
 
-/// Sends a READ and gives its sense and how long it took.
+/// Sends a READ; returns its sense and its duration.
 fn timed_read(raw: &mut Raw) -> (u32, Duration) {
     let begun = Instant::now();
     let command = raw.command(0, 0xc0, &interop::scsi::read10(0, 8), 4096);
@@ -181,7 +181,7 @@ fn timed_read(raw: &mut Raw) -> (u32, Duration) {
     (interop::sense(reply.data.get(2..).unwrap_or_default()), begun.elapsed())
 }
 
-/// The first answer that is no unit attention.
+/// The first response that is no unit attention.
 fn settled_read(raw: &mut Raw) -> (u32, Duration) {
     loop {
         match timed_read(raw) {

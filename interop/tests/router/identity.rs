@@ -41,7 +41,7 @@ fn identity_is_that_of_the_upstream_in_both_modes() {
     assert!(designators.iter().all(|d| !direct.2.contains(d)), "it would be taken for the one behind it");
 }
 
-/// STGT fills its serial numbers up with spaces on the left.
+/// STGT pads its serial numbers with spaces on the left.
 #[test]
 fn a_serial_number_keeps_the_spaces_before_it() {
     const NUMBER: &[u8] = b"\0\x80\0\x0a    beaf11";

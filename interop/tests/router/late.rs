@@ -1,4 +1,4 @@
-//! Writes of a session that is lost while the storage may still carry them out: hosts hear of their end after that.
+//! Writes of a lost session that the storage may still execute: hosts get no response before they have ended.
 
 use crate::*;
 use interop::op;
@@ -35,7 +35,7 @@ fn stalls(lets: &Arc<AtomicBool>) -> Target {
     script.listen()
 }
 
-/// A router before these portals.
+/// A router in front of these portals.
 fn router_at(portals: &[&Target], mode: &str, more: &str) -> Server {
     let waits = "noop_interval=1&noop_timeout=1&command_timeout=2&abort_timeout=1&lun_reset_timeout=1\
                  &target_reset_timeout=1&operation_timeout=3&login_timeout=60&fast_io_fail_timeout=60";
@@ -45,7 +45,7 @@ fn router_at(portals: &[&Target], mode: &str, more: &str) -> Server {
     Server::start(&router_text(&keys, &(upstream("a", &places, more) + &map_target(T, "a"))))
 }
 
-/// A write that the storage has; its tag and CmdSN.
+/// A write that has reached the storage; its tag and CmdSN.
 fn write(raw: &mut Raw, target: &Target) -> (u32, u32) {
     let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(4096, 1));
     raw.send(&write);
@@ -130,7 +130,7 @@ fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
     let interop::Received::Pdu(answer) = raw.get(PATIENCE) else { panic!("the login is no proof") };
     assert_eq!((answer.opcode(), answer.tag()), (op::SCSI_RESPONSE, tag), "{answer:?}");
     lets.store(true, SeqCst);
-    // The router asks each second whether the storage lives.
+    // The router pings the storage each second.
     let pings = || second.requests(op::NOP_OUT).len();
     let before = pings();
     until("some seconds have passed", || (pings() >= before + 5).then_some(()));

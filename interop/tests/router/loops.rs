@@ -1,4 +1,4 @@
-//! Routes that come back to where they began.
+//! Routing loops.
 
 use crate::*;
 use interop::script::{HookAction, Script};
@@ -6,9 +6,9 @@ use interop::{Pdu, op};
 
 const REFUSED: &str = "a loop";
 
-/// Two routers, of which each has the other as its upstream `o` with these mappings; and targets of their own.
+/// Two routers with targets of their own. Each has the other as its upstream `o`, with these mappings.
 fn each_other(rest: &str, map: [&str; 2], own: [&str; 2]) -> [Server; 2] {
-    // The first has no upstream before there is a second.
+    // The first has no upstream before the second exists.
     let mut first =
         Server::start(&format!("{HEAD}{}", interop::config::target("iqn.2026-11.org.example:early", "")));
     let text = |other: &Server, n: usize| {

@@ -28,7 +28,7 @@ const B: &str = "iqn.2026-11.org.example:b";
 const T: &str = "iqn.2026-11.org.example:t";
 const U: &str = "iqn.2026-11.org.example:u";
 
-/// Keys that every configuration begins with.
+/// The start of every configuration.
 const HEAD: &str = "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
 /// REPORTED LUNS DATA HAS CHANGED.
 const LUNS_CHANGED: u32 = 0x063f0e;
@@ -73,7 +73,7 @@ fn url(server: &Server, rest: &str) -> String {
     format!("iscsi://{}{rest}", server.portal())
 }
 
-/// A mapping of router r1 for everybody.
+/// A mapping of router r1 for every initiator.
 fn map(keys: &str) -> String {
     format!("[[router.r1.target]]\naccess = \"all\"\n{keys}\n")
 }
@@ -92,7 +92,7 @@ fn router_to(upstream_url: &str, keys: &str) -> Server {
     Server::start(&router_text(keys, &(upstream("a", upstream_url, "") + &map_target(T, "a"))))
 }
 
-/// A session with a target as soon as it is there with these LUNs; their unit attentions are taken.
+/// A session, as soon as the target shows these LUNs. Their unit attentions are cleared.
 fn session(portal: SocketAddr, target: &str, wanted: &[u16]) -> Raw {
     session_of(&Login::new().target(target), portal, wanted)
 }

@@ -1,4 +1,4 @@
-//! Which LUNs of an upstream are seen where.
+//! Mappings of upstream LUNs to targets.
 
 use crate::*;
 use interop::scsi::{pattern, read10};
@@ -58,7 +58,7 @@ fn local_disks_are_routed_like_remote_ones() {
     assert!(raw.read_blocks(0, 4, 8) == pattern(4096, 4));
 }
 
-/// A disk that is there from the beginning, so that hosts have somewhere to hear it.
+/// A disk that exists from the start, so that hosts have a LUN for unit attentions.
 #[test]
 fn late_upstream_adds_luns_and_raises_attentions() {
     let mut storage = storage();

@@ -1,4 +1,4 @@
-//! The pass-through path: commands, and their ends, are carried as they are.
+//! Passthrough mode: commands and their responses are forwarded unchanged.
 
 use crate::*;
 use interop::amounts::{DataOutMode, walk};
@@ -26,7 +26,7 @@ fn host(n: u8) -> Login {
     Login::new().target(T).initiator(&name).isid([0x80, 0, 0, n, 0, 1])
 }
 
-/// The holder writes, the other one meets a conflict, and upstream knows one key.
+/// The holder writes, the other host gets a conflict, and the upstream has one key.
 fn holds(storage: &Server, router: &Server, holder: &Login, other: &Login) {
     let mut mine = session_of(holder, router.portal(), &[0]);
     mine.write_blocks(0, 8, &pattern(512, 1)).good();
@@ -58,7 +58,7 @@ fn passthrough_reservation_survives_restarts() {
     session_of(&other, router.portal(), &[0]).write_blocks(0, 8, &[2; 512]).good();
 }
 
-/// A disk that cannot be written, as any CD, still takes all that does not write.
+/// A read-only disk, such as a CD, still accepts commands that do not write.
 #[test]
 fn commands_to_a_read_only_upstream_are_forwarded() {
     let fixed = disk(0, "a0").replace("\"file\"\npath = \"a0.img\"", "\"memory\"") + "read_only = true\n";
@@ -105,7 +105,7 @@ fn reserve_6_reservation_ends_with_its_session() {
     }
 }
 
-/// A router to a target that plays a script, and a session with it.
+/// A router with a scripted upstream, and a session with it.
 fn scripted(script: Script) -> (Target, Server, Raw) {
     let target = script.listen();
     let router = passing(&format!("iscsi://{}/{}", target.address(), interop::TARGET));
@@ -147,7 +147,7 @@ fn overflow_of_a_forwarded_read_is_reported() {
     assert!(reply.good() == pattern(512, 8));
 }
 
-/// MEDIUM ERROR in descriptor format with an information descriptor: a router has no business with any of it.
+/// MEDIUM ERROR in descriptor format with an information descriptor: a router must not change it.
 fn odd_sense() -> Vec<u8> {
     let mut sense = vec![0x72, 3, 0x11, 1, 0, 0, 0, 12, 0, 10, 0x80, 0];
     sense.extend_from_slice(&0x1234_5678_9abc_u64.to_be_bytes());
@@ -184,7 +184,7 @@ fn write_error_is_forwarded_unchanged() {
     assert_eq!((reply.flags & 6, reply.residual), (2, 512), "{reply:?}");
 }
 
-/// The device behind it judges, through the router as without it.
+/// The device decides, with and without a router.
 #[test]
 fn wrong_data_out_length_is_rejected_or_cut_upstream() {
     let storage = Server::start(&interop::config::standard());
@@ -199,7 +199,7 @@ fn wrong_data_out_length_is_rejected_or_cut_upstream() {
 #[test]
 fn cdb_of_32_bytes_is_forwarded() {
     const VARIABLE: u8 = 0x7f;
-    // What the target got is what it answers.
+    // The target returns the data that it received.
     let (_target, _router, mut raw) = scripted(Script::new().scsi(VARIABLE, |link, pdu| {
         let cdb = [&pdu.bhs[32..48], pdu.ahs.get(4..).unwrap_or_default()].concat();
         link.data_in(pdu, &cdb);
@@ -212,7 +212,7 @@ fn cdb_of_32_bytes_is_forwarded() {
     assert_eq!(raw.execute(&command, &[]).good(), cdb);
 }
 
-/// The functions of task management that reached the target.
+/// The task management functions that reached the target.
 fn functions(target: &Target) -> Vec<u8> {
     target.requests(op::TMF).iter().map(|pdu| pdu.bhs[1] & 0x7f).collect()
 }
@@ -244,7 +244,7 @@ fn abort_of_a_hung_task_is_forwarded_and_awaited() {
     raw.expect_silence();
 }
 
-/// The order of tasks is kept where they are carried out.
+/// The upstream keeps the order of tasks.
 #[test]
 fn hung_ordered_command_blocks_no_other_host() {
     const ORDERED: u8 = 2;

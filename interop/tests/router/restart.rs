@@ -1,4 +1,4 @@
-//! A router that was killed with writes in flight: the storage ends them before the next one serves.
+//! A router that was killed with writes in flight: the storage must end them before the next router serves.
 
 use crate::*;
 use interop::script::{HookAction, ReceivedPdu, Script, Target};
@@ -31,7 +31,7 @@ fn writing(hosts: &mut [Raw]) {
     }
 }
 
-/// Sessions of hosts, once all sessions upstream are there: one for each core and URL.
+/// Sessions of hosts, after all upstream sessions exist: one for each core and URL.
 fn hosts(router: &Server, urls: usize) -> (Vec<Raw>, Vec<String>) {
     let mut hosts: Vec<Raw> = (0..HOSTS).map(|_| session(router.portal(), T, &[0])).collect();
     hosts.iter_mut().for_each(|raw| drop(raw.read_blocks(0, 0, 8)));
@@ -42,7 +42,7 @@ fn hosts(router: &Server, urls: usize) -> (Vec<Raw>, Vec<String>) {
     (hosts, recorded)
 }
 
-/// Writes get no answer, or logins wait.
+/// Switches: writes get no response, or logins wait.
 #[derive(Default)]
 struct StallSwitch {
     writes: AtomicBool,
@@ -148,7 +148,7 @@ fn is_reset(pdu: &Pdu) -> bool {
     pdu.opcode() == op::TMF && pdu.bhs[1] & 0x7f == LUN_RESET
 }
 
-/// Storage in portal group 2 that refuses LOGICAL UNIT RESET as long as it is to.
+/// Storage in portal group 2 that rejects LOGICAL UNIT RESET until the test permits it.
 fn refusing(refuses: &Arc<AtomicBool>) -> Target {
     let refuses = refuses.clone();
     let script = Script::new().group(2).hook(move |link, pdu| {
@@ -166,13 +166,13 @@ fn refusing(refuses: &Arc<AtomicBool>) -> Target {
 /// Ways in which LUNs are routed.
 const MODES: [&str; 2] = ["block", "passthrough"];
 
-/// Storage with two portal groups, and a router that was killed with writes at the first one, where no login ends now.
+/// Storage with two portal groups, and a router that was killed with writes at the first group, whose logins now hang.
 struct KilledRouter {
     stall: Arc<StallSwitch>,
     stalled: Target,
     serves: Target,
     router: Server,
-    /// Requests that the second group had seen by then.
+    /// Requests that the second group had received by then.
     before: usize,
 }
 
