@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 
 /// Removed with everything in it when this is dropped.
-pub struct Folder(pub PathBuf);
+pub struct TempDir(pub PathBuf);
 
-impl Folder {
-    pub fn new(name: &str) -> Folder {
+impl TempDir {
+    pub fn new(name: &str) -> TempDir {
         let path = std::env::temp_dir().join(format!("lunar-admin-{name}-{}", std::process::id()));
         _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        TempDir(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         _ = std::fs::remove_dir_all(&self.0);
     }

@@ -43,7 +43,7 @@ pub enum Request {
         /// Its name.
         name: String,
         /// What.
-        action: Action,
+        action: RouterAction,
     },
     /// What another configuration would change.
     Diff {
@@ -66,10 +66,10 @@ pub enum Request {
 /// What is to be done with a SCSI routing instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum RouterAction {
     /// Take no logins, and ask hosts to leave; in a pair the other one takes over.
     Drain,
-    /// Serve again after [`Action::Drain`].
+    /// Serve again after [`RouterAction::Drain`].
     Resume,
     /// In a pair, change places.
     Failover,

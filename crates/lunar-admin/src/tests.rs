@@ -1,6 +1,6 @@
 use super::session::tests::session;
 use super::*;
-use folder::Folder;
+use folder::TempDir;
 
 struct Fake;
 
@@ -19,11 +19,11 @@ impl ServerControl for Fake {
 
 #[test]
 fn routers_are_told_and_refusals_are_problems() {
-    let folder = Folder::new("routers");
+    let folder = TempDir::new("routers");
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert_eq!(routers(&path, PATIENCE * 2).unwrap()[0].name, "r1");
-    let drain = Request::Router { name: "r1".into(), action: Action::Drain };
+    let drain = Request::Router { name: "r1".into(), action: RouterAction::Drain };
     assert_eq!(tell(&path, &drain, PATIENCE).unwrap_err().what, format!("{drain:?}"));
     assert!(raw(&path, b"{\"command\":\"routers\"}\n").starts_with("{\"routers\":[{\"name\":\"r1\""));
 }
@@ -38,7 +38,7 @@ fn raw(path: &Path, bytes: &[u8]) -> String {
 
 #[test]
 fn sessions_are_told() {
-    let folder = Folder::new("admin");
+    let folder = TempDir::new("admin");
     let path = folder.0.join("lunar.sock");
     let admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -57,7 +57,7 @@ fn sessions_are_told() {
 
 #[test]
 fn nonsense_is_answered_and_the_next_one_too() {
-    let folder = Folder::new("nonsense");
+    let folder = TempDir::new("nonsense");
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert!(raw(&path, b"hello\n").starts_with("{\"error\":{\"what\":\"invalid request:"));
@@ -106,7 +106,7 @@ impl ServerControl for Slow {
 
 #[test]
 fn requests_that_wait_are_bounded_and_hold_up_no_other() {
-    let folder = Folder::new("slow");
+    let folder = TempDir::new("slow");
     let path = folder.0.join("lunar.sock");
     let ((taken, takes), (lets_go, go)) =
         (std::sync::mpsc::sync_channel(MOST_WAITING), std::sync::mpsc::channel());
@@ -132,7 +132,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
 
 #[test]
 fn who_is_silent_is_cut() {
-    let folder = Folder::new("silent");
+    let folder = TempDir::new("silent");
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     let _silent = UnixStream::connect(&path).unwrap();
@@ -149,7 +149,7 @@ fn only_the_own_user_and_root_may_ask() {
 
 #[test]
 fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
-    let folder = Folder::new("inuse");
+    let folder = TempDir::new("inuse");
     let path = folder.0.join("lunar.sock");
     let told = |result: Result<Admin, Diagnostic>| {
         result.err().unwrap().to_string().replace(&format!("{}/", folder.0.display()), "")
@@ -178,7 +178,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
 
 #[test]
 fn a_server_that_hangs_is_reported_when_the_time_is_over() {
-    let folder = Folder::new("hangs");
+    let folder = TempDir::new("hangs");
     let path = folder.0.join("lunar.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let limit = Duration::from_millis(100);

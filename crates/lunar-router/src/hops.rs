@@ -13,12 +13,12 @@ pub struct Hops {
 
 /// [`Hops`] that grow.
 #[derive(Debug, Default)]
-pub(crate) struct Growing {
+pub(crate) struct HopCounters {
     pub(crate) queue: LatencyCounter,
     pub(crate) upstream: LatencyCounter,
 }
 
-impl Growing {
+impl HopCounters {
     /// What they come to now.
     pub(crate) fn hops(&self) -> Hops {
         Hops { queue: self.queue.total(), upstream: self.upstream.total() }

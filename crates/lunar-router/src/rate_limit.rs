@@ -53,9 +53,9 @@ struct RateLimitedNexus {
 }
 
 /// A place in the line, which is left when this is dropped.
-struct Place<'w>(&'w RateLimitedNexus, u64);
+struct QueueTicket<'w>(&'w RateLimitedNexus, u64);
 
-impl Drop for Place<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         self.0.line.borrow_mut().retain(|tag| *tag != self.1);
         self.0.notifier.notify(usize::MAX);
@@ -67,7 +67,7 @@ impl RateLimitedNexus {
     async fn waits(&self, tag: u64, bytes: u64) -> bool {
         let end = Instant::now() + self.rate.pay(bytes);
         self.line.borrow_mut().push_back(tag);
-        let _place = Place(self, tag);
+        let _place = QueueTicket(self, tag);
         loop {
             let rings = self.notifier.listen();
             if self.aborted.borrow().contains(&tag) {
@@ -126,10 +126,9 @@ mod tests {
 
     /// Remembers what reaches it.
     #[derive(Default)]
-    struct Seen(RefCell<Vec<u64>>);
+    struct RecordingNexus(RefCell<Vec<u64>>);
 
-    impl PassthroughNexus for Seen {
-        fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
+ impl PassthroughNexus for RecordingNexus { fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> { 
             self.0.borrow_mut().push(command.tag);
             let reply = PassthroughResponse {
                 status: 0,
@@ -159,8 +158,7 @@ mod tests {
         }
     }
 
-    fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<Seen>, RateLimitedNexus) {
-        let (seen, rate) = (Rc::new(Seen::default()), RateLimit::new(iops, bytes_per_s));
+ fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<RecordingNexus>, RateLimitedNexus) { let (seen, rate) = (Rc::new(RecordingNexus::default()), RateLimit::new(iops, bytes_per_s)); 
         let (line, aborted) = Default::default();
         (seen.clone(), RateLimitedNexus { way: seen, rate, line, aborted, notifier: Event::new() })
     }

@@ -190,7 +190,7 @@ pub struct Look<'a> {
 
 /// The lock that says that the process of an attachment lives.
 #[derive(Debug)]
-pub struct Alive(#[expect(dead_code, reason = "it is held, not used")] File);
+pub struct ProcessLock(#[expect(dead_code, reason = "it is held, not used")] File);
 
 impl Attached {
     /// This folder, which is made if it is missing.
@@ -277,14 +277,14 @@ impl Look<'_> {
     ///
     /// # Errors
     /// When it cannot be locked.
-    pub fn take(&self, name: &str) -> Result<Option<Alive>, Diagnostic> {
+    pub fn take(&self, name: &str) -> Result<Option<ProcessLock>, Diagnostic> {
         let path = self.attached.file(name, "lock");
         let lock = lock_file::try_lock(&path).map_err(|e| cannot("lock", &path, &e))?;
         if lock.is_some() {
             // It was for a process that is gone.
             _ = std::fs::remove_file(self.attached.file(name, FORCE));
         }
-        Ok(lock.map(Alive))
+        Ok(lock.map(ProcessLock))
     }
 
     /// Writes a record, whole or not at all.

@@ -19,9 +19,7 @@ pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, loc
 
 use crate::config::{Config, Lun, Share, Source};
 use crate::{Diagnostic, ErrorCode, folders, identity, io_text};
-use kept::Kept;
-use lunar_block::filter::RateLimit;
-use lunar_block::{Backend, BackendSpec};
+use kept::TrialMemory; use lunar_block::filter::RateLimit; use lunar_block::{Backend, BackendSpec}; 
 use lunar_proto::size;
 use lunar_router::routes::{RoutedLu, Routes, ServedLu};
 use lunar_router::with_rate_limit;
@@ -41,14 +39,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// rests.
 pub struct Units {
     state_dir: PathBuf,
-    open: BTreeMap<Name, Open>,
+    open: BTreeMap<Name, OpenUnit>,
     /// The ways to what is routed; None where nothing is.
     routes: Option<Arc<Routes>>,
     /// What routing instances let through.
     rates: Mutex<BTreeMap<String, Arc<RateLimit>>>,
     holds: StateLocks,
     /// Memory that a change on trial has removed.
-    kept: Kept,
+    kept: TrialMemory,
 }
 
 /// Target and LUN.
@@ -59,7 +57,7 @@ pub type Rest<'a> = &'a dyn Fn(Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (
 
 /// An open logical unit and what it was made of.
 #[derive(Clone)]
-struct Open {
+struct OpenUnit {
     lun: Lun,
     max_registrants: usize,
     medium: Medium,
@@ -79,7 +77,7 @@ struct Medium {
     /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
     block_size: Option<u32>,
     /// Until it is written.
-    record: Option<medium_history::Unwritten>,
+    record: Option<medium_history::PendingRecord>,
 }
 
 impl Medium {
@@ -120,7 +118,7 @@ impl Medium {
 }
 
 /// What a unit is to be, once nothing can go wrong any more.
-struct Next {
+struct PlannedUnit {
     lun: Lun,
     settings: LuSettings,
     medium: Medium,
@@ -138,7 +136,7 @@ impl Units {
             routes: None,
             rates: Mutex::default(),
             holds: StateLocks::default(),
-            kept: Kept::default(),
+            kept: TrialMemory::default(),
         }
     }
 
@@ -155,7 +153,7 @@ impl Units {
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<TargetConfig, Vec<Diagnostic>> {
         let wanted = wanted(config);
         let routes = self.routes.clone();
-        let stays = |name: &Name, open: &Open| {
+        let stays = |name: &Name, open: &OpenUnit| {
             wanted.get(name).is_some_and(|lun| **lun == open.lun)
                 && open.max_registrants == config.max_registrants
                 && is_led_to(open, routes.as_deref())
@@ -182,10 +180,10 @@ impl Units {
         &self,
         wanted: &BTreeMap<Name, &Lun>,
         max_registrants: usize,
-        staying: &BTreeMap<Name, Open>,
-        leaving: &BTreeMap<Name, Open>,
+        staying: &BTreeMap<Name, OpenUnit>,
+        leaving: &BTreeMap<Name, OpenUnit>,
         rest: Rest<'_>,
-    ) -> Result<BTreeMap<Name, Open>, Vec<Diagnostic>> {
+    ) -> Result<BTreeMap<Name, OpenUnit>, Vec<Diagnostic>> {
         serial_twice(wanted)?;
         let lost = unlinked::lost(leaving, staying, wanted);
         if !lost.is_empty() {
@@ -194,8 +192,12 @@ impl Units {
         let mut resting = to_rest(leaving, wanted, rest)?;
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
         let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
-        let media =
-            Media::offer(staying, leaving, &self.kept, changed.iter().map(|(name, lun)| (*name, lun)));
+        let media = ReusableMedia::offer(
+            staying,
+            leaving,
+            &self.kept,
+            changed.iter().map(|(name, lun)| (*name, lun)),
+        );
         let (mut next, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, lun) in changed {
             let is_kept = self.kept.find(name, &lun).is_some();
@@ -237,7 +239,7 @@ impl Units {
             unit.set_on_missing(next.lun.on_missing_file);
             state_lock::sign(&next.holds, &name, &next.lun);
             let (lun, medium, holds) = (next.lun, next.medium, next.holds);
-            open.insert(name, Open { lun, max_registrants, medium, unit, _holds: holds });
+            open.insert(name, OpenUnit { lun, max_registrants, medium, unit, _holds: holds });
         }
         resting.into_values().for_each(Quiesced::retire);
         Ok(open)
@@ -249,9 +251,9 @@ impl Units {
         name: &Name,
         lun: Lun,
         max_registrants: usize,
-        media: &Media<'_>,
-        before: Option<&Open>,
-    ) -> Result<Next, Diagnostic> {
+        media: &ReusableMedia<'_>,
+        before: Option<&OpenUnit>,
+    ) -> Result<PlannedUnit, Diagnostic> {
         // First, so that one who is refused makes no file.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
             // It has no data that two servers could mix.
@@ -295,10 +297,10 @@ impl Units {
                 }))
             }
         };
-        Ok(Next { lun, settings, medium, holds: holds.unwrap_or_default(), fresh })
+        Ok(PlannedUnit { lun, settings, medium, holds: holds.unwrap_or_default(), fresh })
     }
 
-    /// What the share that a LUN has a part in lets through; [`Next::set_rate`] says how much that is.
+    /// What the share that a LUN has a part in lets through; [`PlannedUnit::set_rate`] says how much that is.
     fn rate(&self, lun: &Lun, always: bool) -> Option<Arc<RateLimit>> {
         let share = share(lun, always)?;
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,7 +308,7 @@ impl Units {
     }
 
     /// What stands behind a LUN; it is opened unless it is open in the same way already.
-    fn medium(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Diagnostic> {
+    fn medium(&self, name: &Name, lun: &Lun, media: &ReusableMedia<'_>) -> Result<Medium, Diagnostic> {
         if let Some(place) = lun.source.place() {
             let routes =
                 self.routes.as_ref().ok_or_else(|| Diagnostic::new("nothing is routed", "restart lunar"))?;
@@ -393,7 +395,7 @@ impl Units {
             .iter()
             .map(|target| (target.name.as_str(), target.portal_groups.as_slice()))
             .collect();
-        let one = |(name, open): (&Name, &Open)| {
+        let one = |(name, open): (&Name, &OpenUnit)| {
             let place = open.lun.source.place().filter(|_| open.medium.commands.is_none())?.clone();
             let tags = tags.get(name.0.as_str())?.to_vec();
             Some(ServedLu { place, lu: open.unit.lu.clone(), tags })
@@ -404,14 +406,14 @@ impl Units {
 
 /// What is routed is reached in the way that it was opened in, and not in another one that its upstream has now. Who is told of
 /// what is there by upstream would lose it with the sessions of the old way, and keeps that.
-fn is_led_to(open: &Open, routes: Option<&Routes>) -> bool {
+fn is_led_to(open: &OpenUnit, routes: Option<&Routes>) -> bool {
     let blocks = open.lun.source.place().filter(|_| open.medium.commands.is_none());
     blocks.zip(routes).is_none_or(|(place, routes)| routes.leads_to(place))
 }
 
 /// Brings to rest what leaves or changes.
 fn to_rest(
-    leaving: &BTreeMap<Name, Open>,
+    leaving: &BTreeMap<Name, OpenUnit>,
     wanted: &BTreeMap<Name, &Lun>,
     rest: Rest<'_>,
 ) -> Result<BTreeMap<Name, Quiesced>, Vec<Diagnostic>> {
@@ -438,7 +440,7 @@ fn to_rest(
 
 /// Whether a LUN under another definition is the same logical unit: of the same type, and the same disk, or
 /// known to be the same by its identity.
-fn goes_on(name: &Name, open: &Open, lun: &Lun) -> bool {
+fn goes_on(name: &Name, open: &OpenUnit, lun: &Lun) -> bool {
     let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
     open.lun.kind == lun.kind
         && open.lun.state_name == lun.state_name
@@ -465,7 +467,7 @@ fn is_nameless(lun: &Lun) -> bool {
 }
 
 /// A LUN with the serial number by which hosts know it, where neither configuration nor names can say it.
-fn known(lun: &Lun, before: Option<&Open>) -> Result<Lun, Diagnostic> {
+fn known(lun: &Lun, before: Option<&OpenUnit>) -> Result<Lun, Diagnostic> {
     if !is_nameless(lun) {
         return Ok(lun.clone());
     }
@@ -499,7 +501,7 @@ fn share(lun: &Lun, always: bool) -> Option<Share> {
     lun.share.clone().or_else(|| none().filter(|_| always))
 }
 
-impl Next {
+impl PlannedUnit {
     /// Its share lets through what the definition says.
     fn set_rate(&self) {
         let share = share(&self.lun, self.medium.commands.is_some());
@@ -509,7 +511,7 @@ impl Next {
     }
 
     /// The unit at rest goes on as this.
-    fn succeed(&self, open: &Open, resting: &Quiesced) {
+ fn succeed(&self, open: &OpenUnit, resting: &Quiesced) { 
         let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
         let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
         let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
@@ -521,21 +523,21 @@ impl Next {
 }
 
 /// The media of units that leave or change, offered to be opened in another way as far as nobody goes on with them.
-struct Media<'a> {
-    staying: &'a BTreeMap<Name, Open>,
-    leaving: &'a BTreeMap<Name, Open>,
-    kept: &'a Kept,
+struct ReusableMedia<'a> {
+    staying: &'a BTreeMap<Name, OpenUnit>,
+    leaving: &'a BTreeMap<Name, OpenUnit>,
+    kept: &'a TrialMemory,
     offered: Vec<Arc<dyn Backend>>,
 }
 
-impl<'a> Media<'a> {
+impl<'a> ReusableMedia<'a> {
     fn offer<'l>(
-        staying: &'a BTreeMap<Name, Open>,
-        leaving: &'a BTreeMap<Name, Open>,
-        kept: &'a Kept,
+        staying: &'a BTreeMap<Name, OpenUnit>,
+        leaving: &'a BTreeMap<Name, OpenUnit>,
+        kept: &'a TrialMemory,
         wanted: impl Iterator<Item = (&'l Name, &'l Lun)>,
-    ) -> Media<'a> {
-        let mut media = Media { staying, leaving, kept, offered: Vec::new() };
+    ) -> ReusableMedia<'a> {
+        let mut media = ReusableMedia { staying, leaving, kept, offered: Vec::new() };
         let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
         used.extend(staying.values().map(|open| open.medium.blocks.clone()));
         for open in leaving.values() {
@@ -551,7 +553,7 @@ impl<'a> Media<'a> {
 
     /// The medium of a LUN if it is open in the same way already.
     fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
-        let same = |open: &&Open| same_way(&open.lun, lun);
+        let same = |open: &&OpenUnit| same_way(&open.lun, lun);
         let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
         // Two LUNs of memory are not one.
         let all = || self.leaving.values().chain(self.staying.values()).find(same);
@@ -578,7 +580,8 @@ impl<'a> Media<'a> {
             spec.journal = Some(records);
         }
         lunar_block::open(&spec).map_err(|e| {
-            let is_same = |open: &Open| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
+            let is_same =
+                |open: &OpenUnit| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
             let held = has_path(lun) && self.leaving.values().any(is_same);
             let problem = cannot_open(lun, e);
             match held && spec.kind == lunar_block::BackendKind::Device {

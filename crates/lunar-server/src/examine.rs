@@ -49,7 +49,7 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     };
     let luns = wanted(&whole);
     let (max_registrants, file) = (config.max_registrants, file.canonicalize().unwrap_or(file.to_path_buf()));
-    let mut look = Look { state_dir, file, max_registrants, found: Examined::default() };
+    let mut look = MediaCheck { state_dir, file, max_registrants, found: Examined::default() };
     look.found.problems = config.routers.iter().flat_map(devices).collect();
     look.found.problems.extend(serial_twice(&luns).err().into_iter().flatten());
     for (name, lun) in luns {
@@ -98,7 +98,7 @@ fn devices(router: &Router) -> Vec<Diagnostic> {
     upstreams.filter_map(look).collect()
 }
 
-struct Look<'a> {
+struct MediaCheck<'a> {
     state_dir: &'a Path,
     /// The configuration.
     file: PathBuf,
@@ -106,7 +106,7 @@ struct Look<'a> {
     found: Examined,
 }
 
-impl Look<'_> {
+impl MediaCheck<'_> {
     /// In the order in which a server finds it.
     fn at(&mut self, name: &Name, lun: &Lun) -> Result<(), Diagnostic> {
         let mut note = |text: String| self.found.notes.push(format!("LUN {} of {}: {text}", name.1, name.0));

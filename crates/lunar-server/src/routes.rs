@@ -105,15 +105,15 @@ fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
 }
 
 /// The first LUN in front of a disk, and whether this target keeps its reservations.
-type First = (String, bool);
+type FirstLun = (String, bool);
 
 /// Tells of LUNs in front of a disk that another LUN serves, too.
-fn warn_of_twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, First>) {
+fn warn_of_twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) {
     twins(target, luns, disks).iter().for_each(|twin| tracing::warn!("{twin}"));
 }
 
 /// Where both are passed on, the disk itself keeps the reservations of both.
-fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, First>) -> Vec<String> {
+fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) -> Vec<String> {
     let mut twins = Vec::new();
     for (number, lun) in luns {
         let Some(found) = lun.found.as_ref().filter(|found| !found.designators.is_empty()) else { continue };

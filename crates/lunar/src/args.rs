@@ -103,7 +103,7 @@ pub enum Command {
     },
     /// Show the sessions of a running server
     #[command(subcommand)]
-    Session(Session),
+    Session(SessionCommand),
     /// Show the RDMA devices and software providers of this host
     #[command(subcommand)]
     Rdma(Rdma),
@@ -116,7 +116,7 @@ pub enum Command {
         /// Configuration file [default: the file that the server was started with]
         file: Option<PathBuf>,
         #[command(flatten)]
-        asked: Asked,
+        asked: AdminArgs,
     },
     /// Apply a configuration to a running server
     #[command(after_help = APPLY_EXAMPLES)]
@@ -186,15 +186,15 @@ pub struct Serve {
 
 /// What to do about sessions.
 #[derive(Debug, Subcommand)]
-pub enum Session {
+pub enum SessionCommand {
     /// List the sessions
-    List(Asked),
+    List(AdminArgs),
     /// Show negotiated parameters and counters
     Show {
         /// Session ID, as `lunar session list` shows it [default: all sessions]
         id: Option<u16>,
         #[command(flatten)]
-        asked: Asked,
+        asked: AdminArgs,
     },
 }
 
@@ -235,25 +235,25 @@ pub struct Apply {
 #[derive(Debug, Subcommand)]
 pub enum Router {
     /// List routers
-    List(Asked),
+    List(AdminArgs),
     /// Show targets, LUNs and upstreams
-    Show(OneRouter),
+    Show(RouterShowArgs),
     /// Show logins, failures, and the latency of each hop
-    Stats(OneRouter),
+    Stats(RouterShowArgs),
     /// List the sessions of a router's targets
-    Sessions(OneRouter),
+    Sessions(RouterShowArgs),
     /// List the paths to upstreams
-    Paths(OneRouter),
+    Paths(RouterShowArgs),
     /// Reject new logins and ask hosts to log out; in a failover pair, the peer takes over
-    Drain(Steered),
+    Drain(RouterArgs),
     /// Accept logins again after a drain
-    Resume(Steered),
+    Resume(RouterArgs),
     /// Switch the active router of a failover pair
-    Failover(Steered),
+    Failover(RouterArgs),
     /// Set whether a router may become the active one of its failover pair
     Eligible {
         #[command(flatten)]
-        which: Steered,
+        which: RouterArgs,
         /// on or off
         #[arg(value_parser = ["on", "off"])]
         may: String,
@@ -262,26 +262,26 @@ pub enum Router {
 
 /// One routing instance, or all.
 #[derive(Args, Debug)]
-pub struct OneRouter {
+pub struct RouterShowArgs {
     /// Name of the router [default: all routers]
     pub name: Option<String>,
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AdminArgs,
 }
 
 /// A routing instance that is told to do something.
 #[derive(Args, Debug)]
-pub struct Steered {
+pub struct RouterArgs {
     /// Name of the router
     pub name: String,
 
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AdminArgs,
 }
 
 /// How a running server is asked.
 #[derive(Args, Debug)]
-pub struct Asked {
+pub struct AdminArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,7 @@
 //! The command that `lunar serve --run` serves.
 
-use crate::paste::Reach;
-use crate::serve::Event;
+use crate::paste::ClientUrls;
+use crate::serve::ServeEvent;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
@@ -17,8 +17,8 @@ pub struct Captive {
 }
 
 impl Captive {
-    /// Runs a shell command that knows where the server is. Its end is told as [`Event::Ended`].
-    pub fn start(command: &str, reach: &Reach, events: Sender<Event>) -> io::Result<Captive> {
+    /// Runs a shell command that knows where the server is. Its end is told as [`ServeEvent::Ended`].
+    pub fn start(command: &str, reach: &ClientUrls, events: Sender<ServeEvent>) -> io::Result<Captive> {
         let leads = !io::stdin().is_terminal();
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", command]).env("LUNAR_URL", &reach.url).env("LUNAR_PORTAL", &reach.portal);
@@ -38,7 +38,7 @@ impl Captive {
             }
             if let Ok(status) = child.wait() {
                 // The main thread may have gone.
-                _ = events.send(Event::Ended(status));
+                _ = events.send(ServeEvent::Ended(status));
             }
         };
         std::thread::Builder::new().name("captive".into()).spawn(wait)?;

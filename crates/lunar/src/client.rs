@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// What every command that uses a target can be told.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct Asked {
+pub struct ClientArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -26,7 +26,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// Those of the command; [`Exit::TimedOut`] when the time is over before.
-pub fn run<T, W>(asked: Asked, work: impl FnOnce() -> W + Send + 'static) -> Result<T, Failure>
+pub fn run<T, W>(asked: ClientArgs, work: impl FnOnce() -> W + Send + 'static) -> Result<T, Failure>
 where
     T: Send + 'static,
     W: Future<Output = Result<T, Failure>> + 'static,
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(tries("iscsi://moon?login_tries=5"), 5);
     }
 
-    const PATIENT: Asked = Asked { json: false, timeout: None };
+    const PATIENT: ClientArgs = ClientArgs { json: false, timeout: None };
 
     #[test]
     fn a_command_runs_to_its_end() {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_command_ends_when_its_time_is_over() {
-        let asked = Asked { timeout: Some(Duration::from_secs(1)), ..PATIENT };
+        let asked = ClientArgs { timeout: Some(Duration::from_secs(1)), ..PATIENT };
         let never = || std::future::pending::<Result<u8, Failure>>();
         assert_eq!(run(asked, never).unwrap_err().exit, Exit::TimedOut);
     }

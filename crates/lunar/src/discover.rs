@@ -1,6 +1,6 @@
 //! `lunar discover`: the targets of a portal, and where they are.
 
-use crate::client::{self, Asked, json, run};
+use crate::client::{self, ClientArgs, json, run};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_initiator::{DiscoveredTarget, Portal};
@@ -27,19 +27,19 @@ pub struct Discover {
     portal: String,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 /// A target, as JSON has it.
 #[derive(Serialize)]
-struct Told {
+struct TargetEntry {
     target: String,
-    portals: Vec<Place>,
+    portals: Vec<PortalEntry>,
 }
 
 /// One of its portals.
 #[derive(Serialize)]
-struct Place {
+struct PortalEntry {
     host: String,
     port: u16,
     tag: Option<u16>,
@@ -59,7 +59,7 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
         return Err(none(&url.portal));
     }
     if args.asked.json {
-        let told: Vec<Told> = found.into_iter().map(|one| told(&url.portal, one)).collect();
+        let told: Vec<TargetEntry> = found.into_iter().map(|one| told(&url.portal, one)).collect();
         return Ok(json(&told)?);
     }
     Ok(found.into_iter().map(|one| lines(&told(&url.portal, one))).collect())
@@ -72,17 +72,15 @@ pub fn none(portal: &Portal) -> Failure {
 }
 
 /// A target without an address is where it was asked for.
-fn told(asked: &Portal, found: DiscoveredTarget) -> Told {
-    let mut portals: Vec<Place> =
-        found.addresses.into_iter().map(|p| Place { host: p.host, port: p.port, tag: p.tag }).collect();
+fn told(asked: &Portal, found: DiscoveredTarget) -> TargetEntry { let mut portals: Vec<PortalEntry> = found.addresses.into_iter().map(|p| PortalEntry { host: p.host, port: p.port, tag: p.tag }).collect(); 
     if portals.is_empty() {
-        portals.push(Place { host: asked.host.clone(), port: asked.port, tag: None });
+        portals.push(PortalEntry { host: asked.host.clone(), port: asked.port, tag: None });
     }
-    Told { target: found.name, portals }
+    TargetEntry { target: found.name, portals }
 }
 
 /// As iscsiadm prints it.
-fn lines(told: &Told) -> String {
+fn lines(told: &TargetEntry) -> String {
     let mut text = String::new();
     for place in &told.portals {
         let portal = Portal { host: place.host.clone(), port: place.port };

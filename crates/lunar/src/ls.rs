@@ -1,7 +1,7 @@
 //! `lunar ls`: targets and their logical units.
 
 use crate::advice::with_name;
-use crate::client::{self, Asked, json, run};
+use crate::client::{self, ClientArgs, json, run};
 use crate::discover::none;
 use crate::exit::Failure;
 use crate::say;
@@ -31,15 +31,15 @@ pub struct Ls {
     url: String,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 /// A target.
 #[derive(Serialize)]
-struct Target {
+struct TargetEntry {
     target: String,
     portal: String,
-    luns: Vec<Lun>,
+    luns: Vec<LunEntry>,
     /// Why it cannot be looked into.
     error: Option<String>,
     /// The errors of its portals that cannot be reached.
@@ -49,7 +49,7 @@ struct Target {
 
 /// One of its logical units.
 #[derive(Default, Serialize)]
-struct Lun {
+struct LunEntry {
     lun: u16,
     url: String,
     #[serde(rename = "type")]
@@ -83,7 +83,7 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
 }
 
 /// Writes to stderr why a target is listed without LUNs, and which of its portals cannot be reached.
-fn warn(Target { target, error, unreachable, .. }: &Target) {
+fn warn(TargetEntry { target, error, unreachable, .. }: &TargetEntry) {
     for e in unreachable {
         let hint = e.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
         say::line(format_args!("warning: {target}: {}{hint}", e.what));
@@ -94,7 +94,7 @@ fn warn(Target { target, error, unreachable, .. }: &Target) {
 }
 
 /// Every target that the URL means.
-async fn look(url: &Url) -> Result<Vec<Target>, Failure> {
+async fn look(url: &Url) -> Result<Vec<TargetEntry>, Failure> {
     let mut options = url.options()?;
     // One that is not ready is listed as such.
     options.timeouts.busy = NOT_READY;
@@ -104,7 +104,7 @@ async fn look(url: &Url) -> Result<Vec<Target>, Failure> {
 }
 
 /// All targets of a portal; an error only if none of them lets us in.
-async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failure> {
+async fn look_around(url: &Url, options: &Options) -> Result<Vec<TargetEntry>, Failure> {
     let found = lunar_initiator::discover(url.portal.clone(), options).await?;
     if found.is_empty() {
         return Err(none(&url.portal));
@@ -119,7 +119,7 @@ async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failur
             first.get_or_insert(error);
             target
         });
-        targets.push(Target { unreachable, ..target });
+        targets.push(TargetEntry { unreachable, ..target });
     }
     match first {
         Some(error) if targets.iter().all(|target| target.error.is_some()) => Err(error.into()),
@@ -127,8 +127,8 @@ async fn look_around(url: &Url, options: &Options) -> Result<Vec<Target>, Failur
     }
 }
 
-fn refused(url: &Url, error: &Error) -> Target {
-    Target {
+fn refused(url: &Url, error: &Error) -> TargetEntry {
+    TargetEntry {
         target: url.target.clone().unwrap_or_default(),
         portal: url.portal.to_string(),
         luns: Vec::new(),
@@ -137,12 +137,12 @@ fn refused(url: &Url, error: &Error) -> Target {
     }
 }
 
-async fn enter(ways: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<Target, Error> {
+async fn enter(ways: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<TargetEntry, Error> {
     let (url, session) = lunar_initiator::log_in(ways, options, |e| unreachable.push(e)).await?;
     of_session(&url, session).await
 }
 
-async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {
+async fn of_session(url: &Url, session: Session) -> Result<TargetEntry, Error> {
     let numbers = match url.lun {
         Some(lun) => vec![lun],
         None => lunar_initiator::luns(&session).await?.into_iter().filter_map(decode).collect(),
@@ -156,14 +156,14 @@ async fn of_session(url: &Url, session: Session) -> Result<Target, Error> {
         tracing::info!("{}: logout: {e}", facts.target);
     }
     let portal = facts.portal.to_string();
-    Ok(Target { target: facts.target, portal, luns, error: None, unreachable: Vec::new() })
+    Ok(TargetEntry { target: facts.target, portal, luns, error: None, unreachable: Vec::new() })
 }
 
 /// One logical unit. One that was asked for by name has to be there.
-async fn lun(url: &Url, number: u16, session: &Session) -> Result<Lun, Error> {
-    let told = Lun { lun: number, url: url.plain(), ..Lun::default() };
+async fn lun(url: &Url, number: u16, session: &Session) -> Result<LunEntry, Error> {
+    let told = LunEntry { lun: number, url: url.plain(), ..LunEntry::default() };
     Ok(match lunar_initiator::properties(session, number).await {
-        Ok(p) => Lun {
+        Ok(p) => LunEntry {
             kind: kind(p.device_type),
             capacity_bytes: p.capacity(),
             block_size_bytes: p.block_size,
@@ -175,7 +175,7 @@ async fn lun(url: &Url, number: u16, session: &Session) -> Result<Lun, Error> {
             identity: p.designator,
             ..told
         },
-        Err(e) if e.sense.is_some() => Lun { error: Some(e.to_string()), ..told },
+        Err(e) if e.sense.is_some() => LunEntry { error: Some(e.to_string()), ..told },
         Err(e) => return Err(e),
     })
 }
@@ -198,7 +198,7 @@ fn kind(device_type: u8) -> &'static str {
 }
 
 /// A target and its logical units, for people.
-fn text(target: &Target) -> String {
+fn text(target: &TargetEntry) -> String {
     let mut text = format!("{} at {}\n", target.target, target.portal);
     if let Some(error) = &target.error {
         _ = writeln!(text, "  {error}");
@@ -214,7 +214,7 @@ fn text(target: &Target) -> String {
     text
 }
 
-fn line(lun: &Lun) -> String {
+fn line(lun: &LunEntry) -> String {
     let mut parts = vec![lun.kind.to_owned()];
     if lun.capacity_bytes > 0 {
         parts.push(size::show(lun.capacity_bytes));
@@ -233,17 +233,17 @@ mod tests {
 
     #[test]
     fn a_listing_reads_as_it_should() {
-        let lun = Lun {
+        let lun = LunEntry {
             kind: kind(5),
             vendor: "LUNAR".into(),
             product: "CD".into(),
             identity: Some("naa.3".into()),
             capacity_bytes: 1 << 30,
             read_only: true,
-            ..Lun::default()
+            ..LunEntry::default()
         };
-        let away = Lun { lun: 1, error: Some("not ready".into()), ..Lun::default() };
-        let mut target = Target {
+        let away = LunEntry { lun: 1, error: Some("not ready".into()), ..LunEntry::default() };
+        let mut target = TargetEntry {
             target: "iqn.x".into(),
             portal: "h:1".into(),
             luns: vec![lun, away],

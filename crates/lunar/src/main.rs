@@ -43,7 +43,7 @@ use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
     stderr::start();
-    let _last_words = stderr::LastWords;
+    let _last_words = stderr::FlushOnDrop;
     std::panic::set_hook(Box::new(panicked));
     prepare();
     let ended = match Cli::try_parse() {

@@ -15,7 +15,7 @@ const TARGETS: usize = 8;
 
 /// The first LUN as a client on this host reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct ClientUrls {
     /// ADDR:PORT.
     pub portal: String,
     /// iSCSI name of the target.
@@ -31,11 +31,11 @@ pub struct Reach {
 }
 
 /// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
-pub fn reach(config: &Config, portals: &[BoundPortal]) -> Option<Reach> {
+pub fn reach(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> { 
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
     let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
     // The command has a user and a secret of its own, if it needs them.
-    Some(Reach { srp, ..reach_of(target, portals, None, |bound| local(bound.address).to_string())? })
+    Some(ClientUrls { srp, ..reach_of(target, portals, None, |bound| local(bound.address).to_string())? })
 }
 
 /// The first LUN of a target for a CHAP user, where `place` says that a portal is.
@@ -43,8 +43,7 @@ fn reach_of(
     target: &Target,
     portals: &[BoundPortal],
     user: Option<String>,
-    place: fn(&BoundPortal) -> String,
-) -> Option<Reach> {
+ place: fn(&BoundPortal) -> String, ) -> Option<ClientUrls> { 
     let lun = target.luns.keys().next()?;
     let bound = portals.iter().find(|bound| leads_to(target, bound))?;
     let (portal, transports) = (place(bound), bound.transports);
@@ -58,7 +57,7 @@ fn reach_of(
     let iser = transports.iser.then(|| format!("iser://{at}/{}/{lun}{}", target.name, keys([verbs, secret])));
     let tcp = transports.tcp.then(|| format!("iscsi://{at}/{}/{lun}{}", target.name, keys([None, secret])));
     let url = tcp.or_else(|| iser.clone())?;
-    Some(Reach { portal, target: target.name.clone(), url, iser, srp: None, user })
+    Some(ClientUrls { portal, target: target.name.clone(), url, iser, srp: None, user })
 }
 
 /// A portal for iSCSI has this target.
@@ -135,7 +134,7 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
         let by = |portals: &[BoundPortal]| reach_of(target, portals, chap_user(target), public);
         Some((by(portals)?, by(&of_other_version(target, portals))))
     });
-    let (reached, others): (Vec<Reach>, Vec<Option<Reach>>) = reached.take(TARGETS).unzip();
+    let (reached, others): (Vec<ClientUrls>, Vec<Option<ClientUrls>>) = reached.take(TARGETS).unzip();
     text += &lines(config, &reached, &others.into_iter().flatten().collect::<Vec<_>>());
     text + &srp(config, portals) + "\nready\n"
 }
@@ -150,19 +149,19 @@ fn of_other_version(target: &Target, portals: &[BoundPortal]) -> Vec<BoundPortal
 }
 
 /// Lines to paste that lead to the first LUN of each target; `others` are ways by the other IP version.
-fn lines(config: &Config, reached: &[Reach], others: &[Reach]) -> String {
+fn lines(config: &Config, reached: &[ClientUrls], others: &[ClientUrls]) -> String {
     if reached.is_empty() {
         return String::new();
     }
-    let is_tcp = |reach: &&Reach| Some(&reach.url) != reach.iser.as_ref();
-    let by_tcp: Vec<&Reach> = reached.iter().filter(is_tcp).collect();
-    let by_iser: Vec<&Reach> = reached.iter().filter(|reach| reach.iser.is_some()).collect();
-    let urls = |reach: &Reach| {
+    let is_tcp = |reach: &&ClientUrls| Some(&reach.url) != reach.iser.as_ref();
+    let by_tcp: Vec<&ClientUrls> = reached.iter().filter(is_tcp).collect();
+    let by_iser: Vec<&ClientUrls> = reached.iter().filter(|reach| reach.iser.is_some()).collect();
+    let urls = |reach: &ClientUrls| {
         let iser = reach.iser.iter().filter(|iser| **iser != reach.url);
         iser.fold(format!("  {}\n", reach.url), |text, iser| text + &format!("  {iser}\n"))
     };
-    let other = |reach: &Reach| others.iter().find(|other| other.target == reach.target);
-    let both = |reach: &Reach| urls(reach) + &other(reach).map(urls).unwrap_or_default();
+    let other = |reach: &ClientUrls| others.iter().find(|other| other.target == reach.target);
+    let both = |reach: &ClientUrls| urls(reach) + &other(reach).map(urls).unwrap_or_default();
     let mut text = "\nURL:\n".to_owned() + &reached.iter().map(both).collect::<String>();
     // Two logins would make two disks of one.
     if let Some((first, other)) = reached.iter().find_map(|reach| Some((reach, other(reach)?))) {
@@ -181,7 +180,7 @@ fn lines(config: &Config, reached: &[Reach], others: &[Reach]) -> String {
 }
 
 /// QEMU takes a secret in the URL alone, and its library has no CHAP algorithm but MD5.
-fn qemu(config: &Config, Reach { url, user, target, .. }: &Reach) -> String {
+fn qemu(config: &Config, ClientUrls { url, user, target, .. }: &ClientUrls) -> String {
     let Some(user) = user else { return format!("  qemu-img info {url}\n") };
     if !has_md5(config) {
         return format!(
@@ -199,10 +198,10 @@ fn has_md5(config: &Config) -> bool {
 
 /// Lines for open-iscsi, by the interface that an option names: discovery once for each portal, a login for each target.
 /// Where discovery is not open to all, a line makes the record of the target.
-fn open_iscsi(config: &Config, reached: &[&Reach], interface: &str) -> String {
+fn open_iscsi(config: &Config, reached: &[&ClientUrls], interface: &str) -> String {
     let can_discover = !config.discovery.disabled && config.discovery.chap.is_none();
     let mut text = String::new();
-    for (n, Reach { portal, target, user, .. }) in reached.iter().enumerate() {
+    for (n, ClientUrls { portal, target, user, .. }) in reached.iter().enumerate() {
         let node = format!("  iscsiadm -m node -T {target} -p {portal}{interface}");
         if !can_discover {
             _ = writeln!(text, "{node} -o new");
@@ -226,7 +225,7 @@ fn chap_settings(config: &Config, user: &str) -> Vec<(&'static str, String)> {
 }
 
 /// A way to a target by SRP.
-struct BySrp {
+struct SrpHint {
     url: String,
     /// For Linux hosts.
     line: String,
@@ -234,14 +233,14 @@ struct BySrp {
 }
 
 /// What leads to targets by SRP, once for each portal and target.
-fn ways_by_srp(config: &Config, portals: &[BoundPortal]) -> Vec<BySrp> {
+fn ways_by_srp(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> { 
     let mut ways = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
         for (name, lun) in targets_of(config, portal.tag).into_iter().take(LISTED) {
             let (id, here) = (port_id(name).guid(), local(portal.address));
             let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
-            ways.push(BySrp {
+            ways.push(SrpHint {
                 url: format!("srp://{here}/{id:016x}{lun}{provider}"),
                 line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={}", told_address(portal)),
                 target: name.to_owned(),
@@ -266,7 +265,7 @@ fn srp(config: &Config, portals: &[BoundPortal]) -> String {
         return String::new();
     }
     // Identifiers do not tell which target they are of; a shell does not mind.
-    let whose = |way: &BySrp| if ways.len() > 1 { format!("    # {}", way.target) } else { String::new() };
+    let whose = |way: &SrpHint| if ways.len() > 1 { format!("    # {}", way.target) } else { String::new() };
     let urls: String = ways.iter().map(|way| format!("  {}{}\n", way.url, whose(way))).collect();
     let lines: String = ways.iter().map(|way| format!("  {}\n", way.line)).collect();
     format!(

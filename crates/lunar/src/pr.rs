@@ -1,12 +1,12 @@
 //! `lunar pr`: persistent reservations.
 
 use crate::advice::with_name;
-use crate::client::{self, Asked, json, run};
+use crate::client::{self, ClientArgs, json, run};
 use crate::exit::{Exit, Failure};
 use crate::info::pages;
 use crate::say;
 use crate::tree::{self, Node};
-use crate::unit::{Unit, is_refusal};
+use crate::unit::{OpenLun, is_refusal};
 use clap::{Args, ValueEnum};
 use lunar_initiator::{Error, ErrorCode};
 use lunar_wire::scsi::cdb;
@@ -32,7 +32,7 @@ const ISID: [u8; 6] = *b"\x80Lunar";
 
 /// What to do, as sg_persist calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Action {
+enum PrAction {
     /// List the keys of all registrations
     ReadKeys,
     /// Show the reservation
@@ -56,20 +56,20 @@ enum Action {
     /// Preempt, and abort the commands of the preempted initiators
     PreemptAbort,
 }
-use Action::*;
+use PrAction::*;
 
 /// What an action needs: service action, --key, --new-key, --type.
-struct Needs {
+struct PrRequirements {
     action: u8,
     key: bool,
     new_key: bool,
     kind: bool,
 }
 
-impl Action {
+impl PrAction {
     /// What is sent out; None for those that read.
-    fn out(self) -> Option<Needs> {
-        let needs = |action, key, new_key, kind| Some(Needs { action, key, new_key, kind });
+    fn out(self) -> Option<PrRequirements> {
+        let needs = |action, key, new_key, kind| Some(PrRequirements { action, key, new_key, kind });
         match self {
             ReadKeys | ReadReservation | ReportCapabilities | ReadFullStatus => None,
             Register => needs(0, false, true, false),
@@ -92,7 +92,7 @@ pub struct Pr {
 
     /// Actions, carried out in this order in one session
     #[arg(value_enum, required = true, value_name = "ACTION")]
-    actions: Vec<Action>,
+    actions: Vec<PrAction>,
 
     /// Registered key of this initiator, in hexadecimal digits
     #[arg(long, visible_alias = "param-rk", value_name = "KEY", value_parser = key)]
@@ -116,7 +116,7 @@ pub struct Pr {
     all_ports: bool,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 fn key(text: &str) -> Result<u64, String> {
@@ -141,7 +141,7 @@ pub fn pr(args: Pr) -> Result<String, Failure> {
     let (asked, steps) = (args.asked, steps(&args)?);
     let whole = url.clone();
     let told = run(asked, move || async move {
-        let unit = Unit::open(&url, Some(ISID)).await?;
+        let unit = OpenLun::open(&url, Some(ISID)).await?;
         let ended = perform(&unit, steps).await;
         unit.close().await;
         ended
@@ -155,9 +155,9 @@ pub fn pr(args: Pr) -> Result<String, Failure> {
 }
 
 /// One after the other, up to the first that fails; what those that read have found, by their names.
-async fn perform(unit: &Unit, steps: Vec<Step>) -> Result<Vec<(String, pages::Facts)>, Failure> {
+async fn perform(unit: &OpenLun, steps: Vec<PrStep>) -> Result<Vec<(String, pages::Facts)>, Failure> {
     let mut told = Vec::new();
-    for Step { action, order } in steps {
+    for PrStep { action, order } in steps {
         match order {
             Some(order) => send(unit, order).await?,
             None => told.push((name(action), look(unit, action).await?)),
@@ -167,26 +167,26 @@ async fn perform(unit: &Unit, steps: Vec<Step>) -> Result<Vec<(String, pages::Fa
 }
 
 /// An action as the command line has it, with underscores.
-fn name(action: Action) -> String {
+fn name(action: PrAction) -> String {
     let value = action.to_possible_value();
     value.map_or(String::new(), |value| value.get_name().replace('-', "_"))
 }
 
 /// An action, and what is sent for it; None for those that read.
-struct Step {
-    action: Action,
-    order: Option<Order>,
+struct PrStep {
+    action: PrAction,
+    order: Option<PrOut>,
 }
 
 /// What is sent.
-struct Order {
+struct PrOut {
     action: u8,
     kind: u8,
     parameters: ReserveOutParameters,
 }
 
 /// What the arguments ask for.
-fn steps(args: &Pr) -> Result<Vec<Step>, Failure> {
+fn steps(args: &Pr) -> Result<Vec<PrStep>, Failure> {
     let mut key = args.key;
     let mut registers = false;
     let mut steps = Vec::new();
@@ -199,12 +199,12 @@ fn steps(args: &Pr) -> Result<Vec<Step>, Failure> {
         if matches!(action, Register | RegisterIgnore) {
             (key, registers) = (args.new_key, true);
         }
-        steps.push(Step { action, order });
+        steps.push(PrStep { action, order });
     }
     Ok(steps)
 }
 
-fn order(args: &Pr, key: Option<u64>, needs: &Needs) -> Result<Order, Failure> {
+fn order(args: &Pr, key: Option<u64>, needs: &PrRequirements) -> Result<PrOut, Failure> {
     let missing = [
         (needs.key && key.is_none(), "--key", "give the registered key of this initiator"),
         (needs.new_key && args.new_key.is_none(), "--new-key", "see lunar pr --help"),
@@ -219,14 +219,14 @@ fn order(args: &Pr, key: Option<u64>, needs: &Needs) -> Result<Order, Failure> {
         all_ports: args.all_ports,
         aptpl: args.aptpl,
     };
-    Ok(Order { action: needs.action, kind: args.kind.unwrap_or(0), parameters })
+    Ok(PrOut { action: needs.action, kind: args.kind.unwrap_or(0), parameters })
 }
 
-async fn ask(unit: &Unit, number: u8) -> Result<Vec<u8>, Error> {
+async fn ask(unit: &OpenLun, number: u8) -> Result<Vec<u8>, Error> {
     unit.read(cdb::persistent_reserve_in(number, u16::MAX), u16::MAX.into()).await
 }
 
-async fn look(unit: &Unit, action: Action) -> Result<pages::Facts, Error> {
+async fn look(unit: &OpenLun, action: PrAction) -> Result<pages::Facts, Error> {
     Ok(match action {
         ReadKeys => pages::keys(&ask(unit, 0).await?),
         ReadReservation => pages::reservation(&ask(unit, 1).await?),
@@ -247,7 +247,7 @@ async fn look(unit: &Unit, action: Action) -> Result<pages::Facts, Error> {
     })
 }
 
-async fn send(unit: &Unit, order: Order) -> Result<(), Failure> {
+async fn send(unit: &OpenLun, order: PrOut) -> Result<(), Failure> {
     let cdb = cdb::persistent_reserve_out(order.action, order.kind, pr::PARAMETERS_LEN as u32);
     match unit.write(cdb, &order.parameters.encode()).await {
         Ok(()) => Ok(()),
@@ -257,7 +257,7 @@ async fn send(unit: &Unit, order: Order) -> Result<(), Failure> {
 }
 
 /// RESERVATION CONFLICT: who holds it, and who we are to the logical unit.
-async fn conflict(unit: &Unit, given: u64) -> Failure {
+async fn conflict(unit: &OpenLun, given: u64) -> Failure {
     let told = match ask(unit, 3).await {
         Ok(b) => Ok(why(&pr::registrations(&b).collect::<Vec<_>>(), &unit.our_port(), given)),
         Err(e) if is_refusal(&e) => why_by_keys(unit, given).await,
@@ -269,7 +269,7 @@ async fn conflict(unit: &Unit, given: u64) -> Failure {
 }
 
 /// What can be told where READ FULL STATUS is refused.
-async fn why_by_keys(unit: &Unit, given: u64) -> Result<(String, String), Error> {
+async fn why_by_keys(unit: &OpenLun, given: u64) -> Result<(String, String), Error> {
     let (keys, held) = (ask(unit, 0).await?, ask(unit, 1).await?);
     let mut what = "reservation conflict".to_owned();
     if let Some(held) = pr::reservation(&held) {

@@ -21,14 +21,14 @@ pub enum Rdma {
 
 /// All there is.
 #[derive(Debug, Serialize)]
-struct Found {
-    providers: Vec<Provider>,
-    ports: Vec<Port>,
+struct RdmaInventory {
+    providers: Vec<ProviderStatus>,
+    ports: Vec<RdmaPort>,
 }
 
 /// A provider, and why it cannot be used.
 #[derive(Debug, Serialize)]
-struct Provider {
+struct ProviderStatus {
     name: &'static str,
     what: &'static str,
     usable: bool,
@@ -38,7 +38,7 @@ struct Provider {
 
 /// A port of a device.
 #[derive(Debug, Serialize)]
-struct Port {
+struct RdmaPort {
     device: String,
     transport: String,
     port: u32,
@@ -59,7 +59,7 @@ pub fn rdma(command: &Rdma) -> Result<String, Failure> {
     if *as_json { Ok(json(&found)?) } else { Ok(text(&found)) }
 }
 
-fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> Found {
+fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> RdmaInventory { 
     let (missing, hint) = match &devices {
         Ok(list) if list.is_empty() => {
             (Some(lunar_rdma::NO_DEVICE.to_owned()), Some(lunar_rdma::NO_DEVICE_HINT.into()))
@@ -71,14 +71,14 @@ fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> Found {
         Ok(_) => (None, None),
         Err(missing) => (Some(missing.to_string()), Some(MissingLibrary::HINT.into())),
     };
-    let iwarp = Provider {
+    let iwarp = ProviderStatus {
         name: "iwarp",
         what: "iWARP in software, over any TCP",
         usable: true,
         missing: None,
         hint: None,
     };
-    let verbs = Provider {
+    let verbs = ProviderStatus {
         name: "verbs",
         what: "RDMA devices, by rdma-core",
         usable: missing.is_none(),
@@ -86,12 +86,10 @@ fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> Found {
         hint,
     };
     let ports = devices.unwrap_or_default().into_iter().flat_map(ports).collect();
-    Found { providers: vec![iwarp, verbs], ports }
+    RdmaInventory { providers: vec![iwarp, verbs], ports }
 }
 
-fn ports(device: RdmaDevice) -> Vec<Port> {
-    let RdmaDevice { name, transport, ports, is_usable } = device;
-    let port = |port: lunar_rdma::verbs::RdmaPort| Port {
+fn ports(device: RdmaDevice) -> Vec<RdmaPort> { let RdmaDevice { name, transport, ports, is_usable } = device; let port = |port: lunar_rdma::verbs::RdmaPort| RdmaPort { 
         device: name.clone(),
         transport: transport.to_string(),
         port: port.number,
@@ -104,7 +102,7 @@ fn ports(device: RdmaDevice) -> Vec<Port> {
     ports.into_iter().map(port).collect()
 }
 
-fn text(found: &Found) -> String {
+fn text(found: &RdmaInventory) -> String {
     let mut text = String::from("PROVIDER  USABLE  WHAT\n");
     for provider in &found.providers {
         let usable = if provider.usable { "yes" } else { "no" };

@@ -1,11 +1,10 @@
 //! `lunar router`: what a running server tells of its routers, and what they are told to do. And `lunar diff` and
 //! `lunar apply`, which change what it runs.
 
-use crate::args::{Apply, Asked, OneRouter, Router, Steered};
+use crate::args::{AdminArgs, Apply, Router, RouterArgs, RouterShowArgs};
 use crate::client::json;
 use crate::session::{of_each, one, servers};
-use lunar_admin::{self as admin, Action, Difference, Request, Router as Told, Session};
-use lunar_proto::duration::{self, NotationError};
+use lunar_admin::{self as admin, Difference, Request, Router as Told, RouterAction, Session}; use lunar_proto::duration::{self, NotationError}; 
 use lunar_server::{ErrorCode, Problem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,25 +13,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The text to print.
 pub fn router(command: Router) -> Result<String, Problem> {
     match command {
-        Router::List(asked) => told(&OneRouter { name: None, asked }, admin::router::list),
+        Router::List(asked) => told(&RouterShowArgs { name: None, asked }, admin::router::list),
         Router::Show(which) => told(&which, show),
         Router::Stats(which) => told(&which, admin::router::stats),
         Router::Paths(which) => told(&which, admin::router::paths),
         Router::Sessions(which) => sessions(&which),
-        Router::Drain(which) => steer(which, Action::Drain),
-        Router::Resume(which) => steer(which, Action::Resume),
-        Router::Failover(which) => steer(which, Action::Failover),
-        Router::Eligible { which, may } if may == "on" => steer(which, Action::Eligible),
-        Router::Eligible { which, .. } => steer(which, Action::Ineligible),
+        Router::Drain(which) => steer(which, RouterAction::Drain),
+        Router::Resume(which) => steer(which, RouterAction::Resume),
+        Router::Failover(which) => steer(which, RouterAction::Failover),
+        Router::Eligible { which, may } if may == "on" => steer(which, RouterAction::Eligible),
+        Router::Eligible { which, .. } => steer(which, RouterAction::Ineligible),
     }
 }
 
-fn server(asked: &Asked) -> Result<PathBuf, Problem> {
+fn server(asked: &AdminArgs) -> Result<PathBuf, Problem> {
     one(servers(asked.socket.as_ref())?)
 }
 
 /// The server that has routers, with this name if one is told: others beside it are not meant.
-fn routing(name: Option<&str>, asked: &Asked) -> Result<PathBuf, Problem> {
+fn routing(name: Option<&str>, asked: &AdminArgs) -> Result<PathBuf, Problem> {
     let all = servers(asked.socket.as_ref())?;
     if all.len() == 1 {
         return one(all);
@@ -54,7 +53,7 @@ fn routing(name: Option<&str>, asked: &Asked) -> Result<PathBuf, Problem> {
     }
 }
 
-fn told(which: &OneRouter, text: fn(&[Told]) -> String) -> Result<String, Problem> {
+fn told(which: &RouterShowArgs, text: fn(&[Told]) -> String) -> Result<String, Problem> {
     let routers = chosen(which, &routing(which.name.as_deref(), &which.asked)?)?;
     match which.asked.json {
         true => json(&routers),
@@ -64,7 +63,7 @@ fn told(which: &OneRouter, text: fn(&[Told]) -> String) -> Result<String, Proble
 }
 
 /// The routers that are asked about.
-fn chosen(which: &OneRouter, server: &Path) -> Result<Vec<Told>, Problem> {
+fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<Told>, Problem> {
     let all = admin::routers(server, which.asked.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
@@ -82,7 +81,7 @@ fn show(routers: &[Told]) -> String {
 }
 
 /// The sessions with targets of routers.
-fn sessions(which: &OneRouter) -> Result<String, Problem> {
+fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
     let server = routing(which.name.as_deref(), &which.asked)?;
     let routers = chosen(which, &server)?;
     let ours = |session: &Session| {
@@ -98,7 +97,7 @@ fn sessions(which: &OneRouter) -> Result<String, Problem> {
     }
 }
 
-fn steer(which: Steered, action: Action) -> Result<String, Problem> {
+fn steer(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
     let server = routing(Some(&which.name), &which.asked)?;
     let router = which.name.clone();
     let told = admin::tell(&server, &Request::Router { name: which.name, action }, which.asked.timeout)?;
@@ -109,7 +108,7 @@ fn steer(which: Steered, action: Action) -> Result<String, Problem> {
 }
 
 /// What a configuration would change.
-pub fn diff(file: Option<&Path>, asked: &Asked) -> Result<String, Problem> {
+pub fn diff(file: Option<&Path>, asked: &AdminArgs) -> Result<String, Problem> {
     let differences = admin::diff(&server(asked)?, absolute(file)?, asked.timeout)?;
     match asked.json {
         true => json(&differences),

@@ -76,9 +76,9 @@ fn unwritten(e: &io::Error) -> Problem {
 
 /// stdout for what writes line by line: it remembers what went wrong, and goes on without it.
 #[derive(Default)]
-pub struct Lines(Option<io::Error>);
+pub struct StdoutLines(Option<io::Error>);
 
-impl Lines {
+impl StdoutLines {
     /// How it went.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Lines {
     }
 }
 
-impl Write for Lines {
+impl Write for StdoutLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.keep(io::stdout().write_all(bytes));
         Ok(bytes.len())

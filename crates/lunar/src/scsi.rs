@@ -1,7 +1,7 @@
 //! `lunar scsi`: any command to a logical unit, and all that it answers.
 
 use crate::advice::with_name;
-use crate::client::{self, Asked, json, run};
+use crate::client::{self, ClientArgs, json, run};
 use crate::exit::{Exit, Failure};
 use crate::{hex, say};
 use clap::Args;
@@ -59,15 +59,15 @@ pub struct Scsi {
     hex: bool,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 /// How it ended, as JSON has it.
 #[derive(Serialize)]
-struct Told {
+struct ScsiReport {
     status: u8,
     status_name: Option<&'static str>,
-    sense: Option<ToldSense>,
+    sense: Option<SenseReport>,
     /// Bytes that were asked for or offered.
     expected: usize,
     transferred: usize,
@@ -81,7 +81,7 @@ struct Told {
 
 /// Sense data, as JSON has them.
 #[derive(Serialize)]
-struct ToldSense {
+struct SenseReport {
     key: u8,
     asc: u8,
     ascq: u8,
@@ -94,7 +94,7 @@ struct ToldSense {
 }
 
 /// What is to be sent.
-struct Order {
+struct ScsiCommand {
     url: Url,
     cdb: Vec<u8>,
     data: Vec<u8>,
@@ -103,7 +103,7 @@ struct Order {
 }
 
 /// The answer, and the data that came.
-struct Answer {
+struct ScsiReply {
     completion: Completion,
     expected: usize,
     data: Vec<u8>,
@@ -114,7 +114,7 @@ struct Answer {
 /// # Errors
 /// When there is no answer, or the arguments are wrong.
 pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
-    let order = Order {
+    let order = ScsiCommand {
         url: client::url(&args.url)?,
         cdb: cdb(&args.cdb.join(" "), args.raw)?,
         data: args.give.as_deref().map(given).transpose()?.unwrap_or_default(),
@@ -155,7 +155,7 @@ fn exit(status: u8) -> ExitCode {
     }
 }
 
-async fn send(order: Order) -> Result<Answer, Failure> {
+async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
     let session = lunar_initiator::connect(&order.url).await?;
     let lun = encode(lunar_initiator::lun_of(&order.url, &session).await?);
     let direction = match (order.take, order.data.len()) {
@@ -179,7 +179,7 @@ async fn send(order: Order) -> Result<Answer, Failure> {
     let completion = result?;
     let came = if order.take == 0 { 0 } else { completion.transferred };
     let data = buf.map(|buf| buf[..came.min(buf.len())].to_vec()).unwrap_or_default();
-    Ok(Answer { completion, expected, data })
+    Ok(ScsiReply { completion, expected, data })
 }
 
 /// Operation code of CDBs that tell how long they are: ADDITIONAL CDB LENGTH in byte 7 (SPC-5 section 4.2.3).
@@ -252,9 +252,9 @@ fn read(file: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn told(answer: &Answer) -> Told {
+fn told(answer: &ScsiReply) -> ScsiReport {
     let c = &answer.completion;
-    let sense = |s: Sense| ToldSense {
+    let sense = |s: Sense| SenseReport {
         key: s.key,
         asc: s.asc,
         ascq: s.ascq,
@@ -264,7 +264,7 @@ fn told(answer: &Answer) -> Told {
         command_specific: s.command,
         bytes: hex::digits(&c.sense),
     };
-    Told {
+    ScsiReport {
         status: c.status,
         status_name: status_name(c.status),
         sense: c.sense().map(sense),
@@ -277,7 +277,7 @@ fn told(answer: &Answer) -> Told {
 }
 
 /// What goes to stderr.
-fn words(answer: &Answer) -> String {
+fn words(answer: &ScsiReply) -> String {
     let told = told(answer);
     let mut text = format!("status: {} ({:02x}h)\n", told.status_name.unwrap_or("unknown"), told.status);
     if let Some(sense) = told.sense {
@@ -348,7 +348,7 @@ mod tests {
     fn everything_is_told() {
         let sense = Sense::cdb_field(2, 7).encode(false).into();
         let completion = Completion { status: 2, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
-        let text = words(&Answer { completion, expected: 96, data: Vec::new() });
+        let text = words(&ScsiReply { completion, expected: 96, data: Vec::new() });
         assert!(
             text.starts_with("status: CHECK CONDITION (02h)\nsense: illegal request (5/24/00)"),
             "{text}"
@@ -361,7 +361,7 @@ mod tests {
             overflow: 92,
             queued: Duration::ZERO,
         };
-        let text = words(&Answer { completion, expected: 4, data: vec![0; 4] });
+        let text = words(&ScsiReply { completion, expected: 4, data: vec![0; 4] });
         assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit transfers 92 more bytes\n");
     }
 }

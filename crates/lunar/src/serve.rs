@@ -19,7 +19,7 @@ use lunar_server::routes::{Found, expand_early};
 use lunar_server::{Arguments, ErrorCode, Problem, ServeContext, Units, folders};
 use lunar_target::config::TargetConfig;
 use retry::Retry;
-use routed::{Desk, tell};
+use routed::{AdminHandler, tell};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What wakes the main thread.
-pub enum Event {
+pub enum ServeEvent {
     /// SIGINT or SIGTERM.
     Stop,
     /// SIGHUP.
@@ -74,22 +74,22 @@ pub fn serve<S: Server>(
 
 /// Takes events until it is time to stop; how the captive command ended.
 fn wait<S: Server>(
-    inbox: &Receiver<Event>,
+    inbox: &Receiver<ServeEvent>,
     service: &mut Service<S>,
     captive: Option<Captive>,
 ) -> Option<ExitStatus> {
     loop {
         match inbox.recv() {
-            Ok(Event::Reload) => service.reload(),
-            Ok(Event::Ended(status)) => return Some(status),
-            Ok(Event::Found) => service.found(),
-            Ok(Event::Retry) => service.found_before(),
-            Ok(Event::Asked(request, reply)) => {
+            Ok(ServeEvent::Reload) => service.reload(),
+            Ok(ServeEvent::Ended(status)) => return Some(status),
+            Ok(ServeEvent::Found) => service.found(),
+            Ok(ServeEvent::Retry) => service.found_before(),
+            Ok(ServeEvent::Asked(request, reply)) => {
                 // Who does not wait for the answer any more does not need it.
                 _ = reply.send(service.answer(request));
             }
-            Ok(Event::Unconfirmed(number)) => service.unconfirmed(number),
-            Ok(Event::Stop) => {
+            Ok(ServeEvent::Unconfirmed(number)) => service.unconfirmed(number),
+            Ok(ServeEvent::Stop) => {
                 match &captive {
                     // Its end is ours.
                     Some(captive) => captive.terminate(),
@@ -109,7 +109,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 }
 
 /// A signal while it stops already, or while what holds it up has it wait, ends the process at once.
-fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+fn watch_signals(events: Sender<ServeEvent>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
     }
@@ -117,7 +117,7 @@ fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Resul
     let stopping = stopping.clone();
     let watch = move || {
         for signal in signals.forever() {
-            let event = if signal == SIGHUP { Event::Reload } else { Event::Stop };
+            let event = if signal == SIGHUP { ServeEvent::Reload } else { ServeEvent::Stop };
             stopping.fetch_or(signal != SIGHUP, Ordering::SeqCst);
             if events.send(event).is_err() {
                 return;
@@ -147,7 +147,7 @@ struct Service<S> {
     trial: Trial,
     /// Of what was found at upstreams and cannot be served yet.
     retry: Retry,
-    events: Sender<Event>,
+    events: Sender<ServeEvent>,
     /// Until then hosts may be on their way back to what is not found again yet.
     early_until: Instant,
 }
@@ -155,8 +155,7 @@ struct Service<S> {
 impl<S: Server> Service<S> {
     fn start(
         args: &Serve,
-        events: &Sender<Event>,
-        start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
+ events: &Sender<ServeEvent>, start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>, 
     ) -> Result<Service<S>, Vec<Problem>> {
         let one = |problem| vec![problem];
         let config = match &args.config {
@@ -183,7 +182,7 @@ impl<S: Server> Service<S> {
         // A reload may bring the first router. Nothing is read or written before that.
         let loops = LoopDetector::kept_in(&state_dir.join("router.id"));
         let ports = isids::IsidStore::kept_in(&state_dir);
-        let routes = Routes::start(loops, ports, move || tell(&found, Event::Found));
+        let routes = Routes::start(loops, ports, move || tell(&found, ServeEvent::Found));
         let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
         let routes = Arc::new(routes);
         let mut units = Units::new(state_dir).with(routes.clone());
@@ -193,12 +192,12 @@ impl<S: Server> Service<S> {
         let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
         units.record();
         let server = Arc::new(server);
-        let desk = Arc::new(Desk { server: server.clone(), events: Mutex::new(events.clone()) });
+        let desk = Arc::new(AdminHandler { server: server.clone(), events: Mutex::new(events.clone()) });
         let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
         let (trial, events) = (Trial::default(), events.clone());
         // Commands wait no longer for what is away either.
         let patience = config.routers.iter().map(|router| router.path_loss_timeout).max();
-        patience.iter().for_each(|patience| change::later(&events, *patience, Event::Found));
+        patience.iter().for_each(|patience| change::later(&events, *patience, ServeEvent::Found));
         let early_until = Instant::now() + patience.unwrap_or_default();
         let file = args.config.clone();
         let in_force = config.clone();
@@ -221,7 +220,7 @@ impl<S: Server> Service<S> {
         Ok(service)
     }
 
-    fn captive(&self, command: &str, events: Sender<Event>) -> Result<Captive, Vec<Problem>> {
+    fn captive(&self, command: &str, events: Sender<ServeEvent>) -> Result<Captive, Vec<Problem>> {
         let Some(reach) = paste::reach(&self.config, &self.server.portals()) else {
             let hint =
                 "add [[target.lun]] and a portal for iSCSI or iSER: with SRP alone there is no LUNAR_URL";

@@ -29,20 +29,19 @@ pub trait Server: Send + Sync + 'static {
 }
 
 /// The target of this process, until it is stopped.
-pub struct Live(RwLock<Option<lunar_target::Server>>);
+pub struct RunningServer(RwLock<Option<lunar_target::Server>>);
 
 /// Starts the target on these cores.
-pub fn start(setup: TargetConfig, cores: &[usize]) -> io::Result<Live> {
-    Ok(Live(RwLock::new(Some(lunar_target::Server::start(setup, cores)?))))
+pub fn start(setup: TargetConfig, cores: &[usize]) -> io::Result<RunningServer> { Ok(RunningServer(RwLock::new(Some(lunar_target::Server::start(setup, cores)?)))) 
 }
 
-impl Live {
+impl RunningServer {
     fn server(&self) -> RwLockReadGuard<'_, Option<lunar_target::Server>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Server for Live {
+impl Server for RunningServer {
     fn sessions(&self) -> Vec<Session> {
         let list = self.server().as_ref().map(lunar_target::Server::sessions).unwrap_or_default();
         list.iter()

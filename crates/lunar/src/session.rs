@@ -1,9 +1,9 @@
 //! `lunar session`: what a running server tells of its sessions.
 
-use crate::args::{Asked, Session};
+use crate::args::{AdminArgs, SessionCommand};
 use crate::client::json;
 use crate::exit::Failure;
-use lunar_admin::{self as admin, Session as Told};
+use lunar_admin::{self as admin, Session as SessionReport};
 use lunar_server::{ErrorCode, Problem, folders};
 use serde::Serialize;
 use std::panic::resume_unwind;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 
 /// The text to print, and what failed where other servers answered.
-pub fn session(command: Session) -> Result<(String, Option<Failure>), Failure> {
+pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Failure> {
     match command {
-        Session::List(asked) => list_all(&servers(asked.socket.as_ref())?, &asked),
-        Session::Show { id, asked } => {
+        SessionCommand::List(asked) => list_all(&servers(asked.socket.as_ref())?, &asked),
+        SessionCommand::Show { id, asked } => {
             let server = one(servers(asked.socket.as_ref())?)?;
             Ok((show(admin::sessions(&server, asked.timeout)?, id, asked.json)?, None))
         }
@@ -43,10 +43,10 @@ pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
 
 /// A session with the admin socket of its server: TSIHs are those of one server.
 #[derive(Serialize)]
-struct Placed {
+struct ServerSession {
     server: PathBuf,
     #[serde(flatten)]
-    session: Told,
+    session: SessionReport,
 }
 
 /// What each server answers. All are asked at once: one that hangs keeps nobody from the answers of the others.
@@ -63,7 +63,7 @@ pub fn of_each<T: Send>(
 }
 
 /// The sessions of every server that answers.
-fn list_all(servers: &[PathBuf], asked: &Asked) -> Result<(String, Option<Failure>), Failure> {
+fn list_all(servers: &[PathBuf], asked: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
     let (mut lists, mut problems) = (Vec::new(), Vec::new());
     for (server, answer) in servers.iter().zip(of_each(servers, |path| admin::sessions(path, asked.timeout)))
     {
@@ -83,26 +83,26 @@ fn list_all(servers: &[PathBuf], asked: &Asked) -> Result<(String, Option<Failur
 }
 
 /// For programs.
-fn placed(lists: Vec<(&PathBuf, Vec<Told>)>) -> Vec<Placed> {
-    let of_one = |(server, sessions): (&PathBuf, Vec<Told>)| {
+fn placed(lists: Vec<(&PathBuf, Vec<SessionReport>)>) -> Vec<ServerSession> {
+    let of_one = |(server, sessions): (&PathBuf, Vec<SessionReport>)| {
         let server = server.clone();
-        sessions.into_iter().map(move |session| Placed { server: server.clone(), session })
+        sessions.into_iter().map(move |session| ServerSession { server: server.clone(), session })
     };
     lists.into_iter().flat_map(of_one).collect()
 }
 
-fn listed(server: &Path, sessions: &[Told], servers: usize) -> String {
+fn listed(server: &Path, sessions: &[SessionReport], servers: usize) -> String {
     match servers {
         1 => list(sessions),
         _ => format!("[{}]\n{}", server.display(), list(sessions)),
     }
 }
 
-fn list(sessions: &[Told]) -> String {
+fn list(sessions: &[SessionReport]) -> String {
     if sessions.is_empty() { "no sessions\n".into() } else { admin::table(sessions) }
 }
 
-fn show(sessions: Vec<Told>, id: Option<u16>, as_json: bool) -> Result<String, Problem> {
+fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<String, Problem> {
     let Some(id) = id else {
         if as_json {
             return json(&sessions);

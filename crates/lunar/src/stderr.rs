@@ -16,7 +16,7 @@ const STALLED: Duration = Duration::from_secs(1);
 /// How long it waits in all.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-static STDERR: Queue = Queue::new();
+static STDERR: LogQueue = LogQueue::new();
 
 /// Starts the thread that writes, unless it was tried before. Without it, the queue keeps what it has room for until
 /// [`settle`]: a caller may be an event loop, and never writes.
@@ -42,9 +42,9 @@ pub fn settle() {
 }
 
 /// Settles when it is dropped: at the end of the process, also by a panic.
-pub struct LastWords;
+pub struct FlushOnDrop;
 
-impl Drop for LastWords {
+impl Drop for FlushOnDrop {
     fn drop(&mut self) {
         settle();
     }
@@ -94,14 +94,14 @@ impl Write for Stderr {
     }
 }
 
-enum Entry {
+enum LogEntry {
     Text(Vec<u8>),
     /// So many entries were dropped here.
     Dropped(u64),
 }
 
 struct State {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     /// Of the texts in the queue.
     bytes: usize,
     /// Dropped since the last entry that says so.
@@ -113,15 +113,15 @@ struct State {
 }
 
 /// Entries on their way to one writer.
-struct Queue {
+struct LogQueue {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Queue {
-    const fn new() -> Queue {
+impl LogQueue {
+    const fn new() -> LogQueue {
         let state = State { entries: VecDeque::new(), bytes: 0, dropped: 0, is_writing: false, done: 0 };
-        Queue { state: Mutex::new(state), changed: Condvar::new() }
+        LogQueue { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -136,7 +136,7 @@ impl Queue {
         }
         state.note_dropped();
         state.bytes += text.len();
-        state.entries.push_back(Entry::Text(text));
+        state.entries.push_back(LogEntry::Text(text));
         self.changed.notify_all();
     }
 
@@ -164,7 +164,7 @@ impl Queue {
         }
     }
 
-    fn next(&self) -> Entry {
+    fn next(&self) -> LogEntry {
         let mut state = self.state();
         loop {
             if let Some(entry) = state.entries.pop_front() {
@@ -175,13 +175,13 @@ impl Queue {
         }
     }
 
-    fn done(&self, entry: &Entry, is_written: bool) {
+    fn done(&self, entry: &LogEntry, is_written: bool) {
         let mut state = self.state();
         state.is_writing = false;
         state.done += 1;
         match entry {
-            Entry::Text(text) => state.bytes -= text.len(),
-            Entry::Dropped(_) => {}
+            LogEntry::Text(text) => state.bytes -= text.len(),
+            LogEntry::Dropped(_) => {}
         }
         if !is_written {
             // The next entry tries again to say so.
@@ -209,24 +209,24 @@ impl Queue {
 impl State {
     fn note_dropped(&mut self) {
         if self.dropped > 0 {
-            self.entries.push_back(Entry::Dropped(std::mem::take(&mut self.dropped)));
+            self.entries.push_back(LogEntry::Dropped(std::mem::take(&mut self.dropped)));
         }
     }
 }
 
-impl Entry {
+impl LogEntry {
     /// Lines that are lost with it.
     fn count(&self) -> u64 {
         match self {
-            Entry::Text(_) => 1,
-            Entry::Dropped(count) => *count,
+            LogEntry::Text(_) => 1,
+            LogEntry::Dropped(count) => *count,
         }
     }
 
     fn bytes(&self) -> std::borrow::Cow<'_, [u8]> {
         match self {
-            Entry::Text(text) => text.into(),
-            Entry::Dropped(count) => {
+            LogEntry::Text(text) => text.into(),
+            LogEntry::Dropped(count) => {
                 let time = humantime::format_rfc3339_micros(SystemTime::now());
                 let lines = if *count == 1 { "1 line was".into() } else { format!("{count} lines were") };
                 format!("{time}  WARN stderr: {lines} dropped: stderr was blocked\n").into_bytes().into()
@@ -280,8 +280,8 @@ mod tests {
         }
     }
 
-    fn queue() -> &'static Queue {
-        Box::leak(Box::new(Queue::new()))
+    fn queue() -> &'static LogQueue {
+        Box::leak(Box::new(LogQueue::new()))
     }
 
     fn without_time(line: &[u8]) -> String {

@@ -7,7 +7,7 @@ use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::lun::encode;
 
 /// A session and the logical unit of a URL.
-pub struct Unit {
+pub struct OpenLun {
     /// The session.
     pub session: Session,
     /// The eight bytes of its LUN.
@@ -16,14 +16,14 @@ pub struct Unit {
     pub number: u16,
 }
 
-impl Unit {
+impl OpenLun {
     /// Logs in; under this ISID, unless the URL names one.
-    pub async fn open(url: &Url, isid: Option<[u8; 6]>) -> Result<Unit, Error> {
+    pub async fn open(url: &Url, isid: Option<[u8; 6]>) -> Result<OpenLun, Error> {
         let mut options = url.options()?;
         options.isid = options.isid.or(isid);
         let (url, session) = lunar_initiator::connect_with(url, &options).await?;
         let number = lunar_initiator::lun_of(&url, &session).await?;
-        Ok(Unit { session, lun: encode(number), number })
+        Ok(OpenLun { session, lun: encode(number), number })
     }
 
     /// The data of a command, up to so many bytes.

@@ -2,7 +2,7 @@
 
 use super::machine::{Decision, Holder};
 use super::owner::ReservationOwner;
-use super::{End, FailoverRequest, Pair, Role};
+use super::{FailoverRequest, Pair, PairEnd, Role};
 use compio::runtime::spawn;
 use event_listener::Event as Notifier;
 use lunar_initiator::{Error, ErrorCode};
@@ -19,7 +19,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Runs for as long as the pair is there, once the one `before` is over: what that gives back must not be what this
 /// has taken. `_over` goes when this is over.
-pub async fn run(pair: Weak<Pair>, before: Option<End>, _over: flume::Sender<Infallible>) {
+pub async fn run(pair: Weak<Pair>, before: Option<PairEnd>, _over: flume::Sender<Infallible>) {
     if let Some(before) = before {
         // Nothing is sent: it ends.
         _ = before.recv_async().await;
@@ -54,16 +54,16 @@ struct Controller {
 }
 
 /// Keepers that are at work.
-struct OwnersAtWork {
+struct RunningOwners {
     left: Cell<usize>,
     /// Rings when one has ended.
     ended: Notifier,
 }
 
 /// One of them; also one that panics ends.
-struct Working(Rc<OwnersAtWork>);
+struct OwnerGuard(Rc<RunningOwners>);
 
-impl Drop for Working {
+impl Drop for OwnerGuard {
     fn drop(&mut self) {
         self.0.left.set(self.0.left.get() - 1);
         self.0.ended.notify(usize::MAX);
@@ -89,9 +89,9 @@ impl Controller {
 
     /// The same where one may take long: at those that are done, the storage is shown meanwhile that this router lives.
     async fn each_alive(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
-        let busy = Rc::new(OwnersAtWork { left: Cell::new(self.owners.len()), ended: Notifier::new() });
+        let busy = Rc::new(RunningOwners { left: Cell::new(self.owners.len()), ended: Notifier::new() });
         self.each(async move |owner: &mut ReservationOwner| {
-            let mine = Working(busy.clone());
+            let mine = OwnerGuard(busy.clone());
             what(owner).await;
             drop(mine);
             loop {

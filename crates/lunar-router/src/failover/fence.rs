@@ -39,7 +39,7 @@ const COMPLETE: u8 = 0;
 
 /// The state of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReservationState {
     /// PRGENERATION.
     pub generation: u32,
     /// The reservation, if there is one.
@@ -85,9 +85,9 @@ fn is_unknown(e: &Error) -> bool {
 ///
 /// # Errors
 /// Those of the command.
-pub async fn reservation(session: &Session, lun: u64) -> Result<Seen, Error> {
+pub async fn reservation(session: &Session, lun: u64) -> Result<ReservationState, Error> {
     let answer = read(session, lun, cdb::persistent_reserve_in(READ_RESERVATION, ANSWER)).await?;
-    Ok(Seen { generation: pr::generation(&answer), held: pr::reservation(&answer) })
+    Ok(ReservationState { generation: pr::generation(&answer), held: pr::reservation(&answer) })
 }
 
 /// Registers a nexus, whatever it was before. Where the target can, registrations survive a loss of its power: a
@@ -126,7 +126,7 @@ async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
 }
 
 /// The initiator port that holds a reservation: its nexus is to be the same after a restart.
-pub struct Port {
+pub struct FencePort {
     /// Its name; None is that of the upstream's sessions.
     pub initiator: Option<String>,
     /// Its ISID, unlike those of the upstream's sessions.
@@ -139,7 +139,7 @@ pub struct Fence {
     ways: Vec<(Url, String, u16)>,
     /// What it has to be at each: another name may be shown another one.
     identity: Vec<u8>,
-    port: Port,
+    port: FencePort,
     key: u64,
     /// So long commands of others are waited for.
     path_loss_timeout: Duration,
@@ -148,7 +148,7 @@ pub struct Fence {
 
 impl Fence {
     /// Nothing is connected yet.
-    pub fn new(remote: &UpstreamLu, port: Port, key: u64, path_loss_timeout: Duration) -> Fence {
+    pub fn new(remote: &UpstreamLu, port: FencePort, key: u64, path_loss_timeout: Duration) -> Fence {
         let (ways, identity) = (remote.ways(), remote.identity().to_vec());
         Fence { ways, identity, port, key, path_loss_timeout: path_loss_timeout.max(WAIT), session: None }
     }
@@ -188,7 +188,7 @@ impl Fence {
     ///
     /// # Errors
     /// When it cannot be reached.
-    pub async fn probe(&mut self) -> Result<Seen, Error> {
+    pub async fn probe(&mut self) -> Result<ReservationState, Error> {
         let (session, lun) = self.session().await?;
         let seen = soon(reservation(&session, lun)).await;
         self.after(seen)
@@ -317,7 +317,12 @@ impl Fence {
     }
 }
 
-async fn open(url: &Url, target: &str, port: &Port, path_loss_timeout: Duration) -> Result<Session, Error> {
+async fn open(
+    url: &Url,
+    target: &str,
+    port: &FencePort,
+    path_loss_timeout: Duration,
+) -> Result<Session, Error> {
     let options = url.options()?;
     let mut timeouts = options.timeouts.clone();
     for limit in [

@@ -1,6 +1,6 @@
 //! The gate of a logical unit: it admits commands only while this router holds the reservation.
 
-use super::fence::{self, KIND, Seen};
+use super::fence::{self, KIND, ReservationState};
 use event_listener::{Event as Notifier, EventListener};
 use lunar_initiator::{Error, ErrorCode, Session};
 use std::sync::Arc;
@@ -105,7 +105,8 @@ impl IoGate {
     /// # Errors
     /// [`ErrorCode::ReservationConflict`] when the reservation is not ours: the nexus is not registered then.
     pub async fn admit(&self, session: &Session, lun: u64) -> Result<(), Error> {
-        let is_ours = |seen: &Seen| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
+        let is_ours =
+            |seen: &ReservationState| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
         let not_ours =
             || Error::new(ErrorCode::ReservationConflict, "this router is not the active one of its pair");
         // The others wait for one that does not answer. Nothing was changed by it yet, so that it can be left; a

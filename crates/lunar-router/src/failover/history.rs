@@ -1,6 +1,6 @@
 //! What this router observed of its peer and of the storage, with the time of each observation.
 
-use super::machine::{Holder, PeerStatus, Role, View};
+use super::machine::{Holder, PairView, PeerStatus, Role};
 use std::time::{Duration, Instant};
 
 /// A router that yielded leaves the active role to its peer for this time.
@@ -104,9 +104,9 @@ impl PeerHistory {
     }
 
     /// The view now; what the router knows of itself is to be filled in.
-    pub fn view(&self, now: Instant) -> View {
+    pub fn view(&self, now: Instant) -> PairView {
         let since = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        View {
+        PairView {
             yielded: self.is_yielding(now),
             was_fenced: self.was_fenced,
             holder: self.holder,
@@ -117,7 +117,7 @@ impl PeerHistory {
             peer: self.heard,
             silent: since(Some(self.heard_at)),
             idle: since(self.idle),
-            ..View::default()
+            ..PairView::default()
         }
     }
 }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn decide(history: &PeerHistory, now: Instant) -> Decision {
-        View { eligible: true, has_hosts: true, ..history.view(now) }.decide()
+        PairView { eligible: true, has_hosts: true, ..history.view(now) }.decide()
     }
 
     /// A storage that is away for both is waited for by both: to change places would help nobody.
@@ -140,7 +140,7 @@ mod tests {
     fn active_router_yields_only_to_a_seeing_peer() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let decide = |history: &PeerHistory, now| View { is_active: true, ..history.view(now) }.decide();
+        let decide = |history: &PeerHistory, now| PairView { is_active: true, ..history.view(now) }.decide();
         for peer_sees in [true, false] {
             let mut history = PeerHistory::new(start);
             history.heard(reported(Role::Standby), at(0));

@@ -106,7 +106,7 @@ pub enum Holder {
 
 /// What one router sees.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct View {
+pub struct PairView {
     /// It serves.
     pub is_active: bool,
     /// It may.
@@ -151,7 +151,7 @@ pub enum Decision {
 }
 use Decision::*;
 
-impl View {
+impl PairView {
     /// The peer, if it was heard not long ago.
     pub fn heard(&self) -> Option<PeerStatus> {
         self.peer.filter(|_| self.silent < DEAD)

@@ -22,7 +22,7 @@ use history::PeerHistory;
 use lunar_initiator::Portal;
 use lunar_scsi::AccessState;
 use lunar_target::Instance;
-use machine::{DEAD, View};
+use machine::{DEAD, PairView};
 use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -35,7 +35,7 @@ pub const KEY: &str = "X-org.lunar.pair";
 const UNASKED: Duration = Duration::from_secs(1);
 
 /// Closed when a pair is over, and has given back what it held.
-pub type End = flume::Receiver<Infallible>;
+pub type PairEnd = flume::Receiver<Infallible>;
 
 /// The configuration of a pair, on one of its routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Pair {
     state: Mutex<State>,
     /// Rings when there is something to do before the next look.
     notifier: Notifier,
-    end: End,
+    end: PairEnd,
     /// Called when the state that hosts see may have changed.
     changed: Box<dyn Fn() + Send + Sync>,
 }
@@ -113,7 +113,7 @@ impl Pair {
         spec: Spec,
         eligible: bool,
         instance: Arc<Instance>,
-        before: Option<End>,
+        before: Option<PairEnd>,
         changed: impl Fn() + Send + Sync + 'static,
         run: impl FnOnce(Box<dyn FnOnce() + Send>),
     ) -> Arc<Pair> {
@@ -144,7 +144,7 @@ impl Pair {
     }
 
     /// When it is over.
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> PairEnd {
         self.end.clone()
     }
 
@@ -236,7 +236,7 @@ impl Pair {
     }
 
     /// What is seen now, with what the router knows of itself.
-    fn view(&self, state: &State) -> View {
+    fn view(&self, state: &State) -> PairView {
         let view = state.history.view(Instant::now());
         let own = self.spec.preferred;
         // Where the configurations leave it open, the keys decide.
@@ -244,7 +244,7 @@ impl Pair {
             Some(peer) if peer.preferred == own => self.spec.key > peer.key,
             _ => own,
         };
-        View {
+        PairView {
             is_active: state.role == Role::Active,
             eligible: state.eligible && !state.clash,
             preferred,

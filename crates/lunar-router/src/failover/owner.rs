@@ -1,7 +1,7 @@
 //! One logical unit of a pair: what is seen of its reservation, and what is done about it.
 
 use super::Spec;
-use super::fence::{Fence, KIND, Port, Seen};
+use super::fence::{Fence, FencePort, KIND, ReservationState};
 use super::gate::IoGate;
 use super::machine::Holder;
 use crate::upstream::UpstreamLu;
@@ -28,7 +28,7 @@ pub struct ReservationOwner {
     /// What it is called, for people.
     name: String,
     /// What was seen last; None when it could not be.
-    pub seen: Option<Seen>,
+    pub seen: Option<ReservationState>,
     /// This router took it, and has not heard otherwise.
     pub is_taken: bool,
     /// It is not asked before then.
@@ -43,7 +43,7 @@ impl ReservationOwner {
     pub fn new(remote: &Arc<UpstreamLu>, spec: &Spec) -> Option<ReservationOwner> {
         let gate = remote.gate()?.clone();
         let name = remote.place();
-        let port = Port { initiator: spec.initiator.clone(), isid: isid(&spec.seed, &name) };
+        let port = FencePort { initiator: spec.initiator.clone(), isid: isid(&spec.seed, &name) };
         let fence = Fence::new(remote, port, spec.key, spec.path_loss_timeout);
         let remote = Arc::downgrade(remote);
         let (key, path_loss_timeout) = (spec.key, spec.path_loss_timeout);
@@ -82,8 +82,10 @@ impl ReservationOwner {
     pub fn holder(&self) -> Holder {
         match self.seen {
             None => Holder::Unknown,
-            Some(Seen { held: None, .. }) => Holder::Nobody,
-            Some(Seen { held: Some(held), .. }) if (held.key, held.kind) == (self.key, KIND) => Holder::Ours,
+            Some(ReservationState { held: None, .. }) => Holder::Nobody,
+            Some(ReservationState { held: Some(held), .. }) if (held.key, held.kind) == (self.key, KIND) => {
+                Holder::Ours
+            }
             Some(_) => Holder::Other,
         }
     }

@@ -1,4 +1,4 @@
-use super::fence::{Fence, Port, reservation};
+use super::fence::{Fence, FencePort, reservation};
 use super::gate::IoGate;
 use super::owner::ReservationOwner;
 use super::{FailoverRequest, Pair, Role, Spec};
@@ -84,7 +84,7 @@ impl Half {
     async fn new(url: &Url, key: u64) -> Half {
         let disk = disk(url, key).await;
         let gate = disk.gate().expect("a gate").clone();
-        let port = Port { initiator: None, isid: [0x80, 0, 0, 0, 0, key as u8] };
+        let port = FencePort { initiator: None, isid: [0x80, 0, 0, 0, 0, key as u8] };
         let fence = Fence::new(&disk, port, key, Duration::ZERO);
         Half { disk, gate, fence }
     }
@@ -145,7 +145,7 @@ fn reservation_holder_name_must_see_the_same_disk() {
              [[target.access]]\n",
         );
         let mut a = Half::new(&url(&server), 0xa).await;
-        let port = |name: &str| Port { initiator: Some(name.into()), isid: [0x80, 0, 0, 0, 0, 9] };
+        let port = |name: &str| FencePort { initiator: Some(name.into()), isid: [0x80, 0, 0, 0, 0, 9] };
         a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:strange"), 0xa, Duration::ZERO);
         assert_eq!(a.take(false).await, Err(ErrorCode::IdentityMismatch));
         a.fence = Fence::new(&a.disk, port("iqn.2026-11.x:fence"), 0xa, Duration::ZERO);

@@ -11,7 +11,7 @@ pub use nexus::{RecordedNexus, Reinstatement};
 use event_listener::Event as Notifier;
 use lunar_initiator::{Error, ErrorCode, Options, Session};
 use nexus::Sessions;
-use record::{Paths, Record};
+use record::{IsidRecord, Paths};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub struct RouterIsids {
     /// None: they are not recorded.
     file: Option<PathBuf>,
     /// The file, from its first use on.
-    record: OnceLock<Record>,
+    record: OnceLock<IsidRecord>,
     paths: Mutex<Paths>,
     /// Changes of the record, and how many of them are written.
     changes: AtomicU64,
@@ -120,9 +120,9 @@ impl IsidLease {
 
 /// The sessions of one path to a logical unit.
 #[derive(Debug, Default)]
-struct Recorded {
+struct PathSessions {
     /// All of them, the oldest first.
-    all: Vec<Entry>,
+    all: Vec<SessionEntry>,
     /// ISIDs, of this path and others, that a login over this one replaces: a login that was given up may still be carried
     /// out, and would end a session that has its ISID by then.
     logins: Vec<Isid>,
@@ -134,7 +134,7 @@ struct Recorded {
 
 /// A session, as it is recorded.
 #[derive(Clone, Debug, Default)]
-struct Entry {
+struct SessionEntry {
     isid: Isid,
     /// The name of the initiator; None in records of older versions.
     initiator: Option<String>,
@@ -151,10 +151,12 @@ struct Entry {
     lease: Weak<()>,
 }
 
-impl Entry {
+impl SessionEntry {
     /// It is recorded by the same line.
-    fn is_same(&self, other: &Entry) -> bool {
-        let key = |entry: &Entry| (entry.isid, entry.initiator.clone(), entry.user.clone(), entry.at.clone());
+    fn is_same(&self, other: &SessionEntry) -> bool {
+        let key = |entry: &SessionEntry| {
+            (entry.isid, entry.initiator.clone(), entry.user.clone(), entry.at.clone())
+        };
         key(self) == key(other)
     }
 
@@ -211,7 +213,7 @@ impl OldSession {
 }
 
 /// What the opening of a session finds.
-enum Found {
+enum LeaseCheck {
     /// These sessions are to be replaced first.
     Left(Vec<OldSession>),
     /// Somebody else does that now.
@@ -270,12 +272,12 @@ impl RouterIsids {
         loop {
             let rings = self.notifier.listen();
             match self.find(key) {
-                Found::Left(old) => {
+                LeaseCheck::Left(old) => {
                     let Err(e) = self.replace(key, old, log_in).await else { return Ok(false) };
                     return if self.is_due(key, limit) { Ok(true) } else { Err(e) };
                 }
-                Found::Wait => rings.await,
-                Found::Clear => return Ok(false),
+                LeaseCheck::Wait => rings.await,
+                LeaseCheck::Clear => return Ok(false),
             }
         }
     }
@@ -324,12 +326,20 @@ impl RouterIsids {
         let at = known_or_not(facts.target_port());
         let initiator = Some(session.options().initiator.clone());
         let user = key.user.map(str::to_owned);
-        let used = Entry { isid: facts.isid, initiator, user, at, by, is_fixed: true, ..Entry::default() };
-        self.adds(key.path, Entry { state: State::Used, ..used });
+        let used = SessionEntry {
+            isid: facts.isid,
+            initiator,
+            user,
+            at,
+            by,
+            is_fixed: true,
+            ..SessionEntry::default()
+        };
+        self.adds(key.path, SessionEntry { state: State::Used, ..used });
         self.save().await;
     }
 
-    fn adds(&self, path: &str, used: Entry) {
+    fn adds(&self, path: &str, used: SessionEntry) {
         let mut paths = self.lock();
         let recorded = paths.entry(path.to_owned()).or_default();
         let same = recorded.all.iter_mut().find(|entry| entry.is_same(&used));
@@ -374,7 +384,7 @@ impl RouterIsids {
     /// A session with this ISID could not log in: it has left nothing. One that has been used may have.
     pub async fn is_not_there(self: &Arc<Self>, key: PathKey<'_>, isid: Isid) {
         if let Some(recorded) = self.lock().get_mut(key.path) {
-            let is_it = |entry: &&mut Entry| entry.isid == isid && entry.state == State::Used;
+            let is_it = |entry: &&mut SessionEntry| entry.isid == isid && entry.state == State::Used;
             let unused = recorded.all.iter_mut().filter(is_it).filter(|entry| entry.at.is_none());
             unused.for_each(|entry| {
                 entry.state = State::Ended;
@@ -390,7 +400,7 @@ impl RouterIsids {
         let isids = self.clone();
         let read = move || {
             isids.record.get_or_init(|| {
-                let (record, paths) = Record::open(file);
+                let (record, paths) = IsidRecord::open(file);
                 *isids.lock() = paths;
                 record
             });
@@ -407,7 +417,7 @@ impl RouterIsids {
         log_in: impl AsyncFn(&OldSession) -> Result<Option<String>, Error>,
     ) -> Result<(), Error> {
         let path = key.path;
-        let _replacing = Replacing { isids: self, path };
+        let _replacing = ReplacementGuard { isids: self, path };
         let (mut port, mut others) = (None, Vec::new());
         for old in old {
             // The port is known from the first login on.
@@ -425,7 +435,7 @@ impl RouterIsids {
                 others.push(old.path);
             }
         }
-        others.retain(|other| self.lock().get(other).is_some_and(Recorded::is_left));
+        others.retain(|other| self.lock().get(other).is_some_and(PathSessions::is_left));
         match others.first().map(|other| other.rsplit(' ').next().unwrap_or_default()) {
             Some(other) => Err(Error::new(
                 ErrorCode::ConnectionLost,
@@ -444,7 +454,7 @@ impl RouterIsids {
     }
 
     /// What these sessions have left has ended.
-    fn end(&self, which: impl Fn(&String, &Entry) -> bool) {
+    fn end(&self, which: impl Fn(&String, &SessionEntry) -> bool) {
         for (path, recorded) in self.lock().iter_mut() {
             let ended =
                 recorded.all.iter_mut().filter(|entry| entry.state == State::Left && which(path, entry));
@@ -459,7 +469,7 @@ impl RouterIsids {
         let of_unit = paths.iter().filter(|(path, _)| path.starts_with(unit));
         let entries = of_unit.flat_map(|(path, of)| of.all.iter().map(move |entry| (path, entry)));
         let left = entries.filter(|(_, entry)| entry.state == State::Left);
-        let old = |(path, entry): (&String, &Entry)| OldSession {
+        let old = |(path, entry): (&String, &SessionEntry)| OldSession {
             isid: entry.isid,
             initiator: entry.initiator.clone(),
             path: path.clone(),
@@ -478,7 +488,7 @@ impl RouterIsids {
     /// Keeps an ISID for a login over a path; false: another path uses it, and its old session was replaced.
     fn reserve(&self, path: &str, isid: Isid) -> bool {
         let mut paths = self.lock();
-        let is_it = |entry: &&Entry| entry.isid == isid;
+        let is_it = |entry: &&SessionEntry| entry.isid == isid;
         let mut all = paths.values().flat_map(|recorded| &recorded.all).filter(is_it);
         let is_unused = all.all(|entry| entry.state == State::Left || entry.is_free());
         if let (true, Some(recorded)) = (is_unused, paths.get_mut(path))
@@ -496,19 +506,19 @@ impl RouterIsids {
         }
     }
 
-    fn find(&self, PathKey { unit, path, .. }: PathKey<'_>) -> Found {
+    fn find(&self, PathKey { unit, path, .. }: PathKey<'_>) -> LeaseCheck {
         let old = self.left(unit);
         if old.is_empty() {
-            return Found::Clear;
+            return LeaseCheck::Clear;
         }
         let mut paths = self.lock();
         let recorded = paths.entry(path.to_owned()).or_default();
         if recorded.is_replacing {
-            return Found::Wait;
+            return LeaseCheck::Wait;
         }
         recorded.is_replacing = true;
         recorded.since.get_or_insert_with(Instant::now);
-        Found::Left(old)
+        LeaseCheck::Left(old)
     }
 
     /// One that is not used.
@@ -519,7 +529,7 @@ impl RouterIsids {
         let used = all.filter(|entry| !entry.is_free()).map(|entry| entry.isid);
         let taken: BTreeSet<Isid> = reserved.chain(used).collect();
         let recorded = paths.entry(key.path.to_owned()).or_default();
-        let is_free = |entry: &Entry| entry.is_free() && !taken.contains(&entry.isid);
+        let is_free = |entry: &SessionEntry| entry.is_free() && !taken.contains(&entry.isid);
         let isid = match recorded.all.iter().rposition(is_free) {
             Some(free) => recorded.all.remove(free).isid,
             None => lunar_initiator::new_isid(),
@@ -527,7 +537,8 @@ impl RouterIsids {
         recorded.make_room();
         let (taken, initiator) = (Arc::new(()), Some(initiator.to_owned()));
         let (user, lease) = (key.user.map(str::to_owned), Arc::downgrade(&taken));
-        let used = Entry { isid, initiator, user, state: State::Used, lease, ..Entry::default() };
+        let used =
+            SessionEntry { isid, initiator, user, state: State::Used, lease, ..SessionEntry::default() };
         recorded.all.push(used);
         drop(paths);
         self.note();
@@ -587,7 +598,7 @@ fn known_or_not(at: Option<String>) -> Option<String> {
     at.or_else(|| Some(UNKNOWN.to_owned()))
 }
 
-impl Recorded {
+impl PathSessions {
     fn is_left(&self) -> bool {
         self.all.iter().any(|entry| entry.state == State::Left)
     }
@@ -596,7 +607,7 @@ impl Recorded {
     fn make_room(&mut self) {
         if self.all.len() >= MOST {
             // One that has ended goes first, and then one that has long been replaced by a reload.
-            let ended = self.all.iter().position(Entry::is_free);
+            let ended = self.all.iter().position(SessionEntry::is_free);
             let used = || self.all.iter().position(|entry| entry.state != State::Left);
             self.all.remove(ended.or_else(used).unwrap_or_default());
         }
@@ -604,12 +615,12 @@ impl Recorded {
 }
 
 /// Old sessions are being replaced over a path. The task that does it may give up.
-struct Replacing<'a> {
+struct ReplacementGuard<'a> {
     isids: &'a RouterIsids,
     path: &'a str,
 }
 
-impl Drop for Replacing<'_> {
+impl Drop for ReplacementGuard<'_> {
     fn drop(&mut self) {
         if let Some(recorded) = self.isids.lock().get_mut(self.path) {
             recorded.is_replacing = false;

@@ -152,14 +152,14 @@ impl RouterIsids {
     pub(super) fn has_moved(&self, id: u64, at: Option<String>, has_orphans: bool) {
         let at = super::known_or_not(at);
         for recorded in self.lock().values_mut() {
-            let is_its = |entry: &super::Entry| entry.state == State::Used && entry.by == id;
+            let is_its = |entry: &super::SessionEntry| entry.state == State::Used && entry.by == id;
             let Some(first) = recorded.all.iter().find(|entry| is_its(entry)).cloned() else { continue };
             if has_orphans {
                 let is_there = recorded.all.iter().any(|entry| is_its(entry) && entry.at == at);
-                recorded.all.extend((!is_there).then(|| super::Entry { at: at.clone(), ..first }));
+                recorded.all.extend((!is_there).then(|| super::SessionEntry { at: at.clone(), ..first }));
             } else {
                 recorded.all.retain(|entry| !is_its(entry));
-                recorded.all.push(super::Entry { at: at.clone(), ..first });
+                recorded.all.push(super::SessionEntry { at: at.clone(), ..first });
             }
         }
         self.note();
@@ -168,10 +168,10 @@ impl RouterIsids {
     /// A session has ended, and the target carries out nothing of it any more.
     pub(super) fn has_ended(&self, id: u64) {
         for recorded in self.lock().values_mut() {
-            let is_its = |entry: &super::Entry| entry.state == State::Used && entry.by == id;
+            let is_its = |entry: &super::SessionEntry| entry.state == State::Used && entry.by == id;
             let Some(first) = recorded.all.iter().find(|entry| is_its(entry)).cloned() else { continue };
             recorded.all.retain(|entry| !is_its(entry));
-            let ended = super::Entry { at: None, state: State::Ended, ..first };
+            let ended = super::SessionEntry { at: None, state: State::Ended, ..first };
             recorded.all.extend((!ended.is_fixed).then_some(ended));
         }
         self.note();

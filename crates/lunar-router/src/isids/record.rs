@@ -1,7 +1,7 @@
 //! The file that keeps the ISIDs of a router. Only the process that holds its lock reads and writes it: for another one
 //! the sessions in it are alive.
 
-use super::{Entry, MOST, Recorded, State};
+use super::{MOST, PathSessions, SessionEntry, State};
 use lunar_target::lock_file::{LockFile, has_no_locks};
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// The ISIDs by path.
-pub(super) type Paths = BTreeMap<String, Recorded>;
+pub(super) type Paths = BTreeMap<String, PathSessions>;
 
 /// The file of a router in this process.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct IsidRecord {
     file: PathBuf,
     /// Kept as long as the process lives. None: another process has it, or the file system has no locks.
     _lock: Option<LockFile>,
@@ -24,14 +24,14 @@ pub(super) struct Record {
     writing: Mutex<()>,
 }
 
-impl Record {
+impl IsidRecord {
     /// The file, and the ISIDs in it.
-    pub(super) fn open(file: PathBuf) -> (Record, Paths) {
+    pub(super) fn open(file: PathBuf) -> (IsidRecord, Paths) {
         let lock = match LockFile::lock(&file.with_extension("isids.lock")) {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => {
                 let hint = "set another state_dir in this server, or rename the router";
-                return Record::left_alone(file, "another server uses it", hint);
+                return IsidRecord::left_alone(file, "another server uses it", hint);
             }
             // Another server is as unlocked there.
             Err(e) if has_no_locks(&e) => {
@@ -41,7 +41,7 @@ impl Record {
             // Another server may have the lock.
             Err(e) => {
                 let hint = "give the server write access to the folder, and restart it";
-                return Record::left_alone(file, &format!("cannot lock it: {e}"), hint);
+                return IsidRecord::left_alone(file, &format!("cannot lock it: {e}"), hint);
             }
         };
         lunar_target::remove_leftovers(&file);
@@ -49,12 +49,12 @@ impl Record {
         if let Some(fault) = &fault {
             warn(&file, fault, "move the file away, and restart the server");
         }
-        (Record { file, _lock: lock, is_left_alone: fault.is_some(), writing: Mutex::default() }, paths)
+        (IsidRecord { file, _lock: lock, is_left_alone: fault.is_some(), writing: Mutex::default() }, paths)
     }
 
-    fn left_alone(file: PathBuf, fault: &str, hint: &str) -> (Record, Paths) {
+    fn left_alone(file: PathBuf, fault: &str, hint: &str) -> (IsidRecord, Paths) {
         warn(&file, fault, hint);
-        (Record { file, _lock: None, is_left_alone: true, writing: Mutex::default() }, Paths::new())
+        (IsidRecord { file, _lock: None, is_left_alone: true, writing: Mutex::default() }, Paths::new())
     }
 
     /// Writes what `text` returns when it is this write's turn, if there is anything to write; false if that fails. `is_again`:
@@ -103,7 +103,7 @@ const NOWHERE: &str = "none";
 /// A line for each: twelve hexadecimal digits, the name of the initiator, the user, the port of the target, and the path, with
 /// spaces between them. Lines of older versions have the first and the last alone, and what they name has not ended.
 pub(super) fn written(paths: &Paths) -> String {
-    let line = |path: &str, entry: &Entry| {
+    let line = |path: &str, entry: &SessionEntry| {
         let digits: String = entry.isid.iter().map(|byte| format!("{byte:02x}")).collect();
         let word = |key: &str, value: Option<&str>| value.map(|value| format!(" {key}{value}"));
         let at = if entry.state == State::Ended { Some(NOWHERE) } else { entry.at.as_deref() };
@@ -132,7 +132,7 @@ pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
     (paths, bad)
 }
 
-fn line(text: &str) -> Option<(Entry, &str)> {
+fn line(text: &str) -> Option<(SessionEntry, &str)> {
     let (digits, rest) = text.split_once(' ')?;
     let isid = lunar_initiator::parse_isid(digits)?;
     let (initiator, rest) = word(INITIATOR, rest);
@@ -141,7 +141,7 @@ fn line(text: &str) -> Option<(Entry, &str)> {
     // Without a port its port could not be recorded: it may have left something.
     let state = if at.as_deref() == Some(NOWHERE) { State::Ended } else { State::Left };
     let at = at.filter(|_| state == State::Left);
-    Some((Entry { isid, initiator, user, at, state, ..Entry::default() }, path))
+    Some((SessionEntry { isid, initiator, user, at, state, ..SessionEntry::default() }, path))
 }
 
 /// A word with this key, if the text begins with one, and what follows.

@@ -12,7 +12,7 @@ mod status;
 pub use status::HostPath;
 
 use crate::Hops;
-use crate::hops::Growing;
+use crate::hops::HopCounters;
 use crate::isids::RouterIsids;
 use crate::upstream::PathStatus;
 use event_listener::Event as Notifier;
@@ -54,7 +54,7 @@ pub struct Spec {
 
 struct Shared {
     spec: Spec,
-    hops: Growing,
+    hops: HopCounters,
     /// What hosts have of it, on all cores.
     host_lus: Mutex<Vec<std::sync::Weak<HostLu>>>,
 }
@@ -94,7 +94,11 @@ thread_local! {
 impl PassthroughUpstream {
     /// Nothing is connected before somebody enters.
     pub fn new(spec: Spec) -> PassthroughUpstream {
-        PassthroughUpstream(Arc::new(Shared { spec, hops: Growing::default(), host_lus: Mutex::default() }))
+        PassthroughUpstream(Arc::new(Shared {
+            spec,
+            hops: HopCounters::default(),
+            host_lus: Mutex::default(),
+        }))
     }
 
     /// The times that commands take from here on.

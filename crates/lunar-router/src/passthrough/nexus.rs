@@ -371,11 +371,11 @@ pub struct LuNexus {
     host_lu: Arc<HostLu>,
     lun: u64,
     stale: Rc<StaleSessions>,
-    live: RefCell<HashMap<u64, Stage>>,
+    live: RefCell<HashMap<u64, CommandStage>>,
 }
 
 /// How far a command has come.
-enum Stage {
+enum CommandStage {
     Waiting,
     /// Whether it may change something.
     Sent(Session, CommandId, bool),
@@ -433,7 +433,7 @@ impl LuNexus {
         }
         let sent = Instant::now();
         let pending = session.submit(command);
-        self.live.borrow_mut().insert(tag, Stage::Sent(session.clone(), pending.id(), changes));
+        self.live.borrow_mut().insert(tag, CommandStage::Sent(session.clone(), pending.id(), changes));
         let (result, buf) = pending.await;
         let queued = result.as_ref().map_or(Duration::ZERO, |c| c.queued);
         self.shared.hops.queue.add(sent - arrived + queued);
@@ -461,14 +461,12 @@ impl LuNexus {
     }
 
     fn is_aborted(&self, tag: u64) -> bool {
-        matches!(self.live.borrow().get(&tag), Some(Stage::Aborted))
+        matches!(self.live.borrow().get(&tag), Some(CommandStage::Aborted))
     }
 
-    async fn end(&self, tag: u64) -> CommandFate {
-        let stage = self.live.borrow_mut().insert(tag, Stage::Aborted);
+ async fn end(&self, tag: u64) -> CommandFate { let stage = self.live.borrow_mut().insert(tag, CommandStage::Aborted); 
         self.nexus.notifier.notify(usize::MAX);
-        let Some(Stage::Sent(session, id, changes)) = stage else { return CommandFate::Ended };
-        let Err(e) = session.abort(id).await else { return CommandFate::Ended };
+ let Some(CommandStage::Sent(session, id, changes)) = stage else { return CommandFate::Ended }; let Err(e) = session.abort(id).await else { return CommandFate::Ended }; 
         // A login as the same nexus ends whatever is left of this one, but is not waited for.
         tracing::warn!(target = session.facts().target, "cannot abort a command: {e}");
         session.reset_abandoned().await;
@@ -485,7 +483,7 @@ fn fate(session: &Session, changes: bool) -> CommandFate {
 impl PassthroughNexus for LuNexus {
     fn submit(&self, command: PassthroughCommand) -> lunar_block::LocalBoxFuture<'_, PassthroughResponse> {
         let tag = command.tag;
-        self.live.borrow_mut().insert(tag, Stage::Waiting);
+        self.live.borrow_mut().insert(tag, CommandStage::Waiting);
         self.count();
         Box::pin(async move {
             let reply = self.carry(command).await;

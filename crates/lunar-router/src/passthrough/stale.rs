@@ -107,7 +107,9 @@ impl StaleSessions {
         self.since.set(Some(since));
         // One at a time ends them: all lines of a host, and all hosts, have the same to do.
         let Some(turn) = isids.turn(way).await else { return Ok(()) };
-        let Err(NotEnded { what, is_final }) = self.replace(isids, way, session).await else { return Ok(()) };
+        let Err(StaleReason { what, is_final }) = self.replace(isids, way, session).await else {
+            return Ok(());
+        };
         let is_over = since.elapsed() >= options.timeouts.fast_io_fail;
         if !is_over && (!is_final || self.has_failed.get()) {
             return Err(what);
@@ -128,7 +130,7 @@ impl StaleSessions {
         isids: &Arc<RouterIsids>,
         way: PathKey<'_>,
         session: &Session,
-    ) -> Result<(), NotEnded> {
+    ) -> Result<(), StaleReason> {
         let (facts, own) = (session.facts(), session.options().initiator.as_str());
         let port = facts.target_port();
         let mut leads = BTreeMap::new();
@@ -157,9 +159,9 @@ impl StaleSessions {
         &self,
         old: &OldSession,
         leads: &mut BTreeMap<usize, Option<String>>,
-    ) -> Result<(), NotEnded> {
+    ) -> Result<(), StaleReason> {
         let (Some((number, url)), Some(_)) = (self.path_of(old), old.port()) else {
-            return Err(NotEnded::at(old));
+            return Err(StaleReason::at(old));
         };
         let log_in = async |isid| {
             let port = OldInitiatorPort { initiator: old.initiator.as_deref(), isid };
@@ -169,7 +171,7 @@ impl StaleSessions {
         let now = if is_asked { None } else { Some(log_in(lunar_initiator::new_isid()).await?) };
         let leads = leads.entry(number).or_insert_with(|| now.flatten());
         if leads.as_deref() != old.port() || log_in(old.isid).await?.as_deref() != old.port() {
-            return Err(NotEnded::at(old));
+            return Err(StaleReason::at(old));
         }
         Ok(())
     }
@@ -184,23 +186,23 @@ impl StaleSessions {
 }
 
 /// Why old sessions may still have writes.
-struct NotEnded {
+struct StaleReason {
     what: Error,
     /// No login ends them: the logical unit has to be reset.
     is_final: bool,
 }
 
-impl NotEnded {
-    fn at(old: &OldSession) -> NotEnded {
+impl StaleReason {
+    fn at(old: &OldSession) -> StaleReason {
         let place = old.path.rsplit(' ').next().unwrap_or_default();
         let what =
             Error::new(ErrorCode::ConnectionLost, format!("old sessions at {place} may still have writes"));
-        NotEnded { what, is_final: true }
+        StaleReason { what, is_final: true }
     }
 }
 
-impl From<Error> for NotEnded {
-    fn from(what: Error) -> NotEnded {
-        NotEnded { what, is_final: false }
+impl From<Error> for StaleReason {
+    fn from(what: Error) -> StaleReason {
+        StaleReason { what, is_final: false }
     }
 }

@@ -48,7 +48,7 @@ struct State {
     /// The failover pairs, by instance.
     pairs: BTreeMap<String, Arc<Pair>>,
     /// When the latest pair of each instance is over.
-    ends: BTreeMap<String, failover::End>,
+    ends: BTreeMap<String, failover::PairEnd>,
     /// What hosts see of it.
     served: Vec<ServedLu>,
     /// The watch ends when this goes.

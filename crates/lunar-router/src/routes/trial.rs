@@ -14,7 +14,7 @@ pub(super) struct PreviousRoutes {
     open_lus: OpenLus,
     /// Those that are set up anew meanwhile wait for the end of these.
     pairs: BTreeMap<String, Arc<Pair>>,
-    ends: BTreeMap<String, failover::End>,
+    ends: BTreeMap<String, failover::PairEnd>,
 }
 
 impl State {

@@ -64,12 +64,12 @@ pub(super) struct SgCompletion {
     /// The command, with what came in.
     pub sg_io: SgIo,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: SgOutcome,
 }
 
 /// The completion of a command (the outputs of `sg_io_hdr`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct SgOutcome {
     /// SCSI status, with what else old drivers put into the byte.
     pub status: u8,
     /// What the host adapter's driver says, `DID_*`.

@@ -1,8 +1,7 @@
 //! The kernel's sg driver, version 3 of its interface (`scsi/sg.h`): the one place with `unsafe`.
 #![allow(unsafe_code)]
 
-use super::driver::{Outcome, SgCompletion, SgDriver, SgIo};
-use lunar_target::PassthroughData;
+use super::driver::{SgCompletion, SgDriver, SgIo, SgOutcome}; use lunar_target::PassthroughData; 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl};
@@ -36,7 +35,7 @@ const GONE_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// `struct sg_io_hdr`; addresses as numbers.
 #[derive(Clone, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Header {
+struct SgIoHdr {
     interface_id: i32,
     dxfer_direction: i32,
     cmd_len: u8,
@@ -65,7 +64,7 @@ struct Header {
 
 /// What a 64-bit ABI inserts before an address, and at the end.
 const PADDING: usize = size_of::<usize>() - 4;
-const _: () = assert!(size_of::<Header>() == if PADDING == 4 { 88 } else { 64 });
+const _: () = assert!(size_of::<SgIoHdr>() == if PADDING == 4 { 88 } else { 64 });
 
 /// `struct sg_scsi_id`: where the device is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,7 +151,7 @@ impl InFlightIo {
     }
 
     /// The header for the kernel; None when the CDB is too long for it.
-    fn header(&mut self, id: u32) -> Option<Header> {
+    fn header(&mut self, id: u32) -> Option<SgIoHdr> {
         let (direction, at, len) = match &mut self.sg_io.data {
             PassthroughData::In(buf) if !buf.is_empty() => {
                 (DXFER_FROM_DEV, address(buf.as_mut_ptr()), buf.len())
@@ -160,7 +159,7 @@ impl InFlightIo {
             PassthroughData::Out(buf) if !buf.is_empty() => (DXFER_TO_DEV, address(buf.as_ptr()), buf.len()),
             _ => (DXFER_NONE, 0, 0),
         };
-        Some(Header {
+        Some(SgIoHdr {
             interface_id: i32::from(b'S'),
             dxfer_direction: direction,
             cmd_len: u8::try_from(self.sg_io.cdb.len()).ok()?,
@@ -172,13 +171,13 @@ impl InFlightIo {
             timeout: self.sg_io.timeout_ms,
             flags: if self.sg_io.first { FLAG_Q_AT_HEAD } else { FLAG_Q_AT_TAIL },
             pack_id: id as i32,
-            ..Header::default()
+            ..SgIoHdr::default()
         })
     }
 
-    fn end(self, header: &Header) -> SgCompletion {
+    fn end(self, header: &SgIoHdr) -> SgCompletion {
         let sense = &self.sense[..SENSE_LEN.min(header.sb_len_wr.into())];
-        let outcome = Outcome {
+        let outcome = SgOutcome {
             status: header.status,
             host: header.host_status,
             driver: header.driver_status,
@@ -213,7 +212,7 @@ impl SgDriver for SgNode {
     }
 
     fn receive(&self) -> io::Result<Option<SgCompletion>> {
-        let mut header = Header { interface_id: i32::from(b'S'), ..Header::default() };
+        let mut header = SgIoHdr { interface_id: i32::from(b'S'), ..SgIoHdr::default() };
         let mut flights = self.flights();
         match rustix::io::read(&self.device, header.as_mut_bytes()) {
             Ok(_) => {}

@@ -38,8 +38,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use translate::Answer;
-use worker::{Counters, Job, Request, SgWorker, Which};
+use translate::SubstituteReply;
+use worker::{CancelScope, Request, SgCounters, SgJob, SgWorker};
 
 /// Commands that one open sg device has at most in the kernel (SG_MAX_QUEUE).
 const MAX_QUEUE: usize = 16;
@@ -63,7 +63,7 @@ struct Shared {
     depth: usize,
     driver: Arc<dyn SgDriver>,
     requests: Option<flume::Sender<Request>>,
-    counters: Arc<Counters>,
+    counters: Arc<SgCounters>,
 }
 
 impl Device {
@@ -84,7 +84,7 @@ impl Device {
     ) -> io::Result<Arc<Device>> {
         let depth = usize::try_from(place.queue_depth).unwrap_or(1).clamp(1, MAX_QUEUE);
         let (requests, asked) = flume::unbounded();
-        let counters = Arc::<Counters>::default();
+        let counters = Arc::<SgCounters>::default();
         let worker = SgWorker::new(driver.clone(), asked, counters.clone(), depth, max_transfer);
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         std::thread::Builder::new().name(name).spawn(move || worker.run())?;
@@ -188,21 +188,21 @@ impl Shared {
     }
 
     /// Ends commands at once that the device has not seen. The channel closes when the others have ended.
-    fn end(&self, which: Which) -> flume::Receiver<Infallible> {
+    fn end(&self, which: CancelScope) -> flume::Receiver<Infallible> {
         let (mark, ended) = flume::bounded(0);
         self.ask(Request::End(which, mark));
         ended
     }
 
     /// As [`Shared::end`], and waits for the others. False: the device has gone, and has not said how they ended.
-    async fn ended(&self, which: Which) -> bool {
+    async fn ended(&self, which: CancelScope) -> bool {
         // Nothing is sent, so that it ends with an error.
         let _ = self.end(which).recv_async().await;
         !self.counters.gone.load(Relaxed)
     }
 
     async fn reset(&self, path: &Path) -> bool {
-        self.end(Which::All);
+        self.end(CancelScope::All);
         self.counters.resets.fetch_add(1, Relaxed);
         let driver = self.driver.clone();
         let done = lunar_runtime::blocking(move || driver.reset()).await;
@@ -232,22 +232,17 @@ struct SgNexus {
 
 impl PassthroughNexus for SgNexus {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
-    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
-        let Some(device) = self.slot.now() else { return Box::pin(async { Answer::GONE.reply() }) };
-        let first = command.attribute == lunar_wire::iscsi::request::TaskAttribute::HeadOfQueue;
+ fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> { let Some(device) = self.slot.now() else { return Box::pin(async { SubstituteReply::GONE.reply() }) }; let first = command.attribute == lunar_wire::iscsi::request::TaskAttribute::HeadOfQueue; 
         let sg_io = device.sg_io(&command.cdb, command.data, first);
         let (reply, replied) = flume::bounded(1);
         let from = (self.number, command.tag);
-        device.ask(Request::Run(Job { from, attribute: command.attribute, sg_io, reply }));
-        Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| Answer::GONE.reply()) })
+        device.ask(Request::Run(SgJob { from, attribute: command.attribute, sg_io, reply }));
+        Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| SubstituteReply::GONE.reply()) })
     }
 
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
         Box::pin(async move {
-            let Some(device) = self.slot.now() else { return CommandFate::Indeterminate };
-            match device.ended(Which::Tag(self.number, tag)).await {
-                true => CommandFate::Ended,
-                false => CommandFate::Indeterminate,
+ let Some(device) = self.slot.now() else { return CommandFate::Indeterminate }; match device.ended(CancelScope::Tag(self.number, tag)).await { true => CommandFate::Ended, false => CommandFate::Indeterminate, 
             }
         })
     }
@@ -256,8 +251,7 @@ impl PassthroughNexus for SgNexus {
         Box::pin(async move {
             let Some(device) = self.slot.now() else { return false };
             match function {
-                TaskManagementFunction::AbortTaskSet => device.ended(Which::Way(self.number)).await,
-                TaskManagementFunction::ClearTaskSet => device.ended(Which::All).await,
+ TaskManagementFunction::AbortTaskSet => device.ended(CancelScope::Way(self.number)).await, TaskManagementFunction::ClearTaskSet => device.ended(CancelScope::All).await, 
                 // Commands that the reset ended come back on their own.
                 TaskManagementFunction::LunReset => device.reset(&self.slot.path).await,
                 _ => false,
@@ -269,7 +263,7 @@ impl PassthroughNexus for SgNexus {
 impl Drop for SgNexus {
     fn drop(&mut self) {
         if let Some(device) = self.slot.now() {
-            device.end(Which::Way(self.number));
+            device.end(CancelScope::Way(self.number));
         }
     }
 }

@@ -15,7 +15,7 @@ const VERSION: i32 = 30000;
 const RESERVED: i32 = 1 << 20;
 
 /// A device that was opened.
-pub(super) struct Found {
+pub(super) struct OpenedDevice {
     /// The device.
     pub node: SgNode,
     /// Where it is, and its type.
@@ -28,7 +28,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// As [`super::Device::open`] has them.
-pub(super) fn open(path: &Path) -> io::Result<Found> {
+pub(super) fn open(path: &Path) -> io::Result<OpenedDevice> {
     let reported = |e: io::Error| {
         let text = format!("cannot open {} for SCSI pass-through: {e}; {}", path.display(), hint(&e));
         io::Error::new(e.kind(), text)
@@ -43,7 +43,7 @@ pub(super) fn open(path: &Path) -> io::Result<Found> {
     examine(file).map_err(reported)
 }
 
-fn examine(file: File) -> io::Result<Found> {
+fn examine(file: File) -> io::Result<OpenedDevice> {
     let node = SgNode::new(file)?;
     let version = node.version()?;
     if version < VERSION {
@@ -54,7 +54,7 @@ fn examine(file: File) -> io::Result<Found> {
     node.prepare(RESERVED)?;
     let max_transfer = node.max_transfer()?;
     tracing::debug!(version, ?place, max_transfer, "sg device");
-    Ok(Found { node, place, max_transfer })
+    Ok(OpenedDevice { node, place, max_transfer })
 }
 
 fn hint(e: &io::Error) -> &'static str {

@@ -1,4 +1,4 @@
-use super::driver::{Outcome, SgCompletion};
+use super::driver::{SgCompletion, SgOutcome};
 use super::*;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::TaskAttribute::{self, HeadOfQueue, Ordered, Simple};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-type Answering = fn(&mut SgIo) -> Outcome;
+type Answering = fn(&mut SgIo) -> SgOutcome;
 
 #[derive(Default)]
 struct State {
@@ -49,7 +49,7 @@ impl Fake {
     }
 
     /// Ends the command with this mark, once it is there.
-    fn end(&self, mark: u8, outcome: Outcome) {
+    fn end(&self, mark: u8, outcome: SgOutcome) {
         let at = |state: &State| state.flying.iter().position(|flying| flying.1.cdb[1] == mark);
         let state = self.changed.wait_timeout_while(self.state(), LIMIT, |state| at(state).is_none());
         let mut state = state.unwrap_or_else(PoisonError::into_inner).0;
@@ -132,9 +132,9 @@ fn commands_reach_the_kernel_in_their_order_and_not_too_many() {
         let way = device.way();
         let replies: Vec<_> = (0..6).map(|mark| way.submit(command(mark, Simple))).collect();
         assert_eq!(fake.sent(2), [0, 1]);
-        fake.end(1, Outcome::default());
+        fake.end(1, SgOutcome::default());
         assert_eq!(fake.sent(3), [0, 1, 2]);
-        [0, 2, 3, 4, 5].into_iter().for_each(|mark| fake.end(mark, Outcome::default()));
+        [0, 2, 3, 4, 5].into_iter().for_each(|mark| fake.end(mark, SgOutcome::default()));
         assert_eq!(fake.sent(6), [0, 1, 2, 3, 4, 5]);
         for reply in replies {
             assert_eq!(reply.await.status, 0);
@@ -154,12 +154,12 @@ fn task_attributes_are_kept() {
         // The last one goes before those that wait; the ordered one flies alone.
         assert_eq!(fake.sent(2), [0, 4]);
         assert!(fake.state().flying[1].1.first);
-        fake.end(4, Outcome::default());
-        fake.end(0, Outcome::default());
+        fake.end(4, SgOutcome::default());
+        fake.end(0, SgOutcome::default());
         assert_eq!(fake.sent(3), [0, 4, 1]);
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(fake.state().flying.len(), 1);
-        fake.end(1, Outcome::default());
+        fake.end(1, SgOutcome::default());
         assert_eq!(fake.sent(5), [0, 4, 1, 2, 3]);
     });
 }
@@ -189,11 +189,11 @@ fn abort_of_queued_command_is_at_once_else_at_its_end() {
         way.abort(2).await;
         let mut abort = way.abort(1);
         assert!(is_pending(&mut abort).await);
-        fake.end(1, Outcome::default());
+        fake.end(1, SgOutcome::default());
         abort.await;
         let [first, second] = replies;
         assert_eq!((first.await.status, second.await.status), (0, 0x40));
-        fake.end(2, Outcome::default());
+        fake.end(2, SgOutcome::default());
         assert_eq!((theirs.await.status, fake.sent(2)), (0, vec![1, 2]));
         way.abort(99).await;
     });
@@ -212,7 +212,7 @@ fn task_sets_end() {
         let mut clear = other.manage(TaskManagementFunction::ClearTaskSet);
         assert!(is_pending(&mut clear).await);
         assert_eq!(ours.await.status, 0x40);
-        fake.end(1, Outcome::default());
+        fake.end(1, SgOutcome::default());
         assert_eq!((clear.await, flying.await.status), (true, 0));
         assert!(!way.manage(TaskManagementFunction::TargetColdReset).await);
     });
@@ -227,7 +227,7 @@ fn a_reset_ends_what_waits_and_tells_whether_it_was_done() {
         assert_eq!(fake.sent(1), [1]);
         assert!(way.manage(TaskManagementFunction::LunReset).await);
         assert_eq!(waiting.await.status, 0x40);
-        fake.end(1, Outcome { host: 8, ..Outcome::default() });
+        fake.end(1, SgOutcome { host: 8, ..SgOutcome::default() });
         let reply = flying.await;
         assert_eq!((reply.status, reply.sense[2], reply.sense[12]), (2, 6, 0x29));
         fake.change(|state| state.refusing_resets = Some(Errno::ACCESS));
@@ -248,8 +248,8 @@ fn dropped_nexus_drops_its_waiting_commands() {
         drop(way);
         let theirs = other.submit(command(3, Simple));
         assert_eq!(fake.state().flying[0].1.len(), 512);
-        fake.end(1, Outcome::default());
-        fake.end(3, Outcome::default());
+        fake.end(1, SgOutcome::default());
+        fake.end(3, SgOutcome::default());
         assert_eq!((theirs.await.status, fake.sent(2)), (0, vec![1, 3]));
     });
 }
@@ -283,7 +283,7 @@ fn another_takes_the_place_of_a_device_that_has_gone() {
         way.abort(2).await;
         first.replace(&second);
         drop(second);
-        new.change(|state| state.answering = Some(|_| Outcome::default()));
+        new.change(|state| state.answering = Some(|_| SgOutcome::default()));
         assert_eq!((way.submit(command(3, Simple)).await.status, first.is_gone()), (0, false));
         assert_eq!((old.sent(0), new.sent(1)), (vec![], vec![3]), "the way leads to the other one");
         drop((way, first));
@@ -333,8 +333,7 @@ fn until_it_is_free(fake: &Arc<Fake>) {
 const NAA: [u8; 8] = [0x50, 1, 2, 3, 4, 5, 6, 7];
 
 /// A tape with a serial number, and a page 83h that is longer than old devices may have it.
-fn tape(sg_io: &mut SgIo) -> Outcome {
-    let PassthroughData::In(buf) = &mut sg_io.data else { return Outcome::default() };
+fn tape(sg_io: &mut SgIo) -> SgOutcome { let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() }; 
     let name = [&[2, 1, 0, 44][..], b"EXAMPLE_", &[b'x'; 36]].concat();
     let port = [0x61, 0x94, 0, 4, 0, 0, 0, 1];
     let naa = [&[1, 3, 0, 8][..], &NAA].concat();
@@ -349,19 +348,19 @@ fn tape(sg_io: &mut SgIo) -> Outcome {
     };
     let len = reported.len().min(buf.len());
     buf[..len].copy_from_slice(&reported[..len]);
-    Outcome { residual: (buf.len() - len) as i32, ..Outcome::default() }
+    SgOutcome { residual: (buf.len() - len) as i32, ..SgOutcome::default() }
 }
 
 /// A disk of 2^33 blocks of 4096 bytes.
-fn disk(sg_io: &mut SgIo) -> Outcome {
+fn disk(sg_io: &mut SgIo) -> SgOutcome {
     let reported: &[u8] = match sg_io.cdb[0] {
         0x12 => &[0; 36],
         0x25 => &[0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
         _ => &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
     };
-    let PassthroughData::In(buf) = &mut sg_io.data else { return Outcome::default() };
+ let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() }; 
     buf[..reported.len()].copy_from_slice(reported);
-    Outcome { residual: (buf.len() - reported.len()) as i32, ..Outcome::default() }
+    SgOutcome { residual: (buf.len() - reported.len()) as i32, ..SgOutcome::default() }
 }
 
 #[test]

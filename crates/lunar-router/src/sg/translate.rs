@@ -4,26 +4,25 @@
 //! answer makes a host do the right thing: BUSY only when the device has not seen the command, for whoever gets it
 //! sends the command again, and a tape must not write a block twice.
 
-use super::driver::{Outcome, SgIo};
-use lunar_target::{CommandFate, PassthroughData, PassthroughResponse};
+use super::driver::{SgIo, SgOutcome}; use lunar_target::{CommandFate, PassthroughData, PassthroughResponse}; 
 use lunar_wire::scsi::{Sense, Status};
 use rustix::io::Errno;
 use std::io;
 
 /// A device that cannot be reached is NOT READY: it may come back, and multipath software turns to another path.
 /// LOGICAL UNIT NOT SUPPORTED would make hosts forget it.
-const UNREACHABLE: Answer = Answer::Check(Sense::NOT_READY_UNAVAILABLE);
+const UNREACHABLE: SubstituteReply = SubstituteReply::Check(Sense::NOT_READY_UNAVAILABLE);
 /// It may have been done in part: only the host knows whether it may be sent again.
-const TIMED_OUT: Answer = Answer::Check(Sense::new(0xb, 0x2e, 0x02));
-const TERMINATED: Answer = Answer::Check(Sense::new(0xb, 0x00, 0x06));
-const PARITY: Answer = Answer::Check(Sense::new(0xb, 0x47, 0x00));
+const TIMED_OUT: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x2e, 0x02));
+const TERMINATED: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x00, 0x06));
+const PARITY: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x47, 0x00));
 /// The host adapter does not know: ABORTED COMMAND, for the device itself reported no failure.
-const ADAPTER: Answer = Answer::Check(Sense::new(0xb, 0x44, 0x00));
-const BUSY: Answer = Answer::Status(Status::Busy);
+const ADAPTER: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x44, 0x00));
+const BUSY: SubstituteReply = SubstituteReply::Status(Status::Busy);
 
 /// An answer that stands for one that did not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum SubstituteReply {
     /// A status without sense data.
     Status(Status),
     /// CHECK CONDITION.
@@ -31,37 +30,37 @@ pub(super) enum Answer {
 }
 
 /// The answers to `DID_*` (the kernel's `scsi/scsi_status.h`) where the device itself said nothing.
-const HOST: [(u16, Answer); 19] = [
-    (0x01, UNREACHABLE),                                   // NO_CONNECT
-    (0x02, BUSY),                                          // BUS_BUSY
-    (0x03, TIMED_OUT),                                     // TIME_OUT
-    (0x04, UNREACHABLE),                                   // BAD_TARGET
-    (0x05, TERMINATED),                                    // ABORT
-    (0x06, PARITY),                                        // PARITY
-    (0x07, ADAPTER),                                       // ERROR
-    (0x08, Answer::Check(Sense::POWER_ON)),                // RESET: so every nexus hears of it
-    (0x09, ADAPTER),                                       // BAD_INTR
-    (0x0b, ADAPTER),                                       // SOFT_ERROR: perhaps seen by the device
-    (0x0c, ADAPTER),                                       // IMM_RETRY: the same
-    (0x0d, BUSY),                                          // REQUEUE
-    (0x0e, ADAPTER),                                       // TRANSPORT_DISRUPTED: perhaps seen by the device
-    (0x0f, UNREACHABLE),                                   // TRANSPORT_FAILFAST
-    (0x10, Answer::Check(Sense::INTERNAL_FAILURE)),        // TARGET_FAILURE
-    (0x11, Answer::Status(Status::ReservationConflict)),   // NEXUS_FAILURE
-    (0x12, Answer::Check(Sense::SPACE_ALLOCATION_FAILED)), // ALLOC_FAILURE
-    (0x13, Answer::Check(Sense::READ_ERROR)),              // MEDIUM_ERROR
-    (0x14, UNREACHABLE),                                   // TRANSPORT_MARGINAL
+const HOST: [(u16, SubstituteReply); 19] = [
+    (0x01, UNREACHABLE),                                            // NO_CONNECT
+    (0x02, BUSY),                                                   // BUS_BUSY
+    (0x03, TIMED_OUT),                                              // TIME_OUT
+    (0x04, UNREACHABLE),                                            // BAD_TARGET
+    (0x05, TERMINATED),                                             // ABORT
+    (0x06, PARITY),                                                 // PARITY
+    (0x07, ADAPTER),                                                // ERROR
+    (0x08, SubstituteReply::Check(Sense::POWER_ON)),                // RESET: so every nexus hears of it
+    (0x09, ADAPTER),                                                // BAD_INTR
+    (0x0b, ADAPTER),                                                // SOFT_ERROR: perhaps seen by the device
+    (0x0c, ADAPTER),                                                // IMM_RETRY: the same
+    (0x0d, BUSY),                                                   // REQUEUE
+    (0x0e, ADAPTER),     // TRANSPORT_DISRUPTED: perhaps seen by the device
+    (0x0f, UNREACHABLE), // TRANSPORT_FAILFAST
+    (0x10, SubstituteReply::Check(Sense::INTERNAL_FAILURE)), // TARGET_FAILURE
+    (0x11, SubstituteReply::Status(Status::ReservationConflict)), // NEXUS_FAILURE
+    (0x12, SubstituteReply::Check(Sense::SPACE_ALLOCATION_FAILED)), // ALLOC_FAILURE
+    (0x13, SubstituteReply::Check(Sense::READ_ERROR)), // MEDIUM_ERROR
+    (0x14, UNREACHABLE), // TRANSPORT_MARGINAL
 ];
 
 /// The answers to `DRIVER_*`, the low 4 bits, of kernels before 5.14. 8 says only that there are sense data.
-const DRIVER: [(u16, Answer); 7] = [
-    (1, BUSY),                                       // BUSY
-    (2, BUSY),                                       // SOFT
-    (3, Answer::Check(Sense::READ_ERROR)),           // MEDIA
-    (4, ADAPTER),                                    // ERROR
-    (5, Answer::Check(Sense::INVALID_FIELD_IN_CDB)), // INVALID
-    (6, TIMED_OUT),                                  // TIMEOUT
-    (7, Answer::Check(Sense::INTERNAL_FAILURE)),     // HARD
+const DRIVER: [(u16, SubstituteReply); 7] = [
+    (1, BUSY),                                                // BUSY
+    (2, BUSY),                                                // SOFT
+    (3, SubstituteReply::Check(Sense::READ_ERROR)),           // MEDIA
+    (4, ADAPTER),                                             // ERROR
+    (5, SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB)), // INVALID
+    (6, TIMED_OUT),                                           // TIMEOUT
+    (7, SubstituteReply::Check(Sense::INTERNAL_FAILURE)),     // HARD
 ];
 
 /// DID_OK and DID_PASSTHROUGH: the status of the device counts.
@@ -69,7 +68,7 @@ const HOST_IS_FINE: [u16; 2] = [0x00, 0x0a];
 const DRIVER_SENSE: u16 = 8;
 
 /// The answer to a command that has ended.
-pub(super) fn reply(sg_io: SgIo, outcome: Outcome) -> PassthroughResponse {
+pub(super) fn reply(sg_io: SgIo, outcome: SgOutcome) -> PassthroughResponse { 
     let len = sg_io.len() as u64;
     let moved = len.saturating_add_signed(-i64::from(outcome.residual));
     let (status, sense) = match said(&outcome) {
@@ -88,7 +87,7 @@ pub(super) fn reply(sg_io: SgIo, outcome: Outcome) -> PassthroughResponse {
 }
 
 /// The status from the device itself, or its substitute.
-fn said(outcome: &Outcome) -> Result<Status, Answer> {
+fn said(outcome: &SgOutcome) -> Result<Status, SubstituteReply> {
     // Bits 0 and 7 were the vendor's in SCSI-1.
     let status = status_of(outcome.status & 0x7e);
     let has_sense = Sense::decode(&outcome.sense).is_some();
@@ -102,8 +101,9 @@ fn said(outcome: &Outcome) -> Result<Status, Answer> {
 }
 
 /// What host and driver say when the device says nothing.
-fn quiet(outcome: &Outcome) -> Option<Answer> {
-    let row = |table: &[(u16, Answer)], code| table.iter().find(|row| row.0 == code).map(|row| row.1);
+fn quiet(outcome: &SgOutcome) -> Option<SubstituteReply> {
+    let row =
+        |table: &[(u16, SubstituteReply)], code| table.iter().find(|row| row.0 == code).map(|row| row.1);
     if !HOST_IS_FINE.contains(&outcome.host) {
         return Some(row(&HOST, outcome.host).unwrap_or(ADAPTER));
     }
@@ -118,29 +118,31 @@ fn status_of(byte: u8) -> Option<Status> {
 }
 
 /// The answer to a command of `len` bytes that the kernel did not take. `max_transfer` is what it likes at most.
-pub(super) fn refused(e: &io::Error, len: usize, max_transfer: usize) -> Answer {
+pub(super) fn refused(e: &io::Error, len: usize, max_transfer: usize) -> SubstituteReply {
     match Errno::from_io_error(e) {
         // Too large for the host adapter, or a CDB that the kernel cannot carry.
-        Some(Errno::INVAL | Errno::MSGSIZE | Errno::TOOBIG) => Answer::Check(Sense::INVALID_FIELD_IN_CDB),
-        Some(Errno::NOMEM) if len > max_transfer => Answer::Check(Sense::INVALID_FIELD_IN_CDB),
+        Some(Errno::INVAL | Errno::MSGSIZE | Errno::TOOBIG) => {
+            SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB)
+        }
+        Some(Errno::NOMEM) if len > max_transfer => SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB),
         Some(Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::BUSY) => BUSY,
-        Some(Errno::DOM) => Answer::Status(Status::TaskSetFull),
+        Some(Errno::DOM) => SubstituteReply::Status(Status::TaskSetFull),
         Some(Errno::NODEV | Errno::NXIO) => UNREACHABLE,
-        _ => Answer::Check(Sense::INTERNAL_FAILURE),
+        _ => SubstituteReply::Check(Sense::INTERNAL_FAILURE),
     }
 }
 
-impl Answer {
+impl SubstituteReply {
     /// A device that is not there.
-    pub const GONE: Answer = UNREACHABLE;
+    pub const GONE: SubstituteReply = UNREACHABLE;
     /// A command that was ended before the kernel had it.
-    pub const ENDED: Answer = Answer::Status(Status::TaskAborted);
+    pub const ENDED: SubstituteReply = SubstituteReply::Status(Status::TaskAborted);
 
     /// As a reply without data.
     pub fn reply(self) -> PassthroughResponse {
         let (status, sense) = match self {
-            Answer::Status(status) => (status, Vec::new()),
-            Answer::Check(sense) => (Status::CheckCondition, sense.encode(false)),
+            SubstituteReply::Status(status) => (status, Vec::new()),
+            SubstituteReply::Check(sense) => (Status::CheckCondition, sense.encode(false)),
         };
         PassthroughResponse {
             status: status as u8,
@@ -164,8 +166,7 @@ mod tests {
         SgIo { cdb: [0; 6].into(), data, timeout_ms: 1, first: false }
     }
 
-    fn came(len: usize, outcome: Outcome) -> PassthroughResponse {
-        reply(sg_io(PassthroughData::In(Buf::zeroed(len))), outcome)
+ fn came(len: usize, outcome: SgOutcome) -> PassthroughResponse { reply(sg_io(PassthroughData::In(Buf::zeroed(len))), outcome) 
     }
 
     fn key(reply: &PassthroughResponse) -> (u8, u8, u8) {
@@ -175,14 +176,11 @@ mod tests {
 
     #[test]
     fn reply_has_only_the_received_data() {
-        let short = came(96, Outcome { residual: 60, ..Outcome::default() });
+        let short = came(96, SgOutcome { residual: 60, ..SgOutcome::default() });
         assert_eq!((short.status, short.moved, short.data.expect("data").len()), (0, 36, 36));
-        let over = came(96, Outcome { residual: -4, ..Outcome::default() });
+        let over = came(96, SgOutcome { residual: -4, ..SgOutcome::default() });
         assert_eq!((over.moved, over.data.expect("data").len()), (100, 96));
-        let out = reply(
-            sg_io(PassthroughData::Out(Buf::zeroed(512))),
-            Outcome { residual: 12, ..Outcome::default() },
-        );
+ let out = reply( sg_io(PassthroughData::Out(Buf::zeroed(512))), SgOutcome { residual: 12, ..SgOutcome::default() }, ); 
         assert!((out.moved, out.data.is_none()) == (500, true));
     }
 
@@ -190,7 +188,7 @@ mod tests {
     #[test]
     fn sense_data_go_on_as_they_are_with_the_data() {
         let reported =
-            Outcome { status: 2, driver: 8, sense: SENSE.to_vec(), residual: 500, ..Outcome::default() };
+            SgOutcome { status: 2, driver: 8, sense: SENSE.to_vec(), residual: 500, ..SgOutcome::default() };
         let reply = came(512, reported);
         assert_eq!((reply.status, &reply.sense[..]), (2, &SENSE[..]));
         assert_eq!((reply.moved, reply.data.expect("data").len()), (12, 12));
@@ -198,36 +196,36 @@ mod tests {
 
     #[test]
     fn device_status_overrides_adapter_status() {
-        let reported = Outcome { status: 2, host: 7, sense: SENSE.to_vec(), ..Outcome::default() };
+        let reported = SgOutcome { status: 2, host: 7, sense: SENSE.to_vec(), ..SgOutcome::default() };
         assert_eq!(key(&came(8, reported)), (5, 0x21, 0));
-        let conflict = came(8, Outcome { status: 0x18, host: 7, ..Outcome::default() });
+        let conflict = came(8, SgOutcome { status: 0x18, host: 7, ..SgOutcome::default() });
         assert_eq!((conflict.status, conflict.sense.len()), (0x18, 0));
-        let old = Outcome { driver: 8, sense: SENSE.to_vec(), ..Outcome::default() };
+        let old = SgOutcome { driver: 8, sense: SENSE.to_vec(), ..SgOutcome::default() };
         assert_eq!(key(&came(8, old)), (5, 0x21, 0));
     }
 
     #[test]
     fn missing_status_becomes_sense_data() {
-        let host = |host| came(8, Outcome { host, ..Outcome::default() });
+        let host = |host| came(8, SgOutcome { host, ..SgOutcome::default() });
         assert_eq!(key(&host(0x01)), (2, 0x04, 0x0c));
         assert_eq!(key(&host(0x03)), (0xb, 0x2e, 0x02));
         assert_eq!(key(&host(0x08)), (6, 0x29, 0x00));
         assert_eq!((host(0x02).status, host(0x0d).status), (8, 8));
         assert_eq!(key(&host(0x7777)), (0xb, 0x44, 0));
         assert!(host(0x01).data.is_none() && host(0x01).moved == 0);
-        assert_eq!(key(&came(8, Outcome { driver: 6, ..Outcome::default() })), (0xb, 0x2e, 0x02));
-        assert_eq!(key(&came(8, Outcome { status: 2, ..Outcome::default() })), (0xb, 0x44, 0));
+        assert_eq!(key(&came(8, SgOutcome { driver: 6, ..SgOutcome::default() })), (0xb, 0x2e, 0x02));
+        assert_eq!(key(&came(8, SgOutcome { status: 2, ..SgOutcome::default() })), (0xb, 0x44, 0));
     }
 
     #[test]
     fn kernel_error_becomes_sense_data() {
         let reported = |errno: Errno, len| refused(&errno.into(), len, 4096);
-        assert_eq!(reported(Errno::INVAL, 1), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
-        assert_eq!(reported(Errno::NOMEM, 8192), Answer::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(reported(Errno::INVAL, 1), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(reported(Errno::NOMEM, 8192), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
         assert_eq!(reported(Errno::NOMEM, 4096), BUSY);
-        assert_eq!(reported(Errno::DOM, 1), Answer::Status(Status::TaskSetFull));
+        assert_eq!(reported(Errno::DOM, 1), SubstituteReply::Status(Status::TaskSetFull));
         assert_eq!(reported(Errno::NODEV, 1), UNREACHABLE);
-        assert_eq!(reported(Errno::PERM, 1), Answer::Check(Sense::INTERNAL_FAILURE));
+        assert_eq!(reported(Errno::PERM, 1), SubstituteReply::Check(Sense::INTERNAL_FAILURE));
     }
 
     proptest! {
@@ -241,7 +239,7 @@ mod tests {
                 1 => PassthroughData::In(Buf::zeroed(len)),
                 _ => PassthroughData::Out(Buf::zeroed(len)),
             };
-            let reply = reply(sg_io(data), Outcome { status, host, driver, sense, residual });
+            let reply = reply(sg_io(data), SgOutcome { status, host, driver, sense, residual });
             prop_assert!(status_of(reply.status).is_some());
             prop_assert_eq!(reply.status == 2, Sense::decode(&reply.sense).is_some());
             prop_assert_eq!(reply.status == 2, !reply.sense.is_empty());

@@ -1,9 +1,7 @@
 //! The thread of a device: hands commands to the kernel in their order, and their ends back.
 
 use super::driver::{SgCompletion, SgDriver, SgIo};
-use super::translate::{Answer, refused, reply};
-use lunar_target::PassthroughResponse;
-use lunar_wire::iscsi::request::TaskAttribute;
+use super::translate::{SubstituteReply, refused, reply}; use lunar_target::PassthroughResponse; use lunar_wire::iscsi::request::TaskAttribute; 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
@@ -12,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What a device counts, and how it is.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct SgCounters {
     /// Commands that the kernel took.
     pub commands: AtomicU64,
     /// Of those, how many are not at their end.
@@ -30,16 +28,16 @@ pub(super) struct Counters {
 /// What the thread is asked for.
 pub(super) enum Request {
     /// A command.
-    Run(Job),
+    Run(SgJob),
     /// The end of commands: those that wait here end at once, the others when the kernel says so.
-    End(Which, EndMark),
+    End(CancelScope, EndMark),
 }
 
 /// Closed when the last of the commands has ended.
 pub(super) type EndMark = flume::Sender<Infallible>;
 
 /// A command, and the channel for its reply.
-pub(super) struct Job {
+pub(super) struct SgJob {
     /// The way it came, and its tag there.
     pub from: (u64, u64),
     /// Its task attribute.
@@ -52,7 +50,7 @@ pub(super) struct Job {
 
 /// Commands that are to end.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Which {
+pub(super) enum CancelScope {
     /// One.
     Tag(u64, u64),
     /// All of a way.
@@ -61,12 +59,12 @@ pub(super) enum Which {
     All,
 }
 
-impl Which {
+impl CancelScope {
     fn has(self, from: (u64, u64)) -> bool {
         match self {
-            Which::Tag(way, tag) => from == (way, tag),
-            Which::Way(way) => from.0 == way,
-            Which::All => true,
+            CancelScope::Tag(way, tag) => from == (way, tag),
+            CancelScope::Way(way) => from.0 == way,
+            CancelScope::All => true,
         }
     }
 }
@@ -84,10 +82,10 @@ struct InFlightIo {
 pub(super) struct SgWorker {
     driver: Arc<dyn SgDriver>,
     requests: flume::Receiver<Request>,
-    counters: Arc<Counters>,
+    counters: Arc<SgCounters>,
     depth: usize,
     max_transfer: usize,
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<SgJob>,
     flying: HashMap<u32, InFlightIo>,
     last: u32,
 }
@@ -97,7 +95,7 @@ impl SgWorker {
     pub fn new(
         driver: Arc<dyn SgDriver>,
         requests: flume::Receiver<Request>,
-        counters: Arc<Counters>,
+        counters: Arc<SgCounters>,
         depth: usize,
         max_transfer: usize,
     ) -> SgWorker {
@@ -145,11 +143,11 @@ impl SgWorker {
         }
     }
 
-    fn end(&mut self, which: Which, ended: EndMark) {
+    fn end(&mut self, which: CancelScope, ended: EndMark) {
         self.waiting.retain(|job| {
             let stays = !which.has(job.from);
             if !stays {
-                answer(&job.reply, Answer::ENDED.reply());
+                answer(&job.reply, SubstituteReply::ENDED.reply());
             }
             stays
         });
@@ -193,7 +191,7 @@ impl SgWorker {
     fn not_taken(&self, e: &io::Error, sg_io: &SgIo, len: usize, to: &flume::Sender<PassthroughResponse>) {
         self.counters.refused.fetch_add(1, Relaxed);
         let reported = refused(e, len, self.max_transfer);
-        if reported == Answer::GONE && !self.counters.gone.swap(true, Relaxed) {
+        if reported == SubstituteReply::GONE && !self.counters.gone.swap(true, Relaxed) {
             tracing::warn!(error = %e, "the sg device was removed");
         }
         tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel rejected a command");
@@ -231,11 +229,11 @@ impl SgWorker {
     fn refuse_all(&mut self) {
         self.counters.gone.store(true, Relaxed);
         self.counters.in_flight.store(0, Relaxed);
-        self.flying.drain().for_each(|(_, flight)| answer(&flight.reply, Answer::GONE.reply()));
-        self.waiting.drain(..).for_each(|job| answer(&job.reply, Answer::GONE.reply()));
+        self.flying.drain().for_each(|(_, flight)| answer(&flight.reply, SubstituteReply::GONE.reply()));
+        self.waiting.drain(..).for_each(|job| answer(&job.reply, SubstituteReply::GONE.reply()));
         while let Ok(request) = self.requests.recv() {
             if let Request::Run(job) = request {
-                answer(&job.reply, Answer::GONE.reply());
+                answer(&job.reply, SubstituteReply::GONE.reply());
             }
         }
     }

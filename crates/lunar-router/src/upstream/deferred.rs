@@ -15,12 +15,12 @@ pub struct DeferredErrors(Mutex<(u64, Option<Error>)>);
 
 /// The last loss that the hosts of a core have got.
 #[derive(Default)]
-pub struct ReportedUpTo(AtomicU64);
+pub struct LastReported(AtomicU64);
 
 impl DeferredErrors {
     /// For a core that is used from now on.
-    pub fn since_now(&self) -> ReportedUpTo {
-        ReportedUpTo(AtomicU64::new(self.with(|(count, _)| *count)))
+    pub fn since_now(&self) -> LastReported {
+        LastReported(AtomicU64::new(self.with(|(count, _)| *count)))
     }
 
     /// A loss that no host has heard of.
@@ -29,7 +29,7 @@ impl DeferredErrors {
     }
 
     /// A flush has failed on a core, whose hosts hear that: where data may be lost, those of the others will.
-    pub fn add_failed(&self, flush: &io::Error, reported: &ReportedUpTo) {
+    pub fn add_failed(&self, flush: &io::Error, reported: &LastReported) {
         let is_lost = |e: &&Error| e.sense.is_some_and(|sense| BROKEN.contains(&sense.key));
         if let Some(e) = Error::of(flush).filter(is_lost) {
             self.add(e.clone());
@@ -38,7 +38,7 @@ impl DeferredErrors {
     }
 
     /// The loss that the hosts of a core have not got yet.
-    pub fn untold(&self, reported: &ReportedUpTo) -> Option<Error> {
+    pub fn untold(&self, reported: &LastReported) -> Option<Error> {
         self.with(
             |(count, last)| if reported.0.swap(*count, Relaxed) == *count { None } else { last.clone() },
         )

@@ -22,7 +22,7 @@ pub enum Health {
 
 /// How it is on one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct CoreHealth {
     /// Since when there is no path.
     pub outage: Option<Instant>,
     /// Every path leads to another logical unit.
@@ -32,10 +32,10 @@ pub struct Condition {
 }
 
 /// All cores together: the best of them counts, and one that has only begun says nothing.
-pub fn combined(all: &[Condition], path_loss_timeout: Duration, now: Instant) -> Health {
+pub fn combined(all: &[CoreHealth], path_loss_timeout: Duration, now: Instant) -> Health {
     let is_over = |since: Instant| now.saturating_duration_since(since) >= path_loss_timeout;
-    let says = |c: &&Condition| c.is_changed || c.was_up || c.outage.is_some_and(is_over);
-    let all: Vec<&Condition> = all.iter().filter(says).collect();
+    let says = |c: &&CoreHealth| c.is_changed || c.was_up || c.outage.is_some_and(is_over);
+    let all: Vec<&CoreHealth> = all.iter().filter(says).collect();
     if all.iter().any(|c| c.outage.is_none()) {
         return Health::Up;
     }
@@ -96,17 +96,17 @@ mod tests {
 
     const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
-    fn ago(now: Instant, s: u64) -> Condition {
+    fn ago(now: Instant, s: u64) -> CoreHealth {
         let outage = now.checked_sub(Duration::from_secs(s));
-        Condition { outage, is_changed: false, was_up: true }
+        CoreHealth { outage, is_changed: false, was_up: true }
     }
 
     #[test]
     fn the_best_core_counts_and_one_that_begins_says_nothing() {
         let now = Instant::now() + Duration::from_secs(3600);
-        let up = Condition { outage: None, is_changed: false, was_up: true };
-        let begins = |s| Condition { was_up: false, ..ago(now, s) };
-        let changed = |s| Condition { is_changed: true, ..begins(s) };
+        let up = CoreHealth { outage: None, is_changed: false, was_up: true };
+        let begins = |s| CoreHealth { was_up: false, ..ago(now, s) };
+        let changed = |s| CoreHealth { is_changed: true, ..begins(s) };
         let since = |s| now - Duration::from_secs(s);
         for (all, health) in [
             (vec![], Health::Up),

@@ -3,8 +3,8 @@
 //! Each core opens its own sessions, one over each path, with its first operation.
 
 use super::context::LuContext;
-use super::deferred::{DeferredErrors, ReportedUpTo};
-use super::health::{Condition, Health, combined};
+use super::deferred::{DeferredErrors, LastReported};
+use super::health::{CoreHealth, Health, combined};
 use super::path::UpstreamPath;
 use super::queue::UpstreamQueue;
 use super::scsi_error::with_scsi_error;
@@ -52,7 +52,7 @@ struct PerCoreUpstream {
     joined: Arc<Multipath>,
     /// There was a path.
     was_up: AtomicBool,
-    scsi_error: ReportedUpTo,
+    scsi_error: LastReported,
 }
 
 /// One path of one core, for people.
@@ -303,12 +303,12 @@ impl PerCoreUpstream {
         })
     }
 
-    fn condition(&self) -> Condition {
+    fn condition(&self) -> CoreHealth {
         let outage = self.joined.outage();
         if outage.is_none() {
             self.was_up.store(true, Relaxed);
         }
-        Condition { outage, is_changed: self.joined.is_changed(), was_up: self.was_up.load(Relaxed) }
+        CoreHealth { outage, is_changed: self.joined.is_changed(), was_up: self.was_up.load(Relaxed) }
     }
 }
 
@@ -342,7 +342,7 @@ async fn attend(
 
 fn update(all_cores: &AllCores, context: &LuContext) {
     let probe = || {
-        let all: Vec<Condition> = lock(all_cores).iter().map(|per_core| per_core.condition()).collect();
+        let all: Vec<CoreHealth> = lock(all_cores).iter().map(|per_core| per_core.condition()).collect();
         combined(&all, context.path_loss_timeout, Instant::now())
     };
     let Some(health) = context.monitor.update(probe) else { return };

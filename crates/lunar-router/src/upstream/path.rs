@@ -41,13 +41,13 @@ pub struct UpstreamPath {
 }
 
 /// The names of the logical unit and of a path to it in the record.
-struct Names {
+struct RecordNames {
     unit: String,
     path: String,
     user: Option<String>,
 }
 
-impl Names {
+impl RecordNames {
     fn way(&self) -> isids::PathKey<'_> {
         isids::PathKey { unit: &self.unit, path: &self.path, user: self.user.as_deref() }
     }
@@ -179,11 +179,11 @@ impl UpstreamPath {
     }
 
     /// What the record calls it.
-    fn names(&self) -> Names {
+    fn names(&self) -> RecordNames {
         let LuContext { router, upstream, target, lun, .. } = &*self.context;
         let unit = format!("{router}/{upstream} {target} {lun} ");
         let path = format!("{unit}{}", self.place());
-        Names { unit, path, user: self.user.get().cloned().flatten() }
+        RecordNames { unit, path, user: self.user.get().cloned().flatten() }
     }
 
     /// Ends sessions that a router before this one left behind. True if the logical unit is to be reset over this path.

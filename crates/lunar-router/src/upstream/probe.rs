@@ -15,7 +15,7 @@ pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<Foun
     let mut last = Error::new(ErrorCode::InvalidArgument, format!("upstream {} has no URL", upstream.name));
     // Behind a portal are all of its targets, each of which is seen here under its own name.
     let keep_names = upstream.urls.iter().any(|url| url.target.is_none());
-    let loop_check = Check { loops, upstream: loops::name(&upstream.router, &upstream.name), keep_names };
+    let loop_check = LoopCheck { loops, upstream: loops::name(&upstream.router, &upstream.name), keep_names };
     for url in upstream.session_urls()? {
         match through(&url, &loop_check).await {
             Ok(found) => return expected(upstream, as_first(upstream, found)),
@@ -51,13 +51,13 @@ fn expected(upstream: &Upstream, found: Vec<FoundTarget>) -> Result<Vec<FoundTar
 }
 
 /// Checks that a target does not lead back to its user.
-struct Check<'a> {
+struct LoopCheck<'a> {
     loops: &'a LoopDetector,
     upstream: String,
     keep_names: bool,
 }
 
-async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error> {
+async fn through(url: &Url, check: &LoopCheck<'_>) -> Result<Vec<FoundTarget>, Error> {
     let options = url.options()?;
     if url.target.is_some() {
         return Ok(vec![target(url, options, check).await?]);
@@ -85,7 +85,7 @@ async fn through(url: &Url, check: &Check<'_>) -> Result<Vec<FoundTarget>, Error
 }
 
 /// The target through the first of its portals that answers.
-async fn at_first(urls: &[Url], options: &Options, check: &Check<'_>) -> Result<FoundTarget, Error> {
+async fn at_first(urls: &[Url], options: &Options, check: &LoopCheck<'_>) -> Result<FoundTarget, Error> {
     let mut last = Error::new(ErrorCode::NotFound, "the target has no portal");
     for url in urls {
         match target(url, options.clone(), check).await {
@@ -96,7 +96,7 @@ async fn at_first(urls: &[Url], options: &Options, check: &Check<'_>) -> Result<
     Err(last)
 }
 
-async fn target(url: &Url, options: Options, check: &Check<'_>) -> Result<FoundTarget, Error> {
+async fn target(url: &Url, options: Options, check: &LoopCheck<'_>) -> Result<FoundTarget, Error> {
     let name = url.target.clone().unwrap_or_default();
     let there = UpstreamTarget { upstream: &check.upstream, target: &name, keeps_name: check.keep_names };
     let session = checked(url, &options, check.loops, there).await?;

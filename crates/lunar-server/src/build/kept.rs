@@ -1,26 +1,27 @@
 //! Memory that a change on trial has removed: a roll-back brings it back with its data. Hosts do not reach it meanwhile.
 
-use super::{Name, Open, Units, same_way};
+use super::{Name, OpenUnit, Units, same_way};
 use crate::config::{Lun, Source};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct TrialMemory {
     is_on_trial: bool,
-    open: BTreeMap<Name, Open>,
+    open: BTreeMap<Name, OpenUnit>,
 }
 
-impl Kept {
+impl TrialMemory {
     /// The memory that a LUN had before the trial.
-    pub(super) fn find(&self, name: &Name, lun: &Lun) -> Option<&Open> {
+    pub(super) fn find(&self, name: &Name, lun: &Lun) -> Option<&OpenUnit> {
         self.open.get(name).filter(|open| same_way(&open.lun, lun))
     }
 
     /// Of the units that left, the memory that no other has. The first of a name is the one of before the trial.
-    pub(super) fn keep(&mut self, left: BTreeMap<Name, Open>, open: &BTreeMap<Name, Open>) {
-        let is_used = |one: &Open| open.values().any(|o| Arc::ptr_eq(&o.medium.blocks, &one.medium.blocks));
-        let is_memory = |one: &Open| matches!(one.lun.source, Source::Memory { .. });
+    pub(super) fn keep(&mut self, left: BTreeMap<Name, OpenUnit>, open: &BTreeMap<Name, OpenUnit>) {
+        let is_used =
+            |one: &OpenUnit| open.values().any(|o| Arc::ptr_eq(&o.medium.blocks, &one.medium.blocks));
+        let is_memory = |one: &OpenUnit| matches!(one.lun.source, Source::Memory { .. });
         let kept = left.into_iter().filter(|(_, one)| self.is_on_trial && is_memory(one) && !is_used(one));
         for (name, one) in kept {
             self.open.entry(name).or_insert(one);
@@ -36,6 +37,6 @@ impl Units {
 
     /// Nothing is rolled back any more: memory that was kept is freed.
     pub fn end_trial(&mut self) {
-        self.kept = Kept::default();
+        self.kept = TrialMemory::default();
     }
 }

@@ -4,7 +4,7 @@
 //! The record is written when the medium is served, and not before: a start or a reload that fails leaves it alone. It
 //! knows the paths of before too, because a LUN may go back to one.
 
-use super::{MAX_STATE_BYTES, Media, Medium, Name, Units, notes_of_size};
+use super::{MAX_STATE_BYTES, Medium, Name, ReusableMedia, Units, notes_of_size};
 use crate::config::{Lun, Source, one_name};
 use crate::{Diagnostic, ErrorCode, io_text};
 use lunar_block::Backend;
@@ -29,7 +29,7 @@ const WANTED: StatxFlags = StatxFlags::INO.union(StatxFlags::BTIME);
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct MediumRecord {
     path: PathBuf,
     /// Of a file.
     inode: Option<u64>,
@@ -45,7 +45,7 @@ struct Record {
     block_size: Option<u32>,
     /// What the LUN had before, at other paths, newest first; these have none themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    earlier: Vec<Record>,
+    earlier: Vec<MediumRecord>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -57,16 +57,16 @@ enum Format {
 /// The past of a LUN: its media by their paths.
 pub(crate) struct MediumHistory {
     file: PathBuf,
-    newest: Option<Record>,
+    newest: Option<MediumRecord>,
     /// A server that kept no records has served it.
     has_state: bool,
 }
 
 /// A record that is to be written when its medium is served.
 #[derive(Clone)]
-pub(super) struct Unwritten {
+pub(super) struct PendingRecord {
     file: PathBuf,
-    record: Record,
+    record: MediumRecord,
 }
 
 /// The blocks that hosts see, in bytes.
@@ -80,9 +80,9 @@ pub(crate) enum Blocks {
     OfBefore(u32, u32),
 }
 
-impl Record {
-    fn place(&self) -> Place {
-        Place { path: self.path.clone(), inode: self.inode, birth_ns: self.birth_ns }
+impl MediumRecord {
+    fn place(&self) -> MediumLocation {
+        MediumLocation { path: self.path.clone(), inode: self.inode, birth_ns: self.birth_ns }
     }
 }
 
@@ -90,12 +90,17 @@ impl Units {
     /// Records the media that a setup has brought. To be called when the setup is in force.
     pub fn record(&mut self) {
         for open in self.open.values_mut() {
-            open.medium.record.take().iter().for_each(Unwritten::write);
+            open.medium.record.take().iter().for_each(PendingRecord::write);
         }
     }
 
     /// The medium of a path, opened unless it is open in the same way.
-    pub(super) fn at_path(&self, name: &Name, lun: &Lun, media: &Media<'_>) -> Result<Medium, Diagnostic> {
+    pub(super) fn at_path(
+        &self,
+        name: &Name,
+        lun: &Lun,
+        media: &ReusableMedia<'_>,
+    ) -> Result<Medium, Diagnostic> {
         let past = MediumHistory::read(&self.state_file(name, lun)?)?;
         let (blocks, is_new) = match media.find(name, lun) {
             Some(blocks) => (blocks, false),
@@ -123,7 +128,7 @@ impl Units {
     fn open_anew(
         &self,
         lun: &Lun,
-        media: &Media<'_>,
+        media: &ReusableMedia<'_>,
         past: &MediumHistory,
     ) -> Result<Arc<dyn Backend>, Diagnostic> {
         media.in_place(lun)?;
@@ -185,7 +190,7 @@ impl MediumHistory {
 
     /// Another file is at the path of the one that was served.
     pub(crate) fn replaced(&self, lun: &Lun) -> Option<Diagnostic> {
-        let now = Place::of(lun)?;
+        let now = MediumLocation::of(lun)?;
         let before = self.at(&now.path)?.place();
         let is_other = now.inode.is_some() && !now.is(&before);
         let path = now.path.display();
@@ -196,7 +201,7 @@ impl MediumHistory {
 
     /// The medium has less than the one that was served from this path.
     pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Diagnostic> {
-        let path = Place::of(lun)?.path;
+        let path = MediumLocation::of(lun)?.path;
         let before = self.at(&path)?.size.filter(|before| size < *before)?;
         let what = format!(
             "{} shrank: it has {size} bytes, and had {before} when it was served before",
@@ -207,19 +212,19 @@ impl MediumHistory {
 
     /// The path of a LUN is the one that it was served from last.
     pub(crate) fn is_newest(&self, lun: &Lun) -> bool {
-        let (now, newest) = (Place::of(lun), self.newest.as_ref());
+        let (now, newest) = (MediumLocation::of(lun), self.newest.as_ref());
         now.zip(newest).is_some_and(|(now, newest)| now.path == newest.path)
     }
 
     /// The record of a path.
-    fn at(&self, path: &Path) -> Option<&Record> {
+    fn at(&self, path: &Path) -> Option<&MediumRecord> {
         let newest = self.newest.as_ref()?;
         std::iter::once(newest).chain(&newest.earlier).find(|record| record.path == path)
     }
 
     /// The record of the medium of a LUN.
-    fn of(&self, lun: &Lun) -> Option<&Record> {
-        let now = Place::of(lun)?;
+    fn of(&self, lun: &Lun) -> Option<&MediumRecord> {
+        let now = MediumLocation::of(lun)?;
         self.at(&now.path).filter(|record| now.is(&record.place()))
     }
 
@@ -244,27 +249,34 @@ impl MediumHistory {
     }
 
     /// What is to be recorded of the medium that follows; None: that is recorded already.
-    fn followed_by(&self, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) -> Option<Unwritten> {
-        let Place { path, inode, birth_ns } = Place::of(lun)?;
+    fn followed_by(
+        &self,
+        lun: &Lun,
+        of_device: Option<u32>,
+        blocks: Blocks,
+        size: u64,
+    ) -> Option<PendingRecord> {
+        let MediumLocation { path, inode, birth_ns } = MediumLocation::of(lun)?;
         let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
         // One that is defined says nothing of the time after it.
         let before = self.of(lun).and_then(|record| record.block_size);
         let block_size = block_size.or(before);
         let (format, device_block_size, size) = (Format::Raw, of_device, Some(size));
         let earlier = self.without(&path);
-        let record = Record { path, inode, birth_ns, format, size, device_block_size, block_size, earlier };
-        (self.newest.as_ref() != Some(&record)).then(|| Unwritten { file: self.file.clone(), record })
+        let record =
+            MediumRecord { path, inode, birth_ns, format, size, device_block_size, block_size, earlier };
+        (self.newest.as_ref() != Some(&record)).then(|| PendingRecord { file: self.file.clone(), record })
     }
 
     /// The newest records of other paths, one less than a record knows.
-    fn without(&self, path: &Path) -> Vec<Record> {
+    fn without(&self, path: &Path) -> Vec<MediumRecord> {
         let Some(newest) = &self.newest else { return Vec::new() };
         let all = std::iter::once(newest).chain(&newest.earlier).filter(|record| record.path != path);
-        all.map(|record| Record { earlier: Vec::new(), ..record.clone() }).take(MAX_PATHS - 1).collect()
+        all.map(|record| MediumRecord { earlier: Vec::new(), ..record.clone() }).take(MAX_PATHS - 1).collect()
     }
 }
 
-impl Unwritten {
+impl PendingRecord {
     /// The LUN is served also where the record cannot be written.
     fn write(&self) {
         lunar_target::remove_leftovers(&self.file);
@@ -298,32 +310,32 @@ impl Blocks {
 }
 
 /// Where a medium is, and which file is there.
-struct Place {
+struct MediumLocation {
     path: PathBuf,
     inode: Option<u64>,
     birth_ns: Option<i64>,
 }
 
-impl Place {
-    fn of(lun: &Lun) -> Option<Place> {
+impl MediumLocation {
+    fn of(lun: &Lun) -> Option<MediumLocation> {
         let (path, found) = match &lun.source {
             Source::File { path, .. } => (path, statx(CWD, path, AtFlags::empty(), WANTED).ok()),
             Source::Device { path } => (path, None),
             _ => return None,
         };
         let inode = found.as_ref().map(|found| found.stx_ino);
-        Some(Place { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })
+        Some(MediumLocation { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })
     }
 
     /// A record of an older version has no time of birth, and some file systems keep none.
-    fn is(&self, other: &Place) -> bool {
+    fn is(&self, other: &MediumLocation) -> bool {
         let is_as_old = self.birth_ns.zip(other.birth_ns).is_none_or(|(a, b)| a == b);
         self.path == other.path && self.inode == other.inode && is_as_old
     }
 }
 
 /// `inode 12, created 2026-11-26T17:50:03Z`.
-impl fmt::Display for Place {
+impl fmt::Display for MediumLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.inode {
             Some(inode) => write!(f, "inode {inode}")?,
@@ -352,7 +364,7 @@ fn has_table_of_usual(lun: &Lun) -> bool {
     read.is_ok() && is_at(USUAL) && !is_at(LARGEST)
 }
 
-fn read(file: &Path) -> Result<Option<Record>, Diagnostic> {
+fn read(file: &Path) -> Result<Option<MediumRecord>, Diagnostic> {
     let failed = |what: String| {
         let hint = "remove it: the next start then examines the medium again";
         Diagnostic::new(format!("the record {} {what}", file.display()), hint)
@@ -382,12 +394,13 @@ mod tests {
 
     /// A LUN is served.
     fn keep(folder: &Folder, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) {
-        past(folder).followed_by(lun, of_device, blocks, size).iter().for_each(Unwritten::write);
+        past(folder).followed_by(lun, of_device, blocks, size).iter().for_each(PendingRecord::write);
     }
 
     #[test]
     fn a_time_of_birth_is_shown_as_a_date() {
-        let place = Place { path: "/a".into(), inode: Some(12), birth_ns: Some(1_795_343_400_900_000_000) };
+        let place =
+            MediumLocation { path: "/a".into(), inode: Some(12), birth_ns: Some(1_795_343_400_900_000_000) };
         assert_eq!(place.to_string(), "inode 12, created 2026-11-22T10:30:00Z");
     }
 
@@ -455,7 +468,7 @@ mod tests {
 
     #[test]
     fn a_birth_that_one_side_does_not_know_is_no_difference() {
-        let place = |birth_ns| Place { path: "/a".into(), inode: Some(7), birth_ns };
+        let place = |birth_ns| MediumLocation { path: "/a".into(), inode: Some(7), birth_ns };
         for (a, b, is) in
             [(None, None, true), (Some(1), None, true), (None, Some(1), true), (Some(1), Some(2), false)]
         {
@@ -496,7 +509,7 @@ mod tests {
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none());
         std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
-        let (before, now) = (past(&folder).newest.unwrap().place(), Place::of(&lun).unwrap());
+        let (before, now) = (past(&folder).newest.unwrap().place(), MediumLocation::of(&lun).unwrap());
         let note = past(&folder).replaced(&lun).unwrap().line();
         assert!(note.contains(&format!("that was {before}, this is {now}; hint: ")), "{note}");
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
@@ -558,8 +571,7 @@ mod tests {
     fn a_record_of_one_path_of_an_older_version_is_read() {
         let folder = Folder::new("record-older");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
-        let Place { path, inode, .. } = Place::of(&lun).unwrap();
+ let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk); let MediumLocation { path, inode, .. } = MediumLocation::of(&lun).unwrap(); 
         let older = format!(
             r#"{{"path":{path:?},"inode":{},"birth_ns":null,"format":"raw","device_block_size":null,"block_size":null}}"#,
             inode.unwrap()

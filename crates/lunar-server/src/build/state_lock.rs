@@ -28,7 +28,7 @@ pub(super) struct StateLock {
 pub(super) struct StateLocks(Mutex<BTreeMap<PathBuf, Weak<StateLock>>>);
 
 /// What is to be held: what it is, the file of the lock, and how it can be another.
-struct Wanted {
+struct LockRequest {
     what: String,
     path: PathBuf,
     remedy: &'static str,
@@ -47,7 +47,7 @@ impl StateLocks {
         wanted(state_dir, name, lun).into_iter().filter_map(|one| self.one(one, &place).transpose()).collect()
     }
 
-    fn one(&self, wanted: Wanted, place: &str) -> Result<Option<Arc<StateLock>>, Diagnostic> {
+    fn one(&self, wanted: LockRequest, place: &str) -> Result<Option<Arc<StateLock>>, Diagnostic> {
         let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         holds.retain(|_, hold| hold.strong_count() > 0);
         if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
@@ -90,7 +90,7 @@ pub(crate) struct LockConflict {
 pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<LockConflict> {
     let place = place(name, lun);
     let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
-    let one = |wanted: Wanted| {
+    let one = |wanted: LockRequest| {
         let signed = wanted.signed();
         let is_same = signed.as_ref().is_some_and(|(_, of)| *of == place);
         LockConflict {
@@ -163,17 +163,17 @@ fn place(name: &Name, lun: &Lun) -> String {
     format!("{medium}, LUN {} of {}", name.1, name.0)
 }
 
-fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Wanted> {
+fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<LockRequest> {
     if super::is_nameless(lun) {
         return Vec::new();
     }
     let state = state_path(state_dir, name, lun);
-    let state = Wanted {
+    let state = LockRequest {
         what: format!("the state {}", state.display()),
         path: state.with_extension("lock"),
         remedy: "set another state_dir, target name or LUN in this server",
     };
-    let serial = serial(name, lun).map(|serial| Wanted {
+    let serial = serial(name, lun).map(|serial| LockRequest {
         what: format!("the serial number {serial}"),
         path: state_dir.join("lu/serials").join(identity::serial(&[&serial]) + ".lock"),
         remedy: "set another `serial` for this LUN",
@@ -181,7 +181,7 @@ fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<Wanted> {
     std::iter::once(state).chain(serial).collect()
 }
 
-impl Wanted {
+impl LockRequest {
     fn unlocked(&self, e: &io::Error) -> String {
         format!("{} is not locked against other servers: {}", self.what, io_text(e))
     }

@@ -1,7 +1,7 @@
 //! Media that are served and are missing from their paths: what is in a file without a name ends when it is closed, and
 //! hosts that use a disk must not find another one in its place.
 
-use super::{Name, Open, Units, has_path, of_lun, same_place, same_way, wanted};
+use super::{Name, OpenUnit, Units, has_path, of_lun, same_place, same_way, wanted};
 use crate::Diagnostic;
 use crate::config::{Config, Lun};
 use lunar_block::MissingMedium;
@@ -43,15 +43,18 @@ impl Units {
     }
 }
 
-fn unlinked(name: &Name, open: &Open) -> Option<Diagnostic> {
+fn unlinked(name: &Name, open: &OpenUnit) -> Option<Diagnostic> {
     let missing = open.medium.blocks.missing().filter(|missing| missing.is_unlinked)?;
     let what = format!("{missing}; its data is lost when the server closes it");
     Some(of_lun(name, Diagnostic::new(what, missing.remedy())))
 }
 
 /// A path is opened once more only if it still leads to what is open by it.
-pub(super) fn in_place<'a>(mut open: impl Iterator<Item = &'a Open>, lun: &Lun) -> Result<(), Diagnostic> {
-    let at_path = |open: &Open| has_path(lun) && same_place(&open.lun, lun);
+pub(super) fn in_place<'a>(
+    mut open: impl Iterator<Item = &'a OpenUnit>,
+    lun: &Lun,
+) -> Result<(), Diagnostic> {
+    let at_path = |open: &OpenUnit| has_path(lun) && same_place(&open.lun, lun);
     let missing = open.find(|open| at_path(open)).and_then(|open| open.medium.blocks.missing());
     missing.map_or(Ok(()), |missing| Err(not_in_place(&missing)))
 }
@@ -68,12 +71,12 @@ fn not_in_place(missing: &MissingMedium) -> Diagnostic {
 
 /// The LUNs that would be removed, or be opened anew, with the only copy of their data.
 pub(super) fn lost(
-    leaving: &BTreeMap<Name, Open>,
-    staying: &BTreeMap<Name, Open>,
+    leaving: &BTreeMap<Name, OpenUnit>,
+    staying: &BTreeMap<Name, OpenUnit>,
     wanted: &BTreeMap<Name, &Lun>,
 ) -> Vec<Diagnostic> {
-    let goes = |open: &Open| {
-        let is_shared = |other: &Open| Arc::ptr_eq(&other.medium.blocks, &open.medium.blocks);
+    let goes = |open: &OpenUnit| {
+        let is_shared = |other: &OpenUnit| Arc::ptr_eq(&other.medium.blocks, &open.medium.blocks);
         !wanted.values().any(|lun| same_way(&open.lun, lun)) && !staying.values().any(is_shared)
     };
     let lost = leaving.iter().filter(|(_, open)| goes(open));

@@ -1,6 +1,6 @@
 //! `[access.NAME]`: access lists that the targets of routers name.
 
-use super::chap::Users;
+use super::chap::ChapUsers;
 use super::target::not_empty;
 use super::value::network;
 use lunar_config::pattern;
@@ -25,10 +25,10 @@ pub struct Grant {
 const WORDS: [&str; 2] = ["all", "none"];
 
 /// All access lists of a file. One that is wrong has problems of its own, and is as if it were good.
-pub(super) struct Lists(BTreeMap<String, AccessRule>);
+pub(super) struct AccessLists(BTreeMap<String, AccessRule>); 
 
 /// Reads all `[access.NAME]`.
-pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Users) -> Lists {
+pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &ChapUsers) -> AccessLists {
     let mut lists = BTreeMap::new();
     for (name, at, mut s) in root.named(p, "access", "[access.NAME]") {
         if WORDS.contains(&name) {
@@ -37,10 +37,10 @@ pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Use
         lists.insert(name.to_owned(), list(p, &mut s, users));
         s.done(p);
     }
-    Lists(lists)
+    AccessLists(lists)
 }
 
-fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &Users) -> AccessRule {
+fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &ChapUsers) -> AccessRule { 
     let chap = users.list(p, s, "chap");
     AccessRule {
         initiators: not_empty(p, s, "initiators", pattern),
@@ -52,7 +52,7 @@ fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &Users) -> AccessRu
     }
 }
 
-impl Lists {
+impl AccessLists {
     /// The names of all.
     pub(super) fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()

@@ -9,14 +9,14 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 /// A user that is named at a place of the file.
-pub(super) type Named = (ChapAccount, Range<usize>);
+pub(super) type NamedUser = (ChapAccount, Range<usize>); 
 
 /// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here
 /// without.
-pub(super) struct Users(BTreeMap<String, Option<ChapAccount>>);
+pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>); 
 
 /// Reads all `[[chap_user]]` with their secrets.
-pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> Users {
+pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> ChapUsers {
     let mut users = BTreeMap::new();
     let mut once = UniqueKeys::new("CHAP user");
     for mut s in root.sections(p, "chap_user", "[[chap_user]]") {
@@ -39,19 +39,19 @@ pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path
         }
         s.done(p);
     }
-    let users = Users(users);
+    let users = ChapUsers(users);
     users.warn_of_shared();
     users
 }
 
-impl Users {
+impl ChapUsers {
     /// The users that a list names.
     pub(super) fn list(
         &self,
         p: &mut Diagnostics<'_>,
         s: &mut Section<'_>,
         key: &'static str,
-    ) -> Option<Vec<Named>> {
+    ) -> Option<Vec<NamedUser>> {
         let (values, at) = s.list(p, key)?;
         if values.is_empty() {
             p.add(&at, format!("`{key}` is empty"), "write the name of a [[chap_user]], or remove the key");
@@ -71,12 +71,12 @@ impl Users {
         p: &mut Diagnostics<'_>,
         s: &mut Section<'_>,
         key: &'static str,
-    ) -> Option<Named> {
+    ) -> Option<NamedUser> {
         let (name, at) = s.text(p, key)?;
         self.named(p, name, at)
     }
 
-    fn named(&self, p: &mut Diagnostics<'_>, name: &str, at: Range<usize>) -> Option<Named> {
+    fn named(&self, p: &mut Diagnostics<'_>, name: &str, at: Range<usize>) -> Option<NamedUser> {
         if let Some(user) = self.0.get(name) {
             return user.clone().map(|user| (user, at));
         }
@@ -104,8 +104,8 @@ impl Users {
     pub(super) fn refuse_shared<'n>(
         &self,
         p: &mut Diagnostics<'_>,
-        mutual: &Option<Named>,
-        mut users: impl Iterator<Item = &'n Named>,
+        mutual: &Option<NamedUser>,
+        mut users: impl Iterator<Item = &'n NamedUser>,
     ) {
         let Some((mutual, at)) = mutual else { return };
         if let Some((user, _)) = users.find(|(user, _)| user.secret == mutual.secret) {

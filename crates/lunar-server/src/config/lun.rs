@@ -76,7 +76,7 @@ pub struct Share {
 pub(super) struct UniqueValues {
     pub(super) names: UniqueKeys<String>,
     pub(super) serials: UniqueKeys<String>,
-    pub(super) files: Files,
+    pub(super) files: UsedFiles,
 }
 
 impl UniqueValues {
@@ -84,16 +84,16 @@ impl UniqueValues {
         UniqueValues {
             names: UniqueKeys::new("target"),
             serials: UniqueKeys::new("serial number"),
-            files: Files::default(),
+            files: UsedFiles::default(),
         }
     }
 }
 
 /// The files of a configuration, whatever they are called: only what nobody writes may stand twice.
 #[derive(Default)]
-pub(super) struct Files(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
+pub(super) struct UsedFiles(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
 
-impl Files {
+impl UsedFiles {
     pub(super) fn add(&mut self, p: &mut Diagnostics<'_>, path: &Path, read_only: bool, at: &Range<usize>) {
         let same = self.0.entry(OneFile::of(path));
         let (name, stands, reads) = same.or_insert_with(|| (path.to_path_buf(), at.clone(), read_only));

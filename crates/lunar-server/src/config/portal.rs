@@ -1,6 +1,6 @@
 //! `[discovery]` and `[[portal_group]]`.
 
-use super::chap::Users;
+use super::chap::ChapUsers;
 use super::value::listen;
 use lunar_config::told;
 use lunar_config::{Diagnostics, InvalidValue, invalid};
@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 /// Who may discover.
-pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &Users) -> DiscoveryConfig {
+pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &ChapUsers) -> DiscoveryConfig { 
     let disabled = !s.flag(p, "enabled", true);
     let chap = users.list(p, &mut s, "chap");
     let mutual = users.one(p, &mut s, "mutual");
@@ -21,7 +21,7 @@ pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &Use
 }
 
 /// The portal groups of a file, and what of them may stand only once.
-pub(super) struct Groups {
+pub(super) struct PortalGroups {
     pub(super) list: Vec<PortalGroup>,
     /// The file has none, and this is the one that is there all the same.
     pub(super) is_default: bool,
@@ -30,7 +30,7 @@ pub(super) struct Groups {
 }
 
 /// All `[[portal_group]]`; without any, one on the loopback address.
-pub(super) fn portal_groups(p: &mut Diagnostics<'_>, root: &mut Section<'_>) -> Groups {
+pub(super) fn portal_groups(p: &mut Diagnostics<'_>, root: &mut Section<'_>) -> PortalGroups {
     let sections = root.sections(p, "portal_group", "[[portal_group]]");
     let (mut tags, mut addresses) = (UniqueKeys::new("portal group tag"), UniqueKeys::new("the address"));
     let is_default = sections.is_empty();
@@ -41,14 +41,14 @@ pub(super) fn portal_groups(p: &mut Diagnostics<'_>, root: &mut Section<'_>) -> 
             sections.into_iter().filter_map(group).collect()
         }
     };
-    Groups { list, is_default, tags, addresses }
+    PortalGroups { list, is_default, tags, addresses }
 }
 
 fn default_portal() -> Portal {
     Portal::tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), super::PORT))
 }
 
-impl Groups {
+impl PortalGroups {
     /// The tags of all groups so far.
     pub(super) fn tags(&self) -> Vec<u16> {
         self.list.iter().map(|group| group.tag).collect()
@@ -155,9 +155,9 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     let provider = s.parsed(p, "provider", provider).unwrap_or_default();
     let count = named.as_ref().map_or(0, Vec::len);
     let is_known = written.is_none_or(|v| v.get_ref().as_array().is_some_and(|array| array.len() == count));
-    let named = named.unwrap_or_else(|| vec![Carries::Tcp]);
+    let named = named.unwrap_or_else(|| vec![TransportName::Tcp]);
     let has = |what| named.contains(&what);
-    let (tcp, iser, srp) = (has(Carries::Tcp), has(Carries::Iser), has(Carries::Srp));
+    let (tcp, iser, srp) = (has(TransportName::Tcp), has(TransportName::Iser), has(TransportName::Srp));
     // Of what is not known nobody can tell what it was to be.
     if let (Some(value), true) = (written, is_known)
         && let Some((what, hint)) = wrong_together(&named)
@@ -174,13 +174,13 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
 }
 
 /// What is wrong with what a portal is to carry, and what to do about it.
-fn wrong_together(named: &[Carries]) -> Option<(&'static str, &'static str)> {
+fn wrong_together(named: &[TransportName]) -> Option<(&'static str, &'static str)> {
     let is_twice = |(n, one)| named[..n].contains(one);
     if named.is_empty() {
         Some(("`transport` is empty", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
     } else if named.iter().enumerate().any(is_twice) {
         Some(("`transport` has a duplicate", "remove the duplicate"))
-    } else if named.contains(&Carries::Srp) && named.len() > 1 {
+    } else if named.contains(&TransportName::Srp) && named.len() > 1 {
         Some((
             "\"srp\" excludes other transports in one portal",
             "add a separate portal with another port for \"srp\"",
@@ -202,17 +202,17 @@ fn provider(text: &str) -> Result<RdmaProvider, InvalidValue> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Carries {
+enum TransportName {
     Tcp,
     Iser,
     Srp,
 }
 
-fn transport(text: &str) -> Result<Carries, InvalidValue> {
+fn transport(text: &str) -> Result<TransportName, InvalidValue> {
     match text {
-        "tcp" => Ok(Carries::Tcp),
-        "iser" => Ok(Carries::Iser),
-        "srp" => Ok(Carries::Srp),
+        "tcp" => Ok(TransportName::Tcp),
+        "iser" => Ok(TransportName::Iser),
+        "srp" => Ok(TransportName::Srp),
         _ => invalid(
             format!("unknown transport \"{}\"", text.escape_debug()),
             "write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",

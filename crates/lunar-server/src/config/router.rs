@@ -8,9 +8,9 @@ pub use super::access::Grant;
 pub use failover::Failover;
 pub use upstream::{Policy, Reach, RemoteUrl, Upstream, UpstreamSource};
 
-use super::access::Lists;
+use super::access::AccessLists;
 use super::lun::UniqueValues;
-use super::portal::Groups;
+use super::portal::PortalGroups;
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, nearest};
 use lunar_target::config::Portal;
@@ -134,7 +134,7 @@ impl Map {
 
 /// What routers may refer to, and what they share with targets.
 pub(super) struct Context<'a> {
-    pub(super) lists: &'a Lists,
+    pub(super) lists: &'a AccessLists,
     pub(super) base: &'a Path,
     pub(super) unique: &'a mut UniqueValues,
 }
@@ -153,7 +153,7 @@ pub(super) fn routers(
     p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
     mut around: Context<'_>,
-    groups: &mut Groups,
+    groups: &mut PortalGroups,
 ) -> Vec<Router> {
     let sections = root.named(p, "router", "[router.NAME]");
     let drafts = sections.into_iter().map(|(name, at, s)| router(p, name, &at, s, &mut around, groups));
@@ -172,7 +172,12 @@ pub(super) fn routers(
 
 /// The portal that is there without a `[[portal_group]]` goes when nothing is found by it; what stays in the way
 /// of others is told.
-fn without_default(p: &mut Diagnostics<'_>, drafts: &[RouterDraft], is_used: bool, groups: &mut Groups) {
+fn without_default(
+    p: &mut Diagnostics<'_>,
+    drafts: &[RouterDraft],
+    is_used: bool,
+    groups: &mut PortalGroups,
+) {
     if !is_used {
         return groups.list.clear();
     }
@@ -195,7 +200,7 @@ fn placed(
     draft: RouterDraft,
     shared: &[u16],
     chosen: &[u16],
-    groups: &mut Groups,
+    groups: &mut PortalGroups,
 ) -> (Router, Option<Range<usize>>) {
     let RouterDraft { mut router, portals, tag, peer_group_at, .. } = draft;
     router.portal_groups = match portals {
@@ -211,7 +216,7 @@ fn router(
     at: &Range<usize>,
     mut s: Section<'_>,
     around: &mut Context<'_>,
-    groups: &mut Groups,
+    groups: &mut PortalGroups,
 ) -> RouterDraft {
     s.renamed(&[("path", "mode"), ("hold_s", "path_loss_timeout_s"), ("pair", "failover")]);
     let listen_at = s.find("listen").map(|value| value.span());
@@ -265,7 +270,7 @@ fn tag(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     has_portals: bool,
-    groups: &mut Groups,
+    groups: &mut PortalGroups,
 ) -> Option<(u16, Range<usize>)> {
     let at = s.find("portal_group")?.span();
     if !has_portals {

@@ -1,6 +1,6 @@
 //! `[[target]]` with its logical units and its access list.
 
-use super::chap::{Named, Users};
+use super::chap::{ChapUsers, NamedUser};
 use super::lun::{Lun, UniqueValues, lun};
 use super::value::network;
 use lunar_config::{Diagnostics, invalid};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// What a target may refer to.
 pub(super) struct Context<'a> {
-    pub(super) users: &'a Users,
+    pub(super) users: &'a ChapUsers,
     pub(super) tags: &'a [u16],
     pub(super) base: &'a Path,
 }
@@ -152,8 +152,8 @@ fn luns(
 fn access_list(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
-    users: &Users,
-    mutual: &Option<Named>,
+    users: &ChapUsers,
+    mutual: &Option<NamedUser>,
     numbers: &[u16],
 ) -> Vec<AccessRule> {
     let mut list = Vec::new();

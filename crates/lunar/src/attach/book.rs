@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The record, which paths and the main thread change. Its lock is taken before that of the folder.
-pub struct Book {
+pub struct AttachmentRecord {
     attached: Attached,
-    page: Mutex<Page>,
+    page: Mutex<RecordState>,
 }
 
-struct Page {
+struct RecordState {
     record: Record,
     /// Counts the paths that have logged in.
     entries: u64,
@@ -26,11 +26,11 @@ struct Page {
     is_over: bool,
 }
 
-impl Book {
+impl AttachmentRecord {
     /// Of a record that is written already.
-    pub fn of(attached: &Attached, record: Record) -> Arc<Book> {
-        let page = Mutex::new(Page { record, entries: 0, is_over: false });
-        Arc::new(Book { attached: attached.clone(), page })
+    pub fn of(attached: &Attached, record: Record) -> Arc<AttachmentRecord> {
+        let page = Mutex::new(RecordState { record, entries: 0, is_over: false });
+        Arc::new(AttachmentRecord { attached: attached.clone(), page })
     }
 
     /// The record as it is now. Not to be called with the lock of the folder.
@@ -55,7 +55,7 @@ impl Book {
     /// The target carries out no writes any more of sessions that are over, unless a path has logged in since this number.
     ///
     /// # Errors
-    /// As [`Book::change`].
+    /// As [`AttachmentRecord::change`].
     pub fn settled(&self, entries: u64) -> Result<(), Problem> {
         let mut page = self.page();
         if page.entries != entries {
@@ -71,7 +71,7 @@ impl Book {
         page.record.clone()
     }
 
-    fn write(&self, page: &mut Page, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
+    fn write(&self, page: &mut RecordState, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
         let mut record = page.record.clone();
         change(&mut record);
         if record != page.record {
@@ -81,7 +81,7 @@ impl Book {
         Ok(())
     }
 
-    fn page(&self) -> MutexGuard<'_, Page> {
+    fn page(&self) -> MutexGuard<'_, RecordState> {
         self.page.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +90,7 @@ impl Book {
 #[derive(Clone)]
 pub struct Row {
     /// The record.
-    pub book: Arc<Book>,
+    pub book: Arc<AttachmentRecord>,
     /// Which of the paths it is.
     pub at: usize,
     /// Where the path leads.
@@ -99,19 +99,23 @@ pub struct Row {
 
 impl Row {
     /// The hook that records the logins of a session with these options.
-    pub fn recorder(&self, options: &Options) -> Arc<Recorder> {
-        Arc::new(Recorder { row: self.clone(), options: options.clone(), is_used: AtomicBool::new(false) })
+    pub fn recorder(&self, options: &Options) -> Arc<LoginRecorder> {
+        Arc::new(LoginRecorder {
+            row: self.clone(),
+            options: options.clone(),
+            is_used: AtomicBool::new(false),
+        })
     }
 }
 
-/// Records the logins of a session from [`Recorder::begin`] on: a session that leads elsewhere never gets a record.
-pub struct Recorder {
+/// Records the logins of a session from [`LoginRecorder::begin`] on: a session that leads elsewhere never gets a record.
+pub struct LoginRecorder {
     row: Row,
     options: Options,
     is_used: AtomicBool,
 }
 
-impl Recorder {
+impl LoginRecorder {
     /// Records this session, and from now on each of its logins.
     ///
     /// # Errors
@@ -149,14 +153,13 @@ impl Recorder {
     }
 }
 
-impl fmt::Debug for Recorder {
+impl fmt::Debug for LoginRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Recorder({})", self.row.at)
     }
 }
 
-impl SessionHooks for Recorder {
-    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
+impl SessionHooks for LoginRecorder { fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> { 
         Box::pin(async move {
             match self.is_used.load(SeqCst) {
                 true => self.enter(login.facts, login.has_orphans).await,

@@ -2,24 +2,24 @@
 
 use crate::exit::{Exit, Failure};
 use lunar_initiator::Url;
-use lunar_server::attached::{Alive, Attached, LeftSession, Look, Record};
+use lunar_server::attached::{Attached, LeftSession, Look, ProcessLock, Record};
 use lunar_server::config::attachment::{self, Attachment, How};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The right to attach.
-pub struct Claim {
+pub struct AttachClaim {
     /// Held for the life of the process.
-    pub alive: Alive,
+    pub alive: ProcessLock,
     /// The record, which is not complete yet.
     pub record: Record,
     /// What was left by a process that is gone.
-    pub left: Left,
+    pub left: StaleAttachment,
 }
 
 /// What a process that is gone has left of a disk.
 #[derive(Default)]
-pub struct Left {
+pub struct StaleAttachment {
     /// The record of its device, which is to be taken over.
     pub device: Option<Record>,
     /// It had the disk: what it has written may not be stable.
@@ -33,7 +33,7 @@ pub struct Left {
 /// # Errors
 /// [`Exit::Exists`] when the name or the disk is attached already, or the name left a device or writes behind that are
 /// of another disk.
-pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Failure> {
+pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<AttachClaim, Failure> {
     let look = attached.look()?;
     let mut record = record(attachment);
     let left = left(&look, &record)?;
@@ -51,7 +51,7 @@ pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<Claim, Fail
         }
         None => look.write(&record)?,
     }
-    Ok(Claim { alive, record, left })
+    Ok(AttachClaim { alive, record, left })
 }
 
 /// An ISID for each path: that of a process that is gone and had the path, or a new one.
@@ -83,8 +83,8 @@ pub fn with_isids(of: &Attachment, record: &Record) -> Attachment {
 }
 
 /// What others have left of the disk, unless one of them keeps this from being attached.
-fn left(look: &Look<'_>, record: &Record) -> Result<Left, Failure> {
-    let mut left = Left::default();
+fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
+    let mut left = StaleAttachment::default();
     for other in look.all()? {
         let had_it = same_disk(&other.urls, &record.urls);
         let is_same = other.how == record.how && had_it;

@@ -51,7 +51,7 @@ pub struct Detach {
 
 /// What was taken away, as JSON has it.
 #[derive(Serialize)]
-struct Told {
+struct DetachReport {
     name: String,
     device: Option<String>,
     /// Its process did not end in time, and was killed.
@@ -76,7 +76,7 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     finish(&attached, &record, &args, (is_alive && !killed, limit))?;
     let name = record.name.clone();
     let text = match args.json {
-        true => json(&Told { name: record.name, device: record.device, killed })?,
+        true => json(&DetachReport { name: record.name, device: record.device, killed })?,
         false => format!("{name} is detached\n"),
     };
     if killed {

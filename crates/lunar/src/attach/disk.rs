@@ -1,6 +1,6 @@
 //! The disk of an attachment: a logical unit, over one path or several.
 
-use super::book::{Book, Row};
+use super::book::{AttachmentRecord, Row};
 use super::path::Path;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
@@ -41,7 +41,7 @@ pub struct Disk {
 /// Those of the first path that fails, when none can be opened; when the paths lead to different logical units.
 pub async fn open(
     attachment: &Attachment,
-    book: &Arc<Book>,
+    book: &Arc<AttachmentRecord>,
     missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Disk, Failure> {
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
@@ -143,14 +143,14 @@ async fn look_after(lun: Weak<Lun>) {
 }
 
 /// A logical unit as a path reaches it.
-pub struct Reached {
+pub struct ProbedLun {
     /// Where the path leads.
     pub url: Url,
     /// The logical unit, with the session of the path.
     pub lun: Arc<Lun>,
 }
 
-impl Reached {
+impl ProbedLun {
     /// The session of the path, as a record keeps it.
     pub fn session(&self) -> LeftSession {
         let session = self.lun.session();
@@ -177,12 +177,12 @@ fn without_isid(url: &str) -> String {
 }
 
 /// The waiting of a disk for its target.
-pub struct Patience {
+pub struct OpenDeadline {
     paths: Vec<Arc<Path>>,
     joined: Option<Arc<Multipath>>,
 }
 
-impl Patience {
+impl OpenDeadline {
     /// What waits for a target that is away fails now.
     pub fn end(&self) {
         self.paths.iter().filter_map(|path| path.lun()).for_each(|lun| lun.session().give_up());
@@ -201,18 +201,19 @@ impl Disk {
     }
 
     /// What ends all waiting for a target that is away.
-    pub fn patience(&self) -> Patience {
-        Patience { paths: self.paths.clone(), joined: self.joined.clone() }
+    pub fn patience(&self) -> OpenDeadline {
+        OpenDeadline { paths: self.paths.clone(), joined: self.joined.clone() }
     }
 
     /// Its logical unit as each open path reaches it.
-    pub fn reached(&self) -> Vec<Reached> {
-        let reached = |path: &Arc<Path>| Some(Reached { url: path.url().clone(), lun: path.lun()?.clone() });
+    pub fn reached(&self) -> Vec<ProbedLun> {
+        let reached =
+            |path: &Arc<Path>| Some(ProbedLun { url: path.url().clone(), lun: path.lun()?.clone() });
         self.paths.iter().filter_map(reached).collect()
     }
 
     /// The target may still carry out writes of connections that are lost.
-    pub async fn has_orphans(reached: &[Reached]) -> bool {
+    pub async fn has_orphans(reached: &[ProbedLun]) -> bool {
         for path in reached {
             if path.lun.session().oldest_orphan(None).await.is_some() {
                 return true;
@@ -223,7 +224,7 @@ impl Disk {
 
     /// Logs out, on every path, inside the event loop. The sessions of which the target may still carry out writes, and how
     /// many writes.
-    pub async fn close(reached: Vec<Reached>) -> (Vec<LeftSession>, usize) {
+    pub async fn close(reached: Vec<ProbedLun>) -> (Vec<LeftSession>, usize) {
         let (mut left, mut writes) = (Vec::new(), 0);
         for path in reached {
             if let Err(e) = path.lun.session().close().await {
@@ -244,9 +245,9 @@ mod tests {
 
     #[test]
     fn paths_are_used_as_was_asked_for() {
-        use lunar_initiator::multipath::Policy as Asked;
+        use lunar_initiator::multipath::Policy as ClientArgs;
         let policy = |policy| joined(&mut [], Duration::ZERO, policy).policy;
-        let asked = [Asked::Failover, Asked::RoundRobin, Asked::LeastQueue];
+        let asked = [ClientArgs::Failover, ClientArgs::RoundRobin, ClientArgs::LeastQueue];
         assert_eq!(Policy::ALL.map(policy), asked);
         assert_eq!(policy(Policy::default()), Settings::default().policy);
     }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A disk that the host can use.
-pub enum Export {
+pub enum HostExport {
     /// Over NBD, and where.
     Nbd(nbd::NbdServer),
     /// As a block device.
@@ -23,7 +23,7 @@ pub enum Export {
     Fuse(fuse::FuseMount),
 }
 
-impl Export {
+impl HostExport {
     /// Makes it, as a record asks for, or takes over the device of one whose process is gone. Not to be called
     /// on a core.
     ///
@@ -35,13 +35,12 @@ impl Export {
         record: &Record,
         before: Option<&Record>,
         attached: &Attached,
-    ) -> Result<Export, Failure> {
+    ) -> Result<HostExport, Failure> {
         let backend = disk.backend.clone();
         match (record.how, before.and_then(|before| before.ublk_id)) {
             (How::Nbd, _) => nbd_server(cores, disk, record, attached),
             (How::Ublk, Some(id)) => {
-                let device = ublk::UblkDevice::recover(cores, backend, id).map_err(failed)?;
-                Ok(Export::Ublk(Box::new(device)))
+ let device = ublk::UblkDevice::recover(cores, backend, id).map_err(failed)?; Ok(HostExport::Ublk(Box::new(device))) 
             }
             (How::Ublk, None) => {
                 let options = ublk::Options {
@@ -49,14 +48,12 @@ impl Export {
                     read_only: record.read_only,
                     ..ublk::Options::default()
                 };
-                let device = ublk::UblkDevice::start(cores, backend, &options).map_err(failed)?;
-                Ok(Export::Ublk(Box::new(device)))
+ let device = ublk::UblkDevice::start(cores, backend, &options).map_err(failed)?; Ok(HostExport::Ublk(Box::new(device))) 
             }
             (How::Fuse, _) => {
                 let dir = Path::new(record.place.as_deref().unwrap_or("."));
                 let options = fuse::Options { read_only: record.read_only };
-                let mount = fuse::FuseMount::start(cores, backend, dir, &record.name, &options);
-                Ok(Export::Fuse(mount.map_err(failed)?))
+ let mount = fuse::FuseMount::start(cores, backend, dir, &record.name, &options); Ok(HostExport::Fuse(mount.map_err(failed)?)) 
             }
         }
     }
@@ -64,15 +61,15 @@ impl Export {
     /// The NBD URI, the block device, or the file.
     pub fn device(&self) -> String {
         match self {
-            Export::Nbd(handle) => handle.addresses().first().map(|at| at.url("")).unwrap_or_default(),
-            Export::Ublk(device) => device.path().display().to_string(),
-            Export::Fuse(mount) => mount.path().display().to_string(),
+            HostExport::Nbd(handle) => handle.addresses().first().map(|at| at.url("")).unwrap_or_default(),
+            HostExport::Ublk(device) => device.path().display().to_string(),
+            HostExport::Fuse(mount) => mount.path().display().to_string(),
         }
     }
 
     /// Where an NBD server listens, as an argument has it.
     pub fn place(&self) -> Option<String> {
-        let Export::Nbd(handle) = self else { return None };
+        let HostExport::Nbd(handle) = self else { return None };
         handle.addresses().first().map(|at| match at {
             nbd::ListenAddress::Tcp(address) => address.to_string(),
             nbd::ListenAddress::Unix(path) => format!("unix:{}", path.display()),
@@ -82,27 +79,27 @@ impl Export {
     /// The number of a ublk device.
     pub fn ublk_id(&self) -> Option<u32> {
         match self {
-            Export::Ublk(device) => Some(device.id()),
-            Export::Nbd(_) | Export::Fuse(_) => None,
+            HostExport::Ublk(device) => Some(device.id()),
+            HostExport::Nbd(_) | HostExport::Fuse(_) => None,
         }
     }
 
     /// Who uses it, in words.
     pub fn users(&self) -> Vec<String> {
         match self {
-            Export::Nbd(handle) => match handle.clients() {
+            HostExport::Nbd(handle) => match handle.clients() {
                 0 => Vec::new(),
                 n => vec![crate::say::count(n, "NBD client")],
             },
-            Export::Ublk(device) => users::of_device(&device.path()),
-            Export::Fuse(mount) => users::of_file(mount.path()),
+            HostExport::Ublk(device) => users::of_device(&device.path()),
+            HostExport::Fuse(mount) => users::of_file(mount.path()),
         }
     }
 
     /// Tells the host of another capacity.
     pub fn resize(&mut self) {
         // NBD clients see it when they connect anew, and readers of a file when they look.
-        if let Export::Ublk(device) = self
+        if let HostExport::Ublk(device) = self
             && let Err(e) = device.resize()
         {
             tracing::warn!("{e}");
@@ -112,11 +109,11 @@ impl Export {
     /// Why it is over: somebody else has ended it, or it has failed.
     pub fn is_over(&mut self) -> Option<&'static str> {
         match self {
-            Export::Fuse(mount) => (!mount.is_mounted()).then_some("another process unmounted it"),
-            Export::Ublk(device) => {
+            HostExport::Fuse(mount) => (!mount.is_mounted()).then_some("another process unmounted it"),
+            HostExport::Ublk(device) => {
                 device.has_failed().then_some("requests of its block device are unanswered")
             }
-            Export::Nbd(_) => None,
+            HostExport::Nbd(_) => None,
         }
     }
 
@@ -126,9 +123,9 @@ impl Export {
     /// When not everything could be made stable, or the host does not let go.
     pub fn stop(self) -> Result<(), Failure> {
         match self {
-            Export::Nbd(handle) => handle.stop().map_err(unstable),
-            Export::Ublk(device) => device.stop().map_err(failed),
-            Export::Fuse(mount) => mount.stop().map_err(failed),
+            HostExport::Nbd(handle) => handle.stop().map_err(unstable),
+            HostExport::Ublk(device) => device.stop().map_err(failed),
+            HostExport::Fuse(mount) => mount.stop().map_err(failed),
         }
     }
 }
@@ -138,7 +135,7 @@ fn nbd_server(
     disk: &Disk,
     record: &Record,
     attached: &Attached,
-) -> Result<Export, Failure> {
+) -> Result<HostExport, Failure> {
     let listen = match record.place.as_deref().map(|place| (place.strip_prefix("unix:"), place)) {
         None => nbd::ListenAddress::Unix(attached.file(&record.name, "nbd")),
         Some((Some(path), _)) => nbd::ListenAddress::Unix(path.into()),
@@ -153,8 +150,7 @@ fn nbd_server(
         read_only: record.read_only,
         description: record.urls.first().cloned().unwrap_or_default(),
     };
-    let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::ServerLimits::default());
-    Ok(Export::Nbd(handle.map_err(|e| {
+ let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::ServerLimits::default()); Ok(HostExport::Nbd(handle.map_err(|e| { 
         let hint = match e.kind() {
             io::ErrorKind::AddrInUse => "the address is in use: choose another address or --name",
             io::ErrorKind::InvalidInput => "choose a shorter path, with --nbd unix:PATH",

@@ -1,7 +1,7 @@
 //! The process of an attachment is this program anew: what it is to do comes on its stdin, for secrets have no
 //! place among arguments, and one line on its stdout says how it went.
 
-use super::process::{self, Watch};
+use super::process::{self, AttachObserver};
 use super::{cannot, open_attached};
 use crate::exit::{Exit, Failure};
 use crate::{say, stderr};
@@ -25,7 +25,7 @@ const RUNNING: &str = "/proc/self/exe";
 
 /// What is handed to the process.
 #[derive(Serialize, Deserialize)]
-struct Handed {
+struct LaunchRequest {
     attachment: Attachment,
     timeout: Option<Duration>,
 }
@@ -33,7 +33,7 @@ struct Handed {
 /// What it answers.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum LaunchReply {
     /// A path could not be opened, and is tried again.
     Missing(String),
     /// It is attached, as this.
@@ -53,7 +53,7 @@ enum Answer {
 pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Record, Failure> {
     let attached = open_attached()?;
     let name = attachment.name.clone();
-    let handed = serde_json::to_string(&Handed { attachment, timeout });
+    let handed = serde_json::to_string(&LaunchRequest { attachment, timeout });
     let handed = handed.map_err(|e| cannot("tell the process what to do", &io::Error::other(e)))?;
     let mut child = start(&name).map_err(|e| cannot("start a process", &e))?;
     // A process that is gone already is told of below.
@@ -65,9 +65,9 @@ pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Recor
         .flat_map(|stdout| BufReader::new(stdout).lines().map_while(Result::ok));
     for line in lines {
         match serde_json::from_str(&line) {
-            Ok(Answer::Missing(why)) => say::line(format_args!("warning: {why}; trying again")),
-            Ok(Answer::Ready(record)) => return Ok(*record),
-            Ok(Answer::Failed { exit, problems }) => {
+            Ok(LaunchReply::Missing(why)) => say::line(format_args!("warning: {why}; trying again")),
+            Ok(LaunchReply::Ready(record)) => return Ok(*record),
+            Ok(LaunchReply::Failed { exit, problems }) => {
                 _ = child.wait();
                 let problem = |(what, hint)| Problem { hint, ..Problem::new(what, "") };
                 let problems = problems.into_iter().map(problem).collect();
@@ -142,7 +142,8 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
 /// What went wrong after it was attached; what went wrong before is answered.
 pub fn handed() -> Result<(), Failure> {
     let mut text = String::new();
-    let read = io::stdin().read_to_string(&mut text).and_then(|_| Ok(serde_json::from_str::<Handed>(&text)?));
+    let read =
+        io::stdin().read_to_string(&mut text).and_then(|_| Ok(serde_json::from_str::<LaunchRequest>(&text)?));
     let handed =
         read.map_err(|e| Failure::new(Exit::Invalid, format!("--handed is internal: {e}"), "leave it out"))?;
     // It leads its group already when a shell has started it: then it stays where it is.
@@ -150,17 +151,17 @@ pub fn handed() -> Result<(), Failure> {
     let attached = open_attached()?;
     let log = attached.file(&handed.attachment.name, "log");
     let (mut was_ready, mut new_log) = (false, false);
-    let watch = Watch {
+    let watch = AttachObserver {
         claimed: |_: &Record| {
             new_log = log_to(&log).map_err(|e| cannot("open its log", &e))?;
             Ok(())
         },
-        missing: |why: &str| _ = answer(&Answer::Missing(why.to_owned())),
+        missing: |why: &str| _ = answer(&LaunchReply::Missing(why.to_owned())),
         ready: |record: &Record| {
             was_ready = true;
             // Nothing of where it was started is kept busy.
             _ = std::env::set_current_dir("/");
-            answer(&Answer::Ready(Box::new(record.clone())))
+            answer(&LaunchReply::Ready(Box::new(record.clone())))
         },
         ends_with_terminal: false,
     };
@@ -171,7 +172,7 @@ pub fn handed() -> Result<(), Failure> {
                 _ = std::fs::remove_file(&log);
             }
             let problems = failure.problems.iter().map(|problem| (problem.fault(), problem.hint.clone()));
-            answer(&Answer::Failed { exit: failure.exit as u8, problems: problems.collect() });
+            answer(&LaunchReply::Failed { exit: failure.exit as u8, problems: problems.collect() });
             Ok(())
         }
         ended => ended,
@@ -179,7 +180,7 @@ pub fn handed() -> Result<(), Failure> {
 }
 
 /// False when nobody waits for it any more.
-fn answer(answer: &Answer) -> bool {
+fn answer(answer: &LaunchReply) -> bool {
     let Ok(mut line) = serde_json::to_string(answer) else { return false };
     line.push('\n');
     let mut out = io::stdout().lock();

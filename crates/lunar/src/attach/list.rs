@@ -2,7 +2,7 @@
 
 use super::launch::last_lines;
 use super::open_attached;
-use crate::client::{self, Asked, json};
+use crate::client::{self, ClientArgs, json};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_proto::size;
@@ -20,7 +20,7 @@ pub struct List {
     name: Option<String>,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 /// Lines of the log that are shown.
@@ -28,7 +28,7 @@ const LOG_LINES: usize = 10;
 
 /// An attachment as it is told.
 #[derive(Serialize)]
-struct Told {
+struct AttachmentReport {
     #[serde(flatten)]
     record: Record,
     /// attached; degraded or lost when some or all paths are; starting; ended when its process is gone, and unsettled
@@ -58,7 +58,7 @@ pub fn list(args: List) -> Result<String, Failure> {
 }
 
 /// All attachments, or the one of a name. Those that are silent may take the time of all.
-fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<Told>, Failure> {
+fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<AttachmentReport>, Failure> {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let attached = open_attached()?;
     let records: Vec<(Record, bool)> = {
@@ -78,7 +78,7 @@ fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<Told>, Failure
             }
             None => Default::default(),
         };
-        Told { record, state: word, paths, users, waiting_writes, log }
+        AttachmentReport { record, state: word, paths, users, waiting_writes, log }
     };
     let told = records.into_iter().map(told).collect();
     match (end, limit) {
@@ -103,12 +103,12 @@ fn word(record: &Record, is_alive: bool, state: Option<&State>) -> &'static str 
     }
 }
 
-fn table(all: &[Told]) -> String {
+fn table(all: &[AttachmentReport]) -> String {
     if all.is_empty() {
         return "nothing is attached\n".into();
     }
     let head = ["NAME", "AS", "STATE", "SIZE", "DEVICE", "URL"].map(str::to_owned);
-    let row = |told: &Told| {
+    let row = |told: &AttachmentReport| {
         let record = &told.record;
         let device = record.device.clone().unwrap_or_else(|| "-".into());
         let url = record.urls.first().cloned().unwrap_or_default();
@@ -131,7 +131,7 @@ fn table(all: &[Told]) -> String {
     rows.iter().map(line).collect()
 }
 
-fn details(told: &Told) -> String {
+fn details(told: &AttachmentReport) -> String {
     let Record { name, how, device, size_bytes, read_only, recovery_timeout, pid, since_unix_s, .. } =
         &told.record;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_table_is_aligned() {
-        let told = Told {
+        let told = AttachmentReport {
             record: record(Some("nbd://h")),
             state: "attached",
             paths: Vec::new(),

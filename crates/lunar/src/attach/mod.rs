@@ -23,7 +23,7 @@ mod process;
 mod settle;
 mod written;
 
-use crate::client::{Asked, json};
+use crate::client::{ClientArgs, json};
 use crate::exit::{Exit, Failure, invalid};
 use crate::say;
 use clap::Args;
@@ -31,7 +31,7 @@ use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::{self, Attachment, How, Policy};
 use lunar_server::{Problem, folders};
-use process::Watch;
+use process::AttachObserver;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ pub struct Attach {
     handed: bool,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 /// Attaches, and prints as what.
@@ -143,7 +143,12 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
             notify::ready();
             true
         };
-        let watch = Watch { claimed: |_: &_| Ok(()), missing: |_: &str| {}, ready, ends_with_terminal: true };
+        let watch = AttachObserver {
+            claimed: |_: &_| Ok(()),
+            missing: |_: &str| {},
+            ready,
+            ends_with_terminal: true,
+        };
         process::serve(&attachment, timeout, watch)?;
         return untold.map_or(Ok(()), Err);
     }
@@ -158,7 +163,7 @@ fn saved_if(asked: bool, attachment: &Attachment) -> Result<(), Failure> {
 }
 
 /// All that are saved; what is attached already is left alone. The last failure is the command's.
-fn all(asked: Asked) -> Result<(), Failure> {
+fn all(asked: ClientArgs) -> Result<(), Failure> {
     let names = attachment::names()?;
     if names.is_empty() {
         let folder = attachment::folder()?;
@@ -179,7 +184,7 @@ fn all(asked: Asked) -> Result<(), Failure> {
 }
 
 /// None if it is attached already, by its own name or as something else.
-fn one_of_all(attached: &Attached, name: &str, asked: Asked) -> Result<Option<Record>, Failure> {
+fn one_of_all(attached: &Attached, name: &str, asked: ClientArgs) -> Result<Option<Record>, Failure> {
     if attached.look()?.is_alive(name) {
         return Ok(None);
     }

@@ -1,10 +1,10 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
-use super::book::Book;
-use super::claim::{Claim, Left, claim, left_behind, with_isids};
-use super::disk::{self, Disk, Patience as Waiting};
-use super::export::Export;
-use super::written::Written;
+use super::book::AttachmentRecord;
+use super::claim::{AttachClaim, StaleAttachment, claim, left_behind, with_isids};
+use super::disk::{self, Disk, OpenDeadline as Waiting};
+use super::export::HostExport;
+use super::written::WriteTracker;
 use super::{open_attached, settle};
 use crate::exit::{Exit, Failure};
 use lunar_initiator::Error;
@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What wakes the main thread.
-enum Event {
+enum AttachEvent {
     /// SIGINT or SIGTERM.
     Stop,
     /// The disk is open, or will not be.
@@ -41,7 +41,7 @@ enum Event {
 }
 
 /// Who hears how it goes.
-pub struct Watch<C, M, R> {
+pub struct AttachObserver<C, M, R> {
     /// The name is taken.
     pub claimed: C,
     /// A path could not be opened, and is tried again.
@@ -59,7 +59,7 @@ pub struct Watch<C, M, R> {
 pub fn serve(
     attachment: &Attachment,
     timeout: Option<Duration>,
-    mut watch: Watch<
+    mut watch: AttachObserver<
         impl FnOnce(&Record) -> Result<(), Failure>,
         impl FnMut(&str),
         impl FnOnce(&Record) -> bool,
@@ -69,10 +69,10 @@ pub fn serve(
     let (events, inbox) = channel();
     let attached = open_attached()?;
     let (name, waits) = (attachment.name.clone(), OnceLock::new());
-    let force = Arc::new(Force { attached: attached.clone(), name, waits, failed: OnceLock::new() });
+    let force = Arc::new(ForcedDetach { attached: attached.clone(), name, waits, failed: OnceLock::new() });
     let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal, force.clone());
     watched.map_err(|e| cannot("watch for signals", &e))?;
-    let Claim { alive, record, left } = claim(&attached, attachment)?;
+    let AttachClaim { alive, record, left } = claim(&attached, attachment)?;
     let name = record.name.clone();
     if let Err(failure) = (watch.claimed)(&record) {
         return leave(&attached, &record, Err(failure));
@@ -80,7 +80,7 @@ pub fn serve(
     let attachment = &with_isids(attachment, &record);
     let end = timeout.map(|limit| Instant::now() + limit);
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
-    let book = Book::of(&attached, record);
+    let book = AttachmentRecord::of(&attached, record);
     let begun =
         begin(&cores, attachment, &book, &left, &attached, (&events, &inbox), (end, &mut watch.missing));
     let mut service = match begun {
@@ -132,16 +132,16 @@ fn left_behind_by(record: &Record, left: Option<Vec<LeftSession>>) -> Vec<LeftSe
 }
 
 /// `lunar detach --force`: what waits for a target that is away fails.
-struct Force {
+struct ForcedDetach {
     attached: Attached,
     name: String,
     /// The disk, once it is open, and its writes.
-    waits: OnceLock<(Waiting, Arc<Written>)>,
+    waits: OnceLock<(Waiting, Arc<WriteTracker>)>,
     /// Writes that had failed before.
     failed: OnceLock<u64>,
 }
 
-impl Force {
+impl ForcedDetach {
     /// Does what was asked for, if it was.
     fn obey(&self) {
         if let Some((waiting, written)) = self.waits.get()
@@ -166,10 +166,10 @@ fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Resu
 
 /// SIGINT while it stops already ends the process at once. SIGTERM does not: `lunar detach` may be asked twice.
 fn watch_signals(
-    events: Sender<Event>,
+    events: Sender<AttachEvent>,
     stopping: &Arc<AtomicBool>,
     ends_with_terminal: bool,
-    force: Arc<Force>,
+    force: Arc<ForcedDetach>,
 ) -> io::Result<()> {
     signal_hook::flag::register_conditional_shutdown(SIGINT, 128 + SIGINT, stopping.clone())?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -181,7 +181,7 @@ fn watch_signals(
             }
             // The main thread hears nothing while it waits for the target.
             force.obey();
-            _ = events.send(Event::Stop);
+            _ = events.send(AttachEvent::Stop);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
@@ -209,28 +209,28 @@ pub fn unstable(e: io::Error) -> Failure {
 }
 
 /// Where events come from and arrive.
-type Events<'a> = (&'a Sender<Event>, &'a Receiver<Event>);
+type EventChannel<'a> = (&'a Sender<AttachEvent>, &'a Receiver<AttachEvent>);
 
 /// How long the disk is waited for, and who is told what it still waits for.
-type Patience<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
+type OpenDeadline<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
 
 /// Opens the disk and hands it to the host; None when it is to stop before.
 fn begin(
     cores: &Arc<Cores>,
     attachment: &Attachment,
-    book: &Arc<Book>,
-    left: &Left,
+    book: &Arc<AttachmentRecord>,
+    left: &StaleAttachment,
     attached: &Attached,
-    (events, inbox): Events<'_>,
-    patience: Patience<'_>,
+    (events, inbox): EventChannel<'_>,
+    patience: OpenDeadline<'_>,
 ) -> Result<Option<Service>, Failure> {
     let (told, wanted, rows) = (events.clone(), attachment.clone(), book.clone());
     cores.run_on(0, move || {
         // Who waited may be gone.
         let open = async move {
             let missing = told.clone();
-            let missing = move |e: &Error| drop(missing.send(Event::Missing(e.to_string())));
-            drop(told.send(Event::Opened(Box::new(disk::open(&wanted, &rows, missing).await))));
+            let missing = move |e: &Error| drop(missing.send(AttachEvent::Missing(e.to_string())));
+            drop(told.send(AttachEvent::Opened(Box::new(disk::open(&wanted, &rows, missing).await))));
         };
         lunar_runtime::spawn(open);
     });
@@ -240,10 +240,10 @@ fn begin(
     }
     book.change(|record| record.identity.clone_from(&disk.identity))?;
     settle(cores, &disk, book, attached)?;
-    let written = Written::over(disk.backend, left.is_unstable);
+    let written = WriteTracker::over(disk.backend, left.is_unstable);
     disk.backend = written.clone();
     let record = book.record();
-    let export = Export::start(cores, &disk, &record, left.device.as_ref(), attached)?;
+    let export = HostExport::start(cores, &disk, &record, left.device.as_ref(), attached)?;
     answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
     book.change(|record| {
         record.device = Some(export.device());
@@ -257,7 +257,7 @@ fn begin(
 }
 
 /// Ends writes that others have left behind, before anything is written here.
-fn settle(cores: &Cores, disk: &Disk, book: &Book, attached: &Attached) -> Result<(), Failure> {
+fn settle(cores: &Cores, disk: &Disk, book: &AttachmentRecord, attached: &Attached) -> Result<(), Failure> {
     // A path that logs in takes the record first, then the folder.
     let record = book.record();
     let owed = settle::owed(&attached.look()?, &record)?;
@@ -270,7 +270,7 @@ fn settle(cores: &Cores, disk: &Disk, book: &Book, attached: &Attached) -> Resul
 }
 
 /// Waits for the disk; None when it is to stop before.
-fn opened(inbox: &Receiver<Event>, (end, missing): Patience<'_>) -> Result<Option<Disk>, Failure> {
+fn opened(inbox: &Receiver<AttachEvent>, (end, missing): OpenDeadline<'_>) -> Result<Option<Disk>, Failure> {
     let mut last = None;
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -279,10 +279,10 @@ fn opened(inbox: &Receiver<Event>, (end, missing): Patience<'_>) -> Result<Optio
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match event {
-            Ok(Event::Opened(disk)) => return disk.map(Some),
-            Ok(Event::Stop) => return Ok(None),
-            Ok(Event::Asked(_)) => {}
-            Ok(Event::Missing(why)) => {
+            Ok(AttachEvent::Opened(disk)) => return disk.map(Some),
+            Ok(AttachEvent::Stop) => return Ok(None),
+            Ok(AttachEvent::Asked(_)) => {}
+            Ok(AttachEvent::Missing(why)) => {
                 missing(&why);
                 last = Some(why);
             }
@@ -310,7 +310,7 @@ fn is_the_same(before: &Record, disk: &Disk) -> Result<(), Failure> {
 }
 
 /// Whoever connects to the socket is told how it is.
-fn answer_questions(path: &Path, events: Sender<Event>) -> Result<(), Failure> {
+fn answer_questions(path: &Path, events: Sender<AttachEvent>) -> Result<(), Failure> {
     // One that was left behind is nobody's.
     _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(|e| {
@@ -319,7 +319,7 @@ fn answer_questions(path: &Path, events: Sender<Event>) -> Result<(), Failure> {
     })?;
     let listen = move || {
         for asked in listener.incoming().flatten() {
-            if events.send(Event::Asked(asked)).is_err() {
+            if events.send(AttachEvent::Asked(asked)).is_err() {
                 return;
             }
         }
@@ -331,20 +331,20 @@ fn answer_questions(path: &Path, events: Sender<Event>) -> Result<(), Failure> {
 /// A disk that the host has.
 struct Service {
     disk: Disk,
-    export: Export,
-    written: Arc<Written>,
-    book: Arc<Book>,
+    export: HostExport,
+    written: Arc<WriteTracker>,
+    book: Arc<AttachmentRecord>,
 }
 
 impl Service {
     /// Until it is to stop.
-    fn run(&mut self, cores: &Cores, inbox: &Receiver<Event>) {
+    fn run(&mut self, cores: &Cores, inbox: &Receiver<AttachEvent>) {
         let mut look = Instant::now() + LOOK;
         loop {
             match inbox.recv_timeout(look.saturating_duration_since(Instant::now())) {
-                Ok(Event::Asked(asked)) => self.tell(asked),
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Event::Opened(_) | Event::Missing(_)) => {}
+                Ok(AttachEvent::Asked(asked)) => self.tell(asked),
+                Ok(AttachEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(AttachEvent::Opened(_) | AttachEvent::Missing(_)) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     look = Instant::now() + LOOK;
                     if let Some(why) = self.export.is_over() {
@@ -390,7 +390,7 @@ impl Service {
 
     /// Takes the disk from the host, flushes, and logs out. Also the sessions that have left writes behind, where that is
     /// known.
-    fn stop(self, cores: &Cores, force: &Force) -> (Result<(), Failure>, Option<Vec<LeftSession>>) {
+    fn stop(self, cores: &Cores, force: &ForcedDetach) -> (Result<(), Failure>, Option<Vec<LeftSession>>) {
         let (written, failed) = (self.written.clone(), self.written.failed());
         let stopped = self.export.stop();
         // Who unmounts a file by other means has not flushed it.

@@ -2,13 +2,13 @@
 //! again, or its record is forgotten.
 
 use super::claim::{plain, same_disk};
-use super::disk::{Disk, Reached};
+use super::disk::{Disk, ProbedLun};
 use crate::exit::Failure;
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::Cores;
 use lunar_server::Problem;
-use lunar_server::attached::{Alive, Attached, LeftSession, Look, Record, UNKNOWN_PORT};
+use lunar_server::attached::{Attached, LeftSession, Look, ProcessLock, Record, UNKNOWN_PORT};
 use lunar_server::config::attachment::{self, Attachment};
 use std::io;
 use std::time::Duration;
@@ -33,14 +33,18 @@ pub fn left_behind(failed: u64, left: usize) -> Failure {
 }
 
 /// A session that has left writes, and the URL with its secrets.
-type Owed = (LeftSession, Url);
+type UnfinishedSession = (LeftSession, Url);
 
 /// Ends what these sessions have left. A login with the same name and ISID has ended a session before the target answered it (RFC
 /// 7143 section 6.3.5); where none succeeds in this time, LOGICAL UNIT RESET ends the commands of all (SAM-5 section 7.7).
 ///
 /// # Errors
 /// When no login has ended a session, and no path takes the reset.
-pub async fn settle(mut left: Vec<Owed>, reached: &[Reached], limit: Duration) -> Result<(), Failure> {
+pub async fn settle(
+    mut left: Vec<UnfinishedSession>,
+    reached: &[ProbedLun],
+    limit: Duration,
+) -> Result<(), Failure> {
     retain_others(&mut left, reached);
     let (more, failure) = log_in(&left, reached, limit).await;
     retain_others(&mut left, &more);
@@ -53,13 +57,13 @@ pub async fn settle(mut left: Vec<Owed>, reached: &[Reached], limit: Duration) -
     }
 }
 
-fn retain_others(left: &mut Vec<Owed>, reached: &[Reached]) {
-    let ours: Vec<LeftSession> = reached.iter().map(Reached::session).collect();
+fn retain_others(left: &mut Vec<UnfinishedSession>, reached: &[ProbedLun]) {
+    let ours: Vec<LeftSession> = reached.iter().map(ProbedLun::session).collect();
     left.retain(|(session, _)| !ours.iter().any(|ours| is_replaced(session, ours)));
 }
 
 /// Resets the logical unit on the first path that takes it; false if none does.
-async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
+async fn reset(paths: impl Iterator<Item = &ProbedLun>) -> bool {
     for path in paths {
         let (session, lun) = (path.lun.session(), path.lun.address());
         if reinstatement::reset(session, lun, "unfinished writes remain on another path").await.is_some() {
@@ -69,7 +73,7 @@ async fn reset(paths: impl Iterator<Item = &Reached>) -> bool {
     false
 }
 
-fn unsettled(left: &[Owed]) -> Failure {
+fn unsettled(left: &[UnfinishedSession]) -> Failure {
     let urls: Vec<&str> = left.iter().map(|(session, _)| session.url.as_str()).collect();
     let what = format!("the target may still execute writes of an ended session at {}", urls.join(", "));
     let hint = "restore this path, or let the target accept LOGICAL UNIT RESET; after a restart of the target: \
@@ -127,7 +131,7 @@ fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Problem> {
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn owed(look: &Look<'_>, record: &Record) -> Result<Vec<Owed>, Failure> {
+pub fn owed(look: &Look<'_>, record: &Record) -> Result<Vec<UnfinishedSession>, Failure> {
     let mut left = record.left_behind.clone();
     let others = others(look, record)?;
     for session in others.iter().flat_map(Record::sessions) {
@@ -178,7 +182,7 @@ pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the target cannot be reached in this time, or does not end it: the record stays.
-pub fn replace(attached: &Attached, record: &Record, limit: Duration) -> Result<Alive, Failure> {
+pub fn replace(attached: &Attached, record: &Record, limit: Duration) -> Result<ProcessLock, Failure> {
     let left = record.sessions();
     let look = attached.look()?;
     let Some(alive) = look.take(&record.name)? else { return Err(super::claim::exists(record)) };
@@ -210,7 +214,7 @@ fn named(name: &str, failure: Failure) -> Failure {
 }
 
 /// Each with the URL to log in at. Secrets are only in the file of a saved attachment.
-fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<Owed>, Failure> {
+fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<UnfinishedSession>, Failure> {
     let saved = attachment::load(&record.name).ok().flatten();
     let saved: Vec<String> = saved.into_iter().flat_map(|Attachment { urls, .. }| urls).collect();
     let url = |session: LeftSession| {
@@ -223,14 +227,18 @@ fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<Owed>, Failu
 
 /// Logs in at all of them, each in this time; those that have succeeded, and why another one has not. A login that may end a
 /// session of our own is left out, and so is a second one that may end the first.
-async fn log_in(left: &[Owed], own: &[Reached], limit: Duration) -> (Vec<Reached>, Option<Error>) {
-    let mut taken: Vec<LeftSession> = own.iter().map(Reached::session).collect();
-    let is_free = |owed: &&Owed| {
+async fn log_in(
+    left: &[UnfinishedSession],
+    own: &[ProbedLun],
+    limit: Duration,
+) -> (Vec<ProbedLun>, Option<Error>) {
+    let mut taken: Vec<LeftSession> = own.iter().map(ProbedLun::session).collect();
+    let is_free = |owed: &&UnfinishedSession| {
         let is_free = !taken.iter().any(|taken| may_end(&owed.0, taken));
         taken.push(owed.0.clone());
         is_free
     };
-    let free: Vec<&Owed> = left.iter().filter(is_free).collect();
+    let free: Vec<&UnfinishedSession> = left.iter().filter(is_free).collect();
     let (mut reached, mut failure) = (Vec::new(), None);
     let tasks: Vec<_> =
         free.into_iter().map(|owed| compio::runtime::spawn(open(owed.clone(), limit))).collect();
@@ -244,7 +252,7 @@ async fn log_in(left: &[Owed], own: &[Reached], limit: Duration) -> (Vec<Reached
     (reached, failure)
 }
 
-async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
+async fn open((session, url): UnfinishedSession, limit: Duration) -> Result<ProbedLun, Error> {
     let bad = || {
         Error::new(
             ErrorCode::InvalidArgument,
@@ -262,7 +270,7 @@ async fn open((session, url): Owed, limit: Duration) -> Result<Reached, Error> {
         Error::new(ErrorCode::TimedOut, format!("no answer from {url} within {time}"))
     };
     let lun = compio::time::timeout(limit, opened).await.map_err(late)??;
-    Ok(Reached { url, lun })
+    Ok(ProbedLun { url, lun })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Remembers whether there is anything to flush: a target that is gone loses no writes of a host that only read.
-pub struct Written {
+pub struct WriteTracker {
     inner: Arc<dyn Backend>,
     /// Writes that have begun, and those that have ended.
     begun: AtomicU64,
@@ -19,20 +19,20 @@ pub struct Written {
 }
 
 /// A write that has begun. It has ended when this goes.
-struct Under<'a>(&'a Written);
+struct WriteGuard<'a>(&'a WriteTracker);
 
-impl Drop for Under<'_> {
+impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, SeqCst);
     }
 }
 
-impl Written {
+impl WriteTracker {
     /// Over this; `dirty`: something may have been written before.
-    pub fn over(inner: Arc<dyn Backend>, dirty: bool) -> Arc<Written> {
+    pub fn over(inner: Arc<dyn Backend>, dirty: bool) -> Arc<WriteTracker> {
         let before = u64::from(dirty);
         let (begun, ended) = (before.into(), before.into());
-        Arc::new(Written { inner, begun, ended, failed: 0.into(), stable: 0.into() })
+        Arc::new(WriteTracker { inner, begun, ended, failed: 0.into(), stable: 0.into() })
     }
 
     /// Writes that have begun and not ended.
@@ -53,7 +53,7 @@ impl Written {
     /// A flush that began before a write has ended does not make it stable.
     async fn writing<T>(&self, write: LocalBoxFuture<'_, T>, is_stored: fn(&T) -> bool) -> T {
         self.begun.fetch_add(1, SeqCst);
-        let _under = Under(self);
+        let _under = WriteGuard(self);
         let ended = write.await;
         if !is_stored(&ended) {
             self.failed.fetch_add(1, SeqCst);
@@ -62,8 +62,7 @@ impl Written {
     }
 }
 
-impl Backend for Written {
-    fn facts(&self) -> BackendInfo {
+impl Backend for WriteTracker { fn facts(&self) -> BackendInfo { 
         self.inner.facts()
     }
 
@@ -151,13 +150,12 @@ mod tests {
     #[test]
     fn writes_that_wait_or_fail_are_counted() {
         compio::runtime::Runtime::new().unwrap().block_on(async {
-            let memory = || lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap();
-            let disk = Written::over(memory(), false);
+ let memory = || lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap(); let disk = WriteTracker::over(memory(), false); 
             let write = disk.write(0, Buf::zeroed(512), false);
             assert_eq!((disk.waiting(), disk.failed()), (0, 0), "it has not begun");
             write.await.0.unwrap();
             assert_eq!((disk.waiting(), disk.failed()), (0, 0));
-            let broken = Written::over(error(memory(), FilterOp::Write, 1.0, None), false);
+ let broken = WriteTracker::over(error(memory(), FilterOp::Write, 1.0, None), false); 
             broken.write(0, Buf::zeroed(512), false).await.0.unwrap_err();
             assert_eq!((broken.waiting(), broken.failed()), (0, 1));
             drop(disk.writing(Box::pin(std::future::pending::<io::Result<()>>()), Result::is_ok));
@@ -168,18 +166,15 @@ mod tests {
     #[test]
     fn a_flush_without_a_write_asks_nobody() {
         compio::runtime::Runtime::new().unwrap().block_on(async {
-            let disk = Written::over(broken(), false);
+            let disk = WriteTracker::over(broken(), false);
             disk.read(0, Buf::zeroed(512)).await.0.unwrap();
             disk.flush().await.unwrap();
             disk.write(0, Buf::zeroed(512), false).await.0.unwrap();
             disk.flush().await.unwrap_err();
             disk.flush().await.unwrap_err();
-            let taken_over = Written::over(broken(), true);
+            let taken_over = WriteTracker::over(broken(), true);
             taken_over.flush().await.unwrap_err();
-            let sound = Written::over(
-                lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap(),
-                false,
-            );
+ let sound = WriteTracker::over( lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap(), false, ); 
             sound.unmap(0, 512).await.unwrap();
             assert!(sound.stable.load(SeqCst) < sound.written());
             sound.flush().await.unwrap();

@@ -44,16 +44,16 @@ Exit status: 0 success, 1 the run ended early, commands failed, --steady was not
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Bench {
     #[command(subcommand)]
-    face: Option<Face>,
+    face: Option<BenchCommand>,
     #[command(flatten)]
     plain: Option<plain::Args>,
     #[command(flatten)]
-    told: Told,
+    told: OutputArgs,
 }
 
 /// How results are told.
 #[derive(Args, Debug)]
-struct Told {
+struct OutputArgs {
     /// Print JSON (schema lunar.bench/2)
     #[arg(long, global = true, conflicts_with = "terse")]
     json: bool,
@@ -67,7 +67,7 @@ struct Told {
     report: Option<PathBuf>,
 }
 
-impl Told {
+impl OutputArgs {
     /// A comparison is told as text or JSON.
     fn of_comparison(&self) -> Result<(), Failure> {
         let other = [("--terse", self.terse), ("--report", self.report.is_some())];
@@ -84,11 +84,11 @@ impl Told {
 
 /// Measurements of a kind of their own.
 #[derive(Debug, Subcommand)]
-enum Face {
+enum BenchCommand {
     /// Repeat a published experiment, and compare its figures with ours
     Reproduce(experiments::Args),
     /// Compare two JSON results
-    Compare(Compared),
+    Compare(CompareArgs),
     BlockdevPerftest(compat::blockdev_perftest::Args),
     Disktest(Box<compat::disktest::Args>),
     #[command(name = "sgp_dd")]
@@ -97,10 +97,10 @@ enum Face {
     DbMix(compat::db_mix::Args),
 }
 
-// A comparison is not told as measurements are: these options are not in its help, and are refused. They are given to `Told`
+// A comparison is not told as measurements are: these options are not in its help, and are refused. They are given to `OutputArgs`
 // all the same, being of its names.
 #[derive(Args, Debug)]
-struct Compared {
+struct CompareArgs {
     #[command(flatten)]
     files: compare::Args,
     #[arg(id = "terse", long = "terse", hide = true)]
@@ -112,22 +112,20 @@ struct Compared {
 /// Runs it.
 pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     let Bench { face, plain, told } = args;
-    if let Some(Face::Compare(Compared { files, .. })) = &face {
+    if let Some(BenchCommand::Compare(CompareArgs { files, .. })) = &face {
         told.of_comparison()?;
         let (text, is_worse) = compare::run(files, told.json)?;
         say::out(text)?;
         return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
     }
-    let report = told.report.as_deref().map(Report::begin).transpose()?;
-    let handle = RunHandle::default();
-    let signal = heed_signals(&handle)?;
+ let report = told.report.as_deref().map(ReportFile::begin).transpose()?; let handle = RunHandle::default(); let signal = heed_signals(&handle)?; 
     let measured = match (face, plain) {
         (Some(face), _) => play(face, told.json || told.terse, &handle)?,
         (None, Some(plain)) => {
             let progress = Progress::start(&handle);
             let document = plain::run(&plain, &handle).map_err(|e| with_face(e, &plain.targets))?;
             drop(progress);
-            Measured { text: text_report::text(&document), document, printed: Ok(()), problem: None }
+            BenchResult { text: text_report::text(&document), document, printed: Ok(()), problem: None }
         }
         (None, None) => {
             return Err(Failure::new(
@@ -156,7 +154,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
 fn with_face(e: lunar_bench::Error, targets: &[String]) -> Failure {
     let is_missing = matches!(e.kind, lunar_bench::ErrorKind::Medium(ErrorCode::NotFound));
     let mut failure = Failure::from(e);
-    let faces = Face::augment_subcommands(clap::Command::new("bench"));
+    let faces = BenchCommand::augment_subcommands(clap::Command::new("bench"));
     let near =
         |word: &String| lunar_server::nearest(word, faces.get_subcommands().map(|face| face.get_name()));
     let missing = targets.iter().filter(|target| is_missing && !Path::new(target).exists());
@@ -171,7 +169,7 @@ fn with_face(e: lunar_bench::Error, targets: &[String]) -> Failure {
 }
 
 /// What was measured, and what is told of it beside what was told while it ran.
-struct Measured {
+struct BenchResult {
     document: Document,
     text: String,
     /// How it went to print while it ran.
@@ -180,13 +178,9 @@ struct Measured {
 }
 
 /// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
-fn play(face: Face, silent: bool, handle: &RunHandle) -> Result<Measured, Failure> {
-    let progress = Progress::start(handle);
-    if let Face::Reproduce(seed) = &face {
-        let experiments::ExperimentResult { document, text, problem } = experiments::run(seed, handle)?;
-        return Ok(Measured { document, text, printed: Ok(()), problem });
+fn play(face: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchResult, Failure> { let progress = Progress::start(handle); if let BenchCommand::Reproduce(seed) = &face { let experiments::ExperimentResult { document, text, problem } = experiments::run(seed, handle)?; return Ok(BenchResult { document, text, printed: Ok(()), problem }); 
     }
-    let mut lines = (!silent).then(|| progress.beside(say::Lines::default()));
+    let mut lines = (!silent).then(|| progress.beside(say::StdoutLines::default()));
     let mut nothing = io::sink();
     let out: &mut dyn Write = lines.as_mut().map_or(&mut nothing, |lines| lines);
     let mut document = act(face, RunContext { handle, out })?;
@@ -195,31 +189,31 @@ fn play(face: Face, silent: bool, handle: &RunHandle) -> Result<Measured, Failur
     _ = overhead::add_note(&mut document, handle, spoken);
     // Their notes have been told as they came up.
     let printed = lines.map_or(Ok(()), |lines| lines.into_inner().end());
-    Ok(Measured { document, text: String::new(), printed, problem: None })
+    Ok(BenchResult { document, text: String::new(), printed, problem: None })
 }
 
-fn act(face: Face, context: RunContext) -> Result<Document, lunar_bench::Error> {
+fn act(face: BenchCommand, context: RunContext) -> Result<Document, lunar_bench::Error> { 
     match face {
-        Face::Reproduce(_) | Face::Compare(_) => unreachable!("it is no tool"),
-        Face::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, context),
-        Face::Disktest(args) => compat::disktest::run(&args, context),
-        Face::SgpDd(args) => compat::sgp_dd::run(&args, context),
-        Face::Dd(args) => compat::dd::run(&args, context),
-        Face::DbMix(args) => compat::db_mix::run(&args, context),
+        BenchCommand::Reproduce(_) | BenchCommand::Compare(_) => unreachable!("it is no tool"),
+        BenchCommand::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, context),
+        BenchCommand::Disktest(args) => compat::disktest::run(&args, context),
+        BenchCommand::SgpDd(args) => compat::sgp_dd::run(&args, context),
+        BenchCommand::Dd(args) => compat::dd::run(&args, context),
+        BenchCommand::DbMix(args) => compat::db_mix::run(&args, context),
     }
 }
 
 /// The page that is written at the end. Whether it can be is found out before anything is measured. Where nothing is,
 /// no empty page is left behind.
-struct Report {
+struct ReportFile {
     path: PathBuf,
     file: File,
     /// It was made now, and nothing is in it.
     is_empty: bool,
 }
 
-impl Report {
-    fn begin(path: &Path) -> Result<Report, Failure> {
+impl ReportFile {
+    fn begin(path: &Path) -> Result<ReportFile, Failure> {
         let made = File::options().create_new(true).append(true).open(path);
         let (file, is_empty) = match made {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
@@ -227,15 +221,15 @@ impl Report {
             }
             made => (made, true),
         };
-        let file = file.map_err(|e| Report::cannot(path, &e))?;
-        Ok(Report { path: path.into(), file, is_empty })
+        let file = file.map_err(|e| ReportFile::cannot(path, &e))?;
+        Ok(ReportFile { path: path.into(), file, is_empty })
     }
 
     fn write(mut self, document: &Document) -> Result<(), Failure> {
         let page = lunar_bench::report::html(document);
         self.is_empty = false;
         let written = self.file.set_len(0).and_then(|()| self.file.write_all(page.as_bytes()));
-        written.map_err(|e| Report::cannot(&self.path, &e))
+        written.map_err(|e| ReportFile::cannot(&self.path, &e))
     }
 
     fn cannot(path: &Path, e: &io::Error) -> Failure {
@@ -244,7 +238,7 @@ impl Report {
     }
 }
 
-impl Drop for Report {
+impl Drop for ReportFile {
     fn drop(&mut self) {
         if self.is_empty {
             // It does no harm if it stays.

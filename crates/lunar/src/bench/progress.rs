@@ -34,8 +34,8 @@ impl Progress {
     }
 
     /// A writer of lines beside which it tells: the line of it goes away while one is written.
-    pub fn beside<W: Write>(&self, out: W) -> Beside<W> {
-        Beside { out, bar: self.bar.clone(), line: Vec::new(), has_spoken: false }
+    pub fn beside<W: Write>(&self, out: W) -> ProgressWriter<W> {
+        ProgressWriter { out, bar: self.bar.clone(), line: Vec::new(), has_spoken: false }
     }
 }
 
@@ -69,14 +69,14 @@ fn line(before: (u64, u64), now: (u64, u64), time: Duration) -> String {
 }
 
 /// A writer that hands on what it is given when it is flushed: whole lines.
-pub struct Beside<W> {
+pub struct ProgressWriter<W> {
     out: W,
     bar: ProgressBar,
     line: Vec<u8>,
     has_spoken: bool,
 }
 
-impl<W: Write> Beside<W> {
+impl<W: Write> ProgressWriter<W> {
     /// Something was written.
     pub fn has_spoken(&self) -> bool {
         self.has_spoken
@@ -88,7 +88,7 @@ impl<W: Write> Beside<W> {
     }
 }
 
-impl<W: Write> Write for Beside<W> {
+impl<W: Write> Write for ProgressWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.has_spoken = true;
         self.line.extend_from_slice(bytes);
@@ -96,7 +96,7 @@ impl<W: Write> Write for Beside<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let Beside { out, bar, line, .. } = self;
+        let ProgressWriter { out, bar, line, .. } = self;
         let written = bar.suspend(|| out.write_all(line).and_then(|()| out.flush()));
         line.clear();
         written

@@ -43,7 +43,7 @@ pub struct Args {
 
     /// Turn zeros into holes if DST supports holes
     #[arg(long, value_name = "auto|never", default_value = "auto", hide_possible_values = true)]
-    pub sparse: When,
+    pub sparse: SparseMode,
 
     /// Read SRC and DST again after copying, and compare them
     #[arg(long)]
@@ -96,7 +96,7 @@ pub struct Args {
 
 /// Values of `--sparse`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum When {
+pub enum SparseMode {
     /// If DST supports holes
     Auto,
     /// Write zeros
@@ -119,8 +119,7 @@ impl Args {
             return Err(Problem::new(what, "keep their product at 2G or less"));
         }
         let sparse = match self.sparse {
-            When::Auto => ZeroPolicy::Auto,
-            When::Never => ZeroPolicy::Never,
+ SparseMode::Auto => ZeroPolicy::Auto, SparseMode::Never => ZeroPolicy::Never, 
         };
         Ok(CopyStyle { block, depth: self.depth.into(), sparse, skip_errors: self.skip_errors })
     }

@@ -44,7 +44,7 @@ pub enum Medium {
 
 /// Which end it is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum EndRole {
     /// Only read.
     Source,
     /// Written.
@@ -88,7 +88,7 @@ impl End {
 /// Opens what is written on the command line. Runs on an event loop, where the end is also used.
 ///
 /// `raw`: the bytes of a file or device are copied as they are, whatever they look like.
-pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure> {
+pub async fn open_end(text: &str, side: EndRole, raw: bool) -> Result<End, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(side)?,
         Some(("null", size)) => {
@@ -101,14 +101,14 @@ pub async fn open_end(text: &str, side: Side, raw: bool) -> Result<End, Failure>
 }
 
 /// An export of an NBD server. Nothing but its place and its size tells it from others.
-async fn export(text: &str, side: Side) -> Result<End, Failure> {
+async fn export(text: &str, side: EndRole) -> Result<End, Failure> {
     let cannot = |e: OpenError| {
         Problem::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
     };
     let url: nbd::NbdUrl = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let facts = disk.facts();
-    if facts.read_only && side != Side::Source {
+    if facts.read_only && side != EndRole::Source {
         let what = format!("{url}: the server offers this export read-only");
         return Err(Problem::new(what, "choose another export, or serve it writable").into());
     }
@@ -135,33 +135,32 @@ pub fn is_path(text: &str) -> bool {
 }
 
 /// stdin or stdout.
-fn standard(side: Side) -> Result<End, Problem> {
+fn standard(side: EndRole) -> Result<End, Problem> {
     let (name, file) = match side {
-        Side::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
-        Side::Destination { .. } if io::stdout().is_terminal() => {
+        EndRole::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
+        EndRole::Destination { .. } if io::stdout().is_terminal() => {
             return Err(Problem::new("stdout is a terminal", "redirect it to a file or a pipe"));
         }
-        Side::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
+        EndRole::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
     };
     let file = file.map_err(|e| cannot_open(name, side, io::Error::from(e)))?;
     Ok(End::stream(name, file.into()))
 }
 
 /// Zeros of this size; as a destination it takes whatever comes.
-fn null(text: &str, size: u64, side: Side) -> Result<End, Problem> {
+fn null(text: &str, size: u64, side: EndRole) -> Result<End, Problem> {
     const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
-    let size = if side == Side::Source { size } else { ENDLESS };
-    let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size));
+ let size = if side == EndRole::Source { size } else { ENDLESS }; let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size)); 
     let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
     Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
 }
 
-async fn at_path(text: &str, path: &Path, side: Side, raw: bool) -> Result<End, Failure> {
+async fn at_path(text: &str, path: &Path, side: EndRole, raw: bool) -> Result<End, Failure> {
     // What was served once stays raw, whatever its host has written.
     let is_raw = || raw || folders::state().is_ok_and(|state| lunar_server::was_served(&state, path));
     let found = match std::fs::metadata(path) {
         Ok(found) => Some(found),
-        Err(e) if e.kind() == io::ErrorKind::NotFound && side != Side::Source => None,
+        Err(e) if e.kind() == io::ErrorKind::NotFound && side != EndRole::Source => None,
         Err(e) => return Err(cannot_open(text, side, e).into()),
     };
     match (&found, side) {
@@ -169,28 +168,26 @@ async fn at_path(text: &str, path: &Path, side: Side, raw: bool) -> Result<End, 
             Err(Failure::new(Exit::Invalid, format!("{text} is a directory"), "name a file in it"))
         }
         // What has no bytes is a stream that ends at once.
-        (Some(found), Side::Source) if found.is_file() && found.len() == 0 => Ok(stream(text, path, side)?),
+        (Some(found), EndRole::Source) if found.is_file() && found.len() == 0 => {
+            Ok(stream(text, path, side)?)
+        }
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
             Ok(stream(text, path, side)?)
         }
-        (_, Side::Source) => Ok(source(text, BackendSpec { raw: is_raw(), ..BackendSpec::path(path) })?),
-        (found, Side::Destination { size, overwrite }) => {
-            let spec =
-                BackendSpec { create: true, size: Some(size), raw: is_raw(), ..BackendSpec::path(path) };
+ (_, EndRole::Source) => Ok(source(text, BackendSpec { raw: is_raw(), ..BackendSpec::path(path) })?), (found, EndRole::Destination { size, overwrite }) => { let spec = BackendSpec { create: true, size: Some(size), raw: is_raw(), ..BackendSpec::path(path) }; 
             destination(text, spec, found.as_ref(), overwrite).await
         }
     }
 }
 
 /// A pipe, or a device of characters.
-fn stream(text: &str, path: &Path, side: Side) -> Result<End, Problem> {
-    let (read, write) = (side == Side::Source, side != Side::Source);
+fn stream(text: &str, path: &Path, side: EndRole) -> Result<End, Problem> {
+    let (read, write) = (side == EndRole::Source, side != EndRole::Source);
     let file = OpenOptions::new().read(read).write(write).open(path);
     Ok(End::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
 }
 
-fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> {
-    let disk = open(text, Side::Source, &BackendSpec { read_only: true, ..spec.clone() })?;
+fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> { let disk = open(text, EndRole::Source, &BackendSpec { read_only: true, ..spec.clone() })?; 
     let path = &*spec.path;
     if let Some(user) = lunar_block::users::mounted_for_writing(path) {
         say::line(format_args!(
@@ -199,7 +196,7 @@ fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> {
         ));
     }
     // Measured when it is open: what is resumed must be what was begun.
-    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, Side::Source, e))?;
+    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, EndRole::Source, e))?;
     let mut identity = identity(path, &found);
     if found.is_file() {
         // A program can set the time of a write back, but not that of a change.
@@ -216,7 +213,7 @@ async fn destination(
     before: Option<&Metadata>,
     overwrite: bool,
 ) -> Result<End, Failure> {
-    let side = Side::Destination { size: spec.size.unwrap_or_default(), overwrite };
+    let side = EndRole::Destination { size: spec.size.unwrap_or_default(), overwrite };
     let disk = open(text, side, &spec)?;
     let path = &*spec.path;
     let found = std::fs::metadata(path).map_err(|e| cannot_open(text, side, e))?;
@@ -236,23 +233,23 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
     disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
 }
 
-fn open(text: &str, side: Side, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> {
+fn open(text: &str, side: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> { 
     lunar_block::open(spec).map_err(|e| {
         let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
         Problem::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))
     })
 }
 
-fn cannot_open(text: &str, side: Side, e: io::Error) -> Problem {
+fn cannot_open(text: &str, side: EndRole, e: io::Error) -> Problem {
     Problem::new(format!("{text}: {e}"), hint(side)).with_code(ErrorCode::from(e.kind()))
 }
 
-fn hint(side: Side) -> &'static str {
+fn hint(side: EndRole) -> &'static str {
     match side {
-        Side::Source => {
+        EndRole::Source => {
             "check the path, its permissions, and that no server has it open for writing (fuser -v)"
         }
-        Side::Destination { .. } => {
+        EndRole::Destination { .. } => {
             "check the path, its permissions, and that it is not mounted or in use (lsblk, fuser -v)"
         }
     }

@@ -18,15 +18,15 @@ const LARGEST: u64 = 16 << 20;
 /// One end of a copy, so that it is known again.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mark {
+pub struct EndFingerprint {
     identity: String,
     size: u64,
 }
 
-impl Mark {
+impl EndFingerprint {
     /// Of an end that has a size.
-    pub fn of(end: &End) -> Mark {
-        Mark { identity: end.identity.clone(), size: end.size().unwrap_or(0) }
+    pub fn of(end: &End) -> EndFingerprint {
+        EndFingerprint { identity: end.identity.clone(), size: end.size().unwrap_or(0) }
     }
 }
 
@@ -35,8 +35,8 @@ impl Mark {
 #[serde(deny_unknown_fields)]
 pub struct State {
     form: u32,
-    source: Mark,
-    destination: Mark,
+    source: EndFingerprint,
+    destination: EndFingerprint,
     /// All bytes before this offset are copied and stable.
     pub stable: u64,
     /// What of them could not be read, as first byte and end.
@@ -45,19 +45,19 @@ pub struct State {
 
 /// A journal at its place.
 #[derive(Clone, Debug)]
-pub struct Journal {
+pub struct CopyJournal {
     path: PathBuf,
 }
 
-impl Journal {
+impl CopyJournal {
     /// At this path, whether it is there or not.
-    pub fn at(path: PathBuf) -> Journal {
-        Journal { path }
+    pub fn at(path: PathBuf) -> CopyJournal {
+        CopyJournal { path }
     }
 
     /// Beside a file.
-    pub fn beside(file: &Path) -> Journal {
-        Journal::at(with_end(file, ".lunar-copy"))
+    pub fn beside(file: &Path) -> CopyJournal {
+        CopyJournal::at(with_end(file, ".lunar-copy"))
     }
 
     /// Where it is.
@@ -95,7 +95,12 @@ impl Journal {
     }
 
     /// Replaces what is kept, at once and for good.
-    pub fn save(&self, ends: &(Mark, Mark), stable: u64, unreadable: &[Range<u64>]) -> io::Result<()> {
+    pub fn save(
+        &self,
+        ends: &(EndFingerprint, EndFingerprint),
+        stable: u64,
+        unreadable: &[Range<u64>],
+    ) -> io::Result<()> {
         let (source, destination) = ends.clone();
         let state = State { form: FORM, source, destination, stable, unreadable: unreadable.to_vec() };
         let new = self.new_one();
@@ -140,7 +145,7 @@ impl Journal {
 
 impl State {
     /// Whether it is about these ends.
-    pub fn check(&self, ends: &(Mark, Mark), journal: &Path) -> Result<(), Problem> {
+    pub fn check(&self, ends: &(EndFingerprint, EndFingerprint), journal: &Path) -> Result<(), Problem> {
         match () {
             () if self.source != ends.0 => Err(other("source", &self.source, &ends.0, journal)),
             () if self.destination != ends.1 => {
@@ -152,7 +157,7 @@ impl State {
 }
 
 /// The end of a copy is not the one that it began with.
-fn other(side: &str, then: &Mark, now: &Mark, journal: &Path) -> Problem {
+fn other(side: &str, then: &EndFingerprint, now: &EndFingerprint, journal: &Path) -> Problem {
     let what = format!(
         "the {side} differs from that of the interrupted copy, or has changed: it was {then}, it is {now}"
     );
@@ -161,7 +166,7 @@ fn other(side: &str, then: &Mark, now: &Mark, journal: &Path) -> Problem {
     Problem::new(what, hint)
 }
 
-impl fmt::Display for Mark {
+impl fmt::Display for EndFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} bytes", self.identity, self.size)
     }
@@ -177,14 +182,14 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn mark(identity: &str) -> Mark {
-        Mark { identity: identity.into(), size: 100 }
+    fn mark(identity: &str) -> EndFingerprint {
+        EndFingerprint { identity: identity.into(), size: 100 }
     }
 
     #[test]
     fn what_was_kept_is_read_and_other_ends_are_refused() {
         let path = std::env::temp_dir().join(format!("lunar-journal-{}", std::process::id()));
-        let (journal, ends) = (Journal::at(path), (mark("a"), mark("b")));
+        let (journal, ends) = (CopyJournal::at(path), (mark("a"), mark("b")));
         assert_eq!(journal.read(), Ok(None));
         journal.save(&ends, 7, std::slice::from_ref(&(2..3))).unwrap();
         journal.save(&ends, 70, &[2..3, 60..70]).unwrap();
@@ -219,7 +224,7 @@ mod tests {
     fn a_link_in_the_place_of_a_new_journal_is_not_followed() {
         let folder = std::env::temp_dir().join(format!("lunar-journal-link-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let (journal, other) = (Journal::at(folder.join("journal")), folder.join("other"));
+        let (journal, other) = (CopyJournal::at(folder.join("journal")), folder.join("other"));
         fs::write(&other, "kept").unwrap();
         std::os::unix::fs::symlink(&other, journal.new_one()).unwrap();
         journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap();
@@ -232,7 +237,7 @@ mod tests {
     fn what_could_not_be_kept_leaves_nothing() {
         let folder = std::env::temp_dir().join(format!("lunar-journal-in-the-way-{}", std::process::id()));
         fs::create_dir_all(folder.join("x")).unwrap();
-        let journal = Journal::at(folder.clone());
+        let journal = CopyJournal::at(folder.clone());
         journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap_err();
         assert!(!journal.new_one().exists());
         fs::remove_dir_all(folder).unwrap();

@@ -18,7 +18,7 @@ use crate::say;
 use lunar_copy::StopFlag;
 use lunar_runtime::Cores;
 use lunar_server::Problem;
-use report::{End, Report};
+use report::{CopyReport, End};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::process::ExitCode;
@@ -31,16 +31,16 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What wakes the main thread.
-enum Event {
+enum CopyEvent {
     Signal(i32),
-    Ended(Box<Result<Report, Failure>>),
+    Ended(Box<Result<CopyReport, Failure>>),
     /// The copy is gone without a word.
     Died,
 }
 
 /// Why it was told to stop.
 #[derive(Clone, Copy)]
-enum Early {
+enum StopReason {
     Signal(i32),
     Time,
 }
@@ -53,7 +53,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
     let cores = Cores::one().map_err(|e| cannot_start(&e))?;
     let (json, limit, journal) = (args.json, args.timeout, prepare::journal(&args));
-    let (told, teller) = (stop.clone(), Teller(Some(events)));
+    let (told, teller) = (stop.clone(), ExitNotifier(Some(events)));
     cores.run_on(0, move || {
         lunar_runtime::spawn(async move { teller.tell(run::run(args, told).await) });
     });
@@ -73,32 +73,31 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
 }
 
 /// Tells how it ended, also when it died.
-struct Teller(Option<Sender<Event>>);
+struct ExitNotifier(Option<Sender<CopyEvent>>);
 
-impl Teller {
-    fn tell(mut self, ended: Result<Report, Failure>) {
+impl ExitNotifier {
+    fn tell(mut self, ended: Result<CopyReport, Failure>) {
         if let Some(events) = self.0.take() {
             // The main thread may have gone.
-            _ = events.send(Event::Ended(Box::new(ended)));
+            _ = events.send(CopyEvent::Ended(Box::new(ended)));
         }
     }
 }
 
-impl Drop for Teller {
+impl Drop for ExitNotifier {
     fn drop(&mut self) {
         if let Some(events) = self.0.take() {
-            _ = events.send(Event::Died);
+            _ = events.send(CopyEvent::Died);
         }
     }
 }
 
 /// Waits for the end. None if the time is over and it does not end.
 fn wait(
-    inbox: &Receiver<Event>,
-    stop: &StopFlag,
+ inbox: &Receiver<CopyEvent>, stop: &StopFlag, 
     stopping: &AtomicBool,
     limit: Option<Duration>,
-) -> (Option<Result<Report, Failure>>, Option<Early>) {
+) -> (Option<Result<CopyReport, Failure>>, Option<StopReason>) {
     let mut early = None;
     let mut deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
@@ -107,19 +106,21 @@ fn wait(
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match event {
-            Ok(Event::Ended(ended)) => return (Some(*ended), early),
-            Ok(Event::Signal(signal)) => {
+            Ok(CopyEvent::Ended(ended)) => return (Some(*ended), early),
+            Ok(CopyEvent::Signal(signal)) => {
                 stopping.store(true, SeqCst);
-                early.get_or_insert(Early::Signal(signal));
+                early.get_or_insert(StopReason::Signal(signal));
                 stop.stop();
             }
-            Err(RecvTimeoutError::Timeout) if matches!(early, Some(Early::Time)) => return (None, early),
+            Err(RecvTimeoutError::Timeout) if matches!(early, Some(StopReason::Time)) => {
+                return (None, early);
+            }
             Err(RecvTimeoutError::Timeout) => {
-                early = Some(Early::Time);
+                early = Some(StopReason::Time);
                 deadline = Some(Instant::now() + GRACE);
                 stop.stop();
             }
-            Ok(Event::Died) | Err(RecvTimeoutError::Disconnected) => {
+            Ok(CopyEvent::Died) | Err(RecvTimeoutError::Disconnected) => {
                 let problem = Problem::new(
                     "the copy thread panicked: this is a bug in lunar",
                     "report the panic message",
@@ -130,7 +131,7 @@ fn wait(
     }
 }
 
-fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCode, Problem> {
+fn say_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Result<ExitCode, Problem> {
     if report.summary.complete && !json {
         say::err(report.line);
     }
@@ -144,12 +145,12 @@ fn say_report(report: Report, early: Option<Early>, json: bool) -> Result<ExitCo
 }
 
 /// The exit status.
-fn exit(end: End, early: Option<Early>) -> ExitCode {
+fn exit(end: End, early: Option<StopReason>) -> ExitCode {
     let status = match (end, early) {
         (End::Good, _) => 0,
         (End::LeftOut, _) => Exit::LeftOut as u8,
-        (End::Stopped, Some(Early::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
-        (End::Stopped, Some(Early::Time)) => Exit::TimedOut as u8,
+        (End::Stopped, Some(StopReason::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
+        (End::Stopped, Some(StopReason::Time)) => Exit::TimedOut as u8,
         (End::Failed(exit), _) => exit as u8,
         (End::Stopped, None) => Exit::General as u8,
     };
@@ -157,7 +158,7 @@ fn exit(end: End, early: Option<Early>) -> ExitCode {
 }
 
 /// The first signal stops it in good order, a second one ends the process at once.
-fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
+fn watch_signals(events: Sender<CopyEvent>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM];
     // nohup has it ignored, and so it stays.
     if !is_ignored(SIGHUP) {
@@ -169,7 +170,7 @@ fn watch_signals(events: Sender<Event>, stopping: &Arc<AtomicBool>) -> io::Resul
     let mut signals = signal_hook::iterator::Signals::new(wanted)?;
     let watch = move || {
         for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
+            if events.send(CopyEvent::Signal(signal)).is_err() {
                 return;
             }
         }

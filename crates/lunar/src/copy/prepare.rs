@@ -1,8 +1,8 @@
 //! What is refused before a byte is written, and where the journal is.
 
 use super::args::Args;
-use super::ends::{End, Side, is_path, open_end, same};
-use super::journal::Journal;
+use super::ends::{End, EndRole, is_path, open_end, same};
+use super::journal::CopyJournal;
 use crate::exit::{Exit, Failure, invalid};
 use lunar_server::Problem;
 use std::path::Path;
@@ -73,23 +73,23 @@ fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Problem> {
 }
 
 /// Where it is kept how far the copy is, if anywhere.
-pub fn journal(args: &Args) -> Option<Journal> {
+pub fn journal(args: &Args) -> Option<CopyJournal> {
     if let Some(path) = &args.journal {
-        return Some(Journal::at(path.clone()));
+        return Some(CopyJournal::at(path.clone()));
     }
     let path = Path::new(&args.destination);
     let may_be_file = match std::fs::metadata(path) {
         Ok(found) => found.is_file(),
         Err(_) => is_path(&args.destination),
     };
-    may_be_file.then(|| Journal::beside(path))
+    may_be_file.then(|| CopyJournal::beside(path))
 }
 
 pub async fn destination(
     args: &Args,
     source: &End,
     resumed: bool,
-    journal: Option<&Journal>,
+    journal: Option<&CopyJournal>,
 ) -> Result<End, Failure> {
     if args.every()?.is_some() && journal.is_none() {
         let what = format!("the copy to {} has no default journal", args.destination);
@@ -99,8 +99,8 @@ pub async fn destination(
         let what = format!("{} does not exist any more: the copy cannot be resumed", args.destination);
         return Err(Problem::new(what, "to start over, remove the journal").into());
     }
-    let side = Side::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
-    let resumable = !resumed && journal.is_some_and(Journal::exists);
+    let side = EndRole::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
+    let resumable = !resumed && journal.is_some_and(CopyJournal::exists);
     // A copy that has begun is known to be raw.
     let raw = args.raw || resumed;
     open_end(&args.destination, side, raw).await.map_err(|failure| Failure {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How it is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ProgressFormat {
     /// A bar that is drawn over and over.
     Bar,
     /// A line now and then.
@@ -21,20 +21,20 @@ pub enum Form {
     Nothing,
 }
 
-impl Form {
+impl ProgressFormat {
     /// What suits stderr; `wanted`: also where it is no terminal.
-    pub fn suitable(wanted: bool) -> Form {
+    pub fn suitable(wanted: bool) -> ProgressFormat {
         match (std::io::stderr().is_terminal(), wanted) {
-            (true, _) => Form::Bar,
-            (false, true) => Form::Lines,
-            (false, false) => Form::Nothing,
+            (true, _) => ProgressFormat::Bar,
+            (false, true) => ProgressFormat::Lines,
+            (false, false) => ProgressFormat::Nothing,
         }
     }
 
     fn every(self) -> Duration {
         match self {
-            Form::Bar => Duration::from_millis(200),
-            Form::Lines | Form::Nothing => Duration::from_secs(3),
+            ProgressFormat::Bar => Duration::from_millis(200),
+            ProgressFormat::Lines | ProgressFormat::Nothing => Duration::from_secs(3),
         }
     }
 }
@@ -46,7 +46,7 @@ pub const COMPARED: &str = "compared";
 
 /// What is told about.
 #[derive(Clone)]
-pub struct Course {
+pub struct CopyPhase {
     /// What was done: [`COPIED`] or [`COMPARED`].
     pub what: &'static str,
     /// Bytes that were done before.
@@ -65,17 +65,17 @@ pub struct Progress {
 
 impl Progress {
     /// Begins to tell. Without a thread for it nothing is told.
-    pub fn start(form: Form, course: Course) -> Progress {
+    pub fn start(form: ProgressFormat, course: CopyPhase) -> Progress {
         let (over, ended) = channel();
         let tell = move || {
-            let mut teller = Teller::new(form, course);
+            let mut teller = ProgressThread::new(form, course);
             while ended.recv_timeout(form.every()) == Err(RecvTimeoutError::Timeout) {
                 teller.tell(Instant::now());
             }
             teller.bar.finish_and_clear();
         };
         let thread = match form {
-            Form::Nothing => None,
+            ProgressFormat::Nothing => None,
             _ => std::thread::Builder::new().name("progress".into()).spawn(tell).ok(),
         };
         Progress { over: Some(over), thread }
@@ -92,24 +92,24 @@ impl Drop for Progress {
     }
 }
 
-struct Teller {
-    form: Form,
-    course: Course,
-    pace: Pace,
+struct ProgressThread {
+    form: ProgressFormat,
+    course: CopyPhase,
+    pace: RateWindow,
     bar: ProgressBar,
 }
 
-impl Teller {
-    fn new(form: Form, course: Course) -> Teller {
+impl ProgressThread {
+    fn new(form: ProgressFormat, course: CopyPhase) -> ProgressThread {
         let target = match form {
-            Form::Bar => ProgressDrawTarget::stderr(),
-            Form::Lines | Form::Nothing => ProgressDrawTarget::hidden(),
+            ProgressFormat::Bar => ProgressDrawTarget::stderr(),
+            ProgressFormat::Lines | ProgressFormat::Nothing => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(course.total, target);
         let shape = if course.total.is_some() { "[{wide_bar}] {msg}" } else { "{spinner} {msg}" };
         let style = ProgressStyle::with_template(shape).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
-        Teller { form, pace: Pace::new(Instant::now()), course, bar }
+        ProgressThread { form, pace: RateWindow::new(Instant::now()), course, bar }
     }
 
     fn tell(&mut self, now: Instant) {
@@ -117,19 +117,19 @@ impl Teller {
         self.pace.note(now, new);
         let line = line(&self.course, new, self.pace.per_s());
         match self.form {
-            Form::Bar => {
+            ProgressFormat::Bar => {
                 self.bar.set_position(self.course.start + new);
                 self.bar.set_message(line);
                 self.bar.tick();
             }
-            Form::Lines => say::line(line),
-            Form::Nothing => {}
+            ProgressFormat::Lines => say::line(line),
+            ProgressFormat::Nothing => {}
         }
     }
 }
 
 /// How far it is, in words.
-fn line(course: &Course, new: u64, per_s: f64) -> String {
+fn line(course: &CopyPhase, new: u64, per_s: f64) -> String {
     let done = course.start + new;
     let mut text = format!("{} {}", course.what, size(done));
     if let Some(total) = course.total {
@@ -169,14 +169,14 @@ fn clock(seconds: u64) -> String {
 }
 
 /// The pace of the last seconds.
-struct Pace(VecDeque<(Instant, u64)>);
+struct RateWindow(VecDeque<(Instant, u64)>);
 
 /// What is older says little about now.
 const WINDOW: Duration = Duration::from_secs(10);
 
-impl Pace {
-    fn new(now: Instant) -> Pace {
-        Pace(VecDeque::from([(now, 0)]))
+impl RateWindow {
+    fn new(now: Instant) -> RateWindow {
+        RateWindow(VecDeque::from([(now, 0)]))
     }
 
     fn note(&mut self, now: Instant, done: u64) {
@@ -198,8 +198,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn course(total: Option<u64>) -> Course {
-        Course { what: COPIED, start: 1 << 30, total, meter: Arc::default() }
+    fn course(total: Option<u64>) -> CopyPhase {
+        CopyPhase { what: COPIED, start: 1 << 30, total, meter: Arc::default() }
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
     fn the_pace_is_that_of_the_last_seconds() {
         let begin = Instant::now();
         let at = |s| begin + Duration::from_secs(s);
-        let mut pace = Pace::new(begin);
+        let mut pace = RateWindow::new(begin);
         assert_eq!(pace.per_s(), 0.0);
         pace.note(at(1), 1000);
         assert_eq!(pace.per_s(), 1000.0);

@@ -15,7 +15,7 @@ use std::time::Duration;
 const LISTED: usize = 50;
 
 /// How it ended.
-pub struct Report {
+pub struct CopyReport {
     /// For programs.
     pub summary: Summary,
     /// For people, when it is complete.
@@ -67,12 +67,12 @@ pub struct Summary {
     /// Whether both ends were compared and are equal; None: not compared.
     pub verified: Option<bool>,
     /// What could not be read.
-    pub unreadable: Vec<Bad>,
+    pub unreadable: Vec<UnreadableRange>,
 }
 
 /// A range that could not be read.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Bad {
+pub struct UnreadableRange {
     /// First byte.
     pub offset: u64,
     /// Bytes.
@@ -91,8 +91,10 @@ impl Summary {
 
     /// Takes over what could not be read.
     pub fn left_out(&mut self, bad: &[Range<u64>]) {
-        self.unreadable =
-            bad.iter().map(|range| Bad { offset: range.start, len: range.end - range.start }).collect();
+        self.unreadable = bad
+            .iter()
+            .map(|range| UnreadableRange { offset: range.start, len: range.end - range.start })
+            .collect();
     }
 
     /// As JSON.
@@ -123,9 +125,9 @@ impl Summary {
 }
 
 /// What could not be read, for people.
-pub fn left_out(source: &str, bad: &[Bad]) -> Problem {
+pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Problem {
     let mut what = format!("{} of {source} unreadable: replaced by zeros", say::count(bad.len(), "range"));
-    for Bad { offset, len } in bad.iter().take(LISTED) {
+    for UnreadableRange { offset, len } in bad.iter().take(LISTED) {
         what += &format!("\n  offset {offset}, {len} bytes");
     }
     if bad.len() > LISTED {
@@ -260,7 +262,8 @@ mod tests {
 
     #[test]
     fn a_long_list_is_cut_for_people() {
-        let bad: Vec<Bad> = (0..60).map(|n| Bad { offset: n * 8192, len: 4096 }).collect();
+        let bad: Vec<UnreadableRange> =
+            (0..60).map(|n| UnreadableRange { offset: n * 8192, len: 4096 }).collect();
         let problem = left_out("a.img", &bad);
         assert!(problem.what.starts_with("60 ranges of a.img unreadable"));
         assert_eq!(problem.what.lines().count(), 52);

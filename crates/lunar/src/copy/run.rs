@@ -1,10 +1,10 @@
 //! The course of one copy, on an event loop.
 
 use super::args::Args;
-use super::ends::{End, Medium, Side, open_end};
-use super::journal::{Journal, Mark, State};
-use super::progress::{Course, Form, Progress};
-use super::report::{self, Report, Summary};
+use super::ends::{End, EndRole, Medium, open_end};
+use super::journal::{CopyJournal, EndFingerprint, State};
+use super::progress::{CopyPhase, Progress, ProgressFormat};
+use super::report::{self, CopyReport, Summary};
 use super::{prepare, progress, streams};
 use crate::exit;
 use lunar_block::offload::Offload;
@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// Copies as the arguments say. An error: nothing was copied.
-pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<Report, exit::Failure> {
+pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Failure> { 
     let began = Instant::now();
-    let copy = Copy::prepare(args, stop).await?;
+    let copy = CopyRun::prepare(args, stop).await?;
     let sessions =
         [&copy.source, &copy.destination].map(|end| end.lun.as_ref().map(|lun| lun.session().clone()));
     let exports = [&copy.source, &copy.destination].map(|end| end.export.clone());
@@ -42,7 +42,7 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<Report, exit::Failur
 }
 
 /// A copy with both ends open, checked, and where it begins.
-struct Copy {
+struct CopyRun {
     args: Args,
     style: CopyStyle,
     every: Option<u64>,
@@ -52,7 +52,7 @@ struct Copy {
     destination: End,
     /// A target that copies from one to the other by itself.
     offload: Option<Arc<dyn Offload>>,
-    journal: Option<Journal>,
+    journal: Option<CopyJournal>,
     /// What was stable before, and what of it could not be read.
     start: u64,
     bad: Vec<Range<u64>>,
@@ -62,11 +62,10 @@ struct Copy {
     stop: Arc<StopFlag>,
 }
 
-impl Copy {
-    async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<Copy, exit::Failure> {
+impl CopyRun { async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<CopyRun, exit::Failure> { 
         let style = args.style().map_err(exit::invalid)?;
         let every = args.every().map_err(exit::invalid)?;
-        let source = open_end(&args.source, Side::Source, args.raw).await?;
+        let source = open_end(&args.source, EndRole::Source, args.raw).await?;
         prepare::arguments(&args, &source).map_err(exit::invalid)?;
         let journal = prepare::journal(&args);
         let state = match (&journal, every) {
@@ -86,7 +85,7 @@ impl Copy {
             true => None,
             false => offload(&source, &destination).await,
         };
-        let mut copy = Copy {
+        let mut copy = CopyRun {
             args,
             style,
             every,
@@ -105,7 +104,7 @@ impl Copy {
         Ok(copy)
     }
 
-    async fn perform(mut self, began: Instant) -> Result<Report, Problem> {
+    async fn perform(mut self, began: Instant) -> Result<CopyReport, Problem> {
         let outcome = match &self.destination.medium {
             Medium::Disk(_) => self.fill_disk().await?,
             Medium::Stream(_) => self.fill_stream().await?,
@@ -157,13 +156,11 @@ impl Copy {
         (&self.source.name, &self.destination.name)
     }
 
-    fn marks(&self) -> (Mark, Mark) {
-        (Mark::of(&self.source), Mark::of(&self.destination))
+    fn marks(&self) -> (EndFingerprint, EndFingerprint) {
+        (EndFingerprint::of(&self.source), EndFingerprint::of(&self.destination))
     }
 
-    fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> Progress {
-        let course = Course { what, start, total: self.source.size(), meter: meter.clone() };
-        Progress::start(Form::suitable(self.args.progress), course)
+ fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> Progress { let course = CopyPhase { what, start, total: self.source.size(), meter: meter.clone() }; Progress::start(ProgressFormat::suitable(self.args.progress), course) 
     }
 
     /// What there is to do; None if the destination is a stream.
@@ -226,7 +223,7 @@ impl Copy {
     }
 
     /// Compares if that is asked, removes what is no longer needed, and says how it went.
-    async fn end(self, outcome: CopyOutcome, began: Instant, copying: Duration) -> Result<Report, Problem> {
+ async fn end(self, outcome: CopyOutcome, began: Instant, copying: Duration) -> Result<CopyReport, Problem> { 
         let mut summary = Summary {
             source: self.source.name.clone(),
             destination: self.destination.name.clone(),
@@ -242,7 +239,7 @@ impl Copy {
             false => self.broken_off(&outcome),
         };
         summary.seconds = began.elapsed().as_secs_f64();
-        Ok(Report { line: summary.line(copying), summary, problem, end })
+        Ok(CopyReport { line: summary.line(copying), summary, problem, end })
     }
 
     async fn conclude(
@@ -366,7 +363,7 @@ mod tests {
     }
 
     /// From a disk that cannot be read at all.
-    async fn from_broken(options: &[&str]) -> Report {
+    async fn from_broken(options: &[&str]) -> CopyReport {
         let words = ["copy", "broken", "sound"].iter().chain(options);
         let args = Line::parse_from(words).args;
         let full = memory();
@@ -374,7 +371,7 @@ mod tests {
         ones.fill(1);
         full.write(0, ones, false).await.0.expect("memory");
         let source = End::disk("broken", "a".into(), error(full, FilterOp::Read, 1.0, None));
-        let copy = Copy {
+        let copy = CopyRun {
             style: args.style().expect("defaults"),
             every: None,
             from: CopySource::Disk(source.as_disk().expect("a disk").clone()),
@@ -408,7 +405,7 @@ mod tests {
             );
             let report = from_broken(&["--skip-errors", "--verify"]).await;
             assert_eq!((report.end, report.summary.complete), (report::End::LeftOut, true));
-            assert_eq!(report.summary.unreadable, [report::Bad { offset: 0, len: 1 << 20 }]);
+            assert_eq!(report.summary.unreadable, [report::UnreadableRange { offset: 0, len: 1 << 20 }]);
             let told = report.problem.expect("a list").what;
             assert!(told.ends_with("\n  offset 0, 1048576 bytes"), "{told}");
         });

@@ -1,6 +1,6 @@
 //! The RDMA devices of this host, and what is wrong with them.
 
-use super::report::{Finding, Port, Report, Weight};
+use super::report::{DoctorReport, Finding, Port, Severity};
 use lunar_initiator::ErrorCode;
 
 const NO_DRIVER: &str = "install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)";
@@ -25,12 +25,12 @@ pub fn of_this_host() -> Option<Vec<Port>> {
 }
 
 /// What is wrong with them, or could be better.
-pub fn findings(report: &Report) -> Vec<Finding> {
+pub fn findings(report: &DoctorReport) -> Vec<Finding> {
     let Some(ports) = &report.devices else { return Vec::new() };
     if !report.by_device {
         let unused = ports.iter().find(|port| port.is_up());
         let what = |port: &Port| format!("iWARP is done in software, and this host has {}", port.device);
-        return unused.map(|port| finding(Weight::Note, what(port), UNUSED)).into_iter().collect();
+        return unused.map(|port| finding(Severity::Note, what(port), UNUSED)).into_iter().collect();
     }
     if ports.is_empty() {
         let what = lunar_rdma::NO_DEVICE;
@@ -39,7 +39,7 @@ pub fn findings(report: &Report) -> Vec<Finding> {
         return if is_reported {
             Vec::new()
         } else {
-            vec![finding(Weight::Warning, what.into(), &lunar_rdma::NO_DEVICE_HINT)]
+            vec![finding(Severity::Warning, what.into(), &lunar_rdma::NO_DEVICE_HINT)]
         };
     }
     let wrong = |p: &Port| match (p.usable, p.is_up()) {
@@ -47,10 +47,10 @@ pub fn findings(report: &Report) -> Vec<Finding> {
         (false, _) => Some((format!("rdma-core has no provider for {}", p.device), NO_DRIVER)),
         _ => Some((format!("port {} of {} is {}", p.port, p.device, p.state), DOWN)),
     };
-    ports.iter().filter_map(wrong).map(|(what, hint)| finding(Weight::Warning, what, hint)).collect()
+    ports.iter().filter_map(wrong).map(|(what, hint)| finding(Severity::Warning, what, hint)).collect()
 }
 
-fn finding(weight: Weight, what: String, hint: &str) -> Finding {
+fn finding(weight: Severity, what: String, hint: &str) -> Finding {
     Finding { weight, code: None, what, hint: hint.into() }
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     fn found(by_device: bool, devices: Option<Vec<Port>>) -> Vec<String> {
-        let report = Report { by_device, devices, ..Report::default() };
+        let report = DoctorReport { by_device, devices, ..DoctorReport::default() };
         findings(&report).into_iter().map(|found| found.what).collect()
     }
 
@@ -72,9 +72,14 @@ mod tests {
         let told = |ports| found(true, Some(ports)).concat();
         assert_eq!(told(vec![]), "this host has no RDMA device");
         let of_login = |code| {
-            let broken = Finding { code: Some(code), ..finding(Weight::Broken, "in any words".into(), "") };
+            let broken = Finding { code: Some(code), ..finding(Severity::Broken, "in any words".into(), "") };
             let findings = vec![broken];
-            super::findings(&Report { by_device: true, devices: Some(vec![]), findings, ..Report::default() })
+            super::findings(&DoctorReport {
+                by_device: true,
+                devices: Some(vec![]),
+                findings,
+                ..DoctorReport::default()
+            })
         };
         assert!(of_login(ErrorCode::Unreachable).is_empty(), "reported once");
         assert_eq!(of_login(ErrorCode::TimedOut).len(), 1);

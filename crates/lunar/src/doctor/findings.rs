@@ -1,7 +1,7 @@
 //! What is wrong or slow, one row each.
 
 use super::devices;
-use super::report::{Finding, Report, Weight};
+use super::report::{DoctorReport, Finding, Severity};
 
 /// Windows below this keep the network idle.
 const WINDOW: u32 = 16;
@@ -26,26 +26,26 @@ const SLOW_READ_TRIPS: u64 = 10;
 const SLOW_LOGIN_US: u64 = 1_000_000;
 
 /// What a row looks at.
-struct Seen<'a> {
-    report: &'a Report,
+struct Evidence<'a> {
+    report: &'a DoctorReport,
     /// There is a user and a password.
     has_password: bool,
     /// The URL names no LUN.
     any_lun: bool,
 }
 
-type Row = (Weight, fn(&Seen<'_>) -> Option<String>, &'static str);
+type Row = (Severity, fn(&Evidence<'_>) -> Option<String>, &'static str);
 
 /// What, and what to do about it.
 const TABLE: &[Row] = &[
     (
-        Weight::Warning,
+        Severity::Warning,
         window,
         "raise the queue depth on the target (LIO: default_cmdsn_depth; STGT: MaxQueueCmd)",
     ),
-    (Weight::Warning, segment, "raise MaxRecvDataSegmentLength on the target to 262144 or more"),
+    (Severity::Warning, segment, "raise MaxRecvDataSegmentLength on the target to 262144 or more"),
     (
-        Weight::Warning,
+        Severity::Warning,
         |s| {
             session(s)
                 .filter(|p| p.immediate_data == "No" && !is_srp(s))
@@ -54,7 +54,7 @@ const TABLE: &[Row] = &[
         "set ImmediateData=Yes on the target, and immediate_data=yes here",
     ),
     (
-        Weight::Note,
+        Severity::Note,
         |s| {
             session(s)
                 .filter(|p| p.immediate_data == "No" && is_srp(s))
@@ -62,9 +62,9 @@ const TABLE: &[Row] = &[
         },
         "leave immediate_data=no out here; a target must know it, too (Linux 5.0 and later)",
     ),
-    (Weight::Warning, credits, "raise the queue depth on the target; or use several sessions"),
+    (Severity::Warning, credits, "raise the queue depth on the target; or use several sessions"),
     (
-        Weight::Note,
+        Severity::Note,
         |s| {
             session(s)
                 // Over iSER it is always so.
@@ -73,9 +73,9 @@ const TABLE: &[Row] = &[
         },
         "set InitialR2T=No on the target if writes are slow",
     ),
-    (Weight::Warning, mtu, "use an MTU of 9000 on both hosts and all switches between them, if they can"),
+    (Severity::Warning, mtu, "use an MTU of 9000 on both hosts and all switches between them, if they can"),
     (
-        Weight::Warning,
+        Severity::Warning,
         |s| {
             let bytes = s.report.path.receive_buffer_bytes.filter(|n| *n < RECEIVE_BUFFER)?;
             Some(format!("the receive buffer of the socket has {bytes} bytes"))
@@ -83,7 +83,7 @@ const TABLE: &[Row] = &[
         "raise net.ipv4.tcp_rmem (sysctl)",
     ),
     (
-        Weight::Warning,
+        Severity::Warning,
         |s| {
             let session = s.report.session.as_ref()?;
             (s.has_password && session.chap.is_none())
@@ -92,13 +92,13 @@ const TABLE: &[Row] = &[
         "anybody can log in: demand CHAP on the target, or leave the password out",
     ),
     (
-        Weight::Note,
+        Severity::Note,
         pacing,
         "on a fast network sysctl net.ipv4.tcp_congestion_control=cubic takes less CPU time; the target's host has its own",
     ),
-    (Weight::Warning, dead_address, "take the dead address out of the name service, or name the good one"),
+    (Severity::Warning, dead_address, "take the dead address out of the name service, or name the good one"),
     (
-        Weight::Warning,
+        Severity::Warning,
         |s| {
             let us = s.report.resolved_in_us;
             (us > SLOW_NAME_US).then(|| format!("the name service takes {} ms", us / 1000))
@@ -106,28 +106,28 @@ const TABLE: &[Row] = &[
         "use an address instead of a name, or put the name into /etc/hosts",
     ),
     (
-        Weight::Note,
+        Severity::Note,
         |s| s.report.portals.get(1).map(|there| format!("the target sends us on to {there}")),
         "that is how some targets spread load; name that portal to save a step",
     ),
     (
-        Weight::Warning,
+        Severity::Warning,
         slow_login,
         "look at the target's log and load: it may ask a name service, or a server for CHAP, that is slow",
     ),
     (
-        Weight::Warning,
+        Severity::Warning,
         slow_reads,
         "it is not the network: look at the disk behind the LUN, its errors and its load, on the target",
     ),
-    (Weight::Warning, round_trip, "look at the network's latency (ping), and at the load of the target"),
+    (Severity::Warning, round_trip, "look at the network's latency (ping), and at the load of the target"),
     (
-        Weight::Note,
+        Severity::Note,
         |s| lun(s).filter(|lun| lun.read_only).map(|lun| format!("LUN {} cannot be written", lun.lun)),
         "if it is to be written, change it on the target",
     ),
     (
-        Weight::Warning,
+        Severity::Warning,
         |s| {
             lun(s)
                 .filter(|lun| lun.identity.is_none())
@@ -136,7 +136,7 @@ const TABLE: &[Row] = &[
         "do not use it by several paths: nothing shows that they lead to the same LUN",
     ),
     (
-        Weight::Note,
+        Severity::Note,
         |s| {
             let lun = lun(s).filter(|lun| lun.physical_block_size_bytes > lun.block_size_bytes)?;
             Some(format!(
@@ -147,7 +147,7 @@ const TABLE: &[Row] = &[
         "align partitions and write whole physical blocks: others are read first",
     ),
     (
-        Weight::Note,
+        Severity::Note,
         |s| {
             let n = s.report.session.as_ref()?.luns.len();
             (s.any_lun && n > 1).then(|| format!("the target has {n} LUNs, and only the first was looked at"))
@@ -156,48 +156,48 @@ const TABLE: &[Row] = &[
     ),
 ];
 
-fn session<'a>(s: &'a Seen<'_>) -> Option<&'a lunar_admin::Parameters> {
+fn session<'a>(s: &'a Evidence<'_>) -> Option<&'a lunar_admin::Parameters> {
     s.report.session.as_ref().map(|session| &session.parameters)
 }
 
-fn lun<'a>(s: &'a Seen<'_>) -> Option<&'a super::report::Lun> {
+fn lun<'a>(s: &'a Evidence<'_>) -> Option<&'a super::report::Lun> {
     s.report.lun.as_ref()
 }
 
-fn is_srp(s: &Seen<'_>) -> bool {
+fn is_srp(s: &Evidence<'_>) -> bool {
     s.report.transport == "srp"
 }
 
-fn is_rdma(s: &Seen<'_>) -> bool {
+fn is_rdma(s: &Evidence<'_>) -> bool {
     is_srp(s) || s.report.transport == "iser"
 }
 
-fn window(s: &Seen<'_>) -> Option<String> {
+fn window(s: &Evidence<'_>) -> Option<String> {
     let window = s.report.session.as_ref().filter(|_| !is_srp(s))?.window;
     (window < WINDOW).then(|| format!("the target takes {window} commands at once, and that is little"))
 }
 
 /// SRP's window: one credit is kept for task management.
-fn credits(s: &Seen<'_>) -> Option<String> {
+fn credits(s: &Evidence<'_>) -> Option<String> {
     let window = s.report.session.as_ref().filter(|_| is_srp(s))?.window;
     (window < WINDOW).then(|| format!("the target's credits are for {window} commands, and that is little"))
 }
 
-fn segment(s: &Seen<'_>) -> Option<String> {
+fn segment(s: &Evidence<'_>) -> Option<String> {
     // Over RDMA the target takes data from memory, and segments are those of messages.
     let bytes = session(s).filter(|_| !is_rdma(s))?.max_xmit_data_segment_length;
     (bytes < SEGMENT)
         .then(|| format!("MaxRecvDataSegmentLength of the target is {bytes}: large writes are slow"))
 }
 
-fn mtu(s: &Seen<'_>) -> Option<String> {
+fn mtu(s: &Evidence<'_>) -> Option<String> {
     let mtu = s.report.path.mtu_bytes.filter(|mtu| *mtu <= 1500)?;
     let speed = s.report.reads.filter(|reads| reads.large_bytes_per_s > GIGABIT)?.large_bytes_per_s;
     Some(format!("the MTU is {mtu} on a link that carries {} MB/s or more", speed / 1_000_000))
 }
 
 /// Far away it is worth its timers.
-fn pacing(s: &Seen<'_>) -> Option<String> {
+fn pacing(s: &Evidence<'_>) -> Option<String> {
     let control = s.report.path.congestion_control.as_ref().filter(|name| name.starts_with("bbr"))?;
     let is_near = s.report.round_trip.is_some_and(|trip| trip.median_us < NEAR_US);
     is_near.then(|| {
@@ -207,7 +207,7 @@ fn pacing(s: &Seen<'_>) -> Option<String> {
     })
 }
 
-fn dead_address(s: &Seen<'_>) -> Option<String> {
+fn dead_address(s: &Evidence<'_>) -> Option<String> {
     let dead = s.report.connections.iter().find(|c| c.error.is_some())?;
     // If all are dead, that is said already.
     s.report
@@ -217,13 +217,13 @@ fn dead_address(s: &Seen<'_>) -> Option<String> {
         .then(|| format!("{} does not answer: {}", dead.address, dead.error.as_deref().unwrap_or_default()))
 }
 
-fn slow_login(s: &Seen<'_>) -> Option<String> {
-    let took = |step: &super::report::Exchange| step.took_us.filter(|us| *us > SLOW_LOGIN_US);
+fn slow_login(s: &Evidence<'_>) -> Option<String> {
+    let took = |step: &super::report::LoginExchange| step.took_us.filter(|us| *us > SLOW_LOGIN_US);
     let (n, us) = s.report.login.iter().enumerate().find_map(|(n, step)| Some((n + 1, took(step)?)))?;
     Some(format!("the target took {:.1} s to answer login request {n}", us as f64 / 1e6))
 }
 
-fn slow_reads(s: &Seen<'_>) -> Option<String> {
+fn slow_reads(s: &Evidence<'_>) -> Option<String> {
     let (reads, trip) = (s.report.reads?, s.report.round_trip?.median_us);
     let us = reads.small_median_us;
     (us > SLOW_READ_US && us > trip.saturating_mul(SLOW_READ_TRIPS)).then(|| {
@@ -237,14 +237,14 @@ fn slow_reads(s: &Seen<'_>) -> Option<String> {
     })
 }
 
-fn round_trip(s: &Seen<'_>) -> Option<String> {
+fn round_trip(s: &Evidence<'_>) -> Option<String> {
     let median = s.report.round_trip?.median_us;
     (median > SLOW_ROUND_TRIP_US).then(|| format!("a round trip takes {:.1} ms", median as f64 / 1e3))
 }
 
 /// Everything that the table finds.
-pub fn of(report: &Report, has_password: bool, any_lun: bool) -> Vec<Finding> {
-    let seen = Seen { report, has_password, any_lun };
+pub fn of(report: &DoctorReport, has_password: bool, any_lun: bool) -> Vec<Finding> {
+    let seen = Evidence { report, has_password, any_lun };
     let finding = |(weight, find, hint): &Row| {
         find(&seen).map(|what| Finding { weight: *weight, code: None, what, hint: (*hint).into() })
     };
@@ -253,11 +253,11 @@ pub fn of(report: &Report, has_password: bool, any_lun: bool) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{Connection, Exchange, Lun, Reads, RoundTrip, Session};
+    use super::super::report::{ConnectAttempt, LoginExchange, Lun, ReadStats, RoundTrip, Session};
     use super::*;
     use lunar_proto::parameters::Parameters;
 
-    fn healthy() -> Report {
+    fn healthy() -> DoctorReport {
         let parameters =
             Parameters { initial_r2t: false, max_xmit_data_segment_length: 262144, ..Parameters::default() };
         let session = Session {
@@ -282,7 +282,7 @@ mod tests {
             write_cache: true,
             thin: false,
         };
-        let mut report = Report { session: Some(session), lun: Some(lun), ..Report::default() };
+        let mut report = DoctorReport { session: Some(session), lun: Some(lun), ..DoctorReport::default() };
         report.path.mtu_bytes = Some(1500);
         report.path.receive_buffer_bytes = Some(131072);
         report
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn what_is_well_is_left_alone() {
         assert_eq!(of(&healthy(), false, false), []);
-        assert_eq!(of(&Report::default(), true, true), [], "nothing is said of what was not seen");
+        assert_eq!(of(&DoctorReport::default(), true, true), [], "nothing is said of what was not seen");
     }
 
     /// What was negotiated means other things over RDMA.
@@ -311,9 +311,9 @@ mod tests {
     }
 
     /// Small reads and round trips that take so many microseconds.
-    fn slow(report: &mut Report, small_median_us: u64, trip: u64) {
+    fn slow(report: &mut DoctorReport, small_median_us: u64, trip: u64) {
         let (small_bytes, large_bytes, large_depth) = (4096, 262144, 16);
-        report.reads = Some(Reads {
+        report.reads = Some(ReadStats {
             small_bytes,
             small_median_us,
             large_bytes,
@@ -332,7 +332,7 @@ mod tests {
         assert!(far.len() == 1 && far[0].starts_with("a round trip takes"), "{far:?}");
     }
 
-    fn found(change: impl FnOnce(&mut Report)) -> Vec<String> {
+    fn found(change: impl FnOnce(&mut DoctorReport)) -> Vec<String> {
         let mut report = healthy();
         change(&mut report);
         of(&report, false, false).into_iter().map(|found| found.what).collect()
@@ -342,7 +342,7 @@ mod tests {
     fn what_takes_the_target_long_is_told() {
         let step = |took_us| {
             let (stage, offered, answered, status) = ("security", Vec::new(), Vec::new(), None);
-            Exchange { stage, offered, answered, status, took_us }
+            LoginExchange { stage, offered, answered, status, took_us }
         };
         let login = [Some(900_000), Some(1_200_000), None].map(step);
         assert_eq!(found(|r| r.login = login.into()), ["the target took 1.2 s to answer login request 2"]);
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(reads, ["a read of 4096 bytes takes 3000.4 ms, and a round trip 0.1 ms"]);
     }
 
-    type Change = (fn(&mut Report), &'static str);
+    type Change = (fn(&mut DoctorReport), &'static str);
 
     /// Each row: what is changed, and what is found then.
     #[test]
@@ -363,7 +363,7 @@ mod tests {
             (
                 |r| {
                     let (small_bytes, large_bytes, large_depth) = (4096, 262144, 16);
-                    r.reads = Some(Reads {
+                    r.reads = Some(ReadStats {
                         small_bytes,
                         small_median_us: 1,
                         large_bytes,
@@ -395,7 +395,7 @@ mod tests {
             ),
             (
                 |r| {
-                    let one = |error: Option<String>| Connection {
+                    let one = |error: Option<String>| ConnectAttempt {
                         address: "[::1]:1".into(),
                         took_us: None,
                         error,

@@ -1,6 +1,6 @@
 //! Short measures of a logical unit. They only read.
 
-use super::report::{Reads, RoundTrip, us};
+use super::report::{ReadStats, RoundTrip, us};
 use lunar_block::Backend;
 use lunar_initiator::{Direction, Error, Lun};
 use lunar_runtime::Buf;
@@ -35,7 +35,7 @@ pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
 
 /// Reads for a second: small ones one by one all over the medium, then large ones together from its begin.
 /// None if it is too small to tell.
-pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<Reads>> {
+pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
     let capacity = lun.facts().capacity;
     let small = SMALL.max(lun.block_size().into());
     if capacity < LARGE || capacity < small {
@@ -43,7 +43,7 @@ pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<Reads>> {
     }
     let small_median_us = one_by_one(lun, small, capacity / small).await?;
     let (bytes, time) = together(lun, capacity / LARGE).await?;
-    Ok(Some(Reads {
+    Ok(Some(ReadStats {
         small_bytes: small as usize,
         small_median_us,
         large_bytes: LARGE as usize,

@@ -6,7 +6,7 @@ mod measure;
 mod report;
 
 use crate::advice::with_name;
-use crate::client::{self, Asked, json, run};
+use crate::client::{self, ClientArgs, json, run};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_initiator::options::Transport;
@@ -14,8 +14,7 @@ use lunar_initiator::{Error, ErrorCode, Options, Probe, Url};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_server::Problem;
-use lunar_wire::scsi::lun::decode;
-use report::{Finding, Lun, Report, Session, Weight};
+use lunar_wire::scsi::lun::decode; use report::{DoctorReport, Finding, Lun, Session, Severity}; 
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +36,7 @@ pub struct Doctor {
     url: String,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 /// The text to print, and why the URL cannot be used, if so.
@@ -47,25 +46,25 @@ pub struct Doctor {
 pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
     let url = client::url(&args.url)?;
     // What was seen until the time is over is told.
-    let (limit, unlimited) = (args.asked.timeout, Asked { timeout: None, ..args.asked });
+    let (limit, unlimited) = (args.asked.timeout, ClientArgs { timeout: None, ..args.asked });
     let (report, failure) = run(unlimited, move || async move { examine(&url, limit).await })?;
     let text = if args.asked.json { json(&report)? } else { report.text() };
     Ok((text, failure))
 }
 
-async fn examine(url: &Url, limit: Option<Duration>) -> Result<(Report, Option<Failure>), Failure> {
+async fn examine(url: &Url, limit: Option<Duration>) -> Result<(DoctorReport, Option<Failure>), Failure> {
     let mut options = url.options()?;
     // What cannot be reached is what is asked for here.
     options.timeouts.login_tries = 1;
     let initiator = options.initiator.clone();
-    let mut report = Report {
+    let mut report = DoctorReport {
         url: url.to_string(),
         initiator,
         transport: options.transport.name(),
         by_device: options.by_device(),
         devices: if options.transport == Transport::Tcp { None } else { devices::of_this_host() },
         usable: true,
-        ..Report::default()
+        ..DoctorReport::default()
     };
     let mut probe = Probe::of(url.portal.clone());
     let limit = limit.unwrap_or(Duration::MAX);
@@ -87,7 +86,7 @@ async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) 
 }
 
 /// What makes it unusable is found; what is left to say beside the report is that there is something.
-fn broken(report: &mut Report, url: &Url, e: Error) -> Failure {
+fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
     let code = Some(e.code);
     let mut failure = with_name(url, Failure::from(e));
     if failure.exit == Exit::TimedOut {
@@ -100,7 +99,7 @@ fn broken(report: &mut Report, url: &Url, e: Error) -> Failure {
     report.usable = false;
     for problem in &failure.problems {
         let hint = problem.hint.clone().unwrap_or_default();
-        report.findings.push(Finding { weight: Weight::Broken, code, what: problem.what.clone(), hint });
+        report.findings.push(Finding { weight: Severity::Broken, code, what: problem.what.clone(), hint });
     }
     let what = format!("{url} cannot be used: the report says why");
     Failure { problems: vec![Problem { hint: None, ..Problem::new(what, "") }], ..failure }
@@ -119,7 +118,7 @@ async fn log_in_at_one(
     probe: &mut Probe,
     ways: &[Url],
     options: &Options,
-    report: &mut Report,
+    report: &mut DoctorReport,
 ) -> Result<(Url, Box<LoggedIn>), Error> {
     let mut ways = ways.iter().peekable();
     loop {
@@ -127,7 +126,7 @@ async fn log_in_at_one(
         *probe = Probe::of(url.portal.clone());
         match log_in(probe, url, options).await.map_err(|e| url.explain(e)) {
             Err(e) if e.is_away() && ways.peek().is_some() => report.findings.push(Finding {
-                weight: Weight::Warning,
+                weight: Severity::Warning,
                 code: Some(e.code),
                 what: e.what.clone(),
                 hint: e.hint.clone().map(String::from).unwrap_or_default(),
@@ -138,7 +137,12 @@ async fn log_in_at_one(
 }
 
 /// Goes on until something fails. The probe is that of the last login.
-async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Probe) -> Result<(), Error> {
+async fn look(
+    url: &Url,
+    options: &Options,
+    report: &mut DoctorReport,
+    probe: &mut Probe,
+) -> Result<(), Error> {
     if url.target.is_none() {
         log_in(probe, url, options).await?;
     }
@@ -172,7 +176,11 @@ async fn look(url: &Url, options: &Options, report: &mut Report, probe: &mut Pro
     looked
 }
 
-async fn look_at(session: &lunar_initiator::Session, number: u16, report: &mut Report) -> Result<(), Error> {
+async fn look_at(
+    session: &lunar_initiator::Session,
+    number: u16,
+    report: &mut DoctorReport,
+) -> Result<(), Error> {
     let lun = lunar_initiator::Lun::open(session, number).await?;
     let p = lun.properties();
     report.lun = Some(Lun {
@@ -195,7 +203,7 @@ async fn look_at(session: &lunar_initiator::Session, number: u16, report: &mut R
     Ok(())
 }
 
-async fn reads(lun: &Arc<lunar_initiator::Lun>) -> Result<Option<report::Reads>, Error> {
+async fn reads(lun: &Arc<lunar_initiator::Lun>) -> Result<Option<report::ReadStats>, Error> {
     let of_io = |e: std::io::Error| {
         e.downcast::<Error>()
             .unwrap_or_else(|e| Error::new(ErrorCode::ScsiError, e.to_string()))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Everything.
 #[derive(Default, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     pub url: String,
     pub initiator: String,
     /// `tcp`, `iser` or `srp`.
@@ -23,13 +23,13 @@ pub struct Report {
     pub portals: Vec<String>,
     pub addresses: Vec<String>,
     pub resolved_in_us: u64,
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ConnectAttempt>,
     pub path: Path,
-    pub login: Vec<Exchange>,
+    pub login: Vec<LoginExchange>,
     pub session: Option<Session>,
     pub lun: Option<Lun>,
     pub round_trip: Option<RoundTrip>,
-    pub reads: Option<Reads>,
+    pub reads: Option<ReadStats>,
     pub findings: Vec<Finding>,
     pub usable: bool,
 }
@@ -48,7 +48,7 @@ pub struct Port {
 
 /// An attempt to connect.
 #[derive(Serialize)]
-pub struct Connection {
+pub struct ConnectAttempt {
     pub address: String,
     pub took_us: Option<u64>,
     pub error: Option<String>,
@@ -67,7 +67,7 @@ pub struct Path {
 
 /// A request of the login and its response.
 #[derive(Serialize)]
-pub struct Exchange {
+pub struct LoginExchange {
     pub stage: &'static str,
     pub offered: Vec<(String, String)>,
     pub answered: Vec<(String, String)>,
@@ -118,7 +118,7 @@ pub struct RoundTrip {
 
 /// A short measure of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Reads {
+pub struct ReadStats {
     /// The median of reads of one block size each, one after the other.
     pub small_bytes: usize,
     pub small_median_us: u64,
@@ -131,7 +131,7 @@ pub struct Reads {
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Weight {
+pub enum Severity {
     /// It cannot be used.
     Broken,
     /// It is slow, or will be trouble.
@@ -143,7 +143,7 @@ pub enum Weight {
 /// What is wrong or slow, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    pub weight: Weight,
+    pub weight: Severity,
     /// The code of the error that it is; JSON has its stable name.
     #[serde(serialize_with = "code_name", skip_serializing_if = "Option::is_none")]
     pub code: Option<ErrorCode>,
@@ -167,18 +167,19 @@ impl Port {
     }
 }
 
-impl Report {
+impl DoctorReport {
     /// Takes what a probe saw.
     pub fn take(&mut self, probe: &Probe) {
         self.carrier = probe.carrier.clone();
         self.portals = probe.portals.iter().map(ToString::to_string).collect();
         self.addresses = probe.addresses.iter().map(ToString::to_string).collect();
         self.resolved_in_us = us(probe.resolved_in);
-        let connection = |(address, took): &(std::net::SocketAddr, Result<Duration, String>)| Connection {
-            address: address.to_string(),
-            took_us: took.as_ref().ok().map(|took| us(*took)),
-            error: took.as_ref().err().cloned(),
-        };
+        let connection =
+            |(address, took): &(std::net::SocketAddr, Result<Duration, String>)| ConnectAttempt {
+                address: address.to_string(),
+                took_us: took.as_ref().ok().map(|took| us(*took)),
+                error: took.as_ref().err().cloned(),
+            };
         self.connections = probe.connections.iter().map(connection).collect();
         self.path = Path {
             local: probe.route.local.map(|local| local.to_string()),
@@ -188,7 +189,7 @@ impl Report {
             receive_buffer_bytes: probe.route.receive_buffer,
             send_buffer_bytes: probe.route.send_buffer,
         };
-        let exchange = |e: &lunar_initiator::Exchange| Exchange {
+        let exchange = |e: &lunar_initiator::Exchange| LoginExchange {
             stage: e.stage,
             offered: e.sent.clone(),
             answered: e.received.clone(),
@@ -246,9 +247,9 @@ impl Report {
         }
         for finding in &self.findings {
             let weight = match finding.weight {
-                Weight::Broken => "broken",
-                Weight::Warning => "warning",
-                Weight::Note => "note",
+                Severity::Broken => "broken",
+                Severity::Warning => "warning",
+                Severity::Note => "note",
             };
             _ = writeln!(text, "{weight}: {}\n  hint: {}", finding.what, finding.hint);
         }

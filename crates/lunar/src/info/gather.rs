@@ -3,7 +3,7 @@
 use super::pages::{self, Facts};
 use crate::exit::Failure;
 use crate::tree::{Node, read};
-use crate::unit::{Unit, is_refusal};
+use crate::unit::{OpenLun, is_refusal};
 use lunar_initiator::{Error, ErrorCode, Url};
 use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -21,7 +21,7 @@ const LOGS: usize = 64;
 
 /// What was found.
 #[derive(Default)]
-pub struct Found {
+pub struct LuReport {
     /// The decoded answers.
     pub facts: Facts,
     /// The answers as they came, by name.
@@ -30,13 +30,13 @@ pub struct Found {
     pub troubles: Vec<String>,
 }
 
-struct Gather {
-    unit: Unit,
-    found: Found,
+struct LuReader {
+    unit: OpenLun,
+    found: LuReport,
 }
 
 /// One VPD page.
-pub async fn page(url: &Url, code: u8) -> Result<Found, Failure> {
+pub async fn page(url: &Url, code: u8) -> Result<LuReport, Failure> {
     let mut gather = start(url).await?;
     let told = gather.vpd(code).await;
     gather.unit.close().await;
@@ -47,7 +47,7 @@ pub async fn page(url: &Url, code: u8) -> Result<Found, Failure> {
 }
 
 /// All that is told.
-pub async fn all(url: &Url, commands: bool) -> Result<Found, Failure> {
+pub async fn all(url: &Url, commands: bool) -> Result<LuReport, Failure> {
     let mut gather = start(url).await?;
     let ended = gather.all(commands).await;
     gather.unit.close().await;
@@ -55,11 +55,11 @@ pub async fn all(url: &Url, commands: bool) -> Result<Found, Failure> {
     Ok(gather.found)
 }
 
-async fn start(url: &Url) -> Result<Gather, Failure> {
-    Ok(Gather { unit: Unit::open(url, None).await?, found: Found::default() })
+async fn start(url: &Url) -> Result<LuReader, Failure> {
+    Ok(LuReader { unit: OpenLun::open(url, None).await?, found: LuReport::default() })
 }
 
-impl Gather {
+impl LuReader {
     /// An answer; None if the logical unit has none. What is refused as unknown is no trouble.
     async fn ask(&mut self, what: &str, cdb: Cdb, len: usize) -> Result<Option<Vec<u8>>, Error> {
         match self.unit.read(cdb, len).await {

@@ -4,7 +4,7 @@ mod gather;
 pub mod pages;
 
 use crate::advice::with_name;
-use crate::client::{self, Asked, json, run};
+use crate::client::{self, ClientArgs, json, run};
 use crate::exit::{Exit, Failure};
 use crate::hex;
 use crate::tree::{self, Node};
@@ -37,7 +37,7 @@ pub struct Info {
     hex: bool,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: ClientArgs,
 }
 
 fn code(text: &str) -> Result<u8, String> {

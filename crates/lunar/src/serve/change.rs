@@ -2,7 +2,7 @@
 //! the upstreams of routers.
 
 use super::retry::Retry;
-use super::{Event, Service};
+use super::{ServeEvent, Service};
 use crate::server::Server;
 use lunar_admin::Response;
 use lunar_server::config::{self, Config};
@@ -132,7 +132,7 @@ impl<S: Server> Service<S> {
             Err(problems) => {
                 // What cannot be served now may be served when a command has ended.
                 if let Some(pause) = self.retry.failed_once_more(&problems) {
-                    later(&self.events, pause, Event::Retry);
+                    later(&self.events, pause, ServeEvent::Retry);
                 }
             }
         }
@@ -201,7 +201,7 @@ impl<S: Server> Service<S> {
     }
 
     fn wake(&self, seconds: u64, number: u64) {
-        later(&self.events, Duration::from_secs(seconds), Event::Unconfirmed(number));
+        later(&self.events, Duration::from_secs(seconds), ServeEvent::Unconfirmed(number));
     }
 
     /// What was applied stays.
@@ -245,7 +245,7 @@ impl<S: Server> Service<S> {
             Err(problems) => {
                 let pause = self.trial.retry.failed(&problems);
                 self.trial.number += 1;
-                later(&self.events, pause, Event::Unconfirmed(self.trial.number));
+                later(&self.events, pause, ServeEvent::Unconfirmed(self.trial.number));
                 not_rolled_back(&problems).into()
             }
         }
@@ -258,7 +258,7 @@ fn not_rolled_back(problems: &[Problem]) -> Problem {
     Problem { hint: Some(hint.into()), ..joined(problems) }
 }
 
-pub(super) fn later(events: &Sender<Event>, time: Duration, event: Event) {
+pub(super) fn later(events: &Sender<ServeEvent>, time: Duration, event: ServeEvent) {
     let events = events.clone();
     std::thread::spawn(move || {
         std::thread::sleep(time);

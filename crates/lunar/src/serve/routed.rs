@@ -1,9 +1,9 @@
 //! What a server tells of its routers, and who asks for it.
 
-use super::{Event, Service};
+use super::{ServeEvent, Service};
 use crate::server::Server;
 use lunar_admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
-use lunar_admin::{Action, Request, Response, ServerControl, Session};
+use lunar_admin::{Request, Response, RouterAction, ServerControl, Session};
 use lunar_router::failover::{FailoverRequest, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
@@ -19,24 +19,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
 /// Who answers at the admin socket: the server itself, or the main thread.
-pub struct Desk<S> {
+pub struct AdminHandler<S> {
     pub server: Arc<S>,
-    pub events: Mutex<Sender<Event>>,
+    pub events: Mutex<Sender<ServeEvent>>,
 }
 
 /// Tells the main thread of something, if it is still there.
-pub fn tell(events: &Mutex<Sender<Event>>, event: Event) {
+pub fn tell(events: &Mutex<Sender<ServeEvent>>, event: ServeEvent) {
     _ = events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
 }
 
-impl<S: Server> ServerControl for Desk<S> {
+impl<S: Server> ServerControl for AdminHandler<S> {
     fn sessions(&self) -> Vec<Session> {
         self.server.sessions()
     }
 
     fn ask(&self, request: Request) -> Response {
         let (reply, answer) = channel();
-        tell(&self.events, Event::Asked(request, reply));
+        tell(&self.events, ServeEvent::Asked(request, reply));
         // The client knows how long to wait. The main thread does what it was asked for, however late.
         answer.recv().unwrap_or_else(|_| ends().into())
     }
@@ -60,14 +60,14 @@ impl<S: Server> Service<S> {
     }
 
     /// Does something with an instance.
-    fn steer(&mut self, name: &str, action: Action) -> Response {
+    fn steer(&mut self, name: &str, action: RouterAction) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
             let what = format!("no router {name}");
             let problem = Problem::new(what, "lunar router list shows the routers");
             return problem.with_code(ErrorCode::NotFound).into();
         }
         let pair = self.routes.pair(name);
-        let leaves = matches!(action, Action::Drain | Action::Ineligible);
+        let leaves = matches!(action, RouterAction::Drain | RouterAction::Ineligible);
         let is_last =
             leaves && pair.as_ref().is_some_and(|p| p.status().role == Role::Active && !p.can_hand_over());
         match (&pair, request_of(action)) {
@@ -87,7 +87,12 @@ impl<S: Server> Service<S> {
                 }
                 pair.request(request_of);
             }
-            (None, _) if matches!(action, Action::Failover | Action::Eligible | Action::Ineligible) => {
+            (None, _)
+                if matches!(
+                    action,
+                    RouterAction::Failover | RouterAction::Eligible | RouterAction::Ineligible
+                ) =>
+            {
                 let what = format!("router {name} has no failover pair");
                 return Problem::new(
                     what,
@@ -97,8 +102,8 @@ impl<S: Server> Service<S> {
             }
             _ => {}
         }
-        if matches!(action, Action::Drain | Action::Resume) {
-            let draining = action == Action::Drain;
+        if matches!(action, RouterAction::Drain | RouterAction::Resume) {
+            let draining = action == RouterAction::Drain;
             self.routes.instance(name).draining.store(draining, Relaxed);
             if draining {
                 self.server.dismiss(name);
@@ -210,25 +215,25 @@ impl<S: Server> Service<S> {
 }
 
 /// What a pair has to do for it.
-fn request_of(action: Action) -> Option<FailoverRequest> {
+fn request_of(action: RouterAction) -> Option<FailoverRequest> {
     match action {
-        Action::Failover => Some(FailoverRequest::Failover),
-        Action::Drain | Action::Ineligible => Some(FailoverRequest::Ineligible),
-        Action::Resume | Action::Eligible => Some(FailoverRequest::Eligible),
+        RouterAction::Failover => Some(FailoverRequest::Failover),
+        RouterAction::Drain | RouterAction::Ineligible => Some(FailoverRequest::Ineligible),
+        RouterAction::Resume | RouterAction::Eligible => Some(FailoverRequest::Eligible),
     }
 }
 
 /// What is said of it. A pair changes places after that.
-fn done(action: Action, is_pair: bool, state: &str) -> String {
+fn done(action: RouterAction, is_pair: bool, state: &str) -> String {
     if !is_pair {
         return state.to_owned();
     }
     let what = match action {
-        Action::Failover => "switches to the peer",
-        Action::Drain => "rejects logins, and hands over to the peer",
-        Action::Resume => "accepts logins, and may become active",
-        Action::Eligible => "may become active",
-        Action::Ineligible => "does not become active",
+        RouterAction::Failover => "switches to the peer",
+        RouterAction::Drain => "rejects logins, and hands over to the peer",
+        RouterAction::Resume => "accepts logins, and may become active",
+        RouterAction::Eligible => "may become active",
+        RouterAction::Ineligible => "does not become active",
     };
     format!("{what} (it was {state})")
 }

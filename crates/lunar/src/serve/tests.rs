@@ -114,8 +114,8 @@ fn events_reload_and_stop() {
     assert!(folder.0.join("lunar.sock").exists());
     let (events, inbox) = channel();
     folder.config(3);
-    events.send(Event::Reload).unwrap();
-    events.send(Event::Stop).unwrap();
+    events.send(ServeEvent::Reload).unwrap();
+    events.send(ServeEvent::Stop).unwrap();
     assert!(wait(&inbox, &mut service, None).is_none());
     service.stop(true).unwrap();
     assert_eq!(fake.notes(), ["reload 3", "stop"]);
@@ -141,7 +141,7 @@ fn a_captive_command_knows_where_the_server_is_and_says_how_it_ended() {
     let (events, inbox) = channel();
     let command = format!("echo $LUNAR_URL $LUNAR_PORTAL > {}/said; exit 7", folder.0.display());
     let _captive = service.captive(&command, events).unwrap();
-    let Event::Ended(status) = inbox.recv().unwrap() else { panic!("it did not end") };
+    let ServeEvent::Ended(status) = inbox.recv().unwrap() else { panic!("it did not end") };
     assert_eq!(exit_code(status), ExitCode::from(7));
     let said = std::fs::read_to_string(folder.0.join("said")).unwrap();
     assert_eq!(said, "iscsi://127.0.0.1:3333/iqn.2026-11.org.example:a/0 127.0.0.1:3333\n");
@@ -154,7 +154,7 @@ fn a_captive_command_is_ended_by_a_stop() {
     let (events, inbox) = channel();
     let captive = service.captive("exec sleep 60", events.clone()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    events.send(Event::Stop).unwrap();
+    events.send(ServeEvent::Stop).unwrap();
     let status = wait(&inbox, &mut service, Some(captive)).unwrap();
     assert_eq!(exit_code(status), ExitCode::from(128 + 15));
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 /// What happens to the world.
 #[derive(Clone, Copy, Debug)]
-enum Happens {
+enum ModelEvent {
     Crash(usize),
     Start(usize),
     /// It is not scheduled, and does not know.
@@ -30,7 +30,7 @@ struct Storage {
 
 /// The steps of a take-over; other things happen between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Step {
+enum TakeoverStep {
     Register,
     Reserve,
     Check,
@@ -38,7 +38,7 @@ enum Step {
     CheckData,
 }
 
-struct Router {
+struct ModelRouter {
     history: PeerHistory,
     up: bool,
     running: bool,
@@ -46,14 +46,14 @@ struct Router {
     /// It believes to serve: commands are let through.
     active: bool,
     /// Where it is in a take-over, and whether it may put off who is there.
-    taking: Option<(Step, bool)>,
+    taking: Option<(TakeoverStep, bool)>,
     asked: u64,
     seizes: usize,
 }
 
-struct World {
+struct PairModel {
     storage: Storage,
-    routers: [Router; 2],
+    routers: [ModelRouter; 2],
     lan: bool,
     start: Instant,
     step: u64,
@@ -61,10 +61,10 @@ struct World {
 
 const STEP_MS: u64 = 100;
 
-impl World {
-    fn new() -> World {
+impl PairModel {
+    fn new() -> PairModel {
         let start = Instant::now();
-        let router = || Router {
+        let router = || ModelRouter {
             history: PeerHistory::new(start),
             up: true,
             running: true,
@@ -74,33 +74,33 @@ impl World {
             asked: 0,
             seizes: 0,
         };
-        World { storage: Storage::default(), routers: [router(), router()], lan: true, start, step: 0 }
+        PairModel { storage: Storage::default(), routers: [router(), router()], lan: true, start, step: 0 }
     }
 
     fn now(&self) -> Instant {
         self.start + Duration::from_millis(self.step * STEP_MS)
     }
 
-    fn happens(&mut self, what: Happens) {
+    fn happens(&mut self, what: ModelEvent) {
         let now = self.now();
         match what {
-            Happens::Crash(i) => self.routers[i].up = false,
-            Happens::Start(i) if !self.routers[i].up => {
-                let Router { san, seizes, .. } = self.routers[i];
-                self.routers[i] = Router {
+            ModelEvent::Crash(i) => self.routers[i].up = false,
+            ModelEvent::Start(i) if !self.routers[i].up => {
+                let ModelRouter { san, seizes, .. } = self.routers[i];
+                self.routers[i] = ModelRouter {
                     history: PeerHistory::new(now),
                     san,
                     seizes,
-                    ..World::new().routers.into_iter().next().unwrap()
+                    ..PairModel::new().routers.into_iter().next().unwrap()
                 };
                 // Its sessions are new ones.
                 self.storage.data[i] = false;
             }
-            Happens::Start(_) => {}
-            Happens::Stop(i) => self.routers[i].running = false,
-            Happens::Go(i) => self.routers[i].running = true,
-            Happens::Lan(up) => self.lan = up,
-            Happens::San(i, up) => self.routers[i].san = up,
+            ModelEvent::Start(_) => {}
+            ModelEvent::Stop(i) => self.routers[i].running = false,
+            ModelEvent::Go(i) => self.routers[i].running = true,
+            ModelEvent::Lan(up) => self.lan = up,
+            ModelEvent::San(i, up) => self.routers[i].san = up,
         }
     }
 
@@ -147,19 +147,19 @@ impl World {
         done
     }
 
-    fn take(&mut self, i: usize, step: Step, seize: bool) {
+    fn take(&mut self, i: usize, step: TakeoverStep, seize: bool) {
         if !self.routers[i].san {
             self.routers[i].taking = None;
             return;
         }
         let storage = &mut self.storage;
         let next = match step {
-            Step::Register => {
+            TakeoverStep::Register => {
                 storage.control[i] = true;
                 storage.generation += 1;
-                Some(Step::Reserve)
+                Some(TakeoverStep::Reserve)
             }
-            Step::Reserve => match storage.holder {
+            TakeoverStep::Reserve => match storage.holder {
                 _ if !storage.control[i] => None,
                 Some(other) if other != i && !seize => None,
                 before => {
@@ -169,15 +169,15 @@ impl World {
                     }
                     storage.holder = Some(i);
                     storage.generation += 1;
-                    Some(Step::Check)
+                    Some(TakeoverStep::Check)
                 }
             },
-            Step::Check => (storage.holder == Some(i)).then_some(Step::RegisterData),
-            Step::RegisterData => {
+            TakeoverStep::Check => (storage.holder == Some(i)).then_some(TakeoverStep::RegisterData),
+            TakeoverStep::RegisterData => {
                 storage.data[i] = true;
-                Some(Step::CheckData)
+                Some(TakeoverStep::CheckData)
             }
-            Step::CheckData => {
+            TakeoverStep::CheckData => {
                 let ours = storage.holder == Some(i);
                 storage.data[i] &= ours;
                 self.routers[i].active = ours;
@@ -215,10 +215,10 @@ impl World {
                 router.active = false;
                 router.history.yielded(now);
             }
-            Decision::Take => router.taking = Some((Step::Register, false)),
+            Decision::Take => router.taking = Some((TakeoverStep::Register, false)),
             Decision::Seize => {
                 router.seizes += 1;
-                router.taking = Some((Step::Register, true));
+                router.taking = Some((TakeoverStep::Register, true));
             }
         }
     }
@@ -255,14 +255,14 @@ impl World {
     }
 }
 
-fn happening() -> impl Strategy<Value = Happens> {
+fn happening() -> impl Strategy<Value = ModelEvent> {
     prop_oneof![
-        (0..2usize).prop_map(Happens::Crash),
-        (0..2usize).prop_map(Happens::Start),
-        (0..2usize).prop_map(Happens::Stop),
-        (0..2usize).prop_map(Happens::Go),
-        any::<bool>().prop_map(Happens::Lan),
-        (0..2usize, any::<bool>()).prop_map(|(i, up)| Happens::San(i, up)),
+        (0..2usize).prop_map(ModelEvent::Crash),
+        (0..2usize).prop_map(ModelEvent::Start),
+        (0..2usize).prop_map(ModelEvent::Stop),
+        (0..2usize).prop_map(ModelEvent::Go),
+        any::<bool>().prop_map(ModelEvent::Lan),
+        (0..2usize, any::<bool>()).prop_map(|(i, up)| ModelEvent::San(i, up)),
     ]
 }
 
@@ -272,8 +272,8 @@ proptest! {
         history in proptest::collection::vec((0..400u64, happening()), 0..24),
         chance in proptest::collection::vec(any::<u8>(), 64),
     ) {
-        let mut world = World::new();
-        let run = |world: &mut World, steps: u64, history: &[(u64, Happens)]| {
+        let mut world = PairModel::new();
+        let run = |world: &mut PairModel, steps: u64, history: &[(u64, ModelEvent)]| {
             for _ in 0..steps {
                 let at = world.step;
                 history.iter().filter(|(when, _)| *when == at).for_each(|(_, what)| world.happens(*what));
@@ -282,12 +282,12 @@ proptest! {
         };
         run(&mut world, 400, &history);
         // One alone, however it was left.
-        for what in [Happens::Crash(1), Happens::Go(0), Happens::Start(0), Happens::San(0, true)] {
+        for what in [ModelEvent::Crash(1), ModelEvent::Go(0), ModelEvent::Start(0), ModelEvent::San(0, true)] {
             world.happens(what);
         }
         run(&mut world, 250, &[]);
         prop_assert_eq!(world.serving(), [0]);
-        for what in [Happens::Go(1), Happens::Start(1), Happens::San(1, true), Happens::Lan(true)] {
+        for what in [ModelEvent::Go(1), ModelEvent::Start(1), ModelEvent::San(1, true), ModelEvent::Lan(true)] {
             world.happens(what);
         }
         run(&mut world, 250, &[]);
@@ -296,10 +296,10 @@ proptest! {
 
     #[test]
     fn in_a_lasting_partition_the_place_changes_once_at_most(chance in proptest::collection::vec(any::<u8>(), 64)) {
-        let mut world = World::new();
+        let mut world = PairModel::new();
         for n in 0..6000u64 {
             if n == 200 {
-                world.happens(Happens::Lan(false));
+                world.happens(ModelEvent::Lan(false));
             }
             world.step(chance[(n % 64) as usize] ^ n as u8);
         }

@@ -8,23 +8,33 @@ fn reported(role: Role) -> Option<PeerStatus> {
 }
 
 /// Standby, may serve, has been seeing and hearing nothing new for an hour.
-fn view(holder: Holder) -> View {
+fn view(holder: Holder) -> PairView {
     let (seen, blind, free, still) = (LONG, LONG, LONG, LONG);
-    View { eligible: true, holder, seen, blind, free, still, silent: LONG, idle: LONG, ..View::default() }
+    PairView {
+        eligible: true,
+        holder,
+        seen,
+        blind,
+        free,
+        still,
+        silent: LONG,
+        idle: LONG,
+        ..PairView::default()
+    }
 }
 
 /// The same, and the peer was just heard.
-fn beside(holder: Holder, role: Role) -> View {
-    View { peer: reported(role), silent: S(0), ..view(holder) }
+fn beside(holder: Holder, role: Role) -> PairView {
+    PairView { peer: reported(role), silent: S(0), ..view(holder) }
 }
 
 #[test]
 fn free_disk_goes_to_preferred_router_or_after_grace() {
     use Holder::Nobody;
-    let young = |v: View| View { free: S(1), ..v };
-    let preferred = |v: View| View { preferred: true, ..v };
-    let sick = |v: View| View { peer: v.peer.map(|p| PeerStatus { healthy: false, ..p }), ..v };
-    let held = |v: View| View { peer: v.peer.map(|p| PeerStatus { eligible: false, ..p }), ..v };
+    let young = |v: PairView| PairView { free: S(1), ..v };
+    let preferred = |v: PairView| PairView { preferred: true, ..v };
+    let sick = |v: PairView| PairView { peer: v.peer.map(|p| PeerStatus { healthy: false, ..p }), ..v };
+    let held = |v: PairView| PairView { peer: v.peer.map(|p| PeerStatus { eligible: false, ..p }), ..v };
     for (view, is) in [
         (young(view(Nobody)), Stay),
         (view(Nobody), Take),
@@ -46,19 +56,19 @@ fn free_disk_goes_to_preferred_router_or_after_grace() {
 #[test]
 fn peer_reservation_is_taken_only_if_yielded_or_gone() {
     use Holder::Other;
-    let silent = |s, still| View { silent: S(s), still: S(still), ..view(Other) };
-    let fenced = |v: View| View { was_fenced: true, ..v };
-    let hosts = |v: View| View { has_hosts: true, ..v };
+    let silent = |s, still| PairView { silent: S(s), still: S(still), ..view(Other) };
+    let fenced = |v: PairView| PairView { was_fenced: true, ..v };
+    let hosts = |v: PairView| PairView { has_hosts: true, ..v };
     for (view, is) in [
         (beside(Other, Role::Active), Stay),
         (beside(Other, Role::Taking), Stay),
         (beside(Other, Role::Yielding), Seize),
         (beside(Other, Role::Standby), Seize),
-        (View { idle: S(2), ..beside(Other, Role::Standby) }, Stay),
+        (PairView { idle: S(2), ..beside(Other, Role::Standby) }, Stay),
         (silent(2, 60), Stay),
         (silent(4, 4), Seize),
-        (View { seen: S(2), ..silent(60, 60) }, Stay),
-        (hosts(View { seen: S(9), ..silent(60, 1) }), Stay),
+        (PairView { seen: S(2), ..silent(60, 60) }, Stay),
+        (hosts(PairView { seen: S(9), ..silent(60, 1) }), Stay),
         (silent(4, 2), Stay),
         (hosts(silent(9, 1)), Stay),
         (hosts(silent(11, 1)), Seize),
@@ -74,13 +84,13 @@ fn peer_reservation_is_taken_only_if_yielded_or_gone() {
 #[test]
 fn own_reservation_is_retaken_only_if_eligible_and_seeing() {
     assert_eq!(view(Holder::Ours).decide(), Take);
-    assert_eq!(View { eligible: false, ..view(Holder::Ours) }.decide(), Stay);
+    assert_eq!(PairView { eligible: false, ..view(Holder::Ours) }.decide(), Stay);
     assert_eq!(view(Holder::Unknown).decide(), Stay);
 }
 
 #[test]
 fn yielded_router_waits_only_for_an_able_peer() {
-    let yielded = |v: View| View { yielded: true, ..v };
+    let yielded = |v: PairView| PairView { yielded: true, ..v };
     assert_eq!(yielded(beside(Holder::Nobody, Role::Standby)).decide(), Stay);
     assert_eq!(yielded(beside(Holder::Other, Role::Standby)).decide(), Stay);
     assert_eq!(yielded(view(Holder::Nobody)).decide(), Take);
@@ -88,7 +98,7 @@ fn yielded_router_waits_only_for_an_able_peer() {
 
 #[test]
 fn active_router_yields_only_if_blind_and_peer_sees() {
-    let active = |v: View| View { is_active: true, ..v };
+    let active = |v: PairView| PairView { is_active: true, ..v };
     for holder in [Holder::Ours, Holder::Nobody, Holder::Other] {
         assert_eq!(active(beside(holder, Role::Standby)).decide(), Stay);
     }

@@ -13,7 +13,7 @@ const MAPS: [(&str, &[&str]); 3] =
     [("transparent", &["upstream"]), ("target", &["name", "upstream"]), ("lun", &["name", "lun"])];
 
 /// What of the upstreams is served already.
-struct Served {
+struct UsedUpstreams {
     upstreams: UniqueKeys<String>,
     luns: UniqueKeys<String>,
 }
@@ -25,7 +25,7 @@ pub(super) fn targets(
     upstreams: &Upstreams,
     around: &mut Context<'_>,
 ) -> Vec<RouterTarget> {
-    let mut served = Served {
+    let mut served = UsedUpstreams {
         upstreams: UniqueKeys::new("the mapping of upstream"),
         luns: UniqueKeys::new("the LUN of upstream"),
     };
@@ -38,7 +38,7 @@ fn target(
     mut s: Section<'_>,
     upstreams: &Upstreams,
     around: &mut Context<'_>,
-    served: &mut Served,
+    served: &mut UsedUpstreams,
 ) -> Option<RouterTarget> {
     let access = around.lists.grant(p, &mut s);
     let kind = kind(p, &mut s);
@@ -106,7 +106,7 @@ fn whole(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     upstreams: &Upstreams,
-    served: &mut Served,
+    served: &mut UsedUpstreams,
     wanted: Reach<'_>,
 ) -> Option<String> {
     let (name, upstream, at) = upstreams.named(p, s)?;
@@ -139,7 +139,7 @@ fn luns(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     upstreams: &Upstreams,
-    served: &mut Served,
+    served: &mut UsedUpstreams,
 ) -> BTreeMap<u16, From> {
     let (mut luns, mut once) = (BTreeMap::new(), UniqueKeys::new("LUN"));
     match s.find("lun") {
@@ -171,7 +171,7 @@ fn from(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     upstreams: &Upstreams,
-    served: &mut Served,
+    served: &mut UsedUpstreams,
 ) -> Option<From> {
     let from_at = s.find("from").map(|value| value.span());
     let lun: Option<u16> = s.number(p, "from", LUN_RANGE);
