@@ -6,7 +6,7 @@ use lunar_rdma::iwarp::{Engine, FirstFrame, NegotiatedMpa};
 use lunar_rdma::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iwarp::ddp::{opcode, queue};
 use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, UntaggedHeader, mpa};
 use std::rc::Rc;

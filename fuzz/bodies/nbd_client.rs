@@ -16,9 +16,9 @@ use lunar_wire::nbd::{
 const COMMANDS: [(NbdCommand, u64, u32); 6] = [
     (NbdCommand::Read { whole: false }, 0, 64),
     (NbdCommand::Read { whole: false }, 4096, 1024),
-    (NbdCommand::Write { stable: true }, 8192, 512),
+    (NbdCommand::Write { fua: true }, 8192, 512),
     (NbdCommand::BlockStatus { one: true }, 0, 4096),
-    (NbdCommand::WriteZeroes { stable: false, unmap: true, fast: false }, 0, 4096),
+    (NbdCommand::WriteZeroes { fua: false, unmap: true, fast: false }, 0, 4096),
     (NbdCommand::Flush, 0, 0),
 ];
 

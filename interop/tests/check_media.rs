@@ -135,7 +135,7 @@ type SetUp = fn(&Folder) -> Case;
 
 /// Each with a word of the message: the object.
 const CASES: [(&str, SetUp); 32] = [
-    ("4096 cores are wanted", |_| plain(format!("[server]\ncores = 4096\n{}", listening("127.0.0.1:0", "")))),
+    ("4096 cores selected", |_| plain(format!("[server]\ncores = 4096\n{}", listening("127.0.0.1:0", "")))),
     ("0.0.0.0:3333 and 127.0.0.1:3333 overlap", |_| {
         plain(listening("0.0.0.0:3333", "").replace(" }]", " }, \"127.0.0.1:3333\"]"))
     }),

@@ -100,7 +100,7 @@ impl RecordingDisk {
 impl Backend for RecordingDisk {
     fn facts(&self) -> BackendInfo {
         let capacity = self.bytes.lock().expect("whole").len() as u64;
-        BackendInfo { capacity, read_only: false, unmap: false, null: false, stable: false }
+        BackendInfo { capacity, read_only: false, unmap: false, null: false, write_through: false }
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {

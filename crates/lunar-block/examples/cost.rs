@@ -37,7 +37,7 @@ async fn reads(name: &str, disk: &dyn Backend, len: usize) {
     let (mut buf, mut done) = (Buf::zeroed(len), 0);
     let begin = Instant::now();
     for round in 0..ROUNDS {
-        match is_done(disk.read_now(offset(round, len), &mut buf)) {
+        match is_done(disk.try_read(offset(round, len), &mut buf)) {
             true => done += 1,
             false => (_, buf) = disk.read(offset(round, len), buf).await,
         }
@@ -51,7 +51,7 @@ async fn writes(name: &str, disk: &dyn Backend, len: usize) {
     buf.fill(1);
     let begin = Instant::now();
     for round in 0..ROUNDS {
-        match is_done(disk.write_now(offset(round, len), &buf)) {
+        match is_done(disk.try_write(offset(round, len), &buf)) {
             true => done += 1,
             false => (_, buf) = disk.write(offset(round, len), buf, false).await,
         }

@@ -1,4 +1,4 @@
-//! The storage seam.
+//! The trait of block backends.
 
 use crate::MissingMedium;
 use lunar_runtime::Buf;
@@ -7,130 +7,131 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A future that stays on its core.
+/// A future that runs on one core.
 pub type LocalBoxFuture<'a, T> = Pin<Box<dyn std::future::Future<Output = T> + 'a>>;
 
-/// The end of an operation that borrowed a buffer: the result, and the buffer back.
+/// The result of an operation that owned a buffer, and the buffer.
 pub type BufResult = (io::Result<()>, Buf);
 
-/// What a backend is. Asked on every change, cached in between.
+/// The properties of a backend. Callers cache them until [`Backend::refresh`] reports a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
-    /// Bytes that can be addressed.
+    /// The capacity in bytes.
     pub capacity: u64,
-    /// The medium cannot be written.
+    /// Whether writes are rejected.
     pub read_only: bool,
-    /// UNMAP gives space back, and unmapped bytes read as zeros.
+    /// Whether UNMAP frees space, and unmapped bytes read as zeros.
     pub unmap: bool,
-    /// Reads are zeros and writes go nowhere: no buffer needs to be filled or kept.
+    /// Whether reads return zeros and writes are discarded, so that callers may skip the transfer.
     pub null: bool,
-    /// A write is stable when it is acknowledged; flush has nothing to do.
-    pub stable: bool,
+    /// Whether each write is on stable storage when it ends, so that a flush is not needed.
+    pub write_through: bool,
 }
 
-/// A stretch of bytes and whether storage is allocated for it.
+/// A range of bytes with its provisioning state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// First byte.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Storage is allocated (mapped); otherwise it reads as zeros.
+    /// Whether storage is allocated (mapped); otherwise it reads as zeros.
     pub mapped: bool,
 }
 
-/// The answer of an attempt to finish an operation on the spot.
+/// The outcome of an attempt to do I/O without waiting.
 #[derive(Debug)]
 pub enum TryIo {
     /// Done, with this result.
     Done(io::Result<()>),
-    /// It would wait: use the asynchronous form.
+    /// It would wait: use the asynchronous method.
     WouldWait,
 }
 
-/// A line of bytes that can be read and written at any offset, from every core at once.
+/// A byte-addressed disk, usable from every core at once.
 ///
-/// Callers keep offset and length within the capacity. Errors are the operating system's: `StorageFull` for
-/// no space, `ReadOnlyFilesystem` or `PermissionDenied` for a medium that cannot be written, `Unsupported`
-/// for what the backend cannot do.
+/// Callers keep offset and length within the capacity. Errors are those of the operating system: `StorageFull`
+/// without space, `ReadOnlyFilesystem` or `PermissionDenied` on a read-only medium, `Unsupported` for an operation
+/// that the backend lacks.
 pub trait Backend: Send + Sync {
-    /// What it is now. Capacity may change while it lives; see [`Backend::refresh`].
+    /// The current properties. The capacity may change; see [`Backend::refresh`].
     fn facts(&self) -> BackendInfo;
 
-    /// Looks at the medium again (a file may have been resized); true if the facts changed.
+    /// Reads the properties of the medium again (a file may have been resized); true if they changed.
     fn refresh(&self) -> bool {
         false
     }
 
-    /// How the medium is missing from the path that it was opened by; None while it is there.
+    /// Reports that the path no longer leads to the open medium; None while it does.
     fn missing(&self) -> Option<MissingMedium> {
         None
     }
 
-    /// Bytes of a logical block, where the medium has blocks of its own.
+    /// The logical block size in bytes, if the medium has one.
     fn device_block_size(&self) -> Option<u32> {
         None
     }
 
-    /// While `offered`, this process may open the medium once more in another way. Locks keep other processes out all
-    /// the time, and nothing may use this backend meanwhile. A device that can be written is open in one way only.
+    /// While `offered`, this process may open the medium again with other options. The locks still exclude other
+    /// processes. The caller must not use this backend meanwhile. A writable device has one open descriptor only.
     fn offer(&self, _offered: bool) {}
 
-    /// Fills `buf` from `offset` if that takes no waiting.
-    fn read_now(&self, _offset: u64, _buf: &mut [u8]) -> TryIo {
+    /// Fills `buf` from `offset` if that needs no waiting.
+    fn try_read(&self, _offset: u64, _buf: &mut [u8]) -> TryIo {
         TryIo::WouldWait
     }
 
-    /// Writes `data` at `offset` if that takes no waiting. Never used for writes that must be stable at once.
-    fn write_now(&self, _offset: u64, _data: &[u8]) -> TryIo {
+    /// Writes `data` at `offset` if that needs no waiting. Not for FUA writes.
+    fn try_write(&self, _offset: u64, _data: &[u8]) -> TryIo {
         TryIo::WouldWait
     }
 
     /// Fills the whole of `buf` from `offset`.
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult>;
 
-    /// Writes the whole of `buf` at `offset`; with `stable` it is on stable storage before this ends.
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult>;
+    /// Writes the whole of `buf` at `offset`. With `fua` (Force Unit Access), it is on stable storage when the future
+    /// ends.
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult>;
 
-    /// The most that [`Backend::write_atomic`] writes, in bytes; 0: it does not.
+    /// The limit of [`Backend::write_atomic`] in bytes; 0 if it is unsupported.
     fn max_atomic(&self) -> u32 {
         0
     }
 
-    /// Writes the whole of `buf` at `offset`, or nothing of it, and on stable storage before this ends. That holds when
-    /// the process is killed, when the power fails, and when there is no space. The caller sees to it that nobody reads
-    /// or writes these bytes meanwhile.
+    /// Writes all of `buf` at `offset` or nothing, on stable storage when the future ends. This holds when the
+    /// process is killed, power fails, or space runs out. The caller must prevent concurrent reads and writes of
+    /// these bytes.
     fn write_atomic(&self, _offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(std::future::ready((Err(io::ErrorKind::Unsupported.into()), buf)))
     }
 
-    /// Many reads and writes of one owner at once, without a future for each, where that is cheaper; None where it is
-    /// not, or not on this core.
+    /// A queue for many reads and writes of one owner without a future for each; None where that is not cheaper, or
+    /// not on this core.
     fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
         None
     }
 
-    /// Every acknowledged write becomes stable.
+    /// Makes every completed write durable.
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
-    /// Nothing was written through it, so a flush that fails loses nothing. False where that is not known.
+    /// Whether nothing was written, so that a failed flush loses nothing. False if unknown.
     fn is_unwritten(&self) -> bool {
         false
     }
 
-    /// Gives space back where it can; the bytes read as zeros afterwards.
+    /// Frees space where it can; the bytes read as zeros afterwards.
     fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>>;
 
-    /// The bytes read as zeros afterwards; with `unmap` space may be given back.
+    /// Writes zeros; with `unmap` it may free space instead.
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>>;
 
-    /// Bytes that are best asked for at a time, where they come from afar: who reads more sends on what has come
-    /// while the rest is on its way. None: reads are not cut.
-    fn stride(&self) -> Option<usize> {
+    /// The best size of one read, in bytes, for a remote medium. A caller splits longer reads, so that it forwards
+    /// the first part while the rest arrives. None: reads are not split.
+    fn preferred_read_size(&self) -> Option<usize> {
         None
     }
 
-    /// Asks the medium to bring bytes near; a hint.
+    /// Hints that these bytes will be read soon.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
     /// The extent that begins at `offset`, at most `len` bytes of it.
@@ -138,9 +139,8 @@ pub trait Backend: Send + Sync {
         Box::pin(async move { Ok(Extent { offset, len, mapped: true }) })
     }
 
-    /// The extents from `offset` on, one after the other without gaps, within `len` bytes and `most` of them; neighbours
-    /// may be alike. It may be fewer, where more would take another question to somebody far away, but never none of
-    /// what there is: who wants the rest asks again from where they end.
+    /// The extents from `offset` on, adjacent and in order, within `len` bytes and at most `most`; neighbours may
+    /// have the same state. A remote backend may return fewer, but at least one: the caller continues where they end.
     fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             let (mut at, end) = (offset, offset.saturating_add(len));
@@ -157,20 +157,19 @@ pub trait Backend: Send + Sync {
         })
     }
 
-    /// Counters and settings for people, as (name, value), from the outermost filter to the medium.
+    /// Counters and settings as (name, value), from the outermost filter to the medium.
     fn describe(&self) -> Vec<(String, String)>;
 }
 
-/// Reads and writes of one owner, who takes their ends one after the other. Each has a lane, a small number that its
-/// owner chose, and until it has ended it is the only one there. Dropping the queue gives the answers up, not the
-/// operations.
+/// Reads and writes of one owner, which polls for their completions. Each operation has a lane, a small number chosen
+/// by the owner; a lane has one operation at a time. Dropping the queue abandons the results, not the operations.
 pub trait BackendQueue {
-    /// Begins what [`Backend::read`] does.
+    /// Starts a [`Backend::read`].
     fn read(&mut self, lane: usize, offset: u64, buf: Buf);
 
-    /// Begins what [`Backend::write`] does.
-    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool);
+    /// Starts a [`Backend::write`].
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, fua: bool);
 
-    /// The next one that has ended. To be asked again after anything was begun: not all of them move before.
+    /// Returns the next completion. Poll again after starting operations, because some only progress when polled.
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)>;
 }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_vhd_is_known_by_its_footer() {
+    fn fixed_vhd_is_known_by_its_footer() {
         let path = std::env::temp_dir().join(format!("lunar-vhd-{}", std::process::id()));
         let mut footer = [0; FOOTER_BYTES];
         footer[..8].copy_from_slice(FOOTER.0);

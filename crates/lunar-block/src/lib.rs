@@ -1,6 +1,6 @@
-//! Block storage. A [`Backend`] is an array of bytes with a capacity. [`open`] opens one of a kind (null, memory, file,
-//! device), and the filters of [`filter`] wrap any backend.
-#![deny(unsafe_code)]
+//! Block storage. A [`Backend`] is a byte-addressed disk. [`open`] opens a null, memory, file or device backend, and
+//! the filters of [`filter`] wrap any backend.
+#![deny(unsafe_code, missing_docs)]
 
 mod backend;
 mod file;
@@ -11,7 +11,7 @@ mod missing;
 mod null;
 pub mod offload;
 mod open;
-pub mod range;
+pub mod range_lock;
 pub mod testing;
 #[cfg(test)]
 mod turns;
@@ -24,18 +24,17 @@ pub use open::{BackendKind, BackendSpec, ExamineReport, InUse, OpenError, examin
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The most that any backend writes atomically, in bytes.
+/// The limit of [`Backend::write_atomic`] in all backends, in bytes.
 pub const MAX_ATOMIC: u32 = 1 << 20;
 
-/// No blocks at all: for what has none of its own.
+/// A backend of capacity 0.
 pub fn nothing() -> std::sync::Arc<dyn Backend> {
     std::sync::Arc::new(null::NullBackend::new(0))
 }
 
-/// Checks that a range ends within `capacity`.
+/// Checks that a range is within `capacity`.
 ///
-/// # Errors
-/// `UnexpectedEof` when it does not: the medium has become shorter than the caller knows.
+/// # Errors `UnexpectedEof` when it is not: the medium has shrunk below the capacity that the caller knows.
 pub fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= capacity => Ok(()),
@@ -43,12 +42,12 @@ pub fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// The lock, also after a panic elsewhere: no holder leaves what it guards half changed.
+/// Locks despite poisoning: no holder leaves the guarded value half changed.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The `n`th of a row of numbers that look random and are the same for the same `seed` (SplitMix64).
+/// The `n`th pseudo-random number of a `seed` (SplitMix64).
 fn random(seed: u64, n: u64) -> u64 {
     let mut x = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! The memory backend: sparse, gone with the process.
+//! The memory backend: sparse and volatile.
 
 use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, within};
 use lunar_runtime::Buf;
@@ -8,14 +8,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Bytes that are allocated, freed and told as an extent together.
+/// The unit of allocation and of extents, in bytes.
 const CHUNK: u64 = 64 * 1024;
-/// Locks, so that cores seldom wait for one another; neighbouring chunks have different ones.
+/// The number of locks. Neighbouring chunks have different ones, so that cores seldom contend.
 const SHARDS: u64 = 256;
 
 type Chunks = HashMap<u64, Vec<u8>>;
 
-/// A disk in memory. Chunks that were never written, or only with zeros, take no space.
+/// A sparse disk in memory. Chunks that were never written, or only with zeros, take no space.
 pub(crate) struct MemoryBackend {
     capacity: u64,
     shards: Vec<RwLock<Chunks>>,
@@ -42,7 +42,7 @@ fn parts(offset: u64, len: u64) -> impl Iterator<Item = ChunkPart> {
     })
 }
 
-/// A chunk of zeros, or `StorageFull`: a disk that outgrows the memory must not take the process with it.
+/// A chunk of zeros, or `StorageFull`, so that a disk larger than the memory does not abort the process.
 fn fresh() -> io::Result<Vec<u8>> {
     let mut chunk = Vec::new();
     chunk.try_reserve_exact(CHUNK as usize).map_err(|_| io::Error::from(io::ErrorKind::StorageFull))?;
@@ -108,7 +108,7 @@ impl MemoryBackend {
     fn clear(&self, offset: u64, len: u64) -> io::Result<()> {
         within(self.capacity, offset, len)?;
         if len / CHUNK > SHARDS {
-            // Formatting a large disk unmaps all of it: walk what is there, not what could be.
+            // Formatting unmaps a whole disk, so this walks the allocated chunks only.
             self.drop_whole(offset.div_ceil(CHUNK)..(offset + len) / CHUNK);
             let (head, tail) = (offset.next_multiple_of(CHUNK) - offset, (offset + len) % CHUNK);
             self.clear_parts(offset, head);
@@ -140,7 +140,7 @@ impl MemoryBackend {
         within(self.capacity, offset, len)?;
         let mapped = |chunk: u64| self.shard(chunk).contains_key(&chunk);
         let first = mapped(offset / CHUNK);
-        // A look at this many chunks is enough: the caller asks again from where the answer ends.
+        // Checks a bounded number of chunks: the caller continues where the extent ends.
         let same = parts(offset, len).take(4096).take_while(|part| mapped(part.chunk) == first);
         let found = same.last().map_or(0, |part| part.outer.end as u64);
         Ok(Extent { offset, len: found, mapped: first })
@@ -149,14 +149,20 @@ impl MemoryBackend {
 
 impl Backend for MemoryBackend {
     fn facts(&self) -> BackendInfo {
-        BackendInfo { capacity: self.capacity, read_only: false, unmap: true, null: false, stable: true }
+        BackendInfo {
+            capacity: self.capacity,
+            read_only: false,
+            unmap: true,
+            null: false,
+            write_through: true,
+        }
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         TryIo::Done(self.load(offset, buf))
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+    fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
         TryIo::Done(self.store(offset, data))
     }
 
@@ -224,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_clear_keeps_the_neighbours() {
+    fn large_clear_keeps_the_neighbours() {
         let disk = MemoryBackend::new(1 << 40);
         let end = (SHARDS + 8) * CHUNK + 500;
         disk.store(99, &[1; 2]).expect("store");

@@ -1,4 +1,4 @@
-//! A medium that is open while its path leads elsewhere.
+//! Detection of an open medium whose path leads elsewhere.
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
@@ -6,17 +6,17 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// One file or device, whatever leads to it.
+/// The identity of a file or device, independent of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileId {
     /// A file: the device of its file system, and its inode.
     File(u64, u64),
-    /// A block device by its number, whatever its node.
+    /// A block device by its number.
     Device(u64),
 }
 
 impl FileId {
-    /// What the system has found.
+    /// The identity in metadata.
     pub fn of(found: &Metadata) -> FileId {
         match found.file_type().is_block_device() {
             true => FileId::Device(found.rdev()),
@@ -24,7 +24,7 @@ impl FileId {
         }
     }
 
-    /// What is open.
+    /// The identity of an open file.
     ///
     /// # Errors
     /// Those of the file system.
@@ -32,7 +32,7 @@ impl FileId {
         Ok(FileId::of(&file.metadata()?))
     }
 
-    /// The path leads to it.
+    /// Whether the path leads to it.
     pub fn is_at(&self, path: impl AsRef<Path>) -> bool {
         fs::metadata(path).is_ok_and(|found| FileId::of(&found) == *self)
     }
@@ -48,34 +48,34 @@ impl fmt::Display for FileId {
     }
 }
 
-/// How a medium is missing from the path that it was opened by.
+/// A medium that is missing from the path that it was opened by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingMedium {
     /// The path.
     pub path: PathBuf,
-    /// The medium is a block device.
+    /// Whether the medium is a block device.
     pub is_device: bool,
-    /// The medium that is open; None: the system does not say.
+    /// The open medium; None if unknown.
     pub served: Option<FileId>,
-    /// Something else that is at the path now.
+    /// The other file or device that is at the path now.
     pub there: Option<FileId>,
-    /// The path is a symbolic link.
+    /// Whether the path is a symbolic link.
     pub is_link: bool,
-    /// No name leads to the file any more: it ends with its last descriptor.
+    /// Whether the file has no name any more, so that its data ends with its last descriptor.
     pub is_unlinked: bool,
-    /// The name that the file has now, as far as the system knows it.
+    /// The current name of the file, if known.
     pub name_now: Option<PathBuf>,
-    /// The descriptor of this process that holds it.
+    /// The descriptor of this process.
     pub descriptor: i32,
 }
 
 impl MissingMedium {
-    /// Something else is at the path now.
+    /// Whether another file or device is at the path now.
     pub fn is_replaced(&self) -> bool {
         self.there.is_some()
     }
 
-    /// The command that copies what only this process still has.
+    /// The command that copies the data that only this process can still reach.
     fn save(&self) -> String {
         let (process, fd) = (std::process::id(), self.descriptor);
         let mut saved = self.path.clone().into_os_string();
@@ -83,12 +83,12 @@ impl MissingMedium {
         format!("cp --sparse=always /proc/{process}/fd/{fd} {}", shell_word(saved.as_ref()))
     }
 
-    /// How to keep the data: a command where a copy is needed, otherwise what to do about the path.
+    /// The fix: a copy command if the data would be lost, otherwise how to restore the path.
     pub fn remedy(&self) -> String {
         let path = shell_word(&self.path);
         match &self.name_now {
             _ if self.is_device => {
-                format!("attach the device again, or have another path served than {path}")
+                format!("attach the device again, or serve another path than {path}")
             }
             _ if self.is_unlinked => {
                 format!("stop the hosts from writing, and before the server ends: {}", self.save())
@@ -110,7 +110,7 @@ fn shell_word(path: &Path) -> String {
     }
 }
 
-/// The fault, with its object; of something else at the path both are named.
+/// The object and the fault; both media if another one is at the path.
 impl fmt::Display for MissingMedium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();

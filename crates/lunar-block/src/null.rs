@@ -1,10 +1,10 @@
-//! The null backend: as fast as nothing, for measuring what stands above it.
+//! The null backend, for measuring the layers above.
 
 use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, within};
 use lunar_runtime::Buf;
 use std::io;
 
-/// Reads zeros and drops writes.
+/// Returns zeros and discards writes.
 pub(crate) struct NullBackend {
     capacity: u64,
 }
@@ -21,15 +21,21 @@ impl NullBackend {
 
 impl Backend for NullBackend {
     fn facts(&self) -> BackendInfo {
-        BackendInfo { capacity: self.capacity, read_only: false, unmap: true, null: true, stable: true }
+        BackendInfo {
+            capacity: self.capacity,
+            read_only: false,
+            unmap: true,
+            null: true,
+            write_through: true,
+        }
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         buf.fill(0);
         TryIo::Done(within(self.capacity, offset, buf.len() as u64))
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+    fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
         TryIo::Done(within(self.capacity, offset, data.len() as u64))
     }
 

@@ -1,4 +1,4 @@
-//! From a description to a backend.
+//! Opens a backend from a specification.
 
 use crate::file::FileBackend;
 use crate::memory::MemoryBackend;
@@ -8,21 +8,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where the bytes live.
+/// The kind of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendKind {
-    /// Nowhere: reads are zeros.
+    /// No storage: reads return zeros, writes are discarded.
     Null,
-    /// In this process, gone with it.
+    /// The memory of this process.
     Memory,
-    /// In a regular file.
+    /// A regular file.
     File,
-    /// On a block device.
+    /// A block device.
     Device,
 }
 
 impl BackendKind {
-    /// What a path names: [`BackendKind::Device`] for a block device, else [`BackendKind::File`], whether it exists or not.
+    /// The kind of a path: [`BackendKind::Device`] for a block device, otherwise [`BackendKind::File`], even if it
+    /// does not exist.
     pub fn of(path: &Path) -> BackendKind {
         use std::os::unix::fs::FileTypeExt;
         match std::fs::metadata(path) {
@@ -32,33 +33,32 @@ impl BackendKind {
     }
 }
 
-/// What to open.
+/// The specification of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendSpec {
     /// Where the bytes live.
     pub kind: BackendKind,
-    /// File and device need it; null and memory do not look at it.
+    /// The path. Required for file and device; ignored by null and memory.
     pub path: PathBuf,
-    /// Capacity in bytes. Null and memory need it; a file takes it only when `create` makes it, and
-    /// otherwise has the size it has; a device does not look at it.
+    /// Capacity in bytes. Required for null and memory. A file uses it only when `create` makes the file; a device
+    /// ignores it.
     pub size: Option<u64>,
-    /// Open file or device for reading only. Null and memory do not look at it: who serves them refuses
-    /// writes.
+    /// Opens a file or device read-only. Null and memory ignore it: their server rejects writes.
     pub read_only: bool,
-    /// Pass the page cache by (O_DIRECT). File and device.
+    /// Bypasses the page cache (O_DIRECT). File and device.
     pub direct: bool,
-    /// Make a sparse file of `size` bytes where there is none, or an empty one.
+    /// Creates a sparse file of `size` bytes if the file is missing or empty.
     pub create: bool,
-    /// The bytes are those of the disk, whatever they look like. Otherwise the file of an image format is refused. File
-    /// and device.
+    /// Accepts any content as the bytes of the disk. Otherwise a file in an image format is rejected. File and
+    /// device.
     pub raw: bool,
-    /// The folder in which atomic writes of a file or device are recorded; it is there, and other media use it too.
-    /// Without it, nothing is written atomically.
+    /// The existing directory of the journal of atomic writes, which other media may share. Without it, atomic writes
+    /// are unsupported.
     pub journal: Option<PathBuf>,
 }
 
 impl BackendSpec {
-    /// Null or memory of `size` bytes.
+    /// A null or memory backend of `size` bytes.
     pub fn sized(kind: BackendKind, size: u64) -> BackendSpec {
         let (path, size) = (PathBuf::new(), Some(size));
         BackendSpec {
@@ -73,12 +73,12 @@ impl BackendSpec {
         }
     }
 
-    /// A file that is missing, or empty, is made.
+    /// Whether a missing or empty file is created.
     pub(crate) fn creates(&self) -> bool {
         self.kind == BackendKind::File && self.create && self.size.is_some() && !self.read_only
     }
 
-    /// What a path names, as it is: written through the page cache, never created.
+    /// The existing file or device at a path, with the page cache.
     pub fn path(path: impl Into<PathBuf>) -> BackendSpec {
         let path = path.into();
         let (kind, size) = (BackendKind::of(&path), None);
@@ -95,18 +95,18 @@ impl BackendSpec {
     }
 }
 
-/// Why a backend could not be opened, for people.
+/// The reason why a backend could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{subject}: {what}\nhint: {hint}")]
 pub struct OpenError {
-    /// What happened.
+    /// The fault.
     pub what: String,
-    /// To what: a path, or the kind of backend.
+    /// The object: a path, or the kind of backend.
     pub subject: String,
-    /// What to do about it.
+    /// The fix.
     pub hint: String,
-    /// What the operating system said; `ResourceBusy` when somebody else has it, `InvalidData` when it is the file of an
-    /// image format.
+    /// The kind of the operating system's error; `ResourceBusy` when another user has the medium, `InvalidData` for a
+    /// file in an image format.
     pub kind: io::ErrorKind,
 }
 
@@ -123,30 +123,29 @@ impl OpenError {
     }
 }
 
-/// What opening would find.
+/// The report of [`examine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExamineReport {
-    /// Bytes; None for a file that opening would make.
+    /// Size in bytes; None for a file that [`open`] would create.
     pub size: Option<u64>,
-    /// Somebody else has it, and opening would be refused for that.
+    /// The user because of which [`open`] would fail.
     pub in_use: Option<InUse>,
-    /// Bytes of a logical block of a device.
+    /// The logical block size of a device in bytes.
     pub block_size: Option<u32>,
 }
 
-/// The user of a medium that would be opened.
+/// Another user of a medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InUse {
-    /// As opening would say it.
+    /// The error that [`open`] would return.
     pub error: OpenError,
-    /// The processes that have it, as far as this user can see them; None: it is in use by no process.
+    /// The processes that use it, as far as this user can see them; None if no process does, such as a mount.
     pub pids: Option<Vec<i32>>,
 }
 
-/// Looks at what `spec` describes, and changes nothing.
+/// Examines the medium of `spec` without changing anything.
 ///
-/// # Errors
-/// As [`open`], but that somebody else has it is no error.
+/// # Errors As [`open`], except that another user is not an error.
 pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
     let sized = |kind| Ok(ExamineReport { size: Some(size_of(kind, spec)?), in_use: None, block_size: None });
     match spec.kind {
@@ -156,11 +155,10 @@ pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
     }
 }
 
-/// Opens what `spec` describes.
+/// Opens the backend of `spec`.
 ///
-/// # Errors
-/// [`OpenError`] when a size is missing or impossible, the path is not what its kind says, somebody else
-/// writes it, it is the file of an image format, or the operating system refuses.
+/// # Errors [`OpenError`] when the size is missing or invalid, the path does not match its kind, another process
+/// writes the medium, the file has an image format, or the operating system fails.
 pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
     Ok(match spec.kind {
         BackendKind::Null => Arc::new(NullBackend::new(size_of("null", spec)?)),
@@ -169,13 +167,13 @@ pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
     })
 }
 
-/// The size that null and memory need. The limit is what a file could have: offsets are signed in places.
+/// The size of null and memory. The limit is that of a file, because some offsets are signed.
 fn size_of(kind: &str, spec: &BackendSpec) -> Result<u64, OpenError> {
     match spec.size {
         Some(size) if size > 0 && within(i64::MAX as u64, 0, size).is_ok() => Ok(size),
         Some(size) => {
-            Err(OpenError::new(kind, format!("a size of {size} bytes cannot be"), "choose 1 to 2^63-1 bytes"))
+            Err(OpenError::new(kind, format!("invalid size of {size} bytes"), "choose 1 to 2^63-1 bytes"))
         }
-        None => Err(OpenError::new(kind, "has no size", format!("say how large it is, such as {kind}:1G"))),
+        None => Err(OpenError::new(kind, "size missing", format!("add the size, such as {kind}:1G"))),
     }
 }

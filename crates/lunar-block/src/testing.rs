@@ -1,6 +1,6 @@
-//! Disks for tests.
+//! Backends for tests.
 
-use crate::range::{RangeAccess, RangeLock, RangeLocks};
+use crate::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use crate::{
     Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MissingMedium, TryIo, locked, random, within,
 };
@@ -9,20 +9,20 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// Bytes that a disk writes whole or not at all.
+/// The unit of atomic writes of a disk, in bytes.
 const SECTOR: u64 = 512;
 
-/// A disk with a cache that power loss empties: what was neither flushed nor written stably can be lost.
+/// A backend with a volatile write cache: power loss may lose writes that were neither flushed nor FUA.
 ///
-/// The cache grows until it is flushed: a tool for tests, not for service.
+/// The cache grows until a flush, so it is for tests only.
 pub struct VolatileBackend {
     inner: Arc<dyn Backend>,
     cache: Mutex<Vec<CachedWrite>>,
-    /// Who moves the cache to the medium does it alone.
+    /// Serializes transfers from the cache to the medium.
     turn: Arc<RangeLocks>,
 }
 
-/// One write that is acknowledged and not stable. Later ones lie over earlier ones.
+/// A completed write that is not durable. Later writes overlay earlier ones.
 #[derive(Clone)]
 struct CachedWrite {
     offset: u64,
@@ -63,12 +63,12 @@ impl CachedWrite {
         Some(CachedWrite { offset: start, data })
     }
 
-    /// What remains of it when `gone` is cut out.
+    /// The remains when `gone` is cut out.
     fn without(&self, gone: &Range<u64>) -> Vec<CachedWrite> {
         [self.part(0..gone.start), self.part(gone.end..u64::MAX)].into_iter().flatten().collect()
     }
 
-    /// Lays it over `buf`, which begins at `offset` and covers it.
+    /// Overlays `buf`, which starts at `offset` and covers this write.
     fn lay_over(&self, offset: u64, buf: &mut [u8]) {
         let range = self.range();
         let place = &mut buf[(range.start - offset) as usize..(range.end - offset) as usize];
@@ -89,7 +89,7 @@ impl CachedWrite {
         }
     }
 
-    /// The sectors of it; zeros stay in one piece, since they may be many.
+    /// Its sectors; zeros stay in one piece, because they may be many.
     fn sectors(&self) -> Vec<CachedWrite> {
         let range = self.range();
         match &self.data {
@@ -107,11 +107,10 @@ impl VolatileBackend {
         VolatileBackend { inner, cache: Mutex::default(), turn: Arc::default() }
     }
 
-    /// The power fails: the cache is empty afterwards. With a `seed`, a random half of the sectors in it had
-    /// reached the medium, in whatever order; without, none had.
+    /// Simulates power loss and empties the cache. With a `seed`, a random half of the cached sectors reaches the
+    /// medium, in any order; without, none does.
     ///
-    /// # Errors
-    /// Those of the medium, when it does not take what survives.
+    /// # Errors Those of the medium for the sectors that survive.
     pub async fn lose(&self, seed: Option<u64>) -> io::Result<()> {
         let _turn = self.alone().await;
         let lost = std::mem::take(&mut *locked(&self.cache));
@@ -125,7 +124,7 @@ impl VolatileBackend {
     }
 
     async fn alone(&self) -> RangeLock {
-        self.turn.hold(0..1, RangeAccess::Nothing).await
+        self.turn.lock(0..1, RangeAccess::Exclusive).await
     }
 
     fn add(&self, offset: u64, data: CachedData) -> io::Result<()> {
@@ -139,12 +138,12 @@ impl VolatileBackend {
         Ok(())
     }
 
-    /// What the cache has of a range. Taken before the medium is read: it may be on its way there.
+    /// The cached writes of a range. Taken before the medium is read, because a flush may be moving them.
     fn over(&self, range: Range<u64>) -> Vec<CachedWrite> {
         locked(&self.cache).iter().filter_map(|cached| cached.part(range.clone())).collect()
     }
 
-    /// Writes past the cache, and drops from it what is older.
+    /// Writes through and removes overlapped data from the cache.
     async fn write_through(&self, offset: u64, buf: Buf) -> BufResult {
         let _turn = self.alone().await;
         let range = offset..offset + buf.len() as u64;
@@ -163,7 +162,7 @@ impl VolatileBackend {
 
 impl Backend for VolatileBackend {
     fn facts(&self) -> BackendInfo {
-        BackendInfo { null: false, stable: false, ..self.inner.facts() }
+        BackendInfo { null: false, write_through: false, ..self.inner.facts() }
     }
 
     fn refresh(&self) -> bool {
@@ -174,16 +173,16 @@ impl Backend for VolatileBackend {
         self.inner.missing()
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         let over = self.over(offset..offset.saturating_add(buf.len() as u64));
-        let outcome = self.inner.read_now(offset, buf);
+        let outcome = self.inner.try_read(offset, buf);
         if matches!(outcome, TryIo::Done(Ok(()))) {
             over.iter().for_each(|cached| cached.lay_over(offset, buf));
         }
         outcome
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+    fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
         TryIo::Done(self.add(offset, CachedData::Bytes(data.to_vec())))
     }
 
@@ -198,9 +197,9 @@ impl Backend for VolatileBackend {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
-            match stable {
+            match fua {
                 true => self.write_through(offset, buf).await,
                 false => (self.add(offset, CachedData::Bytes(buf.to_vec())), buf),
             }
@@ -233,7 +232,7 @@ impl Backend for VolatileBackend {
     }
 
     fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
-        // What is cached may be anything; up to where it begins the medium knows.
+        // Cached ranges count as mapped; before the first one, the medium knows.
         let cached = locked(&self.cache)
             .iter()
             .filter_map(|one| one.part(offset..offset.saturating_add(len)))

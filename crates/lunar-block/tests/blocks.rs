@@ -22,7 +22,7 @@ async fn write(disk: &dyn Backend, len: usize, ends: &AtomicBool) {
             continue;
         }
         buf.fill(number);
-        match disk.write_now(0, &buf) {
+        match disk.try_write(0, &buf) {
             TryIo::Done(result) => result.expect("written"),
             TryIo::WouldWait => {
                 let result;
@@ -37,7 +37,7 @@ async fn write(disk: &dyn Backend, len: usize, ends: &AtomicBool) {
 async fn torn(disk: &dyn Backend, len: usize, reads: u32) -> u32 {
     let (mut buf, mut torn) = (Buf::zeroed(len), 0);
     for round in 0..reads {
-        let done = if round % 4 == 0 { TryIo::WouldWait } else { disk.read_now(0, &mut buf) };
+        let done = if round % 4 == 0 { TryIo::WouldWait } else { disk.try_read(0, &mut buf) };
         match done {
             TryIo::Done(result) => result.expect("read"),
             TryIo::WouldWait => {
@@ -67,7 +67,7 @@ fn beside(disk: &Arc<dyn Backend>, len: usize, reads: u32) -> u32 {
 }
 
 #[test]
-fn a_read_beside_a_write_returns_whole_blocks() {
+fn read_beside_a_write_returns_whole_blocks() {
     let [cached, direct] = [Scratch::new(), Scratch::new()];
     let direct = open(&BackendSpec { direct: true, ..direct.spec(CAPACITY) });
     let media = [

@@ -60,7 +60,7 @@ fn pattern(seed: u8, offset: u64, len: u64) -> Vec<u8> {
 async fn read(disk: &dyn Backend, offset: u64, len: u64, now: bool) -> Vec<u8> {
     // Not zeros, so that bytes that nobody filled are seen.
     let mut buf = filled(&vec![0xEE; len as usize]);
-    if now && let TryIo::Done(result) = disk.read_now(offset, &mut buf) {
+    if now && let TryIo::Done(result) = disk.try_read(offset, &mut buf) {
         result.expect("read at once");
         return buf.to_vec();
     }
@@ -69,16 +69,16 @@ async fn read(disk: &dyn Backend, offset: u64, len: u64, now: bool) -> Vec<u8> {
     buf.to_vec()
 }
 
-async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], stable: bool, now: bool) {
+async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool, now: bool) {
     if now
-        && !stable
-        && let TryIo::Done(result) = disk.write_now(offset, bytes)
+        && !fua
+        && let TryIo::Done(result) = disk.try_write(offset, bytes)
     {
         return result.expect("write at once");
     }
-    let (result, buf) = match stable && bytes.len() <= disk.max_atomic() as usize {
+    let (result, buf) = match fua && bytes.len() <= disk.max_atomic() as usize {
         true => disk.write_atomic(offset, filled(bytes)).await,
-        false => disk.write(offset, filled(bytes), stable).await,
+        false => disk.write(offset, filled(bytes), fua).await,
     };
     result.expect("write");
     assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
@@ -202,13 +202,13 @@ fn filters_keep_the_promise_of_a_file() {
 }
 
 #[test]
-fn a_lossy_disk_with_power_keeps_its_promise() {
+fn volatile_backend_with_power_keeps_the_contract() {
     promise(60, async |_| lossy(memory()));
     promise(20, async |scratch| lossy(open(&scratch.spec(CAPACITY)).expect("a file")));
 }
 
 #[test]
-fn a_stack_of_filters_keeps_its_promise() {
+fn stack_of_filters_keeps_the_contract() {
     promise(40, async |_| filtered(lossy(filtered(lossy(memory())))));
 }
 
@@ -227,7 +227,7 @@ fn server() -> NbdServer {
 }
 
 #[test]
-fn an_nbd_export_keeps_its_promise() {
+fn nbd_export_keeps_the_contract() {
     let server = server();
     let url: client::NbdUrl = server.addresses()[0].url("disk").parse().expect("a URL");
     promise(40, async |_| {
@@ -240,7 +240,7 @@ fn an_nbd_export_keeps_its_promise() {
 /// A disk that may be overwritten, of exactly [`CAPACITY`] bytes: `losetup --find --show` on a file of that
 /// size makes one.
 #[test]
-fn a_device_keeps_its_promise() {
+fn device_keeps_the_contract() {
     let Some(path) = std::env::var_os("LUNAR_TEST_DEVICE") else {
         return println!(
             "skipped: LUNAR_TEST_DEVICE names no disk of {CAPACITY} bytes that may be overwritten"

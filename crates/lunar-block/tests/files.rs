@@ -21,7 +21,7 @@ fn direct(scratch: &Scratch) -> Option<Arc<dyn Backend>> {
 }
 
 #[test]
-fn a_missing_file_is_made_sparse_and_private() {
+fn missing_file_is_made_sparse_and_private() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
     let e = refused(&BackendSpec { create: false, ..scratch.spec(1 << 40) });
@@ -33,7 +33,7 @@ fn a_missing_file_is_made_sparse_and_private() {
 }
 
 #[test]
-fn a_file_that_exists_keeps_its_size_and_bytes() {
+fn file_that_exists_keeps_its_size_and_bytes() {
     let scratch = Scratch::new();
     std::fs::write(&scratch.0, [7; 5000]).expect("written");
     let disk = open(&scratch.spec(MIB)).expect("open");
@@ -42,7 +42,7 @@ fn a_file_that_exists_keeps_its_size_and_bytes() {
 }
 
 #[test]
-fn what_is_offered_can_be_opened_in_another_way() {
+fn offered_medium_can_be_reopened() {
     let scratch = Scratch::new();
     let first = open(&scratch.spec(MIB)).expect("open");
     let reader = BackendSpec { read_only: true, ..scratch.spec(MIB) };
@@ -60,7 +60,7 @@ fn what_is_offered_can_be_opened_in_another_way() {
 }
 
 #[test]
-fn a_look_finds_what_opening_would_and_changes_nothing() {
+fn examine_reports_what_open_would_and_changes_nothing() {
     let scratch = Scratch::new();
     let spec = scratch.spec(MIB);
     let found = |spec: &BackendSpec| examine(spec).map_err(|e| e.what);
@@ -92,7 +92,7 @@ fn a_look_finds_what_opening_would_and_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_leaves_nothing_behind() {
+fn file_that_cannot_be_made_leaves_nothing_behind() {
     let scratch = Scratch::new();
     let e = refused(&scratch.spec(i64::MAX as u64 - 511));
     assert!(e.what.starts_with("cannot be created"), "{}", e.what);
@@ -121,7 +121,7 @@ fn only_one_server_writes_a_file() {
 }
 
 #[test]
-fn a_reader_changes_nothing() {
+fn reader_changes_nothing() {
     let scratch = Scratch::new();
     drop(open(&scratch.spec(MIB)).expect("made"));
     let disk = open(&BackendSpec { read_only: true, ..scratch.spec(MIB) }).expect("open");
@@ -155,17 +155,13 @@ fn refusals_tell_what_to_do() {
         (BackendSpec::path(&empty.0), "is empty", "give a size to create it"),
         (
             BackendSpec { size: None, ..BackendSpec::sized(BackendKind::Null, 1) },
-            "has no size",
-            "say how large it is, such as null:1G",
+            "size missing",
+            "add the size, such as null:1G",
         ),
-        (
-            BackendSpec::sized(BackendKind::Memory, 0),
-            "a size of 0 bytes cannot be",
-            "choose 1 to 2^63-1 bytes",
-        ),
+        (BackendSpec::sized(BackendKind::Memory, 0), "invalid size of 0 bytes", "choose 1 to 2^63-1 bytes"),
         (
             BackendSpec::sized(BackendKind::Memory, u64::MAX),
-            "a size of 18446744073709551615 bytes cannot be",
+            "invalid size of 18446744073709551615 bytes",
             "choose 1 to 2^63-1 bytes",
         ),
     ];
@@ -178,7 +174,7 @@ fn refusals_tell_what_to_do() {
 }
 
 #[test]
-fn a_file_that_grows_or_shrinks_is_seen() {
+fn file_that_grows_or_shrinks_is_seen() {
     let scratch = Scratch::new();
     let disk = open(&scratch.spec(MIB)).expect("made");
     let resize = |size| {
@@ -198,7 +194,7 @@ fn a_file_that_grows_or_shrinks_is_seen() {
         let (result, _) = runtime.block_on(disk.read(4096 - 512, Buf::zeroed(1024)));
         assert_eq!(result.expect_err("cut short").kind(), io::ErrorKind::UnexpectedEof);
     }
-    match disk.read_now(4096, &mut [0; 512]) {
+    match disk.try_read(4096, &mut [0; 512]) {
         TryIo::Done(result) => {
             assert_eq!(result.expect_err("cut short").kind(), io::ErrorKind::UnexpectedEof)
         }
@@ -209,7 +205,7 @@ fn a_file_that_grows_or_shrinks_is_seen() {
 }
 
 #[test]
-fn what_lies_in_the_page_cache_is_read_on_the_spot() {
+fn cached_bytes_are_read_without_waiting() {
     let scratch = Scratch::new();
     let disk = open(&scratch.spec(MIB)).expect("made");
     for runtime in runtimes() {
@@ -218,7 +214,7 @@ fn what_lies_in_the_page_cache_is_read_on_the_spot() {
             result.expect("write");
         });
         let mut seen = [0; 8192];
-        match disk.read_now(4096, &mut seen) {
+        match disk.try_read(4096, &mut seen) {
             TryIo::Done(result) => result.expect("read"),
             TryIo::WouldWait => println!("skipped: this file system does not read on the spot"),
         }

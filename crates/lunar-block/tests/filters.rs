@@ -28,7 +28,7 @@ async fn write_ok(disk: &dyn Backend) -> bool {
 }
 
 #[test]
-fn a_null_backend_behind_a_filter_is_no_longer_left_out() {
+fn null_backend_behind_a_filter_is_not_null() {
     assert!(null().facts().null);
     for disk in
         [rate(null(), RateLimit::new(0, 0)), stats(null()).0, error(null(), FilterOp::Read, 0.5, None)]
@@ -40,10 +40,10 @@ fn a_null_backend_behind_a_filter_is_no_longer_left_out() {
 #[test]
 fn null_is_zeros_without_end() {
     let mut seen = [7; 4096];
-    assert!(matches!(null().write_now(1 << 39, &seen), TryIo::Done(Ok(()))));
-    assert!(matches!(null().read_now(1 << 39, &mut seen), TryIo::Done(Ok(()))));
+    assert!(matches!(null().try_write(1 << 39, &seen), TryIo::Done(Ok(()))));
+    assert!(matches!(null().try_read(1 << 39, &mut seen), TryIo::Done(Ok(()))));
     assert_eq!(seen, [0; 4096]);
-    assert!(matches!(null().read_now((1 << 40) - 1, &mut seen), TryIo::Done(Err(_))));
+    assert!(matches!(null().try_read((1 << 40) - 1, &mut seen), TryIo::Done(Err(_))));
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn delay_holds_what_it_is_told_to() {
     for runtime in runtimes() {
         let disk = delay(memory(4096), Duration::from_millis(20), Duration::ZERO);
         runtime.block_on(async {
-            assert!(matches!(disk.read_now(0, &mut [0; 512]), TryIo::WouldWait));
-            assert!(matches!(disk.write_now(0, &[0; 512]), TryIo::Done(Ok(()))));
+            assert!(matches!(disk.try_read(0, &mut [0; 512]), TryIo::WouldWait));
+            assert!(matches!(disk.try_write(0, &[0; 512]), TryIo::Done(Ok(()))));
             let begin = Instant::now();
             assert!(read_ok(&*disk).await);
             assert!(begin.elapsed() >= Duration::from_millis(20));
@@ -81,10 +81,10 @@ fn errors_come_at_their_rate_and_by_their_seed() {
 }
 
 #[test]
-fn an_error_is_eio_and_never_comes_on_the_spot() {
+fn error_filter_fails_with_eio_and_never_inline() {
     let disk = error(memory(4096), FilterOp::Write, 1.0, None);
     runtimes().remove(0).block_on(async {
-        assert!(matches!(disk.write_now(0, &[1; 512]), TryIo::WouldWait));
+        assert!(matches!(disk.try_write(0, &[1; 512]), TryIo::WouldWait));
         let (result, buf) = disk.write(0, filled(&[1; 512]), false).await;
         assert_eq!(result.expect_err("always").raw_os_error(), Some(5));
         assert_eq!(buf[0], 1, "the buffer comes back");
@@ -94,9 +94,9 @@ fn an_error_is_eio_and_never_comes_on_the_spot() {
 }
 
 #[test]
-fn a_failing_flush_is_asked_for() {
+fn error_filter_on_flush_disables_write_through() {
     let disk = error(memory(4096), FilterOp::Flush, 1.0, None);
-    assert!(memory(4096).facts().stable && !disk.facts().stable);
+    assert!(memory(4096).facts().write_through && !disk.facts().write_through);
     runtimes().remove(0).block_on(async {
         assert!(write_ok(&*disk).await);
         disk.flush().await.expect_err("always");
@@ -110,8 +110,8 @@ fn stats_count_what_ended_on_every_thread() {
         for _ in 0..4 {
             threads.spawn(|| {
                 for _ in 0..10 {
-                    assert!(matches!(disk.write_now(0, &[1; 1024]), TryIo::Done(Ok(()))));
-                    assert!(matches!(disk.read_now(0, &mut [0; 512]), TryIo::Done(Ok(()))));
+                    assert!(matches!(disk.try_write(0, &[1; 1024]), TryIo::Done(Ok(()))));
+                    assert!(matches!(disk.try_read(0, &mut [0; 512]), TryIo::Done(Ok(()))));
                 }
                 runtimes().remove(0).block_on(async {
                     assert!(read_ok(&*disk).await);
@@ -146,7 +146,7 @@ fn rate_lets_no_more_through_than_it_says() {
                 assert!(read_ok(&*disk).await);
             }
             assert!(begin.elapsed() >= Duration::from_millis(190));
-            let mut waits = (0..20).map(|_| disk.read_now(0, &mut [0; 512]));
+            let mut waits = (0..20).map(|_| disk.try_read(0, &mut [0; 512]));
             assert!(waits.any(|outcome| matches!(outcome, TryIo::WouldWait)), "nor on the spot");
         });
     }
@@ -241,7 +241,7 @@ async fn sectors(disk: &dyn Backend) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn lost_power_loses_only_what_was_not_stable(
+    fn power_loss_keeps_flushed_and_fua_writes(
         events in proptest::collection::vec(event(), 1..60), seed in any::<Option<u64>>(),
     ) {
         runtimes().remove(0).block_on(async {
@@ -264,7 +264,7 @@ proptest! {
 }
 
 #[test]
-fn a_seed_loses_some_and_keeps_some() {
+fn seed_loses_some_and_keeps_some() {
     runtimes().remove(0).block_on(async {
         let disk = VolatileBackend::new(memory(SECTORS * 512));
         disk.write(0, filled(&vec![1; SECTORS as usize * 512]), false).await.0.expect("write");

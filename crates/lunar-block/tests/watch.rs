@@ -43,7 +43,7 @@ fn missing(disk: &Arc<dyn Backend>) -> MissingMedium {
 }
 
 #[test]
-fn a_deleted_file_is_missing_and_can_be_saved() {
+fn deleted_file_is_missing_and_can_be_saved() {
     let folder = Folder::new("deleted");
     let path = folder.file("a", MIB);
     fs::write(&path, vec![9; MIB as usize]).expect("data");
@@ -59,7 +59,7 @@ fn a_deleted_file_is_missing_and_can_be_saved() {
 }
 
 #[test]
-fn a_replaced_file_is_missing_until_it_is_back() {
+fn replaced_file_is_missing_until_it_is_back() {
     let folder = Folder::new("replaced");
     let [path, other] = ["a", "b"].map(|name| folder.file(name, MIB));
     let disk = disk(&path);
@@ -75,7 +75,7 @@ fn a_replaced_file_is_missing_until_it_is_back() {
 }
 
 #[test]
-fn the_lost_name_of_a_replaced_file_is_not_hinted() {
+fn lost_name_of_a_replaced_file_is_not_hinted() {
     let folder = Folder::new("second-name");
     let [path, other] = ["a", "b"].map(|name| folder.file(name, MIB));
     fs::hard_link(&path, folder.0.join("second")).expect("a link");
@@ -87,7 +87,7 @@ fn the_lost_name_of_a_replaced_file_is_not_hinted() {
 }
 
 #[test]
-fn a_switched_link_is_replaced_and_can_be_pointed_back() {
+fn switched_link_is_replaced_and_can_be_pointed_back() {
     let folder = Folder::new("switched");
     let [path, other] = ["a", "b"].map(|name| folder.file(name, MIB));
     let link = folder.0.join("link");
@@ -107,7 +107,7 @@ fn a_switched_link_is_replaced_and_can_be_pointed_back() {
 }
 
 #[test]
-fn a_renamed_folder_takes_the_file_with_it() {
+fn renamed_folder_takes_the_file_with_it() {
     let folder = Folder::new("folder");
     fs::create_dir(folder.0.join("d")).expect("a folder");
     let path = folder.file("d/a", MIB);
@@ -121,7 +121,7 @@ fn a_renamed_folder_takes_the_file_with_it() {
 }
 
 #[test]
-fn a_path_that_cannot_be_looked_at_says_nothing() {
+fn unreadable_path_reports_nothing() {
     let folder = Folder::new("loop");
     let path = folder.file("a", MIB);
     let link = folder.0.join("link");
@@ -133,7 +133,7 @@ fn a_path_that_cannot_be_looked_at_says_nothing() {
 }
 
 #[test]
-fn a_write_beyond_a_new_end_fails_and_nothing_grows() {
+fn write_beyond_a_new_end_fails_and_nothing_grows() {
     let folder = Folder::new("shrunk");
     let path = folder.file("a", MIB);
     let disk = disk(&path);
@@ -148,7 +148,7 @@ fn a_write_beyond_a_new_end_fails_and_nothing_grows() {
         assert_eq!(result.expect_err("beyond the end").kind(), ErrorKind::UnexpectedEof);
         assert_eq!(size(), 4096);
     };
-    if let lunar_block::TryIo::Done(result) = disk.write_now(MIB - 4096, &[1; 4096]) {
+    if let lunar_block::TryIo::Done(result) = disk.try_write(MIB - 4096, &[1; 4096]) {
         beyond(result);
     }
     beyond(runtime.block_on(disk.write(MIB - 4096, Buf::zeroed(4096), true)).0);
@@ -158,7 +158,7 @@ fn a_write_beyond_a_new_end_fails_and_nothing_grows() {
 }
 
 #[test]
-fn the_file_of_an_image_format_is_refused_unless_raw() {
+fn file_of_an_image_format_is_refused_unless_raw() {
     let folder = Folder::new("format");
     let path = folder.file("a", MIB);
     fs::write(&path, [&b"QFI\xfb\0\0\0\x03"[..], &[0; 8192]].concat()).expect("data");
@@ -178,7 +178,7 @@ fn the_file_of_an_image_format_is_refused_unless_raw() {
 }
 
 #[test]
-fn a_new_or_empty_file_is_raw() {
+fn new_or_empty_file_is_raw() {
     let folder = Folder::new("new");
     let spec = |name| BackendSpec {
         kind: BackendKind::File,

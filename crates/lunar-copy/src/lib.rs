@@ -1,7 +1,7 @@
-//! Copying: a disk or a stream to a disk or a stream, with many requests in flight.
+//! Copies a disk or a stream to a disk or a stream, with many requests in flight.
 //!
-//! A plan cuts the source into pieces; workers move them; a ledger knows up to where all is done.
-//! [`copy`] goes to a disk, [`pour`] to a stream, [`verify`] compares.
+//! A plan splits the source into pieces, workers copy them, and the progress tracks up to where everything is done.
+//! [`copy`] writes to a disk, [`stream`] to a stream, and [`verify`] compares.
 //!
 //! # Rules
 //!
@@ -11,18 +11,18 @@
 
 #![forbid(unsafe_code)]
 
-mod ledger;
 mod plan;
-mod pour;
+mod progress;
 mod reader;
 mod run;
 mod stop;
+mod stream;
 mod work;
 mod zeros;
 
-pub use pour::pour;
 pub use run::{copy, verify};
 pub use stop::StopFlag;
+pub use stream::stream;
 
 use lunar_block::Backend;
 #[cfg(doc)]
@@ -34,26 +34,26 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What is read.
+/// The source of a copy.
 #[derive(Clone)]
 pub enum CopySource {
-    /// At any offset.
+    /// A disk, read at any offset.
     Disk(Arc<dyn Backend>),
-    /// Once, from its beginning; it ends when its sender does. A buffer has at most a block, and all but the
-    /// last have a whole one.
+    /// A stream, read once from its start; it ends with its sender. Every buffer is one block, except the last, which
+    /// may be shorter.
     Stream(flume::Receiver<io::Result<Buf>>),
 }
 
-/// What becomes of zeros.
+/// The treatment of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPolicy {
-    /// They become holes where the destination can have them.
+    /// Holes where the destination supports them.
     Auto,
-    /// They are written like everything else.
+    /// Written like other data.
     Never,
 }
 
-/// How it is done.
+/// The parameters of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyStyle {
     /// Bytes of one request, a multiple of [`GRANULE`].
@@ -62,7 +62,7 @@ pub struct CopyStyle {
     pub depth: usize,
     /// What becomes of zeros.
     pub sparse: ZeroPolicy,
-    /// What the source's medium cannot give becomes zeros, and is told.
+    /// Replaces unreadable ranges of the source by zeros and reports them.
     pub skip_errors: bool,
 }
 
@@ -70,65 +70,64 @@ pub struct CopyStyle {
 pub struct CopyJob {
     /// What is read.
     pub source: CopySource,
-    /// Where it goes, to the same offsets.
+    /// The destination; offsets stay the same.
     pub destination: Arc<dyn Backend>,
-    /// Bytes to copy. A stream begins at the start, and its end is never reached by it: what goes beyond is
-    /// [`CopyErrorCause::NoRoom`].
+    /// The range to copy. A stream starts at its start; data beyond its end is [`CopyErrorCause::NoRoom`].
     pub range: Range<u64>,
-    /// How.
+    /// The parameters.
     pub style: CopyStyle,
-    /// The destination reads as zeros wherever it was not written.
+    /// Whether unwritten ranges of the destination read as zeros.
     pub zeroed: bool,
-    /// Makes the destination at least so many bytes long, for streams.
+    /// Grows the destination, for streams.
     pub grow: Option<GrowFn>,
-    /// A way to have ranges copied by somebody nearer to them.
+    /// Offloads ranges to a copy manager (EXTENDED COPY).
     pub offload: Option<Arc<dyn Offload>>,
-    /// What has been done so far, for those who look on.
+    /// The counters of the running copy.
     pub meter: Arc<CopyMeter>,
-    /// Ends it early. The copy sets it by itself when it fails.
+    /// Ends the copy early. The copy sets it when it fails.
     pub stop: Arc<StopFlag>,
 }
 
-/// Makes a destination at least so many bytes long.
+/// Grows a destination to at least this many bytes.
 pub type GrowFn = Box<dyn Fn(u64) -> io::Result<()>>;
 
-/// How a copy ended.
+/// The outcome of a copy.
 #[derive(Debug)]
 pub struct CopyOutcome {
-    /// All bytes before this offset are done, and stable at the destination.
+    /// All bytes before this offset are copied and on stable storage.
     pub stable: u64,
-    /// What could not be read and was left out as zeros, in order.
+    /// Unreadable ranges that were replaced by zeros, in order.
     pub bad: Vec<Range<u64>>,
-    /// Why it ended early, unless it was told to or reached the end.
+    /// The failure that ended it, if any.
     pub failure: Option<CopyFailure>,
-    /// It reached the end.
+    /// Whether it reached the end.
     pub complete: bool,
 }
 
-/// What went wrong, and where.
+/// A failure and its offset.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause} at offset {offset}")]
 pub struct CopyFailure {
-    /// First byte of the request that failed; of a difference, the first byte that differs.
+    /// The first byte of the failed request; for a difference, the first byte that differs.
     pub offset: u64,
-    /// What it was.
+    /// The cause.
     #[source]
     pub cause: CopyErrorCause,
 }
 
-/// What can go wrong.
+/// The cause of a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyErrorCause {
-    /// The source cannot be read.
+    /// Reading the source failed.
     #[error("cannot read the source: {0}")]
     Read(#[source] io::Error),
-    /// The destination cannot be written.
+    /// Writing the destination failed.
     #[error("cannot write the destination: {0}")]
     Write(#[source] io::Error),
-    /// The destination cannot be read, to compare it.
+    /// Reading the destination back failed.
     #[error("cannot read the destination: {0}")]
     ReadBack(#[source] io::Error),
-    /// The destination cannot be made stable.
+    /// Flushing the destination failed.
     #[error("cannot make the destination stable: {0}")]
     Flush(#[source] io::Error),
     /// The checkpoint failed.
@@ -140,7 +139,7 @@ pub enum CopyErrorCause {
     /// Source and destination differ.
     #[error("source and destination differ")]
     Differs,
-    /// So many ranges could not be read that their list would grow without end.
+    /// More unreadable ranges than the list may hold.
     #[error("too many ranges of the source cannot be read")]
     TooManyBad,
 }
@@ -150,22 +149,22 @@ impl CopyFailure {
         CopyFailure { offset, cause }
     }
 
-    /// A place of the source is damaged: such are what is left out, if errors are skipped.
+    /// Whether a range of the source is damaged, which a copy may skip.
     pub fn is_damage(&self) -> bool {
         matches!(&self.cause, CopyErrorCause::Read(e) if reader::is_damage(e))
     }
 }
 
-/// What has been done so far, in bytes. Counted while a copy runs, for those who look on.
+/// Byte counters of a running copy.
 #[derive(Default)]
 pub struct CopyMeter {
-    /// Dealt with, in whatever way.
+    /// All bytes dealt with.
     pub done: CopyCounter,
     /// Read from the source.
     pub read: CopyCounter,
     /// Written to the destination.
     pub written: CopyCounter,
-    /// Made zeros at the destination without being written.
+    /// Zeroed at the destination without a write.
     pub zeroed: CopyCounter,
     /// Zeros that the destination had already.
     pub skipped: CopyCounter,
@@ -173,12 +172,12 @@ pub struct CopyMeter {
     pub offloaded: CopyCounter,
 }
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Default)]
 pub struct CopyCounter(AtomicU64);
 
 impl CopyCounter {
-    /// What was counted so far.
+    /// The count so far.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Cutting the source into pieces.
+//! Splits the source into pieces.
 
 use crate::{CopyErrorCause, CopyFailure, CopySource};
 use lunar_block::Backend;
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// The longest run of zeros that is one piece: the progress shows, and a stop is obeyed, between two.
 const LONGEST_ZEROS: u64 = 64 << 20;
 
-/// A stretch of the source, and what is known of it.
+/// A range of the source and its content.
 pub(crate) struct CopyPiece {
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -18,11 +18,11 @@ pub(crate) struct CopyPiece {
 }
 
 pub(crate) enum PieceContent {
-    /// To be read.
+    /// Data to read.
     Unread,
     /// Zeros.
     Zeros,
-    /// Read already.
+    /// Data that was read already.
     Bytes(Buf),
 }
 
@@ -102,7 +102,7 @@ impl CopyPlan {
 /// zeros at its end, zeros are nothing else.
 async fn extent(disk: &dyn Backend, range: Range<u64>) -> (u64, bool) {
     let asked = range.end - range.start;
-    // Where the medium does not tell, everything is read.
+    // If the medium does not report extents, everything is read.
     let (len, mapped) = match disk.extent(range.start, asked).await {
         Ok(found) if found.len > 0 => (found.len.min(asked), found.mapped),
         _ => (GRANULE.min(asked), true),

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is given up at once where the medium is damaged, in bytes.
+/// The unit of unreadable ranges on a damaged medium, in bytes.
 const SMALLEST: u64 = 4096;
 
 /// Reads a disk.
@@ -20,7 +20,7 @@ pub(crate) struct SourceReader {
 }
 
 impl SourceReader {
-    /// Fills `buf` from `offset`. What the medium cannot give is zeros, and is told, if errors are skipped.
+    /// Fills `buf` from `offset`. If errors are skipped, unreadable ranges become zeros and are returned.
     pub(crate) async fn read(&self, offset: u64, buf: Buf) -> (Result<Vec<Range<u64>>, CopyFailure>, Buf) {
         let (result, mut buf) = self.disk.read(offset, buf).await;
         let result = match result {
@@ -61,8 +61,8 @@ fn halves(range: Range<u64>) -> Vec<Range<u64>> {
     [middle..range.end, range.start..middle].into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// A place of the medium cannot be read, as opposed to: the medium is gone. Of what is far away an answer that
-/// it cannot be read has no number, and no other kind either.
+/// Whether an error means a damaged range rather than a lost medium. A remote medium error has no errno and the kind
+/// `Other`.
 pub(crate) fn is_damage(e: &io::Error) -> bool {
     let damages = [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG];
     let is_one = |number| damages.iter().any(|damage| damage.raw_os_error() == number);

@@ -1,7 +1,7 @@
-//! The plan, the workers and the ledger of one copy.
+//! The plan, the workers and the progress of one copy.
 
-use crate::ledger::{CopyProgress, PieceResult};
 use crate::plan::{CopyPiece, CopyPlan};
+use crate::progress::{CopyProgress, PieceResult};
 use crate::reader::SourceReader;
 use crate::work::{CopyWork, PieceTask};
 use crate::{CopyErrorCause, CopyFailure, CopyJob, CopyOutcome, CopySource, GrowFn, StopFlag};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The longest time between two checkpoints, while anything moves.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
-/// Is told up to where all is stable, and what could not be read.
+/// The checkpoint callback: the stable offset and the unreadable ranges before it.
 type CheckpointFn<'a> = &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>;
 
 /// The checkpoints of one copy.
@@ -27,13 +27,12 @@ struct Checkpoints<'a> {
     tell: CheckpointFn<'a>,
     told: u64,
     when: Instant,
-    /// A flush has failed. Many tell that once, and know nothing of what is lost at the next.
+    /// Whether a flush has failed. Many backends report a loss only once, so a later success proves nothing.
     lost: bool,
 }
 
-/// Copies, and makes it stable. Every `every` bytes or few seconds, if at all, and when it ends early,
-/// `checkpoint` is called with what is on stable storage: all bytes before an offset, except for ranges that
-/// could not be read.
+/// Copies and flushes. Calls `checkpoint` every `every` bytes or few seconds, if `every` is set, and when the copy
+/// ends early. Its arguments are the offset before which everything is on stable storage, and the unreadable ranges.
 pub async fn copy(
     job: CopyJob,
     every: Option<u64>,
@@ -47,44 +46,44 @@ pub async fn copy(
         lost: false,
     };
     let destination = job.destination.clone();
-    let (mut ledger, complete) = run(job, Vec::new(), PieceTask::Copy, Some(&mut marks)).await;
+    let (mut progress, complete) = run(job, Vec::new(), PieceTask::Copy, Some(&mut marks)).await;
     let flushed = destination.flush().await;
     let is_stable = flushed.is_ok() && !marks.lost;
     if let Err(e) = flushed {
-        ledger.fail(CopyFailure::new(marks.told, CopyErrorCause::Flush(e)));
+        progress.fail(CopyFailure::new(marks.told, CopyErrorCause::Flush(e)));
     }
-    let stable = if is_stable { ledger.prefix() } else { marks.told };
-    let bad = ledger.bad_before(if complete { u64::MAX } else { stable });
+    let stable = if is_stable { progress.prefix() } else { marks.told };
+    let bad = progress.bad_before(if complete { u64::MAX } else { stable });
     let kept = if complete { Ok(()) } else { (marks.tell)(stable, &bad) };
-    let failure = ledger.take_failure();
-    // What ended it is to be told, not that nobody could write it down.
+    let failure = progress.take_failure();
+    // The failure that ended the copy takes precedence over that of the checkpoint.
     let failure = failure.or_else(|| Some(CopyFailure::new(stable, CopyErrorCause::Checkpoint(kept.err()?))));
     CopyOutcome { stable, bad, complete: complete && failure.is_none(), failure }
 }
 
-/// Compares source and destination, except for the ranges in `leave`, which are in order. The failure of the
-/// outcome tells the first byte that differs.
+/// Compares source and destination, except for the ordered ranges in `leave`. The failure of the outcome has the
+/// first byte that differs.
 pub async fn verify(job: CopyJob, leave: &[Range<u64>]) -> CopyOutcome {
-    let (mut ledger, complete) = run(job, leave.to_vec(), PieceTask::Compare, None).await;
-    let failure = ledger.take_failure();
+    let (mut progress, complete) = run(job, leave.to_vec(), PieceTask::Compare, None).await;
+    let failure = progress.take_failure();
     let complete = complete && failure.is_none();
-    CopyOutcome { stable: ledger.prefix(), bad: ledger.bad_before(u64::MAX), failure, complete }
+    CopyOutcome { stable: progress.prefix(), bad: progress.bad_before(u64::MAX), failure, complete }
 }
 
-/// Runs to the end, a failure or a stop; whether it was the end.
+/// Runs to the end, a failure or a stop; returns whether it was the end.
 async fn run(
     job: CopyJob,
     leave: Vec<Range<u64>>,
     task: PieceTask,
     marks: Option<&mut Checkpoints<'_>>,
 ) -> (CopyProgress, bool) {
-    let mut ledger = CopyProgress::new(job.range.start);
+    let mut progress = CopyProgress::new(job.range.start);
     let (stop, depth, destination) = (job.stop.clone(), job.style.depth, job.destination.clone());
     let nearer = job.offload.as_ref().filter(|_| task == PieceTask::Copy);
     let block = nearer.map_or(job.style.block, |offload| offload.piece());
     let plan = CopyPlan::new(job.source.clone(), without(&job.range, &leave), block);
     for range in leave {
-        ledger.enter(PieceResult { range, bad: Vec::new(), failure: None });
+        progress.enter(PieceResult { range, bad: Vec::new(), failure: None });
     }
     let room = DestinationRoom { end: job.range.end, grow: job.grow };
     let work = CopyWork {
@@ -107,25 +106,25 @@ async fn run(
     let workers = crew(depth, Rc::new(work), &stop, &inbox, &ends);
     drop((inbox, ends));
     let planner = spawn(planner(plan, room, stop.clone(), pieces));
-    settle(&outbox, &stop, &mut ledger, marks, &*destination).await;
+    settle(&outbox, &stop, &mut progress, marks, &*destination).await;
     for worker in workers {
         worker.await.expect("workers end by themselves");
     }
     let end = planner.await.expect("the plan ends by itself").unwrap_or_else(|failure| {
-        ledger.fail(failure);
+        progress.fail(failure);
         None
     });
-    // A stop may have come after the last piece was planned, and before it was begun.
-    let complete = end.is_some_and(|end| ledger.prefix() == end);
-    (ledger, complete)
+    // A stop may have come between planning and starting the last piece.
+    let complete = end.is_some_and(|end| progress.prefix() == end);
+    (progress, complete)
 }
 
-/// Enters what ends, until the last worker has gone. What is done is written down now and then, and at once when
-/// it is to stop: what is in flight then may take longer than anybody waits.
+/// Records results until the last worker ends. Checkpoints are periodic, and immediate at a stop, because requests in
+/// flight may take long.
 async fn settle(
     outbox: &flume::Receiver<PieceResult>,
     stop: &StopFlag,
-    ledger: &mut CopyProgress,
+    progress: &mut CopyProgress,
     mut marks: Option<&mut Checkpoints<'_>>,
     destination: &dyn Backend,
 ) {
@@ -137,15 +136,15 @@ async fn settle(
         };
         let was_told = next.is_none();
         match next {
-            Some(Ok(done)) => is_ending |= !ledger.enter(done),
+            Some(Ok(done)) => is_ending |= !progress.enter(done),
             Some(Err(_)) => return,
             None => is_ending = true,
         }
-        let prefix = ledger.prefix();
+        let prefix = progress.prefix();
         if let Some(marks) = marks.as_deref_mut().filter(|m| m.due(prefix) || was_told && prefix > m.told)
-            && let Err(failure) = marks.mark(ledger, destination).await
+            && let Err(failure) = marks.mark(progress, destination).await
         {
-            ledger.fail(failure);
+            progress.fail(failure);
             is_ending = true;
         }
         if is_ending {
@@ -175,7 +174,7 @@ async fn worker(
 ) {
     let mut spare = Buf::zeroed(0);
     while let Ok(piece) = pieces.recv_async().await {
-        // What was planned and not begun lies behind everything that was.
+        // Unstarted pieces are behind all started ones.
         if stop.is_set() {
             return;
         }
@@ -185,7 +184,7 @@ async fn worker(
     }
 }
 
-/// Where the destination ends.
+/// The end of the destination.
 struct DestinationRoom {
     end: u64,
     grow: Option<GrowFn>,
@@ -202,7 +201,7 @@ impl DestinationRoom {
     }
 }
 
-/// Hands out pieces until the last, or a stop; the end of the source if it was found.
+/// Distributes pieces until the last one or a stop; returns the end of the source if known.
 async fn planner(
     mut plan: CopyPlan,
     room: DestinationRoom,
@@ -226,20 +225,20 @@ impl Checkpoints<'_> {
         new > 0 && (new >= every || self.when.elapsed() >= CHECKPOINT_EVERY)
     }
 
-    async fn mark(&mut self, ledger: &CopyProgress, destination: &dyn Backend) -> Result<(), CopyFailure> {
-        let prefix = ledger.prefix();
+    async fn mark(&mut self, progress: &CopyProgress, destination: &dyn Backend) -> Result<(), CopyFailure> {
+        let prefix = progress.prefix();
         if let Err(e) = destination.flush().await {
             self.lost = true;
             return Err(CopyFailure::new(self.told, CopyErrorCause::Flush(e)));
         }
-        (self.tell)(prefix, &ledger.bad_before(prefix))
+        (self.tell)(prefix, &progress.bad_before(prefix))
             .map_err(|e| CopyFailure::new(prefix, CopyErrorCause::Checkpoint(e)))?;
         (self.told, self.when) = (prefix, Instant::now());
         Ok(())
     }
 }
 
-/// What remains of a range without others, which are in order.
+/// A range without other, ordered ranges.
 fn without(range: &Range<u64>, leave: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut start = range.start;
     let mut kept = Vec::new();

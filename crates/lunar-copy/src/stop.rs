@@ -1,11 +1,11 @@
-//! The wish to end early.
+//! The stop flag of a copy.
 
 use event_listener::Event;
 use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Tells a copy to end. What is in flight ends by itself, and what is done is made stable.
+/// Ends a copy early. Requests in flight finish, and finished data is flushed.
 #[derive(Default)]
 pub struct StopFlag {
     set: AtomicBool,
@@ -13,18 +13,18 @@ pub struct StopFlag {
 }
 
 impl StopFlag {
-    /// Tells it.
+    /// Sets the flag.
     pub fn stop(&self) {
         self.set.store(true, SeqCst);
         self.told.notify(usize::MAX);
     }
 
-    /// Whether it was told.
+    /// Whether the flag is set.
     pub fn is_set(&self) -> bool {
         self.set.load(SeqCst)
     }
 
-    /// What `work` gives; None if it was told to end before, and `work` is given up.
+    /// The output of `work`; None if the flag is set first, which drops `work`.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         match select(pin!(self.wait()), pin!(work)).await {
             Either::Left(_) => None,
@@ -34,7 +34,7 @@ impl StopFlag {
 
     async fn wait(&self) {
         loop {
-            // Listen first: what is told between the look and the wait must not be missed.
+            // Listen first, so that a set flag between the check and the wait is not missed.
             let told = self.told.listen();
             if self.is_set() {
                 return;

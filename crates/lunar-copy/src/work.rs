@@ -1,7 +1,7 @@
-//! What is done with one piece.
+//! The processing of one piece.
 
-use crate::ledger::PieceResult;
 use crate::plan::{CopyPiece, PieceContent};
+use crate::progress::PieceResult;
 use crate::reader::SourceReader;
 use crate::{CopyErrorCause, CopyFailure, CopyMeter, CopyStyle, ZeroPolicy, zeros};
 use lunar_block::Backend;
@@ -12,10 +12,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How often a range is given to somebody nearer while the connection to him is lost.
+/// The attempts of an offload while its connection is lost.
 const OFFLOADS: u32 = 3;
 
-/// What workers share.
+/// The state that workers share.
 pub(crate) struct CopyWork {
     /// None if the source is a stream.
     pub(crate) reader: Option<SourceReader>,
@@ -23,13 +23,13 @@ pub(crate) struct CopyWork {
     pub(crate) style: CopyStyle,
     pub(crate) zeroed: bool,
     pub(crate) offload: Option<Arc<dyn Offload>>,
-    /// An offload failed: no other is tried.
+    /// Whether an offload failed, after which none is tried.
     pub(crate) by_hand: Cell<bool>,
     pub(crate) task: PieceTask,
     pub(crate) meter: Arc<CopyMeter>,
 }
 
-/// What is done with pieces.
+/// The task of the workers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceTask {
     Copy,
@@ -68,7 +68,7 @@ impl CopyWork {
         Ok(Vec::new())
     }
 
-    /// Reads and writes a range, block after block: one that somebody nearer was to copy may have several.
+    /// Reads and writes a range in blocks; one intended for an offload may have several.
     async fn carry(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let (mut at, end, mut bad) = (offset, offset + len, Vec::new());
         while at < end {
@@ -80,7 +80,7 @@ impl CopyWork {
         Ok(bad)
     }
 
-    /// Reads a range of the source into `spare`; what of it could not be read.
+    /// Reads a range of the source into `spare` and returns its unreadable ranges.
     async fn fetch(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let Some(reader) = &self.reader else { return Ok(Vec::new()) };
         let (result, buf) = reader.read(offset, sized(spare, len)).await;
@@ -88,7 +88,7 @@ impl CopyWork {
         result
     }
 
-    /// Whether somebody else has copied it.
+    /// Whether an offload copied the range.
     async fn offloaded(&self, offset: u64, len: u64) -> bool {
         let Some(offload) = self.offload.as_ref().filter(|_| !self.by_hand.get()) else { return false };
         for _ in 0..OFFLOADS {
@@ -97,7 +97,7 @@ impl CopyWork {
                     self.meter.offloaded.add(len);
                     return true;
                 }
-                // Nobody knows whether it was copied. The same bytes can be copied once more.
+                // It is unknown whether the range was copied; copying the same bytes again is safe.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {}
                 Err(_) => break,
             }
@@ -106,7 +106,7 @@ impl CopyWork {
         false
     }
 
-    /// Writes what is in `spare`, without its zeros if they may be left out.
+    /// Writes `spare`, without zeros if they may be skipped.
     async fn store(&self, offset: u64, spare: &mut Buf) -> Result<(), CopyFailure> {
         if self.style.sparse == ZeroPolicy::Never {
             return self.write(offset, spare).await;
@@ -136,7 +136,7 @@ impl CopyWork {
         Ok(())
     }
 
-    /// Makes a range zeros.
+    /// Zeroes a range.
     async fn clear(&self, offset: u64, len: u64) -> Result<(), CopyFailure> {
         if self.style.sparse == ZeroPolicy::Never {
             return self.write_zeros(offset, len).await;
@@ -199,7 +199,7 @@ impl CopyWork {
         Ok(())
     }
 
-    /// Reads a range back, at most a block of it, which must be zeros; how much it was.
+    /// Reads back at most a block of a range, which must be zeros, and returns its length.
     async fn zeros_there(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<u64, CopyFailure> {
         let len = len.min(self.style.block);
         *spare = self.read_back(offset, sized(spare, len)).await?;
@@ -215,7 +215,7 @@ impl CopyWork {
     }
 }
 
-/// The first byte that differs, of two stretches of one length that do.
+/// The first differing byte of two different slices of the same length.
 fn differs(offset: u64, one: &[u8], other: &[u8]) -> CopyFailure {
     let equal = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     CopyFailure::new(offset + equal as u64, CopyErrorCause::Differs)

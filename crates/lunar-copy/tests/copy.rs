@@ -9,8 +9,8 @@ use lunar_block::offload::{GRANULE, Offload};
 use lunar_block::testing::VolatileBackend;
 use lunar_block::{Backend, BackendInfo, BackendKind, BackendSpec, BufResult, Extent, LocalBoxFuture, open};
 use lunar_copy::{
-    CopyErrorCause, CopyJob, CopyMeter, CopyOutcome, CopySource, CopyStyle, StopFlag, ZeroPolicy, copy, pour,
-    verify,
+    CopyErrorCause, CopyJob, CopyMeter, CopyOutcome, CopySource, CopyStyle, StopFlag, ZeroPolicy, copy,
+    stream, verify,
 };
 use lunar_runtime::Buf;
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn what_is_copied_is_equal_and_the_rest_is_left_alone(case in case()) {
+    fn copy_is_equal_and_leaves_the_rest_alone(case in case()) {
         let scratch = Scratch::new();
         let source = match case.file {
             true => open(&scratch.spec(case.size)).expect("a file"),
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_gives_the_same_bytes(case in case()) {
+    fn stream_gives_the_same_bytes(case in case()) {
         let source = memory(case.size);
         let destination = memory(case.size + case.larger);
         runtimes().remove(0).block_on(async {
@@ -147,7 +147,7 @@ proptest! {
             let pipe = flume::bounded(2);
             (work.source, work.zeroed) = (CopySource::Stream(pipe.1), true);
             // What is poured is collected, and goes into the destination as a stream.
-            let pouring = compio::runtime::spawn(pour(
+            let streaming = compio::runtime::spawn(stream(
                 CopySource::Disk(source.clone()), 0..case.size, case.style, out, Arc::default(), Arc::default(),
             ));
             let passing = compio::runtime::spawn(async move {
@@ -161,14 +161,14 @@ proptest! {
             });
             let outcome = simply(work).await;
             passing.await.expect("joined");
-            assert!(pouring.await.expect("joined").complete && outcome.complete, "{outcome:?}");
+            assert!(streaming.await.expect("joined").complete && outcome.complete, "{outcome:?}");
             assert_eq!(outcome.stable, case.size);
             assert!(content(&*source, case.size).await == content(&*destination, case.size).await);
         });
     }
 
     #[test]
-    fn what_was_called_stable_survives_the_loss_of_power(
+    fn checkpointed_bytes_survive_power_loss(
         seed in any::<u64>(), after in 0u64..40, every in 1u64..6, complete in any::<bool>(),
     ) {
         const SIZE: u64 = 24 * GRANULE;
@@ -214,12 +214,12 @@ impl Backend for Uneven {
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.0.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             if WRITES.fetch_add(1, SeqCst).is_multiple_of(3) {
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
-            self.0.write(offset, buf, stable).await
+            self.0.write(offset, buf, fua).await
         })
     }
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -270,9 +270,9 @@ impl Backend for Damaged {
             Err(e) => Box::pin(std::future::ready((Err(e), buf))),
         }
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         match self.verdict(self.unwritable.iter(), offset, buf.len()) {
-            Ok(()) => self.inner.write(offset, buf, stable),
+            Ok(()) => self.inner.write(offset, buf, fua),
             Err(e) => Box::pin(std::future::ready((Err(e), buf))),
         }
     }
@@ -296,7 +296,7 @@ impl Backend for Damaged {
 const SIZE: u64 = 20 * GRANULE + 1000;
 
 #[test]
-fn the_first_place_that_cannot_be_read_ends_it() {
+fn first_unreadable_range_ends_the_copy() {
     for runtime in runtimes() {
         runtime.block_on(async {
             let source =
@@ -317,7 +317,7 @@ fn the_first_place_that_cannot_be_read_ends_it() {
 }
 
 #[test]
-fn what_cannot_be_read_is_left_out_and_told() {
+fn unreadable_ranges_are_skipped_and_reported() {
     let bad = vec![4096..8192, 3 * GRANULE + 512..3 * GRANULE + 513, SIZE - 10..SIZE];
     let told = vec![4096..8192, 3 * GRANULE..3 * GRANULE + 4096, 20 * GRANULE..SIZE];
     runtimes().remove(0).block_on(async {
@@ -337,7 +337,7 @@ fn what_cannot_be_read_is_left_out_and_told() {
 }
 
 #[test]
-fn a_disk_that_is_gone_is_no_damage() {
+fn disk_that_is_gone_is_no_damage() {
     runtimes().remove(0).block_on(async {
         let (inner, destination) = (full(SIZE).await, memory(SIZE));
         let gone = Damaged {
@@ -368,7 +368,7 @@ fn random_read_errors_never_make_a_wrong_copy() {
 }
 
 #[test]
-fn a_full_destination_ends_it() {
+fn full_destination_ends_the_copy() {
     runtimes().remove(0).block_on(async {
         let (source, inner) = (full(SIZE).await, memory(SIZE));
         let destination: Arc<dyn Backend> = Arc::new(Damaged {
@@ -393,7 +393,7 @@ fn a_full_destination_ends_it() {
 }
 
 #[test]
-fn a_failed_flush_is_no_success() {
+fn failed_flush_is_no_success() {
     runtimes().remove(0).block_on(async {
         let source = full(SIZE).await;
         let destination = error(memory(SIZE), FilterOp::Flush, 1.0, None);
@@ -422,8 +422,8 @@ impl Backend for Forgetful {
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.inner.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        self.inner.write(offset, buf, stable)
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        self.inner.write(offset, buf, fua)
     }
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         let fails = self.flushes.fetch_add(1, SeqCst) + 1 == self.fails;
@@ -441,7 +441,7 @@ impl Backend for Forgetful {
 }
 
 #[test]
-fn what_a_flush_has_lost_is_not_called_stable_after_the_next() {
+fn failed_flush_is_not_healed_by_the_next() {
     runtimes().remove(0).block_on(async {
         let source = full(SIZE).await;
         let (inner, flushes) = (memory(SIZE), AtomicU32::new(0));
@@ -460,7 +460,7 @@ fn what_a_flush_has_lost_is_not_called_stable_after_the_next() {
 }
 
 #[test]
-fn a_checkpoint_that_fails_ends_it() {
+fn failed_checkpoint_ends_the_copy() {
     runtimes().remove(0).block_on(async {
         let (source, destination) = (full(SIZE).await, memory(SIZE));
         let outcome = copy(job(&source, &destination, STYLE), Some(1), |_, _| Err(Errno::NOSPC.into())).await;
@@ -484,7 +484,7 @@ fn checkpoints_come_as_often_as_asked_and_grow() {
 }
 
 #[test]
-fn the_first_difference_is_named() {
+fn first_difference_is_named() {
     runtimes().remove(0).block_on(async {
         for place in [0, GRANULE + 17, 11 * GRANULE - 1, SIZE - 1] {
             let (source, destination) = (full(SIZE).await, full(SIZE).await);
@@ -528,10 +528,10 @@ impl Backend for Crowd {
             self.inner.read(offset, buf).await
         })
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             self.stay().await;
-            self.inner.write(offset, buf, stable).await
+            self.inner.write(offset, buf, fua).await
         })
     }
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -583,7 +583,7 @@ fn zeros_cost_no_writes() {
 }
 
 #[test]
-fn a_stream_that_is_too_long_is_refused_where_it_is() {
+fn stream_that_is_too_long_is_refused_where_it_is() {
     runtimes().remove(0).block_on(async {
         let destination = memory(3 * GRANULE);
         let (pipe, stream) = flume::bounded(8);
@@ -603,7 +603,7 @@ fn a_stream_that_is_too_long_is_refused_where_it_is() {
 }
 
 #[test]
-fn a_stop_is_heard_while_a_stream_is_silent() {
+fn stop_is_heard_while_a_stream_is_silent() {
     runtimes().remove(0).block_on(async {
         let destination = memory(SIZE);
         let (pipe, stream) = flume::bounded(8);
@@ -643,8 +643,8 @@ impl Backend for Stuck {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        self.inner.write(offset, buf, stable)
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        self.inner.write(offset, buf, fua)
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -670,7 +670,7 @@ impl Backend for Stuck {
 
 /// Who stops it may not wait for what is in flight.
 #[test]
-fn what_is_done_is_told_before_what_is_in_flight_has_ended() {
+fn stop_checkpoints_before_in_flight_requests_end() {
     runtimes().remove(0).block_on(async {
         let (open, gate) = flume::bounded::<()>(0);
         let source: Arc<dyn Backend> = Arc::new(Stuck { inner: full(SIZE).await, from: 6 * GRANULE, gate });
@@ -724,7 +724,7 @@ impl Offload for Near {
 }
 
 #[test]
-fn what_somebody_nearer_copies_is_not_read_and_the_rest_is() {
+fn offloaded_ranges_are_not_read() {
     runtimes().remove(0).block_on(async {
         // One range may have two losses; of twelve, one of the five ranges has a third.
         for (left, losses) in [(3, 0), (1000, 0), (1000, 2), (1000, 12)] {

@@ -3,17 +3,17 @@
 use rustix::io::Errno;
 use std::io;
 
-/// Why an export could not start, change or end, for people.
+/// The reason why an export could not start, change or end.
 #[derive(Debug, thiserror::Error)]
 #[error("{subject}: {what}\nhint: {hint}")]
 pub struct Error {
-    /// The device, file or program that it is about.
+    /// The object: a device, file or program.
     pub subject: String,
-    /// What happened.
+    /// The fault.
     pub what: String,
-    /// What to do about it.
+    /// The fix.
     pub hint: String,
-    /// What the operating system said, where it was asked.
+    /// The errno, if the operating system failed.
     pub source: Option<io::Error>,
 }
 
@@ -22,7 +22,7 @@ impl Error {
         Error { subject: subject.into(), what: what.into(), hint: hint.into(), source: None }
     }
 
-    /// The operating system refused to `what`.
+    /// A failed operation of the operating system.
     pub(crate) fn refused(
         subject: impl Into<String>,
         what: &str,
@@ -34,7 +34,7 @@ impl Error {
     }
 }
 
-/// The errno (positive) that tells the kernel of a backend's error.
+/// The positive errno of a backend's error for the kernel.
 pub(crate) fn errno(e: &io::Error) -> i32 {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, StorageFull, TimedOut, Unsupported};
     e.raw_os_error().filter(|n| *n > 0).unwrap_or_else(|| {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_errno_is_kept_and_a_kind_becomes_one() {
+    fn errno_is_kept_and_a_kind_becomes_one() {
         assert_eq!(errno(&io::Error::from_raw_os_error(28)), 28);
         assert_eq!(errno(&io::ErrorKind::StorageFull.into()), 28);
         assert_eq!(errno(&io::ErrorKind::ReadOnlyFilesystem.into()), 30);

@@ -89,7 +89,7 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn what_was_written_is_read_back_and_reaches_the_backend() {
+fn written_bytes_reach_the_backend_and_read_back() {
     if !possible() {
         return;
     }
@@ -107,7 +107,7 @@ fn what_was_written_is_read_back_and_reaches_the_backend() {
     writable(&mount).read_exact_at(&mut back, 3 * MIB + 100).expect("read");
     assert!(back == data, "other data came back");
     let mut below = vec![0; data.len()];
-    assert!(matches!(backend.read_now(3 * MIB + 100, &mut below), TryIo::Done(Ok(()))));
+    assert!(matches!(backend.try_read(3 * MIB + 100, &mut below), TryIo::Done(Ok(()))));
     assert!(below == data, "the backend has other data");
     mount.stop().expect("stop");
     assert!(!is_mounted(&folder.0));
@@ -174,7 +174,7 @@ fn fsync_and_o_dsync_reach_stable_storage() {
 }
 
 #[test]
-fn the_size_is_the_mediums() {
+fn size_is_the_mediums() {
     if !possible() {
         return;
     }
@@ -227,7 +227,7 @@ fn there_is_one_file_and_no_other() {
 }
 
 #[test]
-fn a_hole_gives_space_back_and_a_zeroed_range_reads_as_zeros() {
+fn hole_gives_space_back_and_a_zeroed_range_reads_as_zeros() {
     if !possible() {
         return;
     }
@@ -269,7 +269,7 @@ fn read_only_is_read_only() {
 }
 
 #[test]
-fn a_file_system_is_whole_in_it() {
+fn file_system_is_whole_in_it() {
     if !possible() {
         return;
     }
@@ -286,7 +286,7 @@ fn a_file_system_is_whole_in_it() {
 }
 
 #[test]
-fn a_folder_or_name_that_cannot_be_is_refused_with_a_hint() {
+fn invalid_mount_point_or_name_is_refused_with_a_hint() {
     let cores = cores();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let long = "x".repeat(256);
@@ -305,7 +305,7 @@ fn a_folder_or_name_that_cannot_be_is_refused_with_a_hint() {
 }
 
 #[test]
-fn who_has_the_file_open_does_not_keep_it_mounted() {
+fn open_file_does_not_block_the_unmount() {
     if !possible() {
         return;
     }
@@ -319,7 +319,7 @@ fn who_has_the_file_open_does_not_keep_it_mounted() {
 }
 
 #[test]
-fn an_unmount_by_others_is_noticed() {
+fn unmount_by_others_is_noticed() {
     if !possible() {
         return;
     }
@@ -336,7 +336,7 @@ fn an_unmount_by_others_is_noticed() {
 
 /// The test starts itself once more, to serve, and kills that process.
 #[test]
-fn it_is_unmounted_when_its_process_is_killed() {
+fn killed_process_leaves_no_mount() {
     const VARIABLE: &str = "FUSE_TEST_SERVES";
     if let Some(dir) = std::env::var_os(VARIABLE) {
         let cores = cores();
@@ -351,7 +351,7 @@ fn it_is_unmounted_when_its_process_is_killed() {
     }
     let folder = Folder::new();
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["--exact", "it_is_unmounted_when_its_process_is_killed", "--nocapture"]);
+    command.args(["--exact", "killed_process_leaves_no_mount", "--nocapture"]);
     command.env(VARIABLE, &folder.0).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("start it");
     let stdout = BufReader::new(child.stdout.take().expect("piped"));

@@ -1,7 +1,7 @@
 //! A SCSI command for a logical unit, and how it ended.
 
 use crate::{Error, ErrorCode};
-use lunar_block::range::RangeLock;
+use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::{self, TaskAttribute};
 use lunar_wire::scsi::cdb::Cdb;

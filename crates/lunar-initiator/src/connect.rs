@@ -15,7 +15,7 @@ use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::{LoggedIn, Login, LoginError, LoginParams, LoginStep};
 use lunar_proto::login::SessionType;
 use lunar_runtime::Stream;
-use lunar_runtime::iscsi::out::{Digests, Payload, PduQueue};
+use lunar_runtime::iscsi::pdu_queue::{Digests, Payload, PduQueue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 use std::net::SocketAddr;
 use std::time::Duration;

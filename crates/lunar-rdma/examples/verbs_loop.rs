@@ -7,7 +7,7 @@ use lunar_rdma::{
     ConnParam, ConnectError, ConnectRequest, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion,
     RemoteAddress,
 };
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Pool};
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -9,7 +9,7 @@ pub const NO_DEVICE: &str = "this host has no RDMA device";
 
 /// The fix for [`NO_DEVICE`].
 pub const NO_DEVICE_HINT: Hint = Hint::new(
-    "leave provider out: iWARP in software needs no device; or add one of software: rdma link add siw0 type siw netdev \
+    "omit provider: software iWARP needs no device; or add a software device: rdma link add siw0 type siw netdev \
      eth0",
 );
 

@@ -1,29 +1,29 @@
-//! What comes out of a connection, in batches.
+//! Events of a connection, in batches.
 
 use lunar_runtime::Buf;
 use std::io;
 use std::ops::Range;
 
-/// Bytes whose memory stays with those who wait for more.
+/// Bytes of memory that an empty batch keeps.
 const KEEP: usize = 16 << 10;
 
-/// Something has come.
+/// An event of a connection.
 #[derive(Debug)]
 pub enum EndpointEvent {
-    /// A message: where it lies in [`EndpointEvents::bytes`], and the steering tag of ours that it ended.
+    /// A message: its range in [`EndpointEvents::bytes`], and the local steering tag that it invalidated.
     Message(Range<usize>, Option<u32>),
-    /// An RDMA Read has ended: its number, its buffer, and whether the data is there.
+    /// An RDMA Read has ended: its id, its buffer, and its result.
     Read(u64, Buf, io::Result<()>),
-    /// The connection is over. An orderly end has no reason.
+    /// The connection has ended. An orderly end has no reason.
     End(Option<io::Error>),
 }
 
-/// What has come, in order. It is emptied by who takes it, and its memory used again.
+/// A batch of events, in order. The consumer clears it and reuses its memory.
 #[derive(Debug, Default)]
 pub struct EndpointEvents {
-    /// What has come.
+    /// The events.
     pub list: Vec<EndpointEvent>,
-    /// The messages, one behind the other.
+    /// The bytes of the messages, consecutively.
     pub bytes: Vec<u8>,
 }
 
@@ -35,12 +35,12 @@ impl EndpointEvents {
         self.list.push(EndpointEvent::Message(start..self.bytes.len(), invalidated));
     }
 
-    /// Nothing has come.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Forgets what was taken. Memory for much of it is kept as long as it is in use.
+    /// Clears the batch. Large memory is freed when a later batch does not need it.
     pub fn clear(&mut self) {
         let used = self.bytes.len();
         self.list.clear();
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_forgotten_when_little_comes() {
+    fn burst_is_forgotten_when_little_comes() {
         let mut events = EndpointEvents::default();
         for _ in 0..2 {
             events.message(&[1; 100_000], None);

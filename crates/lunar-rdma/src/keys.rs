@@ -1,4 +1,4 @@
-//! Memory that the other side may use, by steering tag: for the providers that keep such a table themselves.
+//! The table of exposed memory by steering tag, for providers that keep it in software.
 
 use crate::{MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
@@ -7,29 +7,29 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Bits of a steering tag that name its slot; the others are its generation, so that an old tag names nothing.
+/// Bits of a steering tag for its slot; the others are its generation, which makes old tags invalid.
 const SLOT_BITS: u32 = 16;
 const SLOTS: usize = (1 << SLOT_BITS) - 1;
-/// Where the memory of each tag begins: not at zero, so that who forgets the offset is found out.
+/// The tagged offset of each region: not zero, so that a peer that ignores the offset fails.
 const BASE: u64 = 1 << 32;
 
-/// Why memory cannot be used.
+/// The reason why an access is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessError {
-    /// The steering tag names nothing, or nothing any more.
+    /// The steering tag is invalid or invalidated.
     Tag,
-    /// It names memory for the other direction.
+    /// The memory is for the other direction.
     Direction,
-    /// It is outside of what was exposed.
+    /// The range is outside the exposed memory.
     Bounds,
 }
 
 impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AccessError::Tag => "a steering tag that names nothing",
+            AccessError::Tag => "an invalid steering tag",
             AccessError::Direction => "memory for the other direction",
-            AccessError::Bounds => "a place outside of the memory that was exposed",
+            AccessError::Bounds => "a range outside the exposed memory",
         })
     }
 }
@@ -38,11 +38,11 @@ impl fmt::Display for AccessError {
 struct TagSlot {
     generation: u16,
     memory: Option<MemoryRegion>,
-    /// The other side has ended its right; the memory waits for its owner.
+    /// Invalidated by the peer; the memory waits for its owner.
     is_ended: bool,
 }
 
-/// The steering tags of one connection: those of others name nothing here.
+/// The steering tags of one connection; those of other connections are invalid here.
 #[derive(Debug, Default)]
 pub struct SteeringTags {
     slots: Vec<TagSlot>,
@@ -50,10 +50,9 @@ pub struct SteeringTags {
 }
 
 impl SteeringTags {
-    /// Gives memory a tag.
+    /// Assigns a tag to memory.
     ///
-    /// # Errors
-    /// When there are too many.
+    /// # Errors When there are too many regions.
     pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -61,7 +60,7 @@ impl SteeringTags {
                 self.slots.push(TagSlot { generation: 1, ..TagSlot::default() });
                 self.slots.len() - 1
             }
-            None => return Err(io::Error::other("too much memory is exposed at once")),
+            None => return Err(io::Error::other("too many memory regions exposed at once")),
         };
         let generation = self.slots[slot].generation;
         self.slots[slot].memory = Some(memory);
@@ -69,7 +68,7 @@ impl SteeringTags {
         Ok(RemoteAddress { stag, offset: BASE })
     }
 
-    /// Takes a tag back: its memory, if it names some, also if the other side has ended it.
+    /// Revokes a tag and returns its memory, even if the peer has invalidated it; None if the tag is unknown.
     pub fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         let slot = self.find(stag)?;
         let TagSlot { generation, memory, is_ended } = &mut self.slots[slot];
@@ -80,7 +79,7 @@ impl SteeringTags {
         Some(memory)
     }
 
-    /// The other side ends a tag: it names nothing for it any more. False if it did not before.
+    /// Invalidates a tag for the peer. False if it was invalid.
     pub fn end(&mut self, stag: u32) -> bool {
         let usable = self.usable(stag);
         if let Some(slot) = usable {
@@ -89,7 +88,7 @@ impl SteeringTags {
         usable.is_some()
     }
 
-    /// The slot of a tag that the other side may use.
+    /// The slot of a valid tag.
     fn usable(&self, stag: u32) -> Option<usize> {
         self.find(stag).filter(|slot| !self.slots[*slot].is_ended)
     }
@@ -100,7 +99,7 @@ impl SteeringTags {
         (u32::from(there.generation) == stag >> SLOT_BITS && there.memory.is_some()).then_some(slot)
     }
 
-    /// Where the other side may write.
+    /// The memory that the peer may write.
     ///
     /// # Errors
     /// When it may not.
@@ -116,7 +115,7 @@ impl SteeringTags {
         }
     }
 
-    /// What the other side may read: the buffer, and from where.
+    /// The memory that the peer may read: the buffer and the offset in it.
     ///
     /// # Errors
     /// When it may not.
@@ -142,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_that_was_taken_back_names_nothing_even_when_its_slot_is_used_again() {
+    fn revoked_tag_stays_invalid_when_its_slot_is_reused() {
         let mut keys = SteeringTags::default();
         let first = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert!(keys.sink(first, 8).is_ok());
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_the_other_side_ends_keeps_its_memory_for_its_owner() {
+    fn tag_invalidated_by_the_peer_keeps_its_memory() {
         let mut keys = SteeringTags::default();
         let first = keys.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert_eq!([keys.end(first.stag), keys.end(first.stag), keys.end(7)], [true, false, false]);

@@ -17,6 +17,7 @@
 //!   each region only once.
 //! - A connection outlives its endpoint for a moment: the last messages arrive, the device ends its work, and its queues go.
 //! - One thread for each device waits for its asynchronous events.
+#![deny(missing_docs)]
 
 pub mod iwarp;
 pub mod mem;
@@ -30,7 +31,7 @@ pub use diagnostics::{NO_DEVICE, NO_DEVICE_HINT, explained};
 pub use events::{EndpointEvent, EndpointEvents};
 
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -172,7 +173,7 @@ pub trait Endpoint {
     fn has_ended(&self) -> bool;
 
     /// Discards a cached result of [`Endpoint::has_ended`].
-    fn look_anew(&self) {}
+    fn recheck_peer(&self) {}
 
     /// Waits until there may be events.
     fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
@@ -239,10 +240,10 @@ impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConnectError::Io(e) => write!(f, "{e}"),
-            ConnectError::Rejected(_) => write!(f, "the other side turned the connection down"),
+            ConnectError::Rejected(_) => write!(f, "the peer rejected the connection"),
         }
     }
 }
 
-/// A connection that was made, and what the other side said with it (with zeros behind it, on InfiniBand).
+/// An established connection and the private data of the peer (padded with zeros on InfiniBand).
 pub type ConnectedEndpoint = (Rc<dyn Endpoint>, Vec<u8>);

@@ -128,7 +128,8 @@ mod tests {
     #[derive(Default)]
     struct RecordingNexus(RefCell<Vec<u64>>);
 
- impl PassthroughNexus for RecordingNexus { fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> { 
+    impl PassthroughNexus for RecordingNexus {
+        fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
             self.0.borrow_mut().push(command.tag);
             let reply = PassthroughResponse {
                 status: 0,
@@ -158,7 +159,8 @@ mod tests {
         }
     }
 
- fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<RecordingNexus>, RateLimitedNexus) { let (seen, rate) = (Rc::new(RecordingNexus::default()), RateLimit::new(iops, bytes_per_s)); 
+    fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<RecordingNexus>, RateLimitedNexus) {
+        let (seen, rate) = (Rc::new(RecordingNexus::default()), RateLimit::new(iops, bytes_per_s));
         let (line, aborted) = Default::default();
         (seen.clone(), RateLimitedNexus { way: seen, rate, line, aborted, notifier: Event::new() })
     }

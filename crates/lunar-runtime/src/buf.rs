@@ -20,25 +20,25 @@ pub(crate) struct BufPage([u8; PAGE]);
 
 /// The memory of a buffer.
 pub(crate) enum Pages {
-    /// Of its own.
+    /// Allocated for this buffer.
     Own(Vec<BufPage>),
-    /// The same, of the system.
+    /// Mapped for this buffer.
     Mapped(MappedPages),
     /// A part of a region.
     Cut(RegionPages),
 }
 
-/// Memory of this size or more is of the system, which zeroes it page by page when it is touched.
+/// A buffer of this size or more is mapped: the kernel zeroes each page when it is first touched.
 const MAPPED: usize = 2 << 20;
 
-/// Memory of the system, which has it again when this is dropped.
+/// An anonymous mapping, unmapped on drop.
 pub(crate) struct MappedPages {
     at: NonNull<BufPage>,
     pages: usize,
 }
 
 #[allow(unsafe_code)]
-// SAFETY: the pages are its own, as those of a box.
+// SAFETY: the mapping is owned exclusively, like a box.
 unsafe impl Send for MappedPages {}
 #[allow(unsafe_code)]
 // SAFETY: the same.
@@ -55,12 +55,12 @@ impl MappedPages {
     }
 
     fn pages(&self) -> &[BufPage] {
-        // SAFETY: so many pages, zeros from the start, and nobody else's.
+        // SAFETY: the mapping has this many pages, is zeroed, and is owned exclusively.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.pages) }
     }
 
     fn pages_mut(&mut self) -> &mut [BufPage] {
-        // SAFETY: as for `pages`, and `&mut` sees to it that nobody looks.
+        // SAFETY: as for `pages`, and `&mut` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.pages) }
     }
 }
@@ -68,7 +68,7 @@ impl MappedPages {
 #[allow(unsafe_code)]
 impl Drop for MappedPages {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody can look at it any more.
+        // SAFETY: it was mapped with this length, and no reference is left.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.pages * PAGE) };
     }
 }
@@ -105,11 +105,11 @@ pub(crate) fn pages(len: usize) -> Pages {
     Pages::Own(BufPage::new_vec_zeroed(len.div_ceil(PAGE)).expect("memory for a buffer"))
 }
 
-/// Has the allocator give back pages that nobody uses.
+/// Returns unused pages of the allocator to the kernel.
 pub(crate) fn give_back() {
     #[cfg(target_env = "gnu")]
     #[allow(unsafe_code)]
-    // SAFETY: it takes no pointer, and locks what it looks at.
+    // SAFETY: it takes no pointer and locks what it accesses.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -117,8 +117,8 @@ pub(crate) fn give_back() {
 
 /// A page-aligned buffer. Derefs to its bytes. One that came from a [`Pool`](crate::Pool) goes back there.
 pub struct Buf {
-    /// Of a pool they are taken when they are first touched: who waits for data holds none, and few serve many, warm in
-    /// the cache.
+    /// A pooled buffer takes its pages when it is first touched. A buffer that waits for data holds none, so few
+    /// pages serve many buffers and stay warm in the cache.
     pages: OnceCell<Pages>,
     len: usize,
     home: Option<PoolOrigin>,
@@ -134,13 +134,13 @@ impl Buf {
         Buf { pages: OnceCell::new(), len, home: Some(home) }
     }
 
-    /// Its bytes, none of which is touched by that.
+    /// The length in bytes. Does not touch the memory.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// It has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -150,28 +150,28 @@ impl Buf {
         self.pages.get_or_init(|| self.home.as_ref().map_or_else(|| pages(self.len), PoolOrigin::supply))
     }
 
-    /// Counts what was promised ([`Pool::promise`](crate::Pool::promise)) as in use. False: there is no room in the pool
-    /// now, and the buffer must not be touched.
+    /// Counts a promised buffer ([`Pool::promise`](crate::Pool::promise)) as in use. False: the pool has no room now,
+    /// and the buffer must not be touched.
     pub fn claim(&mut self) -> bool {
         self.home.as_mut().is_none_or(PoolOrigin::claim)
     }
 
-    /// It came from a pool, and counts there.
+    /// Whether it came from a pool and counts there.
     pub fn is_pooled(&self) -> bool {
         self.home.is_some()
     }
 
-    /// Bytes that could be used without a new allocation.
+    /// The allocated bytes.
     pub fn capacity(&self) -> usize {
         self.home.as_ref().map_or_else(|| self.pages().bytes_len(), PoolOrigin::bytes)
     }
 
-    /// The region of memory that it is a part of, if it is one of a pool that cuts them from regions.
+    /// The region that the memory is a part of, if the pool takes its memory from regions.
     pub fn region(&self) -> Option<Region> {
         if let Pages::Cut(cut) = self.pages() { Some(cut.region()) } else { None }
     }
 
-    /// Shows `len` bytes of what is allocated.
+    /// Sets the length, within the capacity.
     ///
     /// # Panics
     /// When `len` is above the capacity.
@@ -231,8 +231,7 @@ impl IoBufMut for Buf {
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
         let bytes: &mut [u8] = self;
         let (ptr, len) = (bytes.as_mut_ptr().cast(), bytes.len());
-        // SAFETY: same pointer, length and lifetime; the runtime and the kernel only ever write initialized
-        // bytes.
+        // SAFETY: same pointer, length and lifetime; the event loop and the kernel write only initialized bytes.
         unsafe { std::slice::from_raw_parts_mut(ptr, len) }
     }
 }
@@ -242,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_aligned_and_zero() {
+    fn buffer_is_aligned_and_zero() {
         let b = Buf::zeroed(5000);
         assert_eq!((b.len(), b.capacity()), (5000, 8192));
         assert_eq!(b.as_ptr() as usize % PAGE, 0);
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_buffer_takes_the_memory_that_is_touched() {
+    fn large_buffer_takes_the_memory_that_is_touched() {
         let before = resident();
         let mut large: Vec<Buf> = (0..8).map(|_| Buf::zeroed(64 << 20)).collect();
         large.iter_mut().for_each(|buf| buf[5] = 1);

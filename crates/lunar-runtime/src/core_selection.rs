@@ -64,9 +64,8 @@ impl CoreSelection {
             (_, Ok(count)) => CoreSelection::from_number(count),
             _ => list(text).map(CoreSelection::List),
         };
-        selection.ok_or_else(|| {
-            invalid(format!("\"{}\" does not say which cores to use", text.escape_debug()), FORMS)
-        })
+        selection
+            .ok_or_else(|| invalid(format!("\"{}\" is not a core selection", text.escape_debug()), FORMS))
     }
 
     /// The numbers of the selected cores, out of those that the process may use.
@@ -88,14 +87,14 @@ impl CoreSelection {
             CoreSelection::All => Ok(usable.to_vec()),
             CoreSelection::Count(count) if *count <= usable.len() => Ok(usable[..*count].to_vec()),
             CoreSelection::Count(count) => Err(invalid(
-                format!("{count} cores are wanted, and this process may use {}", usable.len()),
+                format!("{count} cores selected, but this process may use only {}", usable.len()),
                 format!("ask for {} or fewer, or for \"all\"", usable.len()),
             )),
             CoreSelection::List(list) => match list.iter().find(|core| !usable.contains(core)) {
                 None => Ok(list.clone()),
                 Some(core) => {
                     let numbers = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-                    let what = format!("core {core} cannot be used by this process");
+                    let what = format!("core {core} is not available to this process");
                     Err(invalid(what, format!("it may use {numbers}")))
                 }
             },
@@ -149,8 +148,8 @@ mod tests {
         assert_eq!(All.resolve(&[1, 5]), Ok(vec![1, 5]));
         assert_eq!(Count(1).resolve(&[1, 5]), Ok(vec![1]));
         assert_eq!(List(vec![5]).resolve(&[1, 5]), Ok(vec![5]));
-        assert_eq!(what(List(vec![0])), "core 0 cannot be used by this process");
-        assert_eq!(what(Count(3)), "3 cores are wanted, and this process may use 2");
+        assert_eq!(what(List(vec![0])), "core 0 is not available to this process");
+        assert_eq!(what(Count(3)), "3 cores selected, but this process may use only 2");
         assert!(!All.usable().unwrap().is_empty());
     }
 }

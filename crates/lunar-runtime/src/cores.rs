@@ -1,4 +1,4 @@
-//! One thread and one event loop per core. Work is sent to a core as a closure that starts local tasks there.
+//! One thread and one event loop per core. A closure sent to a core starts local tasks there.
 //!
 //! A loop that ends drops its tasks. What they drop may try to start others: none starts any more.
 
@@ -17,22 +17,22 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Context;
 use std::thread::JoinHandle;
 
-/// Wakes from other cores that a loop holds until it takes them up; who finds no room there has to wait for
-/// it. Its wake may then be lost: the runtime wakes the loop before there is room, and not again.
+/// Capacity of a loop's queue of wake-ups from other cores. A waker that finds it full waits, and its wake-up may be
+/// lost: the runtime wakes the loop before there is room, and not again.
 pub(crate) const WAKES: usize = 1 << 14;
 
-/// Tasks that run before the loop looks whether others were woken: those of a batch of commands.
+/// Tasks that run before the loop checks for wake-ups: about one batch of commands.
 const TASKS: usize = 256;
-/// How often it does so before it looks at what has come, which is a system call.
+/// Such checks before the loop polls for completions, which is a system call.
 const ROUNDS: usize = 8;
 
 /// Work for a core; None ends its loop.
 type CoreJob = Option<Box<dyn FnOnce() + Send>>;
 
-/// The event loops. They end when this is dropped.
+/// The event loops. Dropping this ends them.
 pub struct Cores {
     cpus: Vec<usize>,
-    /// How many places of each core are taken.
+    /// The number of placements on each core.
     taken: Arc<[AtomicUsize]>,
     jobs: Vec<flume::Sender<CoreJob>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -64,7 +64,7 @@ impl Cores {
         let body = move || match runtime(cpu) {
             Ok(rt) => {
                 let _ = started.send(Ok(rt.driver_type()));
-                // A task of its own: what is blocked on is looked at whenever anything happens.
+                // A separate task: `block_on` polls its own future at each event.
                 let jobs = rt.spawn(async move {
                     while let Ok(Some(job)) = inbox.recv_async().await {
                         job();
@@ -72,7 +72,7 @@ impl Cores {
                 });
                 rt.spawn(memory::tidy()).detach();
                 let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs)));
-                // While a panic unwinds, tasks would not be dropped, and who waits for one would wait for good.
+                // While a panic unwinds, tasks would not be dropped, and their waiters would wait forever.
                 ENDS.set(true);
                 drop(rt);
                 end.unwrap_or_else(|panic| resume_unwind(panic));
@@ -105,13 +105,12 @@ impl Cores {
         Ok(cores)
     }
 
-    /// How many.
+    /// The number of event loops.
     pub fn count(&self) -> usize {
         self.jobs.len()
     }
 
-    /// A place on a core for something that stays there: on one that has the fewest, and of these on the one
-    /// that runs on `cpu`.
+    /// Assigns a long-lived object to a core: the least loaded one, and among these the one on `cpu`.
     pub fn place(&self, cpu: Option<usize>) -> CorePlacement {
         let cores = self.cpus.iter().zip(self.taken.iter()).enumerate();
         let best = cores.min_by_key(|(_, (at, taken))| (taken.load(Relaxed), Some(**at) != cpu));
@@ -125,10 +124,9 @@ impl Cores {
         send(&self.jobs[core], Some(Box::new(job)));
     }
 
-    /// Runs a future on a core, and waits for what it comes to. Not to be called from one of the cores.
+    /// Runs a future on a core and blocks until it is done. Must not be called on one of the cores.
     ///
-    /// # Errors
-    /// When the core ends before it does.
+    /// # Errors When the core's loop ends first.
     pub fn wait<T: Send + 'static, W: Future<Output = T> + 'static>(
         &self,
         core: usize,
@@ -157,7 +155,7 @@ impl Cores {
         self.threads.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Ends all loops, with whatever tasks they still hold. Not to be called from one of them.
+    /// Ends all loops, drops their tasks, and joins the threads. Must not be called on one of the cores.
     pub fn stop(&self) {
         self.end_loops();
         for t in self.threads().drain(..) {
@@ -172,18 +170,18 @@ impl Cores {
 
 impl Drop for Cores {
     fn drop(&mut self) {
-        // A loop may hold the last handle: it cannot wait for itself, and ends once it has read the news.
+        // A loop may hold the last handle. It cannot join itself, so it ends when it reads the message.
         self.end_loops();
     }
 }
 
 thread_local! {
-    /// The loop of this thread is over, and its tasks are dropped.
+    /// The loop of this thread has ended and drops its tasks.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Begins a task that nobody waits for, on the core where it is called. What is dropped with a loop of [`Cores`] may call
-/// it, too: then nothing begins any more. (compio would add the task to those that it is dropping, whose memory may move.)
+/// Starts a detached task on this core. A destructor that runs while a loop of [`Cores`] ends may call it too; the
+/// task is then dropped. (compio would add it to the list that it is dropping, whose memory may move.)
 pub fn spawn<F: Future + 'static>(task: F) {
     if ENDS.get() {
         return;
@@ -199,25 +197,25 @@ pub fn spawn<F: Future + 'static>(task: F) {
 /// optimisation each has a copy in its frame, and these fill the stack of a thread.
 const LARGE: usize = 4096;
 
-/// Gives a loop a job, or its end. One that is gone takes no more: the process is ending.
+/// Sends a job, or the end, to a loop. A loop that has ended ignores it: the process is ending.
 fn send(jobs: &flume::Sender<CoreJob>, job: CoreJob) {
     let send = || drop(jobs.send(job));
     if std::thread::panicking() {
-        // compio ends the process when one of its tasks is woken by a thread that panics, and nobody learns why.
+        // compio aborts the process, without a message, when a panicking thread wakes one of its tasks.
         std::thread::scope(|scope| drop(scope.spawn(send).join()));
     } else {
         send();
     }
 }
 
-/// A place on a core, given back on drop.
+/// An assignment to a core, ended on drop.
 pub struct CorePlacement {
     core: usize,
     taken: Arc<[AtomicUsize]>,
 }
 
 impl CorePlacement {
-    /// Where it is.
+    /// The index of the core.
     pub fn core(&self) -> usize {
         self.core
     }
@@ -232,8 +230,8 @@ impl Drop for CorePlacement {
 
 /// Runs an event loop until this task has ended.
 ///
-/// The loop of compio's own waits for no time at all while tasks are left. io_uring then sets a timer and takes it back,
-/// and in a virtual machine each costs as much as ten commands. A loop that is notified beforehand does not wait.
+/// compio's own loop waits with a zero timeout while tasks are ready. io_uring then arms and cancels a timer, and in
+/// a virtual machine each costs as much as ten commands. A loop that was woken beforehand does not wait.
 fn run<T>(rt: &Runtime, task: compio::runtime::JoinHandle<T>) {
     rt.enter(|| {
         let waker = rt.waker();
@@ -280,7 +278,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_job_runs_inside_the_loop_of_its_core() {
+    fn job_runs_inside_the_loop_of_its_core() {
         let cores = Cores::start(&[0, 0]).expect("event loops");
         let (tx, rx) = flume::bounded(1);
         cores.run_on(1, move || {
@@ -294,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_takes_its_loops_with_it_and_not_the_process() {
+    fn panicking_thread_ends_its_loops_and_not_the_process() {
         let panicked = std::thread::spawn(|| {
             let cores = Cores::start(&[0]).expect("an event loop");
             cores.wait(0, || async {}).expect("it runs");
@@ -315,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_begin_others_while_they_are_dropped_end_with_their_loop() {
+    fn task_that_spawns_while_dropped_ends_with_its_loop() {
         let (told, heard) = flume::unbounded();
         let cores = Cores::start(&[0]).expect("an event loop");
         let begun = cores.wait(0, move || async move {
@@ -335,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_never_rest_keep_nothing_from_coming() {
+    fn busy_tasks_do_not_starve_io() {
         let cores = Cores::start(&[0]).expect("an event loop");
         let took = cores.wait(0, || async {
             let goes_on = Rc::new(Cell::new(true));
@@ -371,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_where_there_are_few_and_then_near() {
+    fn placement_prefers_the_least_loaded_then_the_near_core() {
         let cpu = rustix::thread::sched_getcpu();
         let cores = Cores::start(&[1022, cpu, 1023]).expect("event loops");
         let first = cores.place(Some(cpu));
@@ -392,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_future_can_be_waited_for() {
+    fn end_of_a_future_can_be_waited_for() {
         let cores = Cores::one().expect("an event loop");
         let here = || async { std::thread::current().name().map(str::to_owned) };
         assert!(cores.wait(0, here).expect("an end").is_some_and(|name| name.starts_with("core ")));

@@ -1,4 +1,4 @@
-//! File descriptors: as many as the system allows, some kept back for what must not fail.
+//! The limit of file descriptors, with a reserve for operations that must not fail.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -6,22 +6,21 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
-/// Descriptors that connections leave to files of state, media, and what else a server opens.
+/// Descriptors that connections leave for state files, media and the like.
 const KEPT_BACK: usize = 32;
-/// Held open, to be given up for a moment when no other is free.
+/// Spare descriptors, closed for a moment when no other is free.
 const SPARE: usize = 4;
-/// No process needs more; children that close all of theirs one by one would take long.
+/// An upper bound: children that close all descriptors one by one would take too long.
 const MOST: u64 = 1 << 20;
 
-/// What to do when no descriptor is left.
+/// The hint when no descriptor is left.
 pub const HINT: &str = "raise the limit on open files: ulimit -n, or LimitNOFILE= of a service";
 
 static SPARES: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
 /// Raises the soft limit of this process to the hard one.
 ///
-/// # Errors
-/// When the system does not let us: the limit stays as it was.
+/// # Errors When the system rejects it; the limit stays.
 pub fn raise() -> io::Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(MOST).min(MOST);
@@ -32,19 +31,19 @@ pub fn raise() -> io::Result<()> {
     Ok(())
 }
 
-/// How many more descriptors connections may take.
+/// The number of descriptors that connections may still take.
 pub fn room() -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return usize::MAX };
     let used = std::fs::read_dir("/proc/self/fd").map_or(KEPT_BACK, Iterator::count);
     usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used + KEPT_BACK).max(1)
 }
 
-/// Holds spare descriptors, from now on.
+/// Opens the spare descriptors.
 pub fn hold_spares() {
     refill(&mut SPARES.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// Does what needs descriptors; where none is free, once more with those that were held for it.
+/// Runs `work`, which needs descriptors; if none is free, runs it again with the spare ones closed.
 ///
 /// # Errors
 /// Those of `work`.
@@ -63,13 +62,13 @@ pub fn with_spares<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
 
 fn refill(spares: &mut Vec<OwnedFd>) {
     while spares.len() < SPARE {
-        // Where there is none, there is one less to give up.
+        // Without a free descriptor, there is one spare less.
         let Ok(spare) = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
         spares.push(spare);
     }
 }
 
-/// The process, or the whole system, has no descriptor left.
+/// Whether the process or the system has no descriptor left.
 pub fn is_exhausted(e: &io::Error) -> bool {
     let exhausted = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
     crate::error::raw_os_error(e).is_some_and(|n| exhausted.iter().any(|errno| errno.raw_os_error() == n))

@@ -28,7 +28,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// An error without a code of its own.
+    /// Any other error.
     #[default]
     Other = "other",
     /// An argument is malformed, or asks for the impossible.
@@ -45,11 +45,11 @@ codes! {
     AuthenticationFailed = "authentication-failed",
     /// There is no such file, target, LUN or portal.
     NotFound = "not-found",
-    /// It exists already.
+    /// The object exists already.
     AlreadyExists = "already-exists",
-    /// Another process or host uses it.
+    /// Another process or host uses the object.
     InUse = "in-use",
-    /// It is not permitted.
+    /// The operation is not permitted.
     PermissionDenied = "permission-denied",
     /// The deadline of the operation passed.
     TimedOut = "timed-out",
@@ -104,7 +104,7 @@ impl From<io::ErrorKind> for ErrorCode {
     }
 }
 
-/// The fix for an error, for people. The place that makes an error attaches it; nobody parses it.
+/// The fix for an error, for people. Code attaches it where it creates the error, and never parses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint(Cow<'static, str>);
 
@@ -191,7 +191,7 @@ pub fn with_hint(error: io::Error, hint: impl Into<Hint>) -> io::Error {
     io::Error::new(error.kind(), Annotated { context: None, hint: Some(hint.into()), error })
 }
 
-/// The fix for this error, if the place that made it knew one.
+/// The hint of this error, if it has one.
 pub fn hint(e: &io::Error) -> Option<&Hint> {
     annotated(e).and_then(|e| e.hint.as_ref().or_else(|| hint(&e.error)))
 }

@@ -1,4 +1,4 @@
-//! What this host says of itself, and files that only their owner can read.
+//! The name of this host, and secret files that only their owner can read.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -12,12 +12,12 @@ pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Why a secret is not taken: what is wrong, and what to do.
+/// The reason why a secret file is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretError {
-    /// What is wrong.
+    /// The fault, with the path.
     pub what: String,
-    /// What to do.
+    /// The fix.
     pub hint: String,
 }
 
@@ -25,21 +25,21 @@ fn refused<T>(what: String, hint: String) -> Result<T, SecretError> {
     Err(SecretError { what, hint })
 }
 
-/// What to do about a secret that cannot be read. One that is there is not to be lost.
+/// The fix for an unreadable secret. It never overwrites an existing one.
 fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
     match kind {
         ErrorKind::NotFound => format!("create it with: (umask 077; openssl rand -hex 16 > {shown})"),
         ErrorKind::PermissionDenied => {
-            format!("let the user who runs lunar read it, and nobody else; ls -l {shown} tells who may")
+            format!("allow only the user who runs lunar to read it; ls -l {shown} shows its permissions")
         }
-        _ => format!("look at what is there: ls -l {shown}"),
+        _ => format!("check the file: ls -l {shown}"),
     }
 }
 
-/// Reads a secret, at most one byte more than `most`: a regular file of this user that nobody else can touch.
+/// Reads a secret, at most one byte more than `most`. It must be a regular file of this user without access for
+/// others.
 ///
-/// # Errors
-/// When it cannot be read, or others could have read or written it.
+/// # Errors When it cannot be read, or its owner or mode lets others access it.
 pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {
@@ -49,13 +49,13 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Secre
             hint: for_unread(e.kind(), &shown),
         }
     };
-    // Not to block on a FIFO, which is refused below.
+    // Does not block on a FIFO, which is rejected below.
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
     if !metadata.is_file() {
         return refused(
-            format!("the secret {shown} is no regular file"),
+            format!("the secret {shown} is not a regular file"),
             "put the secret into a file".into(),
         );
     }
@@ -66,14 +66,14 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Secre
             format!("run: chown {us} {shown}"),
         );
     }
-    // 0400 is as good.
+    // 0400 is accepted too.
     if metadata.mode() & 0o7177 != 0 {
         return refused(
             format!("the secret {shown} has mode {:04o}", metadata.mode() & 0o7777),
             format!("run: chmod 0600 {shown}"),
         );
     }
-    // With room for all: a vector that grows leaves its bytes behind.
+    // Reserved at once: a growing vector leaves copies of its bytes in freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(most + 64));
     file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
@@ -84,13 +84,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_secret_that_is_missing_is_to_be_made() {
+    fn hint_creates_only_a_missing_secret() {
         let hint = |path: &Path| secret_file(path, 16).unwrap_err().hint;
         let missing = Path::new("/no/such/secret");
         assert!(hint(missing).starts_with("create it with: "));
         // Behind a file that is no folder.
-        assert_eq!(hint(Path::new("/proc/version/x")), "look at what is there: ls -l /proc/version/x");
+        assert_eq!(hint(Path::new("/proc/version/x")), "check the file: ls -l /proc/version/x");
         let denied = for_unread(ErrorKind::PermissionDenied, &missing.display());
-        assert!(denied.starts_with("let the user") && !denied.contains('>'), "{denied}");
+        assert!(denied.starts_with("allow only") && !denied.contains('>'), "{denied}");
     }
 }

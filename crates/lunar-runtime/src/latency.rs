@@ -1,27 +1,27 @@
-//! How long operations take, added up.
+//! Latency totals.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What some waits come to.
+/// Count, sum and maximum of some latencies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyTotal {
-    /// How many.
+    /// The number of operations.
     pub count: u64,
-    /// All together, in nanoseconds.
+    /// The sum in nanoseconds.
     pub sum_ns: u64,
-    /// The longest, in nanoseconds.
+    /// The longest in nanoseconds.
     pub max_ns: u64,
 }
 
 impl LatencyTotal {
-    /// One more.
+    /// Adds one operation.
     pub fn add(&mut self, time: Duration) {
         let ns = nanoseconds(time);
         *self = self.and(LatencyTotal { count: 1, sum_ns: ns, max_ns: ns });
     }
 
-    /// Both together.
+    /// The total of both.
     pub fn and(self, other: LatencyTotal) -> LatencyTotal {
         LatencyTotal {
             count: self.count + other.count,
@@ -31,7 +31,7 @@ impl LatencyTotal {
     }
 }
 
-/// A [`LatencyTotal`] that grows.
+/// A [`LatencyTotal`] that any core may add to.
 #[derive(Debug, Default)]
 pub struct LatencyCounter {
     count: AtomicU64,
@@ -40,23 +40,23 @@ pub struct LatencyCounter {
 }
 
 impl LatencyCounter {
-    /// Adds one.
+    /// Adds one operation.
     pub fn add(&self, time: Duration) {
         let ns = nanoseconds(time);
         self.add_all(LatencyTotal { count: 1, sum_ns: ns, max_ns: ns });
     }
 
-    /// Adds what was added up elsewhere: of many at a time it costs less.
+    /// Adds a total, which is cheaper than many single operations.
     pub fn add_all(&self, more: LatencyTotal) {
         self.count.fetch_add(more.count, Relaxed);
         self.sum_ns.fetch_add(more.sum_ns, Relaxed);
-        // Mostly it is not the longest, and to look is cheaper than to write.
+        // A new maximum is rare, and a load is cheaper than a write.
         if more.max_ns > self.max_ns.load(Relaxed) {
             self.max_ns.fetch_max(more.max_ns, Relaxed);
         }
     }
 
-    /// What it comes to now.
+    /// The total so far.
     pub fn total(&self) -> LatencyTotal {
         let [count, sum_ns, max_ns] = [&self.count, &self.sum_ns, &self.max_ns].map(|n| n.load(Relaxed));
         LatencyTotal { count, sum_ns, max_ns }

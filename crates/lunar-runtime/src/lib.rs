@@ -1,7 +1,8 @@
-//! The edge of the runtime: per-core event loops, sockets and buffers.
+//! Per-core event loops, sockets, buffers and send queues: everything between the kernel and the protocol crates.
 //!
-//! The one crate of the data path that holds `unsafe`: a buffer that the kernel fills must tell the runtime
-//! how much of it is valid, and a poll that stays is an operation of its own.
+//! This crate holds the `unsafe` of the data path: page-aligned buffers that the kernel fills, and a multishot poll
+//! that the event loop does not offer.
+#![deny(missing_docs)]
 
 pub mod buf;
 mod core_selection;
@@ -12,16 +13,16 @@ pub mod host;
 pub mod iscsi;
 pub mod latency;
 pub mod local;
+mod log_rate_limit;
 mod memory;
 mod multishot_poll;
-pub mod out;
 pub mod pool;
 pub mod pump;
 mod race;
 mod recheck;
 pub mod regions;
 mod scratch;
-mod seldom;
+pub mod send_queue;
 pub mod stream;
 pub mod threads;
 mod timer;
@@ -30,12 +31,12 @@ pub use buf::Buf;
 pub use core_selection::{CoreSelection, CoreSelectionError};
 pub use cores::{Cores, spawn};
 pub use local::{CoreHandle, CoreLocal, Registration};
+pub use log_rate_limit::{LogRateLimit, OncePerMinute};
 pub use pool::Pool;
 pub use pump::{SendPump, SendSide};
 pub use race::{either, yield_now};
 pub use recheck::Recheck;
 pub use scratch::{SCRATCH, with_scratch};
-pub use seldom::{LogRateLimit, OncePerMinute};
 pub use stream::{Hangup, Listener, PeerState, Stream};
 pub use threads::{ThreadPermit, blocking};
 pub use timer::sleep_until;

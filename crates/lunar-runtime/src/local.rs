@@ -17,14 +17,14 @@ thread_local! {
 }
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Up to one value on each core. Another core never sees it.
+/// At most one value per core, visible on that core only.
 pub struct CoreLocal<T> {
     id: u64,
     value: PhantomData<fn() -> T>,
 }
 
 impl<T: 'static> CoreLocal<T> {
-    /// No core has a value yet.
+    /// Creates it without a value on any core.
     pub fn new() -> CoreLocal<T> {
         CoreLocal { id: NEXT_ID.fetch_add(1, Relaxed), value: PhantomData }
     }
@@ -113,8 +113,7 @@ impl<T: 'static, M> CoreHandle<T, M> {
 
     /// Sends a message to the owner of the value.
     ///
-    /// # Errors
-    /// The message, when nobody receives any more.
+    /// # Errors Returns the message when the receiver is gone.
     pub fn send(&self, message: M) -> Result<(), M> {
         self.mailbox.send(message).map_err(|e| e.into_inner())
     }

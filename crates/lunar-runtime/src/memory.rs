@@ -1,21 +1,21 @@
-//! Memory that a load has left free goes back to the system once nobody uses it any more.
+//! Returns memory to the kernel that has been unused for a while after a peak load.
 
 use crate::{buf, pool, threads, timer};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What was not used for so long is given back.
+/// Memory that was unused for this long is returned.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Something large was freed since the allocator gave back pages.
+/// Something large was freed since the last trim of the allocator.
 static FREED: AtomicBool = AtomicBool::new(false);
 
-/// A connection has ended, or buffers were freed: the allocator may have whole pages of that.
+/// Records that a connection ended or buffers were freed, so that a trim of the allocator is worthwhile.
 pub(crate) fn freed() {
     FREED.store(true, Relaxed);
 }
 
-/// Gives back what this core does not use, again and again.
+/// Returns the unused memory of this core periodically.
 pub(crate) async fn tidy() {
     loop {
         timer::sleep_until(Instant::now() + IDLE).await;
@@ -23,7 +23,7 @@ pub(crate) async fn tidy() {
             freed();
         }
         if FREED.swap(false, Relaxed) {
-            // It may take milliseconds. An event loop does not wait for it.
+            // It may take milliseconds, so it runs outside the event loop.
             let give_back = || {
                 buf::give_back();
                 Ok(())

@@ -1,7 +1,7 @@
-//! A poll that stays: the ring tells each time that something has come to a socket, and is asked once.
+//! A multishot poll: submitted once, it reports each time that a socket becomes readable.
 //!
-//! What it tells are changes. Whoever takes less than is there has to remember that there is more, and the peer's end is
-//! told once, maybe together with its last bytes.
+//! Reports are edge-triggered. A receiver that takes less than is available must remember that more is left. The end
+//! of the stream is reported once, possibly together with its last bytes.
 #![allow(unsafe_code)]
 
 use crate::yield_now;
@@ -19,28 +19,28 @@ use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The peer sends no more, or the connection is broken.
+/// The peer sends no more (FIN), or the connection is broken.
 const GONE: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
-/// What is waited for. Not urgent data: the kernel tells of them with all that comes (POLLPRI is set whenever POLLIN is).
+/// The awaited events. Urgent data is not among them: Linux sets POLLPRI whenever it sets POLLIN.
 const WANTED: PollFlags = PollFlags::IN.union(GONE);
 
-/// Whether a socket can be read. Belongs to one core, whose event loop is on io_uring.
+/// Readiness of a socket. Belongs to one core, whose event loop uses io_uring.
 pub struct MultishotPoll {
     socket: SharedFd<Socket>,
-    /// None before the first wait, and after the ring had no room for what it had to tell.
+    /// None before the first wait, and after the completion queue overflowed.
     poll: RefCell<Option<SubmitMulti<MultishotPollOp>>>,
-    /// What is known of the socket.
+    /// The readiness reported so far and not consumed.
     seen: Cell<PollFlags>,
 }
 
 impl MultishotPoll {
-    /// Watches a socket from the first wait on.
+    /// Prepares the poll; the first wait submits it.
     pub fn new(socket: SharedFd<Socket>) -> MultishotPoll {
         MultishotPoll { socket, poll: RefCell::default(), seen: Cell::new(PollFlags::empty()) }
     }
 
-    /// Waits until there is something to receive, or the peer is gone. Others go first when that is known already, so that a
-    /// peer who never pauses keeps nobody out.
+    /// Waits until the socket is readable or the peer is gone. If that is known already, it yields first, so that a
+    /// busy peer cannot starve others.
     pub async fn readable(&self) -> io::Result<()> {
         if self.is_readable() {
             yield_now().await;
@@ -53,7 +53,7 @@ impl MultishotPoll {
         while !self.is_readable() {
             let staying = poll.get_or_insert_with(|| submit_multi(MultishotPollOp::new(self.socket.clone())));
             match Pin::new(staying).poll_next(cx) {
-                Poll::Ready(Some(BufResult(told, _))) => self.seen.set(self.seen.get() | flags(told?)),
+                Poll::Ready(Some(BufResult(report, _))) => self.seen.set(self.seen.get() | flags(report?)),
                 Poll::Ready(None) => *poll = None,
                 Poll::Pending => return Poll::Pending,
             }
@@ -61,17 +61,17 @@ impl MultishotPoll {
         Poll::Ready(Ok(()))
     }
 
-    /// It is known that there is something to receive, or that the peer is gone.
+    /// Whether the socket is known to be readable, or the peer to be gone. Makes no system call.
     pub fn is_readable(&self) -> bool {
         !self.seen.get().is_empty()
     }
 
-    /// A receive has found nothing.
+    /// Records that a receive found nothing.
     pub fn found_nothing(&self) {
         self.seen.set(PollFlags::empty());
     }
 
-    /// A receive has taken all that was there. After the peer's last bytes its end is still to be received.
+    /// Records that a receive took everything. After the peer's last bytes, the end of the stream is still readable.
     pub fn took_all(&self) {
         if !self.seen.get().intersects(GONE) {
             self.found_nothing();
@@ -79,20 +79,21 @@ impl MultishotPoll {
     }
 }
 
-fn flags(told: usize) -> PollFlags {
-    PollFlags::from_bits_truncate(told as u16)
+fn flags(report: usize) -> PollFlags {
+    PollFlags::from_bits_truncate(report as u16)
 }
 
-/// The operation: a poll with IORING_POLL_ADD_MULTI (io_uring_enter(2), since Linux 5.13, as the event loop itself needs it).
+/// The operation: a poll with IORING_POLL_ADD_MULTI (io_uring_enter(2), since Linux 5.13, which the event loop needs
+/// too).
 struct MultishotPollOp {
     socket: SharedFd<Socket>,
-    /// What was told and not taken yet, all of it in one.
-    told: Option<(io::Result<usize>, Extra)>,
+    /// The union of the reports that were not taken yet.
+    report: Option<(io::Result<usize>, Extra)>,
 }
 
 impl MultishotPollOp {
     fn new(socket: SharedFd<Socket>) -> MultishotPollOp {
-        MultishotPollOp { socket, told: None }
+        MultishotPollOp { socket, report: None }
     }
 }
 
@@ -105,14 +106,14 @@ unsafe impl IourOpCode for MultishotPollOp {
         opcode::PollAdd::new(fd, u32::from(WANTED.bits())).multi(true).build().into()
     }
 
-    // SAFETY: it asks nothing of its caller.
-    unsafe fn push_multishot(&mut self, (): &mut (), told: io::Result<usize>, extra: Extra) {
-        let before = self.told.take().and_then(|(told, _)| told.ok()).unwrap_or(0);
-        self.told = Some((told.map(|flags| flags | before), extra));
+    // SAFETY: it has no requirements on its caller.
+    unsafe fn push_multishot(&mut self, (): &mut (), report: io::Result<usize>, extra: Extra) {
+        let before = self.report.take().and_then(|(report, _)| report.ok()).unwrap_or(0);
+        self.report = Some((report.map(|flags| flags | before), extra));
     }
 
     fn pop_multishot(&mut self, (): &mut ()) -> Option<BufResult<usize, Extra>> {
-        self.told.take().map(|(told, extra)| BufResult(told, extra))
+        self.report.take().map(|(report, extra)| BufResult(report, extra))
     }
 }
 

@@ -1,5 +1,5 @@
-//! A bounded supply of buffers. The bound is shared by all cores; free buffers are kept per core, in
-//! power-of-two sizes, most recently used first, so that they are warm.
+//! A bounded buffer pool. All cores share the bound; each core keeps its free buffers in power-of-two sizes, most
+//! recently used first, so that they are warm in the cache.
 //!
 //! # Accounts
 //!
@@ -33,10 +33,10 @@ thread_local! {
     static FREE: RefCell<[FreeList; CLASSES]> = const { RefCell::new([const { FreeList::new() }; CLASSES]) };
 }
 
-/// Free buffers of one class; those given back last are used first.
+/// Free buffers of one class, last in, first out.
 struct FreeList {
     buffers: Vec<Pages>,
-    /// How many were never used since the last trim.
+    /// Buffers that were not used since the last trim.
     unused: usize,
 }
 
@@ -52,60 +52,61 @@ impl FreeList {
     }
 }
 
-/// Frees the buffers of this core that were not used since the last time; how many bytes that are.
+/// Frees the buffers of this core that were not used since the last trim, and returns their bytes.
 pub(crate) fn trim() -> usize {
     let unused = |class: &mut FreeList| {
         let unused: Vec<Pages> = class.buffers.drain(..class.unused).collect();
         class.unused = class.buffers.len();
         unused
     };
-    // Freed when the lists are not borrowed any more.
+    // Freed outside the borrow of the lists.
     let all = FREE.try_with(|f| f.borrow_mut().iter_mut().flat_map(unused).collect::<Vec<_>>());
     all.unwrap_or_default().iter().map(Pages::bytes_len).sum()
 }
 
-/// A share takes at most this part of the pool.
+/// A share is at most this fraction of the pool.
 const SHARES: usize = 4;
-/// A share that has nothing gets a buffer of up to so many bytes although the pool is at its limit.
+/// A share without buffers gets one of up to this many bytes from the reserve, even if the pool is at its limit.
 const RESERVED_BYTES: usize = 1 << 20;
-/// Buffers of up to so many bytes count for the owner in steps ([`GRANT_BYTES`]): all cores write to its count.
+/// Buffers of up to this many bytes count for the owner in steps ([`GRANT_BYTES`]), because all cores write to its
+/// counter.
 const SMALL_BYTES: usize = 64 << 10;
-/// A share counts its small buffers for the owner in steps of so many bytes. It keeps one step when it has none.
+/// A share counts its small buffers for the owner in steps of this many bytes. It keeps one step when it has none.
 const GRANT_BYTES: usize = 128 << 10;
-/// Small buffers take this part of the limit of an owner whatever it leaves to others, while as much of the pool is left.
+/// Small buffers may always take this fraction of an owner's limit, while the same fraction of the pool is free.
 const SMALL_PART: usize = 4;
 
 struct PoolAccount {
     limit: usize,
     used: AtomicUsize,
-    /// Bytes of first buffers in use beyond the limit.
+    /// Bytes in use from the reserve.
     reserve: AtomicUsize,
-    /// How many wait or are about to. They count themselves before they look once more, and buffers are
-    /// given back before the count is read, all in one order (SeqCst): no return goes unnoticed.
+    /// The number of waiters. A waiter counts itself before it checks once more, and a return frees bytes before it
+    /// reads the count. All are SeqCst, so no return is missed.
     waiting: AtomicUsize,
-    /// Counts what was given back while somebody waited.
+    /// Counts returns that happened while there were waiters.
     returns: AtomicUsize,
-    /// One for each class of sizes: who waits for much must not sleep on what would do for another.
+    /// One event for each size class: a waiter for a large buffer must not consume the wake-up for a small one.
     returned: [Event; CLASSES],
     /// Owners of shares, by name.
     owners: Mutex<HashMap<String, Weak<ShareOwner>>>,
 }
 
 impl PoolAccount {
-    /// Wakes one of each class. Those of one class want the same, so each who gets it wakes the next.
+    /// Wakes one waiter of each class. A waiter that gets its buffer wakes the next of its class.
     fn wake(&self) {
         self.returned.iter().for_each(|class| {
             class.notify(1);
         });
     }
 
-    /// Bytes that the first buffers of shares may take beyond the limit, together.
+    /// The size of the reserve in bytes: the first buffers of shares beyond the limit.
     fn reserve_limit(&self) -> usize {
         (self.limit / SHARES).max(Pool::MAX_BUFFER)
     }
 }
 
-/// Counts one who waits.
+/// Counts a waiter.
 struct WaiterCount<'a>(&'a AtomicUsize);
 
 impl<'a> WaiterCount<'a> {
@@ -121,64 +122,64 @@ impl Drop for WaiterCount<'_> {
     }
 }
 
-/// The owner of one share or several.
+/// The owner of one or more shares.
 #[derive(Default)]
 struct ShareOwner {
-    /// Bytes of its buffers above [`SMALL_BYTES`], promised ones among them.
+    /// Bytes of its buffers above [`SMALL_BYTES`], including promised ones.
     used: AtomicUsize,
     /// Bytes granted to its shares for small buffers.
     small: AtomicUsize,
-    /// Bytes of its first buffers beyond the limit of the pool or its own.
+    /// Bytes of its buffers from the reserve.
     reserve: AtomicUsize,
     returned: Event,
 }
 
-/// What one user of the account has of it.
+/// The share of one user of the pool.
 struct PoolShare {
     account: Arc<PoolAccount>,
     owner: Arc<ShareOwner>,
     limit: usize,
     reserved: usize,
     used: AtomicUsize,
-    /// Bytes of `used` that are not in small buffers, or that the owner does not count.
+    /// Bytes of `used` in large buffers or from the reserve, which the grants do not cover.
     other: AtomicUsize,
-    /// Bytes that the owner counts for the small buffers: the fast path looks here alone.
+    /// Bytes that the owner has granted for small buffers: the only counter that the fast path reads.
     granted: AtomicUsize,
     /// Bytes of `used` that the account does not count yet.
     promised: AtomicUsize,
 }
 
-/// The counts that a buffer is part of, besides that of its share.
+/// The counters that include a buffer, besides that of its share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BufAccounting {
     /// The owner and the account.
     Pool,
-    /// The account, as one beyond the limit.
+    /// The account's reserve.
     Reserve,
-    /// The owner; the account when it is claimed.
+    /// The owner; the account once it is claimed.
     Promise,
-    /// Nobody yet: it is the first of its share, and may be one of the reserve.
+    /// None yet: the first buffer of its share, which may come from the reserve.
     FirstPromise,
 }
 
-/// Why there is no buffer.
+/// The reason why there is no buffer.
 enum PoolExhausted {
-    /// The share is used up, or that of the owner.
+    /// The share or its owner is at its limit.
     Share,
-    /// The owner would have too much, or leave too little to others. They may have what there is.
+    /// The owner would leave too little to others; these may take what is free.
     Owner,
-    /// The pool is used up.
+    /// The pool is at its limit.
     Pool,
 }
 
-/// A supply of buffers with a limit on the bytes in use.
+/// A buffer pool with a limit on the bytes in use.
 #[derive(Clone)]
 pub struct Pool(Arc<PoolShare>);
 
-/// Where a pooled buffer has its memory from, and where that goes when it is dropped.
+/// The origin of a pooled buffer, where its memory returns on drop.
 pub(crate) struct PoolOrigin {
     share: Arc<PoolShare>,
-    /// Small: buffers are moved often.
+    /// A byte, because buffers are moved often.
     class: u8,
     source: BufAccounting,
 }
@@ -211,15 +212,15 @@ impl Pool {
         Pool(Arc::new(PoolShare { account, owner, limit, reserved, used, other, granted, promised }))
     }
 
-    /// The same supply for one user among many: never more than a quarter of it (or one largest buffer), and
-    /// one buffer of up to a mebibyte beyond the limit while the reserve has room: a quarter of the pool (or one largest
-    /// buffer). Who holds on to buffers so keeps nobody else from going on.
+    /// A share of the pool for one user: at most a quarter of it (or one largest buffer). A share without buffers
+    /// also gets one of up to 1 MiB from the reserve, which is a quarter of the pool (or one largest buffer). Held
+    /// buffers therefore cannot starve other users.
     pub fn share(&self) -> Pool {
         self.share_with(Arc::default())
     }
 
-    /// A share whose quarter is that of all shares of this owner together. Each has its one buffer of up to a mebibyte while
-    /// the owner leaves twice as much of the reserve to others as it has.
+    /// A share that has a common limit, a quarter of the pool, with all shares of this owner. Each may get its buffer
+    /// of up to 1 MiB from the reserve while the owner leaves twice as much of the reserve to others as it has.
     pub fn share_of(&self, owner: &str) -> Pool {
         let mut owners = self.0.account.owners.lock().unwrap_or_else(PoisonError::into_inner);
         owners.retain(|_, owner| owner.strong_count() > 0);
@@ -250,8 +251,8 @@ impl Pool {
         Ok(Buf::pooled(len, PoolOrigin { share: self.0.clone(), class: class as u8, source }))
     }
 
-    /// A buffer of `len` bytes that counts for the share alone until it is claimed ([`Buf::claim`]), which has to be before
-    /// it is touched. None while there is no room for it: it is not known yet whether there will be.
+    /// Promises a buffer of `len` bytes, which counts for the share alone until [`Buf::claim`]. It must be claimed
+    /// before it is touched, and the claim may fail. None while there is no room.
     ///
     /// # Panics
     /// When `len` is above [`Pool::MAX_BUFFER`].
@@ -261,7 +262,7 @@ impl Pool {
         Some(Buf::pooled(len, PoolOrigin { share: self.0.clone(), class: class as u8, source }))
     }
 
-    /// A buffer of `len` bytes of unspecified content, as soon as there is room for it.
+    /// Waits for a buffer of `len` bytes of unspecified content.
     pub async fn get(&self, len: usize) -> Buf {
         let mut passed_on = None;
         loop {
@@ -273,16 +274,16 @@ impl Pool {
                 (self.0.owner.returned.listen(), self.0.account.returned[class_of(len)].listen());
             match self.attempt(len) {
                 Ok(b) => return b,
-                // Room in the pool is for others: not to be woken by it.
+                // Room in the pool does not help: only a return of this owner does.
                 Err(PoolExhausted::Share) => {
                     drop(any);
                     own.await;
                 }
                 Err(PoolExhausted::Owner | PoolExhausted::Pool) => either(own, any).await,
             }
-            // One returned buffer may serve several: each who was woken wakes the next, also one who may
-            // not have it because its share is used up. Waiters of an owner that may not have it wait on: each wakes
-            // the next once for each return, so that they do not wake each other for ever.
+            // One returned buffer may serve several waiters: each woken waiter wakes the next, even if its own share
+            // is at its limit. A waiter whose owner is at its limit wakes the next only once for each return, so that
+            // such waiters do not wake each other forever.
             let returns = Some(self.0.account.returns.load(SeqCst));
             match self.attempt(len) {
                 Ok(b) => {
@@ -385,7 +386,7 @@ impl PoolShare {
         Ok(())
     }
 
-    /// The owner does not count these bytes any more; the share still does.
+    /// Uncounts bytes for the owner; the share still counts them.
     fn disown(&self, bytes: usize) {
         if bytes > SMALL_BYTES {
             self.owner.used.fetch_sub(bytes, SeqCst);
@@ -393,13 +394,13 @@ impl PoolShare {
         }
     }
 
-    /// Bytes of its small buffers.
+    /// Bytes of the share's small buffers.
     #[inline]
     fn small(&self) -> usize {
         self.used.load(SeqCst).saturating_sub(self.other.load(SeqCst))
     }
 
-    /// Has the owner count one more step of small buffers.
+    /// Requests one more step for small buffers from the owner.
     #[cold]
     fn grant(&self) -> Result<(), PoolExhausted> {
         let small = self.owner.small.fetch_add(GRANT_BYTES, SeqCst) + GRANT_BYTES;
@@ -413,7 +414,7 @@ impl PoolShare {
         Err(PoolExhausted::Owner)
     }
 
-    /// Gives steps back that are not used, but for one.
+    /// Returns unused steps except one.
     #[inline]
     fn give_grants_back(&self) {
         let granted = self.granted.load(SeqCst);
@@ -427,10 +428,10 @@ impl PoolShare {
         }
     }
 
-    /// Counts bytes for the account that the owner counts already.
+    /// Counts bytes for the account, after the owner.
     #[inline]
     fn claim(&self, bytes: usize) -> Result<(), PoolExhausted> {
-        // Never above the limit, not even for a moment: another who looks just then would wait for nothing.
+        // Never above the limit, not even for a moment: a concurrent request would wait without need.
         let room = |used: usize| self.may_claim(bytes, used).then_some(used + bytes);
         let claimed = self.account.used.fetch_update(SeqCst, SeqCst, room);
         claimed.map(drop).map_err(|used| match used + bytes > self.account.limit {
@@ -439,8 +440,8 @@ impl PoolShare {
         })
     }
 
-    /// There is room where so many bytes are in use. An owner that has something already leaves twice as much as it
-    /// has to others: however many owners hold on to what they have, the next one finds room.
+    /// Whether `bytes` fit while `used` bytes are in use. An owner that has something leaves twice as much as it has
+    /// to others. Whatever number of owners hold their buffers, the next one finds room.
     #[inline]
     fn may_claim(&self, bytes: usize, used: usize) -> bool {
         let Some(left) = self.account.limit.checked_sub(used + bytes) else { return false };
@@ -451,13 +452,13 @@ impl PoolShare {
         large <= bytes || large + small <= left / 2
     }
 
-    /// These bytes, which the share counts, are all that it has, but for promises: they may be of the reserve.
+    /// Whether these bytes are all that the share has, apart from promises: they may come from the reserve.
     fn is_first(&self, bytes: usize) -> bool {
         let claimed = self.used.load(SeqCst).saturating_sub(self.promised.load(SeqCst));
         bytes <= self.reserved && claimed <= bytes
     }
 
-    /// Takes bytes from the reserve, as long as it has some. An owner leaves twice as much as it has to others.
+    /// Takes bytes from the reserve if it has room. An owner leaves twice as much of it as it has to others.
     fn take_reserve(&self, bytes: usize) -> bool {
         let own = self.owner.reserve.fetch_add(bytes, SeqCst) + bytes;
         let room = |used: usize| {
@@ -491,7 +492,7 @@ impl PoolShare {
         self.returned();
     }
 
-    /// Wakes those who wait.
+    /// Wakes the waiters.
     fn returned(&self) {
         if self.account.waiting.load(SeqCst) > 0 {
             self.account.returns.fetch_add(1, SeqCst);
@@ -513,12 +514,12 @@ impl PoolOrigin {
         self.class.into()
     }
 
-    /// Bytes of the memory.
+    /// Bytes of the memory of the buffer's class.
     pub(crate) fn bytes(&self) -> usize {
         PAGE << self.class()
     }
 
-    /// Counts it for the account, if there is room.
+    /// Counts the buffer for the account if there is room.
     pub(crate) fn claim(&mut self) -> bool {
         let (share, bytes) = (&self.share, self.bytes());
         if !matches!(self.source, BufAccounting::Promise | BufAccounting::FirstPromise) {
@@ -533,7 +534,7 @@ impl PoolOrigin {
         claimed.is_some()
     }
 
-    /// What a promise becomes.
+    /// The accounting of a claimed promise.
     fn of_promise(&self) -> Option<BufAccounting> {
         let (share, bytes) = (&self.share, self.bytes());
         if self.source == BufAccounting::FirstPromise {
@@ -555,15 +556,15 @@ impl PoolOrigin {
         Some(BufAccounting::Reserve)
     }
 
-    /// The memory, of unspecified content: that which was given back last on this core, if there is some.
+    /// Memory of unspecified content: the last one returned on this core, if any.
     pub(crate) fn supply(&self) -> Pages {
-        // The thread may be ending: then there is nothing to be used again.
+        // On an ending thread, there is nothing to reuse.
         let free = FREE.try_with(|f| f.borrow_mut()[self.class()].pop()).ok().flatten();
         let free = free.or_else(|| regions::cut(self.class(), self.share.account.limit).map(Pages::Cut));
         free.unwrap_or_else(|| pages(self.bytes()))
     }
 
-    /// The buffer is dropped: its memory, if it was touched.
+    /// Takes the memory of a dropped buffer, if it was touched.
     pub(crate) fn take_back(self, pages: Option<Pages>) {
         if let Some(pages) = pages {
             self.keep(pages);
@@ -573,9 +574,9 @@ impl PoolOrigin {
 
     fn keep(&self, pages: Pages) {
         let (bytes, class) = (self.bytes(), self.class());
-        // With regions, memory that is of none is not used again.
+        // With regions on, memory outside them is not reused.
         let stays = matches!(pages, Pages::Cut(_)) || !regions::is_on();
-        // The thread may be ending: then the pages are simply freed.
+        // On an ending thread, the pages are freed.
         let _ = FREE.try_with(|f| {
             let mut free = f.borrow_mut();
             if stays && (free[class].buffers.len() + 1) * bytes <= KEEP_BYTES {
@@ -593,7 +594,7 @@ mod tests {
     use std::task::{Context, Poll, Wake};
 
     #[test]
-    fn the_limit_holds_and_a_return_makes_room() {
+    fn limit_holds_and_a_return_makes_room() {
         let pool = Pool::new(Pool::MAX_BUFFER);
         let all = pool.try_get(Pool::MAX_BUFFER).expect("the first fits");
         assert!(pool.try_get(1).is_none());
@@ -603,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_leaves_something_for_the_others() {
+    fn share_leaves_something_for_the_others() {
         let pool = Pool::new(4 * Pool::MAX_BUFFER);
         let (greedy, modest) = (pool.share(), pool.share());
         let all = greedy.try_get(Pool::MAX_BUFFER).expect("a quarter");
@@ -715,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_takes_nothing_from_the_pool_until_it_is_claimed() {
+    fn promise_takes_nothing_until_it_is_claimed() {
         let pool = Pool::new(4 * Pool::MAX_BUFFER);
         let shares = ["a", "b", "c", "d", "e"].map(|owner| pool.share_of(owner));
         let mut promised = shares.each_ref().map(|share| share.promise(Pool::MAX_BUFFER).expect("a promise"));
@@ -735,7 +736,7 @@ mod tests {
     /// Two of one share and one of another wait, and room for two comes at once: the one that its share keeps
     /// from it goes to the other share.
     #[test]
-    fn who_may_not_have_a_returned_buffer_passes_the_news_on() {
+    fn waiter_over_its_share_wakes_the_next() {
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
             let pool = Pool::new(2 * Pool::MAX_BUFFER);
             let all = [0, 1].map(|_| pool.try_get(Pool::MAX_BUFFER).expect("room"));
@@ -793,7 +794,7 @@ mod tests {
 
     /// Two that leave too little to others wait before one of another owner, and room for one comes.
     #[test]
-    fn an_owner_that_has_too_much_passes_the_news_on() {
+    fn waiter_over_its_owners_limit_wakes_the_next() {
         for bytes in [SMALL_BYTES, 2 << 20] {
             let pool = Pool::new(4 * Pool::MAX_BUFFER);
             let (greedy, modest) = (pool.share_of("a"), pool.share_of("b"));
@@ -813,7 +814,7 @@ mod tests {
 
     /// One waits for much and one, after it, for little; room comes for the little one.
     #[test]
-    fn who_wants_much_does_not_sleep_on_what_would_do_for_others() {
+    fn waiter_for_a_large_buffer_does_not_block_small_ones() {
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
             let pool = Pool::new(Pool::MAX_BUFFER);
             let mut parts: Vec<Buf> =
@@ -861,7 +862,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_comes_back_to_its_core() {
+    fn buffer_comes_back_to_its_core() {
         let pool = Pool::new(1 << 30);
         let first = pool.try_get(65536).expect("room");
         let at = first.as_ptr();

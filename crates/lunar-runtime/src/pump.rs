@@ -1,4 +1,4 @@
-//! The send pump of a connection: it flushes the send queue, and goes on when the socket is writable again.
+//! The send pump of a connection. It flushes the send queue and continues when the socket is writable again.
 
 use crate::race::yield_now;
 use event_listener::Event;
@@ -18,19 +18,19 @@ pub trait SendSide: 'static {
     /// Waits until the connection takes more.
     fn writable(&self) -> impl Future<Output = io::Result<()>>;
 
-    /// Nothing can be sent any more. Drops the queue or ends the connection: the pump does not try again.
+    /// Handles a failed send: drops the queue or ends the connection. The pump does not try again.
     fn lost(&self, why: io::Error);
 
-    /// Some of what was blocked has left, or nothing is blocked any more.
+    /// Called when blocked data was sent, or nothing is blocked any more.
     fn progressed(&self) {}
 
-    /// A flush also does work that does not wait for a full send queue, such as RDMA Reads.
+    /// Whether a flush also does work that does not depend on the send queue, such as RDMA Reads.
     fn flushes_while_blocked(&self) -> bool {
         false
     }
 }
 
-/// What drives the sending side of one connection. Lives on the connection's core.
+/// The state of the send pump of one connection, on the connection's core.
 #[derive(Default)]
 pub struct SendPump {
     /// A task waits until the connection is writable.
@@ -44,7 +44,7 @@ pub struct SendPump {
 }
 
 impl SendPump {
-    /// Sends what waits; the rest follows as soon as the connection takes it.
+    /// Sends from the queue now; the rest follows when the connection is writable.
     #[inline]
     pub fn flush<C: SendSide>(conn: &Rc<C>) {
         let pump = conn.pump();
@@ -59,7 +59,7 @@ impl SendPump {
         }
     }
 
-    /// Flushes after the tasks that are ready to run: what several of them queue leaves together.
+    /// Flushes after the tasks that are ready now, so that their messages are sent together.
     #[inline]
     pub fn flush_soon<C: SendSide>(conn: &Rc<C>) {
         let pump = conn.pump();
@@ -73,7 +73,7 @@ impl SendPump {
         });
     }
 
-    /// Flushes, and waits until everything has left or cannot any more.
+    /// Flushes, and waits until the queue is empty or the connection is lost.
     pub async fn flushed<C: SendSide>(conn: &Rc<C>) {
         SendPump::flush(conn);
         let pump = conn.pump();
@@ -85,14 +85,14 @@ impl SendPump {
         }
     }
 
-    /// Lets the tasks that are ready run first. What they queue leaves with the caller's next flush.
+    /// Yields to the tasks that are ready. Their messages are sent with the caller's next flush.
     pub async fn gather(&self) {
         self.gathering.set(true);
         let _reset = GatherGuard(&self.gathering);
         yield_now().await;
     }
 
-    /// A part of the queue waits until the connection is writable.
+    /// Whether a part of the queue waits until the connection is writable.
     #[inline]
     pub fn is_blocked(&self) -> bool {
         self.blocked.get()

@@ -1,10 +1,10 @@
-//! Waiting for more than one thing, and letting others go first.
+//! Waiting for the first of two futures, and yielding.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// What the first of two futures to end came to; the other is dropped. The first is asked first.
+/// The output of the future that ends first; the other is dropped. `a` is polled first.
 pub async fn either<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -> T {
     let (mut a, mut b) = (pin!(a), pin!(b));
     poll_fn(|cx| match a.as_mut().poll(cx) {
@@ -14,7 +14,7 @@ pub async fn either<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -
     .await
 }
 
-/// Lets everybody else on this core who is ready run first.
+/// Lets the other ready tasks of this core run first.
 pub fn yield_now() -> impl Future<Output = ()> {
     let mut yielded = false;
     poll_fn(move |cx| {

@@ -1,16 +1,16 @@
-//! When to ask again what the kernel was asked before.
+//! A time limit on a cached answer of the kernel.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// How long an answer holds for the next batch of work. A question costs as much as a twentieth of a small command does at
-/// depth 1; asked once in this time it costs less than 1 %.
+/// How long an answer is valid for further batches. The system call costs a twentieth of a small command at depth 1;
+/// once in this time it costs less than 1 %.
 const HOLDS: Duration = Duration::from_micros(100);
 
-/// An answer of the kernel that holds for one batch of work, and no longer than one tick of its coarse clock (some
-/// milliseconds): the thread may have been held up for any time since. For the next batch it holds if it is younger than
-/// 100 microseconds.
+/// Whether a cached answer of the kernel has expired. It is valid for one batch of work, and no longer than one tick
+/// of the coarse clock (some milliseconds), because the thread may have been preempted. It is valid for the next
+/// batch if it is younger than 100 microseconds.
 #[derive(Default)]
 pub struct Recheck {
     tick: Cell<Option<Timespec>>,
@@ -18,15 +18,15 @@ pub struct Recheck {
 }
 
 impl Recheck {
-    /// Nothing was asked yet.
+    /// Creates it without an answer.
     pub const fn new() -> Recheck {
         Recheck { tick: Cell::new(None), asked: Cell::new(None) }
     }
 
-    /// Whether to ask now. If so, the answer holds from now on.
+    /// Whether to ask the kernel now. If so, the new answer is valid from now on.
     #[inline]
     pub fn is_due(&self) -> bool {
-        // It costs a few nanoseconds, the other clock several times as much.
+        // The coarse clock costs a few nanoseconds, the precise one several times as much.
         let tick = Some(clock_gettime(ClockId::MonotonicCoarse));
         self.tick.replace(tick) != tick && self.is_old()
     }
@@ -40,13 +40,13 @@ impl Recheck {
         is_old
     }
 
-    /// Another batch of work begins.
+    /// Starts another batch of work.
     #[inline]
     pub fn next_batch(&self) {
         self.tick.set(None);
     }
 
-    /// The answer holds no longer.
+    /// Discards the answer.
     #[inline]
     pub fn forget(&self) {
         self.tick.set(None);
@@ -60,7 +60,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn an_answer_that_is_forgotten_is_due() {
+    fn answer_that_is_forgotten_is_due() {
         let recheck = Recheck::new();
         assert!(recheck.is_due());
         recheck.forget();
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_answer_is_due_in_the_next_batch() {
+    fn old_answer_is_due_in_the_next_batch() {
         let recheck = Recheck::new();
         let begun = Instant::now();
         assert!(recheck.is_due());

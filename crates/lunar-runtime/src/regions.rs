@@ -1,8 +1,9 @@
-//! Memory of buffers in a few large pieces that stay: what a device has to be told of once can then be used for every
-//! buffer. Off until somebody asks for it; then pools cut their buffers from regions, up to their limits.
+//! A few large, permanent memory regions for pooled buffers. An RDMA device registers each region once, and every
+//! buffer in it can then be used. Off until [`enable`]; from then on pools take their buffers from regions, up to
+//! their limits.
 //!
-//! A region is as large as the largest buffer. Within it blocks are halved and joined again (a buddy system), so that
-//! what one size has given back serves another.
+//! A region is as large as the largest buffer. A buddy system splits and joins its blocks, so that memory of one size
+//! serves another.
 #![allow(unsafe_code)]
 
 use crate::Pool;
@@ -15,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a region.
 pub const REGION: usize = Pool::MAX_BUFFER;
-/// Where a region begins: at a huge page, if the kernel has one for it.
+/// Alignment of a region: a huge page, if the kernel has one.
 const ALIGN: usize = 2 << 20;
 /// Sizes of blocks: a page, and each twice the one before, up to a region.
 const ORDERS: usize = (REGION / PAGE).trailing_zeros() as usize + 1;
@@ -23,7 +24,7 @@ const ORDERS: usize = (REGION / PAGE).trailing_zeros() as usize + 1;
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static REGIONS: Mutex<Regions> = Mutex::new(Regions::new());
 
-/// Memory that stays for as long as the process lives.
+/// Memory that is never freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// Its number, from 0.
@@ -32,15 +33,15 @@ pub struct Region {
     pub at: NonNull<u8>,
 }
 
-// SAFETY: it only says where something is.
+// SAFETY: it is an address; the memory lives as long as the process.
 unsafe impl Send for Region {}
 
-/// From now on buffers of pools are cut from regions.
+/// Makes pools take new buffers from regions from now on.
 pub fn enable() {
     IS_ON.store(true, Relaxed);
 }
 
-/// Buffers of pools are cut from regions.
+/// Whether pools take buffers from regions.
 pub(crate) fn is_on() -> bool {
     IS_ON.load(Relaxed)
 }
@@ -63,7 +64,7 @@ impl Regions {
         Regions { all: Vec::new(), free: [const { BTreeSet::new() }; ORDERS] }
     }
 
-    /// A block of this order; of regions there will be no more than `limit` bytes, but always one.
+    /// Takes a block of this order. All regions together have at most `limit` bytes, but at least one region exists.
     fn take(&mut self, order: usize, limit: usize) -> Option<Block> {
         let mut have = match (order..ORDERS).find(|order| !self.free[*order].is_empty()) {
             Some(order) => order,
@@ -93,7 +94,7 @@ impl Regions {
         Some(())
     }
 
-    /// A block is free again, and joined with its neighbour if that is, too.
+    /// Frees a block and joins it with its buddy while that is free.
     fn give(&mut self, mut order: usize, (index, mut first): Block) {
         while order < ORDERS - 1 && self.free[order].remove(&(index, first ^ (1 << order))) {
             first &= !(1 << order);
@@ -103,7 +104,7 @@ impl Regions {
     }
 }
 
-/// Pages of a region. Dropping them gives them back.
+/// Pages of a region, freed on drop.
 pub(crate) struct RegionPages {
     region: Region,
     /// Its first page there, and the binary logarithm of how many there are. Small: buffers are moved often.
@@ -111,13 +112,12 @@ pub(crate) struct RegionPages {
     order: u32,
 }
 
-// SAFETY: the pages are its own, as those of a box.
+// SAFETY: the pages are owned exclusively, like a box.
 unsafe impl Send for RegionPages {}
 // SAFETY: the same.
 unsafe impl Sync for RegionPages {}
 
-/// Two to the power of `order` pages, zeroed at first and later with whatever was in them; None if regions are not
-/// used, or there is no room within `limit` bytes of them.
+/// 2^`order` pages of unspecified content; None if regions are off, or `limit` bytes of regions have no room.
 pub(crate) fn cut(order: usize, limit: usize) -> Option<RegionPages> {
     if !is_on() || order >= ORDERS {
         return None;
@@ -138,12 +138,12 @@ impl RegionPages {
     }
 
     pub(crate) fn pages(&self) -> &[BufPage] {
-        // SAFETY: so many pages, initialized from the start, and nobody else's.
+        // SAFETY: the block has this many pages, is initialized, and is owned exclusively.
         unsafe { std::slice::from_raw_parts(self.at(), 1 << self.order) }
     }
 
     pub(crate) fn pages_mut(&mut self) -> &mut [BufPage] {
-        // SAFETY: as for `pages`, and `&mut` sees to it that nobody looks.
+        // SAFETY: as for `pages`, and `&mut` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.at(), 1 << self.order) }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_regions_than_the_limit_has_room_for_but_always_one() {
+    fn regions_stay_within_the_limit_but_one_always_exists() {
         let mut regions = Regions::new();
         let whole = |regions: &mut Regions, limit| regions.take(ORDERS - 1, limit).map(|(index, _)| index);
         assert_eq!(whole(&mut regions, 0), Some(0));

@@ -1,5 +1,5 @@
-//! Sockets by readiness: wait until there is something, then take it without waiting. An idle connection
-//! holds no buffer, and one receive goes wherever its reader wants it.
+//! Sockets by readiness: wait for it, then receive without waiting. An idle connection holds no buffer, and the
+//! reader chooses the destination of each receive.
 //!
 //! The alternative is to receive by completion, into a buffer for each receive that waits. Readiness needs one buffer per
 //! core, and large segments land in place, because the receiver chooses the place after it has parsed the header. A receive
@@ -25,41 +25,41 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes that wait in a Unix socket.
+/// Buffer size of a Unix socket, in bytes.
 const UNIX_BUFFER: usize = 2 << 20;
-/// Connections that the kernel holds until they are accepted.
+/// Backlog of a listening socket.
 const BACKLOG: i32 = 1024;
-/// Time between two shortages that the log names.
+/// The shortest time between two logged shortages.
 const SHORTAGE_LOGGED: Duration = Duration::from_secs(60);
-/// Asks what a socket has sent and nobody has acknowledged (asm-generic/ioctls.h, linux/sockios.h).
+/// The ioctl that returns the unacknowledged bytes of a socket (asm-generic/ioctls.h, linux/sockios.h).
 const SIOCOUTQ: Opcode = 0x5411;
-/// The peer sends no more, or the connection is broken.
+/// The peer sends no more (FIN), or the connection is broken.
 const ENDED: PollFlags = PollFlags::RDHUP.union(PollFlags::HUP).union(PollFlags::ERR);
 
-/// The state of the other side, as the kernel knows it. Bytes that came before may still be unread.
+/// The state of the peer, as the kernel knows it. Earlier bytes may still be unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// Nothing says that it has gone.
+    /// No sign of an end.
     Open,
-    /// It sends no more (FIN).
+    /// The peer sends no more (FIN).
     Closed,
-    /// It has reset the connection, or the kernel has given the connection up.
+    /// The peer reset the connection, or the kernel gave it up.
     Reset,
 }
 
 /// A connection over TCP or a Unix socket. Belongs to one core.
 pub struct Stream {
     fd: PollFd<Socket>,
-    /// None where the event loop asks at each wait whether there is something to receive.
+    /// None with the polling driver, which checks readiness at each wait.
     watch: Option<MultishotPoll>,
-    /// The peer was seen to be open.
+    /// When the peer was last known to be open.
     seen_open: Recheck,
-    /// Bytes that were received.
+    /// Received bytes.
     received: Cell<u64>,
 }
 
 impl Stream {
-    /// Takes over a connected socket on this core. Small sends leave at once (TCP_NODELAY).
+    /// Takes over a connected socket on this core, with TCP_NODELAY.
     pub fn new(socket: impl Into<Socket>) -> io::Result<Stream> {
         let socket = socket.into();
         match socket.domain()? {
@@ -93,23 +93,22 @@ impl Stream {
 
     /// Connects to a Unix socket.
     ///
-    /// # Errors
-    /// Those of connect: no such socket, nobody listens, not allowed; a path that is too long.
+    /// # Errors Those of connect: no such socket, no listener, not permitted; a path that is too long.
     pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
         let socket = compio::net::UnixStream::connect(path).await?;
         widen(&socket)?;
         Ok(Stream::of(socket.into_poll_fd()?))
     }
 
-    /// Has the kernel ask a peer that is silent for so long whether it is still there, as often and with the
-    /// same time between; then the connection is lost. TCP only.
+    /// Sets TCP keepalive: after `idle`, the kernel probes the peer `tries` times at the same interval, then the
+    /// connection is lost. TCP only.
     pub fn keep_alive(&self, idle: Duration, tries: u32) -> io::Result<()> {
         let how = TcpKeepalive::new().with_time(idle).with_interval(idle).with_retries(tries);
         SockRef::from(&self.fd).set_tcp_keepalive(&how)
     }
 
-    /// Sets both buffers of the socket in bytes, which bound the window of TCP. The kernel gives no more than
-    /// its limits allow (tcp(7), socket(7): rmem_max and wmem_max), unless the process has CAP_NET_ADMIN.
+    /// Sets both socket buffers, in bytes, which bound the TCP window. Without CAP_NET_ADMIN the kernel caps them at
+    /// rmem_max and wmem_max (socket(7)).
     ///
     /// # Errors
     /// Those of setsockopt.
@@ -121,16 +120,15 @@ impl Stream {
         Ok(sockopt::set_socket_send_buffer_size(&self.fd, bytes)?)
     }
 
-    /// The address of the other side.
+    /// The address of the peer.
     ///
-    /// # Errors
-    /// When there is none: it is gone, or this is a Unix socket.
+    /// # Errors When the peer is gone, or this is a Unix socket.
     pub fn peer(&self) -> io::Result<SocketAddr> {
         let address = SockRef::from(&self.fd).peer_addr()?;
-        address.as_socket().ok_or_else(|| io::Error::other("it has no address"))
+        address.as_socket().ok_or_else(|| io::Error::other("the peer has no address"))
     }
 
-    /// What the kernel says of the way of this connection.
+    /// The kernel's parameters of this connection.
     pub fn route(&self) -> TcpInfo {
         let socket = SockRef::from(&self.fd);
         let local = socket.local_addr().ok().and_then(|a| a.as_socket());
@@ -148,7 +146,7 @@ impl Stream {
         }
     }
 
-    /// The CPU on which the packets of this connection arrive, where the kernel knows it.
+    /// The CPU on which the packets of this connection arrive, if the kernel knows it.
     pub fn arrives_on(socket: &TcpStream) -> Option<usize> {
         let cpu = rustix::net::sockopt::socket_incoming_cpu(socket).ok()?;
         usize::try_from(cpu).ok()
@@ -162,13 +160,13 @@ impl Stream {
         }
     }
 
-    /// It is known without asking that there is something to receive, or that the peer is gone.
+    /// Whether the socket is known to be readable, or the peer to be gone. Makes no system call.
     pub fn is_readable(&self) -> bool {
         self.watch.as_ref().is_some_and(MultishotPoll::is_readable)
     }
 
-    /// The state of the other side. The kernel is asked once in 100 microseconds at most: for the first of what a receive has
-    /// brought, and again after a tick of its coarse clock.
+    /// The state of the peer. It is cached: at most one system call in 100 microseconds, and a new one after each
+    /// receive or tick of the coarse clock.
     #[inline]
     pub fn peer_state(&self) -> PeerState {
         if !self.seen_open.is_due() {
@@ -181,14 +179,14 @@ impl Stream {
         state
     }
 
-    /// Has the next [`Stream::peer_state`] ask the kernel, unless it did so just now (100 microseconds).
-    pub fn look_anew(&self) {
+    /// Makes the next [`Stream::peer_state`] ask the kernel, unless it did so within 100 microseconds.
+    pub fn recheck_peer(&self) {
         self.seen_open.next_batch();
     }
 
     fn ask_peer_state(&self) -> PeerState {
         let told = told_of_end(&self.fd);
-        // A Unix socket tells of an orderly end by the same flag, and a TCP socket only when it is of no use any more.
+        // POLLHUP is an orderly end on a Unix socket; on TCP, it means that the connection is dead.
         let is_unix = || SockRef::from(&self.fd).domain().is_ok_and(|domain| domain == Domain::UNIX);
         match told {
             told if told.is_empty() => PeerState::Open,
@@ -198,17 +196,17 @@ impl Stream {
         }
     }
 
-    /// Bytes that were received so far.
+    /// Bytes received so far.
     pub fn received(&self) -> u64 {
         self.received.get()
     }
 
-    /// Bytes that have come and were not received yet.
+    /// Bytes in the receive buffer of the socket.
     pub fn unread(&self) -> u64 {
         rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
     }
 
-    /// Copies what has come and leaves it to be received; up to `most` bytes from the first.
+    /// Copies up to `most` bytes without receiving them.
     pub fn peek(&self, most: usize) -> Vec<u8> {
         let there = usize::try_from(self.unread()).unwrap_or(most).min(most);
         let mut bytes = vec![0; there];
@@ -218,7 +216,7 @@ impl Stream {
         bytes
     }
 
-    /// To see from any core whether the peer has gone.
+    /// A handle that shows from any core whether the peer is gone.
     ///
     /// # Errors
     /// When there are no more file descriptors.
@@ -231,7 +229,7 @@ impl Stream {
         self.fd.write_ready().await
     }
 
-    /// Takes what is there: Some(0) is the peer's end, None is nothing yet.
+    /// Receives without waiting: Some(0) is the end of the stream, None is nothing yet.
     #[inline]
     pub fn receive(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         let room = buf.len();
@@ -239,7 +237,7 @@ impl Stream {
         self.took(received.map(|(n, _)| n), room)
     }
 
-    /// The same into several buffers.
+    /// As [`Stream::receive`] into several buffers.
     pub fn receive_vectored(&self, into: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         let room = into.iter().map(|part| part.len()).sum();
         let mut ancillary = RecvAncillaryBuffer::default();
@@ -247,7 +245,7 @@ impl Stream {
         self.took(received.map(|r| r.bytes), room)
     }
 
-    /// What a receive came to, for which there was `room` in bytes.
+    /// Evaluates a receive of up to `room` bytes.
     #[inline]
     fn took(&self, received: Result<usize, Errno>, room: usize) -> io::Result<Option<usize>> {
         match (received, &self.watch) {
@@ -266,12 +264,12 @@ impl Stream {
         }
     }
 
-    /// Sends what the socket takes now; None is nothing.
+    /// Sends what the socket takes without waiting; None if nothing.
     #[inline]
     pub fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let sent = match parts {
-            // Costs the kernel less than a vector of one.
+            // Cheaper in the kernel than a vector of one.
             [part] => rustix::net::send(&self.fd, part, flags),
             _ => rustix::net::sendmsg(&self.fd, parts, &mut SendAncillaryBuffer::default(), flags),
         };
@@ -282,16 +280,16 @@ impl Stream {
         }
     }
 
-    /// Bytes that were sent and that the peer's TCP has not acknowledged yet; none where the kernel does not tell.
+    /// Sent bytes that the peer's TCP has not acknowledged; 0 if the kernel does not report them.
     pub fn unacknowledged(&self) -> usize {
-        // SAFETY: SIOCOUTQ (tcp(7)) writes an int to where it is told, and that is what the getter has room for.
+        // SAFETY: SIOCOUTQ (tcp(7)) writes one int, and the getter has room for one.
         #[allow(unsafe_code)]
         let queued = unsafe { rustix::ioctl::ioctl(&self.fd, Getter::<SIOCOUTQ, i32>::new()) };
         queued.ok().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
     }
 
-    /// Whether the end of this connection, also that by the death of the process, is a reset: then what the
-    /// kernel still holds to be sent is thrown away, and not delivered at some later time. TCP only.
+    /// Sets whether every end of this connection is a reset, even when the process dies. A reset discards unsent data
+    /// in the kernel instead of delivering it later. TCP only.
     ///
     /// # Errors
     /// Those of setsockopt.
@@ -299,32 +297,32 @@ impl Stream {
         SockRef::from(&self.fd).set_linger(yes.then_some(Duration::ZERO))
     }
 
-    /// Ends the connection by a reset, at once, whoever else still holds it: what has not left is thrown away.
-    /// Whoever waits on it wakes up. TCP only.
+    /// Resets the connection at once, even if other handles hold it. Discards unsent data and wakes its waiters. TCP
+    /// only.
     pub fn reset(&self) {
-        // To connect to nowhere is how the kernel is told to abort a connection; it is over if that fails.
+        // connect(2) with AF_UNSPEC aborts the connection; it is already over if that fails.
         _ = rustix::net::connect_unspec(&self.fd);
         self.shutdown(Shutdown::Both);
     }
 
-    /// Ends one or both directions; whoever waits on them wakes up.
+    /// Ends one or both directions and wakes their waiters.
     pub fn shutdown(&self, how: Shutdown) {
-        // Already closed by the peer: nothing to do.
+        // An error means that the peer has closed already.
         let _ = SockRef::from(&self.fd).shutdown(how);
     }
 }
 
-/// The end of a connection that is another's. The connection goes only when this does, too.
+/// A duplicate handle that shows the end of a connection. It keeps the socket open until it is dropped.
 pub struct Hangup(OwnedFd);
 
 impl Hangup {
-    /// The peer has closed, or is gone. What it has sent before may still be unread.
+    /// Whether the peer has closed or is gone. Earlier bytes may still be unread.
     pub fn is_hung_up(&self) -> bool {
         is_hung_up(&self.0)
     }
 }
 
-/// What the kernel says of the end of a connection, without waiting.
+/// The end flags of a connection, without waiting.
 fn told_of_end(fd: &impl AsFd) -> PollFlags {
     let mut fds = [rustix::event::PollFd::new(fd, ENDED)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -334,29 +332,30 @@ fn told_of_end(fd: &impl AsFd) -> PollFlags {
     }
 }
 
-/// The peer of a socket has closed, or is gone. What it has sent before may still be unread.
+/// Whether the peer of a socket has closed or is gone. Earlier bytes may still be unread.
 pub fn is_hung_up(socket: &impl AsFd) -> bool {
     !told_of_end(socket).is_empty()
 }
 
-/// The way of a connection, as far as the kernel tells of it; sizes in bytes.
+/// The kernel's parameters of a connection; sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
-    /// Our address.
+    /// The local address.
     pub local: Option<SocketAddr>,
     /// Path MTU.
     pub mtu: Option<u32>,
     /// Maximum segment size of TCP.
     pub mss: Option<u32>,
-    /// What controls how much is sent: `cubic`, `bbr`.
+    /// The congestion control algorithm, such as `cubic`.
     pub congestion_control: Option<String>,
-    /// Receive buffer of the socket.
+    /// The receive buffer of the socket.
     pub receive_buffer: Option<usize>,
-    /// Send buffer of the socket.
+    /// The send buffer of the socket.
     pub send_buffer: Option<usize>,
 }
 
-/// Lets a Unix socket take several messages with data at once. By itself it holds one of 200 KB, and both sides take turns.
+/// Enlarges the buffers of a Unix socket, so that several messages with data fit. The default of 200 KB makes both
+/// sides alternate.
 fn widen(socket: impl AsFd) -> io::Result<()> {
     use rustix::net::sockopt;
     if sockopt::set_socket_send_buffer_size_force(&socket, UNIX_BUFFER).is_err() {
@@ -365,17 +364,17 @@ fn widen(socket: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Has Reno control what is sent within this host. Nothing is lost there, and nobody shares the line; BBR, which many hosts
-/// have for all connections, holds each burst back by a timer all the same. Pacing that has begun does not end, so this comes
-/// before the connection; who is accepted has what the listener has.
+/// Selects Reno for connections within this host, where nothing is lost. BBR, the default of many hosts, would pace
+/// each burst by a timer. Pacing that has begun does not end, so this precedes connect; accepted sockets inherit it
+/// from the listener.
 fn leave_unpaced(socket: impl AsFd, address: SocketAddr) {
     if address.ip().is_loopback() {
-        // Every kernel has it, and everybody may set it; where not, it is slower.
+        // Every kernel has Reno and permits it to all; a failure only costs speed.
         _ = rustix::net::sockopt::set_tcp_congestion(socket, "reno");
     }
 }
 
-/// A socket at an address; an IPv6 one takes IPv6 only.
+/// A bound socket; IPv6 sockets are IPv6-only.
 fn bound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -389,16 +388,15 @@ fn bound(address: SocketAddr) -> io::Result<Socket> {
 /// A listening socket, of TCP or Unix.
 pub struct Listener {
     fd: PollFd<Socket>,
-    /// Since when connections wait for want of file descriptors or memory, and when that was in the log.
+    /// The start of a shortage of file descriptors or memory, and the time of its last log line.
     shortage: Cell<Option<Instant>>,
     logged: Cell<Option<Instant>>,
 }
 
 impl Listener {
-    /// Binds an address; an IPv6 one takes IPv6 only.
+    /// Binds an address; IPv6 sockets are IPv6-only.
     ///
-    /// # Errors
-    /// Those of bind: the address is in use, or not ours.
+    /// # Errors Those of bind: the address is in use or not local.
     pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let socket = bound(address)?;
         leave_unpaced(&socket, address);
@@ -406,7 +404,7 @@ impl Listener {
         Ok(socket.into())
     }
 
-    /// Looks whether [`Listener::bind`] would fail now. Nobody can connect meanwhile.
+    /// Checks whether [`Listener::bind`] would fail now, without accepting connections.
     ///
     /// # Errors
     /// As [`Listener::bind`].
@@ -414,10 +412,9 @@ impl Listener {
         bound(address).map(drop)
     }
 
-    /// Binds a Unix socket at a path. What a process that is gone has left there is replaced.
+    /// Binds a Unix socket at a path and replaces a stale socket of a dead process.
     ///
-    /// # Errors
-    /// Those of bind; `AddrInUse` when somebody listens there, or something else than a socket is there.
+    /// # Errors Those of bind; `AddrInUse` when a process listens there, or the path is not a socket.
     pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         let address = SockAddr::unix(path)?;
@@ -439,8 +436,7 @@ impl Listener {
         Ok(Listener { fd: PollFd::new(socket)?, shortage: Cell::default(), logged: Cell::default() })
     }
 
-    /// The next connection and its peer, ready to move to another core. Waits through a shortage of file
-    /// descriptors.
+    /// Accepts the next connection, which may move to another core. Waits through a shortage of file descriptors.
     pub async fn accept(&self) -> io::Result<(Socket, SockAddr)> {
         loop {
             match SockRef::from(&self.fd).accept() {
@@ -463,7 +459,7 @@ impl Listener {
 }
 
 impl Listener {
-    /// The log has the beginning of a shortage, and no line for each try.
+    /// Logs the start of a shortage, not each attempt.
     fn shortage(&self, error: &io::Error) {
         let now = Instant::now();
         let is_new = self.logged.get().is_none_or(|then| now - then >= SHORTAGE_LOGGED);
@@ -486,7 +482,7 @@ impl Listener {
     }
 }
 
-/// A socket on whose path nobody listens any more.
+/// Whether no process listens on the socket at this path any more.
 fn is_deserted(path: &Path, address: &SockAddr) -> io::Result<bool> {
     let there = std::fs::symlink_metadata(path)?.file_type();
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;

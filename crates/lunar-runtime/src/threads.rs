@@ -1,8 +1,7 @@
-//! Turns at the runtime's threads, which do what would make a core wait.
+//! Permits for the threads of the event loop, which make system calls that would block a core.
 //!
-//! The runtime has a bounded number of threads for each core, and a core that finds all of them busy asks
-//! again and again until one is free: nothing else runs there meanwhile. So fewer operations are let in at a
-//! time, and the others wait asleep.
+//! compio has a bounded number of threads for each core. A core that finds all of them busy spins until one is free,
+//! and nothing else runs there meanwhile. Permits admit fewer operations than there are threads; the others sleep.
 
 use compio::BufResult;
 use compio::buf::IntoInner;
@@ -15,9 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Operations of a core that are on the runtime's threads at a time.
+/// Permits of a core: operations on its threads at a time.
 pub const AT_ONCE: usize = 64;
-/// Threads of a core, at most: more, since one that has given its result is not free at the same moment.
+/// The limit of threads of a core. Above the number of permits, because a thread is not free at the moment when it
+/// returns its result.
 pub(crate) const THREADS: usize = 2 * AT_ONCE;
 
 thread_local! {
@@ -29,12 +29,12 @@ struct ThreadPermits {
     freed: Event,
 }
 
-/// The right to be on one of the threads of a core. It is given back on its core, and not on a thread: a thread that wakes a
-/// task of the core waits until there is room for the wake-up, while the core may wait for a thread.
+/// The right to use one of the threads of a core. It must be dropped on its core, not on a thread: a thread that
+/// wakes a task of the core may wait for room in the wake-up queue while the core waits for a thread.
 pub struct ThreadPermit(Arc<ThreadPermits>);
 
 impl ThreadPermit {
-    /// Waits for one.
+    /// Waits for a permit.
     pub async fn wait() -> ThreadPermit {
         let turns = TURNS.with(Arc::clone);
         loop {
@@ -49,7 +49,7 @@ impl ThreadPermit {
         }
     }
 
-    /// As [`ThreadPermit::wait`], where reads and writes of files are done by threads; None where the ring does them.
+    /// As [`ThreadPermit::wait`] where threads read and write files (polling driver); None where io_uring does.
     pub async fn for_file() -> Option<ThreadPermit> {
         match Runtime::with_current(|runtime| runtime.driver_type()) {
             DriverType::Poll => Some(ThreadPermit::wait().await),
@@ -76,8 +76,8 @@ fn panicked() -> io::Error {
     io::Error::other("a thread panicked")
 }
 
-/// Runs `work` on one of the runtime's threads when its turn has come: for calls that wait and that the ring
-/// does not offer. Who stops waiting for the result does not stop the work.
+/// Runs `work` on a thread once a permit is free: for blocking calls that io_uring does not offer. Dropping the
+/// future does not stop the work.
 ///
 /// # Errors
 /// Those of `work`; `Other` when it panicked.
@@ -86,9 +86,9 @@ pub async fn blocking<T: Send + 'static>(
 ) -> io::Result<T> {
     let turn = ThreadPermit::wait().await;
     let call = move || {
-        // Otherwise the runtime would let the panic go on in the one who waits.
+        // Otherwise the panic would continue in the waiting task.
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
-        // The turn goes back to the core with the result, whether somebody waits for it or not.
+        // The permit returns to the core with the result, even if the waiter is gone.
         BufResult(Ok(0), (done, turn))
     };
     let BufResult(result, op) = submit(Asyncify::new(call)).await;
@@ -105,7 +105,7 @@ mod tests {
     use compio::runtime::RuntimeBuilder;
     use std::time::Duration;
 
-    /// With and without io_uring.
+    /// With io_uring and with polling.
     fn runs<F: Future>(test: impl Fn() -> F) {
         let mut polling = ProactorBuilder::new();
         polling.driver_type(DriverType::Poll);
@@ -121,7 +121,7 @@ mod tests {
 
     /// The loop of the core goes on while every thread is held up, and all of the work is done in the end.
     #[test]
-    fn work_waits_asleep_for_its_turn() {
+    fn blocking_work_waits_for_a_permit() {
         runs(|| async {
             let (go, gone) = flume::bounded::<()>(0);
             let [inside, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
@@ -147,9 +147,9 @@ mod tests {
         });
     }
 
-    /// A turn is given back by who has gone, and by work that panics.
+    /// A permit returns when its waiter is dropped and when its work panics.
     #[test]
-    fn no_turn_is_lost() {
+    fn no_thread_permit_is_lost() {
         runs(|| async {
             for _ in 0..2 * AT_ONCE {
                 drop(compio::runtime::spawn(blocking(|| Ok(()))));

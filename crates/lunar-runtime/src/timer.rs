@@ -1,5 +1,5 @@
-//! Timers on a thread of their own, for what sleeps as long as there are connections. The event loops have
-//! none to arm and none to look at, command by command.
+//! Timers on a separate thread, for long-lived waits of connections. The event loops then neither arm nor check
+//! timers for each command.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,14 +18,14 @@ struct TimerQueue {
 }
 
 static WHEEL: Mutex<TimerQueue> = Mutex::new(TimerQueue { waiting: BTreeMap::new(), last: 0 });
-/// The first deadline is another one now.
+/// The earliest deadline has changed.
 static EARLIER: Condvar = Condvar::new();
 
 fn wheel() -> MutexGuard<'static, TimerQueue> {
     WHEEL.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Starts the thread, unless it runs.
+/// Starts the thread unless it runs already.
 pub(crate) fn start() -> io::Result<()> {
     static RUNS: Mutex<bool> = Mutex::new(false);
     let mut runs = RUNS.lock().unwrap_or_else(|e| e.into_inner());
@@ -39,12 +39,12 @@ pub(crate) fn start() -> io::Result<()> {
 fn run() {
     loop {
         let due = wait();
-        // Without the lock: who wakes, or goes, may sleep or drop another sleep.
+        // Without the lock: a waker may start or drop another sleep.
         due.into_values().for_each(Waker::wake);
     }
 }
 
-/// Waits for the next deadline; all that are due then.
+/// Waits for the next deadline and returns all wakers that are due.
 fn wait() -> BTreeMap<TimerKey, Waker> {
     let mut wheel = wheel();
     loop {
@@ -62,14 +62,14 @@ fn wait() -> BTreeMap<TimerKey, Waker> {
     }
 }
 
-/// Sleeps. To be used where event loops run.
+/// Sleeps until the deadline, on a core of [`Cores`](crate::Cores).
 pub async fn sleep_until(deadline: Instant) {
     Sleep { deadline, number: None }.await
 }
 
 struct Sleep {
     deadline: Instant,
-    /// Once it is known to the wheel.
+    /// The key, once it is in the queue.
     number: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        // The last waker of a task takes the task with it: not under the lock.
+        // Dropping the last waker drops its task, so it happens outside the lock.
         let gone = wheel().waiting.remove(&(self.deadline, number));
         drop(gone);
     }
@@ -111,7 +111,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_sleeps_shorter_wakes_first() {
+    fn shorter_sleep_wakes_first() {
         start().expect("a thread");
         let (awake, order) = flume::unbounded();
         let begin = Instant::now();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_sleep_leaves_nothing_behind() {
+    fn dropped_sleep_leaves_nothing_behind() {
         let deadline = Instant::now() + Duration::from_secs(3600);
         let waits = || wheel().waiting.keys().filter(|(at, _)| *at == deadline).count();
         {

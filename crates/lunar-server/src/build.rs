@@ -19,7 +19,9 @@ pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, loc
 
 use crate::config::{Config, Lun, Share, Source};
 use crate::{Diagnostic, ErrorCode, folders, identity, io_text};
-use kept::TrialMemory; use lunar_block::filter::RateLimit; use lunar_block::{Backend, BackendSpec}; 
+use kept::TrialMemory;
+use lunar_block::filter::RateLimit;
+use lunar_block::{Backend, BackendSpec};
 use lunar_proto::size;
 use lunar_router::routes::{RoutedLu, Routes, ServedLu};
 use lunar_router::with_rate_limit;
@@ -511,7 +513,7 @@ impl PlannedUnit {
     }
 
     /// The unit at rest goes on as this.
- fn succeed(&self, open: &OpenUnit, resting: &Quiesced) { 
+    fn succeed(&self, open: &OpenUnit, resting: &Quiesced) {
         let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
         let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
         let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);

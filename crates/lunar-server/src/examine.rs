@@ -153,8 +153,13 @@ impl MediaCheck<'_> {
         // What is to be made gets the size that was asked for.
         let capacity = found.size.or(spec.size).unwrap_or_default();
         past.shrunk(lun, capacity).iter().for_each(|problem| note(problem.line()));
-        let facts =
-            BackendInfo { capacity, read_only: spec.read_only, unmap: true, null: false, stable: false };
+        let facts = BackendInfo {
+            capacity,
+            read_only: spec.read_only,
+            unmap: true,
+            null: false,
+            write_through: false,
+        };
         let blocks = past.blocks(lun, found.block_size);
         let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };
         let settings = settings(name, lun, facts, self.max_registrants)?;

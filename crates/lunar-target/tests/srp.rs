@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use lunar_rdma::{ConnParam, ConnectError, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, iwarp};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Cores, Stream};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{

@@ -72,7 +72,9 @@ pub fn none(portal: &Portal) -> Failure {
 }
 
 /// A target without an address is where it was asked for.
-fn told(asked: &Portal, found: DiscoveredTarget) -> TargetEntry { let mut portals: Vec<PortalEntry> = found.addresses.into_iter().map(|p| PortalEntry { host: p.host, port: p.port, tag: p.tag }).collect(); 
+fn told(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
+    let mut portals: Vec<PortalEntry> =
+        found.addresses.into_iter().map(|p| PortalEntry { host: p.host, port: p.port, tag: p.tag }).collect();
     if portals.is_empty() {
         portals.push(PortalEntry { host: asked.host.clone(), port: asked.port, tag: None });
     }

@@ -31,7 +31,7 @@ pub struct ClientUrls {
 }
 
 /// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
-pub fn reach(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> { 
+pub fn reach(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
     let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
     // The command has a user and a secret of its own, if it needs them.
@@ -43,7 +43,8 @@ fn reach_of(
     target: &Target,
     portals: &[BoundPortal],
     user: Option<String>,
- place: fn(&BoundPortal) -> String, ) -> Option<ClientUrls> { 
+    place: fn(&BoundPortal) -> String,
+) -> Option<ClientUrls> {
     let lun = target.luns.keys().next()?;
     let bound = portals.iter().find(|bound| leads_to(target, bound))?;
     let (portal, transports) = (place(bound), bound.transports);
@@ -233,7 +234,7 @@ struct SrpHint {
 }
 
 /// What leads to targets by SRP, once for each portal and target.
-fn ways_by_srp(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> { 
+fn ways_by_srp(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
     let mut ways = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };

@@ -59,7 +59,7 @@ pub fn rdma(command: &Rdma) -> Result<String, Failure> {
     if *as_json { Ok(json(&found)?) } else { Ok(text(&found)) }
 }
 
-fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> RdmaInventory { 
+fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> RdmaInventory {
     let (missing, hint) = match &devices {
         Ok(list) if list.is_empty() => {
             (Some(lunar_rdma::NO_DEVICE.to_owned()), Some(lunar_rdma::NO_DEVICE_HINT.into()))
@@ -89,7 +89,9 @@ fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> RdmaInventory {
     RdmaInventory { providers: vec![iwarp, verbs], ports }
 }
 
-fn ports(device: RdmaDevice) -> Vec<RdmaPort> { let RdmaDevice { name, transport, ports, is_usable } = device; let port = |port: lunar_rdma::verbs::RdmaPort| RdmaPort { 
+fn ports(device: RdmaDevice) -> Vec<RdmaPort> {
+    let RdmaDevice { name, transport, ports, is_usable } = device;
+    let port = |port: lunar_rdma::verbs::RdmaPort| RdmaPort {
         device: name.clone(),
         transport: transport.to_string(),
         port: port.number,
@@ -137,9 +139,7 @@ mod tests {
         assert!(text.contains("libibverbs.so.1: no such file\n  hint: install"), "{text}");
         let text = super::text(&found(Ok(Vec::new())));
         assert!(
-            text.contains(
-                "this host has no RDMA device\n  hint: leave provider out: iWARP in software needs no"
-            ),
+            text.contains("this host has no RDMA device\n  hint: omit provider: software iWARP needs no"),
             "{text}"
         );
     }

@@ -4,7 +4,8 @@
 use crate::args::{AdminArgs, Apply, Router, RouterArgs, RouterShowArgs};
 use crate::client::json;
 use crate::session::{of_each, one, servers};
-use lunar_admin::{self as admin, Difference, Request, Router as Told, RouterAction, Session}; use lunar_proto::duration::{self, NotationError}; 
+use lunar_admin::{self as admin, Difference, Request, Router as Told, RouterAction, Session};
+use lunar_proto::duration::{self, NotationError};
 use lunar_server::{ErrorCode, Problem};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

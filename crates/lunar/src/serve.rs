@@ -155,7 +155,8 @@ struct Service<S> {
 impl<S: Server> Service<S> {
     fn start(
         args: &Serve,
- events: &Sender<ServeEvent>, start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>, 
+        events: &Sender<ServeEvent>,
+        start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Problem>> {
         let one = |problem| vec![problem];
         let config = match &args.config {

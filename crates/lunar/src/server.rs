@@ -32,7 +32,8 @@ pub trait Server: Send + Sync + 'static {
 pub struct RunningServer(RwLock<Option<lunar_target::Server>>);
 
 /// Starts the target on these cores.
-pub fn start(setup: TargetConfig, cores: &[usize]) -> io::Result<RunningServer> { Ok(RunningServer(RwLock::new(Some(lunar_target::Server::start(setup, cores)?)))) 
+pub fn start(setup: TargetConfig, cores: &[usize]) -> io::Result<RunningServer> {
+    Ok(RunningServer(RwLock::new(Some(lunar_target::Server::start(setup, cores)?))))
 }
 
 impl RunningServer {

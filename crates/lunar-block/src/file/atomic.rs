@@ -66,7 +66,7 @@ impl FileBackend {
         let Some(journal) = self.journal.clone().filter(|_| buf.len() <= MAX_ATOMIC as usize) else {
             return (Err(io::ErrorKind::Unsupported.into()), buf);
         };
-        let _turn = self.atomic.hold(0..1, RangeAccess::Nothing).await;
+        let _turn = self.atomic.lock(0..1, RangeAccess::Exclusive).await;
         let old = match self.stable_old(offset, buf.len()).await {
             Ok(old) => old,
             Err(e) => return (Err(e), buf),
@@ -103,7 +103,7 @@ impl FileBackend {
         if !self.open.is_open() {
             return Ok(());
         }
-        let _turn = self.atomic.hold(0..1, RangeAccess::Nothing).await;
+        let _turn = self.atomic.lock(0..1, RangeAccess::Exclusive).await;
         self.end_record().await
     }
 
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_undo_has_room_where_each_write_is_a_copy() {
+    fn undo_has_room_where_each_write_is_a_copy() {
         const EXT4: u32 = 0xef53;
         for (file_system, free, is_enough) in
             [(EXT4, 0, true), (COPY_ON_WRITE[0], 8191, false), (COPY_ON_WRITE[0], 8192, true)]

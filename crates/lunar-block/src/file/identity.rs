@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_is_the_same_under_each_name() {
+    fn medium_is_the_same_under_each_name() {
         let path = std::env::temp_dir().join(format!("lunar-identity-{}", std::process::id()));
         let [other, second] = ["other", "second"].map(|name| path.with_extension(name));
         fs::write(&path, [1]).expect("a file");
@@ -130,7 +130,7 @@ mod tests {
 
     /// As /sys shows them: what is there, and the identity that follows.
     #[test]
-    fn a_disk_is_known_by_its_first_name() {
+    fn disk_is_known_by_its_first_name() {
         let disk = std::env::temp_dir().join(format!("lunar-identity-sys-{}", std::process::id()));
         for (names, id) in [
             (&[("device/wwid", "naa.5000\n"), ("serial", "S1\n")][..], "device/wwid naa.5000"),

@@ -1,10 +1,10 @@
-//! Atomic writes: what is to be written is on stable storage before the first byte of it is on the medium, so that a
-//! write that was cut off is done again when the medium is opened the next time.
+//! The journal of atomic writes. The new data is on stable storage before its first byte is on the medium, so that an
+//! interrupted write is replayed when the medium is opened next.
 //!
-//! One record at a time. It is cleared before its write is acknowledged: done again later, it would replace newer data.
-//! A record has the identity of its medium. One of another medium stays as it is until that medium is back, and new
-//! records go to another file. A record has checksums of what it replaces too. Where the medium has something else by
-//! then, neither old nor new, another program has changed it, and the record is put aside.
+//! There is one record at a time. It is cleared before its write completes, because a later replay would replace
+//! newer data. A record has the identity of its medium. The record of another medium stays until that medium is back,
+//! and new records go to another file. A record also has checksums of the old blocks. If the medium has neither old
+//! nor new blocks, another program has changed it, and the record is put aside.
 
 use super::identity::MediumIdentity;
 use crate::{FileId, MAX_ATOMIC, locked};
@@ -20,83 +20,83 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"LUNARWA2";
-/// Of records that do not have their medium. They are left as they are.
+/// The magic of an older format, whose records lack the medium. They are left alone.
 const OLD_MAGIC: [u8; 8] = *b"LUNARWA1";
 /// Magic, offset, bytes, checksum of all, bytes of the medium's name.
 const HEADER: usize = 28;
 const CHECKSUM: Range<usize> = 20..24;
-/// Bytes that a medium changes as one.
+/// The unit that a medium writes atomically, in bytes.
 pub(super) const SECTOR: usize = 512;
 /// Bytes of the identity and path of a medium.
 const MAX_NAME: usize = 16 << 10;
 /// Bytes of a whole record.
 const MAX_RECORD: u64 =
     (HEADER + MAX_NAME) as u64 + MAX_ATOMIC as u64 / SECTOR as u64 * 4 + MAX_ATOMIC as u64;
-/// Files of the records of one path: each medium that was there may have left one.
+/// The limit of record files of one path: each medium that was there may have left one.
 const FILES: u32 = 16;
-/// Records of one path that are put aside.
+/// The limit of records of one path that are put aside.
 const ASIDE: u32 = 8;
 
-/// The records of one medium.
+/// The journal of one medium.
 pub(super) struct WriteJournal {
     folder: PathBuf,
     medium: MediumIdentity,
-    /// From the first record on.
+    /// The file, from the first record on.
     file: Mutex<Option<JournalFile>>,
 }
 
-/// The file of the records, locked: no other journal uses it.
+/// The record file, locked against other journals.
 struct JournalFile {
     file: File,
     path: PathBuf,
 }
 
-/// What was to be written.
+/// A record: the data to write.
 struct JournalRecord {
     medium: MediumIdentity,
     offset: u64,
-    /// Of each sector as it was.
+    /// The checksum of each old sector.
     old: Vec<u32>,
     data: Vec<u8>,
 }
 
-/// What is in a file of a record.
+/// The content of a record file.
 enum RecordContent {
     Record(JournalRecord),
-    /// It does not have its medium.
+    /// A record of an older format, without its medium.
     Old,
 }
 
 impl RecordContent {
-    /// None: there is no whole record.
+    /// No whole record.
     fn of(bytes: &[u8]) -> Option<RecordContent> {
         let record = JournalRecord::of(bytes).map(RecordContent::Record);
         record.or_else(|| bytes.starts_with(&OLD_MAGIC).then_some(RecordContent::Old))
     }
 }
 
-/// What became of a record of this medium, or of one that another medium left at its path.
+/// The outcome of a record of this medium, or of one that another medium left at its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReplayOutcome {
-    /// Its write is done.
+    /// Its write was replayed.
     Done { offset: u64, len: usize },
-    /// The medium does not take it, and has the old blocks: its host got no GOOD.
+    /// The medium rejects the write and has the old blocks; the host never got GOOD.
     Undone { offset: u64, len: usize, error: io::ErrorKind },
-    /// The medium has changed since. The record is here.
+    /// The medium has changed since; the record was moved to this path.
     Aside { offset: u64, len: usize, path: PathBuf },
-    /// It waits here for its own medium.
+    /// The record waits at this path for its own medium.
     Other { id: String, path: PathBuf },
     /// It does not have its medium.
     Old { path: PathBuf },
 }
 
-/// A record that keeps its medium from being used, and why.
+/// A record that blocks its medium, and the reason.
 #[derive(Debug)]
 pub(super) struct StuckRecord {
-    /// The record, or the folder of all.
+    /// The path of the record, or of the directory.
     pub(super) path: PathBuf,
     pub(super) error: io::Error,
-    /// It cannot be read: whether its write is done is not known.
+    /// Whether it is unreadable, so that the state of its write is unknown.
     pub(super) is_unread: bool,
 }
 
@@ -107,7 +107,7 @@ impl StuckRecord {
 }
 
 impl JournalRecord {
-    /// None: it is cleared, or was not yet whole when its writer ended.
+    /// None if it is cleared, or was incomplete when its writer ended.
     fn of(bytes: &[u8]) -> Option<JournalRecord> {
         let (header, rest) = bytes.split_at_checked(HEADER)?;
         let offset = u64::from_le_bytes(header[8..16].try_into().ok()?);
@@ -129,18 +129,18 @@ impl JournalRecord {
         Some(JournalRecord { medium: medium_of(name)?, offset, old, data: data.to_vec() })
     }
 
-    /// Each sector of the medium is as it was before the write, or as it is after it.
+    /// Whether each sector of the medium is old or new.
     fn fits(&self, medium: &[u8]) -> bool {
         let sectors = medium.chunks(SECTOR).zip(self.data.chunks(SECTOR)).zip(&self.old);
         sectors.into_iter().all(|((now, new), old)| now == new || crc32c(&[now]) == *old)
     }
 
-    /// Each sector of the medium is as it was before the write.
+    /// Whether each sector of the medium is old.
     fn is_undone(&self, medium: &[u8]) -> bool {
         medium.chunks(SECTOR).zip(&self.old).all(|(now, old)| crc32c(&[now]) == *old)
     }
 
-    /// Does its write again on its own medium, unless another program has changed that.
+    /// Replays the write on its own medium, unless another program has changed it.
     fn redo(&self, medium: &File) -> io::Result<RedoOutcome> {
         forget(medium, self.offset, self.data.len());
         let mut now = vec![0; self.data.len()];
@@ -152,7 +152,7 @@ impl JournalRecord {
             return Ok(RedoOutcome::Changed);
         }
         let write = || match now == self.data {
-            // What was read here may be in the page cache only.
+            // These reads may have come from the page cache.
             true => medium.sync_data(),
             false => medium.write_all_at(&self.data, self.offset).and_then(|()| medium.sync_data()),
         };
@@ -163,7 +163,7 @@ impl JournalRecord {
         }
     }
 
-    /// Restores the old blocks where the medium has taken new ones; whether it has all of the old ones then.
+    /// Restores the old blocks where the medium has new ones; true if all old blocks are back.
     fn restore(&self, medium: &File, old: &[u8]) -> io::Result<bool> {
         let read = || {
             forget(medium, self.offset, old.len());
@@ -178,7 +178,7 @@ impl JournalRecord {
     }
 }
 
-/// What became of the write of a record.
+/// The outcome of a replayed write.
 enum RedoOutcome {
     Done,
     /// It failed, and the medium has the old blocks.
@@ -187,16 +187,15 @@ enum RedoOutcome {
     Changed,
 }
 
-/// Lets the page cache forget these bytes, which are to be read from the medium: it goes on to show data that the medium has not
-/// taken.
+/// Drops these bytes from the page cache, which keeps showing data that the medium rejected.
 fn forget(medium: &File, offset: u64, len: usize) {
     if let Some(len) = NonZeroU64::new(len as u64) {
-        // What cannot be forgotten is compared as it is.
+        // If this fails, the cached bytes are compared.
         _ = rustix::fs::fadvise(medium, offset, Some(len), Advice::DontNeed);
     }
 }
 
-/// The sectors that are not as they were, neighbours together.
+/// The changed sectors, with neighbours merged.
 pub(super) fn changed(now: &[u8], old: &[u8]) -> Vec<Range<usize>> {
     let mut all: Vec<Range<usize>> = Vec::new();
     for (at, (now, old)) in now.chunks(SECTOR).zip(old.chunks(SECTOR)).enumerate() {
@@ -218,12 +217,12 @@ fn medium_of(name: &[u8]) -> Option<MediumIdentity> {
 }
 
 impl WriteJournal {
-    /// In a folder that is there.
+    /// Opens the journal in an existing directory.
     pub(super) fn new(folder: &Path, medium: MediumIdentity) -> WriteJournal {
         WriteJournal { folder: folder.to_path_buf(), medium, file: Mutex::default() }
     }
 
-    /// A record as it is kept.
+    /// The encoded record.
     pub(super) fn record(&self, offset: u64, old: &[u8], new: &[u8]) -> Vec<u8> {
         let name = [self.medium.id.as_bytes(), &[0], self.medium.path.as_os_str().as_bytes()].concat();
         let mut bytes = Vec::with_capacity(HEADER + name.len() + new.len() + new.len().div_ceil(SECTOR) * 4);
@@ -240,10 +239,10 @@ impl WriteJournal {
         bytes
     }
 
-    /// Keeps a record; may wait.
+    /// Writes a record; may block.
     pub(super) fn put(&self, record: &[u8]) -> io::Result<()> {
         let mut slot = locked(&self.file);
-        // Somebody may have removed the file: nobody would find the record then.
+        // The file may have been removed, and its record would be lost.
         let kept = slot.take().filter(|kept| is_at(&kept.file, &kept.path));
         let kept = match kept {
             Some(kept) => slot.insert(kept),
@@ -253,12 +252,12 @@ impl WriteJournal {
         kept.file.sync_data()
     }
 
-    /// The write of the record is done, or given up; may wait.
+    /// Clears the record after its write ended or was abandoned; may block.
     pub(super) fn clear(&self) -> io::Result<()> {
         locked(&self.file).as_ref().map_or(Ok(()), |kept| clear(&kept.file))
     }
 
-    /// Does a write again that was cut off. Nobody else uses the medium yet.
+    /// Replays an interrupted write, before the medium is in use.
     pub(super) fn replay(&self, medium: &File) -> Result<Vec<ReplayOutcome>, StuckRecord> {
         let mut all = Vec::new();
         let found = self.found()?;
@@ -270,13 +269,13 @@ impl WriteJournal {
         Ok(all)
     }
 
-    /// A write was cut off that was not done again yet.
+    /// Whether an interrupted write is pending.
     pub(super) fn is_pending(&self) -> Result<bool, StuckRecord> {
         Ok(!self.ours(&self.found()?)?.is_empty())
     }
 
-    /// The records of this medium. A copy of a whole file system has the same media once more: of several records those of this path
-    /// count.
+    /// The records of this medium. A copy of a whole file system duplicates media identities: of several records,
+    /// those of this path count.
     fn ours<'a>(
         &self,
         found: &'a [(PathBuf, RecordContent)],
@@ -297,7 +296,7 @@ impl WriteJournal {
         }
     }
 
-    /// A record at this path that is not done again.
+    /// Handles a record at this path that is not replayed.
     fn waiting(&self, path: PathBuf, content: RecordContent) -> Option<ReplayOutcome> {
         match content {
             RecordContent::Record(JournalRecord { medium: MediumIdentity { id, path: at }, .. }) => {
@@ -307,7 +306,7 @@ impl WriteJournal {
         }
     }
 
-    /// What this medium is.
+    /// The identity of this medium.
     pub(super) fn medium(&self) -> &str {
         &self.medium.id
     }
@@ -336,7 +335,7 @@ impl WriteJournal {
             match read(&path) {
                 Ok(bytes) => found.extend(bytes.and_then(|bytes| Some((path, RecordContent::of(&bytes)?)))),
                 Err(e) if self.is_of_path(&path) => return Err(StuckRecord::unread(&path, e)),
-                // Most likely it is of another medium, which has to be served.
+                // It most likely belongs to another medium, which must be served.
                 Err(e) => tracing::warn!(
                     "{}: this record of an atomic write cannot be read: {e}; it may be of {}; hint: repair it, or remove it \
                      if its medium does not come back",
@@ -348,7 +347,7 @@ impl WriteJournal {
         Ok(found)
     }
 
-    /// The record was written for this path.
+    /// Whether the record was written for this path.
     fn is_of_path(&self, journal: &Path) -> bool {
         let name = journal.file_name().unwrap_or_default().as_bytes();
         name.starts_with(format!("{:016x}.", self.medium.hash_of_path()).as_bytes())
@@ -359,7 +358,7 @@ impl WriteJournal {
         self.folder.join(format!("{:016x}{number}.journal", self.medium.hash_of_path()))
     }
 
-    /// A name for a record that is put aside: a free one, or that of the oldest.
+    /// The name for a record that is put aside: a free one, or that of the oldest.
     fn aside(&self) -> PathBuf {
         let path = |number| self.folder.join(format!("{:016x}.{number}.aside", self.medium.hash_of_path()));
         let age = |path: &PathBuf| path.metadata().and_then(|found| found.modified()).ok();
@@ -367,9 +366,9 @@ impl WriteJournal {
         (0..ASIDE).map(path).min_by_key(age).unwrap_or_else(|| path(0))
     }
 
-    /// A file without a record that no other journal uses.
+    /// A record file without a record and without another user.
     fn create(&self) -> io::Result<JournalFile> {
-        // Somebody may have deleted the folder.
+        // The directory may have been deleted.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
         made.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", self.folder.display())))?;
         for path in (0..FILES).map(|number| self.path(number)) {
@@ -389,7 +388,7 @@ impl WriteJournal {
         Err(io::Error::new(io::ErrorKind::StorageFull, what))
     }
 
-    /// Opens its file again, for reading only unless `writes`.
+    /// Reopens the record file, read-only unless `writes`.
     #[cfg(test)]
     pub(super) fn reopen(&self, writes: bool) {
         let path = locked(&self.file).as_ref().expect("a record").path.clone();
@@ -532,7 +531,7 @@ mod tests {
     const DONE: ReplayOutcome = ReplayOutcome::Done { offset: SECTOR as u64, len: LEN };
 
     #[test]
-    fn a_write_that_was_cut_off_anywhere_is_done_again() {
+    fn write_cut_off_at_any_byte_is_replayed() {
         for sectors in 0..=5 {
             let place = Place::new("cut-off");
             place.put();
@@ -544,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_not_whole_changes_nothing() {
+    fn record_that_is_not_whole_changes_nothing() {
         let place = Place::new("not-whole");
         let path = place.put().file_now();
         let whole = place.whole();
@@ -560,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_that_another_program_changed_is_left_alone() {
+    fn medium_that_another_program_changed_is_left_alone() {
         let place = Place::new("changed");
         place.put();
         place.medium().write_all_at(&[3], 2 * SECTOR as u64).expect("changed");
@@ -592,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_its_medium_refuses_is_dropped_if_all_is_old() {
+    fn record_that_its_medium_refuses_is_dropped_if_all_is_old() {
         let place = Place::new("refused");
         place.put();
         let stuck = place.journal().replay(&sealed(1)).expect_err("new and old blocks");
@@ -626,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_at_another_path_finds_its_record() {
+    fn medium_at_another_path_finds_its_record() {
         let mut place = Place::new("moved");
         place.put();
         if place.journal().medium().contains(" at ") {
@@ -653,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_an_older_format_is_left_alone() {
+    fn record_of_an_older_format_is_left_alone() {
         let place = Place::new("older");
         let path = place.journal().path(0);
         std::fs::write(&path, [&OLD_MAGIC[..], &[1; 100]].concat()).expect("a record");
@@ -664,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_record_of_another_path_harms_nobody() {
+    fn unreadable_record_of_another_path_is_ignored() {
         let place = Place::new("unreadable");
         std::fs::create_dir(place.folder.join("0123456789abcdef.journal")).expect("unreadable");
         assert_eq!(place.replayed().0, []);
@@ -674,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_record_of_this_path_is_an_error() {
+    fn unreadable_record_of_this_path_is_an_error() {
         let place = Place::new("unreadable-own");
         let path = place.journal().path(3);
         std::fs::create_dir(&path).expect("unreadable");
@@ -711,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_kept_though_its_file_was_removed() {
+    fn record_is_kept_though_its_file_was_removed() {
         let place = Place::new("removed");
         let journal = place.put();
         journal.clear().expect("cleared");
@@ -724,7 +723,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_has_ended_is_not_done_again() {
+    fn write_that_has_ended_is_not_done_again() {
         let place = Place::new("ended");
         let journal = place.put();
         place.medium().write_all_at(&[2; LEN], SECTOR as u64).expect("written");

@@ -1,12 +1,12 @@
-//! Locks that keep other programs from a file or a device for as long as this process may write it.
+//! Locks that exclude other programs from a file or device while this process may write it.
 //!
-//! flock keeps out other servers. Locks of single bytes (fcntl, of an open file description) keep out QEMU and programs
-//! like it: a byte of [`USED`] says what its holder does with the file, one of [`UNSHARED`] what it lets nobody else
-//! do. All of them are shared locks, so a newcomer takes its own first and then looks for those of others.
+//! flock excludes other servers. Byte locks (fcntl, of an open file description) exclude QEMU and similar programs: a
+//! byte of [`USED`] is an operation of the holder, a byte of [`UNSHARED`] one that it denies to others. All are
+//! shared locks, so each program takes its own first and then checks for those of others.
 //!
-//! Every medium holds the bytes on its own open file description, the kernel keeps them there until the last write
-//! through it has ended. flock is held once for each file in the process, by reference from all its media. So a reload
-//! opens a file in another way without giving anything up.
+//! Every medium holds the byte locks on its own open file description, and the kernel keeps them until the last write
+//! through it ends. The process holds flock once for each file and shares it among its media. A reload can therefore
+//! reopen a file without releasing a lock.
 
 mod bytes;
 
@@ -29,20 +29,19 @@ const UNSHARED: i64 = 200;
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
-/// Permissions that the protocol has room for.
+/// The number of permissions in the protocol.
 const PERMISSIONS: i64 = 64;
-/// Start and length of what the protocol does not use; 0: to the end.
+/// Start and length of the bytes outside the protocol; 0: to the end.
 const OTHER_BYTES: [(i64, i64); 3] =
     [(0, USED), (USED + PERMISSIONS, UNSHARED - USED - PERMISSIONS), (UNSHARED + PERMISSIONS, 0)];
-/// A lock that covers more than these bytes has nothing to do with the protocol: its type says what its holder does.
+/// A lock that covers more than these bytes is not of the protocol: its type shows the use.
 const PROTOCOL: RangeInclusive<i64> = USED..=UNSHARED + PERMISSIONS - 1;
 
-/// How long a lock is waited for: the kernel may keep the file of a server that was killed for a moment, until what it
-/// had begun is done.
+/// The time limit for a lock: the kernel may keep the file of a killed server open until its requests end.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a medium is opened for.
+/// The access that a medium is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileAccess {
     Read,
@@ -54,7 +53,7 @@ impl FileAccess {
         if read_only { FileAccess::Read } else { FileAccess::Write }
     }
 
-    /// The bytes that say so.
+    /// The bytes to lock.
     fn held(self) -> &'static [i64] {
         match self {
             FileAccess::Read => &[USED + READ, UNSHARED + WRITE, UNSHARED + RESIZE],
@@ -64,7 +63,7 @@ impl FileAccess {
         }
     }
 
-    /// The bytes that nobody else may hold.
+    /// The bytes that no other program may hold.
     fn excluded(self) -> &'static [i64] {
         match self {
             FileAccess::Read => &[UNSHARED + READ, USED + WRITE, USED + RESIZE],
@@ -82,15 +81,15 @@ impl FileAccess {
     }
 }
 
-/// Which locks are taken.
+/// The kinds of locks to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LockKinds {
     flock: bool,
     bytes: bool,
 }
 
-/// The kinds by the type of file system (statfs). NFS turns flock into locks of bytes, and the two would meet. SMB
-/// servers refuse writes to locked bytes. udev reads the flock of a device as "do not look at it".
+/// The kinds by file system type (statfs). NFS maps flock to byte locks, and the two would conflict. SMB servers
+/// reject writes to locked bytes. udev skips a device with a flock.
 fn kinds(fs_type: u64, device: bool) -> LockKinds {
     const NFS: u64 = 0x6969;
     const SMB: [u64; 3] = [0x517b, 0xff53_4d42, 0xfe53_4d42];
@@ -102,7 +101,7 @@ fn kinds(fs_type: u64, device: bool) -> LockKinds {
     }
 }
 
-/// The kinds of an open file. Where a kernel knows no locks of bytes, flock or O_EXCL alone have to do.
+/// The kinds of an open file. Without byte locks in the kernel, only flock or O_EXCL is used.
 fn kinds_of(file: &File, device: bool) -> io::Result<LockKinds> {
     let kinds = kinds(rustix::fs::fstatfs(file)?.f_type as u64, device);
     let lacks_bytes =
@@ -111,23 +110,23 @@ fn kinds_of(file: &File, device: bool) -> io::Result<LockKinds> {
     Ok(LockKinds { bytes: kinds.bytes && !(can_do_without && lacks_bytes()), ..kinds })
 }
 
-/// Why a lock is not to be had.
+/// The reason why a lock fails.
 #[derive(Debug)]
 pub(super) enum LockError {
-    /// Somebody else has it.
+    /// Another user holds it.
     InUse(LockOwner),
-    /// Locks do not work there.
+    /// Locking itself fails.
     Failed(io::Error),
 }
 
-/// Whose lock is in the way.
+/// The holder of a conflicting lock.
 #[derive(Debug)]
 pub(super) enum LockOwner {
-    /// That of another server, by flock.
+    /// Another server, by flock.
     Server,
-    /// That of another program, by locks of bytes.
+    /// Another program, by byte locks.
     Program,
-    /// Somebody who is known.
+    /// A known user.
     Known(MediumUser),
 }
 
@@ -137,15 +136,15 @@ impl From<io::Error> for LockError {
     }
 }
 
-/// What one medium holds. It ends when the claim is dropped.
+/// The locks of one medium, released on drop.
 pub(super) struct MediumLock {
     key: FileId,
     id: u64,
 }
 
-/// All claims of this process on one file.
+/// All locks of this process on one file.
 struct LockEntry {
-    /// The description that flock is held on.
+    /// The file description that holds flock.
     file: File,
     flock: Option<FileAccess>,
     holders: Vec<LockHolder>,
@@ -156,7 +155,7 @@ struct LockHolder {
     id: u64,
     file: File,
     purpose: FileAccess,
-    /// This process may open the file in another way meanwhile.
+    /// Whether this process may open the file again with other options.
     offered: bool,
 }
 
@@ -172,7 +171,7 @@ fn table() -> MutexGuard<'static, LockTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the locks of an open file or device, and waits for them a moment.
+/// Takes the locks of an open file or device, and waits a bounded time for them.
 pub(super) fn claim(file: &File, purpose: FileAccess) -> Result<MediumLock, LockError> {
     let key = FileId::of(&file.metadata()?);
     free_of_system(&key, purpose)?;
@@ -185,7 +184,7 @@ pub(super) fn claim(file: &File, purpose: FileAccess) -> Result<MediumLock, Lock
     }
 }
 
-/// Looks whether [`claim`] would be refused now, and holds nothing.
+/// Checks whether [`claim`] would fail now, without holding a lock.
 pub(super) fn probe(file: &File, purpose: FileAccess) -> Result<(), LockError> {
     let key = FileId::of(&file.metadata()?);
     free_of_system(&key, purpose)?;
@@ -219,7 +218,7 @@ fn try_claim(file: &File, key: FileId, purpose: FileAccess) -> Result<MediumLock
 }
 
 impl MediumLock {
-    /// Lets this process open the file in another way, or does not any more. Other processes are kept out all the time.
+    /// Allows or forbids this process to open the file again. Other processes stay excluded.
     pub(super) fn offer(&self, offered: bool) {
         let mut table = table();
         let holders = table.entries.get_mut(&self.key).map(|entry| &mut entry.holders);
@@ -234,17 +233,17 @@ impl Drop for MediumLock {
         let Some(entry) = table.entries.get_mut(&self.key) else { return };
         let is_down = entry.leave(self.id);
         if entry.holders.is_empty() {
-            // What the kernel still writes keeps its description open, and with it the locks.
+            // A write in the kernel keeps its description open, and with it the locks.
             table.entries.remove(&self.key);
         } else if !is_down {
             let key = self.key;
-            // Without a thread, readers of other programs are kept out until the next claim ends.
+            // Without a thread, other readers stay excluded until the next release.
             _ = std::thread::Builder::new().name("lock".into()).spawn(move || downgrade(key));
         }
     }
 }
 
-/// Tries again what [`LockEntry::downgrade`] could not do, for a moment.
+/// Retries a failed [`LockEntry::downgrade`] for a bounded time.
 fn downgrade(key: FileId) {
     let end = Instant::now() + PATIENCE;
     let is_down = || table().entries.get_mut(&key).is_none_or(LockEntry::downgrade);
@@ -254,14 +253,14 @@ fn downgrade(key: FileId) {
 }
 
 impl LockEntry {
-    /// The first claim.
+    /// The first lock of a file in this process.
     fn begin(holder: LockHolder, device: bool) -> Result<LockEntry, LockError> {
         let kinds = kinds_of(&holder.file, device)?;
         let mut entry = LockEntry { file: holder.file.try_clone()?, flock: None, holders: Vec::new(), kinds };
         let (file, purpose) = (holder.file.try_clone()?, holder.purpose);
         let taken = entry.take_flock(purpose).and_then(|()| entry.take_bytes(&file, purpose, true));
         if let Err(refusal) = taken {
-            // The description stays open for another try.
+            // The description stays open for a retry.
             _ = entry.flock.map(|_| flock(&entry.file, FlockOperation::Unlock));
             return Err(refusal);
         }
@@ -269,7 +268,7 @@ impl LockEntry {
         Ok(entry)
     }
 
-    /// One more of the same process.
+    /// Adds a medium of this process.
     fn join(&mut self, holder: LockHolder) -> Result<(), LockError> {
         let writes = |purpose| purpose == FileAccess::Write;
         let clash = |other: &LockHolder| !other.offered && (writes(other.purpose) || writes(holder.purpose));
@@ -286,7 +285,7 @@ impl LockEntry {
         Ok(())
     }
 
-    /// From reading to writing. The new bytes are held before the old ones are let go of for the look.
+    /// Upgrades from reading to writing. The new bytes are locked before the old ones are released for the check.
     fn upgrade(&mut self, file: &File) -> Result<(), LockError> {
         self.take_bytes(file, FileAccess::Write, false)?;
         self.holders.iter().for_each(|other| self.release_bytes(&other.file, other.purpose));
@@ -300,26 +299,26 @@ impl LockEntry {
         free
     }
 
-    /// False: flock is still that of a writer.
+    /// False: flock is still exclusive.
     fn leave(&mut self, id: u64) -> bool {
         let Some(at) = self.holders.iter().position(|holder| holder.id == id) else { return true };
         let gone = self.holders.remove(at);
         if self.holders.is_empty() {
             return true;
         }
-        // The description of the one that goes may be that of flock, and stay open.
+        // The description of the leaving medium may hold flock and stay open.
         self.release_bytes(&gone.file, gone.purpose);
         self.downgrade()
     }
 
-    /// From writing to reading, where nobody writes. Somebody who waited for the lock may have it now: a look at the bytes
-    /// comes next there, and gives it back.
+    /// Downgrades from writing to reading when no medium writes. A waiter may get the lock now: it checks the bytes
+    /// next and releases it.
     fn downgrade(&mut self) -> bool {
         let writes = self.holders.iter().any(|holder| holder.purpose == FileAccess::Write);
         writes || self.flock != Some(FileAccess::Write) || self.take_flock(FileAccess::Read).is_ok()
     }
 
-    /// A change that fails loses what was held (flock(2)), so that is taken again.
+    /// A failed conversion loses the old lock (flock(2)), so it is taken again.
     fn take_flock(&mut self, purpose: FileAccess) -> Result<(), LockError> {
         if !self.kinds.flock {
             return Ok(());
@@ -356,12 +355,12 @@ impl LockEntry {
         }
     }
 
-    /// Looks for the locks of others.
+    /// Checks for locks of other programs.
     fn look(&self, file: &File, purpose: FileAccess) -> Result<(), LockError> {
         if !self.kinds.bytes {
             return Ok(());
         }
-        // A lock to write, wherever it is.
+        // An exclusive lock anywhere.
         let mut found = conflict(file, libc::F_RDLCK, 0, 0)?;
         if purpose == FileAccess::Write {
             let mut rest = OTHER_BYTES.iter().map(|(start, len)| conflict(file, libc::F_WRLCK, *start, *len));
@@ -377,14 +376,14 @@ impl LockEntry {
     }
 }
 
-/// A lock of the protocol on a byte that nobody else may hold. A reader's lock of a wider range has this byte only by
-/// chance, and may hide one of the protocol.
+/// A protocol lock on an excluded byte. A shared lock of a wider range covers this byte only by chance, and may hide
+/// a protocol lock.
 fn excluding(file: &File, purpose: FileAccess) -> io::Result<Option<ForeignLock>> {
     let is_protocol = |found: &ForeignLock| found.is_within(&PROTOCOL);
     for byte in purpose.excluded() {
         let is_here = |found: &ForeignLock| (found.first..=found.last).contains(byte);
         let found = match conflict(file, libc::F_WRLCK, *byte, 1)? {
-            // Where the system does not list them, the file counts as used.
+            // If the system does not list them, the file counts as in use.
             Some(found) if !is_protocol(&found) => bytes::all(file).map_or(Some(found), |all| {
                 all.into_iter().find(|found| is_protocol(found) && is_here(found))
             }),
@@ -397,7 +396,7 @@ fn excluding(file: &File, purpose: FileAccess) -> io::Result<Option<ForeignLock>
     Ok(None)
 }
 
-/// The system has different words for "somebody else has it".
+/// The errors that mean that another process holds the lock.
 fn refused(e: io::Error, by: LockOwner) -> LockError {
     match e.raw_os_error() {
         Some(libc::EAGAIN | libc::EACCES) => LockError::InUse(by),

@@ -1,4 +1,4 @@
-//! What stands behind a path: opened, locked, measured.
+//! Opening, locking and measuring a file or device.
 
 use super::identity::MediumIdentity;
 use super::journal::{ReplayOutcome, StuckRecord, WriteJournal};
@@ -17,35 +17,34 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Instant;
 
-/// What O_DIRECT asks for where the kernel does not say.
+/// The alignment of O_DIRECT if the kernel does not report it.
 const DIRECT_ALIGN: u64 = 4096;
-/// The most that one prefetch brings: it is a hint, and it runs on the caller's core.
+/// The limit of one prefetch in bytes, because it runs on the caller's core.
 const PREFETCH: u64 = 2 << 20;
 
-/// The descriptors, which close together: the locks are on one of them, and must outlast what the other still
-/// writes. The kernel does not keep that order when it ends the process, but in the page cache a write of before comes
-/// before those of whoever gets the lock.
+/// The descriptors, which close together: the locks are on one of them and must outlast writes through the other. The
+/// kernel does not keep that order when it ends the process. In the page cache, however, earlier writes precede those
+/// of the next lock holder.
 pub(super) struct OpenFiles {
     pub(super) plain: File,
-    /// The same opened with O_DSYNC: a write through it is stable when it ends, without a sync of everything
-    /// else. None past the page cache, where a write that a disk holds up is kept by the kernel after the process was
-    /// killed, and must keep the lock with it.
+    /// The same file opened with O_DSYNC: a write through it is durable when it ends, without a sync of everything
+    /// else. None with O_DIRECT: there, a slow write outlives a killed process in the kernel and must keep its lock.
     pub(super) through: Option<File>,
-    /// Ends after both.
+    /// Dropped after both.
     pub(super) claim: Option<Arc<MediumLock>>,
 }
 
-/// An open file or device, exclusive as far as the system lets us say so.
+/// An open file or device, locked as far as the system supports it.
 pub(super) struct OpenMedium {
     pub(super) path: PathBuf,
     pub(super) device: bool,
     pub(super) read_only: bool,
     pub(super) files: Arc<OpenFiles>,
-    /// Bytes, when opened.
+    /// Size in bytes at open.
     pub(super) size: u64,
-    /// What offset and length must be multiples of, past the page cache.
+    /// The alignment of offset and length with O_DIRECT.
     direct: Option<NonZeroU64>,
-    /// What offset and length of a fallocate must be multiples of.
+    /// The alignment of offset and length of fallocate.
     granule: u64,
 }
 
@@ -57,19 +56,19 @@ impl OpenMedium {
         OpenMedium::claim(file, is_new, spec)
     }
 
-    /// Locks a file and makes a medium of it. Who does not get the lock leaves the file alone, though it made it:
-    /// another server uses it.
+    /// Locks a file as a medium. Without the lock, the file stays even if this call created it, because another
+    /// server uses it.
     fn claim(file: File, is_new: bool, spec: &BackendSpec) -> Result<OpenMedium, OpenError> {
         let fault = ErrorContext { spec };
         let claim = lock::claim(&file, FileAccess::of(spec.read_only)).map_err(|e| fault.lock(e))?;
         if spec.kind != BackendKind::Device {
             fault.check_place(&file)?;
         }
-        // The lock lasts until the file is removed: who waits for it finds that out then.
+        // The lock lasts until the file is removed, so that waiters notice the removal.
         let claim = Arc::new(claim);
         OpenMedium::of(file, claim.clone(), spec).inspect_err(|_| {
             if is_new {
-                // What cannot be used is not left behind.
+                // An unusable file is not left behind.
                 _ = std::fs::remove_file(&spec.path);
             }
         })
@@ -110,7 +109,7 @@ impl OpenMedium {
         self.device
     }
 
-    /// Where its atomic writes are recorded. One that was cut off is done again.
+    /// Opens the journal of atomic writes and replays an interrupted one.
     pub(super) fn journal(&self, spec: &BackendSpec) -> Result<Option<Arc<WriteJournal>>, OpenError> {
         let Some(folder) = &spec.journal else { return Ok(None) };
         let fault = ErrorContext { spec };
@@ -159,7 +158,7 @@ impl OpenMedium {
         }
     }
 
-    /// The file through the page cache, while nobody else uses it.
+    /// The file through the page cache, before it is in use.
     fn cached<T>(&self, work: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         let file = &self.files.plain;
         if !self.direct() {
@@ -172,18 +171,18 @@ impl OpenMedium {
         result
     }
 
-    /// Lets this process open it in another way meanwhile.
+    /// Allows this process to open it again with other options.
     pub(super) fn offer(&self, offered: bool) {
         self.files.claim.iter().for_each(|claim| claim.offer(offered));
     }
 
-    /// Past the page cache.
+    /// Whether it uses O_DIRECT.
     pub(super) fn direct(&self) -> bool {
         self.direct.is_some()
     }
 
-    /// Bytes there are now. Past the page cache a last broken block cannot be reached, and [`OpenMedium::open`]
-    /// refuses it.
+    /// The current size in bytes. O_DIRECT cannot reach a partial last block; [`OpenMedium::open`] rejects such
+    /// files.
     pub(super) fn size_now(&self) -> io::Result<u64> {
         let size = match self.device {
             true => rustix::fs::seek(&self.files.plain, SeekFrom::End(0))?,
@@ -192,12 +191,12 @@ impl OpenMedium {
         Ok(self.whole(size))
     }
 
-    /// The part of a size that can be reached.
+    /// The reachable part of a size.
     pub(super) fn whole(&self, size: u64) -> u64 {
         self.direct.map_or(size, |align| size - size % align)
     }
 
-    /// Bytes of a logical block of a device; a file has none.
+    /// The logical block size of a device in bytes; None for a file.
     pub(super) fn block_size(&self) -> Option<u32> {
         self.device.then(|| u32::try_from(self.granule).ok()).flatten()
     }
@@ -218,7 +217,7 @@ impl OpenMedium {
         offset.next_multiple_of(self.granule)..end - end % self.granule
     }
 
-    /// Whether space can be given back. Asked beyond the end, where there is nothing to lose.
+    /// Whether space can be freed. Tested beyond the end, where nothing is lost.
     pub(super) fn can_punch(&self) -> bool {
         if self.read_only {
             return false;
@@ -237,7 +236,7 @@ impl OpenMedium {
     }
 
     pub(super) fn will_need(&self, offset: u64, len: u64) {
-        // A hint: nobody waits for it, and nothing depends on it.
+        // A hint, so its result is ignored.
         let len = NonZeroU64::new(len.min(PREFETCH));
         let _ = rustix::fs::fadvise(&self.files.plain, offset, len, Advice::WillNeed);
     }
@@ -256,13 +255,13 @@ impl OpenMedium {
     }
 }
 
-/// Opens it, and tells whether it was made for that.
+/// Opens it; true if this created it.
 fn open(spec: &BackendSpec) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(!spec.read_only).mode(0o600).custom_flags(claims(spec).bits() as i32);
     if spec.creates() {
         match options.clone().create_new(true).open(&spec.path) {
-            // It is there; or a link leads to where nothing is yet.
+            // It exists, or is a dangling link.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => _ = options.create(true),
             made => return made.map(|file| (file, true)),
         }
@@ -270,17 +269,17 @@ fn open(spec: &BackendSpec) -> io::Result<(File, bool)> {
     options.open(&spec.path).map(|file| (file, false))
 }
 
-/// The flags of a descriptor besides reading and writing.
+/// The flags of a descriptor besides the access mode.
 pub(super) fn claims(spec: &BackendSpec) -> OFlags {
     let mut flags = OFlags::empty();
     flags.set(OFlags::DIRECT, spec.direct);
-    // On a device it keeps out mounts and everybody else who asks for it alone.
+    // On a device, O_EXCL excludes mounts and other exclusive users.
     flags.set(OFlags::EXCL, spec.kind == BackendKind::Device && !spec.read_only);
     flags
 }
 
-/// Opens once more while the device is busy: the kernel keeps it, too, until what a killed server had begun is done. Only a
-/// device that is opened alone is ever busy.
+/// Retries while the device is busy: the kernel keeps it busy until the requests of a killed server end. Only an
+/// exclusively opened device is ever busy.
 fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -293,7 +292,7 @@ fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Makes an empty file as large as it shall be, and its name stable.
+/// Sets the size of an empty file and makes its name durable.
 fn give_size(file: &File, spec: &BackendSpec) -> io::Result<()> {
     let Some(size) = spec.size else { return Ok(()) };
     if file.metadata()?.len() > 0 {
@@ -301,13 +300,12 @@ fn give_size(file: &File, spec: &BackendSpec) -> io::Result<()> {
     }
     file.set_len(size)?;
     file.sync_all()?;
-    // Where a link leads to, if the path is one.
+    // The target of a symbolic link, if the path is one.
     let place = spec.path.canonicalize()?;
     File::open(place.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Opens the very same file once more. Without a mounted /proc there is no such thing, and a sync after the
-/// write serves instead.
+/// Opens the same file again through /proc. Without /proc, a sync after the write serves instead.
 fn reopen(file: &File) -> Option<File> {
     let name = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().read(true).write(true).custom_flags(OFlags::DSYNC.bits() as i32).open(name).ok()
@@ -323,8 +321,7 @@ pub(super) fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> 
     NonZeroU64::new(align).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Bytes that the device can turn to zeros at once without writing them; 0: none. A partition tells its
-/// disk's.
+/// The limit of WRITE ZEROES of the device in bytes; 0 if unsupported. A partition has its disk's.
 fn write_zeroes_max(file: &File) -> io::Result<u64> {
     let id = file.metadata()?.rdev();
     let folder = format!("/sys/dev/block/{}:{}", rustix::fs::major(id), rustix::fs::minor(id));
@@ -333,7 +330,7 @@ fn write_zeroes_max(file: &File) -> io::Result<u64> {
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Turns what went wrong into what people can do about it.
+/// Adds object and hint to errors.
 pub(super) struct ErrorContext<'a> {
     pub(super) spec: &'a BackendSpec,
 }
@@ -343,7 +340,7 @@ impl ErrorContext<'_> {
         OpenError::new(self.spec.path.display().to_string(), what, hint)
     }
 
-    /// Asked before opening: to open a pipe or a tape has effects.
+    /// Checked before opening, because opening a pipe or a tape has side effects.
     pub(super) fn check_type(&self, device: bool) -> Result<(), OpenError> {
         let Ok(found) = std::fs::metadata(&self.spec.path) else { return Ok(()) };
         match found.file_type() {
@@ -387,7 +384,7 @@ impl ErrorContext<'_> {
         self.error(e, hint).of(e.kind())
     }
 
-    /// Who has a device that is busy: the kernel gives it to one user at a time.
+    /// The error of a busy device with its users: the kernel has one exclusive user at a time.
     pub(super) fn busy(&self, e: &io::Error) -> InUse {
         let hint = "unmount it and stop what uses it (lsblk, fuser -v), or serve it read-only";
         let error = |what: String, pids| InUse { error: self.error(what, hint).of(e.kind()), pids };
@@ -426,7 +423,7 @@ impl ErrorContext<'_> {
         InUse { error, pids: user.pids }
     }
 
-    /// While the lock was waited for, who had it may have removed the file, or put another in its place.
+    /// While this call waited for the lock, its holder may have removed or replaced the file.
     fn check_place(&self, file: &File) -> Result<(), OpenError> {
         let is_there = || {
             let (ours, there) = (file.metadata()?, std::fs::metadata(&self.spec.path)?);
@@ -439,7 +436,7 @@ impl ErrorContext<'_> {
         }
     }
 
-    /// A medium that is not written cannot end a write that was cut off.
+    /// A read-only medium cannot finish an interrupted write.
     pub(super) fn check_pending(&self, journal: &WriteJournal) -> Result<(), OpenError> {
         match journal.is_pending() {
             Ok(false) => Ok(()),
@@ -467,7 +464,7 @@ impl ErrorContext<'_> {
         refused.of(e.kind())
     }
 
-    /// `size` in bytes, and what O_DIRECT wants it to be a multiple of.
+    /// Checks `size` in bytes against the alignment of O_DIRECT.
     pub(super) fn check_size(&self, size: u64, direct: Option<NonZeroU64>) -> Result<(), OpenError> {
         if size == 0 {
             return Err(self.error("is empty", "give a size to create it"));
@@ -494,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn who_made_a_file_that_another_server_has_leaves_it_there() {
+    fn created_file_locked_by_another_server_is_not_removed() {
         let spec = spec("made-twice");
         let (file, is_new) = open(&spec).expect("made");
         assert!(is_new);
@@ -505,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_device_is_waited_for() {
+    fn busy_device_is_waited_for() {
         let left = std::cell::Cell::new(3);
         let opened = patiently(|| match left.replace(left.get() - 1) {
             0 => Ok(()),
@@ -517,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_removed_or_replaced_before_its_lock_was_free_is_refused() {
+    fn file_replaced_while_waiting_for_its_lock_is_refused() {
         let spec = spec("removed");
         _ = OpenMedium::open(&spec).expect("made");
         let [one, other] = [0; 2].map(|_| open(&spec).expect("there").0);

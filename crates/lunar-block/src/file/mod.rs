@@ -1,11 +1,12 @@
-//! Files and block devices, through the page cache or past it.
+//! Files and block devices, with the page cache or O_DIRECT.
 //!
-//! One descriptor serves all cores. Runtimes keep nothing of it: every operation carries its own reference to
-//! the open file, so that it stays open until the kernel has finished, also when the one who asked has gone.
+//! One descriptor serves all cores. Every operation has its own reference to the open file, which therefore stays
+//! open until the kernel has finished, even if the caller is gone.
 
 mod atomic;
 mod examine;
 mod identity;
+mod in_flight;
 mod journal;
 mod lock;
 mod loops;
@@ -15,16 +16,16 @@ mod ops;
 mod power;
 mod space;
 mod sync;
-mod underway;
 pub mod users;
 mod watch;
 
-use crate::range::{RangeAccess, RangeLocks};
+use crate::range_lock::{RangeAccess, RangeLocks};
 use crate::{
     Backend, BackendInfo, BackendSpec, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, MissingMedium,
     OpenError, TryIo, format, within,
 };
 pub(crate) use examine::examine;
+use in_flight::{InFlightWrites, RegionIndices};
 use journal::WriteJournal;
 use lunar_runtime::Buf;
 use medium::OpenMedium;
@@ -34,7 +35,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
-use underway::{InFlightWrites, RegionIndices};
 pub use watch::next_turn;
 use watch::{look_again, wait};
 
@@ -61,8 +61,8 @@ pub(crate) struct FileBackend {
 
 /// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
 struct FileFeatures {
-    read_now: AtomicBool,
-    write_now: AtomicBool,
+    try_read: AtomicBool,
+    try_write: AtomicBool,
     punch: AtomicBool,
     zero_range: AtomicBool,
 }
@@ -76,8 +76,8 @@ impl FileBackend {
         let journal = medium.journal(spec)?;
         let cached = !medium.direct();
         let can = FileFeatures {
-            read_now: AtomicBool::new(cached),
-            write_now: AtomicBool::new(cached && !medium.read_only),
+            try_read: AtomicBool::new(cached),
+            try_write: AtomicBool::new(cached && !medium.read_only),
             punch: AtomicBool::new(medium.can_punch()),
             zero_range: AtomicBool::new(true),
         };
@@ -102,7 +102,7 @@ impl FileBackend {
     #[inline]
     fn read_once(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         let checked = self.check(offset, buf.len() as u64);
-        inline(checked, buf.len(), &self.can.read_now, io::ErrorKind::UnexpectedEof, |at| {
+        inline(checked, buf.len(), &self.can.try_read, io::ErrorKind::UnexpectedEof, |at| {
             let mut rest = [IoSliceMut::new(&mut buf[at..])];
             Ok(preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)?)
         })
@@ -146,17 +146,17 @@ impl FileBackend {
         (result, buf)
     }
 
-    async fn write_all(&self, offset: u64, buf: Buf, stable: bool) -> BufResult {
+    async fn write_all(&self, offset: u64, buf: Buf, fua: bool) -> BufResult {
         let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
             true => {
                 let len = buf.len() as u64;
-                let handle = self.handle(offset, len, RangeAccess::Blocks, stable).await;
+                let handle = self.handle(offset, len, RangeAccess::Shared, fua).await;
                 ops::write(handle, offset, buf, || self.still_there(offset, len)).await
             }
-            false => self.write_around(offset, buf, stable).await,
+            false => self.write_around(offset, buf, fua).await,
         };
         let result = match result {
-            Ok(()) if stable => self.settle().await,
+            Ok(()) if fua => self.settle().await,
             other => other,
         };
         (result, buf)
@@ -172,9 +172,9 @@ impl FileBackend {
 
     /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that
     /// range.
-    async fn write_around(&self, offset: u64, buf: Buf, stable: bool) -> BufResult {
+    async fn write_around(&self, offset: u64, buf: Buf, fua: bool) -> BufResult {
         let whole = self.medium.widen(offset, buf.len() as u64);
-        let handle = self.handle(whole.start, whole.end - whole.start, RangeAccess::Nothing, stable).await;
+        let handle = self.handle(whole.start, whole.end - whole.start, RangeAccess::Exclusive, fua).await;
         let bounce = Buf::zeroed((whole.end - whole.start) as usize);
         let read = FileHandle::reading(&self.medium.files);
         let (mut result, mut bounce) = wait(ops::read(read, whole.start, bounce)).await;
@@ -189,13 +189,13 @@ impl FileBackend {
 
     /// The file together with the right to change a range of it. The page cache orders neighbours by itself;
     /// direct I/O needs it as soon as one of them is narrower than a block.
-    async fn handle(&self, offset: u64, len: u64, share: RangeAccess, stable: bool) -> FileHandle {
+    async fn handle(&self, offset: u64, len: u64, share: RangeAccess, fua: bool) -> FileHandle {
         let range = match self.medium.direct() {
-            true => Some(wait(self.ranges.hold(self.medium.widen(offset, len), share)).await),
+            true => Some(wait(self.ranges.lock(self.medium.widen(offset, len), share)).await),
             false => None,
         };
         let mark = Some(wait(InFlightWrites::write(&self.under_way, RegionIndices::of(offset, len))).await);
-        FileHandle::new(&self.medium.files, stable, Some(OpGuard { _range: range, _mark: mark }))
+        FileHandle::new(&self.medium.files, fua, Some(OpGuard { _range: range, _mark: mark }))
     }
 }
 
@@ -206,7 +206,7 @@ impl Backend for FileBackend {
             read_only: self.medium.read_only,
             unmap: self.can.punch.load(Relaxed),
             null: false,
-            stable: false,
+            write_through: false,
         }
     }
 
@@ -231,8 +231,8 @@ impl Backend for FileBackend {
         self.medium.offer(offered);
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
-        if !self.can.read_now.load(Relaxed) {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+        if !self.can.try_read.load(Relaxed) {
             return TryIo::WouldWait;
         }
         let regions = RegionIndices::of(offset, buf.len() as u64);
@@ -247,8 +247,8 @@ impl Backend for FileBackend {
         TryIo::WouldWait
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
-        if !self.can.write_now.load(Relaxed) || self.open.is_open() {
+    fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
+        if !self.can.try_write.load(Relaxed) || self.open.is_open() {
             return TryIo::WouldWait;
         }
         let regions = RegionIndices::of(offset, data.len() as u64);
@@ -256,7 +256,7 @@ impl Backend for FileBackend {
             return TryIo::WouldWait;
         };
         let checked = self.check_write(offset, data.len() as u64);
-        inline(checked, data.len(), &self.can.write_now, io::ErrorKind::WriteZero, |at| {
+        inline(checked, data.len(), &self.can.try_write, io::ErrorKind::WriteZero, |at| {
             let rest = [IoSlice::new(&data[at..])];
             // What has begun is ended here, though it may wait: to decide the command again could refuse the
             // rest of it.
@@ -278,14 +278,14 @@ impl Backend for FileBackend {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let may = match wait(self.no_record()).await {
                 Ok(()) => self.check_write(offset, buf.len() as u64),
                 other => other,
             };
             match may {
-                Ok(()) => self.write_all(offset, buf, stable).await,
+                Ok(()) => self.write_all(offset, buf, fua).await,
                 Err(e) => (Err(e), buf),
             }
         })
@@ -402,17 +402,17 @@ mod tests {
         file
     }
 
-    fn write(file: &FileBackend, stable: bool) -> io::Result<()> {
+    fn write(file: &FileBackend, fua: bool) -> io::Result<()> {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
-        runtime.block_on(file.write(0, Buf::zeroed(512), stable)).0
+        runtime.block_on(file.write(0, Buf::zeroed(512), fua)).0
     }
 
     #[test]
-    fn a_read_waits_for_the_end_of_a_write_beside_it() {
+    fn read_waits_for_an_overlapping_write() {
         let file = nameless();
         let mark = InFlightWrites::try_write(&*file.under_way, RegionIndices::of(0, 512));
         let mut buf = [0; 512];
-        assert!(matches!(file.read_now(0, &mut buf), TryIo::WouldWait), "on the spot it would be torn");
+        assert!(matches!(file.try_read(0, &mut buf), TryIo::WouldWait), "on the spot it would be torn");
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
             let mut read = file.read(0, Buf::zeroed(512));
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_write_ends_and_is_not_done_again() {
+    fn atomic_write_ends_and_is_not_done_again() {
         with_journal("ends", async |spec, file| {
             file.write_atomic(512, of(1, 5000)).await.0.expect("written");
             file.write(512, of(2, 5000), true).await.0.expect("a later write");
@@ -470,7 +470,7 @@ mod tests {
 
     /// What is written stably goes to a device that is always full.
     #[test]
-    fn an_atomic_write_without_space_leaves_the_old_blocks() {
+    fn atomic_write_without_space_leaves_the_old_blocks() {
         with_journal("full", async |spec, mut file| {
             file.write(0, of(1, 8192), false).await.0.expect("written");
             let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_not_cleared_stops_other_writes() {
+    fn record_that_is_not_cleared_stops_other_writes() {
         with_journal("not-cleared", async |spec, mut file| {
             // The second sync is that of the new blocks.
             _ = watch_syncs(spec, &mut file, |number, journal| {
@@ -526,7 +526,7 @@ mod tests {
             Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
             file.write(0, of(1, 8192), false).await.0.expect("written");
             file.write_atomic(0, of(2, 8192)).await.0.expect_err("not cleared");
-            assert!(matches!(file.write_now(0, &[1; 8192]), TryIo::WouldWait));
+            assert!(matches!(file.try_write(0, &[1; 8192]), TryIo::WouldWait));
             file.write(0, of(1, 8192), true).await.0.expect_err("not cleared");
             file.write_zeroes(0, 8192, false).await.expect_err("not cleared");
             file.write_atomic(0, of(3, 8192)).await.0.expect_err("not cleared");
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_space_stops_no_other_write() {
+    fn record_without_space_stops_no_other_write() {
         use rustix::fs::{MemfdFlags, SealFlags};
         with_journal("no-record", async |_, file| {
             // Like an empty file on a full file system: it cannot grow, but it can become empty.
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_state_folder_stops_no_other_write() {
+    fn full_state_folder_stops_no_other_write() {
         let Some(folder) = Tmpfs::mount("full-state", "64k") else { return };
         let room = || std::fs::remove_file(folder.0.join("other"));
         with_journal_in("full-state", Some(&folder.0), async |_, file| {
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_waited_never_grows_a_file() {
+    fn write_that_waited_never_grows_a_file() {
         for kind in 0..5 {
             with_journal("waited", async |spec, file| {
                 let file = &file;
@@ -642,7 +642,7 @@ mod tests {
 
     /// Where there is no ring, a write waits for its turn at the threads.
     #[test]
-    fn a_write_that_waits_for_its_turn_never_grows_a_file() {
+    fn write_that_waits_for_its_turn_never_grows_a_file() {
         use compio::driver::{DriverType, ProactorBuilder};
         let mut proactor = ProactorBuilder::new();
         proactor.driver_type(DriverType::Poll);
@@ -679,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_never_grows_a_file() {
+    fn undo_never_grows_a_file() {
         with_journal("undo-shrunk", async |spec, file| {
             file.write(0, of(2, 8192), false).await.0.expect("written");
             shrink(spec);
@@ -693,7 +693,7 @@ mod tests {
 
     /// They may be shared with another file, and there may be no space for a copy of them.
     #[test]
-    fn an_undo_writes_no_block_that_has_not_changed() {
+    fn undo_writes_no_block_that_has_not_changed() {
         with_journal("undo-same", async |spec, mut file| {
             file.write(0, of(1, 8192), false).await.0.expect("written");
             let reads = std::fs::File::open(&spec.path).expect("a file");
@@ -734,7 +734,7 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_write_to_shared_blocks_is_whole_or_not_there() {
+    fn atomic_write_to_shared_blocks_is_whole_or_not_there() {
         for (program, package, options) in
             [("mkfs.xfs", "xfsprogs", &["-q", "-m", "reflink=1"][..]), ("mkfs.btrfs", "btrfs-progs", &["-q"])]
         {
@@ -819,7 +819,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_is_stable_before_its_record_is_cleared() {
+    fn undo_is_stable_before_its_record_is_cleared() {
         with_journal("undo-stable", async |spec, mut file| {
             let syncs = without_space(spec, &mut file, |_, _| Ok(())).await;
             assert_eq!(*crate::locked(&syncs), [(1, false), (1, true)]);
@@ -828,7 +828,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_that_fails_keeps_its_record() {
+    fn undo_that_fails_keeps_its_record() {
         with_journal("undo-fails", async |spec, mut file| {
             let end = |number, _: &WriteJournal| if number == 2 { Err(Errno::IO) } else { Ok(()) };
             without_space(spec, &mut file, end).await;
@@ -841,7 +841,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_without_a_journal_writes_nothing_atomically() {
+    fn medium_without_a_journal_writes_nothing_atomically() {
         let file = nameless();
         assert_eq!(file.max_atomic(), 0);
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
@@ -854,7 +854,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stable_write_goes_through() {
+    fn fua_write_goes_through() {
         let file = nameless();
         let files = &file.medium.files;
         let Some(through) = &files.through else { return println!("skipped: no /proc") };
@@ -869,7 +869,7 @@ mod tests {
 
     /// The kernel goes on with it after the process was killed: nobody else may have the file before that.
     #[test]
-    fn what_a_stable_write_past_the_page_cache_holds_is_locked() {
+    fn fua_write_with_o_direct_holds_its_range_lock() {
         let path = std::env::temp_dir().join(format!("lunar-block-direct-{}", std::process::id()));
         let spec = BackendSpec {
             kind: BackendKind::File,
@@ -892,7 +892,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stable_write_without_o_dsync_is_synced() {
+    fn fua_write_without_o_dsync_is_synced() {
         let mut file = nameless();
         file.syncer = broken();
         Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
@@ -901,7 +901,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_flush_nothing_is_called_stable() {
+    fn failed_flush_makes_later_flushes_fail() {
         let mut file = nameless();
         file.syncer = broken();
         write(&file, true).expect("nothing lost yet");

@@ -1,9 +1,9 @@
-//! Reads and writes in the kernel: through the ring, or through the runtime's threads where there is none.
+//! Reads and writes by io_uring, or by threads with the polling driver.
 
+use super::in_flight::{InFlightWrite, InFlightWrites};
 use super::medium::OpenFiles;
-use super::underway::{InFlightWrite, InFlightWrites};
 use super::watch::{look_again, wait};
-use crate::range::RangeLock;
+use crate::range_lock::RangeLock;
 use compio::buf::{IntoInner, IoBuf};
 use compio::driver::op::{ReadAt, WriteAt};
 use compio::runtime::submit;
@@ -15,23 +15,22 @@ use std::sync::Arc;
 
 use crate::BufResult;
 
-/// What an operation that changes the file holds meanwhile.
+/// The guards of an operation that changes the file.
 #[derive(Default)]
 pub(super) struct OpGuard {
     pub(super) _range: Option<RangeLock>,
     pub(super) _mark: Option<InFlightWrite<Arc<InFlightWrites>>>,
 }
 
-/// A reference to the open file that an operation takes along, and what it holds. Both last until the
-/// kernel has finished, also when the one who asked has gone: only then may a neighbour read what it will
-/// write back.
+/// A reference to the open file, with the guards of an operation. Both last until the kernel has finished, even if
+/// the caller is gone: only then may a read-modify-write of the same block read it.
 #[derive(Clone)]
 pub(super) struct FileHandle {
     files: Arc<OpenFiles>,
-    /// Of the two descriptors the one with O_DSYNC, where there is one.
+    /// Whether to use the descriptor with O_DSYNC, if there is one.
     through: bool,
     _held: Option<Arc<OpGuard>>,
-    /// Where there is no ring: its turn at the threads.
+    /// The thread permit, with the polling driver.
     _turn: Option<Arc<ThreadPermit>>,
 }
 
@@ -40,12 +39,12 @@ impl FileHandle {
         FileHandle { files: files.clone(), through, _held: held.map(Arc::new), _turn: None }
     }
 
-    /// For what changes nothing.
+    /// A handle for reads.
     pub(super) fn reading(files: &Arc<OpenFiles>) -> Self {
         Self::new(files, false, None)
     }
 
-    /// The handle as a read or write takes it along, as soon as it may.
+    /// Waits for a thread permit if the driver needs one.
     async fn in_turn(self) -> FileHandle {
         FileHandle { _turn: ThreadPermit::for_file().await.map(Arc::new), ..self }
     }
@@ -58,13 +57,13 @@ impl AsFd for FileHandle {
     }
 }
 
-/// Fills the whole of `buf`; the end of the file before that is `UnexpectedEof`.
+/// Fills the whole of `buf`; `UnexpectedEof` at an earlier end of the file.
 pub(super) async fn read(handle: FileHandle, offset: u64, buf: Buf) -> BufResult {
     let whole = 0..buf.len();
     read_part(handle, offset, buf, whole).await
 }
 
-/// Fills a part of `buf`, of which `offset` is the beginning.
+/// Fills a part of `buf`, which starts at `offset` of the file.
 pub(super) async fn read_part(
     handle: FileHandle,
     offset: u64,
@@ -85,7 +84,7 @@ pub(super) async fn read_part(
     (Ok(()), buf)
 }
 
-/// Writes the whole of `buf`. Asks `may` right before each step: the file may have become shorter meanwhile.
+/// Writes the whole of `buf`. Calls `may` right before each step, because the file may have shrunk.
 pub(super) async fn write(
     handle: FileHandle,
     offset: u64,
@@ -123,7 +122,7 @@ fn step(result: io::Result<usize>, nothing: io::ErrorKind) -> io::Result<usize> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::range::{RangeAccess, RangeLocks};
+    use crate::range_lock::{RangeAccess, RangeLocks};
     use compio::driver::{DriverType, ProactorBuilder};
     use compio::runtime::RuntimeBuilder;
     use std::io::{PipeReader, pipe};
@@ -133,7 +132,7 @@ mod tests {
     use std::time::Duration;
 
     fn is_free(ranges: &Arc<RangeLocks>) -> bool {
-        let mut hold = pin!(ranges.hold(0..1, RangeAccess::Nothing));
+        let mut hold = pin!(ranges.lock(0..1, RangeAccess::Exclusive));
         hold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_held_until_the_kernel_is_done_with_it() {
+    fn range_is_held_until_the_kernel_is_done_with_it() {
         let mut proactor = ProactorBuilder::new();
         proactor.driver_type(DriverType::IoUring);
         let runtime = match RuntimeBuilder::new().with_proactor(proactor).build() {
@@ -157,7 +156,7 @@ mod tests {
         let (end, _writer) = pipe().expect("a pipe");
         let ranges = Arc::new(RangeLocks::default());
         runtime.block_on(async {
-            let handle = held(&silent(end), ranges.hold(0..1, RangeAccess::Nothing).await);
+            let handle = held(&silent(end), ranges.lock(0..1, RangeAccess::Exclusive).await);
             // A pipe has no offsets; this one says so.
             let mut waiting = Box::pin(read(handle, u64::MAX, Buf::zeroed(1)));
             let once = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;

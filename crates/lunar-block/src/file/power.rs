@@ -189,7 +189,7 @@ fn power_loss_after_an_atomic_write_spares_later_writes() {
 
 /// Before its record is kept, not one sector of an atomic write is on its way to the medium.
 #[test]
-fn an_atomic_write_without_a_record_does_not_begin() {
+fn atomic_write_without_a_record_does_not_begin() {
     run(async {
         let place = MediumDir::new("unkept");
         let mut file = FileBackend::open(&place.0).expect("a file");

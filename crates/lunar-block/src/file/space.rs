@@ -1,4 +1,4 @@
-//! Zeros, holes and what is allocated.
+//! Zeros, holes and allocation.
 
 use super::watch::wait;
 use super::{FileBackend, RangeAccess, ops};
@@ -11,11 +11,11 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of zeros written at once where nothing better is offered.
+/// Bytes of one write of zeros without a better operation.
 const ZEROS: u64 = 1 << 20;
 
 impl FileBackend {
-    /// Makes a range zeros; with `unmap` by giving its space back if that can be.
+    /// Zeroes a range; with `unmap`, frees its space if possible.
     pub(super) async fn clear(&self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
         let whole = self.medium.narrow(offset, len);
         if whole.is_empty() {
@@ -45,7 +45,7 @@ impl FileBackend {
 
     pub(super) async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
         let (offset, len) = (range.start, range.end - range.start);
-        let handle = self.handle(offset, len, RangeAccess::Blocks, false).await;
+        let handle = self.handle(offset, len, RangeAccess::Shared, false).await;
         self.still_there(offset, len)?;
         lunar_runtime::blocking(move || {
             loop {
@@ -84,7 +84,7 @@ impl FileBackend {
     }
 }
 
-/// The extent at `offset`. Where the medium does not tell, everything is allocated.
+/// The extent at `offset`. If the medium does not report it, everything counts as allocated.
 fn extent(file: BorrowedFd<'_>, offset: u64, len: u64) -> Extent {
     let seek = |to| rustix::fs::seek(file, to);
     let (until, mapped) = match seek(SeekFrom::Data(offset)) {
@@ -93,14 +93,14 @@ fn extent(file: BorrowedFd<'_>, offset: u64, len: u64) -> Extent {
         Err(Errno::NXIO) => (u64::MAX, false),
         Err(_) => (u64::MAX, true),
     };
-    // Somebody may have punched a hole at `offset` in between; an answer of no length would never end.
+    // A concurrent hole punch at `offset` is possible; an extent of length 0 would loop forever.
     match len.min(until.saturating_sub(offset)) {
         0 => Extent { offset, len, mapped: true },
         found => Extent { offset, len: found, mapped },
     }
 }
 
-/// The file cannot do this at all, as opposed to: it failed.
+/// Whether the operation is unsupported, rather than failed.
 pub(super) fn cannot(e: &io::Error) -> bool {
     let refusals = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::NODEV];
     refusals.iter().any(|refusal| e.raw_os_error() == Some(refusal.raw_os_error()))

@@ -1,10 +1,9 @@
-//! Making writes stable.
+//! Flushes.
 //!
-//! One fdatasync at a time serves everybody who asked before it began. That is cheaper than one for each, and
-//! it is needed for honesty: the kernel tells a lost write once per descriptor and marks the pages clean, so
-//! of two calls side by side one would hear that all is well. For the same reason a failure is kept: a later
-//! fdatasync would succeed although the bytes are gone. Only opening the file anew, and so reading what is
-//! really there, ends it.
+//! One fdatasync at a time serves all callers that waited when it started. That is cheaper than one for each, and it
+//! is needed for correctness: the kernel reports a lost write once per descriptor and marks the pages clean, so that
+//! one of two concurrent calls would succeed. For the same reason a failure is permanent: a later fdatasync would
+//! succeed although the bytes are lost. Only reopening the file, and so reading what is on the medium, clears it.
 
 use crate::locked;
 use event_listener::Event;
@@ -17,7 +16,7 @@ pub(super) struct Syncer {
     sync: Box<dyn Fn() -> rustix::io::Result<()> + Send + Sync>,
     rounds: Mutex<SyncRounds>,
     ended: Event,
-    /// The error number of the first failure; 0: none.
+    /// The errno of the first failure; 0 if none.
     failed: AtomicI32,
 }
 
@@ -26,25 +25,25 @@ pub(super) struct Syncer {
 struct SyncRounds {
     begun: u64,
     running: bool,
-    /// The last round that succeeded.
+    /// The last successful round.
     good: u64,
 }
 
-/// What one who waits for round `want` does next.
+/// The next step of a waiter for round `want`.
 enum SyncTurn {
     Over(io::Result<()>),
     Run(SyncRound),
     Wait,
 }
 
-/// A round that runs. It ends when this is dropped, also where it never came to run.
+/// A running round. It ends on drop, even if it never ran.
 struct SyncRound {
     syncer: Arc<Syncer>,
     good: bool,
 }
 
 impl Syncer {
-    /// `sync` is the call that makes everything written so far stable.
+    /// `sync` makes everything written so far durable.
     pub(super) fn new(sync: impl Fn() -> rustix::io::Result<()> + Send + Sync + 'static) -> Self {
         Syncer {
             sync: Box::new(sync),
@@ -54,7 +53,7 @@ impl Syncer {
         }
     }
 
-    /// The failure that is kept, if there was one.
+    /// The permanent failure, if any.
     pub(super) fn verdict(&self) -> io::Result<()> {
         match self.failed.load(SeqCst) {
             0 => Ok(()),
@@ -62,9 +61,9 @@ impl Syncer {
         }
     }
 
-    /// Ends when everything written before this call is stable.
+    /// Waits until everything written before this call is durable.
     pub(super) async fn flush(self: &Arc<Self>) -> io::Result<()> {
-        // A round that already runs may have passed our pages by.
+        // A running round may have passed this caller's pages.
         let want = locked(&self.rounds).begun + 1;
         loop {
             let ended = self.ended.listen();
@@ -94,8 +93,8 @@ impl Syncer {
 }
 
 impl SyncRound {
-    /// The outcome is recorded here, on the thread that heard it: who asked may have gone, the others have
-    /// not.
+    /// The outcome is recorded here, on the thread that made the call, because the caller may be gone while others
+    /// wait.
     fn run(mut self) -> io::Result<()> {
         let result = loop {
             match (self.syncer.sync)() {
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_stays_an_error() {
+    fn failed_sync_stays_an_error() {
         let calls = Arc::new(AtomicU32::new(0));
         let counted = calls.clone();
         // What the kernel does: the first call tells the loss, the next ones know nothing of it.
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_leaves_does_not_take_the_outcome_along() {
+    fn cancelled_waiter_leaves_the_outcome_to_others() {
         let (go, gate) = std::sync::mpsc::channel();
         let gate = Mutex::new(gate);
         let syncer = Arc::new(Syncer::new(move || {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_nobody_uses_has_no_user() {
+    fn unused_file_has_no_user() {
         let path = std::env::temp_dir().join(format!("lunar-unused-{}", std::process::id()));
         fs::write(&path, "x").expect("a file");
         let key = FileId::of(&fs::metadata(&path).expect("there"));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_the_file_open_is_named() {
+    fn process_with_the_file_open_is_named() {
         let path = std::env::temp_dir().join(format!("lunar-users-{}", std::process::id()));
         fs::write(&path, "x").expect("a file");
         assert_eq!(of_file(&path), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! What may happen to an open file or device from outside: its path leads elsewhere, or it becomes shorter.
+//! External changes of an open file or device: its path leads elsewhere, or it shrinks.
 //!
 //! A server looks once a second at the size and the path of each medium. Between two looks, a write could make a truncated
 //! file grow again. So the size is also read before the first write of each receive.
@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl OpenMedium {
-    /// How this is missing from the path that it was opened by; None while it leads here, or if the system does not say.
+    /// Reports that the path leads elsewhere; None while it leads here, or if unknown.
     pub(super) fn missing(&self) -> Option<MissingMedium> {
         let (ours, there) = (self.files.plain.metadata(), std::fs::metadata(&self.path));
         let is_unlinked = !self.device
@@ -49,7 +49,7 @@ impl OpenMedium {
         Some(MissingMedium { path, is_device, served, there, is_link, is_unlinked, name_now, descriptor })
     }
 
-    /// The size of a file as the system knows it without asking anybody: a network file system is not waited for.
+    /// The cached size of a file, without a request to a network file system.
     fn size_known(&self) -> Option<u64> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = statx(&self.files.plain, c"", flags, StatxFlags::SIZE).ok()?;
@@ -64,19 +64,19 @@ fn is_gone(kind: ErrorKind) -> bool {
 }
 
 thread_local! {
-    /// The file whose size this core looked at last.
+    /// The file whose size this core checked last.
     static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
-    /// For how long what it saw there holds.
+    /// How long that check is valid.
     static LOOK: Recheck = const { Recheck::new() };
 }
 
-/// Says that this core has received something else: all that it writes from here on is newer than the looks at the sizes of
-/// files before. Writes that one receive brought share a look, which costs as much as a small write.
+/// Records a new receive on this core: later writes are newer than earlier checks of file sizes. Writes of one
+/// receive share a check, which costs as much as a small write.
 pub fn next_turn() {
     LOOK.with(Recheck::next_batch);
 }
 
-/// Waits for what may take a while. What was seen of a size before that holds no longer.
+/// Waits for a future and invalidates the cached size check.
 pub(super) async fn wait<T>(work: impl Future<Output = T>) -> T {
     let (mut work, mut waited) = (pin!(work), false);
     let done = poll_fn(|cx| {
@@ -91,13 +91,13 @@ pub(super) async fn wait<T>(work: impl Future<Output = T>) -> T {
     done
 }
 
-/// The next look asks the system.
+/// Makes the next check ask the system.
 pub(super) fn look_again() {
     LOOK.with(Recheck::forget);
 }
 
 impl FileBackend {
-    /// The range is still there: asked right before each step of a write, which never makes a file grow.
+    /// Checks that the range still exists, right before each step of a write, which never grows a file.
     pub(super) fn still_there(&self, offset: u64, len: u64) -> io::Result<()> {
         self.look_for_end();
         self.check(offset, len)

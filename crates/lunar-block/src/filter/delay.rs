@@ -1,4 +1,4 @@
-//! A slower disk.
+//! A filter that delays operations.
 
 use super::{Filter, FilterOp, Hook};
 use crate::Backend;
@@ -11,8 +11,7 @@ struct DelayFilter {
     write: Duration,
 }
 
-/// Holds each read for `read`, and each write, unmap and write zeroes for `write`, before the backend sees
-/// it. Flushes pass at once.
+/// Delays each read by `read`, and each write, UNMAP and WRITE ZEROES by `write`. Flushes are not delayed.
 pub fn delay(inner: Arc<dyn Backend>, read: Duration, write: Duration) -> Arc<dyn Backend> {
     Filter::wrap(inner, DelayFilter { read, write })
 }

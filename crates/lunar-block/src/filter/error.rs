@@ -1,4 +1,4 @@
-//! A broken disk.
+//! A filter that fails operations.
 
 use super::{Filter, FilterOp, Hook};
 use crate::{Backend, BackendInfo, random};
@@ -17,9 +17,9 @@ struct ErrorFilter {
     failed: AtomicU64,
 }
 
-/// Fails a share of the operations `op` with EIO, before the backend sees them. `rate` goes from 0.0, none,
-/// to 1.0, all; what lies outside counts as the nearer end. [`FilterOp::Write`] includes [`FilterOp::Clear`]. With a
-/// `seed` the same operations of a row fail each time.
+/// Fails a fraction of the operations `op` with EIO, without passing them on. `rate` is from 0.0 (none) to 1.0 (all),
+/// clamped. [`FilterOp::Write`] includes [`FilterOp::Clear`]. With a `seed`, the same operations of a sequence fail
+/// each time.
 pub fn error(inner: Arc<dyn Backend>, op: FilterOp, rate: f64, seed: Option<u64>) -> Arc<dyn Backend> {
     let seed = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
     Filter::wrap(inner, ErrorFilter { op, rate, seed, asked: AtomicU64::new(0), failed: AtomicU64::new(0) })
@@ -30,7 +30,7 @@ impl ErrorFilter {
         op == self.op || (op == FilterOp::Clear && self.op == FilterOp::Write)
     }
 
-    /// One throw of the dice for one operation.
+    /// Draws the random outcome of one operation.
     fn throw(&self) -> bool {
         let limit = (self.rate * 2f64.powi(64)) as u128;
         u128::from(random(self.seed, self.asked.fetch_add(1, Relaxed))) < limit
@@ -39,12 +39,12 @@ impl ErrorFilter {
 
 impl Hook for ErrorFilter {
     fn facts(&self, inner: BackendInfo) -> BackendInfo {
-        // Who hears that nothing needs a flush does not flush, and no flush would fail.
-        BackendInfo { stable: inner.stable && self.op != FilterOp::Flush, ..inner }
+        // With write-through, callers would not flush, and no flush would fail.
+        BackendInfo { write_through: inner.write_through && self.op != FilterOp::Flush, ..inner }
     }
 
     fn now(&self, op: FilterOp, _bytes: u64) -> bool {
-        // Else an attempt on the spot and the asynchronous one after it would throw twice.
+        // Otherwise an inline attempt and the asynchronous one after it would draw twice.
         !self.hits(op)
     }
 

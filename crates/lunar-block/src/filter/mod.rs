@@ -1,4 +1,4 @@
-//! Backends around a backend: [`delay`], [`error`], [`rate`] and [`stats`]. They stack in any order.
+//! Filters, which wrap a backend: [`delay`], [`error`], [`rate`] and [`stats`]. They stack in any order.
 //!
 //! A filter is a [`Hook`]: what happens before and after an operation of the backend within.
 
@@ -18,47 +18,47 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a backend is asked to do, as far as filters tell it apart.
+/// The kinds of operations that filters distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterOp {
-    /// Bytes are read.
+    /// A read.
     Read,
-    /// Bytes are written.
+    /// A write.
     Write,
-    /// A range becomes zeros: unmap and write zeroes. No bytes are moved.
+    /// UNMAP or WRITE ZEROES, which transfer no bytes.
     Clear,
-    /// Writes become stable.
+    /// A flush.
     Flush,
 }
 
-/// What a filter adds to an operation. `bytes` are those that are moved.
+/// The behaviour of a filter. `bytes` is the transferred length.
 trait Hook: Send + Sync {
-    /// What the backend is, seen through the filter.
+    /// The properties of the filtered backend.
     fn facts(&self, inner: BackendInfo) -> BackendInfo {
         inner
     }
 
-    /// Whether the operation may be tried on the spot.
+    /// Whether the operation may be tried without waiting.
     fn now(&self, _op: FilterOp, _bytes: u64) -> bool {
         true
     }
 
-    /// It was allowed on the spot, but the backend would wait: what [`Hook::now`] took is given back.
+    /// Returns what [`Hook::now`] took, because the backend would wait.
     fn not_now(&self, _bytes: u64) {}
 
-    /// How long it waits before the backend is asked, and whether it is asked at all.
+    /// The delay before the operation, and an error to return instead of it.
     fn before(&self, _op: FilterOp, _bytes: u64) -> (Duration, io::Result<()>) {
         (Duration::ZERO, Ok(()))
     }
 
-    /// How it ended.
+    /// Called at the end of the operation.
     fn after(&self, _op: FilterOp, _bytes: u64, _result: &io::Result<()>) {}
 
-    /// Counters and settings for people.
+    /// Counters and settings, as in [`Backend::describe`].
     fn describe(&self) -> Vec<(String, String)>;
 }
 
-/// A backend with a hook around each operation.
+/// A backend that calls a hook around each operation.
 struct Filter<H> {
     inner: Arc<dyn Backend>,
     hook: H,
@@ -72,7 +72,7 @@ impl<H: Hook> Filter<H> {
         Arc::new(Filter { inner, hook })
     }
 
-    fn on_the_spot(&self, op: FilterOp, bytes: u64, work: impl FnOnce() -> TryIo) -> TryIo {
+    fn try_io(&self, op: FilterOp, bytes: u64, work: impl FnOnce() -> TryIo) -> TryIo {
         if !self.hook.now(op, bytes) {
             return TryIo::WouldWait;
         }
@@ -123,7 +123,7 @@ impl<H: Hook> Filter<H> {
 
 impl<H: Hook> Backend for Filter<H> {
     fn facts(&self) -> BackendInfo {
-        // Who finds a null backend may leave it out altogether, and the filter with it.
+        // Callers may skip a null backend, and with it the filter.
         BackendInfo { null: false, ..self.hook.facts(self.inner.facts()) }
     }
 
@@ -139,21 +139,21 @@ impl<H: Hook> Backend for Filter<H> {
         self.inner.device_block_size()
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         let bytes = buf.len() as u64;
-        self.on_the_spot(FilterOp::Read, bytes, || self.inner.read_now(offset, buf))
+        self.try_io(FilterOp::Read, bytes, || self.inner.try_read(offset, buf))
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
-        self.on_the_spot(FilterOp::Write, data.len() as u64, || self.inner.write_now(offset, data))
+    fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
+        self.try_io(FilterOp::Write, data.len() as u64, || self.inner.try_write(offset, data))
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.moving(FilterOp::Read, buf, move |buf| self.inner.read(offset, buf)))
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.moving(FilterOp::Write, buf, move |buf| self.inner.write(offset, buf, stable)))
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(self.moving(FilterOp::Write, buf, move |buf| self.inner.write(offset, buf, fua)))
     }
 
     fn max_atomic(&self) -> u32 {
@@ -180,8 +180,8 @@ impl<H: Hook> Backend for Filter<H> {
         self.inner.is_unwritten()
     }
 
-    fn stride(&self) -> Option<usize> {
-        self.inner.stride()
+    fn preferred_read_size(&self) -> Option<usize> {
+        self.inner.preferred_read_size()
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
@@ -197,8 +197,8 @@ impl<H: Hook> Backend for Filter<H> {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let mut told = self.hook.describe();
-        told.extend(self.inner.describe());
-        told
+        let mut rows = self.hook.describe();
+        rows.extend(self.inner.describe());
+        rows
     }
 }

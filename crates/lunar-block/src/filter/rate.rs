@@ -1,4 +1,4 @@
-//! A disk that gives no more than its share.
+//! A filter that limits operations and bytes per second.
 
 use super::{Filter, FilterOp, Hook};
 use crate::Backend;
@@ -7,27 +7,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// What may be saved up while idle, in nanoseconds of the rate.
+/// The burst allowed after idle time, in nanoseconds of the rate.
 const BURST_NS: u64 = 100_000_000;
 
-/// A share of operations and bytes a second, which several may have together.
+/// A limit of operations and bytes per second, which several backends may share.
 pub struct RateLimit {
     epoch: Instant,
     iops: TokenBucket,
     bytes: TokenBucket,
 }
 
-/// Lets through no more than its share. What was not used in the last tenth of a second may be used at once.
-/// Flushes pass uncounted: to hold them back keeps no resource free.
+/// Limits the rate of a backend. What was unused in the last tenth of a second may be used at once. Flushes are not
+/// limited, because delaying them frees no resource.
 pub fn rate(inner: Arc<dyn Backend>, rate: Arc<RateLimit>) -> Arc<dyn Backend> {
     Filter::wrap(inner, rate)
 }
 
 /// A token bucket that keeps time instead of tokens: one number, and no lock between cores.
 struct TokenBucket {
-    /// 0: no limit.
+    /// Units per second; 0 for no limit.
     per_s: AtomicU64,
-    /// When everything let through so far is paid for, in nanoseconds since the epoch.
+    /// When everything admitted so far is paid for, in nanoseconds since the epoch.
     paid_ns: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl TokenBucket {
         TokenBucket { per_s: AtomicU64::new(per_s), paid_ns: AtomicU64::new(0) }
     }
 
-    /// Another limit from here on; who waits already is not called back.
+    /// Sets another limit; waiting operations keep their delay.
     fn set(&self, per_s: u64) {
         if self.per_s.swap(per_s, Relaxed) != per_s {
             self.paid_ns.store(0, Relaxed);
@@ -50,7 +50,7 @@ impl TokenBucket {
         }
     }
 
-    /// Pays for `units` and tells how long to wait, in nanoseconds.
+    /// Pays for `units` and returns how long to wait, in nanoseconds.
     fn take(&self, units: u64, now: u64) -> u64 {
         let cost = self.cost_ns(units);
         if cost == 0 {
@@ -61,7 +61,7 @@ impl TokenBucket {
         paid.saturating_sub(now)
     }
 
-    /// Pays for `units` if that takes no waiting.
+    /// Pays for `units` if that needs no waiting.
     fn try_take(&self, units: u64, now: u64) -> bool {
         let cost = self.cost_ns(units);
         let pay =
@@ -71,7 +71,7 @@ impl TokenBucket {
 
     fn give_back(&self, units: u64) {
         let less = |paid: u64| Some(paid.saturating_sub(self.cost_ns(units)));
-        // It always gives a number.
+        // The update never fails.
         _ = self.paid_ns.fetch_update(Relaxed, Relaxed, less);
     }
 }
@@ -86,13 +86,13 @@ impl RateLimit {
         })
     }
 
-    /// Other limits from here on.
+    /// Sets other limits.
     pub fn set(&self, iops: u64, bytes_per_s: u64) {
         self.iops.set(iops);
         self.bytes.set(bytes_per_s);
     }
 
-    /// Pays for an operation that moves so many bytes; how long it has to wait.
+    /// Pays for an operation of this many bytes and returns how long it must wait.
     pub fn pay(&self, bytes: u64) -> Duration {
         let now = self.now_ns();
         Duration::from_nanos(self.iops.take(1, now).max(self.bytes.take(bytes, now)))
@@ -149,7 +149,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_bucket_lets_through_its_rate_after_its_burst() {
+    fn bucket_lets_through_its_rate_after_its_burst() {
         let bucket = TokenBucket::new(1000);
         let now = 10 * SECOND;
         let at_once = (0..1000).filter(|_| bucket.try_take(1, now)).count();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_can_be_taken_again() {
+    fn returned_tokens_can_be_taken_again() {
         let bucket = TokenBucket::new(1);
         let now = 10 * SECOND;
         assert!(bucket.try_take(1, now));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_can_change_and_go() {
+    fn limit_can_change_and_go() {
         let (rate, now) = (TokenBucket::new(1), 10 * SECOND);
         assert!(rate.try_take(1, now) && !rate.try_take(1, now));
         rate.set(0);

@@ -1,4 +1,4 @@
-//! A disk that is counted.
+//! A filter that counts operations.
 
 use super::{Filter, FilterOp, Hook};
 use crate::Backend;
@@ -6,10 +6,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Sets of counters; a thread keeps to one, so that cores do not pass a cache line to and fro.
+/// Sets of counters. Each thread uses one, so that cores do not contend for a cache line.
 const SHARDS: usize = 32;
 
-/// What was done to a backend, kept apart per thread.
+/// Operation counters of a backend, sharded by thread.
 #[derive(Default)]
 pub struct IoCounters {
     shards: [Shard; SHARDS],
@@ -27,8 +27,7 @@ struct Shard {
     errors: AtomicU64,
 }
 
-/// What was done to a backend, summed up. Operations are counted when they end, and their bytes only when
-/// they succeed.
+/// The sums of [`IoCounters`]. Operations are counted when they end, and bytes only when they succeed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
     /// Reads.
@@ -47,14 +46,14 @@ pub struct IoCounts {
     pub errors: u64,
 }
 
-/// Counts what passes; the second value tells it.
+/// Counts the operations of a backend in the returned counters.
 pub fn stats(inner: Arc<dyn Backend>) -> (Arc<dyn Backend>, Arc<IoCounters>) {
     let counters = Arc::new(IoCounters::default());
     (Filter::wrap(inner, counters.clone()), counters)
 }
 
 impl IoCounters {
-    /// The sum over all threads now.
+    /// The current sum over all threads.
     pub fn total(&self) -> IoCounts {
         let sum = |field: fn(&Shard) -> &AtomicU64| self.shards.iter().map(|s| field(s).load(Relaxed)).sum();
         IoCounts {

@@ -1,14 +1,13 @@
-//! A backend as a file, in a folder of its own, by FUSE: for those without the privileges that a block device
-//! needs.
+//! A backend as a file in its own mount, by FUSE: for users without the privileges for a block device.
 //!
-//! The file has the backend's capacity, which cannot be changed through it. Writes are stable after fsync, or
-//! at once in a file that was opened with O_DSYNC. O_DIRECT passes the kernel's page cache by.
+//! The file has the backend's capacity, which cannot be changed through it. Writes are stable after fsync, or at once
+//! in a file that was opened with O_DSYNC. O_DIRECT bypasses the kernel's page cache.
 //!
 //! Everything here blocks, and must not be called on a core's own thread.
 
 mod abi;
-mod answer;
 mod mount;
+mod reply;
 mod session;
 
 use crate::Error;
@@ -19,35 +18,34 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long what is in flight may take to end once it is unmounted.
+/// The time limit of requests in flight after the unmount.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a file's name at most.
 const MAX_NAME: usize = 255;
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Refuse writes, also if the backend would take them.
+    /// Rejects writes, even if the backend accepts them.
     pub read_only: bool,
 }
 
-/// A mounted file. It is gone when this is dropped or stopped, and also when the process dies.
+/// A mounted file. It is unmounted when this is dropped or stopped, or the process dies.
 pub struct FuseMount {
     dir: PathBuf,
     path: PathBuf,
     mounted: Option<MountGuard>,
     /// Dropped to end the session.
     stop: Option<flume::Sender<()>>,
-    /// Disconnected when the session is over.
+    /// Disconnected when the session has ended.
     ended: flume::Receiver<()>,
 }
 
 impl FuseMount {
-    /// Mounts on the folder `dir`, in which there is then only the file `name`; served on the first of these
-    /// cores, and there when this returns. Only the user of this process can use it.
+    /// Mounts on the directory `dir`, which then has only the file `name`. The first of these cores serves it. The
+    /// mount is usable when this returns, by the user of this process only.
     ///
-    /// # Errors
-    /// No such folder, a name that cannot be, no FUSE or no right to mount there.
+    /// # Errors No such directory, an invalid name, no FUSE, or no permission to mount there.
     pub fn start(
         cores: &Cores,
         backend: Arc<dyn Backend>,
@@ -63,7 +61,7 @@ impl FuseMount {
         let (stop, stopped) = flume::bounded(0);
         let (ending, ended) = flume::bounded(0);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let file = answer::ExportedFile { backend, name: name.into(), read_only, since };
+        let file = reply::ExportedFile { backend, name: name.into(), read_only, since };
         cores.run_on(0, move || {
             let session = async {
                 if let Err(e) = session::serve(device, file, stopped, ending).await {
@@ -74,7 +72,7 @@ impl FuseMount {
         });
         let path = dir.join(name);
         let mount = FuseMount { dir, path, mounted: Some(mounted), stop: Some(stop), ended };
-        // Should it not answer, the mount is dropped, and so unmounted.
+        // If it does not answer, dropping the mount unmounts it.
         match std::fs::metadata(&mount.path) {
             Ok(_) => Ok(mount),
             Err(e) => Err(Error::refused(mount.path.display().to_string(), "see it", e, "see the log")),
@@ -86,15 +84,14 @@ impl FuseMount {
         &self.path
     }
 
-    /// Nobody has unmounted it.
+    /// Whether it is still mounted.
     pub fn is_mounted(&self) -> bool {
         !self.ended.is_disconnected()
     }
 
-    /// Flushes and unmounts. Whoever still has the file open gets errors from then on.
+    /// Flushes and unmounts. Users that still have the file open get errors from then on.
     ///
-    /// # Errors
-    /// When what was written does not become stable, or it cannot be unmounted.
+    /// # Errors When the flush or the unmount fails.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -102,14 +99,14 @@ impl FuseMount {
     fn end(&mut self) -> Result<(), Error> {
         let Some(mounted) = self.mounted.take() else { return Ok(()) };
         let is_there = self.is_mounted();
-        // A file mapped into memory may have been written without a word to us.
+        // A memory-mapped file may have been written without a request.
         let flushed = match is_there {
             true => std::fs::File::open(&self.path).and_then(|file| file.sync_all()),
             false => Ok(()),
         };
         let unmounted = mounted.unmount(&self.dir, is_there);
         drop(self.stop.take());
-        // Without an end in time, what is in flight ends later, and is told to nobody.
+        // After the time limit, requests in flight end later, and their results are dropped.
         let _ = self.ended.recv_timeout(PATIENCE);
         unmounted?;
         let hint = "the last writes may be lost: see the log for the medium's error";

@@ -1,7 +1,7 @@
 //! The conversation with the kernel: requests come one by one through the open device, and are answered in
 //! whatever order they end.
 
-use super::answer::{ExportedFile, FuseReply, FuseRequest, IN_FLIGHT, MAX_WRITE, out_header};
+use super::reply::{ExportedFile, FuseReply, FuseRequest, IN_FLIGHT, MAX_WRITE, out_header};
 use compio::runtime::fd::PollFd;
 use lunar_runtime::Buf;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};

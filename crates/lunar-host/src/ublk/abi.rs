@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_taken_apart() {
+    fn request_is_taken_apart() {
         let flags = u32::from(op::WRITE_ZEROES) | 1 << 13 | 1 << 15;
         let request = IoDescriptor { op_flags: flags, sectors: u32::MAX, start: 3, addr: 0 };
         assert_eq!((request.op(), request.is_fua(), request.keeps_space()), (op::WRITE_ZEROES, true, true));

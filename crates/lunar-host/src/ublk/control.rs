@@ -209,7 +209,7 @@ mod tests {
 
     /// Any other kind lets `call` free what the kernel may still write to.
     #[test]
-    fn a_ring_that_cannot_be_replaced_is_a_time_out() {
+    fn ring_that_cannot_be_replaced_is_a_time_out() {
         let mut ring = 1;
         let failed = renew(&mut ring, Err(rustix::io::Errno::NOMEM.into()));
         assert_eq!((failed.map_err(|e| e.kind()), ring), (Err(io::ErrorKind::TimedOut), 1));

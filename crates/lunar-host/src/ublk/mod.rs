@@ -1,7 +1,7 @@
 //! A backend as a block device of this host, `/dev/ublkbN`, by the kernel's ublk driver.
 //!
-//! The device outlives its process (Linux 6.1 and later): its I/O waits until another process takes it over
-//! with [`UblkDevice::recover`], and what was in flight is asked once more.
+//! The device outlives its process (Linux 6.1 and later): its I/O waits until another process takes it over with
+//! [`UblkDevice::recover`], and requests in flight are repeated.
 //!
 //! Everything here blocks, and must not be called on a core's own thread.
 
@@ -32,15 +32,15 @@ const MAX_IO_BYTES: u32 = 512 << 10;
 const MAX_DISCARD_BYTES: u32 = 1 << 30;
 /// The longest range that is written with zeros at once, in bytes.
 const MAX_ZEROES_BYTES: u32 = 32 << 20;
-/// What the device says is its physical block, in powers of two.
+/// The physical block size of the device, as a power of two.
 const PHYSICAL_SHIFT: u8 = 12;
 /// How long the kernel may take to notice that a device's process is gone, and to make its nodes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the last users of a stopped device may take to close it before that is left to them.
+/// How long a stop waits for the last users to close the device.
 const CLOSING: Duration = Duration::from_secs(3);
 
-/// What kind of device to make.
+/// The options of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The number N of `/dev/ublkbN`; None is the first free one.
@@ -51,7 +51,7 @@ pub struct Options {
     pub depth: u16,
     /// Logical block in bytes: 512, 1024, 2048 or 4096.
     pub block_size: u32,
-    /// Refuse writes, also if the backend would take them.
+    /// Rejects writes, even if the backend accepts them.
     pub read_only: bool,
 }
 
@@ -61,12 +61,12 @@ impl Default for Options {
     }
 }
 
-/// A block device of this host. It is gone when this is dropped or stopped.
+/// A block device of this host. It is removed when this is dropped or stopped.
 pub struct UblkDevice {
     id: u32,
     control: ControlDevice,
     backend: Arc<dyn Backend>,
-    /// Why tags are served no more; disconnected when none is.
+    /// The errors that ended tags; disconnected when none is served.
     ended: flume::Receiver<io::Error>,
     failure: Option<io::Error>,
     block_size: u32,
@@ -75,17 +75,16 @@ pub struct UblkDevice {
 }
 
 impl UblkDevice {
-    /// Makes a device of a backend, served on these cores; it is there when this returns. Its capacity is the
-    /// backend's, down to whole blocks.
+    /// Creates a device of a backend, served on these cores and usable when this returns. Its capacity is the
+    /// backend's, rounded down to whole blocks.
     ///
-    /// # Errors
-    /// Options that cannot be; no driver, no privileges, no io_uring, an `id` that is taken.
+    /// # Errors Invalid options, no driver, no privileges, no io_uring, or an `id` in use.
     pub fn start(cores: &Cores, backend: Arc<dyn Backend>, options: &Options) -> Result<UblkDevice, Error> {
         let facts = backend.facts();
         check(options, &facts)?;
         let mut control = ControlDevice::open()?;
         let info = control.add(wanted(options)).map_err(|e| not_added(options, e))?;
-        // Should it not come to life, it is dropped, and so removed.
+        // If it does not start, dropping it removes it.
         let mut device = UblkDevice::new(control, &info, backend, options.block_size);
         let alive = device.begin(cores, &info, params(options, &facts));
         alive.map_err(|e| device.refused("start it", e, "see dmesg"))?;
@@ -95,8 +94,8 @@ impl UblkDevice {
         Ok(device)
     }
 
-    /// Takes over the device `id` of a process that is gone, with the same backend, on these cores. Its I/O,
-    /// which has waited, goes on. Should this fail, the device is left to wait.
+    /// Takes over the device `id` of a dead process, with the same backend, on these cores. Its waiting I/O
+    /// continues. If this fails, the device keeps waiting.
     ///
     /// # Errors
     /// No such device, one that is served, one that does not outlive its process, or a backend that is
@@ -128,7 +127,7 @@ impl UblkDevice {
         Ok(device)
     }
 
-    /// Removes the device `id`, whose process is gone. I/O that waits fails.
+    /// Removes the device `id` of a dead process. Waiting I/O fails.
     ///
     /// # Errors
     /// No such device, or one that is served.
@@ -149,13 +148,13 @@ impl UblkDevice {
         block_path(self.id)
     }
 
-    /// It outlives this process and can be recovered.
+    /// Whether it outlives this process and can be recovered.
     pub fn survives(&self) -> bool {
         self.flags & feature::USER_RECOVERY != 0
     }
 
-    /// Requests of it have no answer any more: a queue's ring has failed, or its tasks are over. To be stopped, so that those
-    /// who wait for them get errors.
+    /// Whether requests are not served any more, because a queue failed. Stop the device then, so that waiting users
+    /// get errors.
     pub fn has_failed(&mut self) -> bool {
         if self.failure.is_none() {
             self.failure = failure(&self.ended);
@@ -163,14 +162,14 @@ impl UblkDevice {
         self.failure.is_some()
     }
 
-    /// Somebody has it mounted, or otherwise for himself.
+    /// Whether it is mounted or otherwise opened exclusively.
     pub fn is_in_use(&self) -> bool {
         let exclusive = OFlags::EXCL.bits() as i32;
         let opened = File::options().read(true).custom_flags(exclusive).open(self.path());
         opened.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
     }
 
-    /// Tells the kernel the backend's present capacity, to be called when that has changed.
+    /// Updates the capacity of the device after that of the backend has changed.
     ///
     /// # Errors
     /// Before Linux 6.16, which cannot change it.
@@ -186,11 +185,10 @@ impl UblkDevice {
         done.map_err(|e| self.refused("change its capacity", e, hint))
     }
 
-    /// Writes out what the page cache holds, and removes the device, also from under those who use it (see
-    /// [`UblkDevice::is_in_use`]): they get errors from then on.
+    /// Flushes the page cache and removes the device, even while it is in use (see [`UblkDevice::is_in_use`]): its
+    /// users get errors from then on.
     ///
-    /// # Errors
-    /// When the kernel does not let go of it.
+    /// # Errors When the kernel does not release it.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -430,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_that_fails_is_a_failure_of_the_device() {
+    fn tag_that_fails_is_a_failure_of_the_device() {
         let (ending, ended) = flume::unbounded();
         assert!(failure(&ended).is_none(), "it is served");
         ending.send(Errno::NOMEM.into()).expect("it is heard");

@@ -29,9 +29,9 @@ async fn transfer(backend: &dyn Backend, request: &IoDescriptor, mut buf: Buf) -
     }
     buf.set_visible(len);
     let at_once = match request.op() {
-        op::READ => backend.read_now(offset, &mut buf),
+        op::READ => backend.try_read(offset, &mut buf),
         _ if request.is_fua() => TryIo::WouldWait,
-        _ => backend.write_now(offset, &buf),
+        _ => backend.try_write(offset, &buf),
     };
     let (result, buf): BufResult = match at_once {
         TryIo::Done(result) => (result, buf),

@@ -8,7 +8,7 @@ use crate::{Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion, RemoteAddress};
 use lunar_runtime::iscsi::receive::{PduData, ReceiveError, ReceiveStatus, ReceivedPdu};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
 use lunar_wire::iser::{self, AdvertisedBuffer, IserHeader, LOGIN_LEN};

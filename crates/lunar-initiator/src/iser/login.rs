@@ -9,7 +9,7 @@ use crate::{Error, ErrorCode};
 use lunar_proto::Pdu;
 use lunar_rdma::{ConnParam, ConnectError, ConnectedEndpoint, Endpoint, EndpointEvent, EndpointEvents};
 use lunar_runtime::Stream;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::Bhs;
 use lunar_wire::iser::{self, IserCapabilities, LOGIN_LEN};
 use lunar_wire::srp::LoginReject;

@@ -12,7 +12,7 @@ use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{ConnParam, Endpoint, EndpointEvent, EndpointEvents, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use lunar_wire::iser::{self, AdvertisedBuffer, IserHeader, LOGIN_LEN, OVERHEAD};

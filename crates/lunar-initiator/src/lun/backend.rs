@@ -6,7 +6,7 @@ use super::retry::perform;
 use super::transferred::{Transfer, read_result, write_result};
 use super::{Lun, lba_status};
 use crate::{Direction, Error};
-use lunar_block::range::{RangeAccess, RangeLock, RangeLocks};
+use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -74,12 +74,12 @@ impl Lun {
         &'a self,
         offset: u64,
         buf: Buf,
-        stable: bool,
+        fua: bool,
         hold: &'a RangeLock,
     ) -> impl std::future::Future<Output = Transfer> + use<'a> {
         let len = buf.len();
-        let (fua, flush) = self.how_to_be_stable(stable);
-        let answer = self.perform_holding(self.write_cdb(offset, len, fua), Direction::Out(buf), hold);
+        let (sends_fua, flush) = self.fua_or_flush(fua);
+        let answer = self.perform_holding(self.write_cdb(offset, len, sends_fua), Direction::Out(buf), hold);
         async move {
             let (result, buf) = answer.await;
             let (mut result, buf) = write_result(result, buf, len);
@@ -91,8 +91,8 @@ impl Lun {
     }
 
     /// With FUA, or with a flush after it, or by itself.
-    pub(super) fn how_to_be_stable(&self, stable: bool) -> (bool, bool) {
-        if !stable {
+    pub(super) fn fua_or_flush(&self, fua: bool) -> (bool, bool) {
+        if !fua {
             return (false, false);
         }
         let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
@@ -137,21 +137,21 @@ impl Lun {
     /// Waits until these bytes may be written: two writers of parts of one block could undo each other's work.
     pub(super) async fn hold(&self, offset: u64, len: u64) -> RangeLock {
         let (bytes, share) = self.to_hold(offset, len);
-        self.ranges().hold(bytes, share).await
+        self.ranges().lock(bytes, share).await
     }
 
     /// The same without waiting; None if it would.
     pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<RangeLock> {
         let (bytes, share) = self.to_hold(offset, len);
-        self.ranges().try_hold(&bytes, share)
+        self.ranges().try_lock(&bytes, share)
     }
 
     fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, RangeAccess) {
-        RangeLocks::around(&(offset..offset.saturating_add(len)), self.block_size.into())
+        RangeLocks::covering_blocks(&(offset..offset.saturating_add(len)), self.block_size.into())
     }
 
     /// Writes piece by piece; blocks that are only partly written are read before.
-    async fn write_any(&self, offset: u64, buf: &[u8], stable: bool) -> Result<(), Error> {
+    async fn write_any(&self, offset: u64, buf: &[u8], fua: bool) -> Result<(), Error> {
         let hold = self.hold(offset, buf.len() as u64).await;
         let mut done = 0;
         while done < buf.len() {
@@ -166,7 +166,7 @@ impl Lun {
             }
             let from = (at - start) as usize;
             piece[from..from + len].copy_from_slice(&buf[done..done + len]);
-            self.write_blocks(start, piece, stable, &hold).await.0?;
+            self.write_blocks(start, piece, fua, &hold).await.0?;
             done += len;
         }
         Ok(())
@@ -292,7 +292,7 @@ impl Backend for Lun {
             read_only: p.read_only,
             unmap: p.unmapped_reads_zero && (p.write_same_unmap || p.unmap.is_some()),
             null: false,
-            stable: !p.write_cache,
+            write_through: !p.write_cache,
         }
     }
 
@@ -311,14 +311,14 @@ impl Backend for Lun {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             if self.is_one_command(offset, buf.len()) {
                 let hold = self.hold(offset, buf.len() as u64).await;
-                let (result, buf) = self.write_blocks(offset, buf, stable, &hold).await;
+                let (result, buf) = self.write_blocks(offset, buf, fua, &hold).await;
                 return (result.map_err(io::Error::from), buf);
             }
-            (self.write_any(offset, &buf, stable).await.map_err(io::Error::from), buf)
+            (self.write_any(offset, &buf, fua).await.map_err(io::Error::from), buf)
         })
     }
 

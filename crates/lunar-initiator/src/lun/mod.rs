@@ -15,7 +15,7 @@ mod transferred;
 
 use crate::session::Held;
 use crate::{Command, CommandResult, Direction, Error, ErrorCode, Event, Session};
-use lunar_block::range::{RangeLock, RangeLocks};
+use lunar_block::range_lock::{RangeLock, RangeLocks};
 use lunar_runtime::either;
 use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::lun::encode;

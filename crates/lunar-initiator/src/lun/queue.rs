@@ -105,19 +105,19 @@ impl BackendQueue for LunQueue {
         self.slow.begin(lane, async move { lun.read(offset, buf).await });
     }
 
-    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
-        let (fua, flush) = self.lun.how_to_be_stable(stable);
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, fua: bool) {
+        let (sends_fua, flush) = self.lun.fua_or_flush(fua);
         if self.lun.is_one_command(offset, buf.len())
             && !flush
             && let Some(hold) = self.lun.try_hold(offset, buf.len() as u64)
         {
-            let cdb = self.lun.write_cdb(offset, buf.len(), fua);
+            let cdb = self.lun.write_cdb(offset, buf.len(), sends_fua);
             let mut command = Command::on_blocks(self.lun.lun, cdb, Direction::Out(buf));
             command.hold = Some(hold);
             return self.send(lane, offset, command);
         }
         let lun = self.lun.clone();
-        self.slow.begin(lane, async move { lun.write(offset, buf, stable).await });
+        self.slow.begin(lane, async move { lun.write(offset, buf, fua).await });
     }
 
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {

@@ -3,7 +3,7 @@
 use super::disposition::{Disposition, disposition, is_in_transition};
 use crate::command::Rest;
 use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode, Session, hints};
-use lunar_block::range::RangeLock;
+use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::be;
 use lunar_wire::iscsi::request::TaskAttribute;
@@ -78,7 +78,7 @@ impl Repeatable<'_> {
         let mut command = Command::new(self.lun, self.cdb, data);
         (command.since, command.rest) = (Some(since), self.rest.clone());
         (command.repeatable, command.attribute) = (self.repeatable, self.attribute);
-        command.hold = self.hold.map(RangeLock::again);
+        command.hold = self.hold.map(RangeLock::add_holder);
         command
     }
 }
@@ -104,7 +104,7 @@ pub(super) fn perform_holding<'a>(
     hold: Option<&'a RangeLock>,
 ) -> impl Future<Output = CommandResult> + use<'a> {
     let mut command = Command::on_blocks(lun, cdb, data);
-    command.hold = hold.map(RangeLock::again);
+    command.hold = hold.map(RangeLock::add_holder);
     let what = Repeatable { hold, ..Repeatable::of(&command) };
     let since = session.about_now();
     // Sent before anybody waits: the future holds what it waits for, not what it was made of.

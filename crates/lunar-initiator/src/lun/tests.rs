@@ -58,10 +58,10 @@ fn reset_rereads_whether_writes_are_stable() {
     });
     inside(async {
         let (lun, _target) = open(script).await;
-        assert!(lun.facts().stable);
+        assert!(lun.facts().write_through);
         lun.read(0, Buf::zeroed(512)).await.0.expect("read again");
         assert_eq!(resets.load(SeqCst), 2);
-        while lun.facts().stable {
+        while lun.facts().write_through {
             compio::time::sleep(Duration::from_millis(1)).await;
         }
     });

@@ -21,8 +21,8 @@ impl Backend for Multipath {
         Box::pin(self.run(buf, move |way, buf| BlockIo::Read { offset }.on(way, buf)))
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.run(buf, move |way, buf| BlockIo::Write { offset, stable }.on(way, buf)))
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(self.run(buf, move |way, buf| BlockIo::Write { offset, fua }.on(way, buf)))
     }
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {

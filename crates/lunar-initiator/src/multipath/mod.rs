@@ -17,7 +17,7 @@ use crate::Lun;
 use crate::{Error, ErrorCode, Timeouts};
 use event_listener::{Event as Bell, EventListener};
 use lunar_block::LocalBoxFuture;
-use lunar_block::range::RangeLocks;
+use lunar_block::range_lock::RangeLocks;
 use lunar_runtime::Buf;
 use lunar_runtime::latency::LatencyCounter;
 pub use path::Path;

@@ -4,7 +4,7 @@ use super::alua;
 use super::path_selector::State;
 use crate::lun::{BusyRetry, List, perform_within};
 use crate::{CommandResult, Direction, Error, ErrorCode, Event, Lun};
-use lunar_block::range::RangeLocks;
+use lunar_block::range_lock::RangeLocks;
 use lunar_block::{Backend, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::Sense;

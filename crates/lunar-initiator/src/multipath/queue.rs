@@ -15,21 +15,21 @@ use std::time::Instant;
 #[derive(Clone, Copy)]
 pub enum BlockIo {
     Read { offset: u64 },
-    Write { offset: u64, stable: bool },
+    Write { offset: u64, fua: bool },
 }
 
 impl BlockIo {
     pub fn on(self, way: &dyn Path, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self {
             BlockIo::Read { offset } => way.read(offset, buf),
-            BlockIo::Write { offset, stable } => way.write(offset, buf, stable),
+            BlockIo::Write { offset, fua } => way.write(offset, buf, fua),
         }
     }
 
     fn begin(self, queue: &mut dyn BackendQueue, lane: usize, buf: Buf) {
         match self {
             BlockIo::Read { offset } => queue.read(lane, offset, buf),
-            BlockIo::Write { offset, stable } => queue.write(lane, offset, buf, stable),
+            BlockIo::Write { offset, fua } => queue.write(lane, offset, buf, fua),
         }
     }
 }
@@ -154,8 +154,8 @@ impl BackendQueue for PathQueue {
         self.begin(lane, BlockIo::Read { offset }, buf);
     }
 
-    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
-        self.begin(lane, BlockIo::Write { offset, stable }, buf);
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, fua: bool) {
+        self.begin(lane, BlockIo::Write { offset, fua }, buf);
     }
 
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {

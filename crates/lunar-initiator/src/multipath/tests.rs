@@ -5,7 +5,7 @@ mod looks;
 use super::*;
 use crate::slow_path::SlowPath;
 use crate::{Event, Timeouts};
-use lunar_block::range::RangeAccess;
+use lunar_block::range_lock::RangeAccess;
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult};
 use std::future::{pending, poll_fn};
 use std::sync::OnceLock;
@@ -119,14 +119,14 @@ impl Backend for Wire {
             }
         })
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             match self.state() {
                 Ok(()) => {
                     let bytes = offset..offset + buf.len() as u64;
-                    let (bytes, share) = RangeLocks::around(&bytes, 512);
-                    let _hold = self.ranges.get().expect("it is used").hold(bytes, share).await;
-                    self.medium.write(offset, buf, stable).await
+                    let (bytes, share) = RangeLocks::covering_blocks(&bytes, 512);
+                    let _hold = self.ranges.get().expect("it is used").lock(bytes, share).await;
+                    self.medium.write(offset, buf, fua).await
                 }
                 Err(e) => (Err(e), buf),
             }
@@ -168,9 +168,9 @@ impl BackendQueue for Current {
         let wire = self.wire.clone();
         self.slow.begin(lane, async move { wire.read(offset, buf).await });
     }
-    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, fua: bool) {
         let wire = self.wire.clone();
-        self.slow.begin(lane, async move { wire.write(offset, buf, stable).await });
+        self.slow.begin(lane, async move { wire.write(offset, buf, fua).await });
     }
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         self.slow.poll(cx)
@@ -501,7 +501,7 @@ fn queue_writes_of_parts_of_one_block_run_one_by_one() {
         let [mut one, mut other] = [(); 2].map(|()| Buf::zeroed(256));
         one.fill(1);
         other.fill(2);
-        let held = joined.ranges.try_hold(&(0..512), RangeAccess::Blocks).expect("it is free");
+        let held = joined.ranges.try_lock(&(0..512), RangeAccess::Shared).expect("it is free");
         queue.write(0, 0, one, false);
         queue.write(1, 256, other, false);
         let early = compio::time::timeout(Duration::from_millis(10), ends(&mut queue, 1)).await;
@@ -510,6 +510,6 @@ fn queue_writes_of_parts_of_one_block_run_one_by_one() {
         assert!(ends(&mut queue, 2).await.iter().all(|(result, _)| result.is_ok()));
         let (_, block) = joined.read(0, Buf::zeroed(512)).await;
         assert!(block[..256] == [1; 256] && block[256..] == [2; 256]);
-        assert!(joined.ranges.try_hold(&(0..512), RangeAccess::Blocks).is_some());
+        assert!(joined.ranges.try_lock(&(0..512), RangeAccess::Shared).is_some());
     });
 }

@@ -3,7 +3,7 @@
 use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
-use lunar_runtime::iscsi::out::{Digests, Payload};
+use lunar_runtime::iscsi::pdu_queue::{Digests, Payload};
 use lunar_wire::iscsi::Bhs;
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
 use super::session_state::SessionState;
 use crate::{Error, ErrorCode};
-use lunar_runtime::iscsi::out::Payload;
+use lunar_runtime::iscsi::pdu_queue::Payload;
 use lunar_wire::iscsi::request::{self, TaskManagementFunction};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use std::time::Instant;

@@ -5,7 +5,7 @@ use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::out::{self, Digests, Payload};
+use lunar_runtime::iscsi::pdu_queue::{self, Digests, Payload};
 use lunar_wire::iscsi::request::{self, DataOutTags};
 use lunar_wire::iscsi::{Bhs, NONE};
 use std::rc::Rc;
@@ -32,7 +32,13 @@ pub fn begin(
 }
 
 #[inline]
-fn begin_stream(out: &mut out::PduQueue, mut header: Bhs, task: &Task, p: &Parameters, digests: Digests) {
+fn begin_stream(
+    out: &mut pdu_queue::PduQueue,
+    mut header: Bhs,
+    task: &Task,
+    p: &Parameters,
+    digests: Digests,
+) {
     match &task.data {
         Data::None => command(out, header, task, Payload::Empty, digests),
         Data::In(..) => {
@@ -68,7 +74,7 @@ pub fn unsolicited(len: usize, p: &Parameters) -> usize {
 
 /// The command itself, with all of its CDB.
 #[inline]
-fn command(out: &mut out::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
+fn command(out: &mut pdu_queue::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
     match &task.rest {
         None => out.push(header, payload, digests),
         Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
@@ -91,7 +97,7 @@ pub struct Stretch {
 
 /// Queues a sequence of Data-Out PDUs.
 pub fn data_out(
-    out: &mut out::PduQueue,
+    out: &mut pdu_queue::PduQueue,
     burst: DataOutTags,
     buf: &Rc<Buf>,
     s: Stretch,

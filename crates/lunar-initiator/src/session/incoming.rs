@@ -11,7 +11,7 @@ use super::transport::DatamoverEvents;
 use crate::{Completion, Error, ErrorCode};
 use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::out::Payload;
+use lunar_runtime::iscsi::pdu_queue::Payload;
 use lunar_runtime::iscsi::receive::{PduData, PduHandler, PredictedPdu, ReceivePrediction, ReceivedPdu};
 use lunar_wire::be;
 use lunar_wire::iscsi::flag::{OVERFLOW, STATUS, UNDERFLOW};
@@ -121,7 +121,7 @@ impl SessionState {
     #[inline]
     fn take_data_in(&mut self, header: &Bhs, data: PduData<'_>) -> Result<(), Error> {
         let segment = match data {
-            PduData::Landed(buf) => Segment::Landed(buf),
+            PduData::Placed(buf) => Segment::Landed(buf),
             ref other => Segment::Bytes(other.bytes()),
         };
         if let Segment::Bytes(bytes) = &segment

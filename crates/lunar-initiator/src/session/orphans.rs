@@ -40,7 +40,7 @@ impl SessionState {
             (task.state, task.port, task.sent, task.waited) =
                 (TaskState::Orphaned, port.map(Box::new), now, true);
             if let Some(hold) = &task.hold {
-                hold.bar();
+                hold.make_exclusive();
             }
         }
     }

@@ -5,7 +5,7 @@ use super::local_session::LocalSession;
 use super::request::{CommandId, CommandKey, SessionHandle, SessionRequest};
 use super::task::Waiter;
 use crate::{Command, CommandResult};
-use lunar_block::range::RangeLock;
+use lunar_block::range_lock::RangeLock;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -52,7 +52,7 @@ pub fn submit(session: &SessionHandle, sent: &AtomicU64, command: Command) -> Pe
     }
     let (reply, answer) = flume::bounded(1);
     let number = sent.fetch_add(1, Ordering::Relaxed);
-    let hold = command.hold.as_ref().map(RangeLock::again);
+    let hold = command.hold.as_ref().map(RangeLock::add_holder);
     let Err(refused) = session.try_send(SessionRequest::Command(command, reply, number)) else {
         return Pending(PendingState::Remote(answer.into_recv_async(), number, hold));
     };
@@ -95,7 +95,7 @@ impl Drop for Pending {
         match &self.0 {
             PendingState::Local(local, tag) => local.state.borrow_mut().tasks.abandon(*tag),
             // Its core learns of it later: newer writes of the same bytes must not pass it meanwhile.
-            PendingState::Remote(_, _, Some(hold)) => hold.bar(),
+            PendingState::Remote(_, _, Some(hold)) => hold.make_exclusive(),
             PendingState::Remote(..) | PendingState::Rejected(_) | PendingState::Done => {}
         }
     }

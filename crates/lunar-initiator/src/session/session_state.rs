@@ -15,7 +15,7 @@ use crate::nexus::TargetPort;
 use crate::options::LateWrites;
 use crate::{Command, Completion, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
-use lunar_runtime::iscsi::out::Payload;
+use lunar_runtime::iscsi::pdu_queue::Payload;
 use lunar_wire::iscsi::{Bhs, request};
 use std::collections::VecDeque;
 use std::task::Waker;

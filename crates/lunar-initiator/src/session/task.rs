@@ -4,7 +4,7 @@ use super::completions::Completions;
 use crate::command::Rest;
 use crate::nexus::TargetPort;
 use crate::{Command, CommandResult, Completion, Error};
-use lunar_block::range::RangeLock;
+use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request::TaskAttribute;
 use lunar_wire::scsi::Status;
@@ -425,7 +425,7 @@ impl Tasks {
         task.waiter = Waiter::Gone;
         // To its owner it is over: newer writes of the same bytes must not pass it.
         if let Some(hold) = task.hold.as_ref().filter(|_| task.answer.is_none()) {
-            hold.bar();
+            hold.make_exclusive();
         }
         let over = task.answer.is_some() && !task.is_leaving();
         if over || task.state == TaskState::Queued {

@@ -9,7 +9,7 @@ use crate::nexus::TargetPort;
 use crate::{Command, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::out::Digests;
+use lunar_runtime::iscsi::pdu_queue::Digests;
 use lunar_runtime::iscsi::receive::{PduReceiver, encode};
 use lunar_wire::iscsi::{Bhs, pdu};
 use lunar_wire::scsi::cdb;

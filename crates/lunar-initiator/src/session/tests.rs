@@ -8,7 +8,7 @@ use crate::nexus::TargetPort;
 use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_runtime::Buf;
-use lunar_runtime::iscsi::out::Digests;
+use lunar_runtime::iscsi::pdu_queue::Digests;
 use lunar_runtime::iscsi::receive::{PduReceiver, encode};
 use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded, pdu};

@@ -6,7 +6,7 @@ use super::text_exchange::{ExchangeState, TextAnswer, TextExchange};
 use crate::{Error, text};
 use lunar_proto::Pdu;
 use lunar_proto::initiator::{TextClient, TextStep};
-use lunar_runtime::iscsi::out::Payload;
+use lunar_runtime::iscsi::pdu_queue::Payload;
 use lunar_wire::iscsi::Bhs;
 
 impl SessionState {

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::ErrorCode;
 use lunar_block::LocalBoxFuture;
 use lunar_proto::parameters::Parameters;
-use lunar_runtime::iscsi::out::{self, Digests, Payload};
+use lunar_runtime::iscsi::pdu_queue::{self, Digests, Payload};
 use lunar_runtime::iscsi::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus, ReceivedPdu};
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iscsi::Bhs;
@@ -102,14 +102,14 @@ pub enum TransportHandle {
 /// Its sending side.
 pub enum TransportSender {
     /// PDUs one behind the other.
-    Tcp(out::PduQueue),
+    Tcp(pdu_queue::PduQueue),
     /// Another data mover.
     Datamover(Rc<dyn Datamover>),
 }
 
 impl Default for TransportSender {
     fn default() -> TransportSender {
-        TransportSender::Tcp(out::PduQueue::default())
+        TransportSender::Tcp(pdu_queue::PduQueue::default())
     }
 }
 

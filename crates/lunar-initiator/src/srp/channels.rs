@@ -9,7 +9,7 @@ use crate::session::transport::{self, DatamoverEvents};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::LocalBoxFuture;
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use std::cell::Cell;

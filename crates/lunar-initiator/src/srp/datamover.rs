@@ -11,7 +11,7 @@ use event_listener::Event as Bell;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion};
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use lunar_wire::srp::{self, IMMEDIATE_OFFSET};
 use std::cell::RefCell;

@@ -5,7 +5,7 @@ use super::datamover::{ControlKind, SrpDatamover};
 use crate::session::transport::DatamoverEvents;
 use lunar_rdma::MemoryRegion;
 use lunar_runtime::iscsi::receive::{PduData, ReceiveError, ReceivedPdu};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use lunar_wire::srp::{self, FromTarget, SrpResponse};
 use std::io;

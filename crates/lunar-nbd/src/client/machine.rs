@@ -6,7 +6,7 @@ use lunar_proto::nbd::client::{
     BufferFill, ExportInfo, ExtentStatus, PendingCommand, ServerError, ServerMessage, next_message,
 };
 use lunar_runtime::Buf;
-use lunar_runtime::out::{Payload, SendQueue};
+use lunar_runtime::send_queue::{Payload, SendQueue};
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;

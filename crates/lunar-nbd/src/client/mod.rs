@@ -1,12 +1,11 @@
 //! An export of an NBD server as a [`Backend`].
 //!
-//! One connection, which lives on the core that opened it, with as many commands in flight as callers have;
-//! the handle may be used from every core. What all tasks of one turn of the event loop ask for leaves in one
-//! send. When the connection is lost, every command that was not answered fails, and is not sent again: nobody
-//! knows whether a write was carried out.
+//! There is one connection, on the core that opened it, with any number of commands in flight; the handle works on
+//! every core. The commands of all tasks in one turn of the event loop share one send. When the connection is lost,
+//! unanswered commands fail and are not repeated, because it is unknown whether a write was executed.
 
 mod connect;
-mod home;
+mod connection;
 mod machine;
 mod receive;
 pub mod testing;
@@ -14,7 +13,7 @@ mod url;
 
 pub use url::{NbdAddress, NbdUrl, is_url};
 
-use home::{ConnectionHandle, ConnectionMessage, PendingReply};
+use connection::{ConnectionHandle, ConnectionMessage, PendingReply};
 use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, OpenError, within};
 use lunar_proto::nbd::NbdCommand;
 use lunar_proto::nbd::client::ExportInfo;
@@ -26,31 +25,28 @@ use std::sync::Arc;
 
 /// Bytes of one WRITE_ZEROES or BLOCK_STATUS.
 const MAX_RANGE: u64 = 1 << 30;
-/// Zeros are written in pieces of so many bytes, where WRITE_ZEROES is not there.
+/// Bytes of one write of zeros without WRITE_ZEROES.
 const ZEROS: u64 = 1 << 20;
 
-/// An export. The connection ends when the last handle is gone.
+/// An NBD export. The connection ends with the last handle.
 pub struct NbdDisk {
     url: NbdUrl,
     export: ExportInfo,
     handle: ConnectionHandle,
 }
 
-/// Connects to a server and chooses an export. To be called inside an event loop, which the connection then
-/// lives in. Takes 15 s at most.
+/// Connects to a server and chooses an export, within 15 s. The connection belongs to the calling event loop.
 ///
-/// # Errors
-/// When the server cannot be reached, is none, or refuses the export; with the names of those that it has.
+/// # Errors When the server is unreachable, is not an NBD server, or rejects the export; the hint lists its exports.
 pub async fn open(url: &NbdUrl) -> Result<Arc<NbdDisk>, OpenError> {
     let connect::NegotiatedConnection { stream, export, begun } = connect::connect(url).await?;
     let (machine, receiver) = (ClientMachine::new(export), ReplyReceiver::new(begun));
-    let handle = home::settle(machine, stream, receiver, url.to_string());
+    let handle = connection::settle(machine, stream, receiver, url.to_string());
     Ok(Arc::new(NbdDisk { url: url.clone(), export, handle }))
 }
 
 impl NbdDisk {
-    /// Tells the server that nothing more will come, and waits up to 1 s until it has closed. Commands that
-    /// follow fail.
+    /// Disconnects, and waits up to 1 s until the server closes. Later commands fail.
     pub async fn close(&self) {
         let (reply, closed) = flume::bounded(1);
         if self.handle.send(ConnectionMessage::Close(reply)).is_ok() {
@@ -61,7 +57,7 @@ impl NbdDisk {
 
     /// Hands in a command, whose range has been checked.
     fn submit(&self, command: NbdCommand, offset: u64, len: u64, buf: Option<Buf>) -> PendingReply {
-        home::submit(&self.handle, CommandRequest { command, offset, len: len as u32, buf })
+        connection::submit(&self.handle, CommandRequest { command, offset, len: len as u32, buf })
     }
 
     /// Fails for a range that the export has not got, or that the server does not take.
@@ -106,37 +102,36 @@ impl NbdDisk {
         for part in buf.chunks(self.export.max_payload as usize) {
             let mut piece = Buf::zeroed(part.len());
             piece.copy_from_slice(part);
-            let write = NbdCommand::Write { stable: fua };
+            let write = NbdCommand::Write { fua };
             self.submit(write, at, part.len() as u64, Some(piece)).await.0?;
             at += part.len() as u64;
         }
         Ok(())
     }
 
-    async fn write_all(&self, offset: u64, mut buf: Buf, stable: bool) -> BufResult {
+    async fn write_all(&self, offset: u64, mut buf: Buf, fua: bool) -> BufResult {
         let len = buf.len();
         if let Err(e) = self.check_write(offset, len as u64) {
             return (Err(e), buf);
         }
-        let fua = self.fua(stable);
+        let sends_fua = self.sends_fua(fua);
         let mut result = if self.is_one(&buf) {
-            let write = NbdCommand::Write { stable: fua };
+            let write = NbdCommand::Write { fua: sends_fua };
             let (result, back) = self.submit(write, offset, len as u64, Some(buf)).await;
             buf = given_back(back, len);
             result.map(drop)
         } else {
-            self.write_pieces(offset, &buf, fua).await
+            self.write_pieces(offset, &buf, sends_fua).await
         };
-        if stable && !fua && result.is_ok() {
+        if fua && !sends_fua && result.is_ok() {
             result = self.flush_all().await;
         }
         (result, buf)
     }
 
-    /// Whether a command that changes something carries FUA. Where there is no FLUSH, nothing else makes stable what a flush is
-    /// asked for later.
-    fn fua(&self, stable: bool) -> bool {
-        (stable || !self.export.can_flush()) && self.export.can_fua()
+    /// Whether a write carries FUA. Without FLUSH, nothing else makes it durable before a later flush.
+    fn sends_fua(&self, fua: bool) -> bool {
+        (fua || !self.export.can_flush()) && self.export.can_fua()
     }
 
     /// A server without FLUSH promises nothing that could be waited for.
@@ -155,8 +150,8 @@ impl NbdDisk {
         while at < end {
             let len = most.min(end - at);
             let (command, buf) = match zeroes {
-                true => (NbdCommand::WriteZeroes { stable: self.fua(false), unmap, fast: false }, None),
-                false => (NbdCommand::Write { stable: self.fua(false) }, Some(Buf::zeroed(len as usize))),
+                true => (NbdCommand::WriteZeroes { fua: self.sends_fua(false), unmap, fast: false }, None),
+                false => (NbdCommand::Write { fua: self.sends_fua(false) }, Some(Buf::zeroed(len as usize))),
             };
             self.submit(command, at, len, buf).await.0?;
             at += len;
@@ -201,7 +196,7 @@ impl Backend for NbdDisk {
             // TRIM by itself promises no zeros.
             unmap: self.export.can_write_zeroes(),
             null: false,
-            stable: false,
+            write_through: false,
         }
     }
 
@@ -221,8 +216,8 @@ impl Backend for NbdDisk {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.write_all(offset, buf, stable))
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(self.write_all(offset, buf, fua))
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {

@@ -1,4 +1,4 @@
-//! Where an export is, in one line (the NBD URI specification).
+//! The URL of an export (NBD URI specification).
 
 use lunar_block::OpenError;
 use lunar_proto::nbd::client::ClientNegotiation;
@@ -12,7 +12,7 @@ const PORT: u16 = 10809;
 const FORMS: &str =
     "write nbd://HOST[:PORT][/EXPORT], with an IPv6 address in brackets, or nbd+unix:///EXPORT?socket=PATH";
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdAddress {
     /// TCP: a name or an address, and a port.
@@ -25,13 +25,13 @@ pub enum NbdAddress {
 /// without EXPORT it is the server's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
-    /// Where the server listens.
+    /// The address of the server.
     pub place: NbdAddress,
     /// The name of the export.
     pub export: String,
 }
 
-/// Whether a text is meant as a URL of NBD, be it one that can be used or not.
+/// Whether a text has a scheme of NBD, even an unsupported one.
 pub fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     scheme.is_some_and(|scheme| {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_a_reason() {
+    fn invalid_url_is_refused_with_a_reason() {
         for (text, words) in [
             ("nbd:", "no URL"),
             ("nbd://", "no host"),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_as_a_url_is_known() {
+    fn url_scheme_is_recognized() {
         for text in ["nbd://h", "nbds://h", "nbd+unix:///", "NBD://", "nbd+ssh://h"] {
             assert!(is_url(text), "{text}");
         }

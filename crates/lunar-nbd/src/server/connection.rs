@@ -10,7 +10,7 @@ use super::reply::ReplyQueue;
 use event_listener::Event;
 use lunar_block::Backend;
 use lunar_proto::nbd::NegotiatedOptions;
-use lunar_runtime::out::SendQueue;
+use lunar_runtime::send_queue::SendQueue;
 use lunar_runtime::{Buf, PeerState, Pool, SendPump, SendSide, Stream, either};
 use std::cell::{OnceCell, RefCell};
 use std::io;

@@ -43,13 +43,11 @@ fn start(
 ) -> Admission {
     let mut payload = None;
     match (command, data) {
-        (NbdCommand::Read { whole }, _) if read_now(conn, &request, whole) => return Admission::Yes,
-        (NbdCommand::Write { stable: false }, RequestData::Bytes(data))
-            if write_now(conn, &request, data) =>
-        {
+        (NbdCommand::Read { whole }, _) if try_read(conn, &request, whole) => return Admission::Yes,
+        (NbdCommand::Write { fua: false }, RequestData::Bytes(data)) if try_write(conn, &request, data) => {
             return Admission::Yes;
         }
-        (NbdCommand::Write { stable: false }, RequestData::Buf(buf)) if write_now(conn, &request, &buf) => {
+        (NbdCommand::Write { fua: false }, RequestData::Buf(buf)) if try_write(conn, &request, &buf) => {
             return Admission::Yes;
         }
         (NbdCommand::Write { .. }, RequestData::Bytes(data)) => {
@@ -76,14 +74,14 @@ fn changes(command: &NbdCommand) -> bool {
 }
 
 /// Reads if that takes no waiting.
-fn read_now(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
+fn try_read(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
     if conn.null {
         conn.state.borrow_mut().replies.zeros(request);
         return true;
     }
     let len = request.len as usize;
     let Some(mut buf) = (len <= MAX_INLINE).then(|| conn.pool.try_get(len)).flatten() else { return false };
-    match conn.backend.read_now(request.offset, &mut buf) {
+    match conn.backend.try_read(request.offset, &mut buf) {
         TryIo::Done(result) => end_read(conn, request, (result, buf), whole),
         TryIo::WouldWait => return false,
     }
@@ -91,11 +89,11 @@ fn read_now(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
 }
 
 /// Writes if that takes no waiting.
-fn write_now(conn: &ServerConnection, request: &Request, data: &[u8]) -> bool {
+fn try_write(conn: &ServerConnection, request: &Request, data: &[u8]) -> bool {
     if data.len() > MAX_INLINE {
         return false;
     }
-    match conn.backend.write_now(request.offset, data) {
+    match conn.backend.try_write(request.offset, data) {
         TryIo::Done(result) => end(conn, request, result.map_err(ReplyError::from)),
         TryIo::WouldWait => return false,
     }
@@ -133,18 +131,18 @@ async fn change(
         return Err(ReplyError::new(Errno::Shutdown, "the client has reset the connection"));
     }
     match (command, payload) {
-        (NbdCommand::Write { stable }, Some(buf)) => backend.write(offset, buf, stable).await.0?,
+        (NbdCommand::Write { fua }, Some(buf)) => backend.write(offset, buf, fua).await.0?,
         (NbdCommand::Flush, _) => backend.flush().await?,
-        (NbdCommand::Trim { stable }, _) => {
+        (NbdCommand::Trim { fua }, _) => {
             backend.unmap(offset, len).await?;
-            settle = stable;
+            settle = fua;
         }
-        (NbdCommand::WriteZeroes { stable, unmap, fast }, _) => {
+        (NbdCommand::WriteZeroes { fua, unmap, fast }, _) => {
             if fast && !is_fast(&**backend, unmap) {
                 return Err(ReplyError::new(Errno::NotSup, "no faster than a write"));
             }
             backend.write_zeroes(offset, len, unmap).await?;
-            settle = stable;
+            settle = fua;
         }
         _ => return Err(ReplyError::new(Errno::Inval, "unknown command")),
     }

@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! The listening address of a server.
 
 use lunar_runtime::Listener;
 use socket2::Socket;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// An address of TCP; port 0 means any that is free.
+    /// A TCP address; port 0 means any free port.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -30,7 +30,7 @@ impl ListenAddress {
         }
     }
 
-    /// Binds, and says where that came to be.
+    /// Binds, and returns the bound address.
     pub(super) fn bind(&self) -> io::Result<(ListenAddress, Socket)> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {self}: {e}"));
         match self {
@@ -66,7 +66,7 @@ impl fmt::Display for UriEscaped<'_> {
     }
 }
 
-/// The path of a Unix socket of ours, which is removed with this.
+/// The path of a bound Unix socket, removed on drop.
 pub(super) struct SocketPath {
     path: PathBuf,
     inode: u64,

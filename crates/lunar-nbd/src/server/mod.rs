@@ -1,7 +1,7 @@
 //! An NBD server over any backend, on TCP and Unix sockets.
 //!
-//! A connection lives on one core. One receive brings many requests, and all that they came to goes to one
-//! vectored send; what has to wait becomes a task of its own, and its answer follows when it is there.
+//! A connection belongs to one core. One receive brings many requests, and one vectored send carries their replies. A
+//! request that must wait becomes a separate task and replies later.
 
 mod connection;
 mod execute;
@@ -28,22 +28,22 @@ use std::time::Duration;
 const MAX_PAYLOAD: u32 = Pool::MAX_BUFFER as u32;
 /// The preferred block in bytes, where the minimum is not larger: a page of the page cache.
 const PREFERRED: u32 = 4096;
-/// The largest block that the protocol can tell of.
+/// The largest block size that the protocol can announce.
 const MAX_BLOCK: u32 = 1 << 16;
 
-/// A disk that clients may use.
+/// An exported disk.
 #[derive(Clone)]
 pub struct NbdExport {
-    /// Its name; a client that names none gets the first export.
+    /// The name; a client that names no export gets the first one.
     pub name: String,
-    /// Where its bytes are.
+    /// The backend.
     pub backend: Arc<dyn Backend>,
-    /// The backend's logical block in bytes: requests are multiples of it. A power of two up to 64 KiB; 1 is
-    /// any byte. The capacity is rounded down to it.
+    /// The logical block size in bytes, a power of two up to 64 KiB. Requests are multiples of it, and the capacity
+    /// is rounded down to it.
     pub block_size: u32,
-    /// Clients may not write, whatever the backend could.
+    /// Rejects writes, even if the backend accepts them.
     pub read_only: bool,
-    /// Words for people; may be empty.
+    /// A description; may be empty.
     pub description: String,
 }
 
@@ -75,7 +75,7 @@ impl NbdExport {
 
 fn flags(facts: &BackendInfo, read_only: bool) -> u16 {
     let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
-    // Backends are coherent: a flush covers what any connection has written.
+    // Backends are coherent: a flush covers the writes of every connection.
     let always = always | flag::CAN_MULTI_CONN;
     if facts.read_only || read_only {
         return always | flag::READ_ONLY;
@@ -84,7 +84,7 @@ fn flags(facts: &BackendInfo, read_only: bool) -> u16 {
     always | trim | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
 }
 
-/// What clients can have of this process.
+/// The limits of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
     /// Connections at a time.
@@ -93,7 +93,7 @@ pub struct ServerLimits {
     pub memory: usize,
     /// Requests of one connection that wait for the backend.
     pub requests: usize,
-    /// How long a client may take until it has chosen an export.
+    /// The time limit of the handshake.
     pub handshake: Duration,
 }
 

@@ -3,7 +3,7 @@
 use lunar_block::Extent;
 use lunar_proto::nbd::NegotiatedOptions;
 use lunar_runtime::Buf;
-use lunar_runtime::out::{MAX_ZEROS, Payload, SendQueue};
+use lunar_runtime::send_queue::{MAX_ZEROS, Payload, SendQueue};
 use lunar_wire::be;
 use lunar_wire::nbd::{
     CHUNK_LEN, ChunkHeader, Errno, Request, SIMPLE_REPLY_LEN, SimpleReply, chunk, command, state,

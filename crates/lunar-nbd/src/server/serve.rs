@@ -1,4 +1,4 @@
-//! Listeners, the connections that come of them, and the end of all.
+//! Listeners, their connections, and shutdown.
 
 use super::connection::ServerConnection;
 use super::fairness::ConnectionFairness;
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// How long a stop waits for requests and clients.
+/// The time limit of a shutdown.
 const STOP: Duration = Duration::from_secs(20);
-/// A silent client is looked for after this time, and as many times as follows.
+/// TCP keepalive: the idle time and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_RETRIES: u32 = 4;
 
-/// What all connections share.
+/// The state that all connections share.
 struct ServerShared {
     exports: Vec<NbdExport>,
     /// Those of each export.
@@ -29,9 +29,9 @@ struct ServerShared {
     pool: Pool,
     connections: AtomicUsize,
     stopping: AtomicBool,
-    /// It is being stopped, or a connection has ended.
+    /// Notified of a stop and of the end of a connection.
     changed: Event,
-    /// Lines about clients that end badly.
+    /// Limits log lines about failed clients.
     ended: LogRateLimit,
 }
 
@@ -46,7 +46,7 @@ impl ServerShared {
         }
     }
 
-    /// Ends when the server is being stopped.
+    /// Waits until the server is stopped.
     async fn stopped(&self) {
         self.until(|shared| shared.stopping.load(SeqCst)).await;
     }
@@ -57,7 +57,7 @@ impl ServerShared {
     }
 }
 
-/// A running server. Dropped, it takes no new clients and lets those that it has finish what is in flight;
+/// A running server. Dropping it rejects new clients and lets the others finish their requests in flight;
 /// [`NbdServer::stop`] also waits for that.
 pub struct NbdServer {
     shared: Arc<ServerShared>,
@@ -66,7 +66,7 @@ pub struct NbdServer {
     _traces: Vec<SocketPath>,
 }
 
-/// Serves exports wherever `listen` says, on all of these cores.
+/// Serves exports at the addresses in `listen`, on all of these cores.
 ///
 /// # Errors
 /// When an address cannot be bound (the message names it), or an export cannot be offered: a block size that
@@ -116,26 +116,25 @@ fn check(exports: &[NbdExport]) -> io::Result<()> {
 }
 
 impl NbdServer {
-    /// Where it listens, with the ports that it got.
+    /// The bound addresses.
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
-    /// Connections that are open now. One whose client has gone stays open until its last write has ended.
+    /// The open connections. One whose client is gone stays open until its last write ends.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
 
-    /// Clients that have chosen an export, and are there.
+    /// The connected clients that have chosen an export.
     pub fn clients(&self) -> usize {
         self.shared.fairness.iter().map(ConnectionFairness::clients).sum()
     }
 
-    /// Takes no more clients and requests, finishes those in flight, closes, makes every backend stable. Not
-    /// to be called from one of the cores.
+    /// Shuts down gracefully: rejects clients and requests, finishes requests in flight, closes, and flushes every
+    /// backend. Must not be called on one of the cores.
     ///
-    /// # Errors
-    /// When a backend could not be made stable; the last such error.
+    /// # Errors The last error of a failed flush.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stop();
         let (result, ended) = flume::bounded(1);
@@ -168,7 +167,7 @@ async fn wind_down(shared: &ServerShared) -> io::Result<()> {
     result
 }
 
-/// Takes clients of one listener and deals them out over the cores, until the server is stopped.
+/// Accepts clients of one listener and distributes them over the cores until the server is stopped.
 async fn accept(shared: Arc<ServerShared>, cores: Arc<Cores>, socket: Socket, first: usize) {
     let listener = match Listener::new(socket) {
         Ok(listener) => listener,

@@ -104,7 +104,7 @@ fn data(offset: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_ends_the_connection() {
+fn answer_that_makes_no_sense_ends_the_connection() {
     type Answer = fn(u64) -> Vec<u8>;
     let cases: [(&str, Answer); 10] = [
         ("wrong magic", |_| vec![0; 64]),
@@ -127,7 +127,7 @@ fn an_answer_that_makes_no_sense_ends_the_connection() {
 }
 
 #[test]
-fn a_write_that_is_answered_before_its_data_has_left_keeps_its_buffer() {
+fn write_answered_before_its_data_left_keeps_its_buffer() {
     let (url, thread) = server(|mut client| {
         shake(&mut client, false);
         let cookie = cookie(&mut client);
@@ -171,7 +171,7 @@ fn server_without_flush_is_asked_for_fua() {
 }
 
 #[test]
-fn a_server_that_does_not_read_holds_nobody_for_ever() {
+fn server_that_does_not_read_is_disconnected() {
     let (url, thread) = server(|mut client| {
         shake(&mut client, false);
         take(&mut client, REQUEST_LEN);
@@ -190,7 +190,7 @@ fn a_server_that_does_not_read_holds_nobody_for_ever() {
 }
 
 #[test]
-fn a_flood_of_answers_does_not_grow_the_process() {
+fn flood_of_answers_does_not_grow_the_process() {
     let said = read_answered(true, |cookie| {
         let flood = (0..4096u64).rev().step_by(2);
         flood.flat_map(|at| part(chunk::OFFSET_DATA, false, cookie, &data(8192 + at, 1))).collect()
@@ -199,7 +199,7 @@ fn a_flood_of_answers_does_not_grow_the_process() {
 }
 
 #[test]
-fn who_is_no_server_is_told_from_one() {
+fn non_nbd_peer_is_reported() {
     for (bytes, words) in [
         (&b"SSH-2.0-OpenSSH\r\n"[..], "no NBD server"),
         (b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", "old handshake"),
@@ -217,7 +217,7 @@ fn who_is_no_server_is_told_from_one() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_left() {
+fn silent_server_times_out() {
     let (url, thread) = server(|mut client| drop(client.read(&mut [0; 1])));
     let begun = Instant::now();
     let (what, _) = refused(&url);

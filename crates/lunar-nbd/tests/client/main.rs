@@ -39,8 +39,8 @@ fn filled(bytes: &[u8]) -> Buf {
     buf
 }
 
-async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], stable: bool) {
-    let (result, buf) = disk.write(offset, filled(bytes), stable).await;
+async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool) {
+    let (result, buf) = disk.write(offset, filled(bytes), fua).await;
     result.expect("written");
     assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
 }

@@ -22,7 +22,7 @@ fn server() -> NbdServer {
 }
 
 #[test]
-fn a_disk_may_be_used_from_another_core() {
+fn disk_may_be_used_from_another_core() {
     let server = server();
     let url = server.addresses()[1].url("disk");
     let (home, other) = (Cores::one().expect("a loop"), Cores::one().expect("a loop"));
@@ -41,7 +41,7 @@ fn a_disk_may_be_used_from_another_core() {
 }
 
 #[test]
-fn a_command_that_is_given_up_disturbs_nobody() {
+fn abandoned_command_disturbs_no_other() {
     let server = server();
     let url = server.addresses()[0].url("disk");
     on_a_core(move || async move {
@@ -73,7 +73,7 @@ fn more_than_one_command_may_bring_is_asked_for_in_pieces() {
 }
 
 #[test]
-fn an_unknown_name_is_told_with_those_that_are_there() {
+fn unknown_export_error_lists_the_exports() {
     let server = server();
     let (what, hint) = refused(&server.addresses()[0].url("dsk"));
     assert!(what.contains("refuses export \"dsk\": no such export"), "{what}");

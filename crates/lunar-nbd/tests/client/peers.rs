@@ -120,7 +120,7 @@ fn nbdkit_keeps_what_it_gets() {
 }
 
 #[test]
-fn what_is_not_aligned_is_refused_before_it_is_sent() {
+fn unaligned_request_is_refused_before_it_is_sent() {
     if !tool::have(&NBDKIT) {
         return;
     }
@@ -142,7 +142,7 @@ fn what_is_not_aligned_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn a_read_only_export_is_not_written() {
+fn read_only_export_is_not_written() {
     if !tool::have(&NBDKIT) {
         return;
     }
@@ -158,7 +158,7 @@ fn a_read_only_export_is_not_written() {
 }
 
 #[test]
-fn an_error_of_the_medium_is_told_and_the_connection_lives() {
+fn medium_error_is_reported_and_the_connection_continues() {
     if !tool::have(&NBDKIT) {
         return;
     }
@@ -175,7 +175,7 @@ fn an_error_of_the_medium_is_told_and_the_connection_lives() {
 }
 
 #[test]
-fn a_server_that_is_killed_fails_what_is_in_flight() {
+fn server_that_is_killed_fails_what_is_in_flight() {
     if !tool::have(&NBDKIT) {
         return;
     }

@@ -31,7 +31,7 @@ fn request(command: u16, len: u32) -> Vec<u8> {
 }
 
 #[test]
-fn a_wrong_magic_ends_that_connection_alone() {
+fn wrong_magic_ends_that_connection_alone() {
     let server = Server::of(memory(64 * MIB));
     let mut bystander = Client::simple(server.tcp(), "disk");
     let mut client = Client::simple(server.tcp(), "disk");
@@ -84,7 +84,7 @@ fn giant_lengths_take_no_memory() {
 }
 
 #[test]
-fn a_flood_of_options_is_ended() {
+fn flood_of_options_is_ended() {
     let server = Server::of(memory(64 * MIB));
     let mut client = Client::connect(server.tcp());
     let flood = OptionHeader { option: option::LIST, len: 0 }.encode().repeat(1 << 16);
@@ -97,7 +97,7 @@ fn a_flood_of_options_is_ended() {
 }
 
 #[test]
-fn an_option_that_is_too_long_is_refused_and_another_follows() {
+fn option_that_is_too_long_is_refused_and_another_follows() {
     let server = Server::of(memory(64 * MIB));
     let mut client = Client::connect(server.tcp());
     assert_eq!(client.ask(option::LIST, &vec![0; 1 << 20])[0].0, reply::ERR_TOO_BIG);
@@ -106,7 +106,7 @@ fn an_option_that_is_too_long_is_refused_and_another_follows() {
 }
 
 #[test]
-fn who_never_chooses_an_export_is_shown_the_door() {
+fn client_that_chooses_no_export_is_disconnected() {
     let limits = ServerLimits { handshake: Duration::from_secs(1), ..ServerLimits::default() };
     let server = Server::start(vec![export("disk", memory(64 * MIB))], limits);
     let mut client = Client::connect(server.tcp());
@@ -130,7 +130,7 @@ fn connections_are_counted_and_bounded() {
 
 /// Clients that ask for much and fetch nothing hold no more than their share.
 #[test]
-fn who_does_not_read_answers_keeps_nobody_waiting() {
+fn client_that_reads_no_replies_blocks_no_other() {
     let slow = filter::delay(memory(64 * MIB), Duration::from_millis(1), Duration::ZERO);
     let limits = ServerLimits { memory: 64 << 20, ..ServerLimits::default() };
     let server = Server::start(vec![export("disk", slow)], limits);

@@ -25,18 +25,18 @@ impl Backend for Hanging {
     fn facts(&self) -> BackendInfo {
         self.medium.facts()
     }
-    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
+    fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
         if offset == BLOCKS {
             self.hangs.send(()).expect("the test waits");
             self.goes_on.lock().expect("one core hangs").recv().expect("the test lets it go on");
         }
-        self.medium.write_now(offset, data)
+        self.medium.try_write(offset, data)
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.medium.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        self.medium.write(offset, buf, stable)
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        self.medium.write(offset, buf, fua)
     }
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.medium.flush()

@@ -164,7 +164,7 @@ fn qemu_img_converts_there_and_back() {
 }
 
 #[test]
-fn a_qcow2_image_lives_on_blocks_of_4096() {
+fn qcow2_image_lives_on_blocks_of_4096() {
     if !tool::have(&QEMU) {
         return;
     }

@@ -19,7 +19,7 @@ const HOLE: u32 = 3;
 const DATA: u32 = 0;
 
 #[test]
-fn what_is_written_is_read_in_both_forms() {
+fn written_bytes_are_read_in_both_reply_forms() {
     let server = Server::of(memory(64 * MIB));
     let pattern: Vec<u8> = (0..32 * MIB as u32).map(|i| (i / 7) as u8).collect();
     for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "")] {
@@ -57,7 +57,7 @@ fn zeros_travel_as_holes_unless_one_chunk_is_asked_for() {
 }
 
 #[test]
-fn a_null_disk_reads_zeros_in_both_forms() {
+fn null_disk_reads_zeros_in_both_forms() {
     let server = Server::of(
         lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Null, 64 * MIB))
             .expect("a disk"),
@@ -87,7 +87,7 @@ fn allocation_is_told_extent_by_extent() {
 }
 
 #[test]
-fn a_refused_write_is_read_past_and_the_next_request_is_served() {
+fn refused_write_is_read_past_and_the_next_request_is_served() {
     let mut disk = export("disk", memory(MIB));
     disk.block_size = 4096;
     let server = Server::start(vec![disk], ServerLimits::default());
@@ -112,7 +112,7 @@ fn a_refused_write_is_read_past_and_the_next_request_is_served() {
 }
 
 #[test]
-fn a_read_only_export_is_not_written() {
+fn read_only_export_is_not_written() {
     let mut disk = export("disk", memory(MIB));
     disk.read_only = true;
     let server = Server::start(vec![disk], ServerLimits::default());
@@ -124,7 +124,7 @@ fn a_read_only_export_is_not_written() {
 }
 
 #[test]
-fn who_waits_for_the_disk_holds_up_nobody() {
+fn slow_request_blocks_no_other() {
     let slow = filter::delay(memory(MIB), Duration::from_millis(300), Duration::from_millis(100));
     let server = Server::of(slow);
     let mut client = Client::structured(server.tcp(), "disk");
@@ -156,13 +156,13 @@ impl Backend for Stalled {
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.medium.read(offset, buf)
     }
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let is_first = !self.began.swap(true, SeqCst);
             if is_first {
                 compio::time::sleep(Duration::from_millis(500)).await;
             }
-            let finished = self.medium.write(offset, buf, stable).await;
+            let finished = self.medium.write(offset, buf, fua).await;
             self.landed.fetch_or(is_first, SeqCst);
             finished
         })
@@ -200,7 +200,7 @@ fn wait_for(flag: &AtomicBool) {
 }
 
 #[test]
-fn a_write_of_a_client_that_is_gone_undoes_none_of_its_next_connection() {
+fn late_write_of_a_gone_client_undoes_no_newer_write() {
     let (disk, server, _) = bereft();
     let mut client = Client::simple(server.tcp(), "disk");
     assert_eq!(client.write_at(0, 0, &[2; 512]), 0);
@@ -209,7 +209,7 @@ fn a_write_of_a_client_that_is_gone_undoes_none_of_its_next_connection() {
 }
 
 #[test]
-fn what_a_client_sent_that_was_kept_waiting_and_has_gone_is_not_done() {
+fn queued_requests_of_a_gone_client_are_dropped() {
     let (_disk, server, counters) = bereft();
     let mut client = Client::simple(server.tcp(), "disk");
     client.request(WRITE, 0, 0, 512);
@@ -223,7 +223,7 @@ fn what_a_client_sent_that_was_kept_waiting_and_has_gone_is_not_done() {
 
 /// It has not noticed, since it takes no more requests.
 #[test]
-fn a_write_of_a_client_that_is_gone_and_had_sent_more_undoes_none_of_its_next_connection() {
+fn late_write_of_a_gone_busy_client_undoes_no_newer_write() {
     let disk = Arc::new(Stalled::on(memory(MIB)));
     let server = Server::start(
         vec![export("disk", disk.clone())],
@@ -270,7 +270,7 @@ fn many_requests_are_in_flight_and_each_is_answered_once() {
 }
 
 #[test]
-fn a_failing_disk_is_told_and_the_connection_lives() {
+fn backend_error_is_reported_and_the_connection_continues() {
     let server = Server::of(filter::error(memory(MIB), FilterOp::Read, 1.0, Some(1)));
     for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
         assert_eq!(client.error_of(READ, 0, 0, 512), Errno::Io as u32);
@@ -279,7 +279,7 @@ fn a_failing_disk_is_told_and_the_connection_lives() {
 }
 
 #[test]
-fn a_fast_zero_is_refused_where_it_would_be_none() {
+fn fast_zero_is_refused_where_it_would_be_none() {
     let server = Server::of(memory(MIB));
     let mut client = Client::simple(server.tcp(), "disk");
     assert_eq!(client.error_of(WRITE_ZEROES, FAST_ZERO, 0, 4096), 0);
@@ -289,7 +289,7 @@ fn a_fast_zero_is_refused_where_it_would_be_none() {
 }
 
 #[test]
-fn what_is_stable_reaches_the_disk_as_such() {
+fn fua_reaches_the_backend() {
     let (disk, counters) = filter::stats(memory(MIB));
     let server = Server::of(disk);
     let mut client = Client::simple(server.tcp(), "disk");

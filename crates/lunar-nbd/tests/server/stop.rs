@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
-fn a_stop_finishes_what_is_in_flight_and_flushes() {
+fn stop_finishes_what_is_in_flight_and_flushes() {
     let (disk, counters) = filter::stats(memory(MIB));
     let server = Server::of(filter::delay(disk, Duration::from_millis(500), Duration::ZERO));
     let socket = server.dir.join("nbd.sock");
@@ -36,7 +36,7 @@ fn a_stop_finishes_what_is_in_flight_and_flushes() {
 }
 
 #[test]
-fn a_unix_socket_serves_and_goes_with_the_server() {
+fn unix_socket_serves_and_goes_with_the_server() {
     let server = Server::of(memory(MIB));
     let path = server.dir.join("nbd.sock");
     let mut socket = UnixStream::connect(&path).expect("connected");

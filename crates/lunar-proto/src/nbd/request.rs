@@ -30,7 +30,7 @@ pub enum NbdCommand {
     /// Writes the payload.
     Write {
         /// The flag FUA.
-        stable: bool,
+        fua: bool,
     },
     /// The client leaves.
     Disconnect,
@@ -39,14 +39,14 @@ pub enum NbdCommand {
     /// Gives space back.
     Trim {
         /// The flag FUA.
-        stable: bool,
+        fua: bool,
     },
     /// Brings bytes near.
     Cache,
     /// Makes a range zeros.
     WriteZeroes {
         /// The flag FUA.
-        stable: bool,
+        fua: bool,
         /// Space may be given back: the flag NO_HOLE is not set.
         unmap: bool,
         /// The flag FAST_ZERO.
@@ -174,15 +174,15 @@ impl NegotiatedOptions {
 /// The command of a request whose type and flags are known to be good.
 fn command_of(request: &Request) -> NbdCommand {
     let has = |flag| request.flags & flag != 0;
-    let stable = has(command_flag::FUA);
+    let fua = has(command_flag::FUA);
     match request.command {
         command::READ => NbdCommand::Read { whole: has(command_flag::DF) },
-        command::WRITE => NbdCommand::Write { stable },
+        command::WRITE => NbdCommand::Write { fua },
         command::FLUSH => NbdCommand::Flush,
-        command::TRIM => NbdCommand::Trim { stable },
+        command::TRIM => NbdCommand::Trim { fua },
         command::CACHE => NbdCommand::Cache,
         command::WRITE_ZEROES => NbdCommand::WriteZeroes {
-            stable,
+            fua,
             unmap: !has(command_flag::NO_HOLE),
             fast: has(command_flag::FAST_ZERO),
         },
@@ -220,18 +220,18 @@ mod tests {
             (request(READ, DF | FUA, (1 << 30) - 512, 512), NbdCommand::Read { whole: true }),
             (request(READ, 0, 0, 32 << 20), NbdCommand::Read { whole: false }),
             (request(READ, 0, 1 << 30, 0), NbdCommand::Read { whole: false }),
-            (request(WRITE, FUA, 512, 1024), NbdCommand::Write { stable: true }),
+            (request(WRITE, FUA, 512, 1024), NbdCommand::Write { fua: true }),
             (request(DISC, 0xffff, 7, 7), NbdCommand::Disconnect),
             (request(FLUSH, FUA, 0, 0), NbdCommand::Flush),
-            (request(TRIM, 0, 0, 1 << 30), NbdCommand::Trim { stable: false }),
+            (request(TRIM, 0, 0, 1 << 30), NbdCommand::Trim { fua: false }),
             (request(CACHE, 0, 0, 1 << 30), NbdCommand::Cache),
             (
                 request(WRITE_ZEROES, FAST_ZERO, 0, 512),
-                NbdCommand::WriteZeroes { stable: false, unmap: true, fast: true },
+                NbdCommand::WriteZeroes { fua: false, unmap: true, fast: true },
             ),
             (
                 request(WRITE_ZEROES, NO_HOLE | FUA, 0, 1 << 30),
-                NbdCommand::WriteZeroes { stable: true, unmap: false, fast: false },
+                NbdCommand::WriteZeroes { fua: true, unmap: false, fast: false },
             ),
             (request(BLOCK_STATUS, REQ_ONE, 0, 512), NbdCommand::BlockStatus { one: true }),
         ];

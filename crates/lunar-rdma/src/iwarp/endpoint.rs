@@ -1,4 +1,4 @@
-//! A connection with its socket.
+//! The engine with its socket.
 
 use super::engine::Engine;
 use super::handshake;
@@ -6,7 +6,7 @@ use crate::{
     Endpoint, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion, RemoteAddress, RemoteRange,
 };
 use event_listener::Event;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, PeerState, Stream, with_scratch};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,26 +14,27 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Receives go on until the socket is empty or has given so many bytes: others want their turn.
+/// Bytes after which a receive loop yields to other connections.
 const TURN: usize = 1 << 20;
-/// The last word of a connection has to be taken within this time.
+/// The time limit for sending a Terminate.
 const LAST_WORD_TIME: Duration = Duration::from_secs(5);
-/// Connections of a core that may be saying their last words: they count among no others any more. More of them end at once.
+/// The limit of connections of a core that are sending a Terminate, which count nowhere else. Further ones end at
+/// once.
 const LAST_WORDS: usize = 32;
 
 thread_local! {
     static SAYING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// One end of a connection over TCP.
+/// An endpoint over TCP.
 pub(super) struct IwarpEndpoint {
     stream: Rc<Stream>,
     facts: EndpointInfo,
     engine: RefCell<Engine>,
-    /// The other side has said its first word, or the connection is over.
+    /// Notified of the peer's first FPDU and of the end of the connection.
     spoken: Event,
     is_shut: Cell<bool>,
-    /// The socket took no more the last time: tried again when it says so.
+    /// Whether the socket took no more; retried when it is writable.
     is_stuck: Cell<bool>,
     is_reset_on_close: Cell<bool>,
 }
@@ -51,7 +52,7 @@ impl IwarpEndpoint {
         }
     }
 
-    /// Takes what the socket has, up to a limit.
+    /// Receives from the socket, up to a limit.
     fn receive(&self, engine: &mut Engine, into: &mut EndpointEvents) {
         let mut left = TURN;
         with_scratch(|buffer| {
@@ -69,7 +70,7 @@ impl IwarpEndpoint {
         });
     }
 
-    /// Sends what waits. When that fails, what has come is still to be taken, up to its end.
+    /// Sends queued bytes. After a failure, received bytes are still processed.
     fn send(&self, engine: &mut Engine) -> io::Result<bool> {
         let flushed = engine.flush(&self.stream);
         self.is_stuck.set(matches!(flushed, Ok(false)) && engine.may_send());
@@ -80,14 +81,14 @@ impl IwarpEndpoint {
         flushed
     }
 
-    /// The connection is over: says the last word, if there is one, and wakes who waits.
+    /// Ends the connection: sends the Terminate, if there is one, and wakes waiters.
     fn shut(&self, engine: &mut Engine) {
         if !self.is_shut.replace(true) {
             match (engine.flush(&self.stream), engine.last_word()) {
                 (Ok(_), Some(word)) if SAYING.get() < LAST_WORDS => {
                     lunar_runtime::spawn(say_last(self.stream.clone(), word));
                 }
-                // The other side may be gone already.
+                // The peer may be gone already.
                 _ => self.stream.shutdown(Shutdown::Both),
             }
             self.spoken.notify(usize::MAX);
@@ -95,16 +96,16 @@ impl IwarpEndpoint {
     }
 }
 
-/// Says what is left of the last word of a connection, and ends it.
+/// Sends the rest of the Terminate and ends the connection.
 async fn say_last(stream: Rc<Stream>, word: Vec<u8>) {
     SAYING.set(SAYING.get() + 1);
-    // Who does not listen to it in time hears nothing.
+    // A peer that does not read in time misses it.
     _ = compio::time::timeout(LAST_WORD_TIME, say_and_listen(&stream, &word)).await;
     SAYING.set(SAYING.get() - 1);
     stream.shutdown(Shutdown::Both);
 }
 
-/// What comes is read up to its end: the kernel throws away what it has not sent when a socket is closed amid that.
+/// Reads to the end of the stream: closing a socket with unread data discards unsent data.
 async fn say_and_listen(stream: &Stream, word: &[u8]) -> io::Result<()> {
     handshake::write(stream, word, LAST_WORD_TIME).await?;
     stream.shutdown(Shutdown::Write);
@@ -178,7 +179,7 @@ impl Endpoint for IwarpEndpoint {
         if engine.is_over() {
             self.shut(engine);
         } else if engine.may_send() && engine.waiting() > 0 && !self.is_stuck.get() {
-            // Answers to reads, and what had to wait for the first word. A failure is seen by the next receive.
+            // Sends Read Responses, and data that waited for the first FPDU. The next receive sees a failure.
             _ = IwarpEndpoint::send(self, engine);
         }
         if !might_send && engine.may_send() {
@@ -191,8 +192,8 @@ impl Endpoint for IwarpEndpoint {
         self.is_shut.get() || self.stream.peer_state() != PeerState::Open
     }
 
-    fn look_anew(&self) {
-        self.stream.look_anew();
+    fn recheck_peer(&self) {
+        self.stream.recheck_peer();
     }
 
     fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -203,7 +204,7 @@ impl Endpoint for IwarpEndpoint {
             };
             match (has_news, is_over) {
                 (true, _) => Ok(()),
-                // The socket would be readable for ever.
+                // The socket would stay readable.
                 (false, true) => Err(io::ErrorKind::NotConnected.into()),
                 (false, false) => self.stream.readable().await,
             }
@@ -252,7 +253,7 @@ impl Endpoint for IwarpEndpoint {
 impl Drop for IwarpEndpoint {
     fn drop(&mut self) {
         match (self.is_shut.get(), self.is_reset_on_close.get()) {
-            // Its last word may be on its way.
+            // The Terminate may be in flight.
             (true, _) => {}
             (false, true) => self.stream.reset(),
             (false, false) => self.stream.shutdown(Shutdown::Both),

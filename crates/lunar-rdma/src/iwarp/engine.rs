@@ -1,4 +1,4 @@
-//! A connection without its socket: what comes in, what goes out, and the memory between.
+//! The state machine of a connection, without its socket.
 
 use super::fault::IwarpError;
 use super::inbox::Inbox;
@@ -8,54 +8,54 @@ use super::responses::ReadResponses;
 use super::transmit::FpduQueue;
 use super::{FirstFrame, NegotiatedMpa, framing};
 use crate::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress, RemoteRange};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Stream};
 use lunar_wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
 use lunar_wire::iwarp::{DdpHeader, TaggedHeader, Terminate, UntaggedHeader};
 use std::io;
 
-/// Read Responses are cut while less than so many bytes wait to be sent; the others wait whole.
+/// Read Responses are segmented while fewer queued bytes than this wait; the others stay whole.
 const AHEAD: usize = 1 << 20;
 /// Bytes of a partial FPDU whose memory an idle connection keeps.
 const KEEP: usize = 4096;
 
 enum State {
     Open,
-    /// It is over; who polls next is told why.
+    /// Ended; the next poll returns the reason.
     Ending(Option<io::Error>),
-    /// It is over, and that was told.
+    /// Ended, and the end was returned.
     Ended,
 }
 
-/// One end of a connection, without I/O. It is an [`Endpoint`](crate::Endpoint) but for the socket: [`Engine::feed`]
-/// is what comes, [`Engine::take_bytes`] what goes.
+/// A connection without I/O: an [`Endpoint`](crate::Endpoint) without its socket. [`Engine::feed`] takes received
+/// bytes, [`Engine::take_bytes`] returns bytes to send.
 pub struct Engine {
     crc: bool,
     transmit: FpduQueue,
-    /// What the first FPDU of the other side may be, while we may not send before it (RFC 5044 section 7.1.2).
+    /// The expected first FPDU of the peer, until which this side must not send (RFC 5044 section 7.1.2).
     first: Option<FirstFrame>,
-    /// The start of an FPDU whose rest has not come. At first, what came with the handshake.
+    /// The received start of an incomplete FPDU; at first, the bytes that arrived with the handshake.
     partial: Vec<u8>,
     has_begun: bool,
     memory: TaggedMemory,
     inbox: Inbox,
     reads: ReadQueue,
     responses: ReadResponses,
-    /// What has to follow a tagged segment that was not the last of its message.
+    /// The required continuation of a tagged segment that was not the last of its message.
     due: Option<TaggedHeader>,
-    /// What ended without the other side.
+    /// Local events.
     done: Vec<EndpointEvent>,
-    /// Why nothing can be sent any more. What was received before is taken nevertheless.
+    /// The reason why nothing can be sent any more. Bytes received before are still processed.
     lost: Option<io::Error>,
-    /// The socket has failed, or was reset: what it had is thrown away.
+    /// Whether the socket failed or was reset, so that its unsent bytes are lost.
     has_failed: bool,
-    /// The other side is told why the connection ends.
+    /// Whether a Terminate is queued.
     has_last_word: bool,
     state: State,
 }
 
 impl Engine {
-    /// A connection on which `begun` has come already. `mss` in bytes bounds the FPDUs.
+    /// Creates a connection that has received `begun` already. `mss` bounds the FPDUs, in bytes.
     pub fn new(agreed: &NegotiatedMpa, mss: Option<usize>, begun: Vec<u8>) -> Engine {
         Engine {
             crc: agreed.crc,
@@ -122,46 +122,47 @@ impl Engine {
         self.memory.revoke(stag)
     }
 
-    /// Bytes that wait, with what holds them.
+    /// Queued bytes, including overhead.
     pub fn waiting(&self) -> usize {
         self.transmit.out.waiting() + self.responses.waiting()
     }
 
-    /// What will have left when all that is queued now has.
+    /// The position in the send stream behind everything queued now.
     pub(super) fn transmit_end(&self) -> u64 {
         self.transmit.out.end()
     }
 
-    /// Whether all before this mark has left, where the last bytes that did are not acknowledged; or never will.
+    /// Whether everything before this position was sent and acknowledged, given the unacknowledged bytes; or never
+    /// will be.
     pub(super) fn has_left(&self, mark: u64, unacknowledged: usize) -> bool {
         match self.can_send() {
             true => self.transmit.out.left() >= mark.saturating_add(unacknowledged as u64),
-            // Of such a socket the kernel goes on telling what will never be acknowledged.
+            // For such a socket, the kernel still counts bytes that will never be acknowledged.
             false => self.has_failed || unacknowledged == 0,
         }
     }
 
-    /// Whether bytes have left since the last call.
+    /// Whether bytes were sent since the last call.
     pub fn has_moved(&mut self) -> bool {
         self.transmit.out.has_moved()
     }
 
-    /// Whether the other side may be sent to yet: who was called waits for the caller's first word.
+    /// Whether this side may send: the responder waits for the initiator's first FPDU.
     pub fn may_send(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection has ended.
     pub fn is_over(&self) -> bool {
         !matches!(self.state, State::Open)
     }
 
-    /// Whether [`Engine::take_news`] has something without anything coming.
+    /// Whether [`Engine::take_news`] has local events.
     pub fn has_news(&self) -> bool {
         self.has_begun || !self.done.is_empty() || matches!(self.state, State::Ending(_))
     }
 
-    /// Sends what waits. False: the socket takes no more now, or the other side has not spoken yet.
+    /// Sends queued bytes. False: the socket takes no more now, or the peer's first FPDU is missing.
     ///
     /// # Errors
     /// Those of the socket.
@@ -180,12 +181,12 @@ impl Engine {
         }
     }
 
-    /// What is left of the last word, if the other side is told one. It holds no memory of others.
+    /// The rest of the Terminate, if one is queued. It refers to no other memory.
     pub(super) fn last_word(&mut self) -> Option<Vec<u8>> {
         std::mem::take(&mut self.has_last_word).then(|| self.transmit.out.take_bytes())
     }
 
-    /// All that may be sent, as it would be. For tests and fuzzers.
+    /// All bytes that may be sent. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         while self.may_send() && self.waiting() > 0 {
@@ -195,7 +196,7 @@ impl Engine {
         all
     }
 
-    /// Takes bytes that have come.
+    /// Processes received bytes.
     pub fn feed(&mut self, bytes: &[u8], into: &mut EndpointEvents) {
         self.take_begun(into);
         let mut rest = bytes;
@@ -258,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// What ended without anything coming; in the end, the end.
+    /// Takes the local events; finally, the end of the connection.
     pub fn take_news(&mut self, into: &mut EndpointEvents) {
         into.list.append(&mut self.done);
         if let State::Ending(why) = &mut self.state {
@@ -269,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// The other side has closed, or the socket failed.
+    /// Records that the peer closed or the socket failed.
     pub fn hang_up(&mut self, failed: Option<io::Error>) {
         self.has_failed |= failed.is_some();
         let is_amid = !self.partial.is_empty() || self.inbox.has_begun() || self.due.is_some();
@@ -278,20 +279,20 @@ impl Engine {
         self.end(why);
     }
 
-    /// Nothing can be sent any more.
+    /// Records that nothing can be sent any more.
     pub fn lose(&mut self, why: io::Error) {
         self.has_failed = true;
         self.drop_unsent();
         self.lost.get_or_insert(why);
     }
 
-    /// Ends the connection from here. What waits is dropped.
+    /// Ends the connection locally and drops queued work.
     pub fn close(&mut self) {
         self.drop_unsent();
         self.end(None);
     }
 
-    /// The same, and the socket is reset.
+    /// As [`Engine::close`], and the socket is reset.
     pub(super) fn reset(&mut self) {
         self.close();
         self.has_failed = true;
@@ -315,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Tells the other side what it did wrong; `fpdu` is the one that was wrong, if it is known.
+    /// Queues a Terminate; `fpdu` is the faulty one, if known.
     fn fail(&mut self, fault: IwarpError, fpdu: &[u8]) {
         let wrong = match DdpHeader::decode(fpdu) {
             Ok(DdpHeader::Untagged(UntaggedHeader { opcode: opcode::READ_REQUEST, .. })) => {
@@ -325,7 +326,7 @@ impl Engine {
             Err(_) => &[],
         };
         if self.can_send() {
-            // Who broke a rule may read nothing for long: all else would be in the way of the last word.
+            // Such a peer may not read for long, so queued data would delay the Terminate.
             self.transmit.out.drop_unbegun();
             self.transmit.terminate(fault.told, wrong);
             self.has_last_word = true;
@@ -333,7 +334,7 @@ impl Engine {
         self.end(Some(fault.into()));
     }
 
-    /// Begins the reads that may begin.
+    /// Starts the reads that ORD allows.
     fn begin_reads(&mut self) {
         while self.can_send()
             && let Some(request) = self.reads.next()
@@ -342,7 +343,7 @@ impl Engine {
         }
     }
 
-    /// Cuts answers to reads, as long as not much else waits.
+    /// Segments Read Responses while the send queue is short.
     fn respond(&mut self) {
         while self.transmit.out.waiting() < AHEAD
             && let Some((to, payload)) = self.responses.next()

@@ -1,14 +1,14 @@
-//! What the other side did wrong, and what it is told.
+//! Protocol errors of the peer.
 
 use lunar_wire::iwarp::Terminate;
 use std::io;
 
-/// A fault of the other side, after which the connection cannot go on.
+/// A protocol error of the peer, which ends the connection.
 #[derive(Debug)]
 pub(super) struct IwarpError {
-    /// What it is told.
+    /// The Terminate error.
     pub(super) told: Terminate,
-    /// What happened.
+    /// The description.
     what: String,
 }
 

@@ -1,10 +1,10 @@
-//! The stream of the other side, cut into FPDUs (RFC 5044 section 4).
+//! Splits the peer's stream into FPDUs (RFC 5044 section 4).
 
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_wire::be;
 use lunar_wire::iwarp::{Terminate, mpa};
 
-/// Bytes that are missing to know the length of the FPDU that `bytes` begin, or to have all of it.
+/// The bytes missing to know the length of the first FPDU in `bytes`, or to complete it.
 pub(super) fn missing(bytes: &[u8]) -> usize {
     let whole = match bytes.len() {
         0..mpa::LENGTH_LEN => mpa::LENGTH_LEN,
@@ -13,11 +13,9 @@ pub(super) fn missing(bytes: &[u8]) -> usize {
     whole.saturating_sub(bytes.len())
 }
 
-/// What an FPDU at the start of `bytes` holds, its length and its DDP segment, and how many bytes it takes; None if
-/// it is not whole yet.
+/// The content of the FPDU at the start of `bytes`, and its length; None if it is incomplete.
 ///
-/// # Errors
-/// When its CRC does not fit.
+/// # Errors When the CRC does not match.
 pub(super) fn first(bytes: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Terminate> {
     if bytes.len() < mpa::LENGTH_LEN {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The handshake: MPA request and reply, and what both sides agree on (RFC 5044 section 7.1, RFC 6581).
+//! The handshake: MPA request and reply, and the negotiated parameters (RFC 5044 section 7.1, RFC 6581).
 
 use super::{FirstFrame, NegotiatedMpa, Options};
 use crate::ConnParam;
@@ -8,18 +8,17 @@ use lunar_wire::iwarp::{EnhancedData, MalformedFrame, MpaFrame};
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-/// RDMA Reads that may be under way at who does not tell how many it takes. One more than it takes ends the connection.
+/// The read depth for a peer that does not announce one. One read more than it allows ends the connection.
 const UNTOLD: u16 = 8;
 /// Bytes of one receive.
 const RECEIVE: usize = 1024;
 
-/// A frame, and what came behind it; or what is wrong with it.
+/// A frame and the bytes behind it, or the fault.
 pub(super) type FrameResult = Result<(MpaFrame, Vec<u8>), MalformedFrame>;
 
-/// Reads a frame that begins with `bytes`.
+/// Reads a frame that starts with `bytes`.
 ///
-/// # Errors
-/// Those of the socket; that it took too long.
+/// # Errors Those of the socket; a timeout.
 pub(super) async fn read(
     stream: &Stream,
     key: &[u8; 16],
@@ -69,10 +68,9 @@ pub(super) async fn write(stream: &Stream, mut bytes: &[u8], limit: Duration) ->
     compio::time::timeout(limit, all).await.map_err(slow)?
 }
 
-/// Private data that may travel.
+/// Checks the length of private data.
 ///
-/// # Errors
-/// When they are too long.
+/// # Errors When they are too long.
 pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
     let why = format!("{} bytes of private data are more than {MAX_PRIVATE}", private.len());
     match private.len() > MAX_PRIVATE {
@@ -81,7 +79,7 @@ pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What we ask for.
+/// Our request.
 pub(super) fn ask(private: &[u8], terms: &ConnParam, options: &Options) -> MpaFrame {
     let enhanced = EnhancedData { ird: known(terms.ird), ord: known(terms.ord), ..EnhancedData::default() };
     MpaFrame {
@@ -93,7 +91,7 @@ pub(super) fn ask(private: &[u8], terms: &ConnParam, options: &Options) -> MpaFr
     }
 }
 
-/// What a reply came to, for who asked.
+/// The parameters that a reply negotiates, for the initiator.
 pub(super) fn asked(asked: &MpaFrame, reply: &MpaFrame, terms: &ConnParam) -> NegotiatedMpa {
     NegotiatedMpa {
         crc: asked.crc || reply.crc,
@@ -104,7 +102,7 @@ pub(super) fn asked(asked: &MpaFrame, reply: &MpaFrame, terms: &ConnParam) -> Ne
     }
 }
 
-/// What we answer to a request that we take, and what that came to.
+/// The reply that accepts a request, and the negotiated parameters.
 pub(super) fn answer(
     request: &MpaFrame,
     private: Vec<u8>,
@@ -124,7 +122,7 @@ pub(super) fn answer(
     (frame, NegotiatedMpa { crc, ord, ird: terms.ird, receives: terms.receives, first: Some(first) })
 }
 
-/// What we answer to a request that we turn down.
+/// The reply that rejects a request.
 pub(super) fn refusal(request: Option<&MpaFrame>, private: Vec<u8>) -> Vec<u8> {
     let revision = request.map_or(REVISION, |r| r.revision);
     let enhanced = request.and_then(|r| r.enhanced).map(|_| EnhancedData::default());
@@ -132,8 +130,8 @@ pub(super) fn refusal(request: Option<&MpaFrame>, private: Vec<u8>) -> Vec<u8> {
     MpaFrame { revision, crc, rejected: true, enhanced, private, ..MpaFrame::default() }.encode(&REPLY_KEY)
 }
 
-/// The enhanced data of our answer. Of the first words that the other side can say without content, one is chosen:
-/// a Write rather than a Read rather than a Send, for it costs the least here.
+/// The enhanced data of our reply. Selects the peer's empty first message: a Write, else a Read, else a Send, by cost
+/// at this side.
 fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, FirstFrame) {
     let ird = if wanted.ord == UNKNOWN { UNKNOWN } else { known(terms.ird) };
     let ord = if wanted.ird == UNKNOWN { UNKNOWN } else { reads(known(terms.ord), Some(wanted.ird)) };
@@ -146,12 +144,12 @@ fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, FirstFrame)
         EnhancedData { write: true, .. } => (EnhancedData { write: true, ..peer_to_peer }, FirstFrame::Any),
         EnhancedData { read: true, .. } => (EnhancedData { read: true, ..peer_to_peer }, FirstFrame::Any),
         EnhancedData { send: true, .. } => (EnhancedData { send: true, ..peer_to_peer }, FirstFrame::Send),
-        // It offers no such word: its first message will do.
+        // It offers none: its first message serves.
         _ => (peer_to_peer, FirstFrame::Any),
     }
 }
 
-/// RDMA Reads that may be under way where so many are wanted and the other side takes so many, if it tells.
+/// The read depth, from the wanted one and the peer's limit, if announced.
 fn reads(wanted: u16, taken: Option<u16>) -> u16 {
     match taken {
         None | Some(UNKNOWN) => wanted.min(UNTOLD),
@@ -159,7 +157,7 @@ fn reads(wanted: u16, taken: Option<u16>) -> u16 {
     }
 }
 
-/// A number that does not look like one that is not negotiated.
+/// A value that differs from the reserved "not negotiated" value.
 fn known(reads: u16) -> u16 {
     reads.min(UNKNOWN - 1)
 }
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_reads_are_under_way_than_the_other_side_takes() {
+    fn read_depth_is_limited_by_the_peer() {
         for (theirs, agreed, told) in [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, UNTOLD, UNKNOWN)] {
             let wanted = EnhancedData { ird: theirs, ord: 2, ..EnhancedData::default() };
             let (reply, ours) = answer(&wanting(Some(wanted)), vec![], &TERMS, &Options::default());

@@ -1,25 +1,25 @@
-//! The other side's Sends: in order, one at a time, each into a receive that was there for it.
+//! Receives the peer's Sends: in order, one at a time, each into a posted receive.
 
 use super::fault::IwarpError;
 use crate::EndpointEvents;
 use lunar_wire::iwarp::{Terminate, UntaggedHeader};
 use std::collections::VecDeque;
 
-/// A message of which not all has come.
+/// An incomplete message.
 struct PartialMessage {
     opcode: u8,
     stag: u32,
     bytes: Vec<u8>,
-    /// Bytes it may have.
+    /// The limit of its length in bytes.
     max: usize,
 }
 
-/// Receives, and the message that is under way.
+/// The posted receives and the incomplete message.
 pub(super) struct Inbox {
-    /// Receives that are not used yet, in order: how many, of how many bytes each.
+    /// The unused receives, in order: their number, and the length of each.
     receives: VecDeque<(usize, usize)>,
     partial: Option<PartialMessage>,
-    /// Sequence number of the message that is under way, or of the next.
+    /// The sequence number (MSN) of the current or next message.
     msn: u32,
 }
 
@@ -30,7 +30,7 @@ impl Inbox {
         inbox
     }
 
-    /// So many more messages of at most so many bytes.
+    /// Posts this many receives of at most this many bytes.
     pub(super) fn receives(&mut self, count: usize, len: usize) {
         match self.receives.back_mut() {
             Some((there, of)) if *of == len => *there = there.saturating_add(count),
@@ -39,19 +39,18 @@ impl Inbox {
         }
     }
 
-    /// A message is under way.
+    /// Whether a message is incomplete.
     pub(super) fn has_begun(&self) -> bool {
         self.partial.is_some()
     }
 
-    /// The first message of a connection was one without content, for which no receive is needed (RFC 6581 section
-    /// 5.1).
+    /// Skips an empty first message, which needs no receive (RFC 6581 section 5.1).
     pub(super) fn skip(&mut self) {
         self.msn = self.msn.wrapping_add(1);
     }
 
-    /// Takes a segment of a Send. With the last one its message is an event, and the steering tag that it ends goes
-    /// to `invalidate` before.
+    /// Takes a segment of a Send. The last one completes the message: its steering tag goes to `invalidate` first,
+    /// then the message becomes an event.
     pub(super) fn take(
         &mut self,
         header: &UntaggedHeader,
@@ -90,7 +89,7 @@ impl Inbox {
         let invalidated = header.invalidates().then_some(header.stag);
         invalidated.map_or(Ok(()), invalidate)?;
         match partial.bytes.is_empty() {
-            // It came in one piece, and is copied once.
+            // A message in one segment is copied once.
             true => into.message(payload, invalidated),
             false => {
                 partial.bytes.extend_from_slice(payload);
@@ -100,7 +99,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Uses a receive for the message that begins with this segment.
+    /// Uses a receive for the message that starts with this segment.
     fn begin(&mut self, header: &UntaggedHeader) -> Result<PartialMessage, IwarpError> {
         let Some((count, len)) = self.receives.front_mut() else {
             return Err(IwarpError::new(Terminate::NO_BUFFER, "a message that nothing was there to take"));

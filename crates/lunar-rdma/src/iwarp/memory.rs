@@ -1,9 +1,9 @@
-//! Memory of ours that the other side may use, and what it is told where it may not.
+//! Exposed memory, and the Terminate errors of denied access.
 
 use super::fault::IwarpError;
 use crate::keys::{AccessError as Denied, SteeringTags};
 use crate::{MemoryRegion, RemoteAddress};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
 use std::io;
 
@@ -14,17 +14,17 @@ pub(super) struct TaggedMemory {
 }
 
 impl TaggedMemory {
-    /// A name for memory.
+    /// Assigns a steering tag to memory.
     pub(super) fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.keys.expose(memory)
     }
 
-    /// Memory goes back to its owner, also that whose name was ended from the other side.
+    /// Returns memory to its owner, even if the peer has invalidated its tag.
     pub(super) fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         self.keys.revoke(stag)
     }
 
-    /// Ends a steering tag for the other side; its memory waits for its owner.
+    /// Invalidates a steering tag for the peer; its memory waits for its owner.
     pub(super) fn invalidate(&mut self, stag: u32) -> Result<(), IwarpError> {
         if self.keys.end(stag) {
             return Ok(());
@@ -33,7 +33,7 @@ impl TaggedMemory {
         Err(IwarpError::new(Terminate::INVALIDATE, what))
     }
 
-    /// The payload of a segment of an RDMA Write goes where it belongs.
+    /// Places the payload of an RDMA Write segment.
     pub(super) fn write(&mut self, t: &TaggedHeader, payload: &[u8]) -> Result<(), IwarpError> {
         let to = RemoteAddress { stag: t.stag, offset: t.offset };
         let sink = self.keys.sink(to, payload.len()).map_err(|denied| {
@@ -48,7 +48,7 @@ impl TaggedMemory {
         Ok(())
     }
 
-    /// What an RDMA Read gets. One of nothing needs no right to.
+    /// The data of an RDMA Read. An empty read needs no access right.
     pub(super) fn source(&self, request: &ReadRequest) -> Result<Payload, IwarpError> {
         let (len, from) =
             (request.len as usize, RemoteAddress { stag: request.source.0, offset: request.source.1 });

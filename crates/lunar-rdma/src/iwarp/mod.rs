@@ -1,14 +1,13 @@
 //! Software iWARP: RDMA over an ordinary TCP connection, for peers that speak MPA, DDP and RDMAP (RFC 5044, 5041,
 //! 5040, with RFC 6581): siw of Linux, and hardware.
 //!
-//! Connections without markers, with and without CRCs. Memory is named by steering tags of one connection each; that
-//! of a read of ours takes nothing but the answer to that read. A fault of the other side is told to it
-//! (Terminate), and ends the connection.
+//! Connections have no markers, and CRCs are optional. A steering tag belongs to one connection; the tag of a local
+//! RDMA Read accepts only the response to that read. A protocol error of the peer is reported to it (Terminate) and
+//! ends the connection.
 //!
-//! - `handshake`: how a connection begins.
-//! - [`Engine`]: all the rest, without I/O: `framing` cuts what comes into FPDUs, `inbox` takes Sends, `reads` keeps
-//!   our RDMA Reads and `responses` those of the other side, `memory` says who may use what, `transmit` cuts what
-//!   goes.
+//! - `handshake`: MPA connection setup.
+//! - [`Engine`]: everything else, without I/O. `framing` splits the stream into FPDUs, `inbox` receives Sends, `reads`
+//!   has local RDMA Reads and `responses` those of the peer, `memory` checks access, `transmit` builds FPDUs.
 //! - `endpoint`: the engine with its socket.
 
 mod endpoint;

@@ -1,5 +1,4 @@
-//! Our RDMA Reads: as many under way as the other side takes, and each answered in order into the buffer of who
-//! wants it.
+//! Local RDMA Reads: as many in flight as the peer allows, each answered in order into its buffer.
 
 use super::fault::IwarpError;
 use crate::{EndpointEvent, RemoteAddress, RemoteRange, total};
@@ -8,13 +7,13 @@ use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
 use std::collections::VecDeque;
 use std::io;
 
-/// The slot of the steering tags of reads. [`Keys`](crate::keys::Keys) has none of that number: so a tag of a read
-/// cannot be written to.
+/// The slot of the steering tags of reads. [`SteeringTags`](crate::keys::SteeringTags) has no such slot, so an RDMA
+/// Write to the tag of a read fails.
 const SLOT: u32 = 0xffff;
-/// Where the memory of each read begins.
+/// The tagged offset of each read.
 const BASE: u64 = 1 << 32;
 
-/// Who wants to read: its number, its buffer, and how many pieces are not there yet.
+/// A gather: its id, its buffer, and its missing pieces.
 struct GatherJob {
     id: u64,
     buf: Buf,
@@ -27,30 +26,30 @@ impl GatherJob {
     }
 }
 
-/// One RDMA Read. It is of the oldest job that has not ended when it is the oldest itself.
+/// One RDMA Read. The oldest one belongs to the oldest unfinished gather.
 struct PendingRead {
     from: RemoteAddress,
-    /// Where in the buffer of its job the data go, and how many bytes.
+    /// The offset in the buffer of its gather, and the length.
     at: usize,
     len: usize,
-    /// Bytes that have come.
+    /// Received bytes.
     come: usize,
-    /// Its own steering tag, once it is under way.
+    /// Its steering tag, once it is in flight.
     stag: u32,
 }
 
-/// RDMA Reads of ours.
+/// The queue of local RDMA Reads.
 pub(super) struct ReadQueue {
     ord: usize,
     jobs: VecDeque<GatherJob>,
     under_way: VecDeque<PendingRead>,
     waiting: VecDeque<PendingRead>,
-    /// Reads that were begun: names the steering tag of the next.
+    /// The number of started reads, which makes the steering tag of the next one.
     begun: u16,
 }
 
 impl ReadQueue {
-    /// Up to `ord` are under way at a time.
+    /// At most `ord` reads are in flight.
     pub(super) fn new(ord: u16) -> ReadQueue {
         ReadQueue {
             ord: ord.into(),
@@ -61,8 +60,7 @@ impl ReadQueue {
         }
     }
 
-    /// A new job: pieces that go to `at` in the buffer, one behind the other. One that is nothing, or cannot be, comes
-    /// back at once.
+    /// Queues a gather: pieces that go to `at` in the buffer, consecutively. An empty or invalid one ends at once.
     pub(super) fn post(
         &mut self,
         id: u64,
@@ -93,7 +91,7 @@ impl ReadQueue {
         None
     }
 
-    /// The request of the next read, if it may begin now.
+    /// The request of the next read, if it may start now.
     pub(super) fn next(&mut self) -> Option<ReadRequest> {
         if self.under_way.len() >= self.ord {
             return None;
@@ -107,7 +105,7 @@ impl ReadQueue {
         Some(request)
     }
 
-    /// Takes a segment of a Read Response: it must be the next of the oldest read. The read, if this was its end.
+    /// Takes a segment of a Read Response, which must continue the oldest read. Returns the gather if this ended it.
     pub(super) fn take(
         &mut self,
         header: &TaggedHeader,
@@ -135,7 +133,7 @@ impl ReadQueue {
         Ok(ended.map(|job| job.ended(Ok(()))))
     }
 
-    /// All reads end, for the connection has.
+    /// Ends all reads, because the connection has ended.
     pub(super) fn end(&mut self) -> impl Iterator<Item = EndpointEvent> {
         self.under_way.clear();
         self.waiting.clear();

@@ -1,31 +1,31 @@
-//! The other side's RDMA Reads: what they get waits here until it is cut into FPDUs.
+//! RDMA Reads of the peer: their data waits here for segmentation.
 
 use super::fault::IwarpError;
 use super::memory::TaggedMemory;
 use crate::RemoteAddress;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iwarp::{ReadRequest, Terminate, UntaggedHeader};
 use std::collections::VecDeque;
 
-/// Where an answer goes, and what it is.
+/// The destination and data of a Read Response.
 type ReadResponse = (RemoteAddress, Payload);
 
-/// Answers to Read Requests.
+/// The queue of Read Responses.
 pub(super) struct ReadResponses {
-    /// So many at most.
+    /// The limit of queued responses (IRD).
     ird: usize,
-    /// Sequence number of the next Read Request.
+    /// The sequence number (MSN) of the next Read Request.
     msn: u32,
     queue: VecDeque<ReadResponse>,
 }
 
 impl ReadResponses {
-    /// The first word of a connection may be a read even if none are granted.
+    /// The first message of a connection may be a read even if none are granted.
     pub(super) fn new(ird: u16) -> ReadResponses {
         ReadResponses { ird: usize::from(ird).max(1), msn: 1, queue: VecDeque::new() }
     }
 
-    /// Takes a Read Request. Its answer is what the memory holds when it leaves.
+    /// Takes a Read Request. The response has the content of the memory at the time it is sent.
     pub(super) fn take(
         &mut self,
         u: &UntaggedHeader,
@@ -57,12 +57,12 @@ impl ReadResponses {
         Ok(())
     }
 
-    /// The next answer.
+    /// The next response.
     pub(super) fn next(&mut self) -> Option<ReadResponse> {
         self.queue.pop_front()
     }
 
-    /// Bytes that wait, with what holds them.
+    /// Queued bytes, including overhead.
     pub(super) fn waiting(&self) -> usize {
         self.queue.iter().map(|(_, payload)| payload.bytes().len() + size_of::<ReadResponse>()).sum()
     }

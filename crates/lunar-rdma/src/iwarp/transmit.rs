@@ -1,26 +1,26 @@
-//! The way out: messages are cut into FPDUs that fit a TCP segment each.
+//! Segmentation of messages into FPDUs that fit a TCP segment.
 
 use crate::RemoteAddress;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::digest::crc32c;
-use lunar_runtime::out::{Payload, SendQueue};
+use lunar_runtime::send_queue::{Payload, SendQueue};
 use lunar_wire::iwarp::ddp::{self, opcode, queue};
 use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, Terminate, UntaggedHeader, mpa};
 use std::rc::Rc;
 
-/// Bytes of a TCP segment where the kernel does not tell.
+/// The default TCP segment size, if the kernel does not report one.
 const DEFAULT_MSS: usize = 1448;
-/// Bounds of what is cut to, in bytes: the longest header must fit, and the length of a segment has 16 bits.
+/// Bounds of the FPDU size in bytes: the longest header must fit, and the length field has 16 bits.
 const MIN_MSS: usize = 148;
 const MAX_MSS: usize = 65_000;
 
-/// What waits to be sent, as FPDUs.
+/// The send queue of FPDUs.
 pub(super) struct FpduQueue {
     /// The FPDUs.
     pub(super) out: SendQueue,
     crc: bool,
     mss: usize,
-    /// What stands before the payload of an FPDU; kept for its memory.
+    /// The header of an FPDU; kept to reuse its memory.
     frame: Vec<u8>,
     /// Sequence numbers of the next Send and the next Read Request.
     send_msn: u32,
@@ -28,44 +28,44 @@ pub(super) struct FpduQueue {
 }
 
 impl FpduQueue {
-    /// `mss` in bytes is what an FPDU may take.
+    /// `mss` bounds an FPDU, in bytes.
     pub(super) fn new(crc: bool, mss: Option<usize>) -> FpduQueue {
         let mss = mss.unwrap_or(DEFAULT_MSS).clamp(MIN_MSS, MAX_MSS);
         FpduQueue { out: SendQueue::default(), crc, mss, frame: Vec::new(), send_msn: 1, read_msn: 1 }
     }
 
-    /// A Send, with Invalidate if a steering tag is to end.
+    /// Queues a Send, with Invalidate for a steering tag.
     pub(super) fn send(&mut self, head: &[u8], payload: Payload, invalidate: Option<u32>) {
         let opcode = if invalidate.is_some() { opcode::SEND_INVALIDATE } else { opcode::SEND };
         let msn = next(&mut self.send_msn);
         self.cut(untagged(opcode, invalidate.unwrap_or(0), queue::SEND, msn), head, payload);
     }
 
-    /// An RDMA Write.
+    /// Queues an RDMA Write.
     pub(super) fn write(&mut self, to: RemoteAddress, payload: Payload) {
         self.cut(tagged(opcode::WRITE, to), &[], payload);
     }
 
-    /// A Read Response.
+    /// Queues a Read Response.
     pub(super) fn respond(&mut self, to: RemoteAddress, payload: Payload) {
         self.cut(tagged(opcode::READ_RESPONSE, to), &[], payload);
     }
 
-    /// A Read Request.
+    /// Queues a Read Request.
     pub(super) fn request(&mut self, request: &ReadRequest) {
         let msn = next(&mut self.read_msn);
         self.cut(untagged(opcode::READ_REQUEST, 0, queue::READ, msn), &request.encode(), Payload::Empty);
     }
 
-    /// A Terminate; `wrong` as for [`Terminate::encode`].
+    /// Queues a Terminate; `wrong` as for [`Terminate::encode`].
     pub(super) fn terminate(&mut self, why: Terminate, wrong: &[u8]) {
         self.cut(untagged(opcode::TERMINATE, 0, queue::TERMINATE, 1), &why.encode(wrong), Payload::Empty);
     }
 
-    /// Cuts a message, its head and its payload, into FPDUs. `first` is the header of the first one.
+    /// Segments a message into FPDUs. `first` is the header of the first one.
     fn cut(&mut self, first: DdpHeader, head: &[u8], payload: Payload) {
         let whole = head.len() + payload.bytes().len();
-        // A multiple of four: then only the last FPDU is padded.
+        // A multiple of four, so that only the last FPDU is padded.
         let max = (self.mss - mpa::CRC_LEN - first.len()) & !3;
         if whole <= max {
             return self.push(&part(first, 0, true), head, payload);
@@ -111,7 +111,7 @@ fn untagged(opcode: u8, stag: u32, queue: u32, msn: u32) -> DdpHeader {
     DdpHeader::Untagged(UntaggedHeader { opcode, last: true, stag, queue, msn, offset: 0 })
 }
 
-/// The header of a segment that begins so many bytes behind the first of its message.
+/// The header of a segment at this offset of its message.
 fn part(first: DdpHeader, at: usize, last: bool) -> DdpHeader {
     match first {
         DdpHeader::Tagged(t) => {
@@ -121,11 +121,11 @@ fn part(first: DdpHeader, at: usize, last: bool) -> DdpHeader {
     }
 }
 
-/// A payload that several FPDUs share.
+/// A payload shared by several FPDUs.
 enum SharedPayload {
     Zeros,
     Bytes(Vec<u8>),
-    /// A buffer, and where in it the payload begins.
+    /// A buffer and the offset of the payload.
     Shared(Rc<Buf>, usize),
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_send_is_one_fpdu_with_padding_and_crc() {
+    fn send_is_one_fpdu_with_padding_and_crc() {
         let mut transmit = FpduQueue::new(true, None);
         transmit.send(b"head", Payload::Bytes(b"body!".to_vec()), None);
         let covered = b"\x00\x1b\x41\x43\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0headbody!\0\0\0";
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn no_fpdu_is_longer_than_a_segment_of_tcp_and_only_the_last_is_padded() {
+    fn fpdu_fits_the_tcp_segment_and_only_the_last_is_padded() {
         for mss in [148, 1448, 1449, 9000, 65_000] {
             let mut transmit = FpduQueue::new(false, Some(mss));
             transmit.write(RemoteAddress { stag: 1, offset: 0 }, Payload::Zeros(100_001));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_buffer_is_shared_by_its_fpdus_and_let_go_with_the_last() {
+    fn large_buffer_is_released_with_its_last_fpdu() {
         let (mut transmit, buf) = (FpduQueue::new(false, None), Rc::new(Buf::zeroed(10_000)));
         transmit.write(RemoteAddress { stag: 1, offset: 0 }, Payload::Part(buf.clone(), 0, 10_000));
         assert_eq!(Rc::strong_count(&buf), 1 + 10_000usize.div_ceil(1428));

@@ -1,24 +1,44 @@
-//! What goes wrong at one end, and what that end did.
+//! Fault injection and the operation log of an endpoint.
 
 use crate::RemoteAddress;
 use event_listener::Event;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Something that an end did.
+/// An operation of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointOp {
-    /// It sent a message of so many bytes, and ended a steering tag of the other side with it.
-    Send { len: usize, invalidate: Option<u32> },
-    /// It wrote so many bytes to memory of the other side.
-    Write { to: RemoteAddress, len: usize },
-    /// It began to read so many bytes from memory of the other side.
-    Read { id: u64, from: RemoteAddress, len: usize },
-    /// That RDMA Read ended, well or not.
-    ReadEnded { id: u64 },
+    /// A sent message.
+    Send {
+        /// Length in bytes.
+        len: usize,
+        /// The steering tag of the peer that it invalidates.
+        invalidate: Option<u32>,
+    },
+    /// An RDMA Write.
+    Write {
+        /// The destination.
+        to: RemoteAddress,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// The start of an RDMA Read.
+    Read {
+        /// The id of the read.
+        id: u64,
+        /// The source.
+        from: RemoteAddress,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// The end of an RDMA Read, successful or not.
+    ReadEnded {
+        /// The id of the read.
+        id: u64,
+    },
 }
 
-/// Holds things up until it is opened.
+/// A gate that holds operations back until it is opened.
 #[derive(Debug, Default)]
 pub struct FaultGate {
     closed: Cell<bool>,
@@ -27,30 +47,30 @@ pub struct FaultGate {
 }
 
 impl FaultGate {
-    /// Nothing passes from now on.
+    /// Closes the gate.
     pub fn hold(&self) {
         self.closed.set(true);
         self.passes.set(0);
     }
 
-    /// Everything passes: what was held up, and what comes.
+    /// Opens the gate for held and later operations.
     pub fn release(&self) {
         self.closed.set(false);
         self.bell.notify(usize::MAX);
     }
 
-    /// Lets so many more through while it is closed: the first that were held up, or the next that come.
+    /// Lets this many operations pass the closed gate: held ones first, then later ones.
     pub fn pass(&self, count: usize) {
         self.passes.set(self.passes.get() + count);
         self.bell.notify(usize::MAX);
     }
 
-    /// Whether things are held up.
+    /// Whether the gate is closed.
     pub(super) fn is_held(&self) -> bool {
         self.closed.get() && self.passes.get() == 0
     }
 
-    /// Whether one may pass, which uses up a pass.
+    /// Whether an operation may pass; consumes a pass.
     pub(super) fn admits(&self) -> bool {
         let passes = self.passes.get();
         if self.closed.get() {
@@ -60,35 +80,33 @@ impl FaultGate {
     }
 }
 
-/// What is to go wrong at one end of one connection. It may be changed at any time.
+/// The faults of one endpoint. They may change at any time.
 #[derive(Debug)]
 pub struct Faults {
-    /// RDMA Reads of this end: those that are held up are under way, and count as such.
+    /// RDMA Reads of this endpoint: held ones are in flight and count as such.
     pub reads: FaultGate,
-    /// Messages and RDMA Writes of this end: those that are held up wait to be flushed, and RDMA Reads pass them, as at a
-    /// device whose line is busy.
+    /// Messages and RDMA Writes of this endpoint: held ones wait for a flush, and RDMA Reads pass them, as with a
+    /// device whose link is busy.
     pub sends: FaultGate,
-    /// Messages and RDMA Writes of this end that were flushed: those that are held up are at the device, which has not
-    /// sent them.
+    /// Flushed messages and RDMA Writes of this endpoint: held ones are at the device, which has not sent them.
     pub line: FaultGate,
-    /// Messages to this end: those that are held up have not arrived yet. When the connection ends they are lost.
+    /// Messages to this endpoint: held ones have not arrived. They are lost when the connection ends.
     pub messages: FaultGate,
-    /// The next RDMA Read of this end fails, and the connection with it, as everywhere else.
+    /// The next RDMA Read of this endpoint fails, which ends the connection, as in every provider.
     pub fail_next_read: Cell<bool>,
-    /// The next memory that this end exposes is not taken, as by a device that has no room for it.
+    /// The next registration of memory fails, as on a device without room.
     pub fail_next_expose: Cell<bool>,
-    /// The connection is lost when this end has done so many more operations (sends, writes, and reads begun).
+    /// The connection is lost after this many more operations of this endpoint (sends, writes, and started reads).
     pub lose_after: Cell<Option<usize>>,
-    /// This end can send with invalidate. For connections that are yet to be made.
+    /// Whether this endpoint can send with invalidate. For later connections.
     pub invalidates: Cell<bool>,
-    /// The private data that this end gets has zeros behind it, as much as on InfiniBand. For connections that are yet
-    /// to be made.
+    /// Whether private data to this endpoint is padded with zeros, as on InfiniBand. For later connections.
     pub pads: Cell<bool>,
-    /// What this end does is written down. Who measures does without.
+    /// Whether operations are logged. Benchmarks turn it off.
     pub logs: Cell<bool>,
     log: RefCell<Vec<EndpointOp>>,
     outstanding: Cell<usize>,
-    /// Rings when there may be something to take.
+    /// Notified when there may be events.
     pub(super) bell: Rc<Event>,
 }
 
@@ -115,17 +133,17 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// What this end did so far, in order.
+    /// All operations so far, in order.
     pub fn log(&self) -> Vec<EndpointOp> {
         self.log.borrow().clone()
     }
 
-    /// What this end did since the last call.
+    /// The operations since the last call.
     pub fn take_log(&self) -> Vec<EndpointOp> {
         self.log.take()
     }
 
-    /// Operations of this end that are queued, and RDMA Reads that have not ended.
+    /// The number of queued operations and unfinished RDMA Reads.
     pub fn outstanding(&self) -> usize {
         self.outstanding.get()
     }
@@ -134,7 +152,7 @@ impl Faults {
         self.outstanding.set(count);
     }
 
-    /// Writes an operation down, and counts it.
+    /// Logs and counts an operation.
     pub(super) fn did(&self, operation: EndpointOp) {
         self.write_down(operation);
         self.lose_after.set(self.lose_after.get().map(|left| left.saturating_sub(1)));

@@ -1,13 +1,13 @@
-//! Two ends of a connection in one process, on one core. For tests: what happens is told by what is called, and
+//! Two endpoints of a connection in one process, on one core. For tests: the calls alone determine what happens, and
 //! nothing else moves.
 //!
-//! What is queued moves at [`Endpoint::flush`], all of it. Whether it is held up or goes wrong, [`Faults`] say, which
-//! also keep a log. Every end has its own.
+//! [`Endpoint::flush`] moves everything that is queued. The [`Faults`] of an endpoint hold operations back, make them
+//! fail, and log them.
 
-mod end;
+mod endpoint;
 mod faults;
 mod link;
-mod meet;
+mod rendezvous;
 mod side;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 /// Both ends of a connection that is made already, and what goes wrong at each.
 pub fn pair(a: ConnParam, b: ConnParam, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endpoint>, Rc<dyn Endpoint>) {
-    let [a, b] = end::both(MemLink::new([a, b], faults));
+    let [a, b] = endpoint::both(MemLink::new([a, b], faults));
     (a, b)
 }
 
@@ -39,5 +39,5 @@ pub fn request_with(
     terms: ConnParam,
     faults: [Rc<Faults>; 2],
 ) -> (Box<dyn ConnectRequest>, LocalBoxFuture<'static, Result<ConnectedEndpoint, ConnectError>>) {
-    meet::meet(private, terms, faults)
+    rendezvous::meet(private, terms, faults)
 }

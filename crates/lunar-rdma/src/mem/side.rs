@@ -4,7 +4,7 @@ use super::faults::{EndpointOp, Faults};
 use crate::keys::SteeringTags;
 use crate::{ConnParam, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress, RemoteRange};
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;

@@ -2,7 +2,7 @@ use super::*;
 use crate::MAX_PRIVATE;
 use crate::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -96,7 +96,7 @@ fn messages_arrive_in_order_and_only_when_they_are_flushed() {
 }
 
 #[test]
-fn who_waits_is_woken_by_what_the_other_side_flushed() {
+fn waiter_wakes_when_the_peer_flushes() {
     let Pair { a, b, .. } = ready();
     let woken = Arc::<Woken>::default();
     let mut readable = b.readable();
@@ -111,7 +111,7 @@ fn who_waits_is_woken_by_what_the_other_side_flushed() {
 }
 
 #[test]
-fn a_message_without_a_receive_ends_the_connection_on_both_sides() {
+fn message_without_a_receive_ends_both_sides() {
     let Pair { a, b, .. } = ready();
     (0..4).for_each(|_| say(&a, "x"));
     b.receives(1, 64);
@@ -134,7 +134,7 @@ fn receives_are_used_in_the_order_they_were_posted() {
 }
 
 #[test]
-fn a_write_is_there_before_the_message_behind_it() {
+fn write_is_there_before_the_message_behind_it() {
     let Pair { a, b, fa, .. } = ready();
     let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     a.write(sink.beyond(2), Payload::Bytes(b"data".to_vec()));
@@ -150,7 +150,7 @@ fn a_write_is_there_before_the_message_behind_it() {
 }
 
 #[test]
-fn a_write_outside_its_window_or_after_its_end_ends_the_connection() {
+fn write_outside_exposed_memory_ends_the_connection() {
     for (at, revoked) in [(1, false), (0, true)] {
         let Pair { a, b, .. } = ready();
         let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
@@ -166,7 +166,7 @@ fn a_write_outside_its_window_or_after_its_end_ends_the_connection() {
 }
 
 #[test]
-fn a_read_brings_what_was_exposed_to_its_place_in_the_buffer() {
+fn read_fills_its_place_in_the_buffer() {
     let Pair { a, b, fa, .. } = ready();
     let from = b.expose(source("0123456789")).unwrap();
     a.read(7, from.beyond(3), Buf::zeroed(6), 1, 4);
@@ -181,7 +181,7 @@ fn a_read_brings_what_was_exposed_to_its_place_in_the_buffer() {
 }
 
 #[test]
-fn a_read_of_what_is_not_there_or_into_too_little_fails_and_ends_the_connection() {
+fn invalid_read_fails_and_ends_the_connection() {
     for (beyond, at) in [(3, 0), (0, 1)] {
         let Pair { a, b, .. } = ready();
         let from = b.expose(source("0123")).unwrap();
@@ -193,7 +193,7 @@ fn a_read_of_what_is_not_there_or_into_too_little_fails_and_ends_the_connection(
 }
 
 #[test]
-fn no_more_reads_are_under_way_than_both_sides_agreed_and_messages_pass_them() {
+fn reads_stay_within_the_depth_and_messages_pass_them() {
     let Pair { a, b, fa, .. } = pair_of(ConnParam { ord: 9, ..TERMS }, TERMS);
     assert_eq!((a.facts().ord, b.facts().ord), (2, 2));
     let from = b.expose(source("abc")).unwrap();
@@ -215,7 +215,7 @@ fn no_more_reads_are_under_way_than_both_sides_agreed_and_messages_pass_them() {
 }
 
 #[test]
-fn who_waits_is_woken_by_a_read_that_is_released_and_finds_what_is_there_then() {
+fn released_read_wakes_the_waiter_with_current_bytes() {
     let Pair { a, b, fa, .. } = ready();
     let from = b.expose(source("abc")).unwrap();
     fa.reads.hold();
@@ -231,7 +231,7 @@ fn who_waits_is_woken_by_a_read_that_is_released_and_finds_what_is_there_then() 
 }
 
 #[test]
-fn a_read_ends_the_connection_when_none_were_agreed_on() {
+fn read_ends_the_connection_when_none_were_agreed_on() {
     let Pair { a, b, .. } = pair_of(TERMS, ConnParam { ird: 0, ..TERMS });
     let from = b.expose(source("abc")).unwrap();
     read(&a, 0, from, 3);
@@ -240,7 +240,7 @@ fn a_read_ends_the_connection_when_none_were_agreed_on() {
 }
 
 #[test]
-fn a_tag_that_a_message_ended_is_told_and_its_memory_comes_back() {
+fn invalidated_tag_is_reported_and_its_memory_returns() {
     let Pair { a, b, fa, .. } = ready();
     let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     assert!(a.facts().sends_invalidate);
@@ -257,7 +257,7 @@ fn a_tag_that_a_message_ended_is_told_and_its_memory_comes_back() {
 }
 
 #[test]
-fn a_tag_is_ended_before_its_memory_is_taken_back() {
+fn tag_is_ended_before_its_memory_is_taken_back() {
     let Pair { a, b, .. } = ready();
     let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     a.send(b"done", Payload::Empty, Some(sink.stag));
@@ -275,7 +275,7 @@ fn ending_a_tag_that_names_nothing_ends_the_connection() {
 }
 
 #[test]
-fn an_end_that_cannot_invalidate_says_so_and_may_not_do_it() {
+fn endpoint_without_invalidate_reports_and_refuses_it() {
     let faults = [Rc::<Faults>::default(), Rc::default()];
     faults[0].invalidates.set(false);
     let (a, b) = pair(TERMS, TERMS, faults);
@@ -313,7 +313,7 @@ fn held_messages_are_lost_with_the_connection() {
 }
 
 #[test]
-fn a_read_fails_on_demand_and_only_that_one() {
+fn read_fails_on_demand_and_only_that_one() {
     let Pair { a, b, fa, .. } = ready();
     let from = b.expose(source("abc")).unwrap();
     read(&a, 0, from, 3);
@@ -327,7 +327,7 @@ fn a_read_fails_on_demand_and_only_that_one() {
 }
 
 #[test]
-fn the_connection_is_lost_after_as_many_operations_as_was_asked_for() {
+fn connection_is_lost_after_the_requested_operations() {
     let Pair { a, b, fa, .. } = ready();
     let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     fa.lose_after.set(Some(2));
@@ -368,21 +368,21 @@ fn dropping_an_end_ends_the_connection() {
 }
 
 #[test]
-fn too_much_exposed_memory_is_an_error_and_the_connection_goes_on() {
+fn too_many_regions_fail_and_the_connection_continues() {
     let Pair { a, b, .. } = ready();
     let shared = Rc::new(Buf::zeroed(1));
     for _ in 0..65535 {
         a.expose(MemoryRegion::Source(shared.clone())).unwrap();
     }
     let error = a.expose(MemoryRegion::Source(shared)).unwrap_err();
-    assert_eq!(error.to_string(), "too much memory is exposed at once");
+    assert_eq!(error.to_string(), "too many memory regions exposed at once");
     b.receives(1, 100);
     say(&a, "still here");
     assert_eq!(came(&b), ["still here"]);
 }
 
 #[test]
-fn a_connection_is_made_with_a_word_from_each_side() {
+fn connection_carries_private_data_both_ways() {
     let (asked, mut outcome) = request(b"please", ConnParam { ord: 5, ird: 1, ..TERMS });
     assert!(once(&mut outcome, &Arc::default()).is_pending());
     assert_eq!(asked.private(), b"please");
@@ -399,7 +399,7 @@ fn a_connection_is_made_with_a_word_from_each_side() {
 }
 
 #[test]
-fn a_connection_is_turned_down_in_words_or_by_dropping_the_request() {
+fn request_is_rejected_explicitly_or_by_dropping_it() {
     let (asked, outcome) = request(b"please", TERMS);
     now(asked.reject(b"no".to_vec()));
     assert!(matches!(now(outcome), Err(ConnectError::Rejected(word)) if word == b"no"));
@@ -409,7 +409,7 @@ fn a_connection_is_turned_down_in_words_or_by_dropping_the_request() {
 }
 
 #[test]
-fn nobody_is_accepted_who_waits_no_more_and_who_leaves_later_is_missed() {
+fn abandoned_request_is_not_accepted() {
     let (asked, outcome) = request(b"please", TERMS);
     drop(outcome);
     assert!(now(asked.accept(Vec::new(), TERMS)).is_err());

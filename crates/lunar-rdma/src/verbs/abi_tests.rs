@@ -34,7 +34,7 @@ fn program() -> String {
 }
 
 #[test]
-fn the_headers_of_this_host_agree() {
+fn headers_of_this_host_agree() {
     let dir = std::env::temp_dir().join(format!("lunar-rdma-abi-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let (source, binary) = (dir.join("abi.c"), dir.join("abi"));

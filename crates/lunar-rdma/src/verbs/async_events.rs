@@ -88,7 +88,7 @@ impl AsyncEvents {
 /// The context of a device; it outlives the thread.
 struct DeviceContext(NonNull<ibv_context>);
 
-// SAFETY: the library takes calls for a context from all threads.
+// SAFETY: the library accepts calls for a context from all threads.
 unsafe impl Send for DeviceContext {}
 
 /// The thread that waits for events. Dropping this ends it, before the context ends.
@@ -98,7 +98,7 @@ pub struct EventThread {
 }
 
 impl EventThread {
-    /// Begins to watch a device. The context must outlive this.
+    /// Starts to watch a device. The context must outlive this.
     ///
     /// # Errors
     /// When there are too many threads or descriptors.
@@ -132,7 +132,7 @@ impl Drop for EventThread {
     }
 }
 
-/// Waits: whether there may be an event, and no end.
+/// Waits; true if there may be an event, false at the end.
 fn is_ready(events: &OwnedFd, end: &OwnedFd) -> bool {
     let mut fds = [events.as_fd(), end.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match poll(&mut fds, None) {
@@ -141,11 +141,11 @@ fn is_ready(events: &OwnedFd, end: &OwnedFd) -> bool {
     }
 }
 
-/// Takes an event, if it is still there. False when there will be no more: the device is gone.
+/// Takes an event if there is one. False when the device is gone.
 fn take(library: &Library, context: &DeviceContext, name: &str, async_events: &AsyncEvents) -> bool {
     let mut event = ibv_async_event { element: 0, event_type: NONE };
-    // SAFETY: the context lives, and there is a place for the answer, which is acknowledged once. Queues go only after
-    // that, so that the one that is named is none that has come since.
+    // SAFETY: the context lives, the result has room, and the event is acknowledged once. Queues are destroyed only
+    // after that, so the named queue is not a newer one.
     unsafe {
         if (library.ibv_get_async_event)(context.0.as_ptr(), &raw mut event) != 0 {
             let e = io::Error::last_os_error().kind();
@@ -155,8 +155,8 @@ fn take(library: &Library, context: &DeviceContext, name: &str, async_events: &A
         let text = library.device_text(event.event_type);
         match about {
             _ if event.event_type == EVENT_QP_LAST_WQE_REACHED => {}
-            EventScope::Nobody => tracing::debug!(device = name, event = text, "an RDMA device tells"),
-            _ => tracing::warn!(device = name, event = text, "an RDMA device ends connections"),
+            EventScope::Nobody => tracing::debug!(device = name, event = text, "RDMA device event"),
+            _ => tracing::warn!(device = name, event = text, "RDMA device event ends connections"),
         }
         async_events.tell(about, event.event_type);
         (library.ibv_ack_async_event)(&raw mut event);
@@ -173,7 +173,7 @@ fn about(event: &ibv_async_event) -> EventScope {
         | EVENT_SRQ_ERR
         | EVENT_QP_LAST_WQE_REACHED => EventScope::Queue(event.element as usize),
         EVENT_DEVICE_FATAL => EventScope::All,
-        // A port that is down may be up again before anybody has missed it.
+        // A port may be up again before it is needed.
         _ => EventScope::Nobody,
     }
 }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_ends_the_connections_that_it_is_about() {
+    fn device_failure_ends_the_affected_connections() {
         // Which of the queues of the first connection, or none; what; and which of two connections that ends.
         let rows = [
             (0, EVENT_QP_FATAL, (true, false)),
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_and_fails_is_used_by_nobody_who_comes_later() {
+    fn failed_shared_resource_is_not_reused() {
         run(async {
             let fake = FakeDevice::new();
             let (end, alone) = sharing(fake, 4);
@@ -235,7 +235,7 @@ mod tests {
 
     /// Else it would use a context that is not there any more.
     #[test]
-    fn nobody_watches_a_device_that_is_not_in_use() {
+    fn unused_device_has_no_event_thread() {
         run(async {
             let fake = FakeDevice::new();
             drop(connection(fake, 4));

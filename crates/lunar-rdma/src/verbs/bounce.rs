@@ -1,8 +1,7 @@
-//! Memory that a device may use, and the copies into and out of it: for messages, and for data in memory that the device
-//! does not know.
+//! Registered bounce buffers: for messages, and for data in unregistered memory.
 //!
-//! Chunks of a few sizes are cut from slabs. A slab is made known to the device once, and stays until its pool goes.
-//! What a pool grows to is bounded by who takes chunks: a connection has so many bytes under way and no more.
+//! Chunks of a few sizes come from slabs. A slab is registered once and lives as long as its pool. The users of
+//! chunks bound the pool: a connection has a limit of bytes in flight.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -20,25 +19,25 @@ const CHUNKS: usize = 16;
 const SLAB: (usize, usize) = (64 << 10, LARGEST);
 const ALIGN: usize = 4096;
 
-/// What a device calls memory that it knows. It knows it until this is dropped.
+/// Registered memory, deregistered on drop.
 pub struct RegisteredMemory {
-    /// The key for operations of ours.
+    /// The local key.
     pub lkey: u32,
-    /// Lets the device forget it when dropped.
+    /// Deregisters the memory when dropped.
     pub _keep: Box<dyn Any + Send>,
 }
 
-/// Makes memory known to a device: where it is, and its length in bytes.
+/// Registers memory with a device: its address, and its length in bytes.
 pub type RegisterFn = Box<dyn Fn(NonNull<u8>, usize) -> io::Result<RegisteredMemory> + Send + Sync>;
 
 struct Slab {
     at: NonNull<u8>,
     layout: Layout,
-    /// None only while it is dropped.
+    /// None only during drop.
     known: Option<RegisteredMemory>,
 }
 
-// SAFETY: a slab owns its memory, whoever holds it.
+// SAFETY: a slab owns its memory.
 unsafe impl Send for Slab {}
 
 impl Slab {
@@ -56,14 +55,14 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // The device forgets the memory before it is freed.
+        // The memory is deregistered before it is freed.
         self.known = None;
         // SAFETY: allocated with this layout, and no chunk is left: each holds the pool that holds this.
         unsafe { dealloc(self.at.as_ptr(), self.layout) }
     }
 }
 
-/// A place that is free: which slab, and where in it.
+/// A free chunk: its slab, and its address there.
 type ChunkPlace = (usize, usize);
 
 #[derive(Default)]
@@ -72,14 +71,14 @@ struct SlabState {
     free: [Vec<ChunkPlace>; CLASSES.len()],
 }
 
-/// Slabs with the same rights, of one device.
+/// Slabs of one device with the same access rights.
 pub struct BouncePool {
     register: RegisterFn,
     inside: Mutex<SlabState>,
 }
 
 impl BouncePool {
-    /// A pool without memory, which makes known what it takes.
+    /// Creates an empty pool, which registers its slabs.
     pub fn new(register: RegisterFn) -> Arc<BouncePool> {
         Arc::new(BouncePool { register, inside: Mutex::default() })
     }
@@ -88,10 +87,9 @@ impl BouncePool {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A chunk of at least `len` bytes, with whatever was in it.
+    /// A chunk of at least `len` bytes of unspecified content.
     ///
-    /// # Errors
-    /// When it is too long, or the device may not know of more memory.
+    /// # Errors When it is too long, or the registration fails.
     pub fn chunk(self: &Arc<Self>, len: usize) -> io::Result<BounceBuffer> {
         let too_long =
             || io::Error::other(format!("{len} bytes are too long: {LARGEST} may be sent in one piece"));
@@ -121,7 +119,7 @@ impl BouncePool {
         Ok(chunk)
     }
 
-    /// A chunk with a message: its head, then its payload.
+    /// A chunk that holds a message: its head, then its payload.
     ///
     /// # Errors
     /// Those of [`BouncePool::chunk`].
@@ -134,7 +132,7 @@ impl BouncePool {
     }
 }
 
-/// A part of a slab. While the device may use it, whoever holds it must neither look into it nor drop it.
+/// A part of a slab. While the device may use it, its owner must neither access nor drop it.
 pub struct BounceBuffer {
     at: NonNull<u8>,
     class: usize,
@@ -143,30 +141,30 @@ pub struct BounceBuffer {
     pool: Arc<BouncePool>,
 }
 
-// SAFETY: nobody else uses this part of the slab.
+// SAFETY: this part of the slab is owned exclusively.
 unsafe impl Send for BounceBuffer {}
-// SAFETY: who shares it can only read it.
+// SAFETY: shared references only read it.
 unsafe impl Sync for BounceBuffer {}
 
 impl BounceBuffer {
-    /// Its address and key, as the device wants them.
+    /// The address and key for the device.
     pub fn place(&self) -> (u64, u32) {
         (self.at.as_ptr() as u64, self.lkey)
     }
 
-    /// How many bytes it holds.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         CLASSES[self.class]
     }
 
-    /// What is in it. The device must be done with it.
+    /// The content. The device must have finished with it.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: within the slab, initialized from the start, and used by nobody else.
+        // SAFETY: within the slab, initialized, and owned exclusively.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len()) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `&mut` sees to it that nobody looks.
+        // SAFETY: as in `bytes`, and `&mut` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len()) }
     }
 }
@@ -215,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_its_head_and_its_payload() {
+    fn message_is_its_head_and_its_payload() {
         let (pool, _) = counted();
         let chunk = pool.filled(b"head", b"payload").unwrap();
         assert_eq!((&chunk.bytes()[..11], chunk.len()), (&b"headpayload"[..], 512));
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_cannot_be_known_is_an_error_and_takes_nothing() {
+    fn failed_registration_takes_no_memory() {
         let (pool, count) = counted();
         assert!(pool.chunk(LARGEST + 1).is_err());
         assert_eq!(count.load(SeqCst), 0);
@@ -234,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_device_forgets_the_memory_when_the_last_chunk_is_gone() {
+    fn device_forgets_the_memory_when_the_last_chunk_is_gone() {
         let (pool, count) = counted();
         let chunk = pool.chunk(1).unwrap();
         drop(pool);

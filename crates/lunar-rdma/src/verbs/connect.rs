@@ -1,4 +1,4 @@
-//! Connecting.
+//! Connection setup of an initiator.
 
 use super::cm::{CmEvent, CmId, FdWatch};
 use super::ffi::{ADDR_RESOLVED, ROUTE_RESOLVED};
@@ -8,17 +8,16 @@ use std::ffi::c_int;
 use std::io;
 use std::net::SocketAddr;
 
-/// For finding the device, and then the way.
+/// The time limit of address and route resolution.
 const RESOLVE_MS: c_int = 2000;
 
-/// Connects to an address by the device that leads there.
+/// Connects to an address through the device with a route to it.
 ///
-/// Private data is at most 56 bytes on InfiniBand and RoCE, and 255 on iWARP. How long a silent other side is waited
-/// for is up to the kernel (seconds with most devices); who wants less drops the future.
+/// Private data is at most 56 bytes on InfiniBand and RoCE, and 255 on iWARP. The kernel sets the timeout for a
+/// silent peer (seconds with most devices); drop the future to stop earlier.
 ///
-/// # Errors
-/// When the libraries are missing ([`super::MissingLibrary`] is in the error), no device leads there, nobody listens there, or
-/// the other side turns it down.
+/// # Errors When the libraries are missing ([`super::MissingLibrary`] is in the error), no device has a route, no
+/// process listens there, or the peer rejects the connection.
 pub async fn connect(
     addr: SocketAddr,
     private: &[u8],
@@ -33,7 +32,7 @@ pub async fn connect(
     parts::connect(id, &watch, private.to_vec(), terms).await
 }
 
-/// The next event must be of this kind.
+/// Waits for the next event, which must be of this kind.
 async fn expect(id: &CmId, watch: &FdWatch, kind: c_int, otherwise: &str) -> io::Result<CmEvent> {
     let event = id.next(watch).await?;
     if event.kind == kind {

@@ -1,5 +1,4 @@
-//! The RDMA devices of this host, for people who look: what the kernel says of them in /sys, and whether the libraries
-//! can use them.
+//! The RDMA devices of this host, as /sys describes them, and whether the libraries can use them.
 #![allow(unsafe_code)]
 
 use super::library::{MissingLibrary, library};
@@ -9,19 +8,19 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Where the kernel tells of devices.
+/// The directory of RDMA devices in sysfs.
 const SYS: &str = "/sys/class/infiniband";
 
-/// What carries the messages of a device.
+/// The transport of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkTransport {
     /// TCP.
     Iwarp,
     /// InfiniBand.
     InfiniBand,
-    /// InfiniBand's transport over Ethernet.
+    /// RDMA over Converged Ethernet.
     Roce,
-    /// Something else.
+    /// Another transport.
     Other,
 }
 
@@ -39,32 +38,32 @@ impl fmt::Display for LinkTransport {
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaDevice {
-    /// Name, as `mlx5_0`.
+    /// The name, such as `mlx5_0`.
     pub name: String,
-    /// What carries its messages.
+    /// The transport.
     pub transport: LinkTransport,
-    /// Its ports, from 1.
+    /// The ports.
     pub ports: Vec<RdmaPort>,
-    /// The libraries have a driver for it.
+    /// Whether the libraries have a driver for it.
     pub is_usable: bool,
 }
 
 /// A port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaPort {
-    /// Number, from 1.
+    /// The port number, from 1.
     pub number: u32,
-    /// State, as `ACTIVE` or `DOWN`.
+    /// The state, such as `ACTIVE` or `DOWN`.
     pub state: String,
-    /// Its first GID: of InfiniBand the address, of others made of an address.
+    /// The first GID: the address on InfiniBand, otherwise derived from an address.
     pub gid: String,
-    /// The network device that has its IP addresses, if it tells.
+    /// The network device with its IP addresses, if known.
     pub netdev: Option<String>,
-    /// The IP addresses under which it can be reached.
+    /// The IP addresses of the network device.
     pub addresses: Vec<IpAddr>,
 }
 
-/// The devices of this host, by name.
+/// Lists the devices of this host, by name.
 ///
 /// # Errors
 /// When the libraries are missing.
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_of_this_host_have_the_loopback_among_them() {
+    fn addresses_of_this_host_have_the_loopback_among_them() {
         let loopback = addresses().into_iter().find(|(_, address)| address.is_loopback());
         assert!(loopback.is_some_and(|(name, _)| !name.is_empty()));
     }

@@ -1,4 +1,4 @@
-//! A device that connections use: its protection domain and its memory, one for each device and process.
+//! A device in use: its protection domain and memory, once for each device and process.
 #![allow(unsafe_code)]
 
 use super::async_events::{AsyncEvents, EventThread};
@@ -28,15 +28,15 @@ unsafe impl Sync for Pd {}
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: ours, and used by nothing any more: what uses it holds this.
+        // SAFETY: owned, and unused: every user holds this.
         let status = unsafe { (self.library.ibv_dealloc_pd)(self.pd) };
         if status != 0 {
-            tracing::debug!(status, "a protection domain was not given back");
+            tracing::debug!(status, "protection domain was not released");
         }
     }
 }
 
-/// Memory that a device knows, until this is dropped.
+/// A registered region, deregistered on drop.
 pub struct RegisteredRegion {
     pd: Arc<Pd>,
     mr: *mut ibv_mr,
@@ -55,7 +55,7 @@ impl RegisteredRegion {
         Ok(RegisteredRegion { pd: pd.clone(), mr })
     }
 
-    /// The keys for us and for the other side; of forgotten memory, zeros.
+    /// The local and the remote key; zeros after deregistration.
     pub fn keys(&self) -> (u32, u32) {
         // SAFETY: the region lives until it is forgotten, and then there is none.
         unsafe { self.mr.as_ref() }.map_or((0, 0), |mr| (mr.lkey, mr.rkey))
@@ -63,13 +63,13 @@ impl RegisteredRegion {
 }
 
 impl RegisteredRegion {
-    /// Lets the device forget the memory; false when it does not. A device that is gone has forgotten it.
+    /// Deregisters the memory; false if that fails. A device that is gone counts as success.
     pub fn forget(&mut self) -> bool {
         if !self.mr.is_null() {
             // SAFETY: ours, and not forgotten yet.
             let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
             if status != 0 {
-                tracing::warn!(status, "a device does not forget memory");
+                tracing::warn!(status, "memory deregistration failed");
                 return false;
             }
             self.mr = std::ptr::null_mut();
@@ -85,7 +85,7 @@ impl Drop for RegisteredRegion {
 }
 
 fn memory_error(len: usize) -> io::Error {
-    let e = last_error(&format!("make {len} bytes known to the device"));
+    let e = last_error(&format!("register {len} bytes with the device"));
     match e.kind() {
         io::ErrorKind::OutOfMemory => {
             lunar_runtime::error::with_hint(e, "raise the limit of locked memory (ulimit -l)")
@@ -208,7 +208,7 @@ impl Domain {
         self.pd.pd
     }
 
-    /// Its messages may end steering tags of the other side.
+    /// Whether its messages may invalidate steering tags of the peer.
     pub fn sends_invalidate(&self) -> bool {
         self.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0
     }

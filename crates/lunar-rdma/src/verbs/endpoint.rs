@@ -19,7 +19,7 @@ use crate::{
     RemoteRange,
 };
 use event_listener::Event as Wakeup;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Recheck};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -485,7 +485,7 @@ impl Endpoint for VerbsEndpoint {
         has_ended
     }
 
-    fn look_anew(&self) {
+    fn recheck_peer(&self) {
         self.inner.silent.next_batch();
     }
 

@@ -8,7 +8,7 @@ use super::parts::ConnectionParts;
 use super::shared::ALONE;
 use crate::{Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn all_that_is_flushed_is_one_call() {
 }
 
 #[test]
-fn memory_for_messages_is_given_in_one_call_and_given_back_in_one() {
+fn receive_memory_is_posted_and_returned_in_one_call() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 10);
@@ -81,7 +81,7 @@ fn memory_for_messages_is_given_in_one_call_and_given_back_in_one() {
 
 /// More is wanted than the device has room for: what comes makes room, all at once.
 #[test]
-fn what_comes_together_makes_room_together() {
+fn batch_of_completions_frees_its_slots_at_once() {
     run(async {
         let fake = FakeDevice::new();
         fake.state().attr.max_qp_wr = 8;
@@ -93,7 +93,7 @@ fn what_comes_together_makes_room_together() {
 }
 
 #[test]
-fn who_waits_looks_a_few_times_asks_for_one_event_looks_once_more_and_sleeps() {
+fn waiter_polls_arms_one_event_polls_again_and_sleeps() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
@@ -113,7 +113,7 @@ fn who_waits_looks_a_few_times_asks_for_one_event_looks_once_more_and_sleeps() {
 }
 
 #[test]
-fn what_is_there_already_asks_for_no_event() {
+fn ready_completion_arms_no_event() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
@@ -125,7 +125,7 @@ fn what_is_there_already_asks_for_no_event() {
 
 /// Its event is that of before: nobody would be woken.
 #[test]
-fn what_comes_while_an_event_is_asked_for_is_not_slept_over() {
+fn completion_during_arming_is_not_missed() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
@@ -161,7 +161,7 @@ fn short_messages_go_inline_as_far_as_the_device_takes_them() {
 }
 
 #[test]
-fn memory_that_the_device_does_not_take_is_an_error_and_the_connection_goes_on() {
+fn failed_registration_leaves_the_connection_usable() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
@@ -233,7 +233,7 @@ fn zeros_of_all_connections_leave_from_one_place() {
 }
 
 #[test]
-fn what_the_device_does_not_want_to_know_is_copied() {
+fn unregistered_memory_is_copied() {
     run(async {
         let (fake, pool) = (FakeDevice::new(), lunar_runtime::Pool::new(1));
         let end = connection(fake, 4);
@@ -299,7 +299,7 @@ fn connections_beyond_a_number_share_their_memory_for_messages() {
 
 /// A peer may send more than was promised to it, and find memory.
 #[test]
-fn all_that_is_shared_has_room_in_the_completion_queue_of_each() {
+fn each_completion_queue_has_room_for_the_shared_receives() {
     for (max_cqe, alone, sharing_room) in [(8192, 2048, 2024), (1000, 1000, 1000)] {
         run(async move {
             let fake = FakeDevice::new();
@@ -313,7 +313,7 @@ fn all_that_is_shared_has_room_in_the_completion_queue_of_each() {
 
 /// Without RNR a message that finds no memory would end the connection.
 #[test]
-fn connections_of_iwarp_and_of_devices_that_cannot_share_nothing() {
+fn iwarp_and_devices_without_srq_share_no_receives() {
     for fake in [FakeDevice::iwarp(), FakeDevice::new()] {
         run(async move {
             fake.state().attr.max_srq = 0;
@@ -335,7 +335,7 @@ pub fn sharing(fake: &'static FakeDevice, receives: usize) -> (Rc<dyn Endpoint>,
 }
 
 #[test]
-fn memory_that_is_shared_is_given_back_as_soon_as_its_message_is_taken() {
+fn shared_receive_is_reposted_once_its_message_is_taken() {
     run(async {
         let fake = FakeDevice::new();
         let (end, _alone) = sharing(fake, 4);
@@ -350,7 +350,7 @@ fn memory_that_is_shared_is_given_back_as_soon_as_its_message_is_taken() {
 }
 
 #[test]
-fn who_sends_more_or_longer_messages_than_it_may_takes_the_memory_of_nobody_else() {
+fn peer_over_its_limits_takes_no_receives_of_others() {
     for (count, len, why) in [(3, 100, "too many"), (1, 101, "too long")] {
         run(async move {
             let fake = FakeDevice::new();
@@ -370,7 +370,7 @@ fn who_sends_more_or_longer_messages_than_it_may_takes_the_memory_of_nobody_else
 
 /// Soft iWARP would end the connection.
 #[test]
-fn a_message_that_ends_a_key_goes_inline_but_not_on_iwarp() {
+fn invalidating_send_is_inline_except_on_iwarp() {
     for (fake, want) in [(FakeDevice::new(), [true, true]), (FakeDevice::iwarp(), [true, false])] {
         run(async move {
             let end = connection(fake, 4);

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_and_how_to_get_it() {
+    fn missing_library_error_names_it_and_the_fix() {
         let missing = Library::open(&["libnot-here.so.1"]).map(|_| ()).unwrap_err();
         let e = io::Error::from(missing.clone());
         let text = format!("{e}; {}", lunar_runtime::error::hint(&e).expect("a hint"));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_what_it_should_be_is_missing_too() {
+    fn library_without_the_symbols_is_reported_missing() {
         let missing = Library::open(&["libc.so.6"]).map(|_| ()).unwrap_err();
         assert_eq!(missing.what, "libc.so.6 has no ibv_get_device_list");
     }

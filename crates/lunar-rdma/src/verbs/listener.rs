@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pending_connection_may_move_to_another_core() {
+    fn pending_connection_may_move_to_another_core() {
         fn moves<T: Send + ConnectRequest>() {}
         moves::<PendingRequest>();
     }

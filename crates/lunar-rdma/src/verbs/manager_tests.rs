@@ -37,7 +37,7 @@ async fn request(
 }
 
 #[test]
-fn a_portal_listens_again_when_its_device_is_back_or_its_address_has_moved() {
+fn portal_listens_again_when_its_device_or_address_returns() {
     for kind in [DEVICE_REMOVAL, ADDR_CHANGE] {
         run(async move {
             let fake = FakeDevice::new();
@@ -100,7 +100,7 @@ fn portals_of_both_families_stand_side_by_side() {
 }
 
 #[test]
-fn a_connection_is_accepted_with_what_both_sides_can() {
+fn accepted_connection_has_the_common_limits() {
     // What is asked for: their reads here, and ours there; what is granted.
     for (asked, granted) in [((128, 1), (1, 1)), ((0, 200), (0, 16)), ((16, 0), (1, 0))] {
         run(async move {
@@ -117,7 +117,7 @@ fn a_connection_is_accepted_with_what_both_sides_can() {
 }
 
 #[test]
-fn a_request_that_nobody_takes_is_turned_down() {
+fn dropped_request_is_rejected() {
     run(async {
         let fake = FakeDevice::new();
         let mut listener = portal(fake, "192.0.2.1:3260");
@@ -142,7 +142,7 @@ async fn connected(fake: &'static FakeDevice, answer: FakeId) -> Result<(u16, Ve
 }
 
 #[test]
-fn who_connects_asks_for_what_the_device_can_and_has_what_it_is_granted() {
+fn connect_requests_device_limits_and_uses_the_grant() {
     run(async {
         let fake = FakeDevice::new();
         let answer = FakeId { private: b"welcome", depths: (1, 3), ..said(ESTABLISHED) };
@@ -154,7 +154,7 @@ fn who_connects_asks_for_what_the_device_can_and_has_what_it_is_granted() {
 }
 
 #[test]
-fn who_cannot_connect_hears_why() {
+fn failed_connect_reports_the_reason() {
     run(async {
         let rejected = FakeId { status: 28, private: b"no room", ..said(REJECTED) };
         let words = connected(FakeDevice::new(), rejected).await.unwrap_err();
@@ -174,7 +174,7 @@ fn who_cannot_connect_hears_why() {
 }
 
 #[test]
-fn a_connection_ends_by_what_the_connection_manager_tells() {
+fn connection_manager_event_ends_the_connection() {
     let rows = [
         (DISCONNECTED, 0, true),
         (TIMEWAIT_EXIT, 0, true),

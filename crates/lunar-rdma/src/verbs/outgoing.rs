@@ -8,7 +8,7 @@ use super::bounce::{BounceBuffer, BouncePool};
 use super::queues::{Verb, WorkRequest};
 use crate::{EndpointEvent, RemoteAddress};
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;

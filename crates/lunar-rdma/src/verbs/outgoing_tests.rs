@@ -66,7 +66,7 @@ fn each_write_is_told_of_where_its_memory_would_still_be_in_use() {
 }
 
 #[test]
-fn what_was_queued_has_ended_when_the_device_says_so() {
+fn fence_is_done_when_the_device_completes() {
     let (mut out, pool) = (Outgoing::new(1, 1), pool());
     out.push(Verb::Write(remote(0)), &[], Payload::Zeros(PIECE + 5));
     let mark = out.pushed();
@@ -95,7 +95,7 @@ fn pieces_are_read_at_once_and_come_back_together() {
 }
 
 #[test]
-fn what_has_no_slot_waits_until_one_is_free() {
+fn work_without_a_slot_waits_for_one() {
     let (mut out, pool) = (Outgoing::new(2, 1), pool());
     for n in 0..5 {
         out.push(Verb::Send(None), &[n], Payload::Empty);
@@ -112,7 +112,7 @@ fn what_has_no_slot_waits_until_one_is_free() {
 }
 
 #[test]
-fn what_the_device_does_not_take_is_offered_again() {
+fn rejected_work_is_posted_again() {
     let (mut out, pool) = (Outgoing::new(8, 1), pool());
     for n in 0..3 {
         out.push(Verb::Send(None), &[n], Payload::Empty);
@@ -126,7 +126,7 @@ fn what_the_device_does_not_take_is_offered_again() {
 
 /// Else what it does not take would be waited for without end.
 #[test]
-fn a_device_that_takes_only_what_it_does_not_tell_of_is_idle() {
+fn device_with_only_unsignaled_work_is_idle() {
     let (mut out, pool) = (Outgoing::new(8, 1), pool());
     out.push(Verb::Write(remote(0)), &[], Payload::Zeros(PIECE + 1));
     out.stage(&pool).unwrap();
@@ -138,7 +138,7 @@ fn a_device_that_takes_only_what_it_does_not_tell_of_is_idle() {
 }
 
 #[test]
-fn a_long_write_leaves_in_pieces_that_lie_one_behind_the_other() {
+fn long_write_is_split_into_adjacent_pieces() {
     let (mut out, pool) = (Outgoing::new(64, 1), pool());
     let bytes: Vec<u8> = (0..2 * PIECE + 5).map(|n| (n / 7) as u8).collect();
     out.push(Verb::Write(remote(100)), &[], Payload::Bytes(bytes.clone()));
@@ -161,7 +161,7 @@ fn only_so_many_bytes_are_at_the_device_at_a_time() {
 }
 
 #[test]
-fn a_read_beyond_the_limit_waits_and_holds_up_no_message() {
+fn read_beyond_the_limit_waits_and_holds_up_no_message() {
     let (mut out, pool) = (Outgoing::new(16, 1), pool());
     for id in [1, 2] {
         assert!(out.read(id, &[(remote(id), 4)], Buf::zeroed(8), 2).is_none());
@@ -181,7 +181,7 @@ fn a_read_beyond_the_limit_waits_and_holds_up_no_message() {
 }
 
 #[test]
-fn a_long_read_is_whole_when_all_its_pieces_are() {
+fn long_read_is_whole_when_all_its_pieces_are() {
     let (mut out, pool) = (Outgoing::new(16, 4), pool());
     let len = 2 * PIECE + 5;
     assert!(out.read(9, &[(remote(0), len)], Buf::zeroed(len + 1), 1).is_none());
@@ -193,7 +193,7 @@ fn a_long_read_is_whole_when_all_its_pieces_are() {
 }
 
 #[test]
-fn a_read_that_cannot_be_is_told_of_at_once() {
+fn impossible_read_fails_at_once() {
     let mut out = Outgoing::new(16, 0);
     let kind = |event| match event {
         Some(EndpointEvent::Read(_, _, result)) => result.err().map(|e| e.kind()),
@@ -207,7 +207,7 @@ fn a_read_that_cannot_be_is_told_of_at_once() {
 }
 
 #[test]
-fn the_reads_of_a_broken_connection_come_back_in_order() {
+fn reads_of_a_broken_connection_come_back_in_order() {
     let (mut out, pool) = (Outgoing::new(16, 1), pool());
     for id in [5, 4, 6] {
         assert!(out.read(id, &[(remote(0), 8)], Buf::zeroed(8), 0).is_none());
@@ -222,7 +222,7 @@ fn the_reads_of_a_broken_connection_come_back_in_order() {
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_waited_for_only_while_some_may_come_back() {
+fn memory_shortage_waits_only_while_memory_may_return() {
     let (mut out, pool) = (Outgoing::new(16, 1), pool());
     let none = BouncePool::new(Box::new(|_, _| Err(io::ErrorKind::OutOfMemory.into())));
     let none = SendMemory { sinks: none.clone(), pool: none, ..super::tests::pool() };
@@ -235,7 +235,7 @@ fn memory_that_cannot_be_had_is_waited_for_only_while_some_may_come_back() {
 }
 
 #[test]
-fn a_write_of_memory_that_the_device_knows_leaves_from_where_it_lies() {
+fn write_from_registered_memory_is_not_copied() {
     let (mut out, memory) = (Outgoing::new(16, 1), known(100, true));
     let shared = Rc::new(Buf::zeroed(2 * PIECE));
     out.push(Verb::Write(remote(0)), &[], Payload::Part(shared.clone(), 5, PIECE + 7));
@@ -258,7 +258,7 @@ fn a_write_of_memory_that_the_device_knows_leaves_from_where_it_lies() {
 }
 
 #[test]
-fn a_payload_of_which_the_device_has_a_part_stays_when_the_connection_is_over() {
+fn partly_posted_payload_outlives_the_connection() {
     let (mut out, memory) = (Outgoing::new(1, 1), known(100, true));
     let shared = Rc::new(Buf::zeroed(2 * PIECE));
     for _ in 0..2 {
@@ -270,7 +270,7 @@ fn a_payload_of_which_the_device_has_a_part_stays_when_the_connection_is_over() 
 }
 
 #[test]
-fn a_read_lands_in_memory_that_the_device_knows_where_that_may_be() {
+fn read_goes_to_registered_memory_where_allowed() {
     for (least, lands, want) in [(100, true, true), (100, false, false), (1 << 30, true, false)] {
         let (mut out, memory) = (Outgoing::new(16, 4), known(least, lands));
         let buf = Buf::zeroed(2 * PIECE);

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_may_be_taken_in_part() {
+    fn chain_may_be_taken_in_part() {
         assert_eq!(taken(0, 1000, 0, 128, 3), 3);
         assert_eq!(taken(12, 1000, 1000, 128, 3), 0);
         assert_eq!(taken(12, 1000, 1256, 128, 3), 2);

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_has_no_room_for_waits_until_a_slot_is_free() {
+    fn receive_without_a_slot_waits_for_one() {
         let mut receives = receives(3);
         receives.wanted.extend([(2, 100), (4, 8268)]);
         assert_eq!(receives.prepare().unwrap(), [0, 1, 2]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_does_not_take_is_wanted_still() {
+    fn rejected_receive_is_posted_again() {
         let mut receives = receives(8);
         receives.wanted.push_back((4, 100));
         let slots = receives.prepare().unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_short_what_there_is_is_posted_and_nothing_is_lost() {
+    fn memory_shortage_posts_what_fits_and_loses_nothing() {
         let left = std::sync::atomic::AtomicUsize::new(1);
         let known = move |_, _| match left.swap(0, std::sync::atomic::Ordering::SeqCst) {
             0 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_message_is_told_from_that_of_what_went_out() {
+    fn receive_ids_differ_from_send_ids() {
         assert_eq!((slot(MESSAGE | 5), slot(5)), (Some(5), None));
     }
 }

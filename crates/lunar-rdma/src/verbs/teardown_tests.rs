@@ -3,7 +3,7 @@ use crate::verbs::endpoint_tests::{connection, run, sharing, until};
 use crate::verbs::fake::FakeDevice;
 use crate::verbs::ffi::EVENT_QP_LAST_WQE_REACHED;
 use crate::{Endpoint, EndpointEvent, EndpointEvents, RemoteAddress};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ fn come(end: &Rc<dyn Endpoint>) -> Vec<EndpointEvent> {
 }
 
 #[test]
-fn what_was_said_last_arrives_before_the_connection_is_cut() {
+fn last_message_arrives_before_the_disconnect() {
     for is_dropped in [true, false] {
         run(async move {
             let fake = FakeDevice::new();
@@ -67,7 +67,7 @@ fn what_was_said_last_arrives_before_the_connection_is_cut() {
 }
 
 #[test]
-fn a_word_that_does_not_arrive_is_waited_for_only_so_long() {
+fn undelivered_message_is_waited_for_a_bounded_time() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
@@ -83,7 +83,7 @@ fn a_word_that_does_not_arrive_is_waited_for_only_so_long() {
 }
 
 #[test]
-fn a_reset_waits_for_no_word() {
+fn reset_waits_for_no_message() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
@@ -108,7 +108,7 @@ fn a_reset_waits_for_no_word() {
 
 /// The device may write there until it has said that the read has ended.
 #[test]
-fn the_buffer_of_a_read_comes_back_when_the_device_has_let_go_of_it() {
+fn read_buffer_returns_when_the_device_releases_it() {
     for ends in [true, false] {
         run(async move {
             let fake = FakeDevice::new();
@@ -160,7 +160,7 @@ fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
 }
 
 #[test]
-fn a_device_that_tells_when_it_takes_no_more_of_what_is_shared_is_not_waited_for() {
+fn device_with_last_wqe_event_is_not_waited_for() {
     for tells in [true, false] {
         run(async move {
             let fake = FakeDevice::new();
@@ -178,7 +178,7 @@ fn a_device_that_tells_when_it_takes_no_more_of_what_is_shared_is_not_waited_for
 }
 
 #[test]
-fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
+fn shared_receives_of_a_closing_connection_are_reused() {
     run(async {
         let fake = FakeDevice::new();
         let (end, _alone) = sharing(fake, 4);
@@ -191,7 +191,7 @@ fn what_comes_to_a_connection_that_goes_is_there_for_the_others() {
 }
 
 #[test]
-fn a_loop_that_ends_lets_what_was_said_arrive() {
+fn ending_loop_delivers_the_last_message() {
     let fake = FakeDevice::new();
     let (word, end) = std::sync::mpsc::channel();
     let device = std::thread::spawn(move || {

@@ -464,9 +464,11 @@ impl LuNexus {
         matches!(self.live.borrow().get(&tag), Some(CommandStage::Aborted))
     }
 
- async fn end(&self, tag: u64) -> CommandFate { let stage = self.live.borrow_mut().insert(tag, CommandStage::Aborted); 
+    async fn end(&self, tag: u64) -> CommandFate {
+        let stage = self.live.borrow_mut().insert(tag, CommandStage::Aborted);
         self.nexus.notifier.notify(usize::MAX);
- let Some(CommandStage::Sent(session, id, changes)) = stage else { return CommandFate::Ended }; let Err(e) = session.abort(id).await else { return CommandFate::Ended }; 
+        let Some(CommandStage::Sent(session, id, changes)) = stage else { return CommandFate::Ended };
+        let Err(e) = session.abort(id).await else { return CommandFate::Ended };
         // A login as the same nexus ends whatever is left of this one, but is not waited for.
         tracing::warn!(target = session.facts().target, "cannot abort a command: {e}");
         session.reset_abandoned().await;

@@ -1,7 +1,8 @@
 //! The kernel's sg driver, version 3 of its interface (`scsi/sg.h`): the one place with `unsafe`.
 #![allow(unsafe_code)]
 
-use super::driver::{SgCompletion, SgDriver, SgIo, SgOutcome}; use lunar_target::PassthroughData; 
+use super::driver::{SgCompletion, SgDriver, SgIo, SgOutcome};
+use lunar_target::PassthroughData;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl};

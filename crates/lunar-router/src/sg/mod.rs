@@ -232,7 +232,9 @@ struct SgNexus {
 
 impl PassthroughNexus for SgNexus {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
- fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> { let Some(device) = self.slot.now() else { return Box::pin(async { SubstituteReply::GONE.reply() }) }; let first = command.attribute == lunar_wire::iscsi::request::TaskAttribute::HeadOfQueue; 
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
+        let Some(device) = self.slot.now() else { return Box::pin(async { SubstituteReply::GONE.reply() }) };
+        let first = command.attribute == lunar_wire::iscsi::request::TaskAttribute::HeadOfQueue;
         let sg_io = device.sg_io(&command.cdb, command.data, first);
         let (reply, replied) = flume::bounded(1);
         let from = (self.number, command.tag);
@@ -242,7 +244,10 @@ impl PassthroughNexus for SgNexus {
 
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
         Box::pin(async move {
- let Some(device) = self.slot.now() else { return CommandFate::Indeterminate }; match device.ended(CancelScope::Tag(self.number, tag)).await { true => CommandFate::Ended, false => CommandFate::Indeterminate, 
+            let Some(device) = self.slot.now() else { return CommandFate::Indeterminate };
+            match device.ended(CancelScope::Tag(self.number, tag)).await {
+                true => CommandFate::Ended,
+                false => CommandFate::Indeterminate,
             }
         })
     }
@@ -251,7 +256,8 @@ impl PassthroughNexus for SgNexus {
         Box::pin(async move {
             let Some(device) = self.slot.now() else { return false };
             match function {
- TaskManagementFunction::AbortTaskSet => device.ended(CancelScope::Way(self.number)).await, TaskManagementFunction::ClearTaskSet => device.ended(CancelScope::All).await, 
+                TaskManagementFunction::AbortTaskSet => device.ended(CancelScope::Way(self.number)).await,
+                TaskManagementFunction::ClearTaskSet => device.ended(CancelScope::All).await,
                 // Commands that the reset ended come back on their own.
                 TaskManagementFunction::LunReset => device.reset(&self.slot.path).await,
                 _ => false,

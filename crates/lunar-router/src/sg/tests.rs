@@ -333,7 +333,8 @@ fn until_it_is_free(fake: &Arc<Fake>) {
 const NAA: [u8; 8] = [0x50, 1, 2, 3, 4, 5, 6, 7];
 
 /// A tape with a serial number, and a page 83h that is longer than old devices may have it.
-fn tape(sg_io: &mut SgIo) -> SgOutcome { let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() }; 
+fn tape(sg_io: &mut SgIo) -> SgOutcome {
+    let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() };
     let name = [&[2, 1, 0, 44][..], b"EXAMPLE_", &[b'x'; 36]].concat();
     let port = [0x61, 0x94, 0, 4, 0, 0, 0, 1];
     let naa = [&[1, 3, 0, 8][..], &NAA].concat();
@@ -358,7 +359,7 @@ fn disk(sg_io: &mut SgIo) -> SgOutcome {
         0x25 => &[0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
         _ => &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
     };
- let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() }; 
+    let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() };
     buf[..reported.len()].copy_from_slice(reported);
     SgOutcome { residual: (buf.len() - reported.len()) as i32, ..SgOutcome::default() }
 }

@@ -4,7 +4,8 @@
 //! answer makes a host do the right thing: BUSY only when the device has not seen the command, for whoever gets it
 //! sends the command again, and a tape must not write a block twice.
 
-use super::driver::{SgIo, SgOutcome}; use lunar_target::{CommandFate, PassthroughData, PassthroughResponse}; 
+use super::driver::{SgIo, SgOutcome};
+use lunar_target::{CommandFate, PassthroughData, PassthroughResponse};
 use lunar_wire::scsi::{Sense, Status};
 use rustix::io::Errno;
 use std::io;
@@ -68,7 +69,7 @@ const HOST_IS_FINE: [u16; 2] = [0x00, 0x0a];
 const DRIVER_SENSE: u16 = 8;
 
 /// The answer to a command that has ended.
-pub(super) fn reply(sg_io: SgIo, outcome: SgOutcome) -> PassthroughResponse { 
+pub(super) fn reply(sg_io: SgIo, outcome: SgOutcome) -> PassthroughResponse {
     let len = sg_io.len() as u64;
     let moved = len.saturating_add_signed(-i64::from(outcome.residual));
     let (status, sense) = match said(&outcome) {
@@ -166,7 +167,8 @@ mod tests {
         SgIo { cdb: [0; 6].into(), data, timeout_ms: 1, first: false }
     }
 
- fn came(len: usize, outcome: SgOutcome) -> PassthroughResponse { reply(sg_io(PassthroughData::In(Buf::zeroed(len))), outcome) 
+    fn came(len: usize, outcome: SgOutcome) -> PassthroughResponse {
+        reply(sg_io(PassthroughData::In(Buf::zeroed(len))), outcome)
     }
 
     fn key(reply: &PassthroughResponse) -> (u8, u8, u8) {
@@ -180,7 +182,10 @@ mod tests {
         assert_eq!((short.status, short.moved, short.data.expect("data").len()), (0, 36, 36));
         let over = came(96, SgOutcome { residual: -4, ..SgOutcome::default() });
         assert_eq!((over.moved, over.data.expect("data").len()), (100, 96));
- let out = reply( sg_io(PassthroughData::Out(Buf::zeroed(512))), SgOutcome { residual: 12, ..SgOutcome::default() }, ); 
+        let out = reply(
+            sg_io(PassthroughData::Out(Buf::zeroed(512))),
+            SgOutcome { residual: 12, ..SgOutcome::default() },
+        );
         assert!((out.moved, out.data.is_none()) == (500, true));
     }
 

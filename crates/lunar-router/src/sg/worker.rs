@@ -1,7 +1,9 @@
 //! The thread of a device: hands commands to the kernel in their order, and their ends back.
 
 use super::driver::{SgCompletion, SgDriver, SgIo};
-use super::translate::{SubstituteReply, refused, reply}; use lunar_target::PassthroughResponse; use lunar_wire::iscsi::request::TaskAttribute; 
+use super::translate::{SubstituteReply, refused, reply};
+use lunar_target::PassthroughResponse;
+use lunar_wire::iscsi::request::TaskAttribute;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;

@@ -77,14 +77,15 @@ impl LuContext {
             read_only: flags & READ_ONLY != 0,
             unmap: flags & UNMAP != 0,
             null: false,
-            stable: flags & STABLE != 0,
+            write_through: flags & STABLE != 0,
         }
     }
 
     /// Takes what a path has seen; true if that is something else.
     pub fn learn(&self, seen: BackendInfo) -> bool {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-        let flags = flag(seen.read_only, READ_ONLY) | flag(seen.unmap, UNMAP) | flag(seen.stable, STABLE);
+        let flags =
+            flag(seen.read_only, READ_ONLY) | flag(seen.unmap, UNMAP) | flag(seen.write_through, STABLE);
         let other = self.flags.swap(flags, Relaxed) != flags;
         (self.capacity.swap(seen.capacity, Relaxed) != seen.capacity) | other
     }
@@ -178,10 +179,10 @@ mod tests {
     fn what_is_learned_is_told_once() {
         let context = context(&NAA);
         let mut facts = context.facts();
-        assert_eq!((facts.capacity, facts.stable), (4096, false));
+        assert_eq!((facts.capacity, facts.write_through), (4096, false));
         assert!(!context.learn(facts));
         facts.capacity = 8192;
-        facts.stable = true;
+        facts.write_through = true;
         assert!(context.learn(facts) && !context.learn(facts));
         assert_eq!(context.facts(), facts);
     }

@@ -383,14 +383,14 @@ impl Backend for UpstreamLu {
         })
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             let (_inside, per_core) = match self.enter().await {
                 Ok(entered) => entered,
                 Err(e) => return (Err(e), buf),
             };
             self.writes();
-            let (result, buf) = per_core.joined.write(offset, buf, stable).await;
+            let (result, buf) = per_core.joined.write(offset, buf, fua).await;
             (result.map_err(|e| self.with_scsi_error(e)), buf)
         })
     }
@@ -444,7 +444,7 @@ impl Backend for UpstreamLu {
         })
     }
 
-    fn stride(&self) -> Option<usize> {
+    fn preferred_read_size(&self) -> Option<usize> {
         Some(STRIDE)
     }
 

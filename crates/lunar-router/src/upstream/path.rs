@@ -3,7 +3,7 @@
 use super::context::LuContext;
 use crate::identity_change;
 use crate::isids::{self, IsidLease, RouterIsids};
-use lunar_block::range::RangeLocks;
+use lunar_block::range_lock::RangeLocks;
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
 use lunar_initiator::multipath::{self, State};
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
@@ -427,9 +427,9 @@ impl Backend for UpstreamPath {
         }
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         match self.lun.get() {
-            Some(lun) => lun.write(offset, buf, stable),
+            Some(lun) => lun.write(offset, buf, fua),
             None => Box::pin(async move { (Err(self.closed()), buf) }),
         }
     }

@@ -50,10 +50,10 @@ impl BackendQueue for UpstreamQueue {
         }
     }
 
-    fn write(&mut self, lane: usize, offset: u64, buf: Buf, stable: bool) {
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, fua: bool) {
         if let Some(buf) = self.enter(lane, buf) {
             self.remote.writes();
-            self.queue.write(lane, offset, buf, stable);
+            self.queue.write(lane, offset, buf, fua);
         }
     }
 

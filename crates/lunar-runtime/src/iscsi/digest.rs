@@ -2,12 +2,12 @@
 
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
 
-/// The digest of these parts in sequence; on the wire it is little-endian.
+/// The digest of the concatenated parts; little-endian on the wire.
 pub fn crc32c(parts: &[&[u8]]) -> u32 {
     if has_wide_multiply() { by_wide_multiply(parts) } else { by_instruction(parts) }
 }
 
-/// Four times as fast as the instruction where the processor has AVX-512, half as fast where it has not.
+/// Four times as fast as the CRC32 instruction with AVX-512, half as fast without.
 fn by_wide_multiply(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_vectors_of_the_standard() {
+    fn vectors_of_the_standard() {
         let ascending: Vec<u8> = (0..32).collect();
         let descending: Vec<u8> = (0..32).rev().collect();
         for (data, digest) in [

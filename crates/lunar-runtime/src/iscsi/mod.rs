@@ -2,5 +2,5 @@
 //! one receive and one send.
 
 pub mod digest;
-pub mod out;
+pub mod pdu_queue;
 pub mod receive;

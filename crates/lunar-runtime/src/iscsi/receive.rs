@@ -1,98 +1,96 @@
-//! Framing: one receive, many PDUs. Small PDUs are parsed where they lie in a buffer that the core shares;
-//! the rest of a large data segment is received straight into a buffer of its own, or of the task that waits
-//! for it.
+//! Framing: one receive, many PDUs. Small PDUs are parsed in place in the core's scratch buffer. The rest of a large
+//! data segment is received directly into a new buffer, or into that of its task.
 
 mod prediction;
 
 pub use prediction::{PredictedPdu, ReceivePrediction};
 
 use super::digest::crc32c;
-use super::out::Digests;
+use super::pdu_queue::Digests;
 use crate::{Buf, Stream, with_scratch};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
 use std::io::{self, IoSliceMut};
 
-/// Receives go on until the socket is empty or has given so many bytes: others want their turn.
+/// Bytes after which a receive loop yields to other connections.
 const TURN: usize = 128 << 10;
-/// After a large segment the next is expected. So much is received to see where it belongs, for what comes
-/// with its header has to be copied.
+/// After a large segment another is expected. Only this much is received with its header, because these bytes must be
+/// copied.
 const PEEK: usize = 4 * BHS_LEN;
-/// A data segment above this that did not arrive whole gets a buffer of its own.
+/// An incomplete data segment above this size is received into a separate buffer.
 const LARGE: usize = 16 << 10;
 /// BHS, AHS of 255 words, header digest.
 const MAX_HEADER: usize = BHS_LEN + 255 * 4 + 4;
 
 /// A data segment, without padding.
 pub enum PduData<'a> {
-    /// Where it was received: gone after the call.
+    /// In the receive buffer, valid during the call.
     Bytes(&'a [u8]),
-    /// In a buffer of its own.
+    /// In a separate buffer.
     Buf(Buf),
-    /// In the buffer of its task, which comes back.
-    Landed(Buf),
+    /// In the buffer of its task, which this returns.
+    Placed(Buf),
 }
 
 impl PduData<'_> {
-    /// Bytes of the segment; those that landed with their task are not shown.
+    /// The bytes of the segment; empty for [`PduData::Placed`].
     pub fn bytes(&self) -> &[u8] {
         match self {
             PduData::Bytes(b) => b,
             PduData::Buf(b) => b,
-            PduData::Landed(_) => &[],
+            PduData::Placed(_) => &[],
         }
     }
 }
 
-/// A PDU that has arrived.
+/// A received PDU.
 pub struct ReceivedPdu<'a> {
-    /// Its header.
+    /// The basic header segment.
     pub header: Bhs,
-    /// Its additional header segments.
+    /// The additional header segments.
     pub ahs: &'a [u8],
-    /// Its data.
+    /// The data segment.
     pub data: PduData<'a>,
-    /// The data digest fits, or there is none.
+    /// Whether the data digest matches, or there is none.
     pub intact: bool,
-    /// What has been received behind it.
+    /// The received bytes behind this PDU.
     pub behind: &'a [u8],
 }
 
-/// Who takes the PDUs.
+/// The consumer of PDUs.
 pub trait PduHandler {
-    /// A large data segment is on its way: the task's buffer and where in it the segment belongs, if it is to
-    /// land there.
+    /// The task's buffer for a large data segment and the segment's offset in it; None to use [`PduHandler::buffer`].
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)>;
-    /// A buffer for a large data segment without a place.
+    /// A buffer for a large data segment without a task's buffer.
     fn buffer(&mut self, len: usize) -> Buf;
-    /// What comes next, if all goes on in order.
+    /// Predicts the next PDUs.
     fn predict(&mut self, _sight: &mut ReceivePrediction) {}
-    /// The buffer of an answer that did not come: what is in it means nothing.
+    /// Returns the buffer of a PDU that did not arrive; its content is undefined.
     fn give_back(&mut self, _answer: PredictedPdu) {}
-    /// There is no room for more answers now.
+    /// Whether there is no room for more responses now.
     fn is_full(&self) -> bool;
-    /// A PDU is there. False: no more are wanted.
+    /// Takes a PDU. False: it wants no more.
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool;
 }
 
-/// What a receive came to.
+/// The outcome of a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReceiveStatus {
-    /// Go on when there is more.
+    /// Continue when the socket is readable.
     More,
-    /// The sink has no room for more answers: resume when it has.
+    /// The handler has no room for more responses: resume when it has.
     Full,
-    /// The peer has closed, or the sink wants no more.
+    /// The peer has closed, or the handler wants no more.
     End,
 }
 
-/// Why a connection cannot go on.
+/// The reason why a connection cannot continue.
 #[derive(Debug)]
 pub enum ReceiveError {
     /// The socket failed.
     Io(io::Error),
-    /// A header digest does not fit: the stream cannot be trusted any more (RFC 7143 section 7.8).
+    /// A header digest mismatch: PDU boundaries are unknown from here on (RFC 7143 section 7.8).
     HeaderDigest,
-    /// A data segment is longer than was declared.
+    /// A data segment is longer than the declared MaxRecvDataSegmentLength.
     TooLong(usize),
 }
 
@@ -106,13 +104,15 @@ impl std::fmt::Display for ReceiveError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ReceiveError::Io(e) => write!(f, "{e}"),
-            ReceiveError::HeaderDigest => write!(f, "a header digest does not fit"),
-            ReceiveError::TooLong(n) => write!(f, "a data segment of {n} bytes is longer than was declared"),
+            ReceiveError::HeaderDigest => write!(f, "header digest mismatch"),
+            ReceiveError::TooLong(n) => {
+                write!(f, "data segment of {n} bytes exceeds the declared MaxRecvDataSegmentLength")
+            }
         }
     }
 }
 
-/// A data segment that is received into a buffer.
+/// A data segment that is being received into a buffer.
 struct SegmentReceive {
     header: Bhs,
     ahs: Vec<u8>,
@@ -128,37 +128,37 @@ struct SegmentReceive {
 pub struct PduReceiver {
     digests: Digests,
     max_data: usize,
-    /// The start of a PDU whose rest has not come.
+    /// The received start of an incomplete PDU.
     partial: Vec<u8>,
     gather: Option<SegmentReceive>,
-    /// The latest PDU was a large one.
+    /// Whether the last PDU was a large one.
     after_large: bool,
     prediction: Box<ReceivePrediction>,
 }
 
-/// What one receive came to: bytes that came, of how many there was room for.
+/// One receive: the received bytes, and the room for them.
 struct ReceiveStep {
     got: usize,
     room: usize,
     received: ReceiveStatus,
-    /// Somebody waits for what came: others go on before there is more.
+    /// Whether a task waits for these bytes, so that it runs before more are received.
     ends_turn: bool,
 }
 
 impl PduReceiver {
-    /// A receiver that begins with bytes that came with the login, and takes data segments up to `max_data`
-    /// bytes.
+    /// Creates a receiver that starts with `begun`, bytes that arrived with the login, and accepts data segments up
+    /// to `max_data` bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
         let prediction = Box::default();
         PduReceiver { digests, max_data, partial: begun, gather: None, after_large: false, prediction }
     }
 
-    /// PDUs that came with the login may already be whole.
+    /// Whether bytes are left over that may contain whole PDUs.
     pub fn has_begun(&self) -> bool {
         !self.partial.is_empty()
     }
 
-    /// Receives what is there, up to a limit, and hands every whole PDU over.
+    /// Receives what is available, up to a limit, and passes on every whole PDU.
     pub fn receive(
         &mut self,
         stream: &Stream,
@@ -168,7 +168,7 @@ impl PduReceiver {
             let mut left = TURN;
             loop {
                 let step = if self.gather.is_none() && self.prediction.look(sink) {
-                    self.receive_foreseen(buffer, sink, |into| stream.receive_vectored(into))?
+                    self.receive_predicted(buffer, sink, |into| stream.receive_vectored(into))?
                 } else {
                     self.receive_next(stream, buffer, sink)?
                 };
@@ -195,14 +195,13 @@ impl PduReceiver {
         }
         self.partial.clear();
         let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
-        // Who waits for a large segment goes on with it while the next one comes.
+        // The task of a large segment runs while the next one arrives.
         let ends_turn = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
         let received = self.parse(&buffer[..have + got - direct], sink)?;
         Ok(Some(ReceiveStep { got, room, received, ends_turn }))
     }
 
-    /// One receive: into the buffer of a gathered segment up to the header behind it, or behind what there is
-    /// of a PDU. The bytes that came, and for how many there was room.
+    /// One receive: into the buffer of a large segment up to the next header, or behind an incomplete PDU.
     fn receive_once(&mut self, stream: &Stream, buffer: &mut [u8]) -> io::Result<Option<(usize, usize)>> {
         let have = self.partial.len();
         if let Some(g) = self.gather.as_mut().filter(|g| g.filled < g.end) {
@@ -219,22 +218,21 @@ impl PduReceiver {
         Ok(got.map(|got| (got, room)))
     }
 
-    /// The opcode of the last PDU of all that was received and not handed over yet, and of these bytes behind it. None if
-    /// they do not end with a whole PDU.
+    /// The opcode of the last PDU in the bytes not yet passed on, followed by `behind`. None if they do not end with
+    /// a whole PDU.
     pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
         let bytes = [&self.partial[..], behind].concat();
         let missing = self.gather.as_ref().map_or(0, |g| g.end - g.filled + g.tail(self.digests));
         last_opcode(self.digests, bytes.get(missing..)?)
     }
 
-    /// Hands over what is whole in the bytes that came before this receiver was made, or before a buffer was
-    /// missing.
+    /// Passes on the whole PDUs among the bytes that are left over.
     pub fn resume(&mut self, sink: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
         let begun = std::mem::take(&mut self.partial);
         self.parse(&begun, sink)
     }
 
-    /// As [`PduReceiver::receive`], with bytes that a receive would have brought. For tests.
+    /// As [`PduReceiver::receive`], with the given bytes. For tests.
     pub fn feed(
         &mut self,
         mut chunk: &[u8],
@@ -251,7 +249,7 @@ impl PduReceiver {
                 prediction::scatter(into, chunk);
                 Ok(Some(chunk.len()))
             };
-            let step = self.receive_foreseen(&mut buffer, sink, source)?;
+            let step = self.receive_predicted(&mut buffer, sink, source)?;
             return Ok(step.map_or(ReceiveStatus::More, |step| step.received));
         }
         let all = [&std::mem::take(&mut self.partial)[..], chunk].concat();
@@ -312,7 +310,7 @@ impl PduReceiver {
         if crc32c(&[covered]).to_le_bytes() == *digest { Ok(()) } else { Err(ReceiveError::HeaderDigest) }
     }
 
-    /// `tail` is the padding and the digest.
+    /// `tail`: padding and digest.
     fn is_intact(&self, data: &[u8], tail: &[u8]) -> bool {
         if !self.digests.data || data.is_empty() {
             return true;
@@ -321,8 +319,8 @@ impl PduReceiver {
         crc32c(&[data, padding]).to_le_bytes() == digest
     }
 
-    /// Starts to receive a data segment into a buffer; `begun` is what has come of it, less than all with its
-    /// padding and digest.
+    /// Starts to receive a data segment into a buffer; `begun` is its received part, shorter than data, padding and
+    /// digest together.
     fn begin_gather(&mut self, header: Bhs, ahs: &[u8], begun: &[u8], sink: &mut impl PduHandler) {
         let len = header.data_len();
         let placed = sink.place(&header);
@@ -336,8 +334,8 @@ impl PduReceiver {
         self.partial.extend_from_slice(tail);
     }
 
-    /// The end of a gathered segment: `bytes` begin with its padding and digest. The bytes used and whether
-    /// the sink wants more, or None if they have not all come.
+    /// Ends a large segment: `bytes` starts with its padding and digest. Returns the used bytes and whether the
+    /// handler wants more; None if they are incomplete.
     fn end_gather(&mut self, bytes: &[u8], sink: &mut impl PduHandler) -> Option<(usize, bool)> {
         let g = self.gather.as_ref()?;
         let tail = g.tail(self.digests);
@@ -347,7 +345,7 @@ impl PduReceiver {
         let intact = self.is_intact(&g.buf[g.start..g.end], &bytes[..tail]);
         let g = self.gather.take()?;
         self.after_large = true;
-        let data = if g.landing { PduData::Landed(g.buf) } else { PduData::Buf(g.buf) };
+        let data = if g.landing { PduData::Placed(g.buf) } else { PduData::Buf(g.buf) };
         let behind = &bytes[tail..];
         let more = sink.take(ReceivedPdu { header: g.header, ahs: &g.ahs, data, intact, behind });
         Some((tail, more))
@@ -360,7 +358,7 @@ impl SegmentReceive {
         digests.tail_len(self.end - self.start)
     }
 
-    /// Counts what a receive brought; the bytes of it that went into this buffer.
+    /// Counts a receive and returns the bytes of it that went into this buffer.
     fn fill(&mut self, got: usize) -> usize {
         let direct = got.min(self.end - self.filled);
         self.filled += direct;
@@ -368,7 +366,7 @@ impl SegmentReceive {
     }
 }
 
-/// The opcode of the last of these PDUs; None if there is none, or the last is not whole.
+/// The opcode of the last of these PDUs; None if there is none, or the last is incomplete.
 pub fn last_opcode(digests: Digests, mut bytes: &[u8]) -> Option<u8> {
     let mut last = None;
     while !bytes.is_empty() {
@@ -380,7 +378,7 @@ pub fn last_opcode(digests: Digests, mut bytes: &[u8]) -> Option<u8> {
     last
 }
 
-/// A PDU as it travels, its lengths filled in. For tests.
+/// A PDU in wire format, with its lengths filled in. For tests.
 pub fn encode(digests: Digests, mut header: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
     header.set_ahs_len(ahs.len());
     header.set_data_len(data.len());

@@ -45,7 +45,7 @@ fn both_families_carry_bytes() {
 }
 
 #[test]
-fn what_stays_in_this_host_is_not_paced() {
+fn local_connection_is_not_paced() {
     let control = |socket: &dyn AsFd| rustix::net::sockopt::tcp_congestion(socket.as_fd()).expect("a name");
     in_loops(async || {
         let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
@@ -60,7 +60,7 @@ fn what_stays_in_this_host_is_not_paced() {
 
 /// The peer sees a reset, and of what it has not read no more than its own buffer held.
 #[test]
-fn a_reset_throws_away_what_has_not_left() {
+fn reset_discards_unsent_bytes() {
     in_loops(async || {
         let bound = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
         let stream = Stream::connect(bound.local_addr().expect("bound")).await.expect("connected");
@@ -85,7 +85,7 @@ fn a_reset_throws_away_what_has_not_left() {
 }
 
 #[test]
-fn a_deserted_socket_is_replaced_and_nothing_else() {
+fn deserted_socket_is_replaced_and_nothing_else() {
     let path = std::env::temp_dir().join(format!("lunar-net-{}.deserted", std::process::id()));
     drop(Listener::bind_unix(&path).expect("the first"));
     let alive = Listener::bind_unix(&path).expect("the first is gone");
@@ -118,7 +118,7 @@ async fn is_quiet(stream: &Stream) -> bool {
 }
 
 #[test]
-fn what_was_left_is_told_again_and_what_was_taken_is_not() {
+fn readiness_remains_after_a_partial_receive() {
     in_loops(async || {
         let (stream, mut peer) = connection();
         let mut bytes = [0; 4];
@@ -151,7 +151,7 @@ fn what_was_left_is_told_again_and_what_was_taken_is_not() {
 
 /// A receive stops at urgent data, which mean nothing here: who sends them waits until the next bytes.
 #[test]
-fn what_comes_behind_urgent_data_is_taken_with_what_comes_next() {
+fn data_behind_urgent_data_is_received() {
     in_loops(async || {
         let (stream, mut peer) = connection();
         peer.write_all(&[1; 100]).expect("sent");
@@ -170,7 +170,7 @@ fn what_comes_behind_urgent_data_is_taken_with_what_comes_next() {
 }
 
 #[test]
-fn the_end_is_told_after_the_last_bytes_and_again_and_again() {
+fn end_of_stream_is_reported_repeatedly_after_the_data() {
     in_loops(async || {
         for apart in [false, true] {
             let (stream, mut peer) = connection();
@@ -211,7 +211,7 @@ fn whoever_waits_hears_of_a_reset_and_of_our_own_end() {
 }
 
 #[test]
-fn a_stream_that_is_dropped_while_it_waits_is_closed() {
+fn stream_that_is_dropped_while_it_waits_is_closed() {
     in_loops(async || {
         let (stream, mut peer) = connection();
         assert!(is_quiet(&stream).await);
@@ -223,7 +223,7 @@ fn a_stream_that_is_dropped_while_it_waits_is_closed() {
 }
 
 #[test]
-fn a_peer_who_never_pauses_keeps_nobody_out() {
+fn busy_peer_does_not_starve_other_tasks() {
     in_loops(async || {
         let (stream, mut peer) = connection();
         let (other, mut its_peer) = connection();
@@ -269,11 +269,11 @@ async fn unread(path: Option<&std::path::Path>) -> (Stream, Socket) {
 /// What was seen of the peer is old after this.
 fn grow_old(stream: &Stream) {
     std::thread::sleep(Duration::from_millis(1));
-    stream.look_anew();
+    stream.recheck_peer();
 }
 
 #[test]
-fn a_reset_is_seen_before_the_bytes_that_came_before_it() {
+fn reset_is_seen_before_the_bytes_that_came_before_it() {
     in_loops(async || {
         let (stream, client) = unread(None).await;
         client.set_linger(Some(Duration::ZERO)).expect("a socket");
@@ -286,7 +286,7 @@ fn a_reset_is_seen_before_the_bytes_that_came_before_it() {
 }
 
 #[test]
-fn a_close_is_seen_before_the_bytes_that_came_before_it() {
+fn close_is_seen_before_the_bytes_that_came_before_it() {
     let path = std::env::temp_dir().join(format!("lunar-net-close-{}.sock", std::process::id()));
     in_loops(async || {
         for path in [None, Some(path.as_path())] {
@@ -302,7 +302,7 @@ fn a_close_is_seen_before_the_bytes_that_came_before_it() {
 }
 
 #[test]
-fn what_was_seen_of_a_peer_holds_until_the_next_receive() {
+fn peer_state_is_cached_until_the_next_receive() {
     in_loops(async || {
         let (stream, mut client) = unread(None).await;
         client.write_all(b"more").expect("sent");

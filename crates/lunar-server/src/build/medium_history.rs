@@ -571,7 +571,8 @@ mod tests {
     fn a_record_of_one_path_of_an_older_version_is_read() {
         let folder = Folder::new("record-older");
         let path = folder.file("disk", vec![0; 8192], 0o600);
- let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk); let MediumLocation { path, inode, .. } = MediumLocation::of(&lun).unwrap(); 
+        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
+        let MediumLocation { path, inode, .. } = MediumLocation::of(&lun).unwrap();
         let older = format!(
             r#"{{"path":{path:?},"inode":{},"birth_ns":null,"format":"raw","device_block_size":null,"block_size":null}}"#,
             inode.unwrap()

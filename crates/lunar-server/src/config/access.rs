@@ -25,7 +25,7 @@ pub struct Grant {
 const WORDS: [&str; 2] = ["all", "none"];
 
 /// All access lists of a file. One that is wrong has problems of its own, and is as if it were good.
-pub(super) struct AccessLists(BTreeMap<String, AccessRule>); 
+pub(super) struct AccessLists(BTreeMap<String, AccessRule>);
 
 /// Reads all `[access.NAME]`.
 pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &ChapUsers) -> AccessLists {
@@ -40,7 +40,7 @@ pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Cha
     AccessLists(lists)
 }
 
-fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &ChapUsers) -> AccessRule { 
+fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &ChapUsers) -> AccessRule {
     let chap = users.list(p, s, "chap");
     AccessRule {
         initiators: not_empty(p, s, "initiators", pattern),

@@ -9,11 +9,11 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 /// A user that is named at a place of the file.
-pub(super) type NamedUser = (ChapAccount, Range<usize>); 
+pub(super) type NamedUser = (ChapAccount, Range<usize>);
 
 /// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here
 /// without.
-pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>); 
+pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>);
 
 /// Reads all `[[chap_user]]` with their secrets.
 pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> ChapUsers {

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
 /// Who may discover.
-pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &ChapUsers) -> DiscoveryConfig { 
+pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &ChapUsers) -> DiscoveryConfig {
     let disabled = !s.flag(p, "enabled", true);
     let chap = users.list(p, &mut s, "chap");
     let mutual = users.one(p, &mut s, "mutual");

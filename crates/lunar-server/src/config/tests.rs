@@ -228,7 +228,7 @@ fn problems_of_the_file() {
             (
                 "[server]\ncores = \"1.5\"\nstate_dir = \"\"\nadmin_socket = 5",
                 &[
-                    "t.toml:2:9: \"1.5\" does not say which cores to use",
+                    "t.toml:2:9: \"1.5\" is not a core selection",
                     "hint: write \"all\", a number of cores such as 2, or a list such as \"0,2-3\"; \"0\" is core \
                      0, and \"3,\" core 3",
                     "t.toml:3:13: \"\" is not a valid path",
@@ -865,7 +865,7 @@ fn problems_of_chap_users() {
             ),
             (
                 "[[chap_user]]\nname = \"a\"\nsecret_file = \"dir\"\n",
-                &["t.toml:3:15: the secret dir is no regular file", "hint: put the secret into a file"],
+                &["t.toml:3:15: the secret dir is not a regular file", "hint: put the secret into a file"],
             ),
             (
                 "[[chap_user]]\nname = \"a\"\nsecret_file = \"none\"\n",

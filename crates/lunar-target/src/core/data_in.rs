@@ -1,7 +1,7 @@
 //! Data-In for a front end.
 
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::rc::Rc;
 
 /// Data for an initiator.
@@ -37,7 +37,7 @@ impl DataIn {
         }
     }
 
-    /// The payload of one message, which takes zeros up to [`MAX_ZEROS`](lunar_runtime::out::MAX_ZEROS).
+    /// The payload of one message, which takes zeros up to [`MAX_ZEROS`](lunar_runtime::send_queue::MAX_ZEROS).
     #[inline]
     pub fn whole(self) -> Payload {
         match self {

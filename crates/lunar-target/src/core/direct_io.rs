@@ -35,7 +35,7 @@ impl DirectIo {
                 if len > 0 && len <= c.data_in_len() && c.data_out_len() == 0 =>
             {
                 let len = len as usize;
-                let stride = handle.is_remote.then(|| handle.backend.stride()).flatten();
+                let stride = handle.is_remote.then(|| handle.backend.preferred_read_size()).flatten();
                 let is_whole = len <= Pool::MAX_BUFFER && cut_through::lengths(len, stride).nth(1).is_none();
                 let buf = is_whole.then(|| pool.try_get(len)).flatten()?;
                 Some(DirectIo::Read { offset, buf })

@@ -50,7 +50,7 @@ pub trait FrontEnd: Sized + 'static {
     fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<EndReason>;
 
     /// The next [`FrontEnd::stale_reason`] must query the kernel again for this connection.
-    fn look_anew(&self, connection: u16);
+    fn recheck_peer(&self, connection: u16);
 
     /// Processes the commands that have arrived, so that they come before a task management function of another
     /// session. Commands within `scope` end with BUSY.

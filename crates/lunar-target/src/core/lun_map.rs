@@ -67,7 +67,7 @@ impl LunHandle {
         self.backend = self.unit.backend();
         self.queue = None;
         self.null = self.backend.facts().null;
-        self.is_remote = self.backend.stride().is_some();
+        self.is_remote = self.backend.preferred_read_size().is_some();
         self.epoch = self.nexus.epoch();
     }
 }
@@ -125,7 +125,7 @@ impl NexusLuns {
             _listing: self.nexuses.list(&nexus),
             nexus,
             null: backend.facts().null,
-            is_remote: backend.stride().is_some(),
+            is_remote: backend.preferred_read_size().is_some(),
             backend,
             // The first command looks up the backend.
             epoch: 0,

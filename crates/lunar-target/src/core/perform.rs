@@ -161,7 +161,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             return Ok(ReadBuffers::default());
         }
         // Data that the initiator does not accept are not sent early either.
-        let stride = unit.backend().stride().filter(|_| len <= offered);
+        let stride = unit.backend().preferred_read_size().filter(|_| len <= offered);
         let mut buffers = ReadBuffers::default();
         for len in cut_through::lengths(len, stride) {
             let part = self.buffer(len).await?;

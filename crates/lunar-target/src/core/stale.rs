@@ -102,7 +102,7 @@ impl<F: FrontEnd> ItNexus<F> {
     ) -> Option<InFlightGuard<Arc<SessionFence>>> {
         let mut state = self.state();
         if tracker.0.get() {
-            state.front.look_anew(c.connection);
+            state.front.recheck_peer(c.connection);
         }
         let late = match state.phase() {
             SessionPhase::Ended => state.end_reason().or(Some(EndReason::ConnectionClosed)),

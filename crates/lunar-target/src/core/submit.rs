@@ -31,7 +31,7 @@ enum ReadAttempt {
 
 /// Reads from the cache, or knows that the data are zeros.
 #[inline]
-fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
+fn try_read(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
     if handle.null {
         return ReadAttempt::Zeros;
     }
@@ -40,7 +40,7 @@ fn read_now(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -
         return ReadAttempt::NotNow;
     }
     let Some(mut buf) = pool.try_get(n as usize) else { return ReadAttempt::NotNow };
-    match handle.backend.read_now(offset, &mut buf) {
+    match handle.backend.try_read(offset, &mut buf) {
         TryIo::Done(Ok(())) => ReadAttempt::Done(buf),
         _ => ReadAttempt::NotNow,
     }
@@ -74,7 +74,7 @@ impl<F: FrontEnd> State<F> {
         }
         match handle.begin(c.cdb()) {
             Ok(Plan::Read { offset, len }) => {
-                match read_now(handle, &self.pool, offset, len, c.data_in_len()) {
+                match try_read(handle, &self.pool, offset, len, c.data_in_len()) {
                     ReadAttempt::NotNow => self.wait_for_medium(c, Plan::Read { offset, len }, data),
                     ReadAttempt::Zeros => self.read_done(&c, ExecutionOutput::Zeros(len as usize), len),
                     ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
@@ -82,7 +82,7 @@ impl<F: FrontEnd> State<F> {
             }
             Ok(Plan::Write { offset, len, stable }) if has_all_data && len == c.data_out_len() => {
                 let now =
-                    if stable { TryIo::WouldWait } else { handle.backend.write_now(offset, data.bytes()) };
+                    if stable { TryIo::WouldWait } else { handle.backend.try_write(offset, data.bytes()) };
                 match now {
                     TryIo::Done(Ok(())) => self.write_done(&c, len),
                     _ => self.wait_for_medium(c, Plan::Write { offset, len, stable }, data),

@@ -359,7 +359,7 @@ async fn poll_until(is_so: impl Fn() -> bool) {
 
 /// A remote target, which may be unreachable, executes its tasks.
 fn is_elsewhere(unit: &Arc<LogicalUnit>) -> bool {
-    unit.passthrough().is_some() || unit.backend().stride().is_some()
+    unit.passthrough().is_some() || unit.backend().preferred_read_size().is_some()
 }
 
 impl AbortScope {

@@ -1,7 +1,7 @@
 //! A connection in full feature phase: its transport, digests, StatSN and keepalive.
 
 use super::keepalive::Keepalive;
-use super::out::{Digests, Payload};
+use super::pdu_queue::{Digests, Payload};
 use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::IscsiSession;
 use super::stale;
@@ -252,8 +252,8 @@ impl IscsiConnection {
     }
 
     /// The next [`IscsiConnection::stale_reason`] must query the kernel again.
-    pub fn look_anew(&self) {
-        self.handle.look_anew();
+    pub fn recheck_peer(&self) {
+        self.handle.recheck_peer();
     }
 
     /// Whether a closed connection ends with a Logout (RFC 7143 section 11.14). Then it did not fail, and its commands

@@ -1,7 +1,7 @@
 //! Dispatch of received PDUs: digests, session phase, CmdSN order, opcode.
 
 use super::connection::IscsiConnection;
-use super::out::Payload;
+use super::pdu_queue::Payload;
 use super::receive::{PduData, PduHandler, ReceiveStatus, ReceivedPdu};
 use super::scsi_command;
 use super::session::{IscsiSession, OutOfOrderPdu};
@@ -124,7 +124,7 @@ fn arrival(data: PduData<'_>) -> ReceivedData<'_> {
     match data {
         PduData::Bytes(bytes) => ReceivedData::Bytes(bytes),
         PduData::Buf(buf) => ReceivedData::Buf(buf),
-        PduData::Landed(buf) => ReceivedData::Placed(buf),
+        PduData::Placed(buf) => ReceivedData::Placed(buf),
     }
 }
 

@@ -85,8 +85,8 @@ impl FrontEnd for IscsiSession {
         self.connection(connection).stale_reason(behind)
     }
 
-    fn look_anew(&self, connection: u16) {
-        self.connection(connection).look_anew();
+    fn recheck_peer(&self, connection: u16) {
+        self.connection(connection).recheck_peer();
     }
 
     fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {

@@ -2,7 +2,7 @@
 
 use super::connection::{IscsiConnection, OpenedConnection};
 use super::dispatch::PduDispatcher;
-use super::out::Payload;
+use super::pdu_queue::Payload;
 use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::IscsiSession;
 use super::transport::Inbound;

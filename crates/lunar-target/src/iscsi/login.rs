@@ -2,7 +2,7 @@
 //! session.
 
 use super::connection::OpenedConnection;
-use super::out::Digests;
+use super::pdu_queue::Digests;
 use super::receive::PduReceiver;
 use super::transport::IscsiTransport;
 use crate::access::LoginContext;

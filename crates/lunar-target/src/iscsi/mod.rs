@@ -17,4 +17,4 @@ mod tests;
 pub mod transport;
 
 pub use full_feature::run;
-pub use lunar_runtime::iscsi::{out, receive};
+pub use lunar_runtime::iscsi::{pdu_queue, receive};

@@ -1,7 +1,7 @@
 //! NOP, Text, Logout and SNACK.
 
 use super::dispatch::PduDispatcher;
-use super::out::Payload;
+use super::pdu_queue::Payload;
 use super::session::IscsiSession;
 use crate::access::target_address;
 use crate::config::TargetNode;

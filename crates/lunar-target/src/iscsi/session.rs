@@ -1,7 +1,7 @@
 //! A session in full feature phase: CmdSN, and the state that its connections share (RFC 7143 section 4.4).
 
 use super::connection::{IscsiConnection, OpenedConnection};
-use super::out::Payload;
+use super::pdu_queue::Payload;
 use crate::access::LoginContext;
 use crate::core::data_in::DataIn;
 use crate::core::{DataInProgress, Residual, ScsiCommand};

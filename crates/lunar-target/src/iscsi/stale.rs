@@ -1,6 +1,6 @@
 //! Detection of stale requests on a connection.
 
-use super::out::Digests;
+use super::pdu_queue::Digests;
 use super::receive::last_opcode;
 use crate::core::READS;
 use crate::end_reason::EndReason;

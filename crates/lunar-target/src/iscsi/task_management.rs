@@ -1,7 +1,7 @@
 //! Task Management Function Requests (RFC 7143 section 11.5).
 
 use super::dispatch::PduDispatcher;
-use super::out::Payload;
+use super::pdu_queue::Payload;
 use super::session::IscsiSession;
 use crate::core::{FrontEnd, Function, ItNexus, MAX_FUNCTIONS, ManagementResponse, SessionPhase, State};
 use crate::fence;

@@ -1,6 +1,6 @@
 //! The framing of a connection without a socket, for tests and fuzzers.
 
-use super::out::Digests;
+use super::pdu_queue::Digests;
 use super::receive::{PduData, PduHandler, PduReceiver, ReceiveError, ReceivedPdu, encode};
 use super::scsi_command;
 use lunar_runtime::Buf;
@@ -58,7 +58,7 @@ impl PduHandler for Frames {
 
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         let data = match &pdu.data {
-            PduData::Landed(buf) => buf[PLACE..].to_vec(),
+            PduData::Placed(buf) => buf[PLACE..].to_vec(),
             other => other.bytes().to_vec(),
         };
         let ReceivedPdu { header, ahs, intact, .. } = pdu;

@@ -4,7 +4,7 @@
 //! Over TCP, PDUs are bytes of a stream. A datamover converts them (RFC 5047, RFC 7145 section 3): Data-In becomes
 //! RDMA Writes, and R2T an RDMA Read whose data come back as Data-Out.
 
-use super::out::{self, Digests, MAX_SEGMENT, Payload};
+use super::pdu_queue::{self, Digests, MAX_SEGMENT, Payload};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
 use crate::core::InFlightData;
 use crate::rdma_receiver::RdmaReceiver;
@@ -77,7 +77,7 @@ pub enum TransportHandle {
 /// The sending side of a transport.
 pub enum Outbound {
     /// PDUs in a stream.
-    Tcp(out::PduQueue),
+    Tcp(pdu_queue::PduQueue),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
 }
@@ -105,7 +105,7 @@ impl IscsiTransport {
     pub fn tcp(stream: Stream, receiver: PduReceiver) -> IscsiTransport {
         IscsiTransport {
             handle: TransportHandle::Tcp(stream),
-            out: Outbound::Tcp(out::PduQueue::default()),
+            out: Outbound::Tcp(pdu_queue::PduQueue::default()),
             inbound: Inbound::Tcp(receiver),
         }
     }
@@ -148,10 +148,10 @@ impl TransportHandle {
     }
 
     /// The next [`TransportHandle::peer_state`] must query the kernel again.
-    pub fn look_anew(&self) {
+    pub fn recheck_peer(&self) {
         match self {
-            TransportHandle::Tcp(stream) => stream.look_anew(),
-            TransportHandle::Datamover(mover) => mover.receiver().endpoint().look_anew(),
+            TransportHandle::Tcp(stream) => stream.recheck_peer(),
+            TransportHandle::Datamover(mover) => mover.receiver().endpoint().recheck_peer(),
         }
     }
 
@@ -241,7 +241,7 @@ impl Outbound {
     /// Discards the send queue, which cannot be sent any more.
     pub fn discard_queue(&mut self) {
         if let Outbound::Tcp(out) = self {
-            *out = out::PduQueue::default();
+            *out = pdu_queue::PduQueue::default();
         }
     }
 

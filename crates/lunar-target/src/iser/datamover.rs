@@ -9,7 +9,7 @@ use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveO
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, EndpointEvents, RemoteAddress};
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::{self, STATUS};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
 use lunar_wire::iser::{self, AdvertisedBuffer, HEADER_LEN, IserHeader, OVERHEAD, SAFE_DATA_LEN};
@@ -205,7 +205,7 @@ impl IserDatamover {
         let Some(RdmaRead { header, lands }) = self.inner.borrow_mut().pending_reads.remove(&id) else {
             return true;
         };
-        let data = if lands { PduData::Landed(buf) } else { PduData::Buf(buf) };
+        let data = if lands { PduData::Placed(buf) } else { PduData::Buf(buf) };
         let is_awaited = taker.is_awaiting(header.itt(), header.ttt());
         let more =
             !is_awaited || taker.take(ReceivedPdu { header, ahs: &[], data, intact: true, behind: &[] });

@@ -1,6 +1,6 @@
 //! Responses that wait for the end of RDMA Reads, and all PDUs behind them.
 
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::STATUS;
 use lunar_wire::iscsi::{Bhs, opcode};
 use std::collections::VecDeque;

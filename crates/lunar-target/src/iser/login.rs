@@ -9,7 +9,7 @@ use lunar_proto::Pdu;
 use lunar_proto::login::SessionType;
 use lunar_proto::parameters::{Digests, Offer, Parameters};
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::Bhs;
 use lunar_wire::iser::{self, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN};
 use std::io;

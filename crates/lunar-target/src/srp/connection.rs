@@ -17,7 +17,7 @@ use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveO
 use crate::server_state::ServerState;
 use crate::session_entry::{self, RegisteredSession};
 use lunar_rdma::{Endpoint, EndpointEvents};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, SendPump, SendSide};
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::{FromInitiator, MemoryDescriptor, SrpCommand, SrpError, TaskManagement, task_status};

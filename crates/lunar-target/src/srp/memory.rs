@@ -2,7 +2,7 @@
 
 use crate::core::data_in::DataIn;
 use lunar_rdma::{Endpoint, RemoteAddress};
-use lunar_runtime::out::MAX_ZEROS;
+use lunar_runtime::send_queue::MAX_ZEROS;
 use lunar_wire::srp::MemoryDescriptor;
 use std::ops::Range;
 

@@ -325,8 +325,8 @@ impl FrontEnd for SrpSession {
         self.connection.stale_reason()
     }
 
-    fn look_anew(&self, _: u16) {
-        self.endpoint().look_anew();
+    fn recheck_peer(&self, _: u16) {
+        self.endpoint().recheck_peer();
     }
 
     fn drain_received(state: &mut State<SrpSession>, scope: &AbortScope) -> Result<(), EndReason> {

@@ -159,7 +159,8 @@ impl fmt::Debug for LoginRecorder {
     }
 }
 
-impl SessionHooks for LoginRecorder { fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> { 
+impl SessionHooks for LoginRecorder {
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             match self.is_used.load(SeqCst) {
                 true => self.enter(login.facts, login.has_orphans).await,

@@ -40,7 +40,8 @@ impl HostExport {
         match (record.how, before.and_then(|before| before.ublk_id)) {
             (How::Nbd, _) => nbd_server(cores, disk, record, attached),
             (How::Ublk, Some(id)) => {
- let device = ublk::UblkDevice::recover(cores, backend, id).map_err(failed)?; Ok(HostExport::Ublk(Box::new(device))) 
+                let device = ublk::UblkDevice::recover(cores, backend, id).map_err(failed)?;
+                Ok(HostExport::Ublk(Box::new(device)))
             }
             (How::Ublk, None) => {
                 let options = ublk::Options {
@@ -48,12 +49,14 @@ impl HostExport {
                     read_only: record.read_only,
                     ..ublk::Options::default()
                 };
- let device = ublk::UblkDevice::start(cores, backend, &options).map_err(failed)?; Ok(HostExport::Ublk(Box::new(device))) 
+                let device = ublk::UblkDevice::start(cores, backend, &options).map_err(failed)?;
+                Ok(HostExport::Ublk(Box::new(device)))
             }
             (How::Fuse, _) => {
                 let dir = Path::new(record.place.as_deref().unwrap_or("."));
                 let options = fuse::Options { read_only: record.read_only };
- let mount = fuse::FuseMount::start(cores, backend, dir, &record.name, &options); Ok(HostExport::Fuse(mount.map_err(failed)?)) 
+                let mount = fuse::FuseMount::start(cores, backend, dir, &record.name, &options);
+                Ok(HostExport::Fuse(mount.map_err(failed)?))
             }
         }
     }
@@ -150,7 +153,8 @@ fn nbd_server(
         read_only: record.read_only,
         description: record.urls.first().cloned().unwrap_or_default(),
     };
- let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::ServerLimits::default()); Ok(HostExport::Nbd(handle.map_err(|e| { 
+    let handle = nbd::serve(&[listen], vec![offered], cores.clone(), nbd::ServerLimits::default());
+    Ok(HostExport::Nbd(handle.map_err(|e| {
         let hint = match e.kind() {
             io::ErrorKind::AddrInUse => "the address is in use: choose another address or --name",
             io::ErrorKind::InvalidInput => "choose a shorter path, with --nbd unix:PATH",

@@ -1,7 +1,7 @@
 //! A path of an attachment, which may be missing at first: it is opened when it can be.
 
 use super::book::Row;
-use lunar_block::range::RangeLocks;
+use lunar_block::range_lock::RangeLocks;
 use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture};
 use lunar_initiator::multipath::{self, Path as _, State};
 use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
@@ -219,7 +219,8 @@ macro_rules! pass {
 
 impl Backend for Path {
     fn facts(&self) -> BackendInfo {
-        let nothing = BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, stable: false };
+        let nothing =
+            BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false };
         let expected = || self.expected.get().map_or(nothing, |(_, facts)| *facts);
         self.lun().map_or_else(expected, |lun| lun.facts())
     }
@@ -235,9 +236,9 @@ impl Backend for Path {
         }
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         match self.lun() {
-            Some(lun) => lun.write(offset, buf, stable),
+            Some(lun) => lun.write(offset, buf, fua),
             None => Box::pin(async { (Err(missing()), buf) }),
         }
     }

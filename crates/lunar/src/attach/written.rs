@@ -62,7 +62,8 @@ impl WriteTracker {
     }
 }
 
-impl Backend for WriteTracker { fn facts(&self) -> BackendInfo { 
+impl Backend for WriteTracker {
+    fn facts(&self) -> BackendInfo {
         self.inner.facts()
     }
 
@@ -74,12 +75,12 @@ impl Backend for WriteTracker { fn facts(&self) -> BackendInfo {
         self.inner.offer(offered);
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> TryIo {
-        self.inner.read_now(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+        self.inner.try_read(offset, buf)
     }
 
-    fn write_now(&self, offset: u64, data: &[u8]) -> TryIo {
-        let written = self.inner.write_now(offset, data);
+    fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
+        let written = self.inner.try_write(offset, data);
         if let TryIo::Done(result) = &written {
             self.begun.fetch_add(1, SeqCst);
             self.ended.fetch_add(1, SeqCst);
@@ -92,8 +93,8 @@ impl Backend for WriteTracker { fn facts(&self) -> BackendInfo {
         self.inner.read(offset, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.writing(self.inner.write(offset, buf, stable), |ended| ended.0.is_ok()))
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(self.writing(self.inner.write(offset, buf, fua), |ended| ended.0.is_ok()))
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -150,12 +151,13 @@ mod tests {
     #[test]
     fn writes_that_wait_or_fail_are_counted() {
         compio::runtime::Runtime::new().unwrap().block_on(async {
- let memory = || lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap(); let disk = WriteTracker::over(memory(), false); 
+            let memory = || lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap();
+            let disk = WriteTracker::over(memory(), false);
             let write = disk.write(0, Buf::zeroed(512), false);
             assert_eq!((disk.waiting(), disk.failed()), (0, 0), "it has not begun");
             write.await.0.unwrap();
             assert_eq!((disk.waiting(), disk.failed()), (0, 0));
- let broken = WriteTracker::over(error(memory(), FilterOp::Write, 1.0, None), false); 
+            let broken = WriteTracker::over(error(memory(), FilterOp::Write, 1.0, None), false);
             broken.write(0, Buf::zeroed(512), false).await.0.unwrap_err();
             assert_eq!((broken.waiting(), broken.failed()), (0, 1));
             drop(disk.writing(Box::pin(std::future::pending::<io::Result<()>>()), Result::is_ok));
@@ -174,7 +176,10 @@ mod tests {
             disk.flush().await.unwrap_err();
             let taken_over = WriteTracker::over(broken(), true);
             taken_over.flush().await.unwrap_err();
- let sound = WriteTracker::over( lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap(), false, ); 
+            let sound = WriteTracker::over(
+                lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap(),
+                false,
+            );
             sound.unmap(0, 512).await.unwrap();
             assert!(sound.stable.load(SeqCst) < sound.written());
             sound.flush().await.unwrap();

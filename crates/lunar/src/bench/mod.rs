@@ -118,7 +118,9 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
         say::out(text)?;
         return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
     }
- let report = told.report.as_deref().map(ReportFile::begin).transpose()?; let handle = RunHandle::default(); let signal = heed_signals(&handle)?; 
+    let report = told.report.as_deref().map(ReportFile::begin).transpose()?;
+    let handle = RunHandle::default();
+    let signal = heed_signals(&handle)?;
     let measured = match (face, plain) {
         (Some(face), _) => play(face, told.json || told.terse, &handle)?,
         (None, Some(plain)) => {
@@ -178,7 +180,11 @@ struct BenchResult {
 }
 
 /// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
-fn play(face: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchResult, Failure> { let progress = Progress::start(handle); if let BenchCommand::Reproduce(seed) = &face { let experiments::ExperimentResult { document, text, problem } = experiments::run(seed, handle)?; return Ok(BenchResult { document, text, printed: Ok(()), problem }); 
+fn play(face: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchResult, Failure> {
+    let progress = Progress::start(handle);
+    if let BenchCommand::Reproduce(seed) = &face {
+        let experiments::ExperimentResult { document, text, problem } = experiments::run(seed, handle)?;
+        return Ok(BenchResult { document, text, printed: Ok(()), problem });
     }
     let mut lines = (!silent).then(|| progress.beside(say::StdoutLines::default()));
     let mut nothing = io::sink();
@@ -192,7 +198,7 @@ fn play(face: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchRes
     Ok(BenchResult { document, text: String::new(), printed, problem: None })
 }
 
-fn act(face: BenchCommand, context: RunContext) -> Result<Document, lunar_bench::Error> { 
+fn act(face: BenchCommand, context: RunContext) -> Result<Document, lunar_bench::Error> {
     match face {
         BenchCommand::Reproduce(_) | BenchCommand::Compare(_) => unreachable!("it is no tool"),
         BenchCommand::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, context),

@@ -119,7 +119,8 @@ impl Args {
             return Err(Problem::new(what, "keep their product at 2G or less"));
         }
         let sparse = match self.sparse {
- SparseMode::Auto => ZeroPolicy::Auto, SparseMode::Never => ZeroPolicy::Never, 
+            SparseMode::Auto => ZeroPolicy::Auto,
+            SparseMode::Never => ZeroPolicy::Never,
         };
         Ok(CopyStyle { block, depth: self.depth.into(), sparse, skip_errors: self.skip_errors })
     }

@@ -150,7 +150,8 @@ fn standard(side: EndRole) -> Result<End, Problem> {
 /// Zeros of this size; as a destination it takes whatever comes.
 fn null(text: &str, size: u64, side: EndRole) -> Result<End, Problem> {
     const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
- let size = if side == EndRole::Source { size } else { ENDLESS }; let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size)); 
+    let size = if side == EndRole::Source { size } else { ENDLESS };
+    let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size));
     let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
     Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
 }
@@ -174,7 +175,10 @@ async fn at_path(text: &str, path: &Path, side: EndRole, raw: bool) -> Result<En
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
             Ok(stream(text, path, side)?)
         }
- (_, EndRole::Source) => Ok(source(text, BackendSpec { raw: is_raw(), ..BackendSpec::path(path) })?), (found, EndRole::Destination { size, overwrite }) => { let spec = BackendSpec { create: true, size: Some(size), raw: is_raw(), ..BackendSpec::path(path) }; 
+        (_, EndRole::Source) => Ok(source(text, BackendSpec { raw: is_raw(), ..BackendSpec::path(path) })?),
+        (found, EndRole::Destination { size, overwrite }) => {
+            let spec =
+                BackendSpec { create: true, size: Some(size), raw: is_raw(), ..BackendSpec::path(path) };
             destination(text, spec, found.as_ref(), overwrite).await
         }
     }
@@ -187,7 +191,8 @@ fn stream(text: &str, path: &Path, side: EndRole) -> Result<End, Problem> {
     Ok(End::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
 }
 
-fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> { let disk = open(text, EndRole::Source, &BackendSpec { read_only: true, ..spec.clone() })?; 
+fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> {
+    let disk = open(text, EndRole::Source, &BackendSpec { read_only: true, ..spec.clone() })?;
     let path = &*spec.path;
     if let Some(user) = lunar_block::users::mounted_for_writing(path) {
         say::line(format_args!(
@@ -233,7 +238,7 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
     disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
 }
 
-fn open(text: &str, side: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> { 
+fn open(text: &str, side: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> {
     lunar_block::open(spec).map_err(|e| {
         let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
         Problem::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))

@@ -94,7 +94,8 @@ impl Drop for ExitNotifier {
 
 /// Waits for the end. None if the time is over and it does not end.
 fn wait(
- inbox: &Receiver<CopyEvent>, stop: &StopFlag, 
+    inbox: &Receiver<CopyEvent>,
+    stop: &StopFlag,
     stopping: &AtomicBool,
     limit: Option<Duration>,
 ) -> (Option<Result<CopyReport, Failure>>, Option<StopReason>) {

@@ -10,7 +10,7 @@ use crate::exit;
 use lunar_block::offload::Offload;
 use lunar_copy::{
     CopyErrorCause, CopyFailure, CopyJob, CopyMeter, CopyOutcome, CopySource, CopyStyle, GrowFn, StopFlag,
-    copy, pour, verify,
+    copy, verify,
 };
 use lunar_initiator::ExtendedCopy;
 use lunar_server::Problem;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const LEAVE: Duration = Duration::from_secs(1);
 
 /// Copies as the arguments say. An error: nothing was copied.
-pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Failure> { 
+pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Failure> {
     let began = Instant::now();
     let copy = CopyRun::prepare(args, stop).await?;
     let sessions =
@@ -62,7 +62,8 @@ struct CopyRun {
     stop: Arc<StopFlag>,
 }
 
-impl CopyRun { async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<CopyRun, exit::Failure> { 
+impl CopyRun {
+    async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<CopyRun, exit::Failure> {
         let style = args.style().map_err(exit::invalid)?;
         let every = args.every().map_err(exit::invalid)?;
         let source = open_end(&args.source, EndRole::Source, args.raw).await?;
@@ -160,7 +161,9 @@ impl CopyRun { async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<CopyR
         (EndFingerprint::of(&self.source), EndFingerprint::of(&self.destination))
     }
 
- fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> Progress { let course = CopyPhase { what, start, total: self.source.size(), meter: meter.clone() }; Progress::start(ProgressFormat::suitable(self.args.progress), course) 
+    fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> Progress {
+        let course = CopyPhase { what, start, total: self.source.size(), meter: meter.clone() };
+        Progress::start(ProgressFormat::suitable(self.args.progress), course)
     }
 
     /// What there is to do; None if the destination is a stream.
@@ -209,7 +212,7 @@ impl CopyRun { async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<CopyR
         let _progress = self.progress(progress::COPIED, 0, &self.meter);
         let range = 0..self.source.size().unwrap_or(u64::MAX);
         let (meter, stop) = (self.meter.clone(), self.stop.clone());
-        let mut outcome = pour(self.from.clone(), range, self.style, out, meter, stop).await;
+        let mut outcome = lunar_copy::stream(self.from.clone(), range, self.style, out, meter, stop).await;
         // The writer may wait for ever, where nobody reads what it writes.
         match self.stop.or(written.recv_async()).await {
             Some(Ok(Ok(()))) => {}
@@ -223,7 +226,12 @@ impl CopyRun { async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<CopyR
     }
 
     /// Compares if that is asked, removes what is no longer needed, and says how it went.
- async fn end(self, outcome: CopyOutcome, began: Instant, copying: Duration) -> Result<CopyReport, Problem> { 
+    async fn end(
+        self,
+        outcome: CopyOutcome,
+        began: Instant,
+        copying: Duration,
+    ) -> Result<CopyReport, Problem> {
         let mut summary = Summary {
             source: self.source.name.clone(),
             destination: self.destination.name.clone(),

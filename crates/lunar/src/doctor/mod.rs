@@ -14,7 +14,8 @@ use lunar_initiator::{Error, ErrorCode, Options, Probe, Url};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_server::Problem;
-use lunar_wire::scsi::lun::decode; use report::{DoctorReport, Finding, Lun, Session, Severity}; 
+use lunar_wire::scsi::lun::decode;
+use report::{DoctorReport, Finding, Lun, Session, Severity};
 use std::sync::Arc;
 use std::time::Duration;
 

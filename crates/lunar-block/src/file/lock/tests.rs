@@ -66,7 +66,7 @@ fn locks_follow_the_file_system() {
 }
 
 #[test]
-fn a_writer_keeps_all_others_out_and_readers_keep_writers_out() {
+fn writer_excludes_all_and_reader_excludes_writers() {
     let scratch = Scratch::new("two");
     let files = [0; 4].map(|_| scratch.open());
     let writer = try_it(&files[0], FileAccess::Write).expect("free");
@@ -181,7 +181,7 @@ fn fcntl_locks_of_others_count_by_their_range_and_type() {
 }
 
 #[test]
-fn a_wide_read_lock_hides_no_lock_of_qemu() {
+fn wide_read_lock_hides_no_lock_of_qemu() {
     let scratch = Scratch::new("hidden");
     let (wide, qemu) = (scratch.open(), scratch.open());
     take(&wide, true, (READ_LOCK, 0, 0));
@@ -200,7 +200,7 @@ const LOCK: &str = "LUNAR_TEST_LOCK";
 impl Process {
     fn with(path: &std::path::Path, lock: usize) -> Process {
         let mut command = std::process::Command::new(std::env::current_exe().expect("this test"));
-        let command = command.args(["--exact", "file::lock::tests::a_process_holds_a_lock"]);
+        let command = command.args(["--exact", "file::lock::tests::process_holds_a_lock"]);
         let command = command.env(PATH, path).env(LOCK, lock.to_string());
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a process");
         let info = format!("/proc/{}/fdinfo", child.id());
@@ -228,7 +228,7 @@ impl Drop for Process {
 
 /// Runs as the other process; by itself it has nothing to do.
 #[test]
-fn a_process_holds_a_lock() {
+fn process_holds_a_lock() {
     let (Ok(path), Ok(lock)) = (std::env::var(PATH), std::env::var(LOCK)) else { return };
     let file = File::options().read(true).write(true).open(path).expect("open");
     take(&file, false, FOREIGN[lock.parse::<usize>().expect("a number")].0);
@@ -236,7 +236,7 @@ fn a_process_holds_a_lock() {
 }
 
 #[test]
-fn what_is_offered_is_opened_in_another_way_and_never_free() {
+fn offered_medium_reopens_without_losing_its_lock() {
     let scratch = Scratch::new("offered");
     let (first, second, other) = (scratch.open(), scratch.open(), scratch.open());
     let old = try_it(&first, FileAccess::Write).expect("free");
@@ -250,7 +250,7 @@ fn what_is_offered_is_opened_in_another_way_and_never_free() {
 }
 
 #[test]
-fn an_upgrade_that_fails_leaves_the_reader_locked() {
+fn upgrade_that_fails_leaves_the_reader_locked() {
     let scratch = Scratch::new("upgrade");
     let (own, again, other) = (scratch.open_to_read(), scratch.open(), scratch.open());
     let reader = try_it(&own, FileAccess::Read).expect("free");
@@ -283,7 +283,7 @@ fn after_a_downgrade_readers_are_let_in_and_writers_are_not() {
 }
 
 #[test]
-fn what_the_kernel_still_writes_keeps_its_bytes() {
+fn write_still_in_the_kernel_keeps_its_bytes_locked() {
     let scratch = Scratch::new("kept");
     let own = scratch.open();
     let claim = try_it(&own, FileAccess::Write).expect("free");
@@ -295,7 +295,7 @@ fn what_the_kernel_still_writes_keeps_its_bytes() {
 }
 
 #[test]
-fn a_holder_is_named() {
+fn holder_is_named() {
     let scratch = Scratch::new("named");
     let (other, own) = (scratch.open(), scratch.open());
     set(&other, libc::F_RDLCK, USED + WRITE).expect("locked");

@@ -4,7 +4,7 @@
 use super::super::proof::Proof;
 use super::*;
 use crate::LateWrites;
-use lunar_block::range::{RangeAccess, RangeLocks};
+use lunar_block::range_lock::{RangeAccess, RangeLocks};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ impl World {
             if up.is_empty() {
                 return;
             }
-            let Some(hold) = self.ranges.try_hold(&bytes, RangeAccess::Blocks) else { continue };
+            let Some(hold) = self.ranges.try_lock(&bytes, RangeAccess::Shared) else { continue };
             let at = up[self.random.below(up.len())];
             let mut buf = Buf::zeroed(512);
             buf[..8].copy_from_slice(&write.value.to_be_bytes());

@@ -3,7 +3,7 @@
 use super::super::proof::Proof;
 use super::*;
 use crate::LateWrites;
-use lunar_block::range::{RangeAccess, RangeLocks};
+use lunar_block::range_lock::{RangeAccess, RangeLocks};
 use std::sync::Arc;
 
 const LUN: u64 = 1 << 48;
@@ -105,16 +105,16 @@ fn late_or_abandoned_write_holds_its_range() {
     ] {
         let mut peer = at_group(1);
         let mut command = Command::new(LUN, cdb::write_10(0, 1, false), Direction::Out(Buf::zeroed(512)));
-        command.hold = ranges.try_hold(&(0..512), RangeAccess::Blocks);
+        command.hold = ranges.try_lock(&(0..512), RangeAccess::Shared);
         let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
         lost(&mut peer);
         unwanted(&mut peer, tag);
-        assert!(ranges.try_hold(&(0..512), RangeAccess::Blocks).is_none(), "newer writes wait");
+        assert!(ranges.try_lock(&(0..512), RangeAccess::Shared).is_none(), "newer writes wait");
         peer.state.tasks.forget_abandoned();
         assert_eq!(peer.state.tasks.count(), 1);
         log_in_at(&mut peer, 1);
         assert!(peer.sent().is_empty() && peer.end(tag).is_none_or(|(result, _)| result.is_err()));
-        assert!(ranges.try_hold(&(0..512), RangeAccess::Blocks).is_some());
+        assert!(ranges.try_lock(&(0..512), RangeAccess::Shared).is_some());
         assert_eq!(peer.state.tasks.count(), 0);
     }
 }

@@ -25,7 +25,7 @@ use lunar_rdma::{
 };
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::srp::{
     self, DataBuffer, FromInitiator, LoginFormat, LoginRequest, LoginResponse, MemoryDescriptor,

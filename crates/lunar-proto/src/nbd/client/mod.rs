@@ -70,18 +70,18 @@ impl ExportInfo {
 
 /// The type and flags of a command.
 fn encoded(command: NbdCommand) -> (u16, u16) {
-    let fua = |stable: bool| if stable { command_flag::FUA } else { 0 };
+    let flag = |fua: bool| if fua { command_flag::FUA } else { 0 };
     match command {
         NbdCommand::Read { whole } => (command::READ, if whole { command_flag::DF } else { 0 }),
-        NbdCommand::Write { stable } => (command::WRITE, fua(stable)),
+        NbdCommand::Write { fua } => (command::WRITE, flag(fua)),
         NbdCommand::Disconnect => (command::DISC, 0),
         NbdCommand::Flush => (command::FLUSH, 0),
-        NbdCommand::Trim { stable } => (command::TRIM, fua(stable)),
+        NbdCommand::Trim { fua } => (command::TRIM, flag(fua)),
         NbdCommand::Cache => (command::CACHE, 0),
-        NbdCommand::WriteZeroes { stable, unmap, fast } => {
+        NbdCommand::WriteZeroes { fua, unmap, fast } => {
             let hole = if unmap { 0 } else { command_flag::NO_HOLE };
             let fast = if fast { command_flag::FAST_ZERO } else { 0 };
-            (command::WRITE_ZEROES, fua(stable) | hole | fast)
+            (command::WRITE_ZEROES, flag(fua) | hole | fast)
         }
         NbdCommand::BlockStatus { one } => {
             (command::BLOCK_STATUS, if one { command_flag::REQ_ONE } else { 0 })

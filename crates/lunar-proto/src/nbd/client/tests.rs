@@ -304,7 +304,7 @@ fn server_error_text_ends_the_request() {
     answered(&bytes, &mut asked, &EXPORT).expect("in order").expect("done");
     assert_eq!(asked.outcome(), Err(ServerError { errno: 28, said: "full".into() }));
     let simple = SimpleReply { error: Errno::Io as u32, cookie: COOKIE }.encode();
-    let mut write = PendingCommand::new(NbdCommand::Write { stable: true }, COOKIE, 0, 512);
+    let mut write = PendingCommand::new(NbdCommand::Write { fua: true }, COOKIE, 0, 512);
     assert_eq!(be::get32(&write.encode()[4..]), 0x0001_0001);
     answered(&simple, &mut write, &EXPORT).expect("in order").expect("done");
     assert_eq!(write.outcome(), Err(ServerError { errno: 5, said: String::new() }));
@@ -326,13 +326,13 @@ fn incomplete_message_is_awaited() {
 fn commands_are_encoded_as_the_server_reads_them() {
     for command in [
         NbdCommand::Read { whole: true },
-        NbdCommand::Write { stable: true },
+        NbdCommand::Write { fua: true },
         NbdCommand::Disconnect,
         NbdCommand::Flush,
-        NbdCommand::Trim { stable: true },
+        NbdCommand::Trim { fua: true },
         NbdCommand::Cache,
-        NbdCommand::WriteZeroes { stable: true, unmap: false, fast: true },
-        NbdCommand::WriteZeroes { stable: false, unmap: true, fast: false },
+        NbdCommand::WriteZeroes { fua: true, unmap: false, fast: true },
+        NbdCommand::WriteZeroes { fua: false, unmap: true, fast: false },
         NbdCommand::BlockStatus { one: true },
     ] {
         let len = if command == NbdCommand::Flush { 0 } else { 512 };

@@ -1,7 +1,7 @@
 //! Engines back to back.
 
 use super::*;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use proptest::prelude::*;
 
 /// Of each kind of payload one with these bytes.
@@ -48,7 +48,7 @@ proptest! {
 }
 
 #[test]
-fn pieces_are_gathered_and_as_many_are_under_way_as_the_other_side_takes() {
+fn gather_keeps_as_many_reads_in_flight_as_the_peer_allows() {
     for ird in [1, 2, 8] {
         let agreed = NegotiatedMpa { crc: false, ord: ird, ird, receives: TERMS.receives, first: None };
         let mut ends = [0, 1].map(|_| Engine::new(&agreed, None, vec![]));
@@ -84,7 +84,7 @@ fn zeros_are_sent_as_such() {
 }
 
 #[test]
-fn no_more_reads_are_under_way_than_agreed_and_what_follows_overtakes_them() {
+fn reads_stay_within_ord_and_messages_overtake_them() {
     let mut ends = pair(false, None);
     let source = ends[1].expose(MemoryRegion::Source(Rc::new(buf(&noise(100))))).unwrap();
     (0..10).for_each(|id| ends[0].read(id, source.beyond(id), Buf::zeroed(10), 0, 10));
@@ -104,7 +104,7 @@ fn no_more_reads_are_under_way_than_agreed_and_what_follows_overtakes_them() {
 }
 
 #[test]
-fn a_read_that_cannot_be_comes_back_with_its_buffer() {
+fn impossible_read_returns_its_buffer() {
     let mut ends = pair(false, None);
     ends[0].read(1, RemoteAddress { stag: 1, offset: 0 }, Buf::zeroed(8), 4, 5);
     ends[0].read(2, RemoteAddress { stag: 1, offset: 0 }, Buf::zeroed(8), usize::MAX, 5);
@@ -117,7 +117,7 @@ fn a_read_that_cannot_be_comes_back_with_its_buffer() {
 }
 
 #[test]
-fn a_write_is_there_before_the_message_behind_it_and_a_message_may_stand_amid_a_write() {
+fn write_is_visible_before_the_next_message() {
     let mut ends = pair(false, None);
     let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     let parts = [
@@ -146,7 +146,7 @@ fn all_four_kinds_of_messages_are_taken() {
 }
 
 #[test]
-fn a_message_ends_the_right_to_memory_and_its_owner_still_gets_it_back() {
+fn invalidated_memory_returns_to_its_owner() {
     let mut ends = pair(false, None);
     let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     ends[0].write(sink, Payload::Bytes(b"good".to_vec()));
@@ -161,7 +161,7 @@ fn a_message_ends_the_right_to_memory_and_its_owner_still_gets_it_back() {
 }
 
 #[test]
-fn who_was_called_does_not_speak_first() {
+fn responder_does_not_send_first() {
     let mut ends = pair(false, None);
     ends[1].send(b"hello", Payload::Empty, None);
     assert!(ends[1].take_bytes().is_empty() && !ends[1].may_send());
@@ -171,7 +171,7 @@ fn who_was_called_does_not_speak_first() {
 }
 
 #[test]
-fn a_first_word_without_content_opens_a_connection_and_is_no_message() {
+fn empty_first_frame_opens_and_delivers_no_message() {
     let nothing = RemoteAddress { stag: 0, offset: 0 };
     for (granted, word, answer) in [
         (FirstFrame::Any, write(nothing, b""), 0),
@@ -204,7 +204,7 @@ fn closing_ends_reads_then_the_connection() {
 }
 
 #[test]
-fn the_end_of_the_stream_is_orderly_between_messages_and_not_amid_one() {
+fn end_of_stream_is_orderly_only_between_messages() {
     let sink = |called: &mut Engine| called.expose(MemoryRegion::Sink(Buf::zeroed(9))).unwrap();
     let whole: fn(&mut Engine) -> Vec<u8> = |_| send(SEND, b"x");
     let amid: [fn(&mut Engine) -> Vec<u8>; 3] = [

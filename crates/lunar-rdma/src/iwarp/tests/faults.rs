@@ -2,7 +2,7 @@
 
 use super::*;
 use lunar_runtime::iscsi::digest::crc32c;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 
 /// Feeds bytes that end a connection: what the other side is told. It hears the same as whoever polls.
 fn told(called: &mut Engine, bytes: &[u8]) -> Terminate {
@@ -32,7 +32,7 @@ fn called() -> Engine {
 }
 
 #[test]
-fn a_write_outside_its_window_ends_the_connection() {
+fn write_outside_its_window_ends_the_connection() {
     for (at, len) in [(0, 9), (8, 1), (7, 2), (u64::MAX, 1), (1 << 40, 1)] {
         let mut called = called();
         let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
@@ -49,7 +49,7 @@ fn a_write_outside_its_window_ends_the_connection() {
 }
 
 #[test]
-fn a_steering_tag_of_another_connection_names_nothing() {
+fn steering_tag_of_another_connection_names_nothing() {
     let (mut other, mut a, mut b) = (called(), called(), called());
     let (sink, source) = (MemoryRegion::Sink(Buf::zeroed(8)), MemoryRegion::Source(Rc::new(Buf::zeroed(8))));
     let (sink, source) = (other.expose(sink).unwrap(), other.expose(source).unwrap());
@@ -58,7 +58,7 @@ fn a_steering_tag_of_another_connection_names_nothing() {
 }
 
 #[test]
-fn a_right_that_was_taken_back_is_gone_at_once() {
+fn revoked_access_ends_at_once() {
     let (mut writable, mut readable) = (called(), called());
     let sink = writable.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     let mut into = EndpointEvents::default();
@@ -80,7 +80,7 @@ fn memory_is_for_one_direction() {
 }
 
 #[test]
-fn reads_beyond_what_was_agreed_or_exposed_or_out_of_sequence_end_the_connection() {
+fn invalid_read_request_ends_the_connection() {
     let source = |called: &mut Engine| called.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(8)))).unwrap();
     let mut a = called();
     let from = source(&mut a);
@@ -100,7 +100,7 @@ fn reads_beyond_what_was_agreed_or_exposed_or_out_of_sequence_end_the_connection
 }
 
 #[test]
-fn a_message_needs_a_receive_that_is_long_enough() {
+fn message_needs_a_receive_that_is_long_enough() {
     let mut a = called();
     let nine: Vec<u8> = (1..=8).flat_map(|msn| send(UntaggedHeader { msn, ..SEND }, b"")).collect();
     a.feed(&nine, &mut EndpointEvents::default());
@@ -135,7 +135,7 @@ fn messages_come_in_sequence_each_in_one_row_and_of_one_kind() {
 }
 
 #[test]
-fn a_write_is_in_one_row() {
+fn write_is_in_one_row() {
     let mut called = called();
     let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     let parts =
@@ -153,7 +153,7 @@ fn reading() -> (Engine, RemoteAddress) {
 }
 
 #[test]
-fn a_read_response_that_nobody_asked_for_ends_the_connection() {
+fn unsolicited_read_response_ends_the_connection() {
     let response = |last, to, payload: &[u8]| tagged(opcode::READ_RESPONSE, last, to, payload);
     let (mut caller, sink) = reading();
     let mut into = EndpointEvents::default();
@@ -187,7 +187,7 @@ fn told_only(engine: &mut Engine, bytes: &[u8]) -> Terminate {
 }
 
 #[test]
-fn frames_that_are_too_short_or_make_no_sense_end_the_connection() {
+fn malformed_frame_ends_the_connection() {
     for len in 0..18u8 {
         let mut bytes = [&[0, len, 0x41, 0x43][..], &[0; 40]].concat();
         bytes.truncate(mpa::fpdu_len(len.into()));
@@ -199,7 +199,7 @@ fn frames_that_are_too_short_or_make_no_sense_end_the_connection() {
 }
 
 #[test]
-fn a_crc_that_does_not_fit_ends_the_connection_and_nothing_of_its_frame_is_used() {
+fn crc_mismatch_ends_the_connection_and_drops_the_frame() {
     let mut ends = pair(true, None);
     let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(5))).unwrap();
     ends[0].write(sink, Payload::Bytes(b"hello".to_vec()));
@@ -220,14 +220,14 @@ fn a_crc_that_does_not_fit_ends_the_connection_and_nothing_of_its_frame_is_used(
 
 /// Else the last word would wait behind it.
 #[test]
-fn what_waits_is_not_said_before_the_last_word() {
+fn terminate_overtakes_queued_messages() {
     let mut called = called();
     called.send(b"an answer", Payload::Zeros(9000), None);
     assert_eq!(told(&mut called, &write(RemoteAddress { stag: 7, offset: 0 }, b"x")), Terminate::STAG);
 }
 
 #[test]
-fn a_terminate_shows_the_headers_of_what_was_wrong() {
+fn terminate_contains_the_faulty_headers() {
     let mut a = called();
     let bad = write(RemoteAddress { stag: 7, offset: 0 }, b"data");
     a.feed(&bad, &mut EndpointEvents::default());

@@ -3,7 +3,7 @@
 use super::*;
 use compio::runtime::{Runtime, spawn};
 use lunar_runtime::Listener;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
@@ -63,7 +63,7 @@ async fn serve(end: &dyn Endpoint, events: usize) -> EndpointEvents {
 }
 
 #[test]
-fn a_megabyte_is_written_and_read_with_and_without_crcs() {
+fn megabyte_is_written_and_read_with_and_without_crcs() {
     for (crc, mss) in [(false, None), (true, None), (false, Some(1448)), (true, Some(1448))] {
         run(async {
             let [caller, called] = connected(Options { crc, mss, window: None }).await;
@@ -90,7 +90,7 @@ fn a_megabyte_is_written_and_read_with_and_without_crcs() {
 
 /// More than the buffers of the sockets hold.
 #[test]
-fn reads_of_more_than_the_sockets_hold_are_answered_by_who_polls_and_flushes() {
+fn reads_larger_than_socket_buffers_complete() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let data = noise(8 << 20);
@@ -146,7 +146,7 @@ async fn stuck() -> [Rc<dyn Endpoint>; 2] {
 
 /// The kernel goes on telling what it had not sent.
 #[test]
-fn nothing_is_on_its_way_on_a_connection_that_has_failed() {
+fn failed_connection_has_nothing_in_flight() {
     run(async {
         let [caller, called] = stuck().await;
         let mark = caller.fence();
@@ -159,7 +159,7 @@ fn nothing_is_on_its_way_on_a_connection_that_has_failed() {
 
 /// The socket has all of it, and the other side's is full.
 #[test]
-fn what_the_socket_holds_has_not_arrived() {
+fn bytes_in_the_socket_are_not_delivered() {
     run(async {
         let [caller, _called] = stuck().await;
         let mark = caller.fence();
@@ -191,7 +191,7 @@ fn private_data_travel_both_ways_and_so_do_the_facts() {
 }
 
 #[test]
-fn who_calls_hears_why_it_is_turned_down() {
+fn rejection_reaches_the_caller_with_private_data() {
     run(async {
         let reject = async |asked: Box<dyn ConnectRequest>| asked.reject(b"busy".to_vec()).await;
         let (refused, ()) = call(b"hello", Options::default(), reject).await;
@@ -224,7 +224,7 @@ fn said(bytes: &[u8]) -> (Vec<u8>, io::Result<Vec<u8>>) {
 }
 
 #[test]
-fn the_handshake_has_the_bytes_of_the_standard() {
+fn handshake_has_the_bytes_of_the_standard() {
     let (heard, asked) = said(b"MPA ID Req Frame\x10\x02\x00\x08\x00\x80\x00\x01\x80\0\0\0");
     assert_eq!(heard, b"MPA ID Rep Frame\x10\x02\x00\x07\x00\x04\x00\x04yes");
     assert_eq!(asked.expect("a request"), b"\x80\0\0\0");
@@ -235,7 +235,7 @@ fn the_handshake_has_the_bytes_of_the_standard() {
 }
 
 #[test]
-fn markers_and_wrong_revisions_and_too_much_private_data_are_turned_down() {
+fn invalid_mpa_request_is_rejected() {
     let long = [&b"MPA ID Req Frame\x00\x01\x02\x01"[..], &[0; 513]].concat();
     for (said_to, reply) in [
         (&b"MPA ID Req Frame\x80\x01\x00\x00"[..], &b"MPA ID Rep Frame\x20\x01\x00\x00"[..]),
@@ -270,7 +270,7 @@ fn answered(reply: &[u8]) -> (Result<Vec<u8>, ConnectError>, Vec<u8>) {
 }
 
 #[test]
-fn an_answer_of_either_revision_is_taken_and_no_other() {
+fn reply_of_either_mpa_revision_is_accepted() {
     let (answer, asked) = answered(b"MPA ID Rep Frame\x00\x01\x00\x02ok");
     assert_eq!(asked, b"MPA ID Req Frame\x50\x02\x00\x06\x00\x04\x00\x04hi");
     assert_eq!(answer.expect("connected"), b"ok");
@@ -308,7 +308,7 @@ fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, ConnectError>, V
 }
 
 #[test]
-fn who_knows_only_the_first_revision_is_asked_in_it() {
+fn peer_of_mpa_revision_1_is_asked_in_it() {
     let first_no: [&[u8]; 2] = [b"", b"MPA ID Rep Frame\x20\x01\x00\x00"];
     for no in first_no {
         let (answer, asked) = asked_again([no, b"MPA ID Rep Frame\x00\x01\x00\x02ok"]);
@@ -325,7 +325,7 @@ fn who_knows_only_the_first_revision_is_asked_in_it() {
 }
 
 #[test]
-fn the_connection_that_is_asked_again_is_like_the_first() {
+fn retried_connection_keeps_its_socket_options() {
     run(async {
         let (_bound, address) = listener();
         let first = Stream::connect(address).await.expect("connected");
@@ -338,7 +338,7 @@ fn the_connection_that_is_asked_again_is_like_the_first() {
 }
 
 #[test]
-fn what_was_read_before_may_be_any_part_of_the_request_and_more() {
+fn bytes_read_ahead_may_end_anywhere_in_the_request() {
     let whole = [&b"MPA ID Req Frame\x00\x01\x00\x02hi"[..], &send(SEND, b"first")].concat();
     run(async {
         for cut in [0, 1, 16, 20, 22, 23, whole.len() - 1, whole.len()] {
@@ -356,7 +356,7 @@ fn what_was_read_before_may_be_any_part_of_the_request_and_more() {
 }
 
 #[test]
-fn who_was_called_and_speaks_too_soon_waits_for_the_first_word() {
+fn responder_waits_for_the_first_frame_before_it_sends() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         called.send(b"answer", Payload::Empty, None);
@@ -372,7 +372,7 @@ fn who_was_called_and_speaks_too_soon_waits_for_the_first_word() {
 }
 
 #[test]
-fn a_fault_is_told_to_the_other_side_over_the_wire() {
+fn fault_sends_a_terminate_message() {
     run(async {
         let [caller, called] = connected(Options { crc: true, ..Options::default() }).await;
         caller.read(1, RemoteAddress { stag: 77, offset: 0 }, Buf::zeroed(4), 0, 4);
@@ -388,7 +388,7 @@ fn a_fault_is_told_to_the_other_side_over_the_wire() {
 
 /// A fault is found while the other side takes nothing, and it goes on sending.
 #[test]
-fn a_fault_is_told_to_who_takes_nothing_for_long() {
+fn terminate_reaches_a_peer_that_stopped_reading() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let (len, nowhere) = (16 << 20, RemoteAddress { stag: 77, offset: 0 });
@@ -430,7 +430,7 @@ fn dropping_an_end_ends_the_other_and_closing_wakes_who_waits() {
 
 /// Else who waits for more would never sleep again.
 #[test]
-fn nothing_is_waited_for_once_the_end_was_told() {
+fn nothing_waits_after_the_end_event() {
     run(async {
         for by_itself in [false, true] {
             let [caller, called] = connected(Options::default()).await;
@@ -449,7 +449,7 @@ fn nothing_is_waited_for_once_the_end_was_told() {
 
 /// What the kernel still holds would come behind what is done on another connection.
 #[test]
-fn a_reset_throws_away_what_was_not_delivered() {
+fn reset_discards_undelivered_data() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         let len = 16 << 20;
@@ -466,7 +466,7 @@ fn a_reset_throws_away_what_was_not_delivered() {
 
 /// The same by the death of a process, and by who forgets it.
 #[test]
-fn a_connection_may_be_reset_by_its_end() {
+fn connection_may_be_reset_by_its_end() {
     run(async {
         let [caller, called] = connected(Options::default()).await;
         caller.reset_on_close(true).expect("TCP");

@@ -1,32 +1,31 @@
-//! Answers that are foreseen. Most targets answer in the order in which they were asked, so one receive can bring many
-//! answers with their data straight into the buffers of their commands, and only the headers elsewhere. Where
-//! something else comes than was foreseen, what came is put together again as it was sent, and read as if nothing
-//! had been foreseen.
+//! Prediction of responses. Most targets respond in command order, so one receive can place the data of many
+//! responses directly into the buffers of their commands, and only the headers elsewhere. After a wrong prediction,
+//! the received bytes are reassembled in wire order and parsed as usual.
 
 use super::{
     LARGE, PduData, PduHandler, PduReceiver, ReceiveError, ReceiveStatus, ReceiveStep, ReceivedPdu,
     SegmentReceive,
 };
 use crate::Buf;
-use crate::iscsi::out::Digests;
+use crate::iscsi::pdu_queue::Digests;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode};
 use std::io::{self, IoSliceMut};
 
-/// Answers that one receive foresees, after one that brought few and at most.
+/// Predicted responses of one receive: after one that brought few, and at most.
 const FEW: usize = 4;
 const MANY: usize = 32;
 /// Bytes of their data at most.
 const DATA: usize = 256 << 10;
-/// Receives that predict nothing after one that foresaw wrongly: at first, and after many that did.
+/// Receives without a prediction after a wrong one: at first, and after many wrong ones.
 const PAUSE: u32 = 16;
 const LONG_PAUSE: u32 = 4096;
 
-/// An answer that may come next: one PDU, with all data of its command or none.
+/// A response that may come next: one PDU, with all data of its command or none.
 #[derive(Debug)]
 pub struct PredictedPdu {
     /// The Initiator Task Tag of its command.
     pub tag: u32,
-    /// What its data fill from end to end; None: it has no data.
+    /// The buffer that its data fills completely; None without data.
     pub buf: Option<Buf>,
 }
 
@@ -46,15 +45,15 @@ impl PredictedPdu {
     }
 }
 
-/// What comes next, as far as the sink knows and one receive has room for it.
+/// The predicted PDUs of one receive.
 #[derive(Debug)]
 pub struct ReceivePrediction {
     answers: Vec<PredictedPdu>,
     /// Bytes of their data.
     data: usize,
-    /// Answers at most.
+    /// Limit of predicted responses.
     most: usize,
-    /// Receives until the sink is asked again.
+    /// Receives until the handler is asked again.
     pause: u32,
     next_pause: u32,
 }
@@ -66,20 +65,20 @@ impl Default for ReceivePrediction {
 }
 
 impl ReceivePrediction {
-    /// Whether an answer with so many bytes of data still fits.
+    /// Whether a response with this many bytes of data still fits.
     #[inline]
     pub fn has_room(&self, data: usize) -> bool {
         self.answers.len() < self.most && self.data + data <= DATA
     }
 
-    /// Adds the next answer.
+    /// Adds the next response.
     #[inline]
     pub fn push(&mut self, answer: PredictedPdu) {
         self.data += answer.len();
         self.answers.push(answer);
     }
 
-    /// Asks the sink. False: it knows nothing that would be worth it.
+    /// Asks the handler. False: no worthwhile prediction.
     pub(super) fn look(&mut self, sink: &mut impl PduHandler) -> bool {
         if self.pause > 0 {
             self.pause -= 1;
@@ -93,7 +92,7 @@ impl ReceivePrediction {
         self.data > 0
     }
 
-    /// Learns from a receive that brought so many.
+    /// Adapts to a receive that brought `came` predicted responses.
     fn learn(&mut self, right: bool, came: usize) {
         if right {
             self.most = (2 * came).clamp(FEW, MANY);
@@ -105,7 +104,7 @@ impl ReceivePrediction {
     }
 }
 
-/// The places of what comes: data in their buffers, all that lies between them one behind the other in `rest`.
+/// The slices of a receive: data in its buffers, everything between them consecutively in `rest`.
 fn lay_out<'a>(
     answers: &'a mut [PredictedPdu],
     mut rest: &'a mut [u8],
@@ -125,7 +124,7 @@ fn lay_out<'a>(
     parts
 }
 
-/// Puts bytes into the first of these places; where the next ones belong.
+/// Copies bytes into the first slices and returns the remaining ones.
 pub(super) fn scatter<'a, 'b>(
     mut parts: &'a mut [IoSliceMut<'b>],
     mut bytes: &[u8],
@@ -139,8 +138,7 @@ pub(super) fn scatter<'a, 'b>(
     parts
 }
 
-/// What came, as it was sent: `len` bytes that begin with the first of these answers, and with `between` where they
-/// are no data.
+/// Reassembles `len` received bytes in wire order: data from the buffers, the rest from `between`.
 fn as_sent(answers: &[PredictedPdu], mut between: &[u8], len: usize, digests: Digests) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     let mut take = |from: &[u8], most: usize| {
@@ -160,8 +158,8 @@ fn as_sent(answers: &[PredictedPdu], mut between: &[u8], len: usize, digests: Di
 }
 
 impl PduReceiver {
-    /// One receive that brings what was foreseen, and more behind it.
-    pub(super) fn receive_foreseen(
+    /// One receive into the predicted places.
+    pub(super) fn receive_predicted(
         &mut self,
         buffer: &mut [u8],
         sink: &mut impl PduHandler,
@@ -179,7 +177,7 @@ impl PduReceiver {
             Ok(Some(got)) => {
                 let len = self.partial.len() + got;
                 self.partial.clear();
-                let received = self.take_foreseen(&mut answers, buffer, len, sink);
+                let received = self.take_predicted(&mut answers, buffer, len, sink);
                 received.map(|received| Some(ReceiveStep { got, room, received, ends_turn: false }))
             }
             Err(e) => Err(e.into()),
@@ -189,8 +187,8 @@ impl PduReceiver {
         step
     }
 
-    /// Hands over the `len` bytes that came.
-    fn take_foreseen(
+    /// Passes on the `len` received bytes.
+    fn take_predicted(
         &mut self,
         answers: &mut Vec<PredictedPdu>,
         mut between: &[u8],
@@ -212,7 +210,7 @@ impl PduReceiver {
             }
             if left < whole {
                 if answer.len() > LARGE {
-                    return self.begin_foreseen(header, answer, between, left);
+                    return self.begin_predicted(header, answer, between, left);
                 }
                 break;
             }
@@ -220,7 +218,7 @@ impl PduReceiver {
             let (data, intact) = match answer.buf.take() {
                 Some(buf) => {
                     let intact = self.is_intact(&buf, &between[header_len..header_len + tail]);
-                    (PduData::Landed(buf), intact)
+                    (PduData::Placed(buf), intact)
                 }
                 None => (PduData::Bytes(&[]), true),
             };
@@ -240,8 +238,8 @@ impl PduReceiver {
         self.parse(&rest, sink)
     }
 
-    /// Goes on with a large one that has not come whole in its buffer.
-    fn begin_foreseen(
+    /// Continues with a large, incomplete response in its buffer.
+    fn begin_predicted(
         &mut self,
         header: Bhs,
         answer: &mut PredictedPdu,
@@ -261,7 +259,7 @@ impl PduReceiver {
     }
 }
 
-/// The buffers that were not filled.
+/// Returns the buffers that were not filled.
 fn give_back(answers: &mut Vec<PredictedPdu>, sink: &mut impl PduHandler) {
     answers.drain(..).filter(|answer| answer.buf.is_some()).for_each(|answer| sink.give_back(answer));
 }

@@ -23,7 +23,7 @@ impl PduHandler for Seen {
     }
     fn take(&mut self, p: ReceivedPdu<'_>) -> bool {
         let data = match &p.data {
-            PduData::Landed(b) => b[8..].to_vec(),
+            PduData::Placed(b) => b[8..].to_vec(),
             other => other.bytes().to_vec(),
         };
         self.pdus.push((p.header, p.ahs.to_vec(), data, p.intact));
@@ -98,7 +98,7 @@ fn pdus_arrive_from_a_socket() {
 }
 
 #[test]
-fn a_wrong_header_digest_breaks_and_a_wrong_data_digest_is_told() {
+fn wrong_header_digest_breaks_and_data_digest_is_reported() {
     let both = Digests { header: true, data: true };
     let good = pdu(both, &[], &[1, 2, 3]);
     for at in 0..good.len() {
@@ -114,14 +114,14 @@ fn a_wrong_header_digest_breaks_and_a_wrong_data_digest_is_told() {
 }
 
 #[test]
-fn a_segment_longer_than_declared_breaks() {
+fn segment_longer_than_declared_breaks() {
     let mut bytes = pdu(Digests::default(), &[], &[]);
     bytes[5] = 0x7f;
     assert!(matches!(feed(&bytes, 48, Digests::default(), false), Err(ReceiveError::TooLong(_))));
 }
 
 #[test]
-fn the_last_pdu_is_known_if_it_is_whole() {
+fn last_pdu_is_known_if_it_is_whole() {
     let digests = Digests { header: true, data: true };
     let [write, logout] = [(opcode::SCSI_COMMAND, &[1, 2, 3][..]), (opcode::LOGOUT | 0x40, &[][..])]
         .map(|(first, data)| encode(digests, Bhs::new(first), &[], data));
@@ -134,7 +134,7 @@ fn the_last_pdu_is_known_if_it_is_whole() {
 }
 
 #[test]
-fn the_last_pdu_is_known_behind_one_that_has_begun() {
+fn last_pdu_is_known_behind_one_that_has_begun() {
     let digests = Digests { header: false, data: true };
     let logout = encode(digests, Bhs::new(opcode::LOGOUT), &[], &[]);
     for len in [8, 3 * LARGE + 1] {

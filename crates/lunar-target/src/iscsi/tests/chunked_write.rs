@@ -269,27 +269,27 @@ impl Backend for HeldDisk {
         self.inner.facts()
     }
 
-    fn read_now(&self, offset: u64, buf: &mut [u8]) -> lunar_block::TryIo {
-        self.inner.read_now(offset, buf)
+    fn try_read(&self, offset: u64, buf: &mut [u8]) -> lunar_block::TryIo {
+        self.inner.try_read(offset, buf)
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.inner.read(offset, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         let mut counts = self.counts.lock().expect("counts");
         *counts = [counts[0] + 1, 0];
         match offset < self.end {
             true if offset == CHUNK_LEN.into() => Box::pin(async move {
-                let written = self.inner.write(offset, buf, stable).await;
+                let written = self.inner.write(offset, buf, fua).await;
                 let held = self.held.lock().expect("a hold").take();
                 if let Some(held) = held {
                     _ = held.recv_async().await;
                 }
                 written
             }),
-            true => self.inner.write(offset, buf, stable),
+            true => self.inner.write(offset, buf, fua),
             false => Box::pin(std::future::ready((Err(io::Error::other("a scratch")), buf))),
         }
     }

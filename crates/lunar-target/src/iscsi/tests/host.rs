@@ -3,7 +3,7 @@
 use crate::iscsi;
 use crate::iscsi::connection::OpenedConnection;
 use crate::iscsi::login;
-use crate::iscsi::out::Digests;
+use crate::iscsi::pdu_queue::Digests;
 use crate::iscsi::receive::encode;
 use crate::iser::tests::test_target::TestTarget;
 use crate::session_entry::Addresses;

@@ -274,7 +274,7 @@ fn full_feature_data_segment_is_at_most_128_bytes() {
 /// Sense data that remain in a message.
 #[test]
 fn sense_data_are_cut_to_initiator_limit() {
-    use lunar_runtime::out::Payload;
+    use lunar_runtime::send_queue::Payload;
     use lunar_wire::iscsi::pdu;
     for len in [18_usize, 125, 126, 127, 252] {
         let sense: Vec<u8> = (0..len).map(|i| i as u8).collect();

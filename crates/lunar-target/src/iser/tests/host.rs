@@ -4,7 +4,7 @@ use super::test_target::NAME;
 use lunar_rdma::mem::{EndpointOp, Faults};
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::request::{self, TaskAttribute, TaskManagementFunction};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::iser::{

@@ -5,7 +5,7 @@ use lunar_rdma::{
     RemoteAddress, RemoteRange,
 };
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
@@ -116,8 +116,8 @@ impl Endpoint for RecordingEndpoint {
         self.0.has_ended()
     }
 
-    fn look_anew(&self) {
-        self.0.look_anew();
+    fn recheck_peer(&self) {
+        self.0.recheck_peer();
     }
 
     fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {

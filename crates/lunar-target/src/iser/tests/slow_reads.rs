@@ -43,7 +43,7 @@ impl Backend for SlowDisk {
         .facts()
     }
 
-    fn stride(&self) -> Option<usize> {
+    fn preferred_read_size(&self) -> Option<usize> {
         Some(STRIDE)
     }
 

@@ -108,7 +108,7 @@ impl TestTarget {
     /// The first byte of a block of the first disk, on the medium.
     pub fn on_medium(&self, lba: u32) -> u8 {
         let mut block = Buf::zeroed(512);
-        let read = self.disk().backend().read_now(u64::from(lba) * 512, &mut block);
+        let read = self.disk().backend().try_read(u64::from(lba) * 512, &mut block);
         assert!(matches!(read, lunar_block::TryIo::Done(Ok(()))), "memory never blocks");
         block[0]
     }

@@ -34,8 +34,8 @@ impl Backend for PathWatchedDisk {
         self.0.read(offset, buf)
     }
 
-    fn write(&self, offset: u64, buf: Buf, stable: bool) -> LocalBoxFuture<'_, BufResult> {
-        self.0.write(offset, buf, stable)
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        self.0.write(offset, buf, fua)
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {

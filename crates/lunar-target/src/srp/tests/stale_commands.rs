@@ -31,7 +31,7 @@ fn reset(host: &Host, lun: u64) {
 /// The first byte of a disk on the medium.
 fn on_medium(target: &TestTarget, lun: u16) -> u8 {
     let (mut block, disk) = (Buf::zeroed(512), target.shared.config().targets[NAME].luns[&lun].backend());
-    assert!(matches!(disk.read_now(0, &mut block), TryIo::Done(Ok(()))));
+    assert!(matches!(disk.try_read(0, &mut block), TryIo::Done(Ok(()))));
     block[0]
 }
 

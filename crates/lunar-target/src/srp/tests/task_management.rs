@@ -231,7 +231,7 @@ fn commands_before_end_do_not_begin_after_it() {
             lunar_runtime::yield_now().await;
         }
         let (mut block, disk) = (Buf::zeroed(512), target.shared.config().targets[NAME].luns[&0].backend());
-        assert!(matches!(disk.read_now(0, &mut block), TryIo::Done(Ok(()))));
+        assert!(matches!(disk.try_read(0, &mut block), TryIo::Done(Ok(()))));
         assert_eq!(block[0], 0);
     })
 }

@@ -8,7 +8,7 @@ use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{
     ConnParam, ConnectError, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress,
 };
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_wire::scsi::Sense;

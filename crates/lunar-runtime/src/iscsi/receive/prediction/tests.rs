@@ -48,7 +48,7 @@ impl PduHandler for Asked {
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         let (tag, opcode) = (pdu.header.itt(), pdu.header.opcode());
         let (data, landed) = match pdu.data {
-            PduData::Landed(buf) => (buf.to_vec(), true),
+            PduData::Placed(buf) => (buf.to_vec(), true),
             ref other => (other.bytes().to_vec(), false),
         };
         if let Some(at) = self.commands.iter().position(|c| c.0 == tag) {
@@ -90,7 +90,7 @@ fn receive(sent: &Sent, digests: Digests, piece: usize) -> Asked {
 }
 
 #[test]
-fn what_was_sent_is_handed_over_whatever_was_foreseen() {
+fn any_prediction_delivers_the_pdus_that_were_sent() {
     let scripts: [&Sent; 7] = [
         IN_ORDER,
         // another order
@@ -114,7 +114,7 @@ fn what_was_sent_is_handed_over_whatever_was_foreseen() {
 }
 
 #[test]
-fn what_comes_as_foreseen_lands_in_its_buffer() {
+fn predicted_data_is_received_into_its_buffer() {
     for digests in [NO, BOTH] {
         for (piece, landing) in [(4200, &[1, 3, 5][..]), (25_000, &[1, 3, 4, 5]), (1 << 20, &[1, 3, 4])] {
             let asked = receive(IN_ORDER, digests, piece);
@@ -125,7 +125,7 @@ fn what_comes_as_foreseen_lands_in_its_buffer() {
 }
 
 #[test]
-fn a_wrong_digest_is_seen_in_foreseen_data() {
+fn wrong_digest_of_predicted_data_is_detected() {
     let bytes: Vec<u8> = IN_ORDER.iter().flat_map(|s| pdu(BOTH, *s)).collect();
     let first = pdu(BOTH, IN_ORDER[0]).len();
     for at in 0..first {
@@ -145,7 +145,7 @@ fn a_wrong_digest_is_seen_in_foreseen_data() {
 }
 
 #[test]
-fn after_a_wrong_guess_nothing_is_foreseen_for_a_while() {
+fn wrong_prediction_pauses_prediction() {
     let mut asked = Asked::new(&COMMANDS);
     let mut receiver = PduReceiver::new(NO, 1 << 20, vec![]);
     let nop = pdu(NO, (opcode::NOP_IN, 9, 0));

@@ -1,4 +1,4 @@
-//! An end of a connection as its user sees it.
+//! The endpoint of the in-process provider.
 
 use super::link::MemLink;
 use super::side::{SideMessage, SideRead, SideWork};
@@ -7,12 +7,12 @@ use crate::{
 };
 use event_listener::Event;
 use lunar_runtime::Buf;
-use lunar_runtime::out::Payload;
+use lunar_runtime::send_queue::Payload;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-/// Addresses of the two ends. Nothing goes there.
+/// Addresses of the two endpoints, which exist in name only.
 pub(super) const ADDRESSES: [SocketAddr; 2] = [loopback(49152), loopback(3260)];
 
 const fn loopback(port: u16) -> SocketAddr {
@@ -26,7 +26,7 @@ struct MemEndpoint {
     bell: Rc<Event>,
 }
 
-/// Both ends of a connection.
+/// Both endpoints of a connection.
 pub(super) fn both(link: Rc<MemLink>) -> [Rc<dyn Endpoint>; 2] {
     [0, 1].map(|me| Rc::new(MemEndpoint::new(link.clone(), me)) as Rc<dyn Endpoint>)
 }

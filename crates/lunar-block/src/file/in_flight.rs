@@ -1,11 +1,11 @@
-//! Writes under way, so that a read returns each block as it was before a write or as it is after it.
+//! Writes in flight, so that a read returns each block as it was before or after a write, never a mix.
 //!
-//! The kernel copies a cached read and a cached write of the same block at the same time, and a read then has a part of
-//! each. The blocks belong to regions. A writer counts in each of its regions when it begins and when its system call has
-//! ended. A reader looks before and after its own: if a write was under way or has begun, it reads again. A reader that
-//! has no luck keeps writers out of its regions, in which nobody but the kernel can make it wait then.
+//! The kernel copies a cached read and a cached write of the same block concurrently, and the read then has a part of
+//! each. Blocks belong to regions. A writer counts in each of its regions before and after its system call. A reader
+//! checks the counts before and after its own: if a write was in flight or has started, it reads again. After too
+//! many attempts, the reader blocks writers in its regions, and then waits only for the kernel.
 //!
-//! Nothing here is locked and nothing allocated as long as no reader keeps writers out.
+//! No lock is taken and nothing is allocated while no reader blocks writers.
 //!
 //! All readers and writers of a medium share one table of counts: cached and direct I/O, zeros and unmap. After two failed
 //! tries a read takes the asynchronous path, and there keeps writers out of 256 KiB at a time. The memory backend locks 64
@@ -20,11 +20,11 @@ use std::sync::{Arc, Mutex};
 
 /// Bytes of a region.
 const REGION: u64 = 16 * 1024;
-/// Counts; regions this far apart share one.
+/// The number of counters; regions this far apart share one.
 const COUNTS: u64 = 8192;
-/// Looks at a write under way before a reader goes another way: about the time of a small write in memory.
+/// Checks of a write in flight before a reader gives up spinning: about the time of a small write in memory.
 const SPINS: u32 = 32;
-/// Neighbouring regions have their counts in different cache lines.
+/// Neighbouring regions have their counters in different cache lines.
 const SPREAD: u64 = 9;
 
 /// Writes of a region, modulo 2^32.
@@ -34,13 +34,13 @@ struct WriteCount {
     ended: AtomicU32,
 }
 
-/// The writes under way of one medium, on all cores.
+/// The writes in flight of one medium, on all cores.
 pub(super) struct InFlightWrites {
     counts: Box<[WriteCount]>,
-    /// Readers that keep writers out, or wait until they are.
+    /// Readers that block writers, or are about to.
     readers: AtomicU32,
     kept: Mutex<Vec<RegionIndices>>,
-    /// A write has ended that a reader may wait for, or a reader that writes may wait for.
+    /// Notified when a write or a blocking reader ends.
     moved: Event,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct InFlightWrites {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RegionIndices {
     first: u64,
-    /// Not more than there are counts.
+    /// At most the number of counters.
     number: u64,
 }
 
@@ -63,20 +63,20 @@ impl RegionIndices {
         (self.first..self.first + self.number).map(|region| (region.wrapping_mul(SPREAD) % COUNTS) as usize)
     }
 
-    /// They have a count in common.
+    /// Whether they share a counter.
     fn meet(self, other: RegionIndices) -> bool {
         let behind = |a: RegionIndices, b: RegionIndices| b.first.wrapping_sub(a.first) % COUNTS < a.number;
         self.number > 0 && other.number > 0 && (behind(self, other) || behind(other, self))
     }
 }
 
-/// A write under way, until this is dropped.
+/// A write in flight, ended on drop.
 pub(super) struct InFlightWrite<W: Deref<Target = InFlightWrites>> {
     under_way: W,
     regions: RegionIndices,
 }
 
-/// No write is under way in these regions, and none begins, until this is dropped.
+/// Blocks writes in these regions until it is dropped.
 pub(super) struct WriteBarrier<'a> {
     under_way: &'a InFlightWrites,
     regions: RegionIndices,
@@ -98,24 +98,24 @@ impl InFlightWrites {
         regions.indices().map(|at| &self.counts[at])
     }
 
-    /// A write begins, unless a reader keeps it out.
+    /// Starts a write, unless a reader blocks it.
     #[inline]
     pub(super) fn try_write<W: Deref<Target = InFlightWrites>>(
         under_way: W,
         regions: RegionIndices,
     ) -> Option<InFlightWrite<W>> {
-        // First without a count: readers would take it for a write.
+        // Checked before counting, because readers would see the count as a write.
         if under_way.keeps_out(regions) {
             return None;
         }
         under_way.counts(regions).for_each(|count| _ = count.begun.fetch_add(1, SeqCst));
-        // What is written is seen after the count.
+        // The written bytes become visible after the count.
         fence(Release);
         let mark = InFlightWrite { under_way, regions };
         if mark.under_way.keeps_out(regions) { None } else { Some(mark) }
     }
 
-    /// A write begins as soon as no reader keeps it out.
+    /// Starts a write as soon as no reader blocks it.
     pub(super) async fn write(
         under_way: &Arc<InFlightWrites>,
         regions: RegionIndices,
@@ -137,7 +137,7 @@ impl InFlightWrites {
         self.readers.load(SeqCst) != 0 && locked(&self.kept).iter().any(|kept| kept.meet(regions))
     }
 
-    /// What a reader sees before it reads; None: a write is under way.
+    /// The counts before a read; None while a write is in flight.
     #[inline]
     pub(super) fn before(&self, regions: RegionIndices) -> Option<u64> {
         let mut sum = 0;
@@ -152,7 +152,7 @@ impl InFlightWrites {
         Some(sum)
     }
 
-    /// The same, with patience for a short write on another core.
+    /// As `before`, spinning for a short write on another core.
     #[inline]
     pub(super) fn before_soon(&self, regions: RegionIndices) -> Option<u64> {
         self.before(regions).or_else(|| {
@@ -163,14 +163,14 @@ impl InFlightWrites {
         })
     }
 
-    /// No write has begun since.
+    /// Whether no write has started since.
     #[inline]
     pub(super) fn is_as_before(&self, regions: RegionIndices, before: u64) -> bool {
         fence(Acquire);
         self.counts(regions).map(|count| u64::from(count.begun.load(Relaxed))).sum::<u64>() == before
     }
 
-    /// Keeps writers out, and waits until those under way have ended.
+    /// Blocks writers, and waits until those in flight have ended.
     pub(super) async fn still(&self, regions: RegionIndices) -> WriteBarrier<'_> {
         locked(&self.kept).push(regions);
         self.readers.fetch_add(1, SeqCst);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_the_regions_it_touches() {
+    fn range_has_the_regions_it_touches() {
         for (offset, len, first, number) in [
             (0, REGION, 0, 1),
             (0, 0, 0, 0),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_beside_a_writer_reads_again() {
+    fn read_during_a_write_is_repeated() {
         let table = InFlightWrites::default();
         let before = table.before(ONE).expect("nobody writes");
         assert!(table.is_as_before(ONE, before), "nobody wrote");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_keeps_writers_out_ends_and_lets_them_go() {
+    fn reader_that_blocks_writers_ends_and_unblocks_them() {
         let table = Arc::new(InFlightWrites::default());
         let begun = InFlightWrites::try_write(&*table, ONE).expect("nobody reads");
         let mut still = pin!(table.still(ONE));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_gives_up_keeps_nobody_out() {
+    fn abandoned_reader_blocks_no_writer() {
         let table = InFlightWrites::default();
         let begun = InFlightWrites::try_write(&table, ONE).expect("nobody reads");
         {

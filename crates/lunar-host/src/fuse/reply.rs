@@ -205,7 +205,7 @@ impl ExportedFile {
         let len = u64::from(arguments.size).min(there).min(buf.capacity() as u64) as usize;
         buf.set_visible(len);
         if len > 0 {
-            match self.backend.read_now(arguments.offset, buf) {
+            match self.backend.try_read(arguments.offset, buf) {
                 TryIo::Done(result) => result?,
                 TryIo::WouldWait => {
                     let (result, back) =
@@ -235,7 +235,7 @@ impl ExportedFile {
         buf.set_visible(size);
         let at_once = match stable {
             true => TryIo::WouldWait,
-            false => self.backend.write_now(arguments.offset, buf),
+            false => self.backend.try_write(arguments.offset, buf),
         };
         match at_once {
             TryIo::Done(result) => result?,

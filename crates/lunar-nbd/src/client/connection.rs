@@ -1,4 +1,4 @@
-//! A connection on its core, and how commands get there: at once from tasks of that core, by mail from others.
+//! A connection on its core. Tasks of that core submit commands directly, other cores by message.
 
 use super::machine::{ClientMachine, CommandRequest, NbdCommandResult, ReplyWaiter};
 use super::receive::{ReplyReceiver, ReplyStreamError};
@@ -13,31 +13,31 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long a server may take to close after it was told to.
+/// How long a server may take to close after a disconnect.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection in the transmission phase.
 pub struct ClientConnection {
     machine: RefCell<ClientMachine>,
     stream: Stream,
-    /// For messages.
+    /// The server's name, for messages.
     name: String,
-    /// Sends what waits.
+    /// The send pump.
     pump: SendPump,
-    /// Why the connection ends, if it is our doing.
+    /// The local reason for the end of the connection.
     broken: RefCell<Option<ReplyStreamError>>,
-    /// The connection is gone.
+    /// Whether the connection has ended.
     over: Cell<bool>,
     ended: Event,
 }
 
-/// What is sent to a connection from outside.
+/// A message to a connection from another core.
 pub enum ConnectionMessage {
     Command(CommandRequest, flume::Sender<NbdCommandResult>),
     Close(flume::Sender<()>),
 }
 
-/// Where a connection is.
+/// A handle of a connection for every core.
 pub type ConnectionHandle = CoreHandle<ClientConnection, ConnectionMessage>;
 
 /// Starts the tasks of a connection on this core.
@@ -62,13 +62,13 @@ pub fn settle(
     handle
 }
 
-/// Takes what comes from elsewhere. When all handles are gone, the connection ends.
+/// Receives messages from other cores. The connection ends when all handles are gone.
 async fn take_mail(home: Rc<ClientConnection>, inbox: flume::Receiver<ConnectionMessage>) {
     while let Ok(mail) = inbox.recv_async().await {
         match mail {
             ConnectionMessage::Command(ask, reply) => {
                 if let Err(ended) = home.accept(ask, ReplyWaiter::There(reply.clone())) {
-                    // Who has stopped to wait does not want it.
+                    // The waiter may be gone.
                     let _ = reply.send(*ended);
                 }
             }
@@ -95,7 +95,7 @@ async fn live(
         if let Err(broken) = received {
             break broken;
         }
-        // Those whose commands have ended go on first: what they ask for leaves together.
+        // Tasks of finished commands run first, so that their next commands share one send.
         home.pump.gather().await;
         SendPump::flush(&home);
     };
@@ -118,7 +118,7 @@ impl ClientConnection {
         Ok(cookie)
     }
 
-    /// Tells the server that nothing more will come, and waits for a while until it closes.
+    /// Disconnects, and waits a bounded time until the server closes.
     async fn leave(self: &Rc<Self>) {
         let ended = self.ended.listen();
         if self.over.get() {
@@ -147,14 +147,14 @@ impl SendSide for ClientConnection {
         self.stream.writable().await
     }
 
-    /// Ends the connection from our side: the receiving loop finds it closed.
+    /// Ends the connection locally: the receive loop finds it closed.
     fn lost(&self, why: io::Error) {
         self.broken.borrow_mut().get_or_insert(why.into());
         self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// A command on its way. Dropping it gives the answer up, not the command.
+/// A command in flight. Dropping it abandons the result, not the command.
 pub struct PendingReply(ReplyPath);
 
 enum ReplyPath {
@@ -168,7 +168,7 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the event loop of the connection has ended")
 }
 
-/// Hands a command to its connection.
+/// Submits a command to its connection.
 pub fn submit(handle: &ConnectionHandle, ask: CommandRequest) -> PendingReply {
     if let Some(home) = handle.local() {
         return PendingReply(match home.accept(ask, ReplyWaiter::Unknown) {

@@ -1,4 +1,4 @@
-//! What waits to be sent on a connection, and its way into one vectored send.
+//! The send queue of a connection: many messages, one vectored send.
 
 use crate::{Buf, Stream};
 use std::collections::VecDeque;
@@ -9,38 +9,38 @@ use std::rc::Rc;
 pub const MAX_ZEROS: usize = 1 << 20;
 static ZEROS: ZeroPage = ZeroPage([0; MAX_ZEROS]);
 
-/// Memory that begins with a page, from where the kernel copies fast.
+/// Page-aligned, because the kernel copies faster from there.
 #[repr(align(4096))]
 struct ZeroPage([u8; MAX_ZEROS]);
 
-/// Up to so many messages are sent without an allocation.
+/// Messages that are sent without an allocation.
 const FEW: usize = 4;
 
-/// Slices in one send: the kernel's limit.
+/// Slices in one send (IOV_MAX).
 const MAX_SLICES: usize = 1024;
 
-/// Messages without a payload are one entry up to so many bytes: what has left of an entry is let go with its last byte.
+/// Limit of joined messages without a payload, in bytes: an entry is released only with its last byte.
 const TOGETHER: usize = 4096;
 
-/// Bytes of frames whose memory a connection keeps when nothing waits.
+/// Bytes of frame memory that an idle connection keeps.
 const KEEP: usize = 64 << 10;
 
 /// The data of a message to send.
 pub enum Payload {
     /// None.
     Empty,
-    /// So many zeros, at most [`MAX_ZEROS`].
+    /// This many zeros, at most [`MAX_ZEROS`].
     Zeros(usize),
-    /// Bytes of ours.
+    /// Owned bytes.
     Bytes(Vec<u8>),
-    /// A buffer of which the first bytes count.
+    /// The first bytes of a buffer: buffer and length.
     Buf(Buf, usize),
-    /// A part of a buffer that several messages share: start and length.
+    /// A part of a shared buffer: buffer, start and length.
     Part(Rc<Buf>, usize, usize),
 }
 
 impl Payload {
-    /// The bytes that are to be sent.
+    /// The bytes to send.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -78,18 +78,17 @@ impl QueuedMessage {
 #[derive(Default)]
 pub struct SendQueue {
     queue: VecDeque<QueuedMessage>,
-    /// What stands around the payloads, message after message. In one piece, so that messages without a
-    /// payload leave as one.
+    /// Heads and tails, message after message, in one vector: adjacent messages without a payload become one slice.
     frames: Vec<u8>,
-    /// Bytes of payloads that no pool counts.
+    /// Bytes of payloads outside any pool.
     own: usize,
-    /// Bytes of the first entry that have left.
+    /// Sent bytes of the first entry.
     sent: usize,
-    /// Bytes that wait, payload included.
+    /// Queued bytes, payloads included.
     waiting: usize,
-    /// Bytes that have left.
+    /// Bytes sent so far.
     left: u64,
-    /// Bytes have left since this was looked at last.
+    /// Whether bytes were sent since [`SendQueue::has_moved`].
     moved: bool,
 }
 
@@ -99,7 +98,7 @@ impl SendQueue {
     pub fn push(&mut self, head: &[u8], payload: Payload, tail: &[u8]) {
         self.frames.extend_from_slice(head);
         if !tail.is_empty() {
-            // To copy nothing would cost a call.
+            // An empty copy would still cost a call.
             self.frames.extend_from_slice(tail);
         }
         if let (Payload::Empty, Some(last)) = (&payload, self.queue.back_mut())
@@ -116,17 +115,17 @@ impl SendQueue {
         self.queue.push_back(entry);
     }
 
-    /// Bytes of payloads that wait and that no pool counts.
+    /// Queued bytes of payloads outside any pool.
     pub fn own(&self) -> usize {
         self.own
     }
 
-    /// Bytes that wait, and what holds them.
+    /// Queued bytes, with the overhead of the queue.
     pub fn waiting(&self) -> usize {
         self.waiting + self.queue.len() * size_of::<QueuedMessage>()
     }
 
-    /// Sends until all has left (true) or the socket takes no more (false).
+    /// Sends until the queue is empty (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
         while !self.queue.is_empty() {
             let sent = match self.queue.len() <= FEW {
@@ -139,7 +138,7 @@ impl SendQueue {
         Ok(true)
     }
 
-    /// The same as `slices`, without an allocation.
+    /// As `slices`, without an allocation.
     fn send_few(&self, stream: &Stream) -> io::Result<Option<usize>> {
         let mut slices = [IoSlice::new(&[]); 2 * FEW + 1];
         let mut n = 0;
@@ -160,7 +159,7 @@ impl SendQueue {
         slices
     }
 
-    /// Shows what waits, piece by piece, until `take` says that it is enough.
+    /// Passes the queued bytes to `take`, slice by slice, until it returns false.
     #[inline]
     fn each_part<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) {
         let mut skip = self.sent;
@@ -169,7 +168,7 @@ impl SendQueue {
             skip -= cut;
             cut == part.len() || take(&part[cut..])
         };
-        // Of the frames: what is shown, and what goes with it.
+        // Offsets in the frames: passed to `take`, and to pass next.
         let (mut shown, mut end) = (0, 0);
         for e in &self.queue {
             end += e.head_len;
@@ -185,7 +184,7 @@ impl SendQueue {
         show(&self.frames[shown..end]);
     }
 
-    /// All that waits.
+    /// All queued bytes.
     fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.waiting);
         self.each_part(|part| {
@@ -195,24 +194,24 @@ impl SendQueue {
         all
     }
 
-    /// Whether bytes have left since the last call: the peer takes what it gets.
+    /// Whether bytes were sent since the last call, which shows that the peer receives.
     pub fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 
-    /// Bytes that have left since it was made.
+    /// Bytes sent since the queue was created.
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// What [`SendQueue::left`] will be when all that waits now has left.
+    /// The value of [`SendQueue::left`] once everything queued now is sent.
     #[inline]
     pub fn end(&self) -> u64 {
         self.left + self.waiting as u64
     }
 
-    /// Drops what waits, but for what has begun to leave: the other side sees no message cut short. That may be a few
-    /// messages, where they have no payload.
+    /// Drops the queue except a partly sent entry, so that the peer sees no truncated message. The entry may be a few
+    /// messages without a payload.
     pub fn drop_unbegun(&mut self) {
         self.queue.truncate(usize::from(self.sent > 0));
         let (frames, own, len) = self.queue.front().map_or((0, 0, 0), |e| (e.frame_len(), e.own(), e.len()));
@@ -220,7 +219,7 @@ impl SendQueue {
         (self.own, self.waiting) = (own, len - self.sent);
     }
 
-    /// Takes all that waits, as it would have been sent: for who sends it otherwise, tests and fuzzers.
+    /// Takes all queued bytes: for other senders, tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         let all = self.bytes();
         self.advance(all.len());
@@ -247,7 +246,7 @@ impl SendQueue {
         self.sent = rest;
     }
 
-    /// All has left. Much memory is given back: this connection may be idle from now on.
+    /// The queue is empty. Large memory is freed: the connection may be idle from now on.
     fn emptied(&mut self) {
         if self.frames.capacity() > KEEP {
             *self = SendQueue { moved: self.moved, left: self.left, ..SendQueue::default() };
@@ -264,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_send_may_stop_at_any_byte() {
+    fn send_may_stop_at_any_byte() {
         let mut whole = SendQueue::default();
         let fill = |out: &mut SendQueue| {
             out.push(&[1; 48], Payload::Zeros(6), &[0; 2]);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_to_leave_stays_whole_and_the_rest_can_be_dropped() {
+    fn dropping_unsent_messages_keeps_the_begun_one_whole() {
         for sent in 0..=60 {
             let mut out = SendQueue::default();
             out.push(&[1; 16], Payload::Bytes(vec![9; 20]), &[2; 4]);
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_buffer_is_let_go_with_the_message_that_held_it() {
+    fn shared_buffer_is_let_go_with_the_message_that_held_it() {
         let (mut out, shared) = (SendQueue::default(), Rc::new(Buf::zeroed(8)));
         for at in [0, 4] {
             out.push(&[1; 16], Payload::Part(shared.clone(), at, 4), &[2; 4]);

@@ -1,6 +1,6 @@
 //! A connection that is being made.
 
-use super::end::{ADDRESSES, both};
+use super::endpoint::{ADDRESSES, both};
 use super::{Faults, MemLink};
 use crate::{
     ConnParam, ConnectError, ConnectRequest, ConnectedEndpoint, Endpoint, LocalBoxFuture, MAX_PRIVATE,

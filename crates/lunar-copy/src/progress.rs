@@ -1,13 +1,13 @@
-//! What is done, and what could not be.
+//! The progress of a copy: finished pieces and unreadable ranges.
 
 use crate::{CopyErrorCause, CopyFailure};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that could not be read, before it is given up: their list must not grow without end.
+/// The limit of unreadable ranges, which bounds their list.
 const MOST_BAD: usize = 1 << 16;
 
-/// Ranges in order, those that touch made one.
+/// A set of ranges, in order, with adjacent ones merged.
 #[derive(Default)]
 pub(crate) struct RangeSet(BTreeMap<u64, u64>);
 
@@ -32,15 +32,15 @@ impl RangeSet {
     }
 }
 
-/// The end of one piece.
+/// The result of one piece.
 pub(crate) struct PieceResult {
     pub(crate) range: Range<u64>,
-    /// What of it could not be read.
+    /// The unreadable ranges.
     pub(crate) bad: Vec<Range<u64>>,
     pub(crate) failure: Option<CopyFailure>,
 }
 
-/// The books of one copy.
+/// The progress of one copy.
 pub(crate) struct CopyProgress {
     start: u64,
     done: RangeSet,
@@ -53,7 +53,7 @@ impl CopyProgress {
         CopyProgress { start, done: RangeSet::default(), bad: RangeSet::default(), failure: None }
     }
 
-    /// Enters the end of a piece; false if nothing more shall begin.
+    /// Records the result of a piece; false if no further piece may start.
     pub(crate) fn enter(&mut self, piece: PieceResult) -> bool {
         piece.bad.into_iter().for_each(|range| self.bad.add(range));
         match piece.failure {
@@ -66,7 +66,7 @@ impl CopyProgress {
         self.failure.is_none()
     }
 
-    /// Of several failures the first on the medium is the one to tell.
+    /// Of several failures, the one with the lowest offset is reported.
     pub(crate) fn fail(&mut self, failure: CopyFailure) {
         if self.failure.as_ref().is_none_or(|known| failure.offset < known.offset) {
             self.failure = Some(failure);
@@ -117,31 +117,31 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_has_no_gap() {
-        let mut ledger = CopyProgress::new(100);
-        assert!(ledger.enter(done(110..120)));
-        assert_eq!(ledger.prefix(), 100);
-        assert!(ledger.enter(done(100..110)));
-        assert_eq!(ledger.prefix(), 120);
-        assert!(ledger.enter(done(90..105)));
-        assert_eq!(ledger.prefix(), 120, "also if something reaches in from before");
+    fn prefix_has_no_gap() {
+        let mut progress = CopyProgress::new(100);
+        assert!(progress.enter(done(110..120)));
+        assert_eq!(progress.prefix(), 100);
+        assert!(progress.enter(done(100..110)));
+        assert_eq!(progress.prefix(), 120);
+        assert!(progress.enter(done(90..105)));
+        assert_eq!(progress.prefix(), 120, "also if something reaches in from before");
     }
 
     #[test]
-    fn the_first_failure_on_the_medium_is_told() {
-        let mut ledger = CopyProgress::new(0);
+    fn first_failure_by_offset_is_reported() {
+        let mut progress = CopyProgress::new(0);
         for offset in [50, 20, 30] {
             let failure = Some(CopyFailure::new(offset, CopyErrorCause::Differs));
-            assert!(!ledger.enter(PieceResult { failure, ..done(offset..offset + 5) }));
+            assert!(!progress.enter(PieceResult { failure, ..done(offset..offset + 5) }));
         }
-        assert_eq!(ledger.take_failure().expect("three").offset, 20);
+        assert_eq!(progress.take_failure().expect("three").offset, 20);
     }
 
     #[test]
-    fn the_list_of_what_cannot_be_read_has_an_end() {
-        let mut ledger = CopyProgress::new(0);
+    fn list_of_unreadable_ranges_is_bounded() {
+        let mut progress = CopyProgress::new(0);
         let bad = (0..=MOST_BAD as u64).map(|n| 2 * n..2 * n + 1).collect();
-        assert!(!ledger.enter(PieceResult { bad, ..done(0..1 << 20) }));
-        assert!(matches!(ledger.take_failure().expect("too many").cause, CopyErrorCause::TooManyBad));
+        assert!(!progress.enter(PieceResult { bad, ..done(0..1 << 20) }));
+        assert!(matches!(progress.take_failure().expect("too many").cause, CopyErrorCause::TooManyBad));
     }
 }

@@ -1,7 +1,7 @@
 //! Copying to a stream: in order, with reads ahead of it.
 
-use crate::ledger::{CopyProgress, PieceResult};
 use crate::plan::{CopyPiece, CopyPlan, PieceContent};
+use crate::progress::{CopyProgress, PieceResult};
 use crate::reader::SourceReader;
 use crate::work::sized;
 use crate::{CopyFailure, CopyMeter, CopyOutcome, CopySource, CopyStyle, StopFlag};
@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A read that is ahead, and what it reads.
+/// A read ahead and its piece.
 type ReadAhead = (Range<u64>, JoinHandle<(Result<Vec<Range<u64>>, CopyFailure>, Buf)>);
 
-/// Sends the bytes of `range` of the source to `out`, in order. `stable` of the outcome is what was sent; the
-/// receiver has to make it stable. It ends early when the receiver has gone.
-pub async fn pour(
+/// Sends the bytes of `range` of the source to `out`, in order. `stable` of the outcome is the sent offset;
+/// durability is up to the receiver. Ends early when the receiver is gone.
+pub async fn stream(
     source: CopySource,
     range: Range<u64>,
     style: CopyStyle,
@@ -24,7 +24,7 @@ pub async fn pour(
     meter: Arc<CopyMeter>,
     stop: Arc<StopFlag>,
 ) -> CopyOutcome {
-    let mut pour = StreamCopy {
+    let mut stream = StreamCopy {
         plan: CopyPlan::new(source.clone(), vec![range.clone()], style.block),
         reader: match source {
             CopySource::Disk(disk) => {
@@ -35,18 +35,18 @@ pub async fn pour(
         ahead: VecDeque::new(),
         style,
         meter,
-        ledger: CopyProgress::new(range.start),
+        progress: CopyProgress::new(range.start),
     };
-    let ended = stop.or(pour.run(&out)).await.unwrap_or(Ok(false));
-    let ledger = &mut pour.ledger;
+    let ended = stop.or(stream.run(&out)).await.unwrap_or(Ok(false));
+    let progress = &mut stream.progress;
     let complete = ended.unwrap_or_else(|failure| {
-        ledger.fail(failure);
+        progress.fail(failure);
         false
     });
-    let failure = ledger.take_failure();
+    let failure = progress.take_failure();
     CopyOutcome {
-        stable: ledger.prefix(),
-        bad: ledger.bad_before(u64::MAX),
+        stable: progress.prefix(),
+        bad: progress.bad_before(u64::MAX),
         complete: complete && failure.is_none(),
         failure,
     }
@@ -58,11 +58,11 @@ struct StreamCopy {
     ahead: VecDeque<ReadAhead>,
     style: CopyStyle,
     meter: Arc<CopyMeter>,
-    ledger: CopyProgress,
+    progress: CopyProgress,
 }
 
 impl StreamCopy {
-    /// Whether it came to the end of the source.
+    /// Sends everything; true at the end of the source.
     async fn run(&mut self, out: &flume::Sender<Buf>) -> Result<bool, CopyFailure> {
         let mut more = true;
         loop {
@@ -80,13 +80,13 @@ impl StreamCopy {
                 return Ok(false);
             }
             self.meter.done.add(range.end - range.start);
-            if !self.ledger.enter(PieceResult { range, bad, failure: None }) {
+            if !self.progress.enter(PieceResult { range, bad, failure: None }) {
                 return Ok(false);
             }
         }
     }
 
-    /// Sends bytes and the zeros after them; false if nobody takes them.
+    /// Sends bytes and the zeros after them; false if the receiver is gone.
     async fn send(&self, buf: Buf, mut zeros: u64, out: &flume::Sender<Buf>) -> bool {
         self.meter.written.add(buf.len() as u64 + zeros);
         if !buf.is_empty() && out.send_async(buf).await.is_err() {
@@ -102,7 +102,7 @@ impl StreamCopy {
         true
     }
 
-    /// Begins to read a piece. Zeros are no bytes, and are made when their turn comes.
+    /// Starts to read a piece. Zeros are not read; they are generated when they are sent.
     fn begin(&mut self, piece: CopyPiece) {
         let (range, reader, meter) = (piece.range(), self.reader.clone(), self.meter.clone());
         let read = async move {

@@ -1,25 +1,25 @@
-//! Lines of the log that anybody on the network can bring about: a few of them tell as much as all.
+//! Rate limits for log lines that remote peers can cause.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines in each stretch of time, or of one address.
+/// Lines of one address in each window.
 const LINES: u32 = 10;
-/// Lines of all addresses together.
+/// Lines of all addresses in each window.
 const OF_ALL: u32 = 50;
-/// How long such a stretch is.
+/// The length of a window.
 const STRETCH: Duration = Duration::from_secs(10);
 
-/// Lines of one kind, whatever they are about: the first at once, then one a minute with the number of the others.
+/// A limit without addresses: the first line at once, then one line a minute with the number of suppressed ones.
 #[derive(Default)]
 pub struct OncePerMinute(Mutex<(Option<Instant>, u64)>);
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl OncePerMinute {
-    /// Whether a line may be written now; if so, how many were left out since the last, where any were.
+    /// Some if a line may be written now, with the number of lines suppressed since the last one, if any.
     pub fn may(&self, now: Instant) -> Option<Option<u64>> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, left_out) = &mut *state;
@@ -32,7 +32,7 @@ impl OncePerMinute {
     }
 }
 
-/// Counts lines, and those that were left out.
+/// A limit per address and in total, which counts suppressed lines.
 #[derive(Default)]
 pub struct LogRateLimit(Mutex<State>);
 
@@ -40,18 +40,18 @@ pub struct LogRateLimit(Mutex<State>);
 struct State {
     since: Option<Instant>,
     lines: u32,
-    /// Of addresses that had lines in this stretch: never more than lines.
+    /// Lines per address in this window: at most as many entries as lines.
     by_address: BTreeMap<IpAddr, u32>,
     left_out: u64,
 }
 
 impl LogRateLimit {
-    /// Whether one more line may be written now; if so, how many were left out since the last, where any were.
+    /// Some if a line may be written now, with the number of lines suppressed since the last one, if any.
     pub fn may(&self, now: Instant) -> Option<Option<u64>> {
         self.state(now).write(|state| state.lines < LINES)
     }
 
-    /// The same for a line about an address: one that floods leaves room for lines about others.
+    /// As [`LogRateLimit::may`] for one address: a flooding address leaves room for others.
     pub fn may_of(&self, address: IpAddr, now: Instant) -> Option<Option<u64>> {
         let address = network(address);
         let mut state = self.state(now);
@@ -83,7 +83,7 @@ impl State {
     }
 }
 
-/// What counts as one address: a host of IPv6 has a whole /64.
+/// The key of an address: an IPv6 host has a whole /64.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_told_by_its_first_lines_and_a_number() {
+    fn flood_logs_its_first_lines_and_a_count() {
         let (seldom, now) = (LogRateLimit::default(), Instant::now());
         let told = (0..1000).filter_map(|_| seldom.may(now)).collect::<Vec<_>>();
         assert_eq!(told, [None; LINES as usize]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_address_leaves_lines_to_others() {
+    fn flood_of_one_address_leaves_lines_to_others() {
         let (seldom, now) = (LogRateLimit::default(), Instant::now());
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");
         let lines = |from: &str| (0..100).filter(|_| seldom.may_of(address(from), now).is_some()).count();

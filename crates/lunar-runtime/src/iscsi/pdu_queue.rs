@@ -1,18 +1,18 @@
-//! PDUs on their way out: padding and digests are added here.
+//! The send queue of PDUs, which adds padding and digests.
 
 use super::digest::crc32c;
-use crate::{Stream, out};
+use crate::{Stream, send_queue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
 use std::io;
 
-pub use crate::out::{MAX_ZEROS as MAX_SEGMENT, Payload};
+pub use crate::send_queue::{MAX_ZEROS as MAX_SEGMENT, Payload};
 
-/// Which digests a connection uses.
+/// The digests that a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// After the header.
+    /// HeaderDigest.
     pub header: bool,
-    /// After the data.
+    /// DataDigest.
     pub data: bool,
 }
 
@@ -27,7 +27,7 @@ impl Digests {
         if self.data && len > 0 { 4 } else { 0 }
     }
 
-    /// Bytes behind a data segment of `len` bytes: its padding and its digest.
+    /// Bytes after a data segment of `len` bytes: padding and digest.
     pub fn tail_len(self, len: usize) -> usize {
         padded(len) - len + self.data_len(len)
     }
@@ -35,10 +35,10 @@ impl Digests {
 
 /// The queue of PDUs to send.
 #[derive(Default)]
-pub struct PduQueue(out::SendQueue);
+pub struct PduQueue(send_queue::SendQueue);
 
 impl PduQueue {
-    /// Appends a PDU; its DataSegmentLength, padding and digests are added here.
+    /// Appends a PDU and fills in its DataSegmentLength, padding and digests.
     #[inline]
     pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
         header.set_data_len(payload.bytes().len());
@@ -53,8 +53,8 @@ impl PduQueue {
         self.0.push(&head, payload, tail);
     }
 
-    /// The same for a PDU with additional header segments, padded to whole words: at most 1020 bytes, which
-    /// TotalAHSLength then tells (RFC 7143 section 11.2.2).
+    /// As [`PduQueue::push`] with additional header segments, padded to whole words, at most 1020 bytes. Fills in
+    /// TotalAHSLength (RFC 7143 section 11.2.2).
     pub fn push_extended(&mut self, mut header: Bhs, ahs: &[u8], payload: Payload, digests: Digests) {
         header.set_data_len(payload.bytes().len());
         header.set_ahs_len(ahs.len());
@@ -66,44 +66,44 @@ impl PduQueue {
         self.0.push(&head, payload, &tail[..tail_len]);
     }
 
-    /// Bytes that wait, and what holds them.
+    /// Queued bytes, with the overhead of the queue.
     pub fn waiting(&self) -> usize {
         self.0.waiting()
     }
 
-    /// Bytes of payloads that wait and that no pool counts.
+    /// Queued bytes of payloads outside any pool.
     pub fn own(&self) -> usize {
         self.0.own()
     }
 
-    /// Sends until all has left (true) or the socket takes no more (false).
+    /// Sends until the queue is empty (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
         self.0.flush(stream)
     }
 
-    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    /// Takes all queued bytes. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         self.0.take_bytes()
     }
 
-    /// Bytes that have left since it was made.
+    /// Bytes sent since the queue was created.
     pub fn left(&self) -> u64 {
         self.0.left()
     }
 
-    /// What [`PduQueue::left`] will be when all that waits now has left.
+    /// The value of [`PduQueue::left`] once everything queued now is sent.
     #[inline]
     pub fn end(&self) -> u64 {
         self.0.end()
     }
 
-    /// Whether bytes have left since the last call: the peer takes what it gets.
+    /// Whether bytes were sent since the last call, which shows that the peer receives.
     pub fn has_moved(&mut self) -> bool {
         self.0.has_moved()
     }
 }
 
-/// What follows the data: padding and digest, and how many bytes they are.
+/// Padding and digest after the data, and their length.
 #[inline]
 fn tail(payload: &Payload, digests: Digests) -> ([u8; 8], usize) {
     let len = payload.bytes().len();
