@@ -190,6 +190,6 @@ mod tests {
         let wanted = "naa.5001020304050607";
         assert_eq!(is_meant(&named, None, Some(wanted)), Ok(()));
         let other = is_meant(&text("A", "1"), None, Some(wanted)).expect_err("another");
-        assert!(other.contains("it is A  1") && other.contains(wanted), "{other}");
+        assert!(other.contains("its identity is A  1") && other.contains(wanted), "{other}");
     }
 }
