@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A look whether somebody listens takes no longer.
+/// Time limit of a check for a listener.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Connects. Each write to the stream has the same time. When it is over the error is that of a call that would block.

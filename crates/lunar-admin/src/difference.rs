@@ -3,19 +3,19 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Something that is not in both configurations, or not the same.
+/// A difference between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// What it is a part of, from the outside in: a target, and a LUN of it.
+    /// Where it is, from the outside in: a target, and a LUN of it.
     pub place: Vec<String>,
     /// What becomes of it.
     #[serde(flatten)]
     pub change: Change,
-    /// It comes into effect only when the server is started again.
+    /// It takes effect at the next start of the server.
     pub needs_restart: bool,
 }
 
-/// What becomes of a part, or of one of its settings.
+/// The kind of a difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum Change {

@@ -1,4 +1,4 @@
-//! A folder of a test.
+//! Temporary folders of tests.
 
 use std::path::PathBuf;
 

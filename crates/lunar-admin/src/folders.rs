@@ -1,4 +1,4 @@
-//! Where a user's state and sockets are.
+//! Folders for state, sockets and configuration of a user.
 
 use lunar_config::Diagnostic;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ pub fn state() -> Result<PathBuf, Diagnostic> {
     })
 }
 
-/// The folder of what runs now, for servers and attachments: `$LUNAR_RUN_DIR`, `$XDG_RUNTIME_DIR/lunar`, `/run/lunar` for
+/// The runtime folder, for servers and attachments: `$LUNAR_RUN_DIR`, `$XDG_RUNTIME_DIR/lunar`, `/run/lunar` for
 /// root, or the folder of state. Of root only an `XDG_RUNTIME_DIR` outside `/run/user` counts: logins have one there, services
 /// have none, and both are to find the same.
 pub fn run() -> Result<PathBuf, Diagnostic> {
@@ -39,7 +39,7 @@ pub fn attached() -> Result<PathBuf, Diagnostic> {
     Ok(run()?.join("attached"))
 }
 
-/// Where the logins of all users have a folder of their own, and services have none.
+/// Parent of the runtime folders of logins; services have none there.
 const LOGINS: &str = "/run/user";
 
 fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_found_by_one_rule() {
+    fn runtime_folder_depends_on_user_and_environment() {
         let xdg = |folder: &'static str| move |name: &str| (name == "XDG_RUNTIME_DIR").then(|| folder.into());
         for (env, of_root, of_others) in [
             (&xdg("/run/user/0") as &dyn Fn(&str) -> Option<OsString>, "/run/lunar", "/run/user/0/lunar"),

@@ -1,4 +1,4 @@
-//! The admin socket: a running server answers its own user. One JSON object a line, each way.
+//! The admin socket of a running server: one JSON object per line in each direction.
 //!
 //! The crate has the messages, the client that commands use, and the server side ([`Admin`]).
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What can be asked.
+/// A request to the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -38,48 +38,48 @@ pub enum Request {
     Sessions {},
     /// All SCSI routing instances.
     Routers {},
-    /// Something is to be done with one of them.
+    /// Control one routing instance.
     Router {
         /// Its name.
         name: String,
         /// What.
         action: RouterAction,
     },
-    /// What another configuration would change.
+    /// Compare another configuration with the current one.
     Diff {
         /// Its file; None: the server's own.
         file: Option<PathBuf>,
     },
-    /// Another configuration is to hold from now on.
+    /// Apply another configuration.
     Apply {
         /// Its file; None: the server's own.
         file: Option<PathBuf>,
-        /// Seconds after which everything is as before, unless it is confirmed; None: at once for good.
+        /// Seconds until an unconfirmed configuration is rolled back; None: no rollback.
         confirm_within_s: Option<u64>,
     },
-    /// What was applied stays.
+    /// Keep the applied configuration.
     Confirm {},
-    /// What was applied goes, before its time is over.
+    /// Roll back the applied configuration now.
     Rollback {},
 }
 
-/// What is to be done with a SCSI routing instance.
+/// A control operation on a SCSI routing instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RouterAction {
-    /// Take no logins, and ask hosts to leave; in a pair the other one takes over.
+    /// Reject logins and ask hosts to log out; in a failover pair, the peer takes over.
     Drain,
     /// Serve again after [`RouterAction::Drain`].
     Resume,
-    /// In a pair, change places.
+    /// Switch the active router of a failover pair.
     Failover,
-    /// In a pair, it may become active.
+    /// Allow this router to become active in its failover pair.
     Eligible,
-    /// In a pair, it does not become active.
+    /// Forbid this router to become active in its failover pair.
     Ineligible,
 }
 
-/// What is answered.
+/// A response of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
@@ -87,42 +87,42 @@ pub enum Response {
     Sessions(Vec<Session>),
     /// All SCSI routing instances.
     Routers(Vec<Router>),
-    /// What changes, a line each.
+    /// The differences between two configurations.
     Differences(Vec<Difference>),
-    /// It is done, and this is to be said.
+    /// Success, with a message for the user.
     Done(String),
-    /// It could not be answered.
+    /// Failure.
     Error {
         /// What is wrong.
         what: String,
         /// What to do.
         hint: String,
-        /// Its kind, by its stable name.
+        /// Error code, by its stable name.
         #[serde(default, with = "code")]
         code: ErrorCode,
     },
 }
 
-/// What the socket asks the server.
+/// Interface of the server for the admin socket.
 pub trait ServerControl: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<Session>;
 
-    /// Anything else. It may take long: how long one waits is up to who asks.
+    /// Executes any other request. It may take long; the client limits its own wait.
     fn ask(&self, request: Request) -> Response;
 }
 
-/// A request longer than this is refused.
+/// Maximum length of a request.
 const MAX_REQUEST_BYTES: usize = 4096;
-/// An answer longer than this is no answer of ours.
+/// Maximum length of a response.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
-/// Who asks must do so within this time; others wait for it.
+/// Time for a client to send its request; other clients wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// So many requests wait for the server at a time; their clients may be gone.
+/// Maximum number of pending requests; their clients may have ended.
 const MOST_WAITING: usize = 16;
 
-/// The admin socket of a running server. It goes away when this is dropped.
+/// The admin socket of a running server. Dropping it removes the socket.
 pub struct Admin {
     path: PathBuf,
     stop: Arc<AtomicBool>,
@@ -130,7 +130,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Listens at `path`, mode 0600. A socket that nobody answers any more is replaced.
+    /// Listens at `path`, mode 0600. A dead socket is replaced.
     pub fn start(path: &Path, server: Arc<dyn ServerControl>) -> Result<Admin, Diagnostic> {
         let listener = bind(path)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -162,7 +162,7 @@ impl Admin {
     pub fn start_beside(first: &Path, server: Arc<dyn ServerControl>) -> Result<Admin, Diagnostic> {
         for (path, pid) in folders::second_admin_sockets(first) {
             if Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists() {
-                // What cannot be removed is in nobody's way.
+                // A socket that stays does no harm.
                 _ = std::fs::remove_file(path);
             }
         }
@@ -199,10 +199,10 @@ fn cannot(path: &Path, e: &io::Error) -> Diagnostic {
     )
 }
 
-/// Looks whether a server could listen at this path. Nothing is changed.
+/// Checks that a server can listen at this path, without changes.
 ///
 /// # Errors
-/// As a server says it.
+/// The error that a server would report.
 pub fn can_bind(path: &Path) -> Result<(), Diagnostic> {
     if is_answered(path) {
         let problem = Diagnostic::new(
@@ -241,12 +241,12 @@ fn bind(path: &Path) -> Result<UnixListener, Diagnostic> {
     Ok(listener)
 }
 
-/// May this user ask? The server's own, and root.
+/// Only the server's user and root may send requests.
 fn may_ask(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
 
-/// Answers the one request of a connection. One that may take long keeps no other waiting. `waiting` is held by each of these.
+/// Answers the one request of a connection. A slow request runs on its own thread, which holds a clone of `waiting`.
 fn answer(mut stream: UnixStream, server: &Arc<dyn ServerControl>, waiting: &Arc<()>) -> io::Result<()> {
     let response = match asked(&mut stream)? {
         Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
@@ -260,7 +260,7 @@ fn answer(mut stream: UnixStream, server: &Arc<dyn ServerControl>, waiting: &Arc
     send(stream, &response)
 }
 
-/// What is asked, or what is wrong with it.
+/// Reads the request; `Err` is the response to an invalid one.
 fn asked(stream: &mut UnixStream) -> io::Result<Result<Request, Response>> {
     let peer = rustix::net::sockopt::socket_peercred(&*stream)?.uid.as_raw();
     if !may_ask(peer, rustix::process::geteuid().as_raw()) {
@@ -314,7 +314,7 @@ impl From<Diagnostic> for Response {
     }
 }
 
-/// Reads up to a newline; None if it does not come within `most` bytes.
+/// Reads a line; None if it is longer than `most` bytes.
 fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let mut part = [0; 4096];
@@ -340,7 +340,7 @@ fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Opti
     }
 }
 
-/// The sockets at which a server listens, also one that hangs: `first`, and those beside it.
+/// The admin sockets with a live server, even a hanging one: `first`, and the others in its folder.
 pub fn listening(first: &Path) -> Vec<PathBuf> {
     let others = folders::second_admin_sockets(first).into_iter().map(|(path, _)| path);
     std::iter::once(first.to_path_buf()).chain(others).filter(|path| is_answered(path)).collect()
@@ -362,7 +362,7 @@ pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<Router>, Diagnostic
     }
 }
 
-/// Asks the server at `path` what another configuration would change.
+/// Requests the differences that another configuration would make.
 pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec<Difference>, Diagnostic> {
     match request(path, &Request::Diff { file }, timeout)? {
         Response::Differences(differences) => Ok(differences),
@@ -370,7 +370,7 @@ pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec
     }
 }
 
-/// Asks the server at `path` to do something; what it says then.
+/// Sends a control request to the server at `path`, and returns its message.
 pub fn tell(path: &Path, what: &Request, timeout: Duration) -> Result<String, Diagnostic> {
     match request(path, what, timeout)? {
         Response::Done(said) => Ok(said),

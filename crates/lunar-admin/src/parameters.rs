@@ -1,4 +1,4 @@
-//! What a session has negotiated, as it is told to people and programs.
+//! Negotiated parameters of a session as text and JSON.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_iser_are_told_where_data_moves_by_rdma() {
+    fn iser_parameters_are_listed_for_rdma_sessions() {
         let negotiated = lunar_proto::parameters::Parameters {
             rdma_extensions: true,
             target_recv_data_segment_length: 128,

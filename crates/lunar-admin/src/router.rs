@@ -1,4 +1,4 @@
-//! SCSI routing instances as they are told to people and programs.
+//! SCSI routing instances as text and JSON.
 
 use super::rows::{self, duration, shown};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ pub struct Router {
     pub name: String,
     /// `serving`, `draining`, or its part in a pair: `active`, `standby`, `taking`, `yielding`.
     pub state: String,
-    /// It takes no logins: it was told so.
+    /// It was drained: it rejects logins.
     pub draining: bool,
     /// When it started, in seconds since 1970.
     pub started: u64,
@@ -19,21 +19,21 @@ pub struct Router {
     pub logins_accepted: u64,
     /// Sessions now.
     pub logins_active: u64,
-    /// Logins refused for what their target is: no access list lets them in, there is none, it takes none now, or no more.
+    /// Logins rejected for access, a missing or unavailable target, or a limit of sessions.
     pub target_access_failures: u64,
-    /// Logins refused for what CHAP came to.
+    /// Logins rejected by CHAP.
     pub authentication_failures: u64,
     /// Its targets.
     pub targets: Vec<Target>,
-    /// What it routes to.
+    /// Its upstreams.
     pub upstreams: Vec<Upstream>,
-    /// From the arrival of a command to its being carried out.
+    /// From the arrival of a command to its execution.
     pub front: Hop,
-    /// Waiting for a path, or for upstream to take more.
+    /// Wait for a path or for room in the upstream's queue.
     pub queue: Hop,
-    /// From the sending to the answer.
+    /// From sending to response.
     pub upstream: Hop,
-    /// The other router of its pair.
+    /// The peer of its failover pair.
     pub failover: Option<Failover>,
 }
 
@@ -53,12 +53,12 @@ pub struct Lun {
     pub lun: u16,
     /// Where it is.
     pub from: String,
-    /// How it is: `up`, `holding`, `lost`, `another`; or why it is not there: `awaited`, `not found`, `not served`.
+    /// Health: `up`, `holding`, `lost`, `another`; or why it is missing: `awaited`, `not found`, `not served`.
     pub health: String,
 }
 
 impl Lun {
-    /// Hosts see it.
+    /// True if hosts see it.
     fn is_there(&self) -> bool {
         !["awaited", "not found", "not served"].contains(&self.health.as_str())
     }
@@ -90,15 +90,15 @@ pub struct Path {
     pub state: String,
     /// The core that uses it.
     pub core: Option<String>,
-    /// The host whose own it is; None where all hosts share it.
+    /// Host that owns the path; None if all hosts share it.
     pub host: Option<String>,
-    /// Operations on it; None where nobody counts them.
+    /// I/Os in flight; None if not counted.
     pub in_flight: Option<usize>,
-    /// Times that its session was made anew; None where there is no session.
+    /// Recoveries of its session; None without a session.
     pub recoveries: Option<u32>,
 }
 
-/// Times of commands on a stretch of their way.
+/// Latency of commands in one hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hop {
     /// Commands.
@@ -109,7 +109,7 @@ pub struct Hop {
     pub max_us: f64,
 }
 
-/// The other router of a pair, as it told last.
+/// The peer of a failover pair, as last reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failover {
     /// Its portal.
@@ -123,7 +123,7 @@ pub struct Failover {
 }
 
 impl Router {
-    /// For people: in a pair it may be drained in each of its parts.
+    /// State for display: in a failover pair, draining combines with each role.
     fn state(&self) -> String {
         match self.draining && self.failover.is_some() {
             true => format!("{}, draining", self.state),
@@ -160,7 +160,7 @@ pub fn list(routers: &[Router]) -> String {
     )
 }
 
-/// What the SN 5420 tells by `show scsirouter all stats`, and the times of each hop.
+/// The columns of `show scsirouter all stats` of the SN 5420, and the latency of each hop.
 pub fn stats(routers: &[Router]) -> String {
     const HEAD: [&str; 6] = [
         "Router",
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_is_drained_is_told() {
+    fn router_show_lists_missing_luns_and_draining() {
         let mut router = router();
         let absent = |lun, health: &str| Lun { lun, from: "a, LUN 4".into(), health: health.into() };
         router.targets[0].luns.extend([
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_tells_what_is_counted_of_it_and_whose_it_is() {
+    fn path_row_shows_counters_and_host() {
         let mut router = router();
         let used = Path {
             lun: "t/0".into(),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_tells_its_targets_and_its_peer() {
+    fn router_show_lists_targets_and_peer() {
         let text = show(&router(), 1_795_343_460);
         assert_eq!(
             text,

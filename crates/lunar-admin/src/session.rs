@@ -1,4 +1,4 @@
-//! A session as it is told to people and programs.
+//! Sessions as text and JSON.
 
 use super::parameters::Parameters;
 use super::rows::{self, duration, shown};
@@ -22,21 +22,21 @@ pub struct Session {
     pub portal_group: u16,
     /// Initiator's part of the session identifier, twelve hexadecimal digits.
     pub isid: String,
-    /// What carries it: `TCP`, `iSER` or `SRP`.
+    /// Transport: `TCP`, `iSER` or `SRP`.
     #[serde(default)]
     pub transport: String,
-    /// What carries RDMA: `iwarp` or `verbs`.
+    /// RDMA provider: `iwarp` or `verbs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// What there is only over SRP; None: it is one of iSCSI.
+    /// SRP properties; None for iSCSI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub srp: Option<Srp>,
     /// `Normal` or `Discovery`.
     pub session_type: String,
-    /// What was negotiated; None over SRP, which has none of these keys.
+    /// Negotiated parameters; None for SRP, which has none of these keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Parameters>,
-    /// What it did.
+    /// Command counters.
     pub counters: Counters,
     /// Seconds since its login.
     pub connected_s: u64,
@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_channel_of_srp_tells_its_ports() {
+    fn srp_channel_shows_its_ports() {
         let srp = Srp { initiator_port: "0x1".into(), target_port: "0x2".into(), channel: 2, channels: 3 };
         let one = Session {
             transport: "SRP".into(),

@@ -18,7 +18,7 @@ impl ServerControl for Fake {
 }
 
 #[test]
-fn routers_are_told_and_refusals_are_problems() {
+fn routers_are_listed_and_rejections_are_errors() {
     let folder = TempDir::new("routers");
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
@@ -37,7 +37,7 @@ fn raw(path: &Path, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn sessions_are_told() {
+fn sessions_are_listed() {
     let folder = TempDir::new("admin");
     let path = folder.0.join("lunar.sock");
     let admin = Admin::start(&path, Arc::new(Fake)).unwrap();
@@ -131,7 +131,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
 }
 
 #[test]
-fn who_is_silent_is_cut() {
+fn silent_client_is_disconnected() {
     let folder = TempDir::new("silent");
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();

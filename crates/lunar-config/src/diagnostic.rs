@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, told so that it can be put right.
+//! Diagnostics of a configuration: fault, position and hint.
 
 use lunar_proto::duration::NotationError;
 pub use lunar_proto::nearest::nearest;
@@ -23,36 +23,36 @@ impl fmt::Display for Position {
     }
 }
 
-/// Something wrong, where it stands, and what to do about it.
+/// A fault with its position and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The file it stands in or is about; None for arguments.
+    /// File of the fault; None for arguments.
     pub file: Option<PathBuf>,
-    /// Where in the file, when it stands at a place.
+    /// Position in the file, if known.
     pub position: Option<Position>,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
-    /// What to do.
+    /// The fix.
     pub hint: Option<String>,
-    /// Its kind, for programs.
+    /// Error code, for programs.
     pub code: ErrorCode,
 }
 
 impl Diagnostic {
-    /// A problem that stands in no file.
+    /// A fault without a file.
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Diagnostic {
         let (what, hint) = (what.into(), Some(hint.into()));
         Diagnostic { file: None, position: None, what, hint, code: ErrorCode::Other }
     }
 
-    /// Where it stands and what is wrong, without the hint.
+    /// File, position and fault, without the hint.
     pub fn fault(&self) -> String {
         let position = self.position.map_or(String::new(), |position| format!("{position}:"));
         let place = self.file.as_ref().map(|file| format!("{}:{position} ", file.display()));
         place.unwrap_or_default() + &self.what
     }
 
-    /// All on one line, for a log.
+    /// Fault and hint on one line, for a log.
     pub fn line(&self) -> String {
         let hint = self.hint.as_ref().map_or(String::new(), |hint| format!("; hint: {hint}"));
         format!("{}{hint}", self.fault())
@@ -88,7 +88,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// What is wrong with one value: the text without a place.
+/// An invalid value, without a position.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InvalidValue {
     /// The fault.
@@ -116,12 +116,12 @@ impl From<CoreSelectionError> for InvalidValue {
     }
 }
 
-/// Makes the `Err` of a value that is wrong.
+/// An `Err` with an [`InvalidValue`].
 pub fn invalid<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, InvalidValue> {
     Err(InvalidValue { what: what.into(), hint: hint.into() })
 }
 
-/// A word that is none of `names`: what it was to name, and what to do unless one of them was meant.
+/// Reports a `text` that is none of `names`. `otherwise` is the hint if no name is similar.
 pub fn unknown<'a>(
     kind: &str,
     text: &str,
@@ -133,7 +133,7 @@ pub fn unknown<'a>(
     InvalidValue { what, hint: hint.unwrap_or_else(|| otherwise.into()) }
 }
 
-/// Collects the problems of one file.
+/// Collects the diagnostics of one file.
 pub struct Diagnostics<'a> {
     file: &'a Path,
     source: &'a str,
@@ -141,12 +141,12 @@ pub struct Diagnostics<'a> {
 }
 
 impl<'a> Diagnostics<'a> {
-    /// No problem yet, of this file with this text.
+    /// An empty list for a file and its text.
     pub fn new(file: &'a Path, source: &'a str) -> Diagnostics<'a> {
         Diagnostics { file, source, list: Vec::new() }
     }
 
-    /// Notes a problem at a stretch of bytes of the file.
+    /// Adds a fault at a byte range of the file.
     pub fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
         let position = Some(self.position(at.start));
         let hint = Some(hint.into());
@@ -154,17 +154,17 @@ impl<'a> Diagnostics<'a> {
         self.list.push(Diagnostic { file, position, what, hint, code: ErrorCode::Other });
     }
 
-    /// Notes a value that is wrong; None, to go on without it.
+    /// Adds the fault of an invalid value; None if there is one.
     pub fn check<T>(&mut self, at: &Range<usize>, result: Result<T, InvalidValue>) -> Option<T> {
         result.map_err(|invalid| self.add(at, invalid.what, invalid.hint)).ok()
     }
 
-    /// No problem so far.
+    /// True if there is no diagnostic yet.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The mode of the file, if others than its owner can read or write it.
+    /// Mode of the file, if other users can access it.
     pub fn open_to_others(&self) -> Option<u32> {
         use std::os::unix::fs::MetadataExt;
         let mode = self.file.metadata().ok()?.mode() & 0o7777;
@@ -176,7 +176,7 @@ impl<'a> Diagnostics<'a> {
         self.file
     }
 
-    /// The text of a stretch of bytes of the file.
+    /// Text of a byte range of the file.
     pub fn text(&self, at: &Range<usize>) -> &'a str {
         self.source.get(at.clone()).unwrap_or("")
     }
@@ -191,7 +191,7 @@ impl<'a> Diagnostics<'a> {
         }
     }
 
-    /// The problems in the order of the file.
+    /// The diagnostics in file order.
     pub fn into_list(mut self) -> Vec<Diagnostic> {
         self.list.sort_by_key(|problem| problem.position);
         self.list

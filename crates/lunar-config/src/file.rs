@@ -1,11 +1,11 @@
-//! The file: UTF-8 text of a limited size, and its TOML.
+//! Reads a configuration file: UTF-8 text of limited size.
 
 use crate::diagnostic::{Diagnostic, Diagnostics, ErrorCode, Position};
 use std::io::Read;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// A configuration file larger than this is not read.
+/// Maximum size of a configuration file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// Reads the text of a configuration file.
@@ -57,8 +57,7 @@ pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Err
     p.add(&at, format!("key `{}` is given twice", p.text(&at)), hint);
 }
 
-/// Where the nearest key of this name before `limit` stands: the parser keeps the first of two and names the
-/// second.
+/// Offset of the last key with this name before `limit`. The parser keeps the first of two keys and reports the second.
 fn key_before(table: &DeTable<'_>, name: &str, limit: usize) -> Option<usize> {
     let inner = |value: &DeValue<'_>| match value {
         DeValue::Table(table) => key_before(table, name, limit),

@@ -13,12 +13,12 @@ pub use file::{read, syntax};
 pub use section::{Section, UniqueKeys, Value, kind, number, table, text};
 pub use value::{iscsi_name, pattern, plain_text, scsi_text, told, word};
 
-/// What the operating system says about an error, without its number.
+/// Error text of the operating system, without errno.
 pub fn io_text(e: &std::io::Error) -> String {
     plain(&e.to_string())
 }
 
-/// The text of an error as the end of a sentence: without the number of the operating system, in lower case.
+/// Error text for the end of a sentence: without errno, in lower case.
 pub fn plain(text: &str) -> String {
     let mut chars = lunar_runtime::error::without_errno(text).chars();
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())

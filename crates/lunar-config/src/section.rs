@@ -11,14 +11,14 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A value with its place in the file.
+/// A value with its position in the file.
 pub type Value<'a> = &'a Spanned<DeValue<'a>>;
 
 /// A table of the file, or the defaults where it is missing.
 pub struct Section<'a> {
-    /// As it is written: `[server]`.
+    /// Name as in the file: `[server]`.
     name: &'static str,
-    /// Where it stands.
+    /// Byte range in the file.
     pub at: Range<usize>,
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
@@ -27,7 +27,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The table of a value that should be one.
+    /// Reads a table.
     pub fn of(name: &'static str, table: &'a DeTable<'a>, at: Range<usize>) -> Section<'a> {
         Section { name, at, table: Some(table), known: Vec::new(), renamed: &[] }
     }
@@ -74,13 +74,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A string and its place.
+    /// A string and its byte range.
     pub fn text(&mut self, p: &mut Diagnostics<'_>, key: &'static str) -> Option<(&'a str, Range<usize>)> {
         let value = self.find(key)?;
         Some((text(p, key, value)?, value.span()))
     }
 
-    /// A string that is made into something.
+    /// A string, converted by `parse`.
     pub fn parsed<T>(
         &mut self,
         p: &mut Diagnostics<'_>,
@@ -138,7 +138,7 @@ impl<'a> Section<'a> {
         Some(size)
     }
 
-    /// A time: whole seconds, or a string as options have it.
+    /// A duration: whole seconds, or a string with a unit.
     pub fn time(
         &mut self,
         p: &mut Diagnostics<'_>,
@@ -177,7 +177,7 @@ impl<'a> Section<'a> {
         Some((array.iter().collect(), value.span()))
     }
 
-    /// Strings of an array, each made into something; those that are wrong are reported and left out.
+    /// Strings of an array, each converted by `parse`; invalid ones are reported and skipped.
     pub fn parsed_list<T>(
         &mut self,
         p: &mut Diagnostics<'_>,
@@ -192,7 +192,7 @@ impl<'a> Section<'a> {
         Some(list.into_iter().filter_map(|value| one(p, value)).collect())
     }
 
-    /// A table of its own, or its defaults.
+    /// A nested table, or an empty one with its defaults.
     pub fn section(&mut self, p: &mut Diagnostics<'_>, key: &'static str, name: &'static str) -> Section<'a> {
         let nothing = Section { name, at: self.at.clone(), table: None, known: Vec::new(), renamed: &[] };
         let Some(value) = self.find(key) else { return nothing };
@@ -205,7 +205,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The tables of a table, each under a name that the file chose and that stands at this place.
+    /// Named tables inside a table, with the byte range of each name.
     pub fn named(
         &mut self,
         p: &mut Diagnostics<'_>,
@@ -304,19 +304,19 @@ pub fn kind(p: &mut Diagnostics<'_>, key: &str, value: Value<'_>, wanted: &str, 
     p.add(&value.span(), format!("`{key}` must be {wanted}, not {is}"), hint);
 }
 
-/// What may stand only once in a file, with where it stands.
+/// Keys that must be unique in a file, with their positions.
 pub struct UniqueKeys<K> {
     what: &'static str,
     seen: BTreeMap<K, Range<usize>>,
 }
 
 impl<K: Ord + std::fmt::Display> UniqueKeys<K> {
-    /// Nothing seen yet; `what` names such a value in problems.
+    /// An empty set; `what` names such a key in diagnostics.
     pub fn new(what: &'static str) -> UniqueKeys<K> {
         UniqueKeys { what, seen: BTreeMap::new() }
     }
 
-    /// True the first time; a problem, that names where the first stands, each other time.
+    /// True for a new key; a duplicate is reported with the position of the first.
     pub fn first(&mut self, p: &mut Diagnostics<'_>, key: K, at: &Range<usize>) -> bool {
         if let Some(first) = self.seen.get(&key) {
             let what = format!("{} {key} is given twice", self.what);
@@ -328,7 +328,7 @@ impl<K: Ord + std::fmt::Display> UniqueKeys<K> {
         true
     }
 
-    /// All that were seen.
+    /// All keys.
     pub fn all(&self) -> impl Iterator<Item = &K> {
         self.seen.keys()
     }

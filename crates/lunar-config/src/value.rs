@@ -1,9 +1,9 @@
-//! What the strings of the configuration and of the command line mean.
+//! Checks strings of the configuration and the command line.
 
 use crate::diagnostic::{InvalidValue, invalid};
 use std::net::Ipv6Addr;
 
-/// Hexadecimal digits of a port of SRP.
+/// Hexadecimal digits of an SRP port.
 const PORT_DIGITS: usize = 32;
 
 /// Checks an iSCSI name (RFC 7143 section 4.2.7): `iqn.yyyy-mm.reversed.domain[:any]`, `eui.` with 16
@@ -39,7 +39,7 @@ pub fn iscsi_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// What follows `iqn.`: year, month, a domain that is written backwards, and anything after a colon.
+/// Checks what follows `iqn.`: yyyy-mm, a reversed domain, and an optional suffix after a colon.
 fn iqn(rest: &str) -> Result<(), &'static str> {
     let (date, rest) = rest.split_once('.').ok_or("a date and a domain follow iqn.")?;
     let (year, month) = date.split_once('-').ok_or("the date is written yyyy-mm")?;
@@ -89,7 +89,7 @@ fn is_wildcard(c: char) -> bool {
     matches!(c, '*' | '?')
 }
 
-/// What begins as a port of SRP must be one.
+/// A pattern that starts like an SRP port must be one.
 fn check_port(text: &str) -> Result<(), InvalidValue> {
     const HINT: &str = "an SRP port is 0x and 32 lower-case hexadecimal digits; * and ? are wildcards";
     let Some(digits) = text.strip_prefix("0x").filter(|digits| !digits.contains('*')) else { return Ok(()) };
@@ -104,8 +104,7 @@ fn check_port(text: &str) -> Result<(), InvalidValue> {
     }
 }
 
-/// An address that initiators are told: a host name or address, with or without a port (RFC 7143 section
-/// 13.8).
+/// An address to advertise to initiators: host name or address, optional port (RFC 7143 section 13.8).
 pub fn told(text: &str) -> Result<String, InvalidValue> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -130,7 +129,7 @@ pub fn told(text: &str) -> Result<String, InvalidValue> {
 /// The longest name of an instance, an upstream or an access list.
 const MAX_WORD: usize = 48;
 
-/// A name that the file gives to a part of itself, and that commands and logs repeat.
+/// A name of a section, as commands and logs show it.
 pub fn word(text: &str) -> Result<(), InvalidValue> {
     let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if text.len() <= MAX_WORD

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lives_holds_the_lock() {
+    fn running_process_holds_its_lock() {
         let folder = Folder::new("locks");
         let attached = Attached::at(folder.0.clone()).unwrap();
         let look = attached.look().unwrap();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_tells_nothing() {
+    fn ended_process_reports_no_state() {
         let folder = Folder::new("gone");
         let attached = Attached::at(folder.0.clone()).unwrap();
         assert_eq!(attached.ask("a", Duration::from_secs(1)), None);

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn each_medium_is_told_as_it_is() {
+    fn each_medium_is_described() {
         let folder = Folder::new("examine");
         folder.file("odd.img", vec![0; 5000], 0o600);
         folder.file("small.img", vec![0; 1000], 0o600);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_is_one_that_an_upstream_can_have_and_a_server_says_the_same() {
+    fn upstream_hint_equals_the_server_hint() {
         let folder = Folder::new("examine-remedies");
         folder.file("file.img", vec![0; 4096], 0o600);
         folder.file("empty.img", "", 0o600);

@@ -4,7 +4,7 @@ use crate::exit::{Exit, Failure};
 use lunar_initiator::Url;
 use lunar_initiator::options::Transport;
 
-/// What to do where the system refused this process something.
+/// Hint for an error that may come from limits of this process.
 pub fn of_limits(e: &std::io::Error) -> &'static str {
     if lunar_runtime::descriptors::is_exhausted(e) {
         return lunar_runtime::descriptors::HINT;
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_told_of_when_it_is_refused() {
+    fn invalid_target_name_is_hinted_after_rejection() {
         let hint = |url: &str, exit| {
             let url = Url::parse(url).expect("a URL");
             with_name(&url, Failure::new(exit, "refused", "as before")).problems[0]

@@ -184,7 +184,7 @@ pub struct Serve {
     pub cores: Option<String>,
 }
 
-/// What to do about sessions.
+/// Subcommands of `lunar session`.
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
     /// List the sessions
@@ -231,7 +231,7 @@ pub struct Apply {
     pub timeout: Duration,
 }
 
-/// What to do about routers.
+/// Subcommands of `lunar router`.
 #[derive(Debug, Subcommand)]
 pub enum Router {
     /// List routers
@@ -269,7 +269,7 @@ pub struct RouterShowArgs {
     pub asked: AdminArgs,
 }
 
-/// A routing instance that is told to do something.
+/// Arguments of the commands that control a router.
 #[derive(Args, Debug)]
 pub struct RouterArgs {
     /// Name of the router
@@ -279,7 +279,7 @@ pub struct RouterArgs {
     pub asked: AdminArgs,
 }
 
-/// How a running server is asked.
+/// Options of every command that uses the admin socket.
 #[derive(Args, Debug)]
 pub struct AdminArgs {
     /// Print JSON

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn routers_are_shown_with_what_they_serve_to_whom() {
+    fn check_lists_router_mappings_and_access() {
         let source = "[router.r1.upstream]\na.urls = [\"iscsi://192.0.2.1\"]\n\
             b.urls = [\"iscsi://bob%hidden@192.0.2.1/iqn.x:t\"]\nc.memory = \"1M\"\n\
             [[router.r1.target]]\nmap = \"transparent\"\nupstream = \"a\"\naccess = \"all\"\n\

@@ -1,4 +1,4 @@
-//! What the commands that use targets share: one event loop, a time-out, exit statuses.
+//! Shared by commands that use targets: event loop, time-out, exit statuses.
 
 use crate::exit::{Exit, Failure};
 use clap::Args;
@@ -10,7 +10,7 @@ use std::net::Ipv6Addr;
 use std::pin::pin;
 use std::time::Duration;
 
-/// What every command that uses a target can be told.
+/// Options of every command that uses a target.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ClientArgs {
     /// Print JSON

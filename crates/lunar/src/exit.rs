@@ -5,7 +5,7 @@ use lunar_runtime::error::Hint;
 use lunar_server::Problem;
 use std::process::ExitCode;
 
-/// Why a command ends without success. 0 is success, 2 is a command line that is not understood.
+/// Exit status of a failed command. 0 is success, 2 is an invalid command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
@@ -15,21 +15,21 @@ pub enum Exit {
     Unreachable = 4,
     /// The target refused the login.
     Refused = 5,
-    /// What was asked for is malformed.
+    /// Invalid URL or argument.
     Invalid = 7,
-    /// The time was over.
+    /// Timed out.
     TimedOut = 8,
     /// Not allowed, or reserved by another.
     NoAccess = 13,
-    /// It is there already.
+    /// Already exists.
     Exists = 15,
-    /// There is none.
+    /// Not found.
     NotFound = 21,
     /// The name of the host has no address.
     UnknownHost = 23,
-    /// One of the two sides could not prove who it is.
+    /// Authentication of a side failed.
     Authentication = 24,
-    /// Somebody uses it.
+    /// In use.
     InUse = 28,
     /// The logical unit refused a command: CHECK CONDITION, or another status that is no success.
     Scsi = 30,
@@ -39,7 +39,7 @@ pub enum Exit {
     Differs = 41,
 }
 
-/// All of them, as they are told to people.
+/// All exit statuses with their meaning.
 pub const TABLE: [(Exit, &str); 14] = [
     (Exit::General, "another error"),
     (Exit::Unreachable, "target or server unreachable or unavailable, or connection lost"),
@@ -64,7 +64,7 @@ pub fn help() -> String {
     format!("Exit status:\n    0   success{rows}\n    2   invalid command line")
 }
 
-/// The end of a command that did not do what it was to do.
+/// The failure of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Its exit status.
@@ -74,7 +74,7 @@ pub struct Failure {
 }
 
 impl Exit {
-    /// The one of a number.
+    /// The status with this number.
     pub fn of(status: u8) -> Exit {
         TABLE.iter().map(|row| row.0).find(|exit| *exit as u8 == status).unwrap_or(Exit::General)
     }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order_and_told() {
+    fn exit_status_table_is_sorted_and_in_help() {
         assert!(TABLE.is_sorted_by_key(|row| row.0 as u8));
         assert!(help().contains("\n   24   authentication failed"));
     }

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_portal_for_srp_is_told_with_the_port_of_each_target() {
+    fn banner_lists_srp_port_of_each_target() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let portals = [bound("[::1]:5555", 2, Transports::SRP)];
         assert_eq!(reach(&config, &portals), None);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_by_srp_is_told_with_its_target_and_where_others_find_it() {
+    fn banner_lists_each_srp_portal_per_target() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let told = |advertise: &str| BoundPortal {
             advertise: Some(advertise.into()),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_of_routers_are_told_over_srp_by_the_names_that_they_have_here() {
+    fn banner_lists_router_targets_over_srp() {
         let source = "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:0\", transport = [\"srp\"] }]\n\
             [router.r1.upstream.u]\nurls = [\"iscsi://[::1]/iqn.2026-11.org.example:far\"]\n\
             [[router.r1.target]]\nmap = \"target\"\nname = \"iqn.2026-11.org.example:b\"\nupstream = \"u\"\n\
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_portal_tells_of_what_it_carries() {
+    fn banner_lists_transports_of_a_portal() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let both = Transports { iser: true, ..Transports::TCP };
         let told = |transports| banner(&config, &[bound("[::1]:4000", 2, transports)]);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_each_way() {
+    fn banner_lists_urls_of_each_transport() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let both = Transports { iser: true, ..Transports::TCP };
         let told = reach(&config, &[bound("[::1]:4000", 2, both), bound("[::1]:5555", 2, Transports::SRP)]);

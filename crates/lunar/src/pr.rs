@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_says_who_holds_it_and_who_we_are() {
+    fn conflict_shows_holder_and_own_registration() {
         let all = [registered("iqn.a,i,0x80", 1, Some(5)), registered("iqn.b,i,0x80", 2, None)];
         let (what, hint) = why(&all, "iqn.c,i,0x80", 3);
         assert!(

@@ -133,7 +133,7 @@ mod tests {
     use lunar_rdma::verbs::LinkTransport;
 
     #[test]
-    fn what_is_missing_is_told_with_its_remedy() {
+    fn missing_provider_has_a_hint() {
         let text = text(&found(Err(MissingLibrary { what: "libibverbs.so.1: no such file".into() })));
         assert!(text.contains("iwarp     yes") && text.contains("verbs     no"), "{text}");
         assert!(text.contains("libibverbs.so.1: no such file\n  hint: install"), "{text}");

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_seen_enough_is_no_problem() {
+    fn closed_stdout_is_no_error() {
         let result = |kind: ErrorKind| written(Err(kind.into()));
         assert_eq!((written(Ok(())), result(ErrorKind::BrokenPipe)), (Ok(()), Ok(())));
         let problem = result(ErrorKind::StorageFull).unwrap_err();

@@ -317,7 +317,7 @@ mod tests {
 
     /// READ(32), and one of the longest.
     #[test]
-    fn a_long_cdb_tells_its_own_length() {
+    fn long_cdb_has_its_own_length_field() {
         for (more, len) in [("18", 32), ("fc", 260)] {
             let text = format!("7f 00 00 00 00 00 00 {more}") + &"00".repeat(len - 8);
             assert_eq!(cdb(&text, false).unwrap().len(), len);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_told() {
+    fn status_sense_and_residual_are_shown() {
         let sense = Sense::cdb_field(2, 7).encode(false).into();
         let completion = Completion { status: 2, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
         let text = words(&ScsiReply { completion, expected: 96, data: Vec::new() });

@@ -29,7 +29,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What wakes the main thread.
+/// Events of the main thread.
 pub enum ServeEvent {
     /// SIGINT or SIGTERM.
     Stop,
@@ -41,7 +41,7 @@ pub enum ServeEvent {
     Found,
     /// What was found could not be served, and is tried again.
     Retry,
-    /// Somebody asks for something at the admin socket.
+    /// A request at the admin socket.
     Asked(Request, Sender<Response>),
     /// The time for a configuration to be confirmed is over: the one of this number.
     Unconfirmed(u64),
@@ -101,7 +101,7 @@ fn wait<S: Server>(
     }
 }
 
-/// As a shell tells how a command ended.
+/// Exit code as a shell reports it.
 fn exit_code(status: ExitStatus) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
@@ -131,7 +131,7 @@ fn cannot(what: &str, e: &io::Error) -> Problem {
     Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e))
 }
 
-/// A running server with what it was made of.
+/// A running server with its configuration.
 struct Service<S> {
     file: Option<PathBuf>,
     /// As it was read.
@@ -318,7 +318,7 @@ fn of_argument(argument: &str, problem: Problem) -> Problem {
     Problem { what: format!("{argument}: {}", problem.what), ..problem.with_code(ErrorCode::InvalidArgument) }
 }
 
-/// Why a server cannot start.
+/// Error of a server that cannot start.
 pub fn cannot_serve(e: &io::Error) -> Problem {
     let general = match e.kind() {
         io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another address or port",

@@ -60,7 +60,7 @@ fn told(output: Output) -> (i32, String, String) {
 }
 
 #[test]
-fn text_json_terse_and_a_page_tell_of_one_run() {
+fn text_json_terse_and_html_show_one_run() {
     let folder = Folder::new("forms");
     let text = folder.good("randread memory:1M --runtime 50ms");
     assert!(text.starts_with("randread, 4k, depth 1, 1 session\n") && text.contains("MiB/s"), "{text}");
@@ -83,7 +83,7 @@ const FACES: [&str; 5] = [
 ];
 
 #[test]
-fn every_face_tells_what_measuring_costs_as_text_as_json_and_on_the_page() {
+fn every_bench_command_reports_its_overhead() {
     let folder = Folder::new("overhead");
     let is_told = |line: &str, before: &str| {
         line.strip_prefix(before).is_some_and(|rest| rest.starts_with("overhead: measuring takes "))
@@ -100,7 +100,7 @@ fn every_face_tells_what_measuring_costs_as_text_as_json_and_on_the_page() {
 }
 
 #[test]
-fn a_face_on_a_terminal_tells_how_it_goes_beside_its_lines() {
+fn bench_command_on_a_terminal_shows_progress() {
     if !tool::have(&[Tool { program: "script", package: "bsdutils" }]) {
         return;
     }
@@ -137,7 +137,7 @@ fn two_results_are_compared() {
 }
 
 #[test]
-fn the_help_of_a_comparison_has_what_it_takes_and_no_more() {
+fn compare_help_lists_only_its_options() {
     let folder = Folder::new("compare-help");
     let options = |of: &str| {
         let help = folder.good(&format!("{of} --help"));
@@ -148,7 +148,7 @@ fn the_help_of_a_comparison_has_what_it_takes_and_no_more() {
 }
 
 #[test]
-fn what_holds_data_is_not_written_and_mistakes_have_their_statuses() {
+fn existing_data_is_kept_and_errors_have_exit_statuses() {
     let folder = Folder::new("refused");
     folder.good("write disk --create 1M --bs 64k --amount 1M");
     for (args, status, said) in [
@@ -192,7 +192,7 @@ fn kill(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn a_signal_ends_it_and_what_was_measured_is_told() {
+fn signal_ends_the_run_and_results_are_printed() {
     let folder = Folder::new("signal");
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let child = folder.bench("null:1M --runtime 1h --json").spawn().unwrap();
@@ -230,7 +230,7 @@ fn limited(folder: &Folder, kib: u32, args: &str) -> (i32, String, String) {
 }
 
 #[test]
-fn a_full_disk_ends_it_and_what_was_measured_stands() {
+fn full_disk_ends_the_run_and_results_are_printed() {
     let folder = Folder::new("full");
     fs::File::create(folder.0.join("disk")).and_then(|disk| disk.set_len(4 << 20)).unwrap();
     let (status, out, complaint) = limited(&folder, 1024, "write disk --bs 64k --amount 4M --json");
@@ -243,7 +243,7 @@ fn a_full_disk_ends_it_and_what_was_measured_stands() {
 }
 
 #[test]
-fn a_state_that_cannot_grow_ends_a_verification_and_what_was_measured_stands() {
+fn full_state_file_ends_verification_with_results() {
     let folder = Folder::new("state");
     let line = "randwrite memory:1M --amount 64M --verify --verify-state state --json";
     let (status, out, complaint) = limited(&folder, 64, line);
@@ -257,7 +257,7 @@ fn a_state_that_cannot_grow_ends_a_verification_and_what_was_measured_stands() {
 }
 
 #[test]
-fn commands_that_fail_are_counted_and_told_and_the_status_is_not_0() {
+fn failed_commands_are_counted_and_set_the_status() {
     let folder = Folder::new("errors");
     fs::File::create(folder.0.join("disk")).and_then(|disk| disk.set_len(4 << 20)).unwrap();
     let line = "write disk --bs 64k --amount 4M --continue-on-error --json";
@@ -269,7 +269,7 @@ fn commands_that_fail_are_counted_and_told_and_the_status_is_not_0() {
 }
 
 #[test]
-fn what_was_asked_for_and_not_reached_has_its_status_and_is_in_the_document() {
+fn missed_goal_sets_the_status_and_is_in_the_document() {
     let folder = Folder::new("reached");
     let run = |args: &str| {
         let (status, out, complaint) = folder.run(args);
@@ -304,7 +304,7 @@ fn a_refused_measurement_leaves_no_page_and_harms_none() {
 }
 
 #[test]
-fn the_cpu_time_of_the_target_is_that_of_the_process_that_is_named() {
+fn target_pid_selects_the_process_for_cpu_time() {
     let folder = Folder::new("pid");
     let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
     let document = folder.document(&format!("null:1M --runtime 500ms --target-pid {} --json", busy.id()));

@@ -150,7 +150,7 @@ fn wrong_usage_is_refused() {
 }
 
 #[test]
-fn check_says_fine_or_what_is_wrong() {
+fn check_reports_fine_or_errors() {
     let folder = Folder::new("check");
     folder.write("good.toml", &config(2));
     let fine = "good.toml is fine: 1 target, 2 LUNs, 1 portal, 0 access entries\n";
@@ -162,7 +162,7 @@ fn check_says_fine_or_what_is_wrong() {
 }
 
 #[test]
-fn check_shows_what_routers_serve() {
+fn check_lists_router_mappings() {
     let folder = Folder::new("check-router");
     let router = "[router.r1.upstream.a]\nurls = [\"iscsi://192.0.2.1\"]\n[[router.r1.target]]\n\
         map = \"transparent\"\nupstream = \"a\"\naccess = \"all\"\n";
@@ -192,7 +192,7 @@ fn check_looks_at_media_when_asked() {
 }
 
 #[test]
-fn serve_tells_where_it_listens_and_ends_well() {
+fn serve_prints_its_portals_and_ends_cleanly() {
     let folder = Folder::new("serve");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--target", "iqn.2026-11.org.example:x"];
     let server = Server::start(&folder, &args);
@@ -252,7 +252,7 @@ fn a_captive_command_decides_the_exit_status() {
 
 /// Its stdout is a pipe that ends when the last of them has gone.
 #[test]
-fn what_a_captive_command_leaves_behind_ends_with_it() {
+fn children_of_a_captive_command_end_with_it() {
     let folder = Folder::new("orphans");
     let begun = Instant::now();
     let command = "sleep 60 & echo begun; exit 5";
@@ -273,7 +273,7 @@ fn nothing_at_all_is_a_disk_that_is_kept() {
 }
 
 #[test]
-fn a_size_that_is_not_what_is_there_is_told() {
+fn size_option_differing_from_the_file_is_reported() {
     let folder = Folder::new("size");
     std::fs::File::create(folder.0.join("disk.img")).unwrap().set_len(5 << 20).unwrap();
     let serve = |size| {
@@ -299,7 +299,7 @@ fn a_size_that_is_not_what_is_there_is_told() {
 }
 
 #[test]
-fn what_cannot_be_served_says_why() {
+fn unservable_arguments_are_reported() {
     let folder = Folder::new("cannot");
     let told = |args: &[&str], wanted: i32| {
         let (status, out, err) = folder.run(args);
@@ -385,7 +385,7 @@ fn of_several_servers_the_one_with_the_router_is_asked() {
 }
 
 #[test]
-fn a_second_server_has_a_socket_beside_the_first() {
+fn second_server_has_its_own_admin_socket() {
     let folder = Folder::new("second");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];
     let first = Server::start(&folder, &args);
@@ -452,7 +452,7 @@ fn log_in_to(address: &str, target: &str) -> TcpStream {
 }
 
 #[test]
-fn a_session_is_told_as_it_was_negotiated() {
+fn session_show_lists_negotiated_keys() {
     let folder = Folder::new("session");
     folder.write("lunar.toml", &config(1));
     let server = Server::start(&folder, &["serve", "--config", "lunar.toml"]);

@@ -156,7 +156,7 @@ fn holes_stay_holes_and_the_bytes_are_the_same() {
 }
 
 #[test]
-fn what_would_do_harm_is_refused() {
+fn harmful_copy_is_rejected() {
     let folder = Folder::new("refused");
     folder.make("small", &noise(1, MIB));
     folder.make("large", &noise(2, 2 * MIB));
@@ -237,7 +237,7 @@ fn a_lun_is_an_end_like_others() {
 }
 
 #[test]
-fn what_a_lun_cannot_give_is_left_out() {
+fn unreadable_lun_range_is_skipped() {
     let folder = Folder::new("damage");
     let config = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\n\
         name = \"iqn.2026-11.org.example:a\"\n[[target.lun]]\nlun = 0\nbackend = \"memory\"\nserial = \"damaged\"\n\
@@ -386,7 +386,7 @@ fn streams_have_any_length() {
 }
 
 #[test]
-fn nobody_who_reads_or_no_room_is_a_failure() {
+fn closed_pipe_and_full_disk_are_errors() {
     let folder = Folder::new("nobody");
     folder.make("a", &noise(4, 9 * MIB));
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -440,7 +440,7 @@ fn stable(folder: &Folder, journal: &str) -> u64 {
 }
 
 #[test]
-fn an_interrupt_is_obeyed_and_the_copy_goes_on_later() {
+fn interrupted_copy_ends_and_resumes_later() {
     let folder = Folder::new("interrupt");
     folder.make("a", &noise(6, 64 * MIB));
     for (end, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
@@ -503,7 +503,7 @@ fn an_interrupt_without_a_journal_leaves_one() {
 }
 
 #[test]
-fn killed_at_any_moment_it_goes_on() {
+fn killed_copy_resumes() {
     let folder = Folder::new("killed");
     let mut resumed = 0;
     for round in 0..3u64 {
@@ -615,7 +615,7 @@ fn an_empty_file_is_compared_like_others() {
 }
 
 #[test]
-fn a_difference_has_a_status_of_its_own() {
+fn difference_has_its_own_exit_status() {
     let folder = Folder::new("differs");
     // The file changes under the copy: what was copied first differs when it is compared.
     folder.make("a", &noise(10, 200 * MIB));
@@ -643,7 +643,7 @@ fn the_time_has_an_end() {
 }
 
 #[test]
-fn progress_is_told_in_lines_where_that_is_asked() {
+fn progress_option_prints_lines() {
     let folder = Folder::new("progress");
     let mut child = folder.copy("- b --progress").stdin(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
@@ -736,7 +736,7 @@ fn nbd_servers_are_ends_of_a_copy() {
 }
 
 #[test]
-fn an_export_that_will_not_do_is_told_of() {
+fn unsuitable_export_is_reported() {
     let folder = Folder::new("nbd-refused");
     let (server, url) = nbd_server(MIB);
     folder.make("a", &noise(1, 2 * MIB));

@@ -106,7 +106,7 @@ fn a_healthy_lun_over_iser_has_no_faults_that_are_none() {
 }
 
 #[test]
-fn a_healthy_lun_over_srp_tells_what_its_login_agreed_on() {
+fn doctor_over_srp_lists_login_parameters() {
     let server = Server::start("srp");
     let (status, told) = doctor(&[&format!("srp://{}/{}/0", server.srp, server.id)]);
     assert!(status == 0 && told.contains("carried by srp/iwarp"), "{told}");
@@ -116,14 +116,14 @@ fn a_healthy_lun_over_srp_tells_what_its_login_agreed_on() {
 }
 
 #[test]
-fn where_nobody_listens_is_unreachable() {
+fn closed_port_is_unreachable() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     is_broken(&[&format!("iser://{gone}/{TARGET}/0")], 4, "Connection refused", "the target runs there");
     is_broken(&[&format!("srp://{gone}/5c0f2813d1be3e7a/0")], 4, "Connection refused", "the port is open");
 }
 
 #[test]
-fn a_portal_of_another_protocol_is_told_by_what_it_says() {
+fn portal_of_another_protocol_is_recognized() {
     let server = Server::start("others");
     let Server { plain, iser, srp, id, .. } = &server;
     let at_plain = [&format!("iser://{plain}/{TARGET}/0"), "--timeout", "1"];
@@ -148,7 +148,7 @@ fn a_portal_of_another_protocol_is_told_by_what_it_says() {
 }
 
 #[test]
-fn a_target_port_that_is_not_there_is_told_with_our_own() {
+fn missing_srp_target_port_is_reported() {
     let server = Server::start("names");
     let Server { srp, id, .. } = &server;
     for name in ["0123456789abcdef", &format!("{id}:0123456789abcdef"), &format!("0123456789abcdef:{id}")] {
@@ -170,7 +170,7 @@ fn whom_an_access_list_does_not_let_in_hears_so() {
 }
 
 #[test]
-fn a_portal_that_closes_or_turns_the_connection_down_is_told() {
+fn closed_or_rejected_connection_is_reported() {
     let closes = portal(|mut stream| drop(stream.read(&mut [0; 64])));
     is_broken(
         &[&format!("iser://{closes}/{TARGET}/0")],
@@ -200,7 +200,7 @@ fn a_portal_that_closes_or_turns_the_connection_down_is_told() {
 }
 
 #[test]
-fn without_a_device_that_leads_there_verbs_is_broken_and_tcp_is_not_asked() {
+fn verbs_without_a_device_is_broken() {
     let server = Server::start("verbs");
     for url in [format!("iser://{}/{TARGET}/0", server.iser), format!("srp://{}/{}/0", server.srp, server.id)]
     {

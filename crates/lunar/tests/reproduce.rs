@@ -205,7 +205,7 @@ fn is_carried_by(document: &Document, carrier: &str) {
 }
 
 #[test]
-fn stgt_iser_null_2008_over_its_own_transport_with_the_chain_of_two() {
+fn stgt_iser_null_2008_over_iser() {
     let document = reproduce_over("stgt-iser-null-2008", "iser", &["--provider", "iwarp"]);
     is_carried_by(&document, "iser/iwarp");
     for title in ["fast -> fast), Lunar", "Bidirectional", "A -> B -> C"] {
@@ -219,7 +219,7 @@ fn stgt_iser_null_2008_over_its_own_transport_with_the_chain_of_two() {
 }
 
 #[test]
-fn stgt_iser_null_2008_over_srp_has_a_router_that_speaks_it_both_ways() {
+fn stgt_iser_null_2008_over_srp() {
     let document = reproduce_over("stgt-iser-null-2008", "srp", &["--provider", "iwarp"]);
     is_carried_by(&document, "srp/iwarp");
     for title in ["Bidirectional", "A -> B -> C"] {
@@ -242,7 +242,7 @@ fn lines_of_their_own_carry_srp_as_well() {
 }
 
 #[test]
-fn the_first_signal_ends_it_and_keeps_what_was_measured() {
+fn first_signal_ends_the_run_and_keeps_results() {
     let folder = Folder::new("signal");
     let child = folder.start(&["stgt-iser-null-2008", "--against", "none"]);
     std::thread::sleep(Duration::from_secs(3));
@@ -283,7 +283,7 @@ fn a_second_signal_leaves_nothing_of_it_behind() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_told_before_anything_runs() {
+fn unwritable_folder_is_reported_before_the_run() {
     let folder = Folder::new("unwritable");
     let output = folder.run(&["open-iscsi-2005", "--out", "/proc/nowhere"]);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -82,7 +82,7 @@ fn a_disk_is_found_and_described() {
 }
 
 #[test]
-fn what_is_copied_there_is_there() {
+fn data_copied_over_srp_is_read_back() {
     let server = Server::start("copied");
     let data: Vec<u8> = (0..3_u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     std::fs::write(server.folder.join("a"), &data).unwrap();
@@ -117,7 +117,7 @@ fn reservations_belong_to_our_port() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_what_to_do() {
+fn impossible_srp_request_has_a_hint() {
     let server = Server::start("refused");
     let portal = format!("srp://{}", server.portal);
     for command in ["discover", "ls", "info"] {

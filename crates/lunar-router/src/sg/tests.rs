@@ -165,7 +165,7 @@ fn task_attributes_are_kept() {
 }
 
 #[test]
-fn the_kernel_is_told_length_and_time_limit() {
+fn sg_io_hdr_has_length_and_timeout() {
     let (fake, device) = device(1, 1);
     let way = device.way();
     let cdb = [&[0x01, 7][..], &[0; 14]].concat().into();
@@ -219,7 +219,7 @@ fn task_sets_end() {
 }
 
 #[test]
-fn a_reset_ends_what_waits_and_tells_whether_it_was_done() {
+fn reset_ends_waiting_commands_and_returns_its_result() {
     runs(async {
         let (fake, device) = device(1, 0);
         let way = device.way();
@@ -375,7 +375,7 @@ fn a_large_disk_says_how_large_it_is() {
 }
 
 #[test]
-fn a_device_says_who_it_is() {
+fn device_properties_come_from_inquiry() {
     runs(async {
         let (fake, device) = device(1, 1);
         fake.change(|state| state.answering = Some(tape));

@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_kernel_tells_makes_a_well_formed_reply(
+        fn any_kernel_completion_makes_a_valid_reply(
             status: u8, host in prop_oneof![0_u16..0x20, any::<u16>()], driver in prop_oneof![0_u16..0x20, any::<u16>()],
             sense in proptest::collection::vec(any::<u8>(), 0..97), residual: i32, len in 0_usize..9000, way in 0..3,
         ) {

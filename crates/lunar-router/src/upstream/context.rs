@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learned_is_told_once() {
+    fn learned_fact_is_logged_once() {
         let context = context(&NAA);
         let mut facts = context.facts();
         assert_eq!((facts.capacity, facts.write_through), (4096, false));

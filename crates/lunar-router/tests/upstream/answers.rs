@@ -48,7 +48,7 @@ fn the_address_of_a_medium_error_is_passed_through() {
 }
 
 #[test]
-fn an_address_that_is_not_there_is_told_as_that() {
+fn unreachable_address_is_reported() {
     let (_target, url) = scripted(Script::new());
     let end = run(move || async move {
         let disk = open(&upstream(&[url], 500)).await;
@@ -111,7 +111,7 @@ fn a_command_that_hangs_is_given_up_before_its_host_does_so() {
 }
 
 #[test]
-fn what_nobody_uses_any_more_is_logged_out() {
+fn unused_session_is_logged_out() {
     let target = Script::new().listen();
     let url = target.url("");
     run(move || async move {

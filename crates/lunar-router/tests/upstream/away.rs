@@ -140,7 +140,7 @@ fn an_upstream_that_is_not_there_at_first_is_waited_for() {
 }
 
 #[test]
-fn every_core_has_sessions_of_its_own() {
+fn each_core_has_its_own_sessions() {
     let server = server();
     let urls = [url(server.portal())];
     let cores = Cores::start(&[0, 0]).expect("event loops");

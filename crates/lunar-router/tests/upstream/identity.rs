@@ -109,7 +109,7 @@ fn of_two_paths_the_one_that_leads_elsewhere_is_not_used() {
 }
 
 #[test]
-fn what_is_not_asked_for_is_refused() {
+fn unexpected_identity_is_rejected() {
     let disk = changeling();
     let urls = [disk.target.url(""), disk.target.url("")];
     run(move || async move {

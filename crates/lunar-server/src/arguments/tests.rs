@@ -70,7 +70,7 @@ fn a_disk_is_known_by_its_path() {
 }
 
 #[test]
-fn wrong_arguments_say_what_to_do() {
+fn invalid_arguments_have_hints() {
     let folder = Folder::new("wrong");
     let here = |name: &str| folder.0.join(name).to_str().unwrap().to_string();
     let disk = folder.file("disk.img", vec![0; 4096], 0o600);
@@ -152,7 +152,7 @@ fn every_host_name_makes_a_good_target_name() {
 }
 
 #[test]
-fn srp_has_portals_beside_those_of_iscsi() {
+fn srp_portals_are_added_to_iscsi_portals() {
     let folder = Folder::new("srp");
     let arguments = Arguments { srp: vec!["::1".into()], iser: true, ..arguments(&["null:1G"]) };
     let portals = &config(&arguments, &folder).portal_groups[0].portals;

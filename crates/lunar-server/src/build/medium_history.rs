@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_at_the_path_is_named_beside_the_one_before() {
+    fn replaced_file_is_named_with_the_previous_one() {
         let folder = Folder::new("record-other");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_that_shrank_between_two_starts_is_named_with_both_sizes() {
+    fn shrunk_medium_is_reported_with_both_sizes() {
         let folder = Folder::new("record-shrunk");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_shares_what_it_holds() {
+    fn process_shares_its_own_locks() {
         let folder = Folder::new("hold-share");
         let (holds, name) = (StateLocks::default(), (TARGET.to_string(), 0));
         let before = holds.take(&folder.0, &name, &lun("/a.img", None)).ok().unwrap();

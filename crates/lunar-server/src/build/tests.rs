@@ -53,7 +53,7 @@ fn a_configuration_becomes_a_setup() {
 }
 
 #[test]
-fn a_unit_goes_on_whatever_of_its_definition_changes() {
+fn changed_definition_keeps_the_unit_serving() {
     let folder = Folder::new("reload");
     let mut units = Units::new(folder.0.join("state"));
     let old = units.setup(&config(&folder, &format!("{DISK}{NULL}{MEMORY}")), &rest).ok().unwrap();
@@ -329,7 +329,7 @@ fn a_lun_that_goes_back_to_a_disk_knows_it() {
 }
 
 #[test]
-fn a_place_that_something_else_has_taken_leaves_the_old_one_serving() {
+fn occupied_path_leaves_the_old_medium_serving() {
     let folder = Folder::new("taken-place");
     let mut units = Units::new(folder.0.join("state"));
     let good = config(&folder, DISK);
@@ -351,7 +351,7 @@ fn a_place_that_something_else_has_taken_leaves_the_old_one_serving() {
 }
 
 #[test]
-fn a_locked_file_goes_to_another_lun_when_the_first_has_left_it() {
+fn file_lock_moves_to_another_lun_after_removal() {
     let folder = Folder::new("moved");
     let mut units = Units::new(folder.0.join("state"));
     let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
@@ -392,7 +392,7 @@ fn another_disk_under_another_name_is_another_unit() {
 }
 
 #[test]
-fn what_cannot_be_opened_leaves_the_old_one_serving_and_locked() {
+fn failed_open_leaves_the_old_medium_serving() {
     let folder = Folder::new("failing");
     let mut units = Units::new(folder.0.join("state"));
     let old = units.setup(&config(&folder, &format!("{DISK}{NULL}")), &rest).ok().unwrap();
@@ -553,7 +553,7 @@ fn memory_keeps_its_size_and_its_data() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_told() {
+fn uncreatable_folder_is_reported() {
     let folder = Folder::new("folder");
     let file = folder.file("state", "in the way", 0o600);
     assert_eq!(

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_behind_an_entry_with_chap_is_told() {
+    fn port_behind_a_chap_entry_is_reported() {
         let port = format!("initiators = [\"iqn.x\", \"{PORT}\"]");
         let near = format!("{port}\nnetworks = [\"192.0.2.0/24\"]");
         for (first, second, is_told) in [
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_for_srp_that_wants_chap_of_everybody_is_told() {
+    fn srp_target_with_only_chap_entries_is_reported() {
         let told_of = |carries| told(carries, &["chap = [\"ann\"]"]).concat();
         assert!(
             told_of("srp").starts_with("no host can use iqn.2026-11.org.example:a over SRP"),

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn errors_have_file_positions() {
         let told = read(&format!("url = \"{URL}\"\nublk = true\nfuse = \"/d\"\nreadonly = true\n"));
         let told = told.unwrap_err();
         assert!(

@@ -634,7 +634,7 @@ fn problems_of_targets() {
 }
 
 #[test]
-fn a_file_stands_once_unless_nobody_writes_it() {
+fn file_is_used_once_unless_read_only() {
     let folder = Folder::new("twice");
     folder.file("disk.img", "", 0o600);
     std::os::unix::fs::symlink("disk.img", folder.0.join("link.img")).unwrap();
@@ -813,7 +813,7 @@ fn problems_of_luns() {
 }
 
 #[test]
-fn all_problems_are_told_at_once_in_the_order_of_the_file() {
+fn all_errors_are_reported_in_file_order() {
     let source = "[server]\ncolour = 1\n[limits]\nsessions = 0\n[[target]]\nname = \"x\"\nofline = true\n";
     let told = [
         "t.toml:2:1: unknown key `colour` in [server]",

@@ -29,7 +29,7 @@ mod tests {
     use crate::config::parse;
 
     #[test]
-    fn what_nothing_uses_is_told() {
+    fn unused_sections_are_reported() {
         let source = "[router.r1.upstream]\na.memory = \"1M\"\nb.memory = \"1M\"\n\
             [[router.r1.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:c\"\naccess = [\"lab\"]\n\
             lun = [{ lun = 0, upstream = \"b\" }]\n[access]\nlab = {}\nops = {}\n";

@@ -25,12 +25,12 @@ fn replaced(from: &str, to: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_the_same_is_not_told() {
+fn equal_settings_are_not_listed() {
     assert_eq!(lines(BASE, BASE), [""; 0]);
 }
 
 #[test]
-fn each_setting_is_told_from_and_to() {
+fn changed_setting_shows_old_and_new_value() {
     let cases = [
         (
             "127.0.0.1:3260",
@@ -106,7 +106,7 @@ fn each_setting_is_told_from_and_to() {
 }
 
 #[test]
-fn what_comes_and_goes_is_told_with_its_parts() {
+fn added_and_removed_parts_are_listed() {
     let more = "[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:3262\"]\n[[target]]\nname = \"iqn.2026-11.org.example:u\"\nalias = \"U\"\n\
         portal_groups = [1]\n[[target.lun]]\nlun = 7\nbackend = \"null\"\nsize = \"1T\"\n";
     let told = lines(BASE, &format!("{BASE}{more}"));
@@ -129,7 +129,7 @@ fn what_comes_and_goes_is_told_with_its_parts() {
 }
 
 #[test]
-fn access_is_told_as_it_is_granted() {
+fn access_difference_shows_granted_access() {
     let entries = "[[target.access]]\ninitiators = [\"iqn.a:*\"]\nluns = { 0 = 0 }\nread_only = true\n[[target.access]]\n";
     let told = replaced("[router", &format!("{entries}[router"));
     let line =
@@ -140,7 +140,7 @@ fn access_is_told_as_it_is_granted() {
 }
 
 #[test]
-fn secrets_are_compared_and_not_told() {
+fn secrets_are_compared_and_not_shown() {
     let folder = Folder::new("diff-secret");
     let with = |secret: &str, password: &str| {
         folder.file("bob.secret", secret, 0o600);
@@ -161,7 +161,7 @@ fn secrets_are_compared_and_not_told() {
 }
 
 #[test]
-fn what_was_found_at_upstreams_is_no_difference() {
+fn discovered_luns_are_no_difference() {
     use crate::routes::{Found, expand};
     let config = config(BASE);
     assert_eq!(diff(&config, &expand(&config, &Found::default()).unwrap()), []);
@@ -181,7 +181,7 @@ fn a_difference_as_json() {
 }
 
 #[test]
-fn what_needs_a_restart_stays_different_until_then() {
+fn restart_setting_stays_different_until_restart() {
     let before = config(&format!("[server]\ncores = 1\n{BASE}"));
     let text = "127.0.0.1:3260".to_owned();
     let after = BASE.replace(&text, "127.0.0.1:3261").replace("\"memory\"", "\"null\"");

@@ -138,7 +138,7 @@ fn a_lun_is_known_as_the_one_it_is() {
 }
 
 #[test]
-fn what_an_upstream_says_is_made_fit() {
+fn upstream_texts_are_sanitized() {
     let wild = FoundLun {
         vendor: "a\u{0}\u{e4}bcdefghijk".into(),
         revision: "12345".into(),
@@ -155,7 +155,7 @@ fn what_an_upstream_says_is_made_fit() {
 }
 
 #[test]
-fn what_has_no_blocks_is_only_passed_on() {
+fn unit_without_blocks_requires_passthrough() {
     let t = "iqn.2001-04.com.example:t";
     let odd = |change: &dyn Fn(&mut FoundLun)| {
         let mut seen = found(&[(t, &[0])]);
@@ -195,14 +195,14 @@ fn a_target_whose_name_another_has_is_left_out_and_nothing_else() {
 }
 
 #[test]
-fn one_upstream_tells_a_name_twice_and_the_first_counts() {
+fn duplicate_upstream_name_uses_the_first() {
     let t = "iqn.2001-04.com.example:t";
     let whole = expand(&config(PORTAL, &transparent()), &found(&[(t, &[0]), (t, &[1])])).unwrap();
     assert_eq!(routes(&whole), [route(t, 0, t, 0)]);
 }
 
 #[test]
-fn who_is_granted_nothing_finds_the_target_off_line() {
+fn target_without_granted_luns_is_offline() {
     let t = "iqn.2001-04.com.example:t";
     let lists = "[access.lab]\ninitiators = [\"iqn.x:*\"]\n[access.ops]\nread_only = true\n";
     let target = |access: &str| {
@@ -219,7 +219,7 @@ fn who_is_granted_nothing_finds_the_target_off_line() {
 }
 
 #[test]
-fn a_target_waits_for_all_its_luns_after_a_start_and_later_only_for_the_first() {
+fn new_target_awaits_all_luns_and_later_the_first() {
     let map =
         |luns: &str| format!("{ALL}map = \"lun\"\nname = \"iqn.2026-11.org.example:m\"\nlun = [{luns}]\n");
     let luns = map("{ lun = 0, upstream = \"a\" }, { lun = 1, upstream = \"b\" }");
@@ -237,7 +237,7 @@ fn a_target_waits_for_all_its_luns_after_a_start_and_later_only_for_the_first() 
 }
 
 #[test]
-fn mapped_luns_that_are_not_there_are_told_with_the_reason() {
+fn missing_mapped_luns_are_listed_with_reason() {
     let name = "iqn.2026-11.org.example:m";
     let t = "iqn.2001-04.com.example:t";
     let map = format!(
@@ -267,7 +267,7 @@ fn mapped_luns_that_are_not_there_are_told_with_the_reason() {
 }
 
 #[test]
-fn of_two_luns_of_one_disk_only_those_that_are_both_passed_on_are_good() {
+fn shared_disk_requires_passthrough_for_both_luns() {
     let of = |mode: &str| {
         let map =
             format!("{ALL}map = \"target\"\nname = \"iqn.2026-11.org.example:{mode}\"\nupstream = \"a\"\n");

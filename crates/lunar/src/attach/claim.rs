@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_a_dead_process_has_its_isids() {
+    fn next_process_takes_over_the_isids() {
         let folder = std::env::temp_dir().join(format!("lunar-isids-{}", std::process::id()));
         let attached = Attached::at(folder.clone()).unwrap();
         let claimed =
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_left_behind_is_taken_over_as_what_it_is() {
+    fn stale_device_is_taken_over_with_its_type() {
         let of = |name: &str, read_only| record(&Attachment { read_only, ..attachment(name, A, How::Ublk) });
         assert_eq!(unfit(&of("a", false), &of("a", false), true), None);
         assert_eq!(unfit(&of("a", true), &of("b", false), true), None);

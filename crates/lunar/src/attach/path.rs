@@ -275,7 +275,7 @@ mod tests {
     use lunar_runtime::Cores;
 
     #[test]
-    fn a_path_that_was_missing_leads_to_the_same_unit_also_after_it_has_grown() {
+    fn late_path_reaches_the_same_lun_after_growth() {
         let target = Script::new().listen();
         let url = Url::parse(&target.url("")).expect("a URL");
         let open = move || async move {

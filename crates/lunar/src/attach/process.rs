@@ -28,7 +28,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// How long one who asks may take to listen.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What wakes the main thread.
+/// Events of the main thread.
 enum AttachEvent {
     /// SIGINT or SIGTERM.
     Stop,
@@ -36,11 +36,11 @@ enum AttachEvent {
     Opened(Box<Result<Disk, Failure>>),
     /// A path could not be opened, and is tried again.
     Missing(String),
-    /// Somebody asks how it is.
+    /// A status request.
     Asked(UnixStream),
 }
 
-/// Who hears how it goes.
+/// Callbacks of an attachment in progress.
 pub struct AttachObserver<C, M, R> {
     /// The name is taken.
     pub claimed: C,

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_without_a_write_asks_nobody() {
+    fn flush_without_a_write_sends_nothing() {
         compio::runtime::Runtime::new().unwrap().block_on(async {
             let disk = WriteTracker::over(broken(), false);
             disk.read(0, Buf::zeroed(512)).await.0.unwrap();

@@ -39,7 +39,7 @@ SIGINT or SIGTERM ends the run early and prints the results so far; a second sig
 Exit status: 0 success, 1 the run ended early, commands failed, --steady was not reached, or no rate meets
 --latency-target; 7 invalid arguments, 15 the target holds data, 130 SIGINT, 143 SIGTERM; others as in lunar --help.";
 
-/// What `lunar bench` is told.
+/// Arguments of `lunar bench`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Bench {
@@ -51,7 +51,7 @@ pub struct Bench {
     told: OutputArgs,
 }
 
-/// How results are told.
+/// Options for the output of results.
 #[derive(Args, Debug)]
 struct OutputArgs {
     /// Print JSON (schema lunar.bench/2)

@@ -108,13 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_tells_what_was_done_since_the_last_one() {
+    fn progress_line_shows_rate_since_the_last_one() {
         assert_eq!(line((100, 0), (600, 4_000_000), Duration::from_millis(500)), "1000 IOPS, 8.0 MB/s");
     }
 
     #[test]
-    fn what_is_written_beside_it_comes_in_whole_lines() {
-        let mut out = Progress::start(&RunHandle::default()).beside(Vec::new());
+ fn output_during_progress_has_whole_lines() { let mut out = Progress::start(&RunHandle::default()).beside(Vec::new()); 
         assert!(!out.has_spoken());
         write!(out, "1+0 records in").expect("memory");
         assert!(out.out.is_empty() && out.has_spoken());

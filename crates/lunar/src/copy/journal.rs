@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_read_and_other_ends_are_refused() {
+    fn journal_is_restored_and_other_ends_are_rejected() {
         let path = std::env::temp_dir().join(format!("lunar-journal-{}", std::process::id()));
         let (journal, ends) = (CopyJournal::at(path), (mark("a"), mark("b")));
         assert_eq!(journal.read(), Ok(None));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_kept_leaves_nothing() {
+    fn failed_journal_write_leaves_no_file() {
         let folder = std::env::temp_dir().join(format!("lunar-journal-in-the-way-{}", std::process::id()));
         fs::create_dir_all(folder.join("x")).unwrap();
         let journal = CopyJournal::at(folder.clone());

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// What is in flight when the time is over may still end, and become stable.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What wakes the main thread.
+/// Events of the main thread.
 enum CopyEvent {
     Signal(i32),
     Ended(Box<Result<CopyReport, Failure>>),
@@ -72,7 +72,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Tells how it ended, also when it died.
+/// Reports the result, also after a panic.
 struct ExitNotifier(Option<Sender<CopyEvent>>);
 
 impl ExitNotifier {

@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How it is told.
+/// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressFormat {
     /// A bar that is drawn over and over.
@@ -44,7 +44,7 @@ pub const COPIED: &str = "copied";
 /// Bytes are compared.
 pub const COMPARED: &str = "compared";
 
-/// What is told about.
+/// The phase that the progress shows.
 #[derive(Clone)]
 pub struct CopyPhase {
     /// What was done: [`COPIED`] or [`COMPARED`].
@@ -57,7 +57,7 @@ pub struct CopyPhase {
     pub meter: Arc<CopyMeter>,
 }
 
-/// Tells how far it is until it is dropped.
+/// Shows progress until it is dropped.
 pub struct Progress {
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_both_units_and_what_is_left() {
+    fn progress_line_has_both_units_and_time_left() {
         assert_eq!(
             line(&course(Some(4 << 30)), 1 << 30, 1e8),
             "copied 2.00 GiB of 4.00 GiB (50 %), 100.0 MB/s (95.4 MiB/s), 0:21 left"

@@ -198,7 +198,7 @@ mod tests {
     use lunar_initiator::ErrorCode;
 
     #[test]
-    fn a_line_tells_what_there_is_to_tell() {
+    fn summary_line_lists_nonzero_counts() {
         let mut summary = Summary { bytes: 3 << 30, complete: true, ..Summary::default() };
         let second = Duration::from_secs(1);
         assert_eq!(summary.line(second), "copied 3.00 GiB in 1.0 s, 3221.2 MB/s (3072.0 MiB/s)\n");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_target_has_to_do_with_ends_with_its_status_and_hint() {
+    fn target_error_sets_exit_status_and_hint() {
         for (kind, exit, hint) in [
             (ErrorCode::ReservationConflict, Exit::NoAccess, "lunar pr URL"),
             (ErrorCode::ConnectionLost, Exit::Unreachable, "check the network"),

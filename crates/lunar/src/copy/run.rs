@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_ends_it_or_is_listed() {
+    fn unreadable_range_ends_the_copy_or_is_listed() {
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
             let report = from_broken(&[]).await;
             assert_eq!(

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_used_is_told_with_the_reason() {
+    fn unusable_device_is_reported_with_reason() {
         let told = |ports| found(true, Some(ports)).concat();
         assert_eq!(told(vec![]), "this host has no RDMA device");
         let of_login = |code| {

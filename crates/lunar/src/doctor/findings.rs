@@ -289,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_well_is_left_alone() {
+    fn healthy_lun_has_no_findings() {
         assert_eq!(of(&healthy(), false, false), []);
         assert_eq!(of(&DoctorReport::default(), true, true), [], "nothing is said of what was not seen");
     }
 
     /// What was negotiated means other things over RDMA.
     #[test]
-    fn what_is_so_over_rdma_is_no_fault() {
+    fn rdma_values_are_no_faults() {
         let mut report = healthy();
         report.transport = "iser";
         let parameters = &mut report.session.as_mut().unwrap().parameters;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_are_slow_because_of_the_way_are_no_fault_of_the_disk() {
+    fn slow_network_is_not_reported_as_slow_disk() {
         for (read, trip) in [(99_000, 50), (40_000, 4_500), (49_000, 4_900)] {
             assert!(found(|r| slow(r, read, trip)).is_empty(), "{read} us, {trip} us");
         }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_the_target_long_is_told() {
+    fn slow_target_response_is_reported() {
         let step = |took_us| {
             let (stage, offered, answered, status) = ("security", Vec::new(), Vec::new(), None);
             LoginExchange { stage, offered, answered, status, took_us }
@@ -354,7 +354,7 @@ mod tests {
 
     /// Each row: what is changed, and what is found then.
     #[test]
-    fn every_row_finds_what_it_is_for() {
+    fn each_row_matches_its_fault() {
         let changes: [Change; 14] = [
             (|r| r.session.as_mut().unwrap().window = 1, "takes 1 commands"),
             (|r| r.session.as_mut().unwrap().parameters.max_xmit_data_segment_length = 8192, "is 8192"),

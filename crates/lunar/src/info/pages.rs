@@ -175,7 +175,7 @@ mod tests {
 
     /// As istgt sends it.
     #[test]
-    fn a_page_that_comes_twice_is_told_once() {
+    fn repeated_page_is_listed_once() {
         let page = |byte: u8| [&[0x0a, 0x0a, byte][..], &[0; 9]].concat();
         let b = [&[0, 30, 0, 0, 0, 0, 0, 0][..], &page(2), &page(4)].concat();
         let facts = mode_pages(&b);
@@ -186,7 +186,7 @@ mod tests {
     use crate::tree::lines;
 
     #[test]
-    fn pages_are_told_in_words() {
+    fn pages_are_shown_in_words() {
         let text = lines(&vpd_page(0x83, &[0, 0x83, 0, 8, 0x51, 0x95, 0, 4, 0, 0, 0, 7]));
         assert!(text.ends_with("  of target port, type target port group, value 7\n"), "{text}");
         let text = lines(&vpd_page(0xc0, &[0, 0xc0, 0, 2, 1, 0x1b]));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn reservations_are_told_in_words() {
+    fn reservations_are_shown_in_words() {
         let b = [0, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 5, 0, 0];
         let text = lines(&reservation(&b));
         assert!(

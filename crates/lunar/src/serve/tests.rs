@@ -135,7 +135,7 @@ fn a_wrong_configuration_is_not_loaded() {
 }
 
 #[test]
-fn a_captive_command_knows_where_the_server_is_and_says_how_it_ended() {
+fn captive_command_has_urls_and_sets_exit_status() {
     let folder = Folder::new("captive");
     let service = service(&args(folder.config(1)), &Fake::default());
     let (events, inbox) = channel();
@@ -160,7 +160,7 @@ fn a_captive_command_is_ended_by_a_stop() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn failed_start_reports_the_reason() {
     let folder = Folder::new("start");
     let serve = args(folder.config(1));
     let told = |kind: io::ErrorKind| {
@@ -181,7 +181,7 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
-fn who_knows_a_remedy_is_heeded() {
+fn hint_of_the_error_is_used() {
     let told = cannot_serve(&with_hint(io::Error::other("cannot listen: no device"), "leave provider out"))
         .to_string();
     assert_eq!(told, "cannot serve: cannot listen: no device\n  hint: leave provider out");

@@ -72,7 +72,7 @@ fn own_portals_are_a_portal_group_of_their_own() {
 }
 
 #[test]
-fn the_default_portal_is_there_for_who_needs_it() {
+fn default_portal_exists_only_if_used() {
     let own = format!("[router.r1]\nlisten = [\"10.0.0.5\"]\n{PORTAL}{MAP}");
     let portals = |config: Config| -> Vec<(u16, String)> {
         config.portal_groups.iter().map(|group| (group.tag, group.portals[0].listen.to_string())).collect()
@@ -724,7 +724,7 @@ fn a_password_is_kept_in_a_file_of_its_owner() {
 }
 
 #[test]
-fn an_upstream_is_what_it_says() {
+fn upstream_reach_follows_its_url() {
     let source = |keys: &str| {
         let config = good(&format!("[router.r1.upstream.x]\n{keys}\n{PORTAL}{MAP}"));
         config.routers[0].upstreams["x"].clone()
