@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn failures_are_reported_and_returned_or_hidden() {
         let probe = RecordingDisk::new(4096);
-        let (tell, told) = flume::unbounded();
+        let (tell, reported) = flume::unbounded();
         let strict = FailureReporter::reporting(probe.clone(), tell.clone());
         let forgiving = FailureReporter::replacing_by_zeros(probe, tell);
         let full = || {
@@ -138,7 +138,7 @@ mod tests {
             assert!(forgiving.write(4096, full(), false).await.0.is_ok());
         });
         let failure = |read, offset| CommandFailure { read, offset, len: 512, why: "behind the end".into() };
-        let all: Vec<CommandFailure> = told.try_iter().collect();
+        let all: Vec<CommandFailure> = reported.try_iter().collect();
         assert_eq!(all, [failure(true, 4096), failure(true, 8192), failure(false, 4096)]);
     }
 }

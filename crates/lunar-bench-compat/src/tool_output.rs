@@ -96,10 +96,12 @@ mod tests {
     #[test]
     fn title_and_words_have_no_secrets() {
         let words = ["if=iscsi://ann%hush@127.0.0.1/iqn.2026-11.org.example:a/0", "of=."].map(String::from);
-        let told = title("dd", &words);
+        let reported = title("dd", &words);
         assert!(
-            told.starts_with("dd if=iscsi://") && told.ends_with(" of=.") && !told.contains("hush"),
-            "{told}"
+            reported.starts_with("dd if=iscsi://")
+                && reported.ends_with(" of=.")
+                && !reported.contains("hush"),
+            "{reported}"
         );
     }
 }

@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn command_line_with_passwords_is_redacted() {
         assert_eq!(redact_secrets("--depth"), "--depth");
-        let told = redact_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
-        assert!(told.starts_with("if=iscsi://") && !told.contains("hidden"), "{told}");
+        let reported = redact_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert!(reported.starts_with("if=iscsi://") && !reported.contains("hidden"), "{reported}");
         assert_eq!(redact_secrets("iscsi://me%hidden@"), "iscsi://...");
-        let told = redact_secrets("ISER://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
-        assert!(told.starts_with("iser://me@moon") && !told.contains("hidden"), "{told}");
+        let reported = redact_secrets("ISER://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert!(reported.starts_with("iser://me@moon") && !reported.contains("hidden"), "{reported}");
         assert_eq!(redact_secrets("of=srp://me%hidden@moon"), "of=srp://...", "no URL, and still a secret");
     }
 

@@ -88,9 +88,9 @@ pub(crate) struct TargetSession {
 /// Targets that are open. Sessions are logged out when it is closed or dropped.
 pub struct OpenTargets {
     pub(crate) cores: Cores,
-    pub(crate) places: Vec<TargetSession>,
+    pub(crate) target_sessions: Vec<TargetSession>,
     /// The options with which the targets were opened.
-    pub(crate) opening: TargetOptions,
+    pub(crate) options: TargetOptions,
     luns: Vec<(usize, Arc<Lun>)>,
     facts: Vec<MeasuredTarget>,
 }
@@ -143,17 +143,17 @@ impl OpenTargets {
     ///
     /// # Errors
     /// If a target cannot be opened, or holds data that must not be overwritten.
-    pub fn open(targets: &[TargetSpec], opening: &TargetOptions) -> Result<OpenTargets, Error> {
-        let cpus = opening.cores.usable()?;
-        if let Some(pid) = opening.target_pid {
+    pub fn open(targets: &[TargetSpec], options: &TargetOptions) -> Result<OpenTargets, Error> {
+        let cpus = options.cores.usable()?;
+        if let Some(pid) = options.target_pid {
             cpu::of(pid)?;
         }
         let cores = Cores::start(&cpus).map_err(|e| system_error("the event loops cannot start", &e))?;
-        let (places, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut opened = OpenTargets { cores, places, opening: opening.clone(), luns, facts };
+        let (target_sessions, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut opened = OpenTargets { cores, target_sessions, options: options.clone(), luns, facts };
         for target in targets {
-            opened.add(target, opening)?;
-            if opening.write && !opening.destroy {
+            opened.add(target, options)?;
+            if options.write && !options.destroy {
                 opened.check_no_data(target)?;
             }
         }
@@ -167,24 +167,24 @@ impl OpenTargets {
 
     /// Sessions, all targets together.
     pub fn sessions(&self) -> usize {
-        self.places.len()
+        self.target_sessions.len()
     }
 
     /// The index of a session among the sessions with its target, and the number of these.
     pub fn index_at_target(&self, session: usize) -> (usize, usize) {
-        let is_same_target = |other: &&TargetSession| other.target == self.places[session].target;
-        let before = self.places[..session].iter().filter(is_same_target).count();
-        (before, self.places.iter().filter(is_same_target).count())
+        let is_same_target = |other: &&TargetSession| other.target == self.target_sessions[session].target;
+        let before = self.target_sessions[..session].iter().filter(is_same_target).count();
+        (before, self.target_sessions.iter().filter(is_same_target).count())
     }
 
     /// Whether all targets are null disks.
     pub fn is_null(&self) -> bool {
-        self.places.iter().all(|session| session.disk.facts().null)
+        self.target_sessions.iter().all(|session| session.disk.facts().null)
     }
 
     /// Bytes of the smallest target.
     pub fn capacity(&self) -> u64 {
-        self.places.iter().map(|session| session.disk.facts().capacity).min().unwrap_or(0)
+        self.target_sessions.iter().map(|session| session.disk.facts().capacity).min().unwrap_or(0)
     }
 
     /// The largest block size of the logical units; 1 if there are none.
@@ -194,18 +194,18 @@ impl OpenTargets {
 
     /// The logical unit of a session; None for other targets.
     pub fn lun(&self, session: usize) -> Option<&Arc<Lun>> {
-        let disk = Arc::as_ptr(&self.places.get(session)?.disk).cast::<()>();
+        let disk = Arc::as_ptr(&self.target_sessions.get(session)?.disk).cast::<()>();
         self.luns.iter().map(|(_, lun)| lun).find(|lun| Arc::as_ptr(lun).cast::<()>() == disk)
     }
 
     /// The disk of a session.
     pub fn disk(&self, session: usize) -> Option<Arc<dyn Backend>> {
-        self.places.get(session).map(|session| session.disk.clone())
+        self.target_sessions.get(session).map(|session| session.disk.clone())
     }
 
     /// Replaces the disk of each session by a filter on top of it.
     pub fn wrap(&mut self, filter: impl Fn(usize, Arc<dyn Backend>) -> Arc<dyn Backend>) {
-        for (index, session) in self.places.iter_mut().enumerate() {
+        for (index, session) in self.target_sessions.iter_mut().enumerate() {
             session.disk = filter(index, session.disk.clone());
         }
     }
@@ -216,7 +216,7 @@ impl OpenTargets {
         sessions: usize,
         made_of: impl FnOnce(Vec<Arc<dyn Backend>>) -> Arc<dyn Backend>,
     ) {
-        let disk = made_of(self.places.drain(..).map(|session| session.disk).collect());
+        let disk = made_of(self.target_sessions.drain(..).map(|session| session.disk).collect());
         for _ in 0..sessions {
             self.add_session(disk.clone());
         }
@@ -224,7 +224,7 @@ impl OpenTargets {
 
     /// Makes jobs record their writes and check their reads in one ledger for each target, in order.
     pub(crate) fn attach_ledgers(&mut self, ledgers: &[Arc<WriteLedger>]) {
-        for session in &mut self.places {
+        for session in &mut self.target_sessions {
             session.ledger = ledgers.get(session.target).cloned();
         }
     }
@@ -234,8 +234,8 @@ impl OpenTargets {
         drop(self);
     }
 
-    fn add(&mut self, target: &TargetSpec, opening: &TargetOptions) -> Result<(), Error> {
-        let sessions = opening.sessions.max(1);
+    fn add(&mut self, target: &TargetSpec, options: &TargetOptions) -> Result<(), Error> {
+        let sessions = options.sessions.max(1);
         let facts = match target {
             TargetSpec::Lun(url) => {
                 let luns = (0..sessions).map(|_| self.add_lun(url)).collect::<Result<Vec<_>, _>>()?;
@@ -246,26 +246,26 @@ impl OpenTargets {
                 exports[0].describe()
             }
             local => {
-                let disk = open_local(local, opening)?;
+                let disk = open_local(local, options)?;
                 for _ in 0..sessions {
                     self.add_session(disk.clone());
                 }
                 disk.describe()
             }
         };
-        let capacity = self.places.last().map_or(0, |session| session.disk.facts().capacity);
+        let capacity = self.target_sessions.last().map_or(0, |session| session.disk.facts().capacity);
         self.facts.push(MeasuredTarget { name: target.to_string(), sessions, capacity, facts });
         Ok(())
     }
 
     fn add_session(&mut self, disk: Arc<dyn Backend>) -> usize {
-        let core = self.places.len() % self.cores.count();
-        self.places.push(TargetSession { core, disk, target: self.facts.len(), ledger: None });
+        let core = self.target_sessions.len() % self.cores.count();
+        self.target_sessions.push(TargetSession { core, disk, target: self.facts.len(), ledger: None });
         core
     }
 
     fn add_lun(&mut self, url: &Url) -> Result<Arc<Lun>, Error> {
-        let (core, url) = (self.places.len() % self.cores.count(), url.clone());
+        let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone());
         let lun = self.cores.wait(core, move || async move { lunar_initiator::open(&url).await });
         let lun = lun.map_err(|e| system_error("an event loop failed", &e))?.map_err(initiator_error)?;
         self.add_session(lun.clone());
@@ -273,8 +273,7 @@ impl OpenTargets {
         Ok(lun)
     }
 
-    fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> {
-        let (core, url) = (self.places.len() % self.cores.count(), url.clone());
+ fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> { let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone()); 
         let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
         let disk = disk.map_err(|e| system_error("an event loop failed", &e))?.map_err(open_error)?;
         self.add_session(disk.clone());
@@ -284,7 +283,7 @@ impl OpenTargets {
     /// Checks the first and the last mebibyte of the target that was opened last.
     fn check_no_data(&self, target: &TargetSpec) -> Result<(), Error> {
         const CHECKED_BYTES: u64 = 1 << 20;
-        let Some(session) = self.places.last() else { return Ok(()) };
+        let Some(session) = self.target_sessions.last() else { return Ok(()) };
         let capacity = session.disk.facts().capacity;
         for offset in [0, capacity.saturating_sub(CHECKED_BYTES)] {
             let (disk, len) = (session.disk.clone(), CHECKED_BYTES.min(capacity) as usize);
@@ -320,17 +319,9 @@ fn open_error(e: lunar_block::OpenError) -> Error {
     Error::new(kind, format!("{}: {}", e.subject, e.what), e.hint)
 }
 
-fn open_local(target: &TargetSpec, opening: &TargetOptions) -> Result<Arc<dyn Backend>, Error> {
+fn open_local(target: &TargetSpec, options: &TargetOptions) -> Result<Arc<dyn Backend>, Error> {
     let spec = match target {
-        TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size),
-        TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size),
-        TargetSpec::Path(path) => BackendSpec {
-            read_only: !opening.write,
-            direct: opening.direct,
-            create: opening.create.is_some(),
-            size: opening.create,
-            raw: opening.raw,
-            ..BackendSpec::path(path)
+ TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size), TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size), TargetSpec::Path(path) => BackendSpec { read_only: !options.write, direct: options.direct, create: options.create.is_some(), size: options.create, raw: options.raw, ..BackendSpec::path(path) 
         },
         TargetSpec::Lun(_) | TargetSpec::Nbd(_) => unreachable!("not a local disk"),
     };

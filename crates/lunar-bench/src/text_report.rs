@@ -81,12 +81,12 @@ fn percentile(latency: &Latency, percent: f64) -> String {
 
 fn cpu_text(outcome: &JobOutcome) -> String {
     let busy = |seconds: f64| seconds / outcome.elapsed_s.max(1e-9);
-    let told = |who: &str, s: f64| match outcome.ios() {
-        0 => format!("{who} {s:.2} s"),
-        ios => format!("{who} {:.2} us an I/O ({:.2} cores)", s * 1e6 / ios as f64, busy(s)),
+    let cpu_use = |name: &str, s: f64| match outcome.ios() {
+        0 => format!("{name} {s:.2} s"),
+        ios => format!("{name} {:.2} us an I/O ({:.2} cores)", s * 1e6 / ios as f64, busy(s)),
     };
-    let target = outcome.cpu.target_s.map(|s| told(", target", s)).unwrap_or_default();
-    format!("CPU: {}{target}, of {}\n", told("client", outcome.cpu.client_s), outcome.cpu.cores)
+    let target = outcome.cpu.target_s.map(|s| cpu_use(", target", s)).unwrap_or_default();
+    format!("CPU: {}{target}, of {}\n", cpu_use("client", outcome.cpu.client_s), outcome.cpu.cores)
 }
 
 /// A number with its noun.

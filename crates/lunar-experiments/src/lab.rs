@@ -73,10 +73,13 @@ impl<'a> Lab<'a> {
 
     /// Lunar, and the requested peers, or those that are installed.
     fn opponents(&mut self) -> Result<Vec<Peer>, Error> {
-        let asked = &self.args.against;
+        let requested = &self.args.against;
         let others = if self.transport.is_tcp() { &["stgt", "istgt"][..] } else { &[] };
-        let named =
-            if asked.is_empty() { others.iter().map(|o| (*o).into()).collect() } else { asked.clone() };
+        let named = if requested.is_empty() {
+            others.iter().map(|o| (*o).into()).collect()
+        } else {
+            requested.clone()
+        };
         let mut all = vec![Peer::Lunar];
         for name in named.iter().filter(|name| *name != "none") {
             let peer = match name.as_str() {
@@ -218,7 +221,7 @@ impl<'a> Lab<'a> {
         }
         self.handle.set_activity(format!("a file system on {target}"));
         let dir = WorkDir::below(&std::env::temp_dir()).map_err(|e| e.what)?;
-        MountedFs::on(&self.lunar, target, dir)
+        MountedFs::attach(&self.lunar, target, dir)
     }
 
     /// Whether data on a server's disks may be overwritten; always true for our own.

@@ -45,7 +45,7 @@ impl MountedFs {
     ///
     /// # Errors
     /// The reason, as text.
-    pub fn on(lunar: &Path, target: &TargetSpec, dir: WorkDir) -> Result<MountedFs, String> {
+    pub fn attach(lunar: &Path, target: &TargetSpec, dir: WorkDir) -> Result<MountedFs, String> {
         let attach_method = attach_method()?;
         for name in ["fuse", "mnt"] {
             fs::create_dir(dir.join(name)).map_err(|e| e.to_string())?;
@@ -53,7 +53,7 @@ impl MountedFs {
         let attach = attach(lunar, target, attach_method, &dir)?;
         let device = PathBuf::new();
         let mut mounted = MountedFs { mount: None, device, looped: None, attach, dir };
-        let file = mounted.told()?;
+        let file = mounted.reported()?;
         mounted.device = match attach_method {
             AttachMethod::Ublk => file,
             AttachMethod::Fuse => {
@@ -114,7 +114,7 @@ impl MountedFs {
     }
 
     /// The device or file that `lunar attach` prints when it is ready.
-    fn told(&self) -> Result<PathBuf, String> {
+    fn reported(&self) -> Result<PathBuf, String> {
         let stdout = self.attach.stdout().ok_or("lunar attach has no output")?;
         let (send, lines) = mpsc::channel();
         thread::spawn(move || {

@@ -99,7 +99,7 @@ impl Args {
     }
 
     /// The options of the script.
-    fn told(&self) -> String {
+    fn options_text(&self) -> String {
         let flag = |is_set: bool, text: &str| if is_set { format!("{text} ") } else { String::new() };
         [
             flag(self.force, "-f"),
@@ -170,7 +170,7 @@ fn measure(
         let what = format!("{target} has {} bytes, fewer than 2^{}", opened.capacity(), args.size);
         return Err(refused(what, "use a smaller -s"));
     }
-    let mut output = ToolOutput::new(format!("blockdev-perftest {} {target}", args.told()), context);
+    let mut output = ToolOutput::new(format!("blockdev-perftest {} {target}", args.options_text()), context);
     if args.writes() && !args.force && !args.no_check {
         refuse_data(args, target, opened, &output)?;
     }
@@ -257,7 +257,7 @@ fn one_row(
             }
             let words = [
                 ("tool", "blockdev-perftest".to_owned()),
-                ("options", args.told()),
+                ("options", args.options_text()),
                 ("bs", block.to_string()),
             ];
             let label = format!("{block} {name} {}", n + 1);
@@ -305,12 +305,17 @@ fn together(args: &Args, rows: &[Row], output: &mut ToolOutput) -> Result<(), Er
         "# above: MB = 2^20 bytes, averages of rates; below: bytes of all runs divided by their total time",
     )?;
     for row in rows {
-        let told = |name: &str, times: &[f64]| {
+        let rate_text = |name: &str, times: &[f64]| {
             let seconds: f64 = times.iter().sum();
             let rate = if seconds > 0.0 { args.bytes() as f64 * times.len() as f64 / seconds } else { 0.0 };
             format!(" {name} {:9.3} MiB/s {:9.3} MB/s", rate / MIB, rate / 1e6)
         };
-        output.line(format!("# {:9}{}{}", row.block, told("W", &row.writes), told("R", &row.reads)))?;
+        output.line(format!(
+            "# {:9}{}{}",
+            row.block,
+            rate_text("W", &row.writes),
+            rate_text("R", &row.reads)
+        ))?;
     }
     Ok(())
 }
@@ -323,7 +328,7 @@ fn table_of(args: &Args, rows: &[Row], target: &TargetSpec) -> ResultTable {
         (row.block.to_string(), figures.map(|figure| TableCell::new(None, Some(figure))).to_vec())
     };
     ResultTable {
-        title: format!("blockdev-perftest {} {target}", args.told()),
+        title: format!("blockdev-perftest {} {target}", args.options_text()),
         unit: "MiB/s (2^20)".into(),
         larger_is_better: true,
         columns: ["write avg", "write std", "read avg", "read std"].map(str::to_owned).to_vec(),

@@ -31,7 +31,7 @@ fn every_option_is_parsed() {
     let none = args("disk");
     assert_eq!((none.iterations, none.min, none.max, none.size), (3, 9, 26, 30));
     assert_eq!(none.blocks().len(), 18);
-    assert_eq!(args("-f -d -s 30 -m 12 disk").told(), "-f -d -s 30 -m 12");
+    assert_eq!(args("-f -d -s 30 -m 12 disk").options_text(), "-f -d -s 30 -m 12");
     assert_eq!(args("-s 10 disk").blocks(), [1024, 512], "sizes above 2^s are skipped");
     for wrong in ["-a -d disk", "-r -w disk", "-m 8 disk", "-i 0 disk", ""] {
         let words = std::iter::once("blockdev-perftest").chain(wrong.split_whitespace());

@@ -46,8 +46,8 @@ fn every_option_is_parsed() {
         all.habit,
         AccessProfile { size: 1 << 20, window: 65536, outside: 5, fsync_every: 0, granule: 512 }
     );
-    let asked = args(line);
-    assert!(asked.direct && asked.keep && asked.destroy && asked.seed == 5);
+    let requested = args(line);
+    assert!(requested.direct && requested.keep && requested.destroy && requested.seed == 5);
     assert_eq!(all.job(5).think, Duration::from_millis(9));
 }
 

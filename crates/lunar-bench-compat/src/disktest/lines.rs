@@ -30,10 +30,10 @@ impl LinePrefix {
         if self.is_bare {
             return Some(message.into());
         }
-        Some(self.told(level, message))
+        Some(self.line_text(level, message))
     }
 
-    fn told(&self, level: &str, message: &str) -> String {
+    fn line_text(&self, level: &str, message: &str) -> String {
         let LinePrefix { pid, device, .. } = self;
         format!("| {} | {level:5} | {pid} | {VERSION} | {device} | {message}", clock::stamp())
     }
@@ -80,7 +80,7 @@ fn throughput(bytes: u64, transfers: u64, seconds: f64) -> String {
 pub fn stat(device: String, direction: &str, share: &IoCounts, seconds: f64) -> String {
     let head = LinePrefix { pid: std::process::id(), device, is_bare: false, is_quiet: false };
     let (bytes, transfers) = (share.read_bytes + share.write_bytes, share.read_ios + share.write_ios);
-    head.told("STAT", &format!("{direction} {}", throughput(bytes, transfers, seconds)))
+    head.line_text("STAT", &format!("{direction} {}", throughput(bytes, transfers, seconds)))
 }
 
 /// `75 seconds (0h1m15s)`: whole seconds, at least 1.
@@ -221,12 +221,12 @@ mod tests {
     fn session_line_matches_the_publication() {
         let share = IoCounts { write_bytes: 430_646_600, write_ios: 1643, ..IoCounts::default() };
         let line = stat("/dev/sda".into(), "Write", &share, 1.0);
-        let (_, told) = line.split_once(" | STAT  | ").expect("a line of STAT");
+        let (_, line_text) = line.split_once(" | STAT  | ").expect("a line of STAT");
         let expected = format!(
             "{} | v1.1.12 | /dev/sda | Write throughput: 430646600.0B/s (410.70MB/s), IOPS 1643.0/s.",
             std::process::id()
         );
-        assert_eq!(told, expected);
+        assert_eq!(line_text, expected);
     }
 
     #[test]

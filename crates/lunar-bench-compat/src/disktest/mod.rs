@@ -58,7 +58,7 @@ struct TestedDevice<'a> {
 /// # Errors
 /// If a target cannot be opened, is too small or holds data, or an option is not supported.
 pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
-    let mut output = ToolOutput::new(format!("disktest {}", told(args).join(" ")), context);
+    let mut output = ToolOutput::new(format!("disktest {}", option_words(args).join(" ")), context);
     if args.version {
         output.line(VERSION)?;
         return Ok(output.finish());
@@ -67,7 +67,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     let (mut all_opened, mut failed) = (Vec::new(), Vec::new());
     for (index, target) in plan.targets.iter().enumerate() {
         let mut opened = open(args, &plan, target, index)?;
-        failed.push(told_of_failures(&mut opened, args.continue_on_error));
+        failed.push(report_failures(&mut opened, args.continue_on_error));
         all_opened.push(opened);
     }
     let areas =
@@ -75,7 +75,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     if !plan.direct && plan.targets.iter().any(is_remote) {
         output.remark("remote targets have no page cache on this host: they behave as with -I bd")?;
     }
-    let (news, told) = channel();
+    let (news, option_words) = channel();
     let result = thread::scope(|scope| {
         for (index, opened) in all_opened.iter().enumerate() {
             let (args, plan, news, all) = (args, &plan, news.clone(), output.handle.clone());
@@ -87,7 +87,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
             });
         }
         drop(news);
-        let result = tell(&mut output, &told);
+        let result = collect_results(&mut output, &option_words);
         if result.is_err() {
             output.handle.end();
         }
@@ -112,10 +112,10 @@ fn open(args: &Args, plan: &TestPlan, target: &TargetSpec, index: usize) -> Resu
 
 /// Reports failed commands if the test continues on errors. Otherwise the first failure ends the test, and is
 /// reported anyway.
-fn told_of_failures(opened: &mut OpenTargets, continue_on_error: bool) -> Failed<CommandFailure> {
-    let (tell, failed) = unbounded();
+fn report_failures(opened: &mut OpenTargets, continue_on_error: bool) -> Failed<CommandFailure> {
+    let (collect_results, failed) = unbounded();
     if continue_on_error {
-        opened.wrap(|_, disk| Arc::new(FailureReporter::reporting(disk, tell.clone())));
+        opened.wrap(|_, disk| Arc::new(FailureReporter::reporting(disk, collect_results.clone())));
     }
     failed
 }
@@ -127,9 +127,12 @@ fn head(args: &Args, target: &TargetSpec, is_one: bool) -> LinePrefix {
 }
 
 /// Prints and keeps the messages of the devices until all are done; returns their totals.
-fn tell(output: &mut ToolOutput, told: &Receiver<DeviceEvent>) -> Result<Vec<PassStats>, Error> {
+fn collect_results(
+    output: &mut ToolOutput,
+    option_words: &Receiver<DeviceEvent>,
+) -> Result<Vec<PassStats>, Error> {
     let mut dones = Vec::new();
-    for news in told.iter() {
+    for news in option_words.iter() {
         match news {
             DeviceEvent::Line(line) => output.line(line)?,
             DeviceEvent::Run(run) => output.keep(*run),
@@ -140,7 +143,7 @@ fn tell(output: &mut ToolOutput, told: &Receiver<DeviceEvent>) -> Result<Vec<Pas
 }
 
 /// The given options, for the START line and the document.
-fn told(args: &Args) -> Vec<String> {
+fn option_words(args: &Args) -> Vec<String> {
     let flags = [
         ("-A", args.continue_on_error),
         ("-c", args.counting),
@@ -161,13 +164,13 @@ fn told(args: &Args) -> Vec<String> {
         ("-D", args.duty.clone()),
         ("-E", args.compare.clone()),
         ("-f", args.fixed.clone()),
-        ("-h", args.heartbeat.map(written)),
+        ("-h", args.heartbeat.map(time_text)),
         ("-L", args.seeks.clone()),
         ("-N", args.sectors.clone()),
         ("-P", args.tell.clone()),
         ("-s", args.lba.clone()),
         ("-S", args.block_range.clone()),
-        ("-T", args.time.map(written)),
+        ("-T", args.time.map(time_text)),
     ];
     let flags = flags.into_iter().filter(|flag| flag.1).map(|flag| flag.0.to_owned());
     let valued = valued.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?)));
@@ -175,7 +178,7 @@ fn told(args: &Args) -> Vec<String> {
 }
 
 /// A time in disktest's format: whole seconds without a unit.
-fn written(time: Duration) -> String {
+fn time_text(time: Duration) -> String {
     match time.subsec_nanos() {
         0 => time.as_secs().to_string(),
         _ => lunar_proto::duration::show(time),
@@ -183,7 +186,7 @@ fn written(time: Duration) -> String {
 }
 
 /// The default options, each in parentheses, in the order of the tool.
-fn assumed(args: &Args, plan: &TestPlan, area: u64) -> Vec<String> {
+fn default_options(args: &Args, plan: &TestPlan, area: u64) -> Vec<String> {
     let has_pattern = args.counting || args.numbers || args.random || args.fixed.is_some();
     let (is_random, reads) = (matches!(order(args), "R" | "r"), plan.phases[0].job.direction.reads_of(100));
     let is_up = args.order.as_ref().is_some_and(|order| order.ends_with('u'));
@@ -210,7 +213,7 @@ impl TestedDevice<'_> {
     }
 
     fn test(self) {
-        let options = [told(self.args), assumed(self.args, self.plan, self.area.1)].concat();
+        let options = [option_words(self.args), default_options(self.args, self.plan, self.area.1)].concat();
         self.say("START", &format!("Start args: {}", options.join(" ")));
         let mut spent = (0.0, 0.0);
         let why = self.passes(&mut spent);
@@ -270,7 +273,7 @@ impl TestedDevice<'_> {
         let (before, start) = (self.handle.counts(), Instant::now());
         let run = || self.opened.run(&job, &self.handle);
         let mut outcome = self.while_it_runs(run, before, start, phase).map_err(|e| e.what)?;
-        self.tell_failures();
+        self.print_failures();
         if outcome.errors > 0 && self.args.continue_on_error {
             // The pass is complete, but it is the last one: the rest of the test is cancelled.
             let failed = text_report::count(outcome.errors as usize, "command");
@@ -282,7 +285,7 @@ impl TestedDevice<'_> {
         }
         let ended = (outcome.elapsed_s, outcome.ended_early.clone());
         let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
-        let words = [("tool", "disktest".to_owned()), ("options", told(self.args).join(" "))];
+        let words = [("tool", "disktest".to_owned()), ("options", option_words(self.args).join(" "))];
         let run = tool_output::run(label, &words, self.opened.facts(), outcome);
         _ = self.news.send(DeviceEvent::Run(Box::new(run)));
         Ok(ended)
@@ -303,18 +306,20 @@ impl TestedDevice<'_> {
                 drop(over);
                 outcome
             });
-            let mut told = 0;
+            let mut option_words = 0;
             while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 if self.all.is_ended() {
                     self.handle.end();
                 }
-                self.tell_failures();
+                self.print_failures();
                 // The pass starts when its buffers are allocated.
                 let begun = self.handle.measurement_begin().filter(|begun| *begun >= start);
                 let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
-                if let Some(beat) = self.plan.heartbeat.and_then(|every| beat(passed, every, told)) {
+                if let Some(due_heartbeat) =
+                    self.plan.heartbeat.and_then(|every| due_heartbeat(passed, every, option_words))
+                {
                     self.heartbeat(before, begun, phase);
-                    told = beat;
+                    option_words = due_heartbeat;
                 }
             }
             running
@@ -324,7 +329,7 @@ impl TestedDevice<'_> {
     }
 
     /// Prints each failed command like the tool, with the reason.
-    fn tell_failures(&self) {
+    fn print_failures(&self) {
         for CommandFailure { read, offset, len, why } in self.failed.try_iter() {
             let (direction, lba) = (if read { "Read" } else { "Write" }, offset / SECTOR);
             self.say(
@@ -336,8 +341,10 @@ impl TestedDevice<'_> {
 
     /// Counts are updated a few times per second; rates use the time of the last update.
     fn heartbeat(&self, before: IoCounts, begun: Option<Instant>, phase: &TestPhase) {
-        let (told, share) = self.handle.counts_at_update();
-        let passed = told.zip(begun).map(|(told, begun)| told.saturating_duration_since(begun));
+        let (option_words, share) = self.handle.counts_at_update();
+        let passed = option_words
+            .zip(begun)
+            .map(|(option_words, begun)| option_words.saturating_duration_since(begun));
         self.stat_of_pass(since(share, before), passed.unwrap_or_default().as_secs_f64(), phase);
     }
 
@@ -360,9 +367,9 @@ impl TestedDevice<'_> {
 
 /// The number of the heartbeat that is due, if it was not printed. Missed ones are skipped: each line shows the
 /// state at its own time.
-fn beat(passed: Duration, every: Duration, told: u128) -> Option<u128> {
-    let beat = passed.as_nanos() / every.as_nanos().max(1);
-    (beat > told).then_some(beat)
+fn due_heartbeat(passed: Duration, every: Duration, option_words: u128) -> Option<u128> {
+    let due_heartbeat = passed.as_nanos() / every.as_nanos().max(1);
+    (due_heartbeat > option_words).then_some(due_heartbeat)
 }
 
 /// Whether the phases read, and whether they write.

@@ -45,7 +45,7 @@ pub fn emulate_block_layer(opened: &mut OpenTargets, target: &TargetSpec, before
 
 /// Flushes the writes of the first session, outside of any measurement.
 pub fn flush(opened: &OpenTargets) -> Result<(), String> {
-    let Some(place) = opened.places.first() else { return Ok(()) };
+    let Some(place) = opened.target_sessions.first() else { return Ok(()) };
     let disk = place.disk.clone();
     let flushed = opened.cores.wait(place.core, move || async move { disk.flush().await });
     flushed.and_then(|result| result).map_err(|e| format!("flush: {e}"))

@@ -266,7 +266,7 @@ mod tests {
     fn small_sequential_reads_become_large_requests() {
         let probe = RecordingDisk::new(3 << 20);
         probe.set(&pattern(3 << 20));
-        let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
+        let (page_cache, requested) = (PageCacheDisk::new(probe.clone()), probe.clone());
         run_on_core(move || async move {
             let mut got = Vec::new();
             for at in (0..(3 << 20) - 4096).step_by(1000) {
@@ -281,15 +281,15 @@ mod tests {
             assert!(buf[..] == pattern(1 << 20)[1234..6234]);
             assert!(page_cache.read((3 << 20) - 10, Buf::zeroed(20)).await.0.is_err(), "past the end");
         });
-        let reads = asked.reads();
+        let reads = requested.reads();
         assert!(reads[..6].iter().all(|read| read.1 == PIECE), "{reads:?}");
-        assert!(asked.most_at_once() >= MAX_IN_FLIGHT, "{}", asked.most_at_once());
+        assert!(requested.most_at_once() >= MAX_IN_FLIGHT, "{}", requested.most_at_once());
     }
 
     #[test]
     fn restarted_reader_reaches_the_disk_again() {
         let probe = RecordingDisk::new(PIECE);
-        let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
+        let (page_cache, requested) = (PageCacheDisk::new(probe.clone()), probe.clone());
         run_on_core(move || async move {
             for _ in 0..3 {
                 for at in (0..PIECE as u64).step_by(65536) {
@@ -297,13 +297,13 @@ mod tests {
                 }
             }
         });
-        assert_eq!(asked.reads(), [(0, PIECE); 3]);
+        assert_eq!(requested.reads(), [(0, PIECE); 3]);
     }
 
     #[test]
     fn small_sequential_writes_become_large_requests() {
         let probe = RecordingDisk::new(4 << 20);
-        let (page_cache, asked) = (PageCacheDisk::new(probe.clone()), probe.clone());
+        let (page_cache, requested) = (PageCacheDisk::new(probe.clone()), probe.clone());
         run_on_core(move || async move {
             let bytes = pattern(3 << 20);
             for (n, block) in bytes.chunks(3000).enumerate() {
@@ -320,11 +320,11 @@ mod tests {
         });
         let mut expected = pattern(3 << 20);
         expected[4000..4010].fill(0);
-        assert!(asked.bytes()[..3 << 20] == expected[..]);
-        assert_eq!(asked.flushes(), 1);
-        let writes = asked.writes();
+        assert!(requested.bytes()[..3 << 20] == expected[..]);
+        assert_eq!(requested.flushes(), 1);
+        let writes = requested.writes();
         assert_eq!((writes.len(), writes[0]), (7, (0, PIECE)), "{writes:?}");
-        assert!(asked.most_at_once() >= MAX_IN_FLIGHT);
+        assert!(requested.most_at_once() >= MAX_IN_FLIGHT);
     }
 
     #[test]

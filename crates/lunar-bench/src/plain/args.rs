@@ -207,7 +207,7 @@ impl Args {
     ///
     /// # Errors
     /// If a name is invalid.
-    pub fn on(&self) -> Result<Vec<TargetSpec>, Error> {
+    pub fn target_specs(&self) -> Result<Vec<TargetSpec>, Error> {
         let over = |target| match self.transport {
             Some(transport) => transport.to(target),
             None => Ok(target),
@@ -307,7 +307,7 @@ impl Args {
     }
 
     /// The options of the verification.
-    pub fn checks(&self) -> VerifyOptions {
+    pub fn verify_options(&self) -> VerifyOptions {
         VerifyOptions {
             is_on: self.verify || self.verify_state.is_some(),
             state: self.verify_state.clone(),
@@ -342,7 +342,7 @@ impl Args {
     ///
     /// # Errors
     /// If a value is invalid.
-    pub fn opening(&self, job: &Job) -> Result<TargetOptions, Error> {
+    pub fn target_options(&self, job: &Job) -> Result<TargetOptions, Error> {
         let cores = self.cores.as_deref().map(CoreSelection::parse).transpose()?;
         Ok(TargetOptions {
             sessions: self.sessions as usize,
@@ -359,14 +359,14 @@ impl Args {
 
 /// A job as (option, value) of the command line.
 pub fn job_words(job: &Job, sessions: usize) -> Vec<(String, String)> {
-    let mut told = vec![
+    let mut reported = vec![
         ("rw", words::rw_word(job.order, job.direction).to_owned()),
         ("bs", words::sizes_text(&job.sizes)),
         ("depth", job.depth.to_string()),
         ("sessions", sessions.to_string()),
     ];
     let usual = Job::default();
-    let mut also = |name, value: Option<String>| told.extend(value.map(|value| (name, value)));
+    let mut also = |name, value: Option<String>| reported.extend(value.map(|value| (name, value)));
     let time = |time| humantime::format_duration(time).to_string();
     also(
         "read-percent",
@@ -403,7 +403,7 @@ pub fn job_words(job: &Job, sessions: usize) -> Vec<(String, String)> {
     also("continue-on-error", job.continue_on_error.then(|| "yes".into()));
     also("seed", (job.seed != usual.seed).then(|| job.seed.to_string()));
     also("interval", (job.interval != usual.interval).then(|| time(job.interval)));
-    told.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    reported.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The options of targets that affect the results, as (option, value) of the command line.

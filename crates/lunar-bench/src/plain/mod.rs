@@ -16,10 +16,10 @@ use crate::{Document, Error, ErrorKind, Job, JobOutcome, OpenTargets, RunHandle,
 /// # Errors
 /// If the job or a target cannot be used; nothing was measured then.
 pub fn run(args: &Args, handle: &RunHandle) -> Result<Document, Error> {
-    let (targets, checks) = (args.on()?, args.checks());
+    let (targets, checks) = (args.target_specs()?, args.verify_options());
     let job = checks.limit(args.job()?);
     _ = (args.until_steady()?, args.bound()?);
-    let mut opened = OpenTargets::open(&targets, &args.opening(&job)?)?;
+    let mut opened = OpenTargets::open(&targets, &args.target_options(&job)?)?;
     check_amount(&job, &opened)?;
     let verification = checks.prepare(&mut opened, &job)?;
     let mut document = Document::new(title(&job, args.sessions));
@@ -93,7 +93,7 @@ fn overhead(
     handle: &RunHandle,
 ) -> Option<String> {
     let last = document.runs.last().filter(|_| !handle.is_ended())?;
-    let opening = args.opening(job).ok()?;
+    let opening = args.target_options(job).ok()?;
     Some(match opened.is_null() {
         true => overhead::note_for_null_run(&last.outcome),
         false => overhead::note_for_job(job, opening, opened.capacity()),
@@ -105,15 +105,15 @@ fn overhead(
 /// # Errors
 /// As [`OpenTargets::run`].
 pub fn one(opened: &OpenTargets, job: &Job, handle: &RunHandle) -> Result<JobRun, Error> {
-    Ok(told_of(opened, job, opened.run(job, handle)?))
+    Ok(labelled_run(opened, job, opened.run(job, handle)?))
 }
 
 /// A run with a label that describes the job.
-pub fn told_of(opened: &OpenTargets, job: &Job, outcome: JobOutcome) -> JobRun {
+pub fn labelled_run(opened: &OpenTargets, job: &Job, outcome: JobOutcome) -> JobRun {
     let sessions = opened.sessions() / opened.facts().len().max(1);
     let label = title(job, sessions as u32);
-    let told = [args::job_words(job, sessions), args::option_words(&opened.opening)].concat();
-    JobRun { label, job: told, targets: opened.facts(), outcome }
+    let reported = [args::job_words(job, sessions), args::option_words(&opened.options)].concat();
+    JobRun { label, job: reported, targets: opened.facts(), outcome }
 }
 
 fn title(job: &Job, sessions: u32) -> String {

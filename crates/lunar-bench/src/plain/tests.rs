@@ -55,7 +55,7 @@ fn workload_is_first_word_or_rw_option() {
     assert_eq!(job("randrw null:1M --rwmixread 70").direction, IoDirection::Mix(70));
     assert_eq!(job("--rw randrw --read-percent 70 null:1M"), job("randrw null:1M --read-percent 70"));
     // A file may have the name of a workload.
-    assert_eq!(args("read").on().unwrap()[0].to_string(), "read");
+    assert_eq!(args("read").target_specs().unwrap()[0].to_string(), "read");
     assert_eq!(args("read --rw write null:1M").job().unwrap_err().what, "two workloads: read and --rw write");
 }
 
@@ -90,8 +90,8 @@ fn every_option_reaches_the_job() {
     assert_eq!(all, expected);
     assert_eq!(job("read null:1M --stride 64k").order, AccessPattern::Strided(65536));
     assert_eq!(job("read null:1M --amount 1G").time, None, "an amount is enough");
-    let opening =
-        args("null:1M --sessions 3 --direct --destroy --create 1M --target-pid 1 --cores 0,").opening(&all);
+    let opening = args("null:1M --sessions 3 --direct --destroy --create 1M --target-pid 1 --cores 0,")
+        .target_options(&all);
     let opening = opening.unwrap();
     assert_eq!(opening.cores, lunar_runtime::CoreSelection::List(vec![0]));
     assert_eq!((opening.sessions, opening.direct, opening.destroy), (3, true, true));
@@ -101,10 +101,10 @@ fn every_option_reaches_the_job() {
 #[test]
 fn document_has_the_overhead_note() {
     let notes = |line| run(&args(line), &RunHandle::default()).expect("a document").notes;
-    let told = notes("randwrite memory:1M --runtime 20ms --fill lba");
-    assert!(told.len() == 1 && told[0].starts_with("overhead: measuring takes "), "{told:?}");
-    let told = notes("read null:1M --runtime 20ms");
-    assert!(told.len() == 1 && told[0].contains("(this run, as it is on null:)"), "{told:?}");
+    let reported = notes("randwrite memory:1M --runtime 20ms --fill lba");
+    assert!(reported.len() == 1 && reported[0].starts_with("overhead: measuring takes "), "{reported:?}");
+    let reported = notes("read null:1M --runtime 20ms");
+    assert!(reported.len() == 1 && reported[0].contains("(this run, as it is on null:)"), "{reported:?}");
     let fine = notes("read memory:1M --runtime 5ms --interval 10ns");
     assert!(fine[0].starts_with("overhead: measuring takes "), "{fine:?}");
 }
@@ -174,8 +174,8 @@ fn direct_option_bypasses_the_page_cache() {
     std::fs::File::create(&path).and_then(|file| file.set_len(1 << 20)).expect("a file");
     let flags_of = |more: &str| {
         let args = args(&format!("read {} {more}", path.display()));
-        let opening = args.opening(&args.job().expect("a job")).expect("an opening");
-        let opened = OpenTargets::open(&args.on().expect("a target"), &opening).expect("a rig");
+        let opening = args.target_options(&args.job().expect("a job")).expect("an opening");
+        let opened = OpenTargets::open(&args.target_specs().expect("a target"), &opening).expect("a rig");
         let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
         let ours = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path));
         let flags: Vec<u32> = ours.map(|fd| flags(&fd.file_name().to_string_lossy())).collect();
@@ -190,8 +190,8 @@ fn direct_option_bypasses_the_page_cache() {
 
 /// The flags with which a descriptor of this process was opened.
 fn flags(fd: &str) -> u32 {
-    let told = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
-    let flags = told.lines().find_map(|line| line.strip_prefix("flags:"));
+    let reported = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let flags = reported.lines().find_map(|line| line.strip_prefix("flags:"));
     flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0)
 }
 
@@ -212,16 +212,16 @@ fn rounds_and_search_options_are_parsed() {
     let steady = args("null:1M --steady iops --rounds 2 --runtime 20ms");
     let document = run(&steady, &RunHandle::default()).expect("a document");
     assert_eq!((document.runs.len(), document.notes.len()), (2, 2));
-    let told = document.steady.as_ref().expect("a steady state");
-    assert_eq!((told.figure.as_str(), told.rounds, told.is_steady), ("iops", 2, false));
+    let reported = document.steady.as_ref().expect("a steady state");
+    assert_eq!((reported.figure.as_str(), reported.rounds, reported.is_steady), ("iops", 2, false));
     assert_eq!(document.shortfall().expect("a shortfall").0, "the metric did not become steady");
     let search = run(
         &args("null:1M --latency-target 1ns --latency-percentile 60 --runtime 5ms"),
         &RunHandle::default(),
     );
     let document = search.expect("a document");
-    let told = document.search.as_ref().expect("a search");
-    assert_eq!((told.percent, told.within_ns, told.rate), (60.0, 1, None));
+    let reported = document.search.as_ref().expect("a search");
+    assert_eq!((reported.percent, reported.within_ns, reported.rate), (60.0, 1, None));
     assert_eq!(document.shortfall().expect("a shortfall").0, "no rate meets the latency target");
     let text = serde_json::to_string(&document).expect("JSON");
     assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
@@ -257,10 +257,10 @@ fn contradicting_options_are_rejected() {
 
 #[test]
 fn verify_options_are_parsed() {
-    let checks = |line: &str| args(line).checks();
-    assert!(!checks("write null:1M").is_on);
-    assert!(checks("write null:1M --verify").is_on);
-    let kept = checks("write null:1M --verify --verify-state kept --verify-only");
+    let verify_options = |line: &str| args(line).verify_options();
+    assert!(!verify_options("write null:1M").is_on);
+    assert!(verify_options("write null:1M --verify").is_on);
+    let kept = verify_options("write null:1M --verify --verify-state kept --verify-only");
     assert!(kept.is_on && kept.is_only && kept.state.is_some_and(|path| path.ends_with("kept")));
     assert_eq!(kept_job("randwrite null:1M --verify-state kept --verify-only").direction, IoDirection::Read);
     for wrong in
@@ -272,7 +272,7 @@ fn verify_options_are_parsed() {
 }
 
 fn kept_job(line: &str) -> Job {
-    args(line).checks().limit(job(line))
+    args(line).verify_options().limit(job(line))
 }
 
 #[test]
@@ -286,24 +286,24 @@ fn job_words_round_trip_through_arguments() {
         "bidir null:1M",
     ] {
         let line = format!("{work} {common}");
-        let (asked, given) = (job(&line), args(&line));
-        let opening = given.opening(&asked).expect("an opening");
-        let opened = OpenTargets::open(&given.on().expect("a target"), &opening).expect("a rig");
-        let run = told_of(&opened, &asked, JobOutcome::default());
+        let (requested, given) = (job(&line), args(&line));
+        let opening = given.target_options(&requested).expect("an opening");
+        let opened = OpenTargets::open(&given.target_specs().expect("a target"), &opening).expect("a rig");
+        let run = labelled_run(&opened, &requested, JobOutcome::default());
         let words = run.job.iter().map(|(name, value)| match value.as_str() {
             "yes" => format!("--{name}"),
             value => format!("--{name} {value}"),
         });
         let again = format!("null:1M {}", words.collect::<Vec<_>>().join(" "));
-        assert_eq!(job(&again), asked, "{again}");
-        let told = args(&again).opening(&asked).expect("an opening");
+        assert_eq!(job(&again), requested, "{again}");
+        let reported = args(&again).target_options(&requested).expect("an opening");
         assert_eq!(
-            (told.sessions, told.direct, told.cores),
+            (reported.sessions, reported.direct, reported.cores),
             (opening.sessions, opening.direct, opening.cores),
             "{again}"
         );
     }
-    let plain = told_of(&rig_of("null:1M"), &Job::default(), JobOutcome::default());
+    let plain = labelled_run(&rig_of("null:1M"), &Job::default(), JobOutcome::default());
     let names: Vec<&str> = plain.job.iter().map(|word| word.0.as_str()).collect();
     assert_eq!(names, ["rw", "bs", "depth", "sessions", "runtime"], "defaults are omitted");
 }

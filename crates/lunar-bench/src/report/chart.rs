@@ -167,12 +167,17 @@ fn draw_line<'a>(
     let _ = writeln!(out, "<path class=\"line {class}\" d=\"M{}\"/>", path.join("L"));
     if line.has_marks {
         for (px, py, point) in &places {
-            let told = format!("{}: {}, {}", line.label, told(&chart.x, point.0), told(&chart.y, point.1));
+            let value_text = format!(
+                "{}: {}, {}",
+                line.label,
+                value_text(&chart.x, point.0),
+                value_text(&chart.y, point.1)
+            );
             let _ = writeln!(
                 out,
                 "<path class=\"mark {class}\" d=\"{}\"><title>{}</title></path>",
                 mark(line.colour, *px, *py),
-                escape(&told)
+                escape(&value_text)
             );
         }
     }
@@ -180,7 +185,7 @@ fn draw_line<'a>(
 }
 
 /// A value as text.
-fn told(axis: &Axis, value: f64) -> String {
+fn value_text(axis: &Axis, value: f64) -> String {
     match (&axis.division, axis.quantity) {
         (ScaleKind::Sizes(heads), _) => {
             let head = heads.iter().find(|head| head.0 == value);

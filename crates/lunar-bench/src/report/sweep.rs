@@ -71,8 +71,8 @@ fn finish(sweep: &mut Sweep) {
 
 /// The block size of a run with only one.
 fn block_size(run: &JobRun, totals: &DirectionTotals) -> Option<u64> {
-    let asked = run.job.iter().find(|word| word.0 == "bs").map(|word| word.1.as_str());
-    match asked {
+    let requested = run.job.iter().find(|word| word.0 == "bs").map(|word| word.1.as_str());
+    match requested {
         Some(list) if list.contains([',', ':', '/', '-']) => None,
         _ => totals
             .bytes

@@ -110,14 +110,18 @@ fn judged(table: &ResultTable, ratio: Option<f64>) -> &'static str {
 pub fn runs(runs: &[&JobRun]) -> String {
     const HEADS: [&str; 11] =
         ["run", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "max", "CPU/IO", "target CPU/IO", "errors"];
-    let told = |head: &str| match head {
+    let reported = |head: &str| match head {
         "target CPU/IO" => runs.iter().any(|run| run.outcome.cpu.target_s.is_some()),
         "errors" => runs.iter().any(|run| run.outcome.errors > 0),
         _ => true,
     };
-    let heads: Vec<&str> = HEADS.into_iter().filter(|head| told(head)).collect();
+    let heads: Vec<&str> = HEADS.into_iter().filter(|head| reported(head)).collect();
     let only_told = |row: [String; 11]| {
-        row.into_iter().zip(HEADS).filter(|(_, head)| told(head)).map(|(cell, _)| cell).collect::<Vec<_>>()
+        row.into_iter()
+            .zip(HEADS)
+            .filter(|(_, head)| reported(head))
+            .map(|(cell, _)| cell)
+            .collect::<Vec<_>>()
     };
     let rows = runs
         .iter()

@@ -29,5 +29,5 @@ fn next(opened: &OpenTargets, job: &Job, handle: &RunHandle, name: &str) -> (Job
 
 fn failed(opened: &OpenTargets, job: &Job, why: String) -> JobRun {
     let outcome = JobOutcome { ended_early: Some(why), ..JobOutcome::default() };
-    plain::told_of(opened, job, outcome)
+    plain::labelled_run(opened, job, outcome)
 }

@@ -93,14 +93,14 @@ impl OpenTargets {
         handle: &RunHandle,
         is_read_back: bool,
     ) -> Result<JobOutcome, Error> {
-        let (sessions, meter) = (self.sessions(), CpuMeter::new(&self.cores, self.opening.target_pid));
+        let (sessions, meter) = (self.sessions(), CpuMeter::new(&self.cores, self.options.target_pid));
         let (ready, prepared) = flume::unbounded();
         let (done, ends) = flume::unbounded();
         let has_failed = Arc::<AtomicBool>::default();
         for index in 0..sessions {
             let (at_target, has_failed) = (self.index_at_target(index), has_failed.clone());
-            let seat = SessionContext { index, sessions, at_target, span, is_read_back, has_failed };
-            self.start_session(seat, job, handle, (ready.clone(), done.clone()));
+            let context = SessionContext { index, sessions, at_target, span, is_read_back, has_failed };
+            self.start_session(context, job, handle, (ready.clone(), done.clone()));
         }
         drop((ready, done));
         // Do everything slow before the clock starts.
@@ -126,19 +126,19 @@ impl OpenTargets {
     /// it, and sends its result at the end.
     fn start_session(
         &self,
-        seat: SessionContext,
+        context: SessionContext,
         job: &Job,
         handle: &RunHandle,
         (ready, done): (Sender<Sender<JobClock>>, Sender<SessionResult>),
     ) {
-        let (place, job, handle) = (self.places[seat.index].clone(), job.clone(), handle.clone());
+        let (place, job, handle) = (self.target_sessions[context.index].clone(), job.clone(), handle.clone());
         self.cores.run_on(place.core, move || {
-            let index = seat.index;
+            let index = context.index;
             let buffers = buffers(&job, index);
             let (send, clock) = flume::bounded(1);
             let run = async move {
                 let Ok(clock) = clock.recv_async().await else { return };
-                let session = Rc::new(JobSession::new(job, clock, place, handle, seat));
+                let session = Rc::new(JobSession::new(job, clock, place, handle, context));
                 drop(done.send(session.run(index, buffers).await));
             };
             lunar_runtime::spawn(run);

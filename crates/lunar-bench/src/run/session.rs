@@ -87,18 +87,18 @@ impl JobSession {
     pub fn new(
         job: Job,
         clock: JobClock,
-        place: TargetSession,
+        target_session: TargetSession,
         handle: RunHandle,
-        seat: SessionContext,
+        context: SessionContext,
     ) -> JobSession {
         let SessionContext { index, sessions, at_target: (turn, turns), span, is_read_back, has_failed } =
-            seat;
+            context;
         // The first session gets the rest that cannot be divided.
         let share = |all: Option<u64>, unit: u64| {
             let part = |all: u64| all / sessions as u64 / unit * unit;
-            let sleep_until = |all: u64| all - part(all) * (sessions as u64 - 1);
+            let remainder = |all: u64| all - part(all) * (sessions as u64 - 1);
             let all = all.filter(|_| !is_read_back);
-            all.map_or(u64::MAX, |all| if index == 0 { sleep_until(all) } else { part(all) })
+            all.map_or(u64::MAX, |all| if index == 0 { remainder(all) } else { part(all) })
         };
         let (sleepers, woken) = flume::bounded(1);
         JobSession {
@@ -121,11 +121,11 @@ impl JobSession {
             has_failed,
             sleepers: RefCell::new(Some(sleepers)),
             woken,
-            queue: place.disk.clone().queue().map(|queue| WorkerQueue::new(queue, job.workers())),
+            queue: target_session.disk.clone().queue().map(|queue| WorkerQueue::new(queue, job.workers())),
             job,
             clock,
-            disk: place.disk,
-            ledger: place.ledger,
+            disk: target_session.disk,
+            ledger: target_session.ledger,
             is_read_back,
             handle,
         }

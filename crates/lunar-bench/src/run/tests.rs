@@ -426,7 +426,7 @@ struct QueueRequests {
 /// A disk that records FUA flags and flushes, with configurable latency; with a queue or without.
 struct QueueRecorder {
     disk: Arc<dyn Backend>,
-    asked: Arc<QueueRequests>,
+    requested: Arc<QueueRequests>,
     write: Duration,
     flush: Duration,
     has_queue: bool,
@@ -442,7 +442,7 @@ impl Backend for QueueRecorder {
         self.disk.read(offset, buf)
     }
     fn write(&self, _: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
-        self.asked.writes.lock().expect("no panic").push(fua);
+        self.requested.writes.lock().expect("no panic").push(fua);
         Box::pin(async move {
             sleep(self.write).await;
             (Ok(()), buf)
@@ -452,11 +452,10 @@ impl Backend for QueueRecorder {
         if self.left.fetch_sub(1, Relaxed) == 0 {
             std::panic::resume_unwind(Box::new("as asked"));
         }
-        let queue = RecordingQueue { asked: self.asked.clone(), ended: Vec::new() };
+        let queue = RecordingQueue { requested: self.requested.clone(), ended: Vec::new() };
         self.has_queue.then(|| Box::new(queue) as _)
     }
-    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
-        self.asked.flushes.fetch_add(1, Relaxed);
+ fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> { self.requested.flushes.fetch_add(1, Relaxed); 
         Box::pin(async move {
             sleep(self.flush).await;
             Ok(())
@@ -474,7 +473,7 @@ impl Backend for QueueRecorder {
 }
 
 struct RecordingQueue {
-    asked: Arc<QueueRequests>,
+    requested: Arc<QueueRequests>,
     ended: Vec<(usize, Buf)>,
 }
 
@@ -483,7 +482,7 @@ impl BackendQueue for RecordingQueue {
         self.ended.push((lane, buf));
     }
     fn write(&mut self, lane: usize, _: u64, buf: Buf, fua: bool) {
-        self.asked.writes.lock().expect("no panic").push(fua);
+        self.requested.writes.lock().expect("no panic").push(fua);
         self.ended.push((lane, buf));
     }
     fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> {
@@ -494,13 +493,13 @@ impl BackendQueue for RecordingQueue {
 
 /// A recording disk with these latencies, which lasts for a number of runs.
 fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (OpenTargets, Arc<QueueRequests>) {
-    let (mut opened, asked) = (opened(&["null:1M"], 1), Arc::new(QueueRequests::default()));
+    let (mut opened, requested) = (opened(&["null:1M"], 1), Arc::new(QueueRequests::default()));
     let [write, flush] = [write_ms, flush_ms].map(Duration::from_millis);
     opened.wrap(|_, disk| {
         let left = AtomicU64::new(runs);
-        Arc::new(QueueRecorder { disk, asked: asked.clone(), write, flush, has_queue, left })
+        Arc::new(QueueRecorder { disk, requested: requested.clone(), write, flush, has_queue, left })
     });
-    (opened, asked)
+    (opened, requested)
 }
 
 /// Open targets with a disk that completes this many runs.
@@ -511,19 +510,19 @@ pub(crate) fn lasting(runs: u64) -> OpenTargets {
 #[test]
 fn writes_use_fua_only_on_request() {
     for (has_queue, fua) in [(false, false), (false, true), (true, false), (true, true)] {
-        let (opened, asked) = noting(0, 0, has_queue, 1);
+        let (opened, requested) = noting(0, 0, has_queue, 1);
         run(&opened, &Job { direction: IoDirection::Write, fua, depth: 2, ..amount(4096 * 8) });
-        assert_eq!(*asked.writes.lock().expect("no panic"), [fua; 8], "queue: {has_queue}");
-        assert_eq!(asked.flushes.load(Relaxed), 0);
+        assert_eq!(*requested.writes.lock().expect("no panic"), [fua; 8], "queue: {has_queue}");
+        assert_eq!(requested.flushes.load(Relaxed), 0);
     }
 }
 
 #[test]
 fn flush_at_end_and_commands_before_it_count() {
     let two = |flush| {
-        let (opened, asked) = noting(200, 300, false, 1);
+        let (opened, requested) = noting(200, 300, false, 1);
         let job = Job { direction: IoDirection::Write, flush, depth: 2, ..short(300) };
-        (run(&opened, &job), asked.flushes.load(Relaxed))
+        (run(&opened, &job), requested.flushes.load(Relaxed))
     };
     // Two writes end in time, and two are in flight at the end.
     let (without, flushes) = two(false);
@@ -557,7 +556,7 @@ fn targets_open_on_selected_cores() {
         let name = opened.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
         assert_eq!(name.expect("it runs"), Some(format!("core {core}")));
         assert_eq!((opened.cores.count(), opened.sessions()), (1, 3));
-        assert!(opened.places.iter().all(|place| place.core == 0));
+        assert!(opened.target_sessions.iter().all(|place| place.core == 0));
     }
 }
 

@@ -117,22 +117,22 @@ impl VerifyOptions {
 
     /// Checks that a file belongs to this target and job.
     fn fits(&self, kept: &JournalHeader, opened: &OpenTargets, job: &Job) -> Result<(), String> {
-        let told = format!(
+        let reported = format!(
             "it contains blocks of {} bytes in {} bytes from offset {}",
             kept.unit, kept.span, kept.first
         );
         let capacity = opened.capacity();
         if kept.first + kept.span > capacity {
-            return Err(format!("{told}, the target has {capacity} bytes"));
+            return Err(format!("{reported}, the target has {capacity} bytes"));
         }
         if self.is_only {
             return Ok(());
         }
-        let asked = header(job, capacity, &kept.target).map_err(|e| e.what)?;
-        if (asked.unit, asked.first, asked.span) != (kept.unit, kept.first, kept.span) {
-            let JournalHeader { unit, first, span, .. } = asked;
+        let requested = header(job, capacity, &kept.target).map_err(|e| e.what)?;
+        if (requested.unit, requested.first, requested.span) != (kept.unit, kept.first, kept.span) {
+            let JournalHeader { unit, first, span, .. } = requested;
             return Err(format!(
-                "{told}, the job uses blocks of {unit} bytes in {span} bytes from offset {first}"
+                "{reported}, the job uses blocks of {unit} bytes in {span} bytes from offset {first}"
             ));
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Verification {
             let left = self.blocks().saturating_sub(self.counts().iter().map(|c| c.sound + c.unsure).sum());
             outcome.ended_early = (left > 0).then(|| format!("{left} blocks were not read back"));
         }
-        let mut run = plain::told_of(opened, &job, outcome);
+        let mut run = plain::labelled_run(opened, &job, outcome);
         run.label = "verify".into();
         self.tell(&mut run.job);
         Ok(run)
@@ -232,11 +232,11 @@ impl Verification {
     }
 
     /// Adds the options of the verification to those of a job.
-    fn tell(&self, told: &mut Vec<(String, String)>) {
-        told.retain(|(name, _)| name != "fill");
-        told.push(("verify".into(), "yes".into()));
+    fn tell(&self, reported: &mut Vec<(String, String)>) {
+        reported.retain(|(name, _)| name != "fill");
+        reported.push(("verify".into(), "yes".into()));
         let state = self.state.iter().map(|path| ("verify-state".into(), path.display().to_string()));
-        told.extend(state);
+        reported.extend(state);
     }
 
     fn blocks(&self) -> u64 {
