@@ -273,7 +273,8 @@ impl OpenTargets {
         Ok(lun)
     }
 
- fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> { let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone()); 
+    fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> {
+        let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone());
         let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
         let disk = disk.map_err(|e| system_error("an event loop failed", &e))?.map_err(open_error)?;
         self.add_session(disk.clone());
@@ -321,7 +322,15 @@ fn open_error(e: lunar_block::OpenError) -> Error {
 
 fn open_local(target: &TargetSpec, options: &TargetOptions) -> Result<Arc<dyn Backend>, Error> {
     let spec = match target {
- TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size), TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size), TargetSpec::Path(path) => BackendSpec { read_only: !options.write, direct: options.direct, create: options.create.is_some(), size: options.create, raw: options.raw, ..BackendSpec::path(path) 
+        TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size),
+        TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size),
+        TargetSpec::Path(path) => BackendSpec {
+            read_only: !options.write,
+            direct: options.direct,
+            create: options.create.is_some(),
+            size: options.create,
+            raw: options.raw,
+            ..BackendSpec::path(path)
         },
         TargetSpec::Lun(_) | TargetSpec::Nbd(_) => unreachable!("not a local disk"),
     };

@@ -455,7 +455,8 @@ impl Backend for QueueRecorder {
         let queue = RecordingQueue { requested: self.requested.clone(), ended: Vec::new() };
         self.has_queue.then(|| Box::new(queue) as _)
     }
- fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> { self.requested.flushes.fetch_add(1, Relaxed); 
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.requested.flushes.fetch_add(1, Relaxed);
         Box::pin(async move {
             sleep(self.flush).await;
             Ok(())

@@ -113,7 +113,8 @@ mod tests {
     }
 
     #[test]
- fn output_during_progress_has_whole_lines() { let mut out = Progress::start(&RunHandle::default()).beside(Vec::new()); 
+    fn output_during_progress_has_whole_lines() {
+        let mut out = Progress::start(&RunHandle::default()).beside(Vec::new());
         assert!(!out.has_spoken());
         write!(out, "1+0 records in").expect("memory");
         assert!(out.out.is_empty() && out.has_spoken());
