@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_makes_the_same_choices() {
+    fn same_seed_makes_the_same_choices() {
         let choices = || {
             let mut random = Random::new(7);
             let mut fork = random.fork();

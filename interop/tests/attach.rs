@@ -381,7 +381,7 @@ fn paths_under_different_names_are_refused() {
 }
 
 #[test]
-fn a_detach_replaces_the_session_of_a_killed_process() {
+fn detach_replaces_the_session_of_a_killed_process() {
     let (server, host) = (server(), Host::new());
     let wire = CuttableProxy::to(server.portal());
     let url = url_at(wire.address);
@@ -449,7 +449,7 @@ fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy
 
 /// One URL may lead to several target ports, if a name has several addresses.
 #[test]
-fn a_login_at_another_target_port_proves_nothing() {
+fn login_at_another_target_port_proves_nothing() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
     let wire = CuttableProxy::to(here);
     let url = url_at(wire.address);
@@ -462,7 +462,7 @@ fn a_login_at_another_target_port_proves_nothing() {
 }
 
 #[test]
-fn the_record_has_the_port_of_a_path_that_opened_later() {
+fn record_has_the_port_of_a_path_that_opened_later() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
     let [first, later] = [here, there].map(CuttableProxy::to);
     later.cut();
@@ -480,7 +480,7 @@ fn the_record_has_the_port_of_a_path_that_opened_later() {
 }
 
 #[test]
-fn the_record_has_the_port_of_a_session_that_moved() {
+fn record_has_the_port_of_a_session_that_moved() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
     let wire = CuttableProxy::to(here);
     let url = url_at(wire.address);
@@ -498,7 +498,7 @@ fn the_record_has_the_port_of_a_session_that_moved() {
 }
 
 #[test]
-fn the_record_keeps_the_port_of_orphans() {
+fn record_keeps_the_port_of_orphans() {
     let (host, (server, [there, here])) = (Host::new(), with_two_groups());
     let wire = CuttableProxy::to(here);
     let url = url_at(wire.address);
@@ -514,7 +514,7 @@ fn the_record_keeps_the_port_of_orphans() {
 
 /// A target may have one nexus for each CHAP user of one name and ISID.
 #[test]
-fn a_login_of_another_user_proves_nothing() {
+fn login_of_another_user_proves_nothing() {
     let host = Host::new();
     let user = |name: &str| {
         fs::write(host.path(&format!("{name}.secret")), format!("secret of {name}")).expect("a file");
@@ -596,7 +596,7 @@ fn writes_that_waited_are_logged_with_their_counts() {
 }
 
 #[test]
-fn a_target_that_is_killed_under_io_loses_nothing() {
+fn target_that_is_killed_under_io_loses_nothing() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -616,7 +616,7 @@ fn a_target_that_is_killed_under_io_loses_nothing() {
 }
 
 #[test]
-fn a_network_that_stays_away_fails_io_until_it_is_back() {
+fn network_that_stays_away_fails_io_until_it_is_back() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -847,7 +847,7 @@ fn one_path_is_enough_and_another_disk_is_no_path() {
 }
 
 #[test]
-fn a_file_by_fuse() {
+fn file_by_fuse() {
     let has_fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !has_fuse || !tool::have(&[Tool { program: "fusermount3", package: "fuse3" }]) {
         return println!("skipped: needs /dev/fuse");
@@ -894,7 +894,7 @@ fn that_cannot_flush() -> Server {
 
 /// Writes of a killed process may not be stable: a flush of the next process must reach the target.
 #[test]
-fn a_flush_after_a_kill_reaches_the_target() {
+fn flush_after_a_kill_reaches_the_target() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -928,7 +928,7 @@ fn file_unmounted_by_others_is_flushed() {
 
 /// Runs it as its user, not as root.
 #[test]
-fn a_file_that_is_unmounted_from_outside_ends_its_attachment() {
+fn file_that_is_unmounted_from_outside_ends_its_attachment() {
     if !Path::new("/dev/fuse").exists() || !tool::have(&[Tool { program: "fusermount3", package: "fuse3" }]) {
         return println!("skipped: needs /dev/fuse");
     }
@@ -951,7 +951,7 @@ fn a_file_that_is_unmounted_from_outside_ends_its_attachment() {
 
 /// The process appears in process lists with the name of its program.
 #[test]
-fn the_process_has_the_name_of_its_program() {
+fn process_has_the_name_of_its_program() {
     let (server, host) = (server(), Host::new());
     host.attach(&[&url(&server)]);
     let proc = PathBuf::from(format!("/proc/{}", host.pid("disks-0")));
@@ -962,7 +962,7 @@ fn the_process_has_the_name_of_its_program() {
 }
 
 #[test]
-fn a_secret_is_in_no_argument_record_or_log() {
+fn secret_is_in_no_argument_record_or_log() {
     const SECRET: &str = "a-secret-never-printed";
     let (server, host) = (server(), Host::new());
     let url = url(&server).replace("iscsi://", &format!("iscsi://ann%{SECRET}@"));
@@ -1022,7 +1022,7 @@ fn attach_saved_attaches_all() {
 }
 
 #[test]
-fn a_failure_leaves_nothing_behind() {
+fn failure_leaves_nothing_behind() {
     let (server, host) = (server(), Host::new());
     let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1");
     host.ends(4, &["attach", &dead, "--save", "--name", "a1"]);

@@ -738,7 +738,7 @@ fn extended_copy_stays_within_the_access_list() {
 }
 
 #[test]
-fn the_admin_socket_is_private() {
+fn admin_socket_is_private() {
     let server = Server::start(&config::standard());
     let mode = fs::metadata(server.dir().join("admin.sock")).expect("the socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);

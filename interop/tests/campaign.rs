@@ -18,7 +18,7 @@ const CAMPAIGNS: [(&str, &[&str]); 6] = [
 ];
 
 #[test]
-fn a_short_round_of_each_campaign_checks_and_passes() {
+fn short_round_of_each_campaign_checks_and_passes() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_campaign"));
     command.args(["--rounds", "1", "--short", "--seed", "0", "--json", "--lunar"]).arg(lunar_bin());
     let ran = tool::run(command.args(CAMPAIGNS.map(|(name, _)| name)), Duration::from_secs(300));

@@ -103,7 +103,7 @@ fn survives(manage: impl Fn(&mut Raw, &Pdu) -> u8) {
 }
 
 #[test]
-fn a_sanitize_operation_survives_abort_task() {
+fn sanitize_operation_survives_abort_task() {
     survives(|raw, task| {
         let abort = raw.tmf(ABORT_TASK, 3, task.tag(), task.get32(24));
         raw.ask(&abort).bhs[2]
@@ -111,12 +111,12 @@ fn a_sanitize_operation_survives_abort_task() {
 }
 
 #[test]
-fn a_sanitize_operation_survives_a_reset() {
+fn sanitize_operation_survives_a_reset() {
     survives(|raw, _| raw.manage(LUN_RESET, 3));
 }
 
 #[test]
-fn a_sanitize_operation_survives_its_session() {
+fn sanitize_operation_survives_its_session() {
     survives(|raw, _| {
         let logout = raw.logout(0, 0);
         assert_eq!(logout.opcode(), op::LOGOUT_RESPONSE);
@@ -178,7 +178,7 @@ fn erase_aborted_before_its_start_erases_nothing() {
 
 /// Its own command ends with it otherwise.
 #[test]
-fn a_sanitize_command_waits_for_the_end() {
+fn sanitize_command_waits_for_the_end() {
     let server = slow();
     let mut raw = Raw::session(server.portal(), &[]);
     let sanitize = begin_overwrite(&mut raw);
@@ -188,7 +188,7 @@ fn a_sanitize_command_waits_for_the_end() {
 
 /// A write that waited for its data when the operation began must not leave that data behind.
 #[test]
-fn a_write_from_before_a_sanitize_operation_is_refused() {
+fn write_from_before_a_sanitize_operation_is_refused() {
     let server = slow();
     let [mut raw, mut late] = [(); 2].map(|()| Raw::session(server.portal(), &[]));
     late.clear_attentions(3);

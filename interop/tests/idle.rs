@@ -15,7 +15,7 @@ fn raise_open_files() {
 }
 
 #[test]
-fn a_thousand_idle_sessions_cost_less_than_64_mib() {
+fn thousand_idle_sessions_cost_less_than_64_mib() {
     raise_open_files();
     let mut server = Server::start(&(config::standard() + "[limits]\nsessions_per_initiator = 2000\n"));
     Raw::session(server.portal(), &[]).ping(); // what the first session alone costs is not counted

@@ -27,7 +27,7 @@ fn open_files(server: &Server) -> (String, String) {
 }
 
 #[test]
-fn the_soft_limit_on_open_files_is_raised() {
+fn soft_limit_on_open_files_is_raised() {
     let server = Server::start_by_shell(&config::standard(), "ulimit -Sn 256; ulimit -Hn 2000", "");
     assert_eq!(open_files(&server), ("2000".into(), "2000".into()));
     assert!(

@@ -80,7 +80,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn an_image_that_qemu_writes_is_refused_by_name() {
+fn image_that_qemu_writes_is_refused_by_name() {
     if !tool::have(&[QEMU_IO]) {
         return;
     }
@@ -116,7 +116,7 @@ type Lock = fn(&File) -> std::io::Result<()>;
 
 /// By flock, and by fcntl over the whole file, as other programs lock images.
 #[test]
-fn an_image_locked_by_another_is_neither_copied_nor_benched() {
+fn image_locked_by_another_is_neither_copied_nor_benched() {
     let flock = |file: &File| file.lock();
     let fcntl = |file: &File| Ok(rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)?);
     let kinds: [(&str, Lock); 2] = [("flock", flock), ("fcntl", fcntl)];
@@ -146,7 +146,7 @@ fn an_image_locked_by_another_is_neither_copied_nor_benched() {
 }
 
 #[test]
-fn an_image_that_qemu_reads_is_served_to_read() {
+fn image_that_qemu_reads_is_served_to_read() {
     if !tool::have(&[QEMU_IO]) {
         return;
     }
@@ -158,7 +158,7 @@ fn an_image_that_qemu_reads_is_served_to_read() {
 
 /// A backup or a database holds such a lock while it reads.
 #[test]
-fn a_whole_file_read_lock_leaves_readers_alone() {
+fn whole_file_read_lock_leaves_readers_alone() {
     let folder = Folder::fresh();
     let disk = image(&folder, "disk.img");
     let reader = File::open(&disk).expect("an image");
@@ -200,7 +200,7 @@ fn qemu_finds_that_a_served_image_is_locked() {
 }
 
 #[test]
-fn an_image_below_a_loop_device_is_refused() {
+fn image_below_a_loop_device_is_refused() {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root || !Path::new("/dev/loop-control").exists() {
         return println!("skipped: needs root and loop devices");
@@ -267,7 +267,7 @@ fn until_logged(server: &Server, text: &str, times: usize) {
 }
 
 #[test]
-fn a_deleted_state_folder_lets_no_second_server_in() {
+fn deleted_state_folder_lets_no_second_server_in() {
     let (folder, second) = (Folder::fresh(), Folder::fresh());
     let (a, b, state) = (image(&folder, "a.img"), image(&folder, "b.img"), folder.join("state"));
     let with = |path| {
@@ -283,11 +283,11 @@ fn a_deleted_state_folder_lets_no_second_server_in() {
     };
     std::fs::remove_dir_all(&state).expect("deleted");
     refused();
-    until_logged(&server, "deleted or replaced this lock file; it is locked again", 2);
+    until_logged(&server, "the lock file was deleted or replaced; it is locked again", 2);
     std::fs::remove_file(&locks[0]).expect("deleted");
     std::fs::remove_dir_all(&locks[1]).expect("deleted");
     refused();
-    until_logged(&server, "deleted or replaced this lock file; it is locked again", 4);
+    until_logged(&server, "the lock file was deleted or replaced; it is locked again", 4);
     let log = server.log();
     assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("0.lock")), "{log}");
     let said = Server::refused(&second, &with(&b));

@@ -153,7 +153,7 @@ fn image_shrunk_while_offline_is_warned_of() {
 }
 
 #[test]
-fn an_image_format_is_served_only_as_raw() {
+fn image_format_is_served_only_as_raw() {
     let folder = Folder::fresh();
     fs::write(folder.join("a.img"), [&b"QFI\xfb\0\0\0\x03"[..], &[0; 8192]].concat()).expect("an image");
     let plain = configuration(&lun(0, "a.img", ""));

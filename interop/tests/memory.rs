@@ -308,7 +308,7 @@ fn data_of_early_commands_are_bounded() {
     }
     assert!(matches!(greedy.get(Duration::from_secs(10)), Received::Closed));
     assert_eq!(other.read_blocks(0, 0, 1), [0; 512]);
-    assert!(server.log().contains("too much waits"), "{}", server.log());
+    assert!(server.log().contains("too much data waits"), "{}", server.log());
 }
 
 #[test]

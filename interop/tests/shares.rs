@@ -125,7 +125,7 @@ fn discovery_session_uses_tcp_keepalive() {
 }
 
 #[test]
-fn an_idle_discovery_session_is_ended() {
+fn idle_discovery_session_is_ended() {
     let mut server = guarded("discovery_timeout_s = 1\n");
     let mut raw = Raw::discovery(server.portal(), &[]);
     raw.text(&[("SendTargets", "All")]);

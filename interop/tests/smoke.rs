@@ -4,7 +4,7 @@ use interop::scsi::pattern;
 use interop::{Chap, Login, Raw, Server, config, op, shared};
 
 #[test]
-fn a_session_reads_what_it_wrote() {
+fn session_reads_what_it_wrote() {
     let server = shared();
     let mut raw = Raw::session(server.portal(), &[]);
     let data = pattern(100 * 512, 1);
@@ -17,7 +17,7 @@ fn a_session_reads_what_it_wrote() {
 }
 
 #[test]
-fn a_restarted_server_has_its_ports() {
+fn restarted_server_has_its_ports() {
     let mut server = Server::start(&config::standard());
     let portal = server.portal();
     server.kill9();
@@ -28,7 +28,7 @@ fn a_restarted_server_has_its_ports() {
 }
 
 #[test]
-fn a_session_without_chap_has_no_challenge() {
+fn session_without_chap_has_no_challenge() {
     let server = shared();
     let login = Login::new().key("AuthMethod", "None");
     let mut raw = login.connect(server.portal());

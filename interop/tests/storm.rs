@@ -191,7 +191,7 @@ fn next(raw: &mut Raw) -> Option<Pdu> {
 }
 
 #[test]
-fn a_session_reinstated_in_parallel_under_io_ends_with_one() {
+fn session_reinstated_in_parallel_under_io_ends_with_one() {
     let mut server = Server::start(&config::standard());
     let neighbour = Neighbour::begin(server.portal());
     let before = state(&server);

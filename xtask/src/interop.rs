@@ -43,20 +43,16 @@ struct Row {
     cells: [CellProof; 3],
 }
 
-const TO_SIW: CellProof = Tests(&[
-    "the_kernels_iser_initiator_to_verbs_over_siw",
-    "a_file_system_to_verbs_over_siw_outlives_kill_9",
-]);
-const TO_RXE: CellProof = Tests(&[
-    "the_kernels_iser_initiator_to_verbs_over_rxe",
-    "a_file_system_to_verbs_over_rxe_outlives_kill_9",
-]);
+const TO_SIW: CellProof =
+    Tests(&["kernels_iser_initiator_to_verbs_over_siw", "file_system_to_verbs_over_siw_outlives_kill_9"]);
+const TO_RXE: CellProof =
+    Tests(&["kernels_iser_initiator_to_verbs_over_rxe", "file_system_to_verbs_over_rxe_outlives_kill_9"]);
 const ISERT_SIW: CellProof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_isert"]);
 const ISERT_RXE: CellProof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_isert"]);
 const STGT_SIW: CellProof = Tests(&["our_iser_initiator_by_verbs_over_siw_against_stgt"]);
 const STGT_RXE: CellProof = Tests(&["our_iser_initiator_by_verbs_over_rxe_against_stgt"]);
-const SRP_TO_SIW: CellProof = Tests(&["the_kernels_srp_initiator_to_verbs_over_siw"]);
-const SRP_TO_RXE: CellProof = Tests(&["the_kernels_srp_initiator_to_verbs_over_rxe"]);
+const SRP_TO_SIW: CellProof = Tests(&["kernels_srp_initiator_to_verbs_over_siw"]);
+const SRP_TO_RXE: CellProof = Tests(&["kernels_srp_initiator_to_verbs_over_rxe"]);
 const SRPT_SIW: CellProof = Tests(&["our_srp_initiator_by_verbs_over_siw"]);
 const SRPT_RXE: CellProof = Tests(&["our_srp_initiator_by_verbs_over_rxe"]);
 const LIBISCSI: CellProof = No(
@@ -70,8 +66,8 @@ const ROWS: [Row; 7] = [
         role: "target",
         cells: [
             Tests(&[
-                "the_kernels_iser_initiator_over_siw",
-                "a_file_system_over_iser_outlives_kill_9_of_the_server",
+                "kernels_iser_initiator_over_siw",
+                "file_system_over_iser_outlives_kill_9_of_the_server",
                 "multipath_over_two_portals_of_iser",
             ]),
             TO_SIW,
@@ -86,7 +82,7 @@ const ROWS: [Row; 7] = [
     Row {
         peer: "ib_srp",
         role: "target",
-        cells: [Tests(&["the_kernels_srp_initiator_over_siw"]), SRP_TO_SIW, SRP_TO_RXE],
+        cells: [Tests(&["kernels_srp_initiator_over_siw"]), SRP_TO_SIW, SRP_TO_RXE],
     },
     Row {
         peer: "ib_srpt",

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_of_state_follows_the_environment() {
+    fn folder_of_state_follows_the_environment() {
         let both = |name: &str| Some(if name == "HOME" { "/people/ann".into() } else { "/s".into() });
         let home = |name: &str| (name == "HOME").then(|| "/people/ann".into());
         assert_eq!(state_of(both, true), Some("/s/lunar".into()));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_configuration_follows_the_environment() {
+    fn folder_of_configuration_follows_the_environment() {
         let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/c".into());
         assert_eq!(config_of(xdg, true), Some("/c/lunar".into()));
         assert_eq!(config_of(|_| None, true), Some("/etc/lunar".into()));

@@ -136,7 +136,7 @@ mod tests {
         DataSequenceInOrder ErrorRecoveryLevel HeaderDigest DataDigest OFMarker IFMarker OFMarkInt IFMarkInt";
 
     #[test]
-    fn the_listing_has_the_keys_of_the_seed_in_its_order() {
+    fn listing_has_the_keys_of_the_seed_in_its_order() {
         let text = session(1).to_string();
         let who = "Initiator=iqn.1993-08.org.debian:01:abc\nInitiatorAddress=127.0.0.1:40000\n\
             Target=iqn.2026-11.org.example:disks\nTSIH=1\nPortal=127.0.0.1:3260,1\nTransport=TCP\n";

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_columns_are_those_of_the_sn_5420() {
+    fn columns_are_those_of_the_sn_5420() {
         let text = stats(&[router()]);
         let head = "Router  Started                  Logins Accepted  Logins Active  \
             Target Access Failures  Authentication Failures\n";

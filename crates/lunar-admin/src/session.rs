@@ -199,7 +199,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_for_each() {
+    fn table_has_a_line_for_each() {
         let strange = Session { initiator: "iqn\u{1b}[2J".into(), target: None, ..session(20) };
         let text = table(&[session(1), strange]);
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").collect()).collect();

@@ -148,7 +148,7 @@ fn only_the_own_user_and_root_may_ask() {
 }
 
 #[test]
-fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
+fn socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     let folder = TempDir::new("inuse");
     let path = folder.0.join("lunar.sock");
     let told = |result: Result<Admin, Diagnostic>| {
@@ -177,7 +177,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
 }
 
 #[test]
-fn a_server_that_hangs_is_reported_when_the_time_is_over() {
+fn server_that_hangs_is_reported_when_the_time_is_over() {
     let folder = TempDir::new("hangs");
     let path = folder.0.join("lunar.sock");
     let listener = UnixListener::bind(&path).unwrap();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_reads_as_one_line_and_a_hint() {
+    fn problem_reads_as_one_line_and_a_hint() {
         let mut problems = Diagnostics::new(Path::new("lunar.toml"), "a = 1");
         problems.add(&(4..5), "a is wrong", "take another");
         assert_eq!(problems.into_list()[0].to_string(), "lunar.toml:1:5: a is wrong\n  hint: take another");

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zone_is_the_name_or_the_number_of_an_interface() {
+    fn zone_is_the_name_or_the_number_of_an_interface() {
         let zone = |host: &str| with_zone(&Portal { host: host.into(), port: 7 });
         assert_eq!(
             zone("fe80::1%1").unwrap(),

@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_silent_leaves_time_for_the_next() {
+    fn address_that_is_silent_leaves_time_for_the_next() {
         compio::runtime::Runtime::new().expect("an event loop").block_on(async {
             let [full, open] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
             let [silent, answers] = [&full, &open].map(|l| l.local_addr().expect("bound"));

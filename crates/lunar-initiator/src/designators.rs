@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_the_port_is_found_among_the_designators() {
+    fn group_of_the_port_is_found_among_the_designators() {
         let page = [
             &[0, 0x83, 0, 28][..],
             &[1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7],

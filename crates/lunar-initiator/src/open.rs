@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreachable_address_names_its_source() {
+    fn unreachable_address_names_its_source() {
         let url = Url::parse("iscsi://127.0.0.1").unwrap();
         let told = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
         let found = DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![told] };

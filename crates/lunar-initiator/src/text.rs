@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_what_comes_out_of_it() {
+    fn question_is_what_comes_out_of_it() {
         assert_eq!(question(&[("X-a", "1"), ("SendTargets", "")]).unwrap(), b"X-a=1\0SendTargets=\0");
         for bad in [("", "1"), ("X-a", "1\0X-b=2"), ("X a", "1"), ("X-a=", "1"), ("MaxBurstLength", "512")] {
             assert_eq!(question(&[bad]).unwrap_err().code, ErrorCode::InvalidArgument, "{bad:?}");
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_taken_apart_or_is_none() {
+    fn answer_is_taken_apart_or_is_none() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(answer(b"X-a=1\0X-b=\0").unwrap(), [pair("X-a", "1"), pair("X-b", "")]);
         assert_eq!(answer(b"X-a=1\0X-b").unwrap_err().code, ErrorCode::ProtocolError);

@@ -61,7 +61,7 @@ fn abandoned_write_blocks_newer_writes_of_its_block() {
 
 /// The write was on one path, and the next is on the other.
 #[test]
-fn a_block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
+fn block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
     let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
     let target = keeps_first_write(&kept);
     let url = Url::parse(&target.url("command_timeout=60")).expect("a URL");
@@ -90,7 +90,7 @@ async fn write_around(kept: &Mutex<Option<Pdu>>, disk: Arc<dyn Backend>, lun: &L
 
 /// The session is on one core, and the owner of its writes on another. Both writes are whole blocks, which share else.
 #[test]
-fn a_newer_write_waits_for_a_dropped_one_of_another_core() {
+fn newer_write_waits_for_a_dropped_one_of_another_core() {
     let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
     let target = keeps_first_write(&kept);
     let url = Url::parse(&target.url("command_timeout=60")).expect("a URL");

@@ -141,7 +141,7 @@ async fn until(disk: &Multipath, wanted: [State; 2]) {
 
 /// The second path takes what the first one refuses, and that at once.
 #[test]
-fn a_path_that_takes_no_io_is_left_at_once() {
+fn path_that_takes_no_io_is_left_at_once() {
     use State::{Optimized, Standby, Transitioning};
     for (told, seen) in [(STANDBY, Standby), (UNAVAILABLE, Standby), (TRANSITIONING, Transitioning)] {
         let ports = [Port::new(), Port::new()];
@@ -161,7 +161,7 @@ fn a_path_that_takes_no_io_is_left_at_once() {
 
 /// It is the logical unit that is busy, however it is reached.
 #[test]
-fn a_path_over_which_the_unit_is_busy_is_asked_again() {
+fn path_over_which_the_unit_is_busy_is_asked_again() {
     let ports = [Port::new(), Port::new()];
     with_both(&ports, NEVER, |disk, [first, _]| async move {
         first.store(BUSY, SeqCst);
@@ -176,7 +176,7 @@ fn a_path_over_which_the_unit_is_busy_is_asked_again() {
 }
 
 #[test]
-fn a_better_path_takes_io_as_soon_as_it_is_seen() {
+fn better_path_takes_io_as_soon_as_it_is_seen() {
     use State::{NonOptimized, Optimized, Standby};
     let ports = [Port::new(), Port::new()];
     let check = Duration::from_millis(20);
@@ -263,7 +263,7 @@ fn path_lost_during_report_target_port_groups_is_down() {
 
 /// More than fits into the first answer; ports in standby may answer TEST UNIT READY well.
 #[test]
-fn a_long_list_of_groups_is_read_to_its_end() {
+fn long_list_of_groups_is_read_to_its_end() {
     let script = Script::new().hook(|link, pdu| match is(pdu, TEST_UNIT_READY) {
         true => HookAction::Usual,
         false => answer(link, pdu, STANDBY, 1000),

@@ -82,7 +82,7 @@ fn thread_that_panics_with_a_lun_ends_alone() {
 }
 
 #[test]
-fn the_example_reads_a_lun() {
+fn example_reads_a_lun() {
     let Some(server) = server() else { return };
     let here = std::env::current_exe().expect("a path");
     let example = here.parent().and_then(|deps| deps.parent()).expect("a folder").join("examples/read_lun");

@@ -141,7 +141,7 @@ fn connection_loss_during_a_text_request_is_an_error() {
 }
 
 #[test]
-fn a_discovery_session_stays_open_for_many_questions() {
+fn discovery_session_stays_open_for_many_questions() {
     let target = answering(script());
     let url = Url::parse(&target.url("login_timeout=1")).expect("a URL");
     let all = run(LIMIT, move || async move {
@@ -161,7 +161,7 @@ fn a_discovery_session_stays_open_for_many_questions() {
 }
 
 #[test]
-fn a_discovery_session_logs_out() {
+fn discovery_session_logs_out() {
     let target = answering(script());
     let url = Url::parse(&target.url("login_timeout=1")).expect("a URL");
     run(LIMIT, move || async move {
@@ -179,7 +179,7 @@ fn deaf() -> Script {
 }
 
 #[test]
-fn a_command_that_is_never_answered_is_aborted() {
+fn command_that_is_never_answered_is_aborted() {
     let target = deaf().listen();
     let (ended, other) = with_session(&target, "", |session| async move {
         let sent = session.submit(read());
@@ -198,7 +198,7 @@ fn a_command_that_is_never_answered_is_aborted() {
 
 /// The handle of a session may be used on all cores.
 #[test]
-fn a_command_from_another_core_is_aborted_too() {
+fn command_from_another_core_is_aborted_too() {
     let target = deaf().listen();
     let url = Url::parse(&target.url("")).expect("a URL");
     let home = Cores::one().expect("an event loop");
@@ -217,7 +217,7 @@ fn a_command_from_another_core_is_aborted_too() {
 
 /// TMF-014: the answer was on its way when the abort was sent.
 #[test]
-fn an_answer_that_overtakes_the_abort_counts() {
+fn answer_that_overtakes_the_abort_counts() {
     let held = Mutex::new(None);
     let target = Script::new().hook(move |link, pdu| {
         if is_read(pdu) {

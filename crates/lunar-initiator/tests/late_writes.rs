@@ -74,7 +74,7 @@ async fn logs_in_again(target: &Target) {
 }
 
 #[test]
-fn a_write_is_not_sent_on_another_path_before_the_login() {
+fn write_is_not_sent_on_another_path_before_the_login() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
     let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60");
@@ -103,7 +103,7 @@ fn a_write_is_not_sent_on_another_path_before_the_login() {
 }
 
 #[test]
-fn a_write_goes_elsewhere_once_a_reset_there_is_answered() {
+fn write_goes_elsewhere_once_a_reset_there_is_answered() {
     let lets = Arc::new(AtomicBool::new(false));
     let reset = Arc::new(AtomicBool::new(false));
     let was_reset = reset.clone();
@@ -129,7 +129,7 @@ fn a_write_goes_elsewhere_once_a_reset_there_is_answered() {
 }
 
 #[test]
-fn a_reset_that_a_path_refuses_goes_through_the_next() {
+fn reset_that_a_path_refuses_goes_through_the_next() {
     let lets = Arc::new(AtomicBool::new(false));
     let refuses = Script::new().answer("ImmediateData", "Yes").at(op::TMF, |link, pdu| {
         link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, REJECTED));
@@ -176,7 +176,7 @@ fn late_writes_risk_uses_another_path_at_once() {
 }
 
 #[test]
-fn a_session_that_is_closed_says_what_it_leaves_behind() {
+fn session_that_is_closed_says_what_it_leaves_behind() {
     let lets = Arc::new(AtomicBool::new(false));
     let target = stalls(&lets);
     let settings =
@@ -199,7 +199,7 @@ fn a_session_that_is_closed_says_what_it_leaves_behind() {
 }
 
 #[test]
-fn a_write_that_is_left_behind_goes_on_no_other_path() {
+fn write_that_is_left_behind_goes_on_no_other_path() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
     let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60&logout_timeout=1");
@@ -221,7 +221,7 @@ fn a_write_that_is_left_behind_goes_on_no_other_path() {
 }
 
 #[test]
-fn an_abort_fails_when_its_write_is_left_behind() {
+fn abort_fails_when_its_write_is_left_behind() {
     let lets = Arc::new(AtomicBool::new(false));
     let target = Arc::new(stalls(&lets));
     let settings =
@@ -245,7 +245,7 @@ fn an_abort_fails_when_its_write_is_left_behind() {
 
 /// The target sends the session to another portal group after the loss, and refuses the first reset.
 #[test]
-fn a_write_of_another_portal_group_ends_by_a_reset() {
+fn write_of_another_portal_group_ends_by_a_reset() {
     let resets = AtomicUsize::new(0);
     let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
         if link.number == 0 {

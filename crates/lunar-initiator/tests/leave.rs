@@ -147,7 +147,7 @@ async fn read_on(session: Session) -> (usize, ErrorCode) {
 
 /// What comes during a close is refused, and what came before is not cut.
 #[test]
-fn a_close_ends_also_where_commands_keep_coming() {
+fn close_ends_also_where_commands_keep_coming() {
     let target = Script::new().scsi(READ_10, |_, _| {
         std::thread::sleep(Duration::from_millis(40));
         HookAction::Usual

@@ -46,7 +46,7 @@ fn unanswered_task_management_escalates_in_time() {
 
 /// What a reset of the logical unit has ended is done once more on the same connection.
 #[test]
-fn a_reset_of_the_unit_ends_what_the_abort_does_not() {
+fn reset_of_the_unit_ends_what_the_abort_does_not() {
     let reset = Arc::new(AtomicUsize::new(0));
     let target = Script::new().hook(move |_, pdu| match (pdu.opcode(), pdu.bhs[1] & 0x7f) {
         (op::TMF, 1) => HookAction::Done,
@@ -66,7 +66,7 @@ fn a_reset_of_the_unit_ends_what_the_abort_does_not() {
 }
 
 #[test]
-fn a_logout_that_is_not_answered_ends_in_time() {
+fn logout_that_is_not_answered_ends_in_time() {
     let target = Script::new().at(op::LOGOUT, |_, _| HookAction::Done).listen();
     let begun = Instant::now();
     let (closed, after) = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
@@ -103,7 +103,7 @@ fn unanswered_requested_logout_reconnects_in_time() {
 
 /// BUSY and TASK SET FULL: it is asked again, later each time, until it is done.
 #[test]
-fn a_unit_that_is_busy_for_a_while_is_written_on_in_the_end() {
+fn unit_that_is_busy_for_a_while_is_written_on_in_the_end() {
     for status in [0x08, 0x28] {
         let asked = AtomicUsize::new(0);
         let target = Script::new().scsi(WRITE_10, move |link, pdu| {
@@ -127,7 +127,7 @@ fn a_unit_that_is_busy_for_a_while_is_written_on_in_the_end() {
 }
 
 #[test]
-fn a_target_is_reached_over_ipv6() {
+fn target_is_reached_over_ipv6() {
     let Ok(listener) = TcpListener::bind("[::1]:0") else {
         println!("skipped: needs IPv6");
         return;
@@ -149,7 +149,7 @@ fn a_target_is_reached_over_ipv6() {
 
 /// LOG-038 in a discovery session: what is asked is asked there.
 #[test]
-fn a_discovery_session_is_sent_elsewhere() {
+fn discovery_session_is_sent_elsewhere() {
     let there = Script::new().listen();
     let place = format!("{},1", there.address());
     let here = Script::new().redirects_to(move |_| place.clone()).listen();

@@ -97,7 +97,7 @@ fn busy_or_unit_attention_is_retried() {
 
 /// The target refuses one lane for good: that one fails, with its buffer.
 #[test]
-fn an_error_is_that_of_its_lane() {
+fn error_is_that_of_its_lane() {
     let asked = AtomicUsize::new(0);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
         if asked.fetch_add(1, SeqCst) != 2 {

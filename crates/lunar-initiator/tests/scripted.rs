@@ -30,7 +30,7 @@ fn kind(e: &io::Error) -> ErrorCode {
 const OTHER: [u8; 16] = [0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
 
 #[test]
-fn a_lun_that_becomes_another_disk_is_not_written_on() {
+fn lun_that_becomes_another_disk_is_not_written_on() {
     for sense in [[6, 0x3f, 0x0e], [6, 0x3f, 0x03], [6, 0x29, 0], [6, 0x28, 0]] {
         let is_other = AtomicBool::new(false);
         let target = Script::new().hook(move |link, pdu| {
@@ -66,7 +66,7 @@ fn a_lun_that_becomes_another_disk_is_not_written_on() {
 }
 
 #[test]
-fn a_lun_that_is_still_the_same_is_written_on_after_the_look() {
+fn lun_that_is_still_the_same_is_written_on_after_the_look() {
     let told = AtomicBool::new(false);
     let target = Script::new().scsi(WRITE_10, move |link, pdu| {
         if told.swap(true, SeqCst) {
@@ -86,7 +86,7 @@ fn a_lun_that_is_still_the_same_is_written_on_after_the_look() {
 
 /// SPC-5 section 4.4.7: what a deferred error ends was not performed.
 #[test]
-fn a_write_that_met_the_error_of_another_one_is_written() {
+fn write_that_met_the_error_of_another_one_is_written() {
     let told = AtomicBool::new(false);
     let target = Script::new().scsi(WRITE_10, move |link, pdu| {
         if told.swap(true, SeqCst) {
@@ -133,7 +133,7 @@ fn deferred_error_fails_one_flush() {
 
 /// A target that starts lets us in before it has its LUNs.
 #[test]
-fn a_lun_that_is_added_after_the_login_is_waited_for() {
+fn lun_that_is_added_after_the_login_is_waited_for() {
     let asked = AtomicUsize::new(0);
     let target = Script::new().hook(move |link, pdu| {
         if link.number == 0 {
@@ -195,7 +195,7 @@ fn new_connection_checks_only_luns_in_use() {
 
 /// One that was another on one connection may be back on the next.
 #[test]
-fn a_lun_that_is_back_is_used_again() {
+fn lun_that_is_back_is_used_again() {
     let target = Script::new().hook(|link, pdu| {
         if link.number == 0 && is(pdu, READ_10) {
             return HookAction::Close;
@@ -344,7 +344,7 @@ fn write_after_a_late_write_uses_another_connection() {
 
 /// It is not asked again and again until the time for recovery is over.
 #[test]
-fn a_repeated_violation_ends_commands_early() {
+fn repeated_violation_ends_commands_early() {
     let target = Script::new().answer("DefaultTime2Wait", "0").scsi(READ_10, |link, _| {
         link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
         HookAction::Done
@@ -360,7 +360,7 @@ fn a_repeated_violation_ends_commands_early() {
 }
 
 #[test]
-fn a_violation_repeated_in_login_ends_commands_early() {
+fn violation_repeated_in_login_ends_commands_early() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
         op::LOGIN if link.number > 0 => {
             link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(pdu.tag()));
@@ -380,7 +380,7 @@ fn a_violation_repeated_in_login_ends_commands_early() {
 
 /// A login proves that the target carries it out no more: before that its owner hears nothing.
 #[test]
-fn a_write_met_by_violations_ends_with_a_proof() {
+fn write_met_by_violations_ends_with_a_proof() {
     let target = Script::new().answer("DefaultTime2Wait", "0").scsi(WRITE_10, |link, _| {
         link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x80).itt(0xdead));
         HookAction::Done

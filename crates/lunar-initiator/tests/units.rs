@@ -76,7 +76,7 @@ fn unmapping(is_back: Arc<AtomicBool>) -> Target {
 }
 
 #[test]
-fn a_lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
+fn lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
     let target = unmapping(Arc::default());
     let (took, error, events, recoveries) =
         with_units(&target, "recovery_timeout=3", 2, |session, luns| async move {
@@ -100,7 +100,7 @@ fn a_lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
 
 /// Those that wait are sent once it is seen, and so are new ones after they have failed.
 #[test]
-fn a_lun_that_is_mapped_again_goes_on() {
+fn lun_that_is_mapped_again_goes_on() {
     let is_back = Arc::new(AtomicBool::new(false));
     let target = unmapping(is_back.clone());
     with_units(&target, "recovery_timeout=20", 2, |_, luns| async move {
@@ -144,7 +144,7 @@ fn missing_lun_after_recovery_holds_back_no_other() {
 
 /// None is answered before all are asked: one after the other would not come to an end.
 #[test]
-fn the_luns_of_a_session_are_looked_at_together() {
+fn luns_of_a_session_are_looked_at_together() {
     const UNITS: usize = 8;
     let asked = Mutex::new(Vec::new());
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(move |link, pdu| {
@@ -208,7 +208,7 @@ fn missing_lun_is_reported_when_it_is_found() {
 
 /// Each login succeeds, and no more than that: it is not back.
 #[test]
-fn a_target_that_takes_logins_alone_is_given_up_in_time() {
+fn target_that_takes_logins_alone_is_given_up_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match link.number {
         0 if is(pdu, READ_10) => HookAction::Close,
         1.. if pdu.opcode() == op::SCSI => HookAction::Close,

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upstream_is_found_by_instance_and_name() {
+    fn upstream_is_found_by_instance_and_name() {
         let disk = FoundTarget { name: "iqn.x".into(), ..FoundTarget::default() };
         let found = Found(BTreeMap::from([(("r1".into(), "a".into()), vec![disk.clone()])]));
         assert_eq!(found.targets("r1", "a"), [disk]);

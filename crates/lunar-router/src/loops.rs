@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_keeps_its_name_does_not_come_back_under_it() {
+    fn target_that_keeps_its_name_does_not_come_back_under_it() {
         let (a, b) = (LoopDetector::default(), LoopDetector::default());
         let disk = UpstreamTarget { target: "disk", keeps_name: true, ..THERE };
         b.uses("u", ["disk".to_owned()].into());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_is_kept_once_a_reload_brings_a_router() {
+    fn identity_is_kept_once_a_reload_brings_a_router() {
         let folder = std::env::temp_dir().join(format!("lunar-loops-late-{}", std::process::id()));
         let file = folder.join("router.id");
         let without_routers = LoopDetector::kept_in(&file);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_the_identity_is_not_followed() {
+    fn link_in_place_of_the_identity_is_not_followed() {
         let folder = std::env::temp_dir().join(format!("lunar-loops-link-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (file, victim) = (folder.join("router.id"), folder.join("victim"));

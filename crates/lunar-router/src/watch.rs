@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lun_keeps_its_identity_until_it_has_left() {
+    fn lun_keeps_its_identity_until_it_has_left() {
         let key = ("r".to_owned(), "a".to_owned());
         let before = [target(&[(0, 1, 10), (1, 2, 10)])];
         for (now, reported) in [

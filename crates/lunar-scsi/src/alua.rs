@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_list_changes_nothing() {
+    fn wrong_list_changes_nothing() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         assert_eq!(set(&mut n, &[(3, 1), (4, 2)]), fails(Sense::parameter_field(8, 3)));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_state_again_is_no_change() {
+    fn same_state_again_is_no_change() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert_eq!(set(&mut a, &[(0, 1)]), Ok(Plan::Done));

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_data_buffer_keeps_what_is_written_wherever_it_is_written() {
+    fn data_buffer_keeps_what_is_written_wherever_it_is_written() {
         let lu = lu(disk());
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert_eq!(data(&mut a, &cdb(op::READ_BUFFER_10, DATA, 0, 65534, 100)), [0, 0]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_the_overwritten_is_bounded() {
+    fn list_of_the_overwritten_is_bounded() {
         let mut state = State::default();
         (0..1000).for_each(|i| state.write_echo(NexusId(i), &[0]));
         assert_eq!(state.echo.unwrap().overwritten.len(), OVERWRITTEN_MAX);

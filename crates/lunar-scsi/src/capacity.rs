@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_big_medium_needs_the_long_form() {
+    fn big_medium_needs_the_long_form() {
         let mut n = nexus(&lu(LuSettings { capacity: 1 << 42, thin: false, ..disk() }), "a");
         assert_eq!(data(&mut n, &[op::READ_CAPACITY_10])[..4], [255; 4]);
         assert_eq!(data(&mut n, &SIXTEEN)[..16], [0, 0, 0, 1, 255, 255, 255, 255, 0, 0, 2, 0, 0, 3, 0, 0]);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_lba_without_pmi_is_pointed_at() {
+    fn lba_without_pmi_is_pointed_at() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(run(&mut n, &[op::READ_CAPACITY_10, 0, 0, 0, 0, 1]), fails(Sense::cdb_field(2, 7)));
         assert!(run(&mut n, &[op::READ_CAPACITY_10, 0, 0, 0, 0, 1, 0, 0, 1]).is_ok());

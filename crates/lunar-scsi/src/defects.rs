@@ -38,7 +38,7 @@ mod tests {
     use crate::testing::*;
 
     #[test]
-    fn the_lists_are_empty_in_every_format() {
+    fn lists_are_empty_in_every_format() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(data(&mut n, &[op::READ_DEFECT_DATA_10, 0, 0x1d, 0, 0, 0, 0, 0, 32, 0]), [0, 0x1d, 0, 0]);
         let read_defect_data_12 = [op::READ_DEFECT_DATA_12, 0x1d, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0];

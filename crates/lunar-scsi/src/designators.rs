@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ports_of_both_protocols_are_listed() {
+    fn ports_of_both_protocols_are_listed() {
         let page = data(&mut srp_nexus(), &[op::INQUIRY, 1, 0x88, 0xff, 0xff, 0]);
         assert_eq!(page.len(), 4 + 2 * (56 + 32));
         assert_eq!(page[4..16], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 44]);

@@ -68,7 +68,7 @@ mod tests {
     use crate::testing::*;
 
     #[test]
-    fn the_default_self_test_is_good_and_others_are_unknown() {
+    fn default_self_test_is_good_and_others_are_unknown() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(run(&mut n, &[op::SEND_DIAGNOSTIC, 0x04, 0, 0, 0, 0]), Ok(Plan::Done));
         assert_eq!(run(&mut n, &[op::SEND_DIAGNOSTIC, 0x24, 0, 0, 0, 0]), fails(Sense::cdb_field(1, 5)));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_page_format_or_of_another_length_is_refused() {
+    fn list_without_page_format_or_of_another_length_is_refused() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(run(&mut n, &[op::SEND_DIAGNOSTIC, 0, 0, 0, 4, 0]), fails(Sense::cdb_field(1, 4)));
         let long = [op::SEND_DIAGNOSTIC, 0x10, 0, 0xff, 0xff, 0];

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_descriptors_name_the_protocol_of_the_port() {
+    fn version_descriptors_name_the_protocol_of_the_port() {
         let mut n = nexus(&lu(disk()), "0x00000000000000010000000000000002");
         assert_eq!(
             data(&mut n, &[op::INQUIRY, 0, 0, 1, 0, 0])[58..68],
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cdrom_is_removable_and_of_its_own_kind() {
+    fn cdrom_is_removable_and_of_its_own_kind() {
         let mut n = nexus(&lu(cdrom()), "a");
         let data = data(&mut n, &[op::INQUIRY, 0, 0, 0, 255, 0]);
         assert_eq!(data[..8], [5, 0x80, 6, 0x12, 91, 0, 0x10, 2]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_evpd_is_pointed_at() {
+    fn page_without_evpd_is_pointed_at() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(run(&mut n, &[op::INQUIRY, 0, 0x80, 0, 255, 0]), fails(Sense::cdb_field(2, 7)));
         assert_eq!(run(&mut n, &[op::INQUIRY, 2, 0, 0, 255, 0]), fails(Sense::cdb_field(1, 1)));

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_beyond_64_bits_does_not_fit() {
+    fn end_beyond_64_bits_does_not_fit() {
         assert!(!LbaRange { lba: u64::MAX, blocks: 2 }.fits(u64::MAX));
         assert!(LbaRange { lba: 10, blocks: 0 }.fits(10));
         assert!(!LbaRange { lba: 11, blocks: 0 }.fits(10));

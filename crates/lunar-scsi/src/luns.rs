@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_by_select_report() {
+    fn list_by_select_report() {
         let of = |select| bytes(report_luns(&[0, 300], select, 255));
         let (zero, far) = ([0; 8], [0x41, 0x2c, 0, 0, 0, 0, 0, 0]);
         let known = [0xc1, 1, 0, 0, 0, 0, 0, 0];
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lun_that_does_not_exist() {
+    fn lun_that_does_not_exist() {
         let data = bytes(absent_lun(&cdb(&[op::INQUIRY, 0, 0, 0, 255])));
         assert_eq!((data[0], data.len()), (0x7f, 96));
         assert_eq!(bytes(absent_lun(&cdb(&[op::INQUIRY, 1, 0, 0, 255]))), [0x7f, 0, 0, 1, 0]);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_well_known_logical_unit() {
+    fn well_known_logical_unit() {
         assert_eq!(bytes(well_known_lu(&cdb(&[op::INQUIRY, 0, 0, 0, 255])))[0], 0x1e);
         assert_eq!(well_known_lu(&cdb(&[op::TEST_UNIT_READY])), Ok(Plan::Done));
         assert_eq!(well_known_lu(&cdb(&[op::REPORT_LUNS])), Ok(Plan::Done));

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ejected_medium_is_missed_and_loaded_again() {
+    fn ejected_medium_is_missed_and_loaded_again() {
         let lu = removable();
         let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
         assert_eq!(start_stop(&mut a, EJECT), Ok(Plan::op(Op::Stop)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_disk_is_not_ready_until_started() {
+    fn stopped_disk_is_not_ready_until_started() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(start_stop(&mut n, 0), Ok(Plan::op(Op::Stop)));
         assert_eq!(run(&mut n, READ), fails(Sense::NOT_READY_STOPPED));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_withheld_medium_is_protected_or_not_ready() {
+    fn withheld_medium_is_protected_or_not_ready() {
         const WRITE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");

@@ -44,7 +44,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn a_copy_stays_within_the_media(list in mutated(crate::copy::tests::usual())) {
+    fn copy_stays_within_the_media(list in mutated(crate::copy::tests::usual())) {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         if let Ok(Plan::Op(op)) = send(&mut n, &[op::EXTENDED_COPY], 10, 4, &list) {
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pattern_is_never_longer_than_a_block(list in mutated(SANITIZE.to_vec())) {
+    fn pattern_is_never_longer_than_a_block(list in mutated(SANITIZE.to_vec())) {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         let answer = send(&mut n, &[op::SANITIZE, 0x01], 7, 2, &list);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_access_list_protects_from_writes() {
+    fn read_only_access_list_protects_from_writes() {
         let lu = lu(disk());
         let mut n = lu.attach(port("a"), true);
         assert_eq!(run(&mut n, TUR), fails(Sense::POWER_ON));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_cdb_is_no_command() {
+    fn short_cdb_is_no_command() {
         let mut n = nexus(&lu(disk()), "a");
         let refused: CommandError = Sense::INVALID_OPCODE.into();
         assert_eq!(n.begin(&[]), Err(refused));

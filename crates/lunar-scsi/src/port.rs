@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ports_of_a_group_have_relative_identifiers_of_their_own() {
+    fn ports_of_a_group_have_relative_identifiers_of_their_own() {
         let port = |protocol, group| TargetPort { protocol, group };
         let of = |group| [port(TransportProtocol::Iscsi, group), port(TransportProtocol::Srp, group)];
         let ports = Arc::from([of(1), of(7)].concat());

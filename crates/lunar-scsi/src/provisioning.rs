@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_is_not_thin_unmaps_nothing() {
+    fn unit_that_is_not_thin_unmaps_nothing() {
         let mut n = nexus(&lu(crate::LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(run(&mut n, &[op::UNMAP]), fails(Sense::INVALID_OPCODE));
         let cdb = [op::WRITE_SAME_10, UNMAP, 0, 0, 0, 1, 0, 0, 2, 0];
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_mapped_in_part_is_mapped() {
+    fn block_that_is_mapped_in_part_is_mapped() {
         let data = lba_status(0, &[(100, false), (100, true), (800, false), (48, true)], 512, 255);
         assert_eq!(data[8..24], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
         assert_eq!(data[24..], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0]);
     }
 
     #[test]
-    fn a_descriptor_that_cannot_count_ends_the_list() {
+    fn descriptor_that_cannot_count_ends_the_list() {
         let data = lba_status(0, &[(1 << 50, false), (512, true)], 512, 255);
         assert_eq!(data[8..], [0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 1, 0, 0, 0]);
     }

@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cdrom_is_read_in_its_own_blocks_and_never_written() {
+    fn cdrom_is_read_in_its_own_blocks_and_never_written() {
         let mut n = nexus(&lu(cdrom()), "a");
         assert_eq!(run(&mut n, &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0]), read(2048, 2048));
         assert_eq!(run(&mut n, &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0]), fails(Sense::INVALID_OPCODE));
     }
 
     #[test]
-    fn a_medium_without_atomic_writes_does_not_know_them() {
+    fn medium_without_atomic_writes_does_not_know_them() {
         let cdb = [op::WRITE_ATOMIC_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2];
         for (max_atomic, answer) in [
             (0, fails(Sense::INVALID_OPCODE)),

@@ -130,7 +130,7 @@ fn is_stable(lu: &Lu, cdb: &[u8; 16]) -> bool {
 }
 
 #[test]
-fn a_plan_that_is_done_at_once_keeps_each_rule_of_its_row() {
+fn plan_that_is_done_at_once_keeps_each_rule_of_its_row() {
     for rule in RULES {
         for row in table::rows(&disk()) {
             let (lu, mut nexus) = (rule.world)();

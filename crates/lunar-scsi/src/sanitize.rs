@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overwrite_names_pattern_passes_and_inversion() {
+    fn overwrite_names_pattern_passes_and_inversion() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         let op = Op::Sanitize { pattern: Some(vec![0xaa, 0x55]), passes: 3, invert: true, immediate: true };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_more_than_the_header_and_at_most_a_block() {
+    fn length_is_more_than_the_header_and_at_most_a_block() {
         let mut n = nexus(&lu(disk()), "a");
         for len in [0u16, 1, 4, 517, 0xffff] {
             let [high, low] = len.to_be_bytes();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restricted_failure_is_left_by_a_restricted_success_only() {
+    fn restricted_failure_is_left_by_a_restricted_success_only() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         assert_eq!(begin(&lu, run(&mut n, ERASE)), erased(false));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unrestricted_failure_is_left_by_exit_failure_mode() {
+    fn unrestricted_failure_is_left_by_exit_failure_mode() {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         assert_eq!(run(&mut n, EXIT), Ok(Plan::Done), "without a failure it does nothing");

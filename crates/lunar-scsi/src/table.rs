@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_bit_is_pointed_at() {
+    fn reserved_bit_is_pointed_at() {
         let row = find(&disk(), &[0; 16]).unwrap();
         assert_eq!(row.check(&[0, 0, 0x28, 0, 0, 0]), Err(Sense::cdb_field(2, 5)));
         assert_eq!(row.check(&[0, 0, 0, 0, 0, 4]), Err(Sense::cdb_field(5, 2)), "NACA");

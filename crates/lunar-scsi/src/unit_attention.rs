@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_drops_what_came_before_it() {
+    fn reset_drops_what_came_before_it() {
         let mut q = UnitAttentions::default();
         q.raise(Sense::MODE_PARAMETERS_CHANGED);
         q.raise(Sense::LUN_RESET);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_bounded() {
+    fn queue_is_bounded() {
         let mut q = UnitAttentions::default();
         (0..200).for_each(|i| q.raise(Sense::new(6, 0x80, i)));
         assert_eq!(drain(q).len(), MAX);

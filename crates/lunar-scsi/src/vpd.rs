@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fully_provisioned_disk_claims_nothing_else() {
+    fn fully_provisioned_disk_claims_nothing_else() {
         let mut n = nexus(&lu(crate::LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(vpd(&mut n, 0xb0)[20..36], [0; 16]);
         assert_eq!(vpd(&mut n, 0xb2), [0, 0xb2, 0, 4, 0, 0, 0, 0]);
     }
 
     #[test]
-    fn an_unknown_page_is_pointed_at() {
+    fn unknown_page_is_pointed_at() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(run(&mut n, &[op::INQUIRY, 1, 0xc0, 0, 255, 0]), fails(Sense::cdb_field(2, 7)));
     }

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_new_record_is_not_followed() {
+    fn link_in_the_place_of_a_new_record_is_not_followed() {
         let folder = Folder::new("link");
         let attached = Attached::at(folder.0.clone()).unwrap();
         let (new, other) = (attached.file("a", "new"), folder.0.join("other"));
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_was_never_open_has_left_nothing() {
+    fn path_that_was_never_open_has_left_nothing() {
         let unopened = Record { ports: vec![String::new()], ..record("a") };
         assert_eq!(unopened.sessions(), []);
         let older = Record { users: Vec::new(), ..unopened };
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_moves_with_orphans_keeps_both_ports() {
+    fn path_that_moves_with_orphans_keeps_both_ports() {
         let mut kept = record("a");
         let [first] = &kept.sessions()[..] else { panic!("one path") };
         let first = first.clone();

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_medium_in_use_and_damaged_state_are_problems() {
+    fn medium_in_use_and_damaged_state_are_problems() {
         let folder = Folder::new("examine-use");
         let disk = folder.file("disk.img", vec![0; 8192], 0o600);
         let held = lunar_block::open(&lunar_block::BackendSpec::path(&disk)).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_known_by_its_configuration_or_its_place() {
+    fn server_is_known_by_its_configuration_or_its_place() {
         let folder = Folder::new("examine-server");
         let file = folder.file("t.toml", "", 0o600);
         let other = folder.file("other.toml", "", 0o600);

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_portal_alone_is_a_url() {
+    fn portal_alone_is_a_url() {
         assert_eq!(url("[::1]:4000").unwrap().to_string(), "iscsi://[::1]:4000");
         assert_eq!(url("::1").unwrap().to_string(), "iscsi://[::1]:3260");
         assert_eq!(url("fe80::1%lo").unwrap().to_string(), "iscsi://[fe80::1%lo]:3260");
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_waits_for_one_try_unless_asking_for_more() {
+    fn person_waits_for_one_try_unless_asking_for_more() {
         let tries = |text| url(text).unwrap().options().unwrap().timeouts.login_tries;
         assert_eq!(tries("moon"), 1);
         assert_eq!(tries("iscsi://moon?login_tries=5"), 5);
@@ -109,7 +109,7 @@ mod tests {
     const PATIENT: ClientArgs = ClientArgs { json: false, timeout: None };
 
     #[test]
-    fn a_command_runs_to_its_end() {
+    fn command_runs_to_its_end() {
         let work = || async {
             compio::time::sleep(Duration::from_millis(1)).await;
             Ok(7)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_ends_when_its_time_is_over() {
+    fn command_ends_when_its_time_is_over() {
         let asked = ClientArgs { timeout: Some(Duration::from_secs(1)), ..PATIENT };
         let never = || std::future::pending::<Result<u8, Failure>>();
         assert_eq!(run(asked, never).unwrap_err().exit, Exit::TimedOut);

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_shows_no_control_characters() {
+    fn dump_shows_no_control_characters() {
         let mut bytes = b"LUNAR \x1b[31m~\x7f\xff".to_vec();
         bytes.resize(17, b'x');
         assert_eq!(

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_reads_as_it_should() {
+    fn listing_reads_as_it_should() {
         let lun = LunEntry {
             kind: kind(5),
             vendor: "LUNAR".into(),

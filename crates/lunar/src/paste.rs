@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unspecified_address_is_reached_by_loopback() {
+    fn unspecified_address_is_reached_by_loopback() {
         let source = SOURCE.replace("portal_groups = [2]", "portal_groups = [1]");
         let config = lunar_server::config::parse(&source, "t.toml".as_ref()).unwrap();
         assert_eq!(reach(&config, &portals()).unwrap().portal, "127.0.0.1:3260");

@@ -301,7 +301,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_cdb_has_as_many_bytes_as_its_operation_code_says() {
+    fn cdb_has_as_many_bytes_as_its_operation_code_says() {
         assert_eq!(cdb("9e10", true).unwrap(), [0x9e, 0x10]);
         for (code, len) in [("00", 6), ("28", 10), ("43", 10), ("88", 16), ("a0", 12), ("7e", 3), ("c0", 1)] {
             let text = code.to_owned() + &"00".repeat(len - 1);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_without_data_that_is_late_may_lack_its_in() {
+    fn command_without_data_that_is_late_may_lack_its_in() {
         let hint = |exit| without_data(Failure::new(exit, "late", "wait")).problems[0].hint.clone();
         assert!(hint(Exit::TimedOut).is_some_and(|hint| hint.contains("--in") && hint.ends_with("wait")));
         assert_eq!(hint(Exit::Refused).as_deref(), Some("wait"));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_channels_between_two_ports_are_counted() {
+    fn channels_between_two_ports_are_counted() {
         let (one, other) = ("0x00000000000000010000000000000002", "0x00000000000000010000000000000003");
         let iwarp = SessionTransport::Srp(RdmaProvider::Iwarp);
         let list = [

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_sink_costs_lines_and_their_number_is_written() {
+    fn stalled_sink_costs_lines_and_their_number_is_written() {
         let queue = queue();
         let (may, allowed) = channel();
         let (written, lines) = channel();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_costs_lines_and_the_next_begins_anew() {
+    fn full_disk_costs_lines_and_the_next_begins_anew() {
         static FULL: AtomicBool = AtomicBool::new(true);
         let queue = queue();
         let (written, parts) = channel();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_a_stalled_sink_no_longer_than_its_bound() {
+    fn end_waits_for_a_stalled_sink_no_longer_than_its_bound() {
         let queue = queue();
         let (_may, allowed) = channel();
         let (written, _lines) = channel();

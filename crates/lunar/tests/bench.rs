@@ -206,7 +206,7 @@ fn signal_ends_the_run_and_results_are_printed() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_ends_it_at_once() {
     let folder = Folder::new("twice");
     // Somebody who takes connections, and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -291,7 +291,7 @@ fn missed_goal_sets_the_status_and_is_in_the_document() {
 }
 
 #[test]
-fn a_refused_measurement_leaves_no_page_and_harms_none() {
+fn refused_measurement_leaves_no_page_and_harms_none() {
     let folder = Folder::new("page");
     let page = folder.0.join("page.html");
     folder.run("randread null:1M --bs 0 --report page.html");

@@ -241,7 +241,7 @@ fn hangup_reads_the_configuration_again() {
 }
 
 #[test]
-fn a_captive_command_decides_the_exit_status() {
+fn captive_command_decides_the_exit_status() {
     let folder = Folder::new("captive");
     let (status, out, _) =
         folder.run(&["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", "echo $LUNAR_URL; exit 7"]);
@@ -507,7 +507,7 @@ fn check_warns_of_ports_that_an_entry_with_chap_shuts_out() {
 }
 
 #[test]
-fn a_scheme_that_is_nearly_right_is_no_path() {
+fn scheme_that_is_nearly_right_is_no_path() {
     let folder = Folder::new("scheme");
     const URL: &str = "isre://127.0.0.1/iqn.2026-11.org.example:a/0";
     for args in [&["info", URL][..], &["copy", URL, "null:1M"], &["bench", "read", URL]] {
@@ -517,7 +517,7 @@ fn a_scheme_that_is_nearly_right_is_no_path() {
 }
 
 #[test]
-fn a_captive_command_has_a_url_of_each_kind() {
+fn captive_command_has_a_url_of_each_kind() {
     let folder = Folder::new("urls");
     let portals = ["--listen", "127.0.0.1:0", "--iser", "--srp", "127.0.0.1:0"];
     let lines = "echo $LUNAR_URL; echo $LUNAR_ISER_URL; echo $LUNAR_SRP_URL";

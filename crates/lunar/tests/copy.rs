@@ -191,7 +191,7 @@ fn harmful_copy_is_rejected() {
 }
 
 #[test]
-fn a_served_file_is_not_copied() {
+fn served_file_is_not_copied() {
     let folder = Folder::new("served");
     folder.make("disk.img", &noise(3, MIB));
     let mut serve = Command::new(LUNAR);
@@ -218,7 +218,7 @@ fn beside(folder: &Folder, serve: &str, line: &str) -> (i32, String, String) {
 }
 
 #[test]
-fn a_lun_is_an_end_like_others() {
+fn lun_is_an_end_like_others() {
     let folder = Folder::new("lun");
     folder.sparse("a", 20 * MIB + 777, &[(0, 100), (5 * MIB + 5, 3 * MIB), (20 * MIB + 770, 7)]);
     let line = format!(
@@ -252,7 +252,7 @@ fn unreadable_lun_range_is_skipped() {
 }
 
 #[test]
-fn a_target_copies_between_its_luns_by_itself() {
+fn target_copies_between_its_luns_by_itself() {
     let folder = Folder::new("offload");
     // A block of 512 bytes is left that no block of the destination ends with: it is read and written.
     let (size, whole) = (20 * MIB + 512, 20 * MIB as u64);
@@ -335,7 +335,7 @@ impl Drop for Stgt {
 }
 
 #[test]
-fn a_target_that_does_not_copy_is_read_and_written() {
+fn target_that_does_not_copy_is_read_and_written() {
     let folder = Folder::new("stgt");
     folder.make("a", &noise(21, 5 * MIB));
     folder.sparse("b", 5 * MIB, &[]);
@@ -400,7 +400,7 @@ fn closed_pipe_and_full_disk_are_errors() {
 }
 
 #[test]
-fn a_full_disk_ends_it_and_room_lets_it_go_on() {
+fn full_disk_ends_it_and_room_lets_it_go_on() {
     let folder = Folder::new("full");
     folder.make("a", &noise(5, 8 * MIB));
     fs::create_dir(folder.path("small")).unwrap();
@@ -482,7 +482,7 @@ fn nohup_keeps_it_from_the_end_of_its_terminal() {
 }
 
 #[test]
-fn an_interrupt_without_a_journal_leaves_one() {
+fn interrupt_without_a_journal_leaves_one() {
     let folder = Folder::new("unasked");
     // Without checkpoints it is over soon: the file must be large.
     folder.sparse("a", 4096 * MIB, &[(0, 300 * MIB)]);
@@ -573,7 +573,7 @@ fn only_the_same_copy_is_resumed() {
 }
 
 #[test]
-fn a_source_written_with_its_old_mtime_is_not_resumed() {
+fn source_written_with_its_old_mtime_is_not_resumed() {
     let folder = Folder::new("mtime");
     folder.make("a", &noise(21, 64 * MIB));
     let mut child = folder.copy(&format!("a b --resume {STEPS}")).spawn().unwrap();
@@ -589,7 +589,7 @@ fn a_source_written_with_its_old_mtime_is_not_resumed() {
 }
 
 #[test]
-fn an_image_format_is_copied_only_as_raw() {
+fn image_format_is_copied_only_as_raw() {
     let folder = Folder::new("format");
     folder.make("image", &[&b"QFI\xfb\0\0\0\x03"[..], &noise(22, MIB)].concat());
     folder.make("disk", &noise(23, MIB));
@@ -604,7 +604,7 @@ fn an_image_format_is_copied_only_as_raw() {
 }
 
 #[test]
-fn an_empty_file_is_compared_like_others() {
+fn empty_file_is_compared_like_others() {
     let folder = Folder::new("empty");
     folder.make("a", b"");
     assert!(folder.good("a b --verify").contains("verified"));
@@ -631,7 +631,7 @@ fn difference_has_its_own_exit_status() {
 }
 
 #[test]
-fn the_time_has_an_end() {
+fn time_has_an_end() {
     let folder = Folder::new("time");
     let mut child = folder.copy("- b --timeout 1 --progress").stdin(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
@@ -673,7 +673,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_device_in_use_is_never_overwritten() {
+fn device_in_use_is_never_overwritten() {
     let folder = Folder::new("device");
     folder.make("a", &noise(13, 4 * MIB));
     folder.sparse("disk", 8 * MIB, &[]);

@@ -92,7 +92,7 @@ fn portal(does: impl FnOnce(std::net::TcpStream) + Send + 'static) -> SocketAddr
 }
 
 #[test]
-fn a_healthy_lun_over_iser_has_no_faults_that_are_none() {
+fn healthy_lun_over_iser_has_no_faults_that_are_none() {
     let server = Server::start("iser");
     let (status, told) = doctor(&[&format!("iser://{}/{TARGET}/0", server.iser)]);
     assert!(status == 0 && told.contains("carried by iser/iwarp"), "{told}");

@@ -266,7 +266,7 @@ fn running_in(folder: &Path) -> Vec<String> {
 
 /// The second one is of another kind: two of one that come together may be one.
 #[test]
-fn a_second_signal_leaves_nothing_of_it_behind() {
+fn second_signal_leaves_nothing_of_it_behind() {
     let folder = Folder::new("signals");
     let mut child = folder.start(&["stgt-iser-null-2008", "--against", "none"]);
     let begun = Instant::now();

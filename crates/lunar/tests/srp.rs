@@ -70,7 +70,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn a_disk_is_found_and_described() {
+fn disk_is_found_and_described() {
     let server = Server::start("found");
     let listed = server.prints(&["ls", &format!("srp://{}/{}", server.portal, server.target)]);
     assert!(listed.contains(&server.target) && listed.contains("LUN 0: disk, 8 MiB"), "{listed}");

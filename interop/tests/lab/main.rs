@@ -19,7 +19,7 @@ use interop::tool::{self, Tool};
 
 /// The lab itself: a guest is cleaned and used again, and one that has died is replaced.
 #[test]
-fn a_guest_is_cleaned_between_scenarios_and_replaced() {
+fn guest_is_cleaned_between_scenarios_and_replaced() {
     let Some(first) = lab() else { return };
     first.alone("leave", &[("LEAVE", "yes")]).must_pass();
     let Some(second) = lab() else { return };
@@ -33,14 +33,14 @@ fn a_guest_is_cleaned_between_scenarios_and_replaced() {
 }
 
 #[test]
-fn a_disk_with_and_without_digests() {
+fn disk_with_and_without_digests() {
     let Some(lab) = lab() else { return };
     let server = server(1, "");
     lab.against(&server, "disk", &[]).must_pass();
 }
 
 #[test]
-fn a_disk_behind_mutual_chap() {
+fn disk_behind_mutual_chap() {
     let Some(lab) = lab() else { return };
     let tables = "mutual = \"lunar\"\n[[target.access]]\nchap = [\"alice\"]\n\
         [[chap_user]]\nname = \"alice\"\nsecret_file = \"alice.secret\"\n\
@@ -55,7 +55,7 @@ fn a_disk_behind_mutual_chap() {
 }
 
 #[test]
-fn a_file_system_outlives_kill_9_of_the_server() {
+fn file_system_outlives_kill_9_of_the_server() {
     let Some(lab) = lab() else { return };
     let mut server = server(1, "");
     let mut scenario = lab.against(&server, "crash", &[("KILLS", "2")]);
@@ -70,7 +70,7 @@ fn a_file_system_outlives_kill_9_of_the_server() {
 }
 
 #[test]
-fn a_larger_disk_is_seen() {
+fn larger_disk_is_seen() {
     let Some(lab) = lab() else { return };
     let server = server(1, "");
     let mut scenario = lab.against(&server, "resize", &[]);
@@ -90,21 +90,21 @@ fn multipath_over_two_portals() {
 }
 
 #[test]
-fn a_far_line_of_the_kernels() {
+fn far_line_of_the_kernels() {
     let Some(lab) = lab() else { return };
     let program = interop::lunar_bin();
     lab.alone("far", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
 
 #[test]
-fn the_kernels_own_target() {
+fn kernels_own_target() {
     let Some(lab) = lab() else { return };
     let program = interop::lunar_bin();
     lab.alone("lio", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
 
 #[test]
-fn a_ublk_device_outlives_kill_9_of_its_process() {
+fn ublk_device_outlives_kill_9_of_its_process() {
     let Some(lab) = lab() else { return };
     let program = example("lunar-host", "ublk");
     let program = program.to_str().expect("a path in UTF-8");
@@ -119,7 +119,7 @@ fn commands_are_passed_to_the_kernels_scsi_devices() {
 }
 
 #[test]
-fn the_router_between_the_kernels_initiator_and_its_target() {
+fn router_between_the_kernels_initiator_and_its_target() {
     let Some(lab) = lab() else { return };
     if !tool::have(&[Tool { program: "tgtd", package: "tgt" }]) {
         return;
@@ -136,7 +136,7 @@ fn multipath_over_a_pair_of_routers_with_delay_and_loss() {
 }
 
 #[test]
-fn an_attached_disk_outlives_its_process_and_its_target() {
+fn attached_disk_outlives_its_process_and_its_target() {
     let Some(lab) = lab() else { return };
     if !tool::have(&[Tool { program: "nbd-client", package: "nbd-client" }]) {
         return;

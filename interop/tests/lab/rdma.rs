@@ -27,7 +27,7 @@ fn kill_twice(scenario: &mut Scenario, server: &mut Server) {
 }
 
 #[test]
-fn the_kernels_iser_initiator_over_siw() {
+fn kernels_iser_initiator_over_siw() {
     let Some(lab) = lab_of_rdma() else { return };
     let server = server_over(1, BOTH, CHAP);
     let chap = [("CHAP", "alice alice-secret-1234"), ("CHAP_MUTUAL", "lunar lunar-secret-5678")];
@@ -41,7 +41,7 @@ fn the_kernels_iser_initiator_over_siw() {
 }
 
 #[test]
-fn a_file_system_over_iser_outlives_kill_9_of_the_server() {
+fn file_system_over_iser_outlives_kill_9_of_the_server() {
     let Some(lab) = lab_of_rdma() else { return };
     let mut server = server_over(1, BOTH, "");
     let mut scenario = lab.against(&server, "crash", &[("RDMA", "siw"), ("KILLS", "2")]);
@@ -80,7 +80,7 @@ fn have_stgt() -> bool {
 }
 
 #[test]
-fn the_kernels_srp_initiator_over_siw() {
+fn kernels_srp_initiator_over_siw() {
     let Some(lab) = lab_of_rdma() else { return };
     let mut server = server_over(1, "\"srp\"", "");
     let mut scenario = lab.against(&server, "srp", &[("PORT", &srp_port(TARGET))]);
@@ -131,7 +131,7 @@ fn have_verbs() -> bool {
 
 /// Over soft RoCE, and over soft iWARP where the guest's kernel has it.
 #[test]
-fn the_verbs_provider_over_soft_devices() {
+fn verbs_provider_over_soft_devices() {
     let Some(lab) = lab() else { return };
     if !tool::have(&[Tool { program: "rdma", package: "iproute2" }]) || !have_verbs() {
         return;
@@ -154,22 +154,22 @@ fn through_verbs(device: &str, scenario: &str) {
 }
 
 #[test]
-fn the_kernels_iser_initiator_to_verbs_over_siw() {
+fn kernels_iser_initiator_to_verbs_over_siw() {
     through_verbs("siw", "iser");
 }
 
 #[test]
-fn the_kernels_iser_initiator_to_verbs_over_rxe() {
+fn kernels_iser_initiator_to_verbs_over_rxe() {
     through_verbs("rxe", "iser");
 }
 
 #[test]
-fn a_file_system_to_verbs_over_siw_outlives_kill_9() {
+fn file_system_to_verbs_over_siw_outlives_kill_9() {
     through_verbs("siw", "crash");
 }
 
 #[test]
-fn a_file_system_to_verbs_over_rxe_outlives_kill_9() {
+fn file_system_to_verbs_over_rxe_outlives_kill_9() {
     through_verbs("rxe", "crash");
 }
 
@@ -198,12 +198,12 @@ fn our_iser_initiator_by_verbs_over_rxe_against_stgt() {
 }
 
 #[test]
-fn the_kernels_srp_initiator_to_verbs_over_siw() {
+fn kernels_srp_initiator_to_verbs_over_siw() {
     through_verbs("siw", "srp");
 }
 
 #[test]
-fn the_kernels_srp_initiator_to_verbs_over_rxe() {
+fn kernels_srp_initiator_to_verbs_over_rxe() {
     through_verbs("rxe", "srp");
 }
 

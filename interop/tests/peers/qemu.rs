@@ -51,7 +51,7 @@ fn convert_there_and_back_and_compare() {
 
 /// libiscsi sends numbers from 256 on as they are, where SAM-5 has another form for them.
 #[test]
-fn a_lun_with_a_large_number_is_found() {
+fn lun_with_a_large_number_is_found() {
     if !tool::have(&TOOLS) {
         return;
     }
@@ -111,7 +111,7 @@ fn qemu_map_shows_unwritten_ranges() {
 }
 
 #[test]
-fn a_read_only_lun_refuses_a_write() {
+fn read_only_lun_refuses_a_write() {
     if !tool::have(&TOOLS) {
         return;
     }

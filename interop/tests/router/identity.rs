@@ -43,7 +43,7 @@ fn identity_is_that_of_the_upstream_in_both_modes() {
 
 /// STGT pads its serial numbers with spaces on the left.
 #[test]
-fn a_serial_number_keeps_the_spaces_before_it() {
+fn serial_number_keeps_the_spaces_before_it() {
     const NUMBER: &[u8] = b"\0\x80\0\x0a    beaf11";
     for mode in ["block", "passthrough"] {
         let target = Script::new().scsi(0x12, |link, pdu| {
@@ -100,7 +100,7 @@ fn has_one_of(storage: &Server, isids: &[String]) -> bool {
 }
 
 #[test]
-fn a_killed_router_comes_back_with_its_isids() {
+fn killed_router_comes_back_with_its_isids() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let to_storage = url(&storage, &format!("/{A}"));
     let mut router = router_to(&to_storage, "");
@@ -120,7 +120,7 @@ fn a_killed_router_comes_back_with_its_isids() {
 }
 
 #[test]
-fn a_second_server_of_a_state_folder_ends_no_session() {
+fn second_server_of_a_state_folder_ends_no_session() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
     let upstreams = |name: &str| upstream("a", &url(&storage, &format!("/{A}")), "") + &map_target(name, "a");
     let first = Server::start(&router_text("", &upstreams(T)));

@@ -121,7 +121,7 @@ fn came_back(target: &Target) -> usize {
 
 /// All sessions of a line have one ISID: at one portal group the login over the second portal ends the session of the first.
 #[test]
-fn a_login_at_the_other_portal_of_a_group_ends_a_write() {
+fn login_at_the_other_portal_of_a_group_ends_a_write() {
     let lets = Arc::new(AtomicBool::new(false));
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
     let router = router_at(&[&first, &second], "passthrough", "");

@@ -4,7 +4,7 @@ use crate::*;
 use interop::scsi::{pattern, read10};
 
 #[test]
-fn the_three_mappings_lead_to_the_same_disks() {
+fn three_mappings_lead_to_the_same_disks() {
     let storage = storage();
     let upstreams = upstream("portal", &url(&storage, ""), "")
         + &upstream("a", &url(&storage, &format!("/{A}")), "")
@@ -117,7 +117,7 @@ fn grown_upstream_lun_raises_attentions() {
 
 /// A host that logs in again after a restart must not find one of its disks missing.
 #[test]
-fn a_target_comes_back_with_all_its_luns_or_later() {
+fn target_comes_back_with_all_its_luns_or_later() {
     let mut storages = [A, B].map(|name| storage_of(&target(name, &disk(0, "disk"))));
     let mut text = String::new();
     for (n, (name, storage)) in ["a", "b"].into_iter().zip(&storages).enumerate() {
@@ -148,7 +148,7 @@ fn a_target_comes_back_with_all_its_luns_or_later() {
 
 /// The names of targets are known after their upstream was found. Before, no login is rejected with "not found".
 #[test]
-fn a_transparent_target_is_unavailable_until_it_is_found() {
+fn transparent_target_is_unavailable_until_it_is_found() {
     let mut storage = storage_of(&target(A, &disk(0, "a0")));
     let text = upstream("a", &url(&storage, ""), "") + &map("map = \"transparent\"\nupstream = \"a\"");
     let mut router = Server::start(&router_text("", &text));

@@ -123,7 +123,7 @@ fn names(seen: &[ReceivedPdu], isids: &[String]) -> Vec<String> {
 
 /// An ISID makes another nexus under another name.
 #[test]
-fn a_router_with_a_new_name_ends_sessions_of_its_old_name() {
+fn router_with_a_new_name_ends_sessions_of_its_old_name() {
     let [old, new] = ["old", "new"].map(|name| format!("iqn.2026-11.org.example:{name}"));
     let target = stalling(&Arc::default());
     let text = |name: &str| {
@@ -233,7 +233,7 @@ fn restarted_router_resets_units_of_another_group() {
 }
 
 #[test]
-fn a_restarted_router_waits_where_resets_are_refused() {
+fn restarted_router_waits_where_resets_are_refused() {
     for mode in MODES {
         let refuses = Arc::new(AtomicBool::new(true));
         let KilledRouter { stall, stalled: _stalled, serves, router, before } =
@@ -273,7 +273,7 @@ fn sessions(storage: &Server) -> BTreeMap<u64, u64> {
 }
 
 #[test]
-fn a_write_of_a_killed_router_never_undoes_a_newer_one() {
+fn write_of_a_killed_router_never_undoes_a_newer_one() {
     for urls in [1, 2] {
         let storage = storage_of(&target(A, &disk(0, "a0")));
         let relays = [(); 2].map(|()| Relay::to(storage.portal()));
@@ -375,7 +375,7 @@ fn logins_of(isid: &str, target: &Target, before: usize) -> usize {
 
 /// A login with the name and ISID of the live session, at its port, would end it.
 #[test]
-fn a_pass_router_never_ends_its_own_session() {
+fn pass_router_never_ends_its_own_session() {
     for is_configured in [false, true] {
         let stall = Arc::new(StallSwitch::default());
         let groups = [stalling_in(1, &stall), stalling_in(2, &Arc::default())];
@@ -403,7 +403,7 @@ fn a_pass_router_never_ends_its_own_session() {
 }
 
 #[test]
-fn a_pass_router_replaces_an_old_session_once() {
+fn pass_router_replaces_an_old_session_once() {
     let groups = [1, 2].map(|group| stalling_in(group, &Arc::default()));
     let mut router = written("passthrough", &groups);
     let isid = isids(&router).remove(0);
@@ -424,7 +424,7 @@ fn a_pass_router_replaces_an_old_session_once() {
 
 /// A session that is sent to another portal group while storage may still carry out a write at the first one.
 #[test]
-fn a_new_port_is_recorded_before_anything_is_sent_there() {
+fn new_port_is_recorded_before_anything_is_sent_there() {
     for mode in MODES {
         let (file, early) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
         let (record, found) = (file.clone(), early.clone());

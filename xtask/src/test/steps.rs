@@ -82,10 +82,7 @@ const ALONE: [(&str, &[&str]); 2] = [
             "pass::forwarded_lun_reset_ends_hung_commands",
         ],
     ),
-    (
-        "interop/device",
-        &["a_sanitize_operation_survives_abort_task", "a_sanitize_operation_survives_a_reset"],
-    ),
+    ("interop/device", &["sanitize_operation_survives_abort_task", "sanitize_operation_survives_a_reset"]),
 ];
 
 fn build() -> Result<StepReport> {

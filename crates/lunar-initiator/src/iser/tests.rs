@@ -185,7 +185,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_read_lends_its_memory_and_has_it_back_with_the_answer() {
+fn read_lends_its_memory_and_has_it_back_with_the_answer() {
     for invalidates in [false, true] {
         let mut peer = Peer::new(parameters());
         let tag = peer.read(4096);
@@ -232,7 +232,7 @@ fn write_sends_8192_bytes_and_registers_the_rest() {
 }
 
 #[test]
-fn a_write_is_not_lent_any_more_once_it_is_answered() {
+fn write_is_not_lent_any_more_once_it_is_answered() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(65536);
     let place = remote(peer.one().write);
@@ -264,7 +264,7 @@ fn data_of_any_length_makes_a_message_that_is_a_pdu() {
 }
 
 #[test]
-fn a_long_cdb_travels_in_front_of_immediate_data() {
+fn long_cdb_travels_in_front_of_immediate_data() {
     let mut peer = Peer::new(parameters());
     let cdb: Vec<u8> = (0..32).collect();
     let mut buf = Buf::zeroed(600);
@@ -318,7 +318,7 @@ fn check_condition_keeps_sense_data_with_or_without_padding() {
 
 /// What else is in its memory was there before.
 #[test]
-fn a_failure_without_a_residual_has_brought_nothing() {
+fn failure_without_a_residual_has_brought_nothing() {
     let mut peer = Peer::new(parameters());
     for (status, key, transferred) in
         [(2, Some(3), 0), (2, Some(0xb), 0), (2, None, 0), (8, None, 0), (2, Some(0), 512), (2, Some(1), 512)]
@@ -385,7 +385,7 @@ fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
 
 /// Receives are used up by messages, and posted again.
 #[test]
-fn a_session_takes_more_messages_than_it_has_receives() {
+fn session_takes_more_messages_than_it_has_receives() {
     let mut peer = Peer::new(parameters());
     for _ in 0..3 * TERMS.receives.0 {
         let tag = peer.read(512);
@@ -421,7 +421,7 @@ fn no_data_out_is_ever_sent() {
 }
 
 #[test]
-fn the_end_of_the_connection_is_seen() {
+fn end_of_the_connection_is_seen() {
     let mut peer = Peer::new(parameters());
     peer.end.close();
     assert!(matches!(peer.mover.receive(&mut peer.state), Ok(ReceiveStatus::End)));

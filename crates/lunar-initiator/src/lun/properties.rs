@@ -174,7 +174,7 @@ mod tests {
     use crate::designators::{is_named, naa};
 
     #[test]
-    fn a_thin_disk_is_read_as_what_it_is() {
+    fn thin_disk_is_read_as_what_it_is() {
         let mut a = Answers { inquiry: vec![0; 36], limits: vec![0; 64], ..Answers::default() };
         a.inquiry[8..15].copy_from_slice(b"LUNAR  ");
         a.inquiry[16..20].copy_from_slice(b"DISK");

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_write_whose_data_are_gone_is_not_repeated_on_another_path() {
+    fn write_whose_data_are_gone_is_not_repeated_on_another_path() {
         let lost = || Err::<(), _>(Error::new(ErrorCode::SessionClosed, "the session is closed"));
         let kind = |data| with_buffer(lost(), data, 512).0.map_err(|e| e.code);
         assert_eq!(kind(Some(Buf::zeroed(512))), Err(ErrorCode::SessionClosed));

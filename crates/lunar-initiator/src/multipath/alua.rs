@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_of_a_group_is_read() {
+    fn state_of_a_group_is_read() {
         let group = |state, id, ports: u8| {
             [&[state, 0, 0, id, 0, 0, 0, ports][..], &vec![0; 4 * usize::from(ports)]].concat()
         };

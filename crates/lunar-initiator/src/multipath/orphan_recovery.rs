@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_is_due_once_writes_and_failures_are_old() {
+    fn reset_is_due_once_writes_and_failures_are_old() {
         let s = Duration::from_secs;
         for (waited, failed, wanted) in [
             (s(0), None, s(5)),

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worse_path_is_taken_only_when_no_better_one_is_left() {
+    fn worse_path_is_taken_only_when_no_better_one_is_left() {
         let p = paths(Policy::LeastQueue, &[State::Optimized, State::NonOptimized]);
         assert_eq!(turns(&p, 2), [0, 0]);
         p.set(0, State::Down);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_load_goes_down_when_a_turn_ends() {
+    fn load_goes_down_when_a_turn_ends() {
         let p = paths(Policy::LeastQueue, &[State::Optimized; 2]);
         let first = p.choose();
         assert_eq!((p.load(0), p.load(1)), (1, 0));

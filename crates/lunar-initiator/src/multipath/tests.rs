@@ -273,7 +273,7 @@ fn without_a_path_operations_wait_for_one_or_fail_in_time() {
 
 /// Its first events are a reason to look, and not only the next look by the clock.
 #[test]
-fn a_path_that_was_missing_is_heard_once_it_is_there() {
+fn path_that_was_missing_is_heard_once_it_is_there() {
     inside(async {
         let wires = two();
         wires[1].up.store(false, Relaxed);
@@ -397,7 +397,7 @@ fn paths_that_all_lead_elsewhere_are_not_waited_for() {
 
 /// A path that answers when it is asked and fails all that is done on it.
 #[test]
-fn an_operation_that_fails_on_every_path_again_and_again_ends() {
+fn operation_that_fails_on_every_path_again_and_again_ends() {
     assert_eq!(Settings::default().operation, Timeouts::default().operation, "as on one path");
     inside(async {
         let wires = two();

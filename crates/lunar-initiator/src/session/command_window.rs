@@ -65,7 +65,7 @@ mod tests {
 
     /// CMD-010: what is older, or cannot be, changes nothing.
     #[test]
-    fn the_window_opens_and_never_closes_backwards() {
+    fn window_opens_and_never_closes_backwards() {
         let mut n = CommandWindow { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4 };
         assert!(!n.window_is_open());
         assert_eq!(n.window(), 0);

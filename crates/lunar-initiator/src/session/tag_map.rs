@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_command_takes_the_place_of_the_one_before() {
+    fn later_command_takes_the_place_of_the_one_before() {
         let mut all = TagMap::default();
         all.insert(1 << 16 | 4, 'a');
         all.insert(2 << 16 | 4, 'b');

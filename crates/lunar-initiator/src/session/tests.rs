@@ -177,7 +177,7 @@ fn doubtful_lun_is_checked_before_more_is_sent() {
 
 /// The check of an identity is not held back by what waits for it, also when it has to be sent again.
 #[test]
-fn a_check_that_was_aborted_goes_first_again() {
+fn check_that_was_aborted_goes_first_again() {
     let mut peer = Peer::new(parameters());
     peer.state.online = Online::Checking;
     let write = peer.write(512);
@@ -234,7 +234,7 @@ fn data_come_in_whatever_the_pieces() {
 /// DAT-004, DAT-013, DAT-015, DAT-020, DAT-022, DAT-025, SN-007: both kinds of unsolicited data, and
 /// R2Ts in full.
 #[test]
-fn a_write_sends_what_it_may_and_then_what_it_is_asked_for() {
+fn write_sends_what_it_may_and_then_what_it_is_asked_for() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(4096);
     let sent = peer.sent();
@@ -278,7 +278,7 @@ fn negotiated_keys_decide_unsolicited_data() {
 
 /// RSP-008: sense data come with the status.
 #[test]
-fn an_early_answer_waits_until_the_buffer_has_left() {
+fn early_answer_waits_until_the_buffer_has_left() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(4096);
     let sense = Sense::WRITE_PROTECTED.encode(false);
@@ -378,7 +378,7 @@ fn opcodes_that_do_not_belong_here_end_the_connection() {
 
 /// CMD-001, CMD-004, CMD-011: no command goes before its turn, or beyond MaxCmdSN.
 #[test]
-fn the_window_holds_commands_back() {
+fn window_holds_commands_back() {
     let mut peer = Peer::new(parameters());
     let tags: Vec<u32> = (0..40).map(|_| peer.read(512)).collect();
     assert_eq!(peer.sent().len(), 32);
@@ -390,7 +390,7 @@ fn the_window_holds_commands_back() {
 
 /// REC-001, REC-002, RSP-010: commands are sent again on the next session, or fail.
 #[test]
-fn a_lost_connection_repeats_what_may_be_repeated_in_its_order() {
+fn lost_connection_repeats_what_may_be_repeated_in_its_order() {
     let mut peer = Peer::new(parameters());
     let (a, b) = (peer.read(512), peer.write(512));
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
@@ -429,7 +429,7 @@ fn segment_landing_during_connection_loss_is_read_again() {
 }
 
 #[test]
-fn a_command_that_kills_every_connection_ends() {
+fn command_that_kills_every_connection_ends() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     for _ in 0..10 {
@@ -456,7 +456,7 @@ fn timed_out_owner_gets_an_error_and_late_data_harm_nothing() {
 
 /// Its owner may write it by another way.
 #[test]
-fn a_write_that_is_late_comes_back_with_its_data() {
+fn write_that_is_late_comes_back_with_its_data() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(512);
     peer.sent();
@@ -496,7 +496,7 @@ fn task_management_response_reaches_its_caller() {
 }
 
 #[test]
-fn a_reject_ends_the_command_that_it_names() {
+fn reject_ends_the_command_that_it_names() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let (header, _) = peer.sent().remove(0);
@@ -509,7 +509,7 @@ fn a_reject_ends_the_command_that_it_names() {
 
 /// ASY-004: nothing new goes to a target that asked for a logout.
 #[test]
-fn a_target_that_wants_us_to_leave_gets_no_more_commands() {
+fn target_that_wants_us_to_leave_gets_no_more_commands() {
     let mut peer = Peer::new(parameters());
     peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
     assert!(peer.state.connection.is_logout_asked());

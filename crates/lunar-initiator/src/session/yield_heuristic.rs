@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_others_keep_is_not_given_away_again_soon() {
+    fn core_that_others_keep_is_not_given_away_again_soon() {
         let mut patience = YieldHeuristic { away: Some(2 * LONG), ..YieldHeuristic::default() };
         patience.after_receive(32);
         assert!((0..LONG_PAUSE).all(|_| !receive(&mut patience, 32, 1)));

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_the_credits_but_one() {
+    fn window_is_the_credits_but_one() {
         let mut credits = Credits::new(3);
         assert_eq!(credits.max_cmd_sn(), 2);
         for cmd_sn in [1, 2] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_of_a_session_is_that_of_all_its_channels() {
+    fn window_of_a_session_is_that_of_all_its_channels() {
         let mut first = Credits::new(3);
         let mut second = Credits::new(5);
         second.join(&first);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_credit_is_for_commands() {
+    fn single_credit_is_for_commands() {
         assert_eq!([0, 1, 2].map(|n| Credits::new(n).max_cmd_sn()), [0, 1, 1]);
     }
 

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_port_has_two_halves_of_which_one_may_be_left_out() {
+    fn target_port_has_two_halves_of_which_one_may_be_left_out() {
         let both = target_port("0002c90300a0b0c0:0002C90300A0B0C1").unwrap();
         assert_eq!((both.extension(), both.guid()), (0x0002_c903_00a0_b0c0, 0x0002_c903_00a0_b0c1));
         assert_eq!(target_name(both), "0002c90300a0b0c0:0002c90300a0b0c1");

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_goes_before_the_environment() {
+    fn url_goes_before_the_environment() {
         let vars =
             [("LUNAR_CHAP_USER", "ann"), ("LIBISCSI_CHAP_USERNAME", "old"), ("LIBISCSI_CHAP_PASSWORD", "p")];
         let c = credentials_of("iscsi://h", &vars).unwrap().unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_file_is_read_and_must_be_private() {
+    fn secret_file_is_read_and_must_be_private() {
         use std::os::unix::fs::PermissionsExt;
         let path = std::env::temp_dir().join(format!("lunar-secret-{}", std::process::id()));
         std::fs::write(&path, "0x616263\n").unwrap();

@@ -62,7 +62,7 @@ fn zeroed_and_unmapped_ranges_leave_their_neighbours() {
 }
 
 #[test]
-fn a_larger_disk_is_seen() {
+fn larger_disk_is_seen() {
     for mut peer in peers() {
         let url = peer.open("");
         let (tell, told) = flume::bounded::<()>(0);

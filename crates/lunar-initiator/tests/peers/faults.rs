@@ -120,7 +120,7 @@ fn redirecting(permanent: bool) -> Server {
 }
 
 #[test]
-fn a_target_that_moved_is_followed_also_after_it_was_killed() {
+fn target_that_moved_is_followed_also_after_it_was_killed() {
     for permanent in [false, true] {
         let mut server = redirecting(permanent);
         let there = server.portals()[1].to_string();

@@ -61,7 +61,7 @@ async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: Policy) 
 }
 
 #[test]
-fn a_path_is_cut_in_the_middle_of_verified_writes() {
+fn path_is_cut_in_the_middle_of_verified_writes() {
     for peer in peers() {
         for policy in [Policy::LeastQueue, Policy::Failover] {
             let relays = [Relay::to(peer.address()), Relay::to(peer.second())];

@@ -189,7 +189,7 @@ const TO_OPERATIONAL: u8 = TRANSIT | SECURITY | 1;
 
 /// LOG-032, first form; the names and tag of it.
 #[test]
-fn a_login_of_one_exchange() {
+fn login_of_one_exchange() {
     let mut p = Pair::new(House { alias: Some("Disk Z\u{fc}rich 1".into()), ..House::default() });
     let text = p.ready(DIRECT, &format!("{NAMES}InitiatorAlias=host\0SessionType=Normal\0"));
     let want = "TargetAlias=Disk Z\u{fc}rich 1\0TargetPortalGroupTag=7\0MaxRecvDataSegmentLength=262144\0";
@@ -207,7 +207,7 @@ fn a_login_of_one_exchange() {
 
 /// LOG-032, second form, then the operational stage; and the way past it (defaults stay in force).
 #[test]
-fn a_login_without_auth_method() {
+fn login_without_auth_method() {
     let mut p = Pair::new(House::default());
     assert_eq!(p.text(TO_OPERATIONAL, NAMES), "TargetPortalGroupTag=7\0");
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_login_without_auth_method() {
 
 /// The keys of open-iscsi and libiscsi in one text; answers stand in the order of the table.
 #[test]
-fn a_full_set_of_keys() {
+fn full_set_of_keys() {
     let mut p = Pair::new(House::default());
     assert_eq!(
         p.text(TO_OPERATIONAL, &format!("{NAMES}AuthMethod=None\0")),
@@ -407,7 +407,7 @@ fn leading_only_key_is_rejected_on_other_connections() {
 
 /// LOG-037, A-21.
 #[test]
-fn a_target_that_moved() {
+fn target_that_moved() {
     for (for_good, status) in
         [(false, LoginStatus::MOVED_TEMPORARILY), (true, LoginStatus::MOVED_PERMANENTLY)]
     {
@@ -471,7 +471,7 @@ fn discovery() {
 
 /// LOG-018, LOG-029, NEG-004, CVE-2021-28361.
 #[test]
-fn a_text_over_several_pdus() {
+fn text_over_several_pdus() {
     let mut p = Pair::new(House::default());
     assert_eq!(p.text(OPERATIONAL | CONTINUE, ""), "");
     let text = format!("{NAMES}MaxBurstLength=4096\0");
@@ -485,7 +485,7 @@ fn a_text_over_several_pdus() {
 
 /// LOG-040, LOG-041: an answer of more than a segment; the transition waits for its end.
 #[test]
-fn a_long_answer_comes_in_pieces() {
+fn long_answer_comes_in_pieces() {
     let mut p = Pair::new(House::default());
     let keys: String = (0..900).map(|i| format!("X-{i}=1\0")).collect();
     let mut step = p.send(DIRECT, (NAMES.to_owned() + &keys).as_bytes());
@@ -670,7 +670,7 @@ fn chap_both_ways() {
 
 /// SEC-011, SEC-012.
 #[test]
-fn a_reflected_challenge_is_not_answered() {
+fn reflected_challenge_is_not_answered() {
     let mut p = Pair::new(guarded());
     let (algorithm, id, challenge) = p.challenged("5");
     let mut text = vec![];

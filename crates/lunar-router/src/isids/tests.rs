@@ -77,7 +77,7 @@ fn with_old() -> Arc<RouterIsids> {
 }
 
 #[test]
-fn a_restart_keeps_the_isids_and_replaces_their_sessions() {
+fn restart_keeps_the_isids_and_replaces_their_sessions() {
     let (folder, elsewhere) = (Folder::new("restart"), Folder::new("elsewhere"));
     let (one, other) = (folder.0.clone(), elsewhere.0.clone());
     let (first, again, another) = on_core(move || async move {
@@ -89,7 +89,7 @@ fn a_restart_keeps_the_isids_and_replaces_their_sessions() {
 }
 
 #[test]
-fn a_second_server_leaves_the_sessions_of_the_first_alone() {
+fn second_server_leaves_the_sessions_of_the_first_alone() {
     let folder = Folder::new("second");
     let at = folder.0.clone();
     let (first, second, again) = on_core(move || async move {
@@ -123,7 +123,7 @@ fn routers_of_two_servers_keep_records_of_their_own() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_whole_stays_as_it_is() {
+fn record_that_cannot_be_read_whole_stays_as_it_is() {
     let good = format!("800000000001 {PATH}\n");
     for (text, replaced) in
         [([b"80\xff".as_slice(), good.as_bytes()].concat(), vec![]), ((good + "8000").into(), vec![OLD])]
@@ -148,7 +148,7 @@ async fn session(
 }
 
 #[test]
-fn a_path_whose_old_sessions_stay_is_not_opened() {
+fn path_whose_old_sessions_stay_is_not_opened() {
     let isids = with_old();
     on_core(move || async move {
         let away = Err(Error::new(ErrorCode::Unreachable, "away"));
@@ -170,7 +170,7 @@ fn with_recorded() -> Arc<RouterIsids> {
 }
 
 #[test]
-fn a_login_at_another_portal_group_ends_no_old_session() {
+fn login_at_another_portal_group_ends_no_old_session() {
     for (tag, is_ended) in [(1, true), (2, false)] {
         for path in [BESIDE, PATH] {
             let isids = with_recorded();
@@ -188,7 +188,7 @@ fn a_login_at_another_portal_group_ends_no_old_session() {
 }
 
 #[test]
-fn a_reset_ends_all_old_sessions_once_logins_had_time() {
+fn reset_ends_all_old_sessions_once_logins_had_time() {
     let isids = with_recorded();
     on_core(move || async move {
         let elsewhere = async |_: &OldSession| group(2);
@@ -214,7 +214,7 @@ fn after_restart(isids: &RouterIsids) -> RouterIsids {
 }
 
 #[test]
-fn a_session_that_was_never_there_has_left_nothing() {
+fn session_that_was_never_there_has_left_nothing() {
     on_core(|| async {
         let isids = Arc::new(RouterIsids::default());
         let lease = isids.isid(key(PATH), NAME).await;
@@ -226,7 +226,7 @@ fn a_session_that_was_never_there_has_left_nothing() {
 }
 
 #[test]
-fn a_session_without_a_recorded_port_has_left_something() {
+fn session_without_a_recorded_port_has_left_something() {
     let (paths, bad) = record::read(&format!("800000000001 as={NAME} {PATH}\n"));
     let isids = RouterIsids { paths: Mutex::new(paths), ..RouterIsids::default() };
     let left = isids.left(key(PATH).unit);
@@ -237,7 +237,7 @@ fn a_session_without_a_recorded_port_has_left_something() {
 }
 
 #[test]
-fn a_session_that_ended_in_good_order_has_left_nothing() {
+fn session_that_ended_in_good_order_has_left_nothing() {
     for is_settled in [true, false] {
         on_core(move || async move {
             let isids = Arc::new(RouterIsids::default());
@@ -262,7 +262,7 @@ fn ports_left(isids: &RouterIsids) -> Vec<Option<String>> {
 }
 
 #[test]
-fn a_port_stays_recorded_while_commands_are_left_there() {
+fn port_stays_recorded_while_commands_are_left_there() {
     on_core(|| async {
         let isids = Arc::new(RouterIsids::default());
         let nexus = isids.nexus([0x80, 0, 0, 0, 0, 9]);
@@ -282,7 +282,7 @@ fn a_port_stays_recorded_while_commands_are_left_there() {
 
 /// A target that has the user in the identity of a session ends none of another user.
 #[test]
-fn a_login_of_another_user_ends_no_old_session() {
+fn login_of_another_user_ends_no_old_session() {
     for (user, is_ended) in [(Some("alice"), true), (Some("bob"), false), (None, false)] {
         let line = format!("800000000001 as={NAME} user=alice at=group:1,iqn.x:y {PATH}\n");
         let isids =
@@ -297,7 +297,7 @@ fn a_login_of_another_user_ends_no_old_session() {
 }
 
 #[test]
-fn a_record_that_cannot_be_written_is_tried_again() {
+fn record_that_cannot_be_written_is_tried_again() {
     let folder = Folder::new("full");
     let (file, parent) = (folder.0.join("r1.isids"), folder.0.clone());
     on_core(move || async move {
@@ -317,7 +317,7 @@ fn a_record_that_cannot_be_written_is_tried_again() {
 }
 
 #[test]
-fn a_record_whose_lock_cannot_be_taken_stays_as_it_is() {
+fn record_whose_lock_cannot_be_taken_stays_as_it_is() {
     let folder = Folder::new("unlockable");
     fs::create_dir(folder.0.join("r1.isids.lock")).expect("a folder");
     let (file, at) = (folder.0.join("r1.isids"), folder.0.clone());
@@ -329,7 +329,7 @@ fn a_record_whose_lock_cannot_be_taken_stays_as_it_is() {
 
 /// A login that stalls, or was given up, would end the session that has its ISID when it is carried out.
 #[test]
-fn an_isid_that_another_path_logs_in_with_is_not_used() {
+fn isid_that_another_path_logs_in_with_is_not_used() {
     for is_given_up in [false, true] {
         let isids = with_recorded();
         on_core(move || async move {
@@ -359,7 +359,7 @@ fn an_isid_that_another_path_logs_in_with_is_not_used() {
 }
 
 #[test]
-fn a_record_is_bounded_and_lines_that_are_none_are_left_out() {
+fn record_is_bounded_and_lines_that_are_none_are_left_out() {
     let lines: String = (0..2 * MOST).map(|n| format!("80000000{n:04x} {PATH}\n")).collect();
     let (paths, bad) = record::read(&format!("{lines}+80000000001 x\nno line\n8000000000 x\n"));
     assert_eq!((paths.keys().collect::<Vec<_>>(), bad), (vec![&PATH.to_owned()], Some(2 * MOST + 1)));

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_known_by_its_designators_or_else_by_its_texts() {
+    fn device_is_known_by_its_designators_or_else_by_its_texts() {
         let named =
             FoundLun { designators: vec![1, 3, 0, 8, 0x50, 1, 2, 3, 4, 5, 6, 7], ..FoundLun::default() };
         let text = |vendor: &str, serial: &str| FoundLun {

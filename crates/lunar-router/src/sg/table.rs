@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cdb_has_the_length_of_its_command() {
+    fn cdb_has_the_length_of_its_command() {
         let of = |opcode: u8| cdb_len(&[&[opcode][..], &[0; 15]].concat());
         assert_eq!([0x12, 0x28, 0x5f, 0x88, 0xa8, 0xc1].map(of), [6, 10, 10, 16, 12, 10]);
         let mut long = [0; 32];

@@ -255,7 +255,7 @@ fn dropped_nexus_drops_its_waiting_commands() {
 }
 
 #[test]
-fn a_device_that_goes_is_not_ready() {
+fn device_that_goes_is_not_ready() {
     runs(async {
         let (fake, device) = device(1, 0);
         fake.change(|state| state.refusing = Some(Errno::NODEV));
@@ -312,7 +312,7 @@ fn every_command_is_answered_when_the_kernel_falls_silent() {
 }
 
 #[test]
-fn the_thread_ends_with_the_device() {
+fn thread_ends_with_the_device() {
     let (fake, device) = device(1, 0);
     let way = device.way();
     drop(way.submit(command(1, Simple)));
@@ -365,7 +365,7 @@ fn disk(sg_io: &mut SgIo) -> SgOutcome {
 }
 
 #[test]
-fn a_large_disk_says_how_large_it_is() {
+fn large_disk_says_how_large_it_is() {
     runs(async {
         let (fake, device) = device(1, 0);
         fake.change(|state| state.answering = Some(disk));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_core_counts_and_one_that_begins_says_nothing() {
+    fn best_core_counts_and_one_that_begins_says_nothing() {
         let now = Instant::now() + Duration::from_secs(3600);
         let up = CoreHealth { outage: None, is_changed: false, was_up: true };
         let begins = |s| CoreHealth { was_up: false, ..ago(now, s) };

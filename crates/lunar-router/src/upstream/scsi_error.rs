@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_stays_is_passed_on() {
+    fn status_that_stays_is_passed_on() {
         for (kind, status) in [
             (ErrorCode::TimedOut, Status::Busy),
             (ErrorCode::TimedOut, Status::TaskSetFull),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_operating_system_stays_what_it_is() {
+    fn error_of_the_operating_system_stays_what_it_is() {
         let e = with_scsi_error(io::ErrorKind::StorageFull.into());
         assert_eq!((e.kind(), ScsiError::of(&e)), (io::ErrorKind::StorageFull, None));
     }

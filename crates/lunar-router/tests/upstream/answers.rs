@@ -34,7 +34,7 @@ fn sense_is_passed_through() {
 }
 
 #[test]
-fn the_address_of_a_medium_error_is_passed_through() {
+fn address_of_a_medium_error_is_passed_through() {
     let script = Script::new().scsi(READ_10, |link, pdu| {
         let sense = Sense::READ_ERROR.at(5).encode(false);
         let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
@@ -59,7 +59,7 @@ fn unreachable_address_is_reported() {
 }
 
 #[test]
-fn a_status_that_stays_is_passed_through() {
+fn status_that_stays_is_passed_through() {
     for status in [Status::Busy, Status::TaskSetFull, Status::ReservationConflict] {
         let script = Script::new().scsi(READ_10, move |link, pdu| {
             link.send(Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()).byte(3, status as u8));
@@ -101,7 +101,7 @@ fn another_capacity_is_seen() {
 }
 
 #[test]
-fn a_command_that_hangs_is_given_up_before_its_host_does_so() {
+fn command_that_hangs_is_given_up_before_its_host_does_so() {
     let target = Script::new().scsi(READ_10, |_, _| HookAction::Done).listen();
     let url = target.url("command_timeout=0.3&abort_timeout=0.3&operation_timeout=1");
     let begun = Instant::now();

@@ -121,7 +121,7 @@ fn lost_upstream_delays_once_then_commands_fail_at_once() {
 }
 
 #[test]
-fn an_upstream_that_is_not_there_at_first_is_waited_for() {
+fn upstream_that_is_not_there_at_first_is_waited_for() {
     let server = server();
     let relay = Relay::to(server.portal());
     let url = url(relay.address());

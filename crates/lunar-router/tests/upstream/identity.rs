@@ -71,7 +71,7 @@ fn replaced_disk_is_not_written_until_it_is_back() {
 }
 
 #[test]
-fn a_disk_that_is_another_from_the_start_is_not_written_on() {
+fn disk_that_is_another_from_the_start_is_not_written_on() {
     let disk = changeling();
     let url = disk.target.url("");
     run(move || async move {

@@ -24,7 +24,7 @@ fn two_targets() -> Server {
 }
 
 #[test]
-fn a_portal_a_target_or_a_lun_is_looked_at() {
+fn portal_a_target_or_a_lun_is_looked_at() {
     let server = two_targets();
     let portal = server.portal();
     let looked = move |path: &str| {

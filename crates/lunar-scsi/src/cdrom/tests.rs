@@ -37,7 +37,7 @@ fn last_session_is_reported_in_the_old_format() {
 }
 
 #[test]
-fn the_raw_toc_has_four_points() {
+fn raw_toc_has_four_points() {
     let n = &mut cd();
     let raw = data(n, &toc(1, 2, 1));
     assert_eq!((raw.len(), &raw[..4]), (48, &[0, 46, 1, 1][..]));
@@ -48,7 +48,7 @@ fn the_raw_toc_has_four_points() {
 }
 
 #[test]
-fn the_profile_follows_the_size() {
+fn profile_follows_the_size() {
     let n = &mut cd();
     let cd = data(n, &configuration(0, 0, 255));
     assert_eq!(be::get32(&cd) as usize, cd.len() - 4);
@@ -95,7 +95,7 @@ fn each_change_of_the_medium_is_one_event() {
 }
 
 #[test]
-fn an_ejected_medium_is_missed_everywhere() {
+fn ejected_medium_is_missed_everywhere() {
     let lu = lu(cdrom());
     let (mut a, mut b) = (nexus(&lu, "a"), nexus(&lu, "b"));
     let poll = [op::GET_EVENT_STATUS, 1, 0, 0, 0x10, 0, 0, 0, 8, 0];
@@ -126,7 +126,7 @@ fn event_beyond_the_allocation_length_is_reported_later() {
 }
 
 #[test]
-fn the_capabilities_page_is_there() {
+fn capabilities_page_is_there() {
     let page = data(&mut cd(), &[op::MODE_SENSE_10, 8, 0x2a, 0, 0, 0, 0, 0, 255, 0]);
     assert_eq!((page.len(), page[8], page[9], page[14]), (28, 0x2a, 18, 0x29));
 }
@@ -159,7 +159,7 @@ fn disc_and_track_are_one_and_complete() {
 }
 
 #[test]
-fn the_mechanism_is_idle() {
+fn mechanism_is_idle() {
     let status = [op::MECHANISM_STATUS, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
     assert_eq!(data(&mut cd(), &status), [0; 8]);
 }

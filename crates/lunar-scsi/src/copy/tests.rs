@@ -125,7 +125,7 @@ fn more_than_announced_is_refused() {
 }
 
 #[test]
-fn a_list_cut_anywhere_has_a_length_error() {
+fn list_cut_anywhere_has_a_length_error() {
     let whole = usual();
     for len in 1..whole.len() {
         assert_eq!(refused(&whole[..len]), Sense::PARAMETER_LIST_LENGTH, "{len}");
@@ -177,7 +177,7 @@ fn lengths_in_bytes_must_come_out_even_and_within_the_limit() {
 }
 
 #[test]
-fn a_range_lies_within_both_media() {
+fn range_lies_within_both_media() {
     let lu = lu(disk());
     let n = nexus(&lu, "a");
     let range = |blocks, lbas| {
@@ -219,7 +219,7 @@ fn copy_length_is_a_multiple_of_both_block_sizes() {
 }
 
 #[test]
-fn a_medium_that_may_not_be_written_or_read_is_out_of_reach() {
+fn medium_that_may_not_be_written_or_read_is_out_of_reach() {
     let usual = CopyParameterList::parse(&usual(), &disk()).unwrap();
     let (open, protected) = (lu(disk()), lu(LuSettings { read_only: true, ..disk() }));
     let (open, mut protected) = (nexus(&open, "a"), nexus(&protected, "a"));
@@ -246,7 +246,7 @@ fn copy_status_is_found_by_list_identifier() {
 }
 
 #[test]
-fn the_details_of_a_failed_segment_hold_its_sense() {
+fn details_of_a_failed_segment_hold_its_sense() {
     let lu = lu(disk());
     let mut n = nexus(&lu, "a");
     assert!(copy(&mut n, &usual()).is_ok());
@@ -283,7 +283,7 @@ fn copies_whose_data_may_be_discarded_can_share_an_identifier() {
 }
 
 #[test]
-fn a_reset_forgets_copies() {
+fn reset_forgets_copies() {
     let lu = lu(disk());
     let mut n = nexus(&lu, "a");
     assert!(copy(&mut n, &usual()).is_ok());
@@ -293,7 +293,7 @@ fn a_reset_forgets_copies() {
 }
 
 #[test]
-fn the_limits_are_announced() {
+fn limits_are_announced() {
     let mut n = nexus(&lu(disk()), "a");
     let b = data(&mut n, &receive(3, 0));
     assert_eq!(be::get32(&b) as usize, b.len() - 4);

@@ -254,7 +254,7 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_byte_is_refused_or_means_what_it_says(at in 0usize..120, value: u8, kind in 0usize..6, users: bool) {
+        fn flipped_byte_is_refused_or_means_what_it_says(at in 0usize..120, value: u8, kind in 0usize..6, users: bool) {
             let make = if users { with_users } else { registry };
             let mut bytes = encode(&make(Some(ReservationType::ALL[kind]), 5));
             let at = at % bytes.len();

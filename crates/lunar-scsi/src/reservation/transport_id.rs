@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_fits_its_bound() {
+    fn longest_fits_its_bound() {
         let who =
             Registrant { initiator: "x".repeat(NAME_LEN), isid: [0xff; 6], tag: 1, user: String::new() };
         assert_eq!(encode(&who).len(), MAX);

@@ -55,7 +55,7 @@ fn luns_are_numbered_in_their_order() {
 }
 
 #[test]
-fn a_disk_is_known_by_its_path() {
+fn disk_is_known_by_its_path() {
     let folder = Folder::new("known");
     let path = folder.0.join("a.img");
     let size = Some("1M".to_string());

@@ -398,14 +398,14 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_birth_is_shown_as_a_date() {
+    fn time_of_birth_is_shown_as_a_date() {
         let place =
             MediumLocation { path: "/a".into(), inode: Some(12), birth_ns: Some(1_795_343_400_900_000_000) };
         assert_eq!(place.to_string(), "inode 12, created 2026-11-22T10:30:00Z");
     }
 
     #[test]
-    fn a_device_has_its_own_blocks_unless_it_had_others() {
+    fn device_has_its_own_blocks_unless_it_had_others() {
         let folder = Folder::new("record-blocks");
         let disk = device(&folder.file("disk", vec![0; 8192], 0o600));
         let fresh = |own| past(&folder).blocks(&disk, Some(own));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_served_before_keeps_its_blocks() {
+    fn device_that_was_served_before_keeps_its_blocks() {
         let folder = Folder::new("record-before");
         let mut table = vec![0; 8192];
         table[512..520].copy_from_slice(b"EFI PART");
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_served_stays_raw_and_another_does_not() {
+    fn file_that_was_served_stays_raw_and_another_does_not() {
         let folder = Folder::new("record-raw");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_with_the_inode_of_an_old_one_is_not_raw() {
+    fn new_file_with_the_inode_of_an_old_one_is_not_raw() {
         let folder = Folder::new("record-birth");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_birth_that_one_side_does_not_know_is_no_difference() {
+    fn birth_that_one_side_does_not_know_is_no_difference() {
         let place = |birth_ns| MediumLocation { path: "/a".into(), inode: Some(7), birth_ns };
         for (a, b, is) in
             [(None, None, true), (Some(1), None, true), (None, Some(1), true), (Some(1), Some(2), false)]
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_empty_file_of_a_served_lun_is_refused() {
+    fn missing_or_empty_file_of_a_served_lun_is_refused() {
         let folder = Folder::new("record-there");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let link = folder.0.join("link");
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_comes_back_keeps_its_blocks() {
+    fn device_that_comes_back_keeps_its_blocks() {
         let folder = Folder::new("record-back");
         let [a, b] = ["a", "b"].map(|name| device(&folder.file(name, vec![0; 8192], 0o600)));
         keep(&folder, &a, Some(4096), Blocks::OfBefore(512, 4096), 8192);
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_knows_the_newest_paths_once_each() {
+    fn record_knows_the_newest_paths_once_each() {
         let folder = Folder::new("record-paths");
         let paths: Vec<_> = (0..MAX_PATHS + 2).map(|i| folder.file(&i.to_string(), "", 0o600)).collect();
         let of = |path: &PathBuf| {
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_one_path_of_an_older_version_is_read() {
+    fn record_of_one_path_of_an_older_version_is_read() {
         let folder = Folder::new("record-older");
         let path = folder.file("disk", vec![0; 8192], 0o600);
         let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_refused_by_its_name() {
+    fn damaged_record_is_refused_by_its_name() {
         let folder = Folder::new("record-damaged");
         folder.file("0.medium", "{", 0o600);
         let problem = MediumHistory::read(&folder.0.join("0.state")).err().unwrap();

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_server_of_a_state_hears_both_places() {
+    fn second_server_of_a_state_hears_both_places() {
         let folder = Folder::new("hold-state");
         let first = take(&folder, TARGET, 0, &lun("/a.img", Some("1"))).ok().unwrap();
         assert_eq!(first.len(), 2);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_configuration_is_named_as_the_same_lun() {
+    fn copy_of_a_configuration_is_named_as_the_same_lun() {
         let folder = Folder::new("hold-copy");
         let disk = lun("/a.img", Some("1"));
         let first = take(&folder, TARGET, 0, &disk).ok().unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_belongs_to_one_server_whatever_the_target() {
+    fn serial_belongs_to_one_server_whatever_the_target() {
         let folder = Folder::new("hold-serial");
         let first = take(&folder, TARGET, 0, &lun("/a.img", Some("1"))).ok().unwrap();
         let problem = refused(take(&folder, "iqn.2026-11.org.example:e", 3, &lun("/b.img", Some("1 "))));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_cannot_be_taken_is_refused() {
+    fn lock_that_cannot_be_taken_is_refused() {
         let folder = Folder::new("hold-none");
         std::fs::create_dir_all(folder.0.join("lu").join(TARGET).join("0.lock")).unwrap();
         let problem = refused(take(&folder, TARGET, 0, &lun("/a.img", Some("1"))));

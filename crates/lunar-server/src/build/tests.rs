@@ -34,7 +34,7 @@ fn told(result: Result<TargetConfig, Vec<Diagnostic>>, folder: &Folder) -> Strin
 }
 
 #[test]
-fn a_configuration_becomes_a_setup() {
+fn configuration_becomes_a_setup() {
     let folder = Folder::new("build");
     let config = config(&folder, &format!("alias = \"Disks\"\n{DISK}serial = \"42\"\n{NULL}{MEMORY}"));
     let setup =
@@ -85,7 +85,7 @@ fn changed_definition_keeps_the_unit_serving() {
 }
 
 #[test]
-fn a_file_is_opened_in_another_way_by_the_same_unit() {
+fn file_is_opened_in_another_way_by_the_same_unit() {
     let folder = Folder::new("another-way");
     let mut units = Units::new(folder.0.join("state"));
     let old = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
@@ -102,7 +102,7 @@ fn a_file_is_opened_in_another_way_by_the_same_unit() {
 
 /// Two servers of one folder of state.
 #[test]
-fn a_second_null_disk_of_a_name_keeps_no_state() {
+fn second_null_disk_of_a_name_keeps_no_state() {
     let folder = Folder::new("null-twice");
     let [mut first, mut second] = [0; 2].map(|_| Units::new(folder.0.join("state")));
     let one = first.setup(&config(&folder, NULL), &rest).ok().unwrap();
@@ -140,7 +140,7 @@ fn replace(folder: &Folder, keep: Option<&str>) -> String {
 }
 
 #[test]
-fn a_reload_refuses_another_file_at_the_path_of_a_served_one() {
+fn reload_refuses_another_file_at_the_path_of_a_served_one() {
     let changes = [
         format!("{DISK}{NULL}"),
         format!("{DISK}read_only = true\n{NULL}"),
@@ -175,7 +175,7 @@ fn a_reload_refuses_another_file_at_the_path_of_a_served_one() {
 }
 
 #[test]
-fn a_file_that_was_moved_is_not_made_anew_by_a_reload() {
+fn file_that_was_moved_is_not_made_anew_by_a_reload() {
     let folder = Folder::new("moved-away");
     let mut units = Units::new(folder.0.join("state"));
     let old = served(&mut units, &config(&folder, DISK)).ok().unwrap();
@@ -194,7 +194,7 @@ fn a_file_that_was_moved_is_not_made_anew_by_a_reload() {
 }
 
 #[test]
-fn a_missing_image_is_not_made_anew_under_the_old_identity() {
+fn missing_image_is_not_made_anew_under_the_old_identity() {
     let folder = Folder::new("not-anew");
     let state = || Units::new(folder.0.join("state"));
     let disk = folder.0.join("disk.img");
@@ -218,7 +218,7 @@ fn a_missing_image_is_not_made_anew_under_the_old_identity() {
 }
 
 #[test]
-fn a_server_that_is_refused_leaves_the_record_alone() {
+fn server_that_is_refused_leaves_the_record_alone() {
     let folder = Folder::new("record-alone");
     let [mut first, mut second] = [0; 2].map(|_| Units::new(folder.0.join("state")));
     served(&mut first, &config(&folder, DISK)).ok().unwrap();
@@ -232,7 +232,7 @@ fn a_server_that_is_refused_leaves_the_record_alone() {
 }
 
 #[test]
-fn a_deleted_file_is_the_only_copy_and_its_lun_stays() {
+fn deleted_file_is_the_only_copy_and_its_lun_stays() {
     let folder = Folder::new("only-copy");
     let mut units = Units::new(folder.0.join("state"));
     let both = config(&folder, &format!("{DISK}{NULL}"));
@@ -260,7 +260,7 @@ fn write_qcow2(disk: &Path) {
 }
 
 #[test]
-fn a_disk_once_served_stays_raw_whatever_hosts_write() {
+fn disk_once_served_stays_raw_whatever_hosts_write() {
     let folder = Folder::new("stays-raw");
     let state = || Units::new(folder.0.join("state"));
     drop(served(&mut state(), &config(&folder, DISK)).ok().unwrap());
@@ -275,7 +275,7 @@ fn a_disk_once_served_stays_raw_whatever_hosts_write() {
 }
 
 #[test]
-fn a_reload_that_fails_leaves_the_record_alone() {
+fn reload_that_fails_leaves_the_record_alone() {
     let folder = Folder::new("record-failed");
     let mut units = Units::new(folder.0.join("state"));
     let good = config(&folder, &format!("{DISK}{NULL}"));
@@ -302,7 +302,7 @@ fn a_reload_that_fails_leaves_the_record_alone() {
 }
 
 #[test]
-fn a_start_is_recorded_when_it_is_served() {
+fn start_is_recorded_when_it_is_served() {
     let folder = Folder::new("record-start");
     let mut units = Units::new(folder.0.join("state"));
     units.setup(&config(&folder, DISK), &rest).ok().unwrap();
@@ -313,7 +313,7 @@ fn a_start_is_recorded_when_it_is_served() {
 }
 
 #[test]
-fn a_lun_that_goes_back_to_a_disk_knows_it() {
+fn lun_that_goes_back_to_a_disk_knows_it() {
     let folder = Folder::new("record-back-again");
     let mut units = Units::new(folder.0.join("state"));
     let (a, b) = (config(&folder, DISK), config(&folder, &DISK.replace("disk.img", "other.img")));
@@ -410,7 +410,7 @@ fn failed_open_leaves_the_old_medium_serving() {
 }
 
 #[test]
-fn a_unit_that_does_not_come_to_rest_stays_as_it_was() {
+fn unit_that_does_not_come_to_rest_stays_as_it_was() {
     let folder = Folder::new("restless");
     let mut units = Units::new(folder.0.join("state"));
     let good = config(&folder, &format!("{DISK}{NULL}"));
@@ -446,7 +446,7 @@ fn after_an_error_everything_is_as_it_was() {
 }
 
 #[test]
-fn a_share_keeps_its_limits_when_a_reload_fails() {
+fn share_keeps_its_limits_when_a_reload_fails() {
     let folder = Folder::new("limits");
     let mut units = Units::new(folder.0.join("state"));
     let with_rate_limit = |iops, more: &str| {

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_and_written_alike() {
+    fn file_is_read_and_written_alike() {
         let least = read(&format!("url = \"{URL}\"")).unwrap();
         assert_eq!((least.how, &least.place, least.read_only), (How::Nbd, &None, false));
         for rest in [
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_seen() {
+    fn secret_is_seen() {
         assert!(holds_secret("iscsi://a%b@h") && holds_secret("iscsi://h?target_user=a&target_password=b"));
         assert!(!holds_secret("iscsi://a@h?password_file=b"));
         let shown = format!("{:?}", read("url = \"iscsi://a%secret@h\"").unwrap());

@@ -67,7 +67,7 @@ pub(crate) fn check_all(run: impl Fn(&str) -> String, cases: &[Case<'_>]) {
 }
 
 #[test]
-fn the_example_is_good_and_says_the_defaults() {
+fn example_is_good_and_says_the_defaults() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
     let config = load(&path).unwrap();
     let plain = defaults();
@@ -89,7 +89,7 @@ fn the_example_is_good_and_says_the_defaults() {
 
 /// The lines that the example comments out are keys too.
 #[test]
-fn the_example_uncommented_is_good() {
+fn example_uncommented_is_good() {
     let folder = Folder::new("example");
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
     let mut text = std::fs::read_to_string(example).unwrap();
@@ -929,7 +929,7 @@ fn problems_of_chap_users() {
 
 /// Only root can give a file away; others have nothing to test here.
 #[test]
-fn a_secret_of_another_user_is_refused() {
+fn secret_of_another_user_is_refused() {
     let folder = Folder::new("owner");
     let path = folder.file("secret", "a good long secret\n", 0o600);
     if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {

@@ -168,7 +168,7 @@ fn discovered_luns_are_no_difference() {
 }
 
 #[test]
-fn a_difference_as_json() {
+fn difference_as_json() {
     let list = diff(&config(BASE), &config(&BASE.replace("from = 3", "from = 4")));
     assert_eq!(
         serde_json::to_value(&list[0]).unwrap(),

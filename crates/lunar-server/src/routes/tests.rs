@@ -61,7 +61,7 @@ fn route(name: &str, number: u16, behind: &str, lun: u16) -> (String, u16, Strin
 }
 
 #[test]
-fn a_transparent_upstream_keeps_names_and_numbers() {
+fn transparent_upstream_keeps_names_and_numbers() {
     let config = config(PORTAL, &transparent());
     assert!(expand(&config, &Found::default()).unwrap().targets.is_empty());
     let (a, b) = ("iqn.2001-04.com.example:a", "iqn.2001-04.com.example:b");
@@ -72,7 +72,7 @@ fn a_transparent_upstream_keeps_names_and_numbers() {
 }
 
 #[test]
-fn a_chosen_name_is_there_before_its_luns() {
+fn chosen_name_is_there_before_its_luns() {
     let name = "iqn.2026-11.org.example:mine";
     let map = format!("{ALL}map = \"target\"\nname = \"{name}\"\nupstream = \"a\"\n");
     let config = config(TARGET, &map);
@@ -100,7 +100,7 @@ fn any_lun_becomes_any_lun() {
 }
 
 #[test]
-fn a_disk_of_this_host_needs_no_finding_and_a_scsi_device_does() {
+fn disk_of_this_host_needs_no_finding_and_a_scsi_device_does() {
     let map = format!(
         "{ALL}map = \"lun\"\nname = \"iqn.2026-11.org.example:m\"\nlun = [{{ lun = 2, upstream = \"a\" }}]\n"
     );
@@ -120,7 +120,7 @@ fn a_disk_of_this_host_needs_no_finding_and_a_scsi_device_does() {
 }
 
 #[test]
-fn a_lun_is_known_as_the_one_it_is() {
+fn lun_is_known_as_the_one_it_is() {
     let t = "iqn.2001-04.com.example:t";
     let seen = found(&[(t, &[0])]);
     let lun = |upstream: &str| {
@@ -169,7 +169,7 @@ fn unit_without_blocks_requires_passthrough() {
 }
 
 #[test]
-fn a_name_of_an_upstream_is_no_path_of_this_host() {
+fn name_of_an_upstream_is_no_path_of_this_host() {
     let config = config(PORTAL, &transparent());
     for name in ["", "../../etc", "iqn.2001-04.com.example:../x", "iqn.2001-04.com.example:A"] {
         assert!(expand(&config, &found(&[(name, &[0])])).unwrap().targets.is_empty(), "{name}");
@@ -179,7 +179,7 @@ fn a_name_of_an_upstream_is_no_path_of_this_host() {
 }
 
 #[test]
-fn a_target_whose_name_another_has_is_left_out_and_nothing_else() {
+fn target_whose_name_another_has_is_left_out_and_nothing_else() {
     let (t, other) = ("iqn.2001-04.com.example:t", "iqn.2001-04.com.example:u");
     let there = found(&[(t, &[0]), (other, &[0])]);
     let own = format!("[[target]]\nname = \"{t}\"\n");
@@ -290,7 +290,7 @@ fn shared_disk_requires_passthrough_for_both_luns() {
 }
 
 #[test]
-fn a_serial_number_keeps_the_spaces_around_it() {
+fn serial_number_keeps_the_spaces_around_it() {
     let lun = |as_told: &str, serial: &str| {
         let found = FoundLun { serial_as_told: as_told.into(), serial: serial.into(), ..disk() };
         let config = config(LUN, &one_lun());
@@ -319,7 +319,7 @@ fn names_are_awaited_until_an_upstream_was_seen() {
 }
 
 #[test]
-fn an_expansion_can_be_expanded() {
+fn expansion_can_be_expanded() {
     let config = config(PORTAL, &transparent());
     let t = "iqn.2001-04.com.example:t";
     let once = expand(&config, &found(&[(t, &[0])])).unwrap();

@@ -50,7 +50,7 @@ fn every_option_with_a_time_takes_the_same_forms() {
 
 /// An option that is named as a time is one, or has its unit in the name of its value.
 #[test]
-fn an_option_named_as_a_time_takes_one() {
+fn option_named_as_a_time_takes_one() {
     for (path, tool) in commands(&Cli::command(), &["lunar".to_owned()]) {
         for arg in tool.get_arguments().filter(|arg| arg.get_action().takes_values() && !takes_time(arg)) {
             let names = arg.get_value_names().unwrap_or_default();

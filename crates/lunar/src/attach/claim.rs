@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_one_owes_the_end_of_writes_left_behind() {
+    fn next_one_owes_the_end_of_writes_left_behind() {
         let folder = std::env::temp_dir().join(format!("lunar-owed-{}", std::process::id()));
         let attached = Attached::at(folder.clone()).unwrap();
         let claimed = |name, url: &str, how| claim(&attached, &attachment(name, url, how));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_holds_no_secret() {
+    fn record_holds_no_secret() {
         let record = record(&attachment("a", "iscsi://ann%secret@h/iqn.2026-11.org.example:a/0", How::Nbd));
         assert_eq!(record.urls, ["iscsi://ann@h:3260/iqn.2026-11.org.example:a/0"]);
     }

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_has_the_isid_beside_the_url() {
+    fn record_has_the_isid_beside_the_url() {
         for (url, plain) in [("u", "u"), ("u?isid=8", "u"), ("u?a=1&isid=8&b=2", "u?a=1&b=2")] {
             assert_eq!(without_isid(url), plain);
         }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_on_several_paths_has_a_deadline() {
+    fn operation_on_several_paths_has_a_deadline() {
         let s = Duration::from_secs;
         let url =
             |text: &str| Url::parse(&format!("iscsi://host/iqn.2026-01.test:a/0{text}")).expect("a URL");

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_aligned() {
+    fn table_is_aligned() {
         let told = AttachmentReport {
             record: record(Some("nbd://h")),
             state: "attached",

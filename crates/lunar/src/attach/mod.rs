@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_one_for_several_paths() {
+    fn policy_is_one_for_several_paths() {
         let url = "iscsi://h/iqn.2026-11.org.example:a/0";
         let parse = |more: &[&str]| Line::try_parse_from([&["attach", url], more].concat());
         let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);

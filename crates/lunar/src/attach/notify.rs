@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_arrives_at_a_path_and_at_an_abstract_name() {
+    fn word_arrives_at_a_path_and_at_an_abstract_name() {
         let id = std::process::id();
         let path = std::env::temp_dir().join(format!("lunar-notify-{id}"));
         _ = std::fs::remove_file(&path);

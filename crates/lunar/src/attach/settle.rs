@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_replaced_by_its_own_isid_at_its_portal() {
+    fn session_is_replaced_by_its_own_isid_at_its_portal() {
         let of = |host: &str, isid: &str| LeftSession {
             url: format!("iscsi://{host}:3260/iqn.2026-11.org.example:a/0"),
             isid: isid.into(),

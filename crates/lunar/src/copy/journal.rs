@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_new_journal_is_not_followed() {
+    fn link_in_the_place_of_a_new_journal_is_not_followed() {
         let folder = std::env::temp_dir().join(format!("lunar-journal-link-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (journal, other) = (CopyJournal::at(folder.join("journal")), folder.join("other"));

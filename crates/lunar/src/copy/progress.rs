@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_that_of_the_last_seconds() {
+    fn pace_is_that_of_the_last_seconds() {
         let begin = Instant::now();
         let at = |s| begin + Duration::from_secs(s);
         let mut pace = RateWindow::new(begin);

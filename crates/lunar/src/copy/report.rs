@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_cut_for_people() {
+    fn long_list_is_cut_for_people() {
         let bad: Vec<UnreadableRange> =
             (0..60).map(|n| UnreadableRange { offset: n * 8192, len: 4096 }).collect();
         let problem = left_out("a.img", &bad);

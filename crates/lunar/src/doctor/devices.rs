@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_used_though_it_could_be_is_a_note() {
+    fn device_that_is_not_used_though_it_could_be_is_a_note() {
         let told = |ports| found(false, ports).concat();
         assert_eq!(told(Some(vec![port("DOWN", true)])), "");
         assert!(told(Some(vec![port("ACTIVE", true)])).contains("this host has mlx5_0"));

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_named_in_hexadecimal() {
+    fn page_is_named_in_hexadecimal() {
         assert_eq!(["0x83", "83", "83h", "b0"].map(|text| code(text).unwrap()), [0x83, 0x83, 0x83, 0xb0]);
         assert!(["", "0x", "100", "g"].iter().all(|text| code(text).is_err()));
     }

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_doubles_up_to_its_bound() {
+    fn pause_doubles_up_to_its_bound() {
         let mut retry = Retry::default();
         let problems = [Problem::new("x", "y")];
         let pauses: Vec<u64> = (0..6).map(|_| retry.failed(&problems).as_secs()).collect();

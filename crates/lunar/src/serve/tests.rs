@@ -123,7 +123,7 @@ fn events_reload_and_stop() {
 }
 
 #[test]
-fn a_wrong_configuration_is_not_loaded() {
+fn wrong_configuration_is_not_loaded() {
     let folder = Folder::new("wrong");
     let fake = Fake::default();
     let file = folder.config(2);
@@ -148,7 +148,7 @@ fn captive_command_has_urls_and_sets_exit_status() {
 }
 
 #[test]
-fn a_captive_command_is_ended_by_a_stop() {
+fn captive_command_is_ended_by_a_stop() {
     let folder = Folder::new("ended");
     let mut service = service(&args(folder.config(1)), &Fake::default());
     let (events, inbox) = channel();

@@ -134,7 +134,7 @@ fn said<'a>(texts: &'a [Pairs], key: &str) -> Option<&'a str> {
 }
 
 #[test]
-fn a_login_at_lio_succeeds_and_ends_in_a_session() {
+fn login_at_lio_succeeds_and_ends_in_a_session() {
     let (came, target, asked) = log_in(Some(NAME), options(), &[]);
     let Connected { wire, login, .. } = came.expect("a login");
     let want = [
@@ -172,7 +172,7 @@ fn a_login_at_lio_succeeds_and_ends_in_a_session() {
 }
 
 #[test]
-fn a_target_that_takes_less_is_sent_less() {
+fn target_that_takes_less_is_sent_less() {
     let (came, ..) = log_in(Some(NAME), options(), &[("TargetRecvDataSegmentLength", "4096")]);
     let p = came.expect("a login").login.parameters;
     assert_eq!((p.target_recv_data_segment_length, p.max_xmit_data_segment_length), (4096, 4096));
@@ -180,13 +180,13 @@ fn a_target_that_takes_less_is_sent_less() {
 
 /// STGT and SCST want no immediate data.
 #[test]
-fn a_target_without_immediate_data_will_do() {
+fn target_without_immediate_data_will_do() {
     let (came, ..) = log_in(Some(NAME), options(), &[("ImmediateData", "No")]);
     assert!(!came.expect("a login").login.parameters.immediate_data);
 }
 
 #[test]
-fn a_target_without_extensions_is_refused() {
+fn target_without_extensions_is_refused() {
     let (came, ..) = log_in(Some(NAME), options(), &[("RDMAExtensions", "No")]);
     let error = came.err().expect("no login");
     assert_eq!(error.code, ErrorCode::ProtocolError);
@@ -206,7 +206,7 @@ fn digests_are_not_offered_over_rdma_whatever_the_options_say() {
 
 /// Each piece of an answer has to fit into a message.
 #[test]
-fn a_discovery_session_declares_what_a_message_holds() {
+fn discovery_session_declares_what_a_message_holds() {
     let mut options = options();
     options.offer.max_recv_data_segment_length = 32768;
     let (came, _, asked) = log_in(None, options, &[]);

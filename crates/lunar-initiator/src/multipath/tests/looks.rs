@@ -20,7 +20,7 @@ async fn until(what: impl Fn() -> bool) {
 
 /// What fails last may have been begun before the path was back.
 #[test]
-fn a_path_that_has_failed_is_looked_at_at_once() {
+fn path_that_has_failed_is_looked_at_at_once() {
     inside(async {
         let joined = join_unhurried(&two()).await;
         for _ in 0..2 {
@@ -33,7 +33,7 @@ fn a_path_that_has_failed_is_looked_at_at_once() {
 
 /// It would be asked without end otherwise, as each answer brings the next failure.
 #[test]
-fn a_path_that_fails_after_each_look_is_looked_at_more_slowly() {
+fn path_that_fails_after_each_look_is_looked_at_more_slowly() {
     inside(async {
         let joined = join_unhurried(&two()).await;
         let begun = Instant::now();

@@ -37,7 +37,7 @@ fn command_that_a_reset_ends_keeps_the_hint() {
 }
 
 #[test]
-fn a_new_command_wakes_those_that_wait() {
+fn new_command_wakes_those_that_wait() {
     let mut peer = narrow(2);
     let reads: Vec<u32> = (0..3).map(|_| peer.read(512)).collect();
     assert_eq!(tags(&mut peer), reads[..2]);
@@ -83,7 +83,7 @@ fn resent_command_waits_for_the_identity_check() {
 
 /// The target has never seen it: nothing that it says can be about it.
 #[test]
-fn an_answer_to_what_was_not_sent_is_none() {
+fn answer_to_what_was_not_sent_is_none() {
     type Answer = fn(&mut Peer, u32);
     let answers: [(&str, Answer); 3] = [
         ("a status", |p, tag| p.respond(tag, 0, 0, 0, &[])),

@@ -36,7 +36,7 @@ fn questions_are_asked_one_after_the_other() {
 
 /// TXT-002: a question that is longer than the target takes in a PDU.
 #[test]
-fn a_long_question_goes_in_pieces() {
+fn long_question_goes_in_pieces() {
     let mut peer = Peer::new(parameters());
     let question = [b"X-a=", &[b'a'; 600][..], b"\0"].concat();
     let told = peer.state.start_text(question.clone());
@@ -119,7 +119,7 @@ fn cdb_beyond_16_bytes_travels_in_an_ahs() {
 }
 
 #[test]
-fn a_long_cdb_is_whole_on_the_next_connection_too() {
+fn long_cdb_is_whole_on_the_next_connection_too() {
     let mut peer = Peer::new(parameters());
     let mut command = Command::long(1 << 48, &[0x7f; 32], Direction::None).expect("a command");
     assert!(!command.repeatable, "what it does is not known");
@@ -137,7 +137,7 @@ fn aborted() -> Error {
 }
 
 #[test]
-fn a_command_that_has_not_been_sent_is_just_taken_out() {
+fn command_that_has_not_been_sent_is_just_taken_out() {
     let mut peer = Peer::new(parameters());
     let tags: Vec<u32> = (0..34).map(|_| peer.write(512)).collect();
     assert_eq!(peer.sent().len(), 32);

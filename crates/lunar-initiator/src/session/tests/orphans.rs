@@ -31,7 +31,7 @@ fn once(peer: &mut Peer) -> u32 {
 }
 
 #[test]
-fn a_write_waits_for_a_login_at_its_own_portal_group() {
+fn write_waits_for_a_login_at_its_own_portal_group() {
     let mut peer = at_group(1);
     let (write, once) = (peer.write(512), once(&mut peer));
     lost(&mut peer);
@@ -80,7 +80,7 @@ fn after_the_time_for_recovery_a_write_ends_with_the_login() {
 }
 
 #[test]
-fn a_reset_ends_what_was_lost_before_it_was_sent() {
+fn reset_ends_what_was_lost_before_it_was_sent() {
     let mut peer = at_group(1);
     let (write, other) = (once(&mut peer), once(&mut peer));
     peer.state.tasks.get(other).expect("it is there").lun = 2 << 48;
@@ -120,7 +120,7 @@ fn late_or_abandoned_write_holds_its_range() {
 }
 
 #[test]
-fn a_write_that_is_late_on_its_connection_waits_for_its_end() {
+fn write_that_is_late_on_its_connection_waits_for_its_end() {
     let mut peer = at_group(1);
     let (write, read) = (peer.write(512), peer.read(512));
     peer.sent();
@@ -161,7 +161,7 @@ fn after_a_logout_in_order_nothing_waits() {
 }
 
 #[test]
-fn a_portal_of_no_group_proves_nothing_for_another_one() {
+fn portal_of_no_group_proves_nothing_for_another_one() {
     let portal = |n: u8| Some(TargetPort::Portal(([192, 0, 2, n], 3260).into()));
     let mut peer = Peer::new(parameters());
     let log_in = |peer: &mut Peer, port: Option<TargetPort>| {

@@ -34,7 +34,7 @@ fn nothing_follows_our_logout() {
 
 /// ASY-004: the check of an identity is a new command as any other. It is that of its connection.
 #[test]
-fn a_target_that_wants_us_to_leave_is_not_looked_at() {
+fn target_that_wants_us_to_leave_is_not_looked_at() {
     let mut peer = Peer::new(parameters());
     peer.state.online = Online::Checking;
     peer.say(pdu::async_message(0, 1, [0, 0, 5]), &[], true);
@@ -47,7 +47,7 @@ fn a_target_that_wants_us_to_leave_is_not_looked_at() {
 
 /// ASY-004: a second message may leave less time, and no more.
 #[test]
-fn the_shortest_time_that_the_target_gives_counts() {
+fn shortest_time_that_the_target_gives_counts() {
     let mut peer = Peer::new(parameters());
     let now = peer.state.now;
     let mut by = |within_s| {

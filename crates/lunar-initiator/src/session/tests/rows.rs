@@ -158,7 +158,7 @@ fn immediate_requests_use_up_no_number() {
 /// CMD-019: where the target still waits for a rejected command, a ping takes its number; a damaged one is
 /// sent again.
 #[test]
-fn a_rejected_command_leaves_no_gap() {
+fn rejected_command_leaves_no_gap() {
     for (reason, exp_cmd_sn, filled) in [(0x02, 1, true), (0x09, 1, true), (0x09, 2, false)] {
         let mut peer = Peer::new(parameters());
         let tag = peer.read(512);
@@ -199,7 +199,7 @@ fn unsolicited_data_keep_to_what_was_agreed() {
 
 /// DAT-011: a length has a direction.
 #[test]
-fn a_length_has_a_direction() {
+fn length_has_a_direction() {
     let mut peer = Peer::new(parameters());
     peer.submit(cdb::test_unit_ready(), Direction::None);
     peer.read(512);
@@ -270,7 +270,7 @@ fn empty_data_in_are_accepted() {
 
 /// DAT-031: status and residual in the last Data-In end the command, and are acknowledged.
 #[test]
-fn a_status_in_data_in_ends_the_command() {
+fn status_in_data_in_ends_the_command() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let mut header = piece(tag, 0, 0, 0x83);
@@ -282,7 +282,7 @@ fn a_status_in_data_in_ends_the_command() {
 
 /// DAT-033, REC-015: at level 0 nothing answers an A bit.
 #[test]
-fn the_a_bit_is_not_answered() {
+fn a_bit_is_not_answered() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     peer.sent();
@@ -293,7 +293,7 @@ fn the_a_bit_is_not_answered() {
 
 /// RSP-010: a response that is no status is a failure, whatever the status field says.
 #[test]
-fn a_response_code_is_a_failure() {
+fn response_code_is_a_failure() {
     let mut peer = Peer::new(parameters());
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     let read = peer.read(512);
@@ -355,7 +355,7 @@ fn r2ts_of_tasks_that_are_being_aborted_are_answered() {
 
 /// TMF-014: what was answered before the function's response has its answer, and the response comes to nothing.
 #[test]
-fn an_answer_before_that_of_its_abort_counts() {
+fn answer_before_that_of_its_abort_counts() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let answer = peer.state.manage(AbortTask, 1 << 48, Some((tag, 1)));
@@ -370,7 +370,7 @@ fn an_answer_before_that_of_its_abort_counts() {
 
 /// TMF-021: a TARGET COLD RESET that takes the connection with it has no answer, and commands go on after it.
 #[test]
-fn a_cold_reset_may_stay_unanswered() {
+fn cold_reset_may_stay_unanswered() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     let answer = peer.state.manage(TargetColdReset, 0, None);
@@ -395,7 +395,7 @@ fn task_management_response_codes_are_returned() {
 
 /// NOP-004: a NOP-In that asks for nothing gets nothing.
 #[test]
-fn a_nop_in_without_tags_is_not_answered() {
+fn nop_in_without_tags_is_not_answered() {
     let mut peer = Peer::new(parameters());
     peer.say(pdu::nop_in(0, NONE, NONE), &[], false);
     assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none());
@@ -414,7 +414,7 @@ fn a_ping_acknowledges() {
 
 /// ASY-006, ASY-007, SES-016: the target ends connection or session, and says how long to stay away.
 #[test]
-fn a_dropped_connection_says_when_to_come_back() {
+fn dropped_connection_says_when_to_come_back() {
     for code in [2, 3] {
         let mut peer = Peer::new(parameters());
         let wait_s = peer.state.connection.time2wait_s();
@@ -445,7 +445,7 @@ fn asynchronous_messages() {
 
 /// REJ-015: after the Reject of a Data-Out its command waits for its own answer.
 #[test]
-fn a_rejected_data_out_ends_nothing() {
+fn rejected_data_out_ends_nothing() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(1024);
     let (header, _) = peer.sent().pop().expect("a Data-Out");

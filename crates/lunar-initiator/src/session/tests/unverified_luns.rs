@@ -77,7 +77,7 @@ fn one_look_at_a_time_is_that_of_its_connection() {
 
 /// A time without a connection is none in which the logical unit was missing, unless it was missing before.
 #[test]
-fn the_time_runs_while_there_is_a_connection() {
+fn time_runs_while_there_is_a_connection() {
     let s = Duration::from_secs;
     for (is_missed, late) in [(false, 0), (true, 1)] {
         let mut unverified = super::super::unverified_luns::UnverifiedLuns::default();
@@ -100,7 +100,7 @@ fn the_time_runs_while_there_is_a_connection() {
 
 /// With no time for recovery, too: a look takes a moment, and that it has not ended yet shows nothing.
 #[test]
-fn a_look_that_has_shown_nothing_yet_is_given_its_time() {
+fn look_that_has_shown_nothing_yet_is_given_its_time() {
     let mut peer = Peer::new(parameters());
     verify_first(&mut peer, FIRST);
     let (now, none) = (Instant::now(), Duration::ZERO);

@@ -107,7 +107,7 @@ fn one_command_after_the_other_goes_on_the_first_channel() {
 }
 
 #[test]
-fn an_abort_goes_to_the_channel_of_its_command() {
+fn abort_goes_to_the_channel_of_its_command() {
     let mut two = Two::new(4);
     let tags = [two.test(), two.test()];
     let sent = two.sent();
@@ -170,7 +170,7 @@ fn abort_task_set_goes_to_the_channel_with_the_commands() {
 }
 
 #[test]
-fn the_end_of_any_channel_is_that_of_the_session() {
+fn end_of_any_channel_is_that_of_the_session() {
     for channel in [0, 1] {
         let mut two = Two::new(4);
         two.targets[channel].close();
@@ -179,7 +179,7 @@ fn the_end_of_any_channel_is_that_of_the_session() {
 }
 
 #[test]
-fn a_further_channel_leaves_those_before_it() {
+fn further_channel_leaves_those_before_it() {
     let options = options();
     let keeps = |is_extra_channel| {
         request(&LoginTarget { is_extra_channel, ..login_target(Some(TARGET)) }, &options)

@@ -25,7 +25,7 @@ impl Peer {
 }
 
 #[test]
-fn a_read_lends_its_memory_until_it_is_answered() {
+fn read_lends_its_memory_until_it_is_answered() {
     let mut peer = Peer::new(8, true);
     let tag = peer.read(512);
     let unit = peer.one();
@@ -48,7 +48,7 @@ fn a_read_lends_its_memory_until_it_is_answered() {
 }
 
 #[test]
-fn a_large_write_is_fetched_by_the_target() {
+fn large_write_is_fetched_by_the_target() {
     let mut peer = Peer::new(8, true);
     let data = pattern(8193);
     let tag = peer.write(&data);
@@ -67,7 +67,7 @@ fn a_large_write_is_fetched_by_the_target() {
 }
 
 #[test]
-fn a_small_write_goes_with_its_command() {
+fn small_write_goes_with_its_command() {
     let mut peer = Peer::new(8, true);
     let tag = peer.write(&[0xab; 512]);
     let unit = peer.one();
@@ -132,7 +132,7 @@ fn attributes_and_long_cdbs_are_as_srp_has_them() {
 
 /// A command that the target says is too long is not sent.
 #[test]
-fn a_command_longer_than_the_target_takes_fails_here() {
+fn command_longer_than_the_target_takes_fails_here() {
     let mut peer = Peer::of(&options(), &LoginResponse { it_iu_len: 64, ..granted(8, true) });
     let command = Command::long(LUN, &[0x7f; 32], Direction::In(Buf::zeroed(8))).expect("a CDB");
     let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
@@ -176,7 +176,7 @@ fn residuals_give_the_bytes_moved() {
 }
 
 #[test]
-fn a_residual_that_cannot_be_ends_the_session() {
+fn residual_that_cannot_be_ends_the_session() {
     let mut peer = Peer::new(8, false);
     peer.read(100);
     let unit = peer.one();
@@ -211,7 +211,7 @@ fn sense_data_come_with_the_status() {
 
 /// What else is in its memory was there before.
 #[test]
-fn a_failure_without_a_residual_has_brought_nothing() {
+fn failure_without_a_residual_has_brought_nothing() {
     let mut peer = Peer::new(8, true);
     for (status, key, transferred) in
         [(2, Some(3), 0), (2, Some(0xb), 0), (2, None, 0), (8, None, 0), (2, Some(0), 512), (2, Some(1), 512)]
@@ -232,7 +232,7 @@ fn a_failure_without_a_residual_has_brought_nothing() {
 }
 
 #[test]
-fn a_unit_that_the_target_could_not_use_fails_its_command() {
+fn unit_that_the_target_could_not_use_fails_its_command() {
     let mut peer = Peer::new(8, true);
     let tag = peer.read(512);
     let unit = peer.one();

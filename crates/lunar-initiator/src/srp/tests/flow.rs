@@ -34,7 +34,7 @@ fn answers_that_give_no_credit_close_the_window() {
 }
 
 #[test]
-fn a_credit_request_is_answered_and_opens_the_window() {
+fn credit_request_is_answered_and_opens_the_window() {
     let mut peer = Peer::new(1, true);
     let tags = [(); 3].map(|()| peer.test());
     assert_eq!(peer.sent().len(), 1);
@@ -64,14 +64,14 @@ fn event_is_answered_and_reported() {
 }
 
 #[test]
-fn a_logout_of_the_target_ends_the_connection() {
+fn logout_of_the_target_ends_the_connection() {
     let mut peer = Peer::new(8, true);
     let end = peer.say(&TargetLogout { solicited: false, reason: 3, tag: 1 }.encode());
     assert!(matches!(end, Err(ReceiveError::Io(e)) if e.to_string().contains("reason 0x3")));
 }
 
 #[test]
-fn an_answer_to_no_request_gives_its_credits_and_is_passed_over() {
+fn answer_to_no_request_gives_its_credits_and_is_passed_over() {
     let mut peer = Peer::new(2, true);
     let tag = peer.test();
     let sent = command(&peer.one()).tag;
@@ -101,7 +101,7 @@ fn there_is_a_receive_for_each_answer() {
 }
 
 #[test]
-fn a_target_that_asks_and_does_not_listen_is_given_up() {
+fn target_that_asks_and_does_not_listen_is_given_up() {
     let mut peer = Peer::new(8, true);
     let request = CreditRequest { solicited: false, credits: 0, tag: 1 }.encode();
     // Nothing is flushed: the answers wait.

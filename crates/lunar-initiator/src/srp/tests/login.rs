@@ -35,7 +35,7 @@ fn without_immediate_data_units_are_short() {
 }
 
 #[test]
-fn the_window_after_a_login_is_its_credits_but_one() {
+fn window_after_a_login_is_its_credits_but_one() {
     for (credits, window) in [(0, 0), (1, 1), (2, 1), (64, 63)] {
         assert_eq!(Peer::new(credits, true).state.command_window.window(), window, "{credits}");
     }
@@ -104,7 +104,7 @@ fn reject_reasons_have_text_and_hint() {
 }
 
 #[test]
-fn an_answer_that_is_none_is_not_taken() {
+fn answer_that_is_none_is_not_taken() {
     let no_direct = LoginResponse { formats: srp::format::INDIRECT, ..granted(1, false) };
     for private in [vec![0xc0; 51], vec![1; 52], no_direct.encode().to_vec()] {
         let e = not_taken(private);

@@ -31,7 +31,7 @@ impl Peer {
 }
 
 #[test]
-fn an_abort_names_the_command_and_takes_its_memory_back() {
+fn abort_names_the_command_and_takes_its_memory_back() {
     let mut peer = Peer::new(2, true);
     let tag = peer.read(512);
     let unit = peer.one();
@@ -52,7 +52,7 @@ fn an_abort_names_the_command_and_takes_its_memory_back() {
 
 /// The tag of a command that is sent again is another one: the first may still be answered.
 #[test]
-fn a_command_that_is_sent_again_has_another_tag() {
+fn command_that_is_sent_again_has_another_tag() {
     let mut peer = Peer::new(8, true);
     let tag = peer.read(512);
     let first = command(&peer.one()).tag;
@@ -132,7 +132,7 @@ fn queued_command_given_up_is_not_sent() {
 }
 
 #[test]
-fn a_ping_is_an_inquiry_for_nothing() {
+fn ping_is_an_inquiry_for_nothing() {
     let mut peer = Peer::new(2, true);
     peer.state.ping();
     let unit = peer.one();

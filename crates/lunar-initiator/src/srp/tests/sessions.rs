@@ -228,7 +228,7 @@ fn session_lost_repeatedly_waits_before_the_next() {
 }
 
 #[test]
-fn a_silent_target_is_given_up() {
+fn silent_target_is_given_up() {
     let mut options = options();
     options.timeouts.noop_interval = Duration::from_millis(50);
     options.timeouts.noop = Duration::from_millis(50);

@@ -65,7 +65,7 @@ fn fields_of_the_header() {
 
 /// As STGT does over iSER, which waits for the number of the login all the same.
 #[test]
-fn a_target_may_count_the_login() {
+fn target_may_count_the_login() {
     let mut script = Script::operational(wish());
     let text = script.agree(&[]);
     let mut begins = 0;
@@ -234,7 +234,7 @@ fn answers_that_were_not_offered() {
 
 /// LOG-018: while a text of ours is under way, the target has nothing to say.
 #[test]
-fn a_text_that_is_interrupted() {
+fn text_that_is_interrupted() {
     let unknown: String = (0..900).map(|i| format!("X-{i}=1\0")).collect();
     for (flags, text) in [(OPERATIONAL, "X-a=1\0"), (OPERATIONAL | CONTINUE, "")] {
         let mut script = Script::operational(wish());

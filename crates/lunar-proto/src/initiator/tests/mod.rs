@@ -226,7 +226,7 @@ fn golden_request() {
 
 /// KEY-001 to KEY-023, KEY-039, LOG-032, NEG-029: all keys in one request, all answers in one response.
 #[test]
-fn a_login_of_two_exchanges() {
+fn login_of_two_exchanges() {
     let mut script = Script::new(wish());
     let (flags, text) = script.send(TO_OPERATIONAL, OPEN);
     assert_eq!(flags, LAST);
@@ -293,7 +293,7 @@ fn offers() {
 
 /// KEY-037, LOG-023: a connection that joins a session says only what is its own, and keeps the TSIH.
 #[test]
-fn a_connection_that_joins() {
+fn connection_that_joins() {
     let script = Script::new(LoginParams { tsih: 0x1234, ..wish() });
     assert!(!script.text().contains("SessionType"));
     let joining = || Script::operational(LoginParams { tsih: 0x1234, ..wish() });
@@ -323,7 +323,7 @@ fn aliases() {
 
 /// LOG-015, LOG-016, LOG-042: T is asked for until it is granted, and a T into the same stage grants nothing.
 #[test]
-fn the_target_may_take_its_time() {
+fn target_may_take_its_time() {
     let mut script = Script::new(wish());
     assert_eq!(script.send(SECURITY, OPEN), (TO_OPERATIONAL, String::new()));
     assert_eq!(script.send(TRANSIT, ""), (TO_OPERATIONAL, String::new()));
@@ -339,7 +339,7 @@ fn the_target_may_take_its_time() {
 
 /// LOG-018, LOG-041, NEG-004: texts in parts, split anywhere, each part asked for by an empty request.
 #[test]
-fn a_text_over_several_pdus() {
+fn text_over_several_pdus() {
     let mut script = Script::new(wish());
     for part in OPEN.as_bytes().chunks(5) {
         let step = script.reply_with(CONTINUE, part, |_| ());
@@ -360,7 +360,7 @@ fn a_text_over_several_pdus() {
 
 /// NEG-010, KEY-026, LOG-040: answers of more than a segment go in parts.
 #[test]
-fn a_long_answer_goes_in_pieces() {
+fn long_answer_goes_in_pieces() {
     let mut script = Script::operational(wish());
     let unknown: String = (0..900).map(|i| format!("X-{i}=1\0")).collect();
     let text = script.agree(&[]) + &unknown;

@@ -107,7 +107,7 @@ fn active_router_yields_only_if_blind_and_peer_sees() {
 }
 
 #[test]
-fn a_heartbeat_comes_back_as_it_was_and_others_are_refused() {
+fn heartbeat_comes_back_as_it_was_and_others_are_refused() {
     for (role, name) in ROLES {
         for bits in 0..8 {
             let is = |bit: u8| bits & bit != 0;

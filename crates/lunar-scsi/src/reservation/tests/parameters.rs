@@ -6,7 +6,7 @@ use crate::{LuSettings, Plan};
 use lunar_wire::scsi::{Sense, Status, op};
 
 #[test]
-fn the_parameter_list_has_the_length_of_its_service_action() {
+fn parameter_list_has_the_length_of_its_service_action() {
     let mut world = TestTarget::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     let wrong = || fails(Sense::PARAMETER_LIST_LENGTH);

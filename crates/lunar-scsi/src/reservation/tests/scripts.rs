@@ -147,7 +147,7 @@ fn release_is_reported_to_registrants() {
 }
 
 #[test]
-fn a_holder_who_unregisters_releases() {
+fn holder_who_unregisters_releases() {
     for (kind, told) in [(1, "good"), (3, "good"), (5, "6/2a/04"), (6, "6/2a/04")] {
         play(
             "A B C",
@@ -166,7 +166,7 @@ fn a_holder_who_unregisters_releases() {
 }
 
 #[test]
-fn an_all_registrants_reservation_lives_as_long_as_a_registrant() {
+fn all_registrants_reservation_lives_as_long_as_a_registrant() {
     for kind in [7, 8] {
         play(
             "A B",
@@ -298,7 +298,7 @@ fn preempt_with_another_type_is_reported_to_registrants() {
 }
 
 #[test]
-fn a_holder_may_preempt_itself() {
+fn holder_may_preempt_itself() {
     play(
         "A B",
         "A register 0 a -> good
@@ -364,7 +364,7 @@ fn preempt_and_abort_names_those_whose_tasks_end() {
 }
 
 #[test]
-fn a_host_of_two_paths_is_preempted_as_one() {
+fn host_of_two_paths_is_preempted_as_one() {
     play(
         "A A2 B",
         "A register 0 a -> good
@@ -471,7 +471,7 @@ fn register_and_move() {
 }
 
 #[test]
-fn an_all_registrants_reservation_does_not_move() {
+fn all_registrants_reservation_does_not_move() {
     play(
         "A B",
         "A register 0 a -> good
@@ -640,7 +640,7 @@ fn reserve_beside_persistent_reservations() {
 }
 
 #[test]
-fn a_persistent_reservation_survives_reset_and_logout() {
+fn persistent_reservation_survives_reset_and_logout() {
     play(
         "A B",
         "A register 0 a -> good
@@ -654,7 +654,7 @@ fn a_persistent_reservation_survives_reset_and_logout() {
 }
 
 #[test]
-fn a_cluster_races_for_the_disk() {
+fn cluster_races_for_the_disk() {
     play(
         "A B C",
         "# Three nodes register keys of their own, and one wins.
@@ -782,7 +782,7 @@ fn port_is_registered_on_target_ports_of_its_protocol() {
 }
 
 #[test]
-fn a_reservation_moves_to_a_port_of_srp_and_back() {
+fn reservation_moves_to_a_port_of_srp_and_back() {
     play(
         "A s",
         "A register 0 a -> good

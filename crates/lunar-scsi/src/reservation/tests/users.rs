@@ -28,7 +28,7 @@ fn other_user_of_the_same_port_is_another_registrant() {
 }
 
 #[test]
-fn a_named_port_is_that_of_its_user() {
+fn named_port_is_that_of_its_user() {
     TestTarget::new("A@alice B@bob").play(
         "B@bob register 0 b for A -> good
          A@alice register b a -> good
@@ -43,7 +43,7 @@ fn a_named_port_is_that_of_its_user() {
 }
 
 #[test]
-fn a_reservation_moves_to_no_user_by_chance() {
+fn reservation_moves_to_no_user_by_chance() {
     TestTarget::new("A@alice A@eve B").play(
         "B register 0 b -> good
          B reserve b 1 -> good
@@ -59,7 +59,7 @@ fn a_reservation_moves_to_no_user_by_chance() {
 
 /// Another user has logged in with the name and ISID of a port that is registered and away.
 #[test]
-fn a_move_goes_to_the_registered_user_who_is_away() {
+fn move_goes_to_the_registered_user_who_is_away() {
     TestTarget::new("A@alice B").play(
         "A@alice register 0 a -> good
          B register 0 b -> good
@@ -91,7 +91,7 @@ fn spec_i_pt_names_the_registered_user_who_is_away() {
 }
 
 #[test]
-fn a_port_named_before_its_login_is_that_of_the_first_user() {
+fn port_named_before_its_login_is_that_of_the_first_user() {
     TestTarget::new("B").play(
         "B register 0 b for A -> good
          A@alice login -> done

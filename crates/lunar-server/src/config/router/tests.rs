@@ -44,7 +44,7 @@ fn example() -> String {
 }
 
 #[test]
-fn a_router_of_nine_lines_has_defaults() {
+fn router_of_nine_lines_has_defaults() {
     let config = good(&format!("{PORTAL}{MAP}"));
     assert!(config.targets.is_empty());
     assert_eq!(config.portal_groups[0].portals[0].listen.to_string(), "127.0.0.1:3260");
@@ -696,7 +696,7 @@ fn problems_of_a_pair() {
 }
 
 #[test]
-fn a_password_is_kept_in_a_file_of_its_owner() {
+fn password_is_kept_in_a_file_of_its_owner() {
     let folder = Folder::new("router-secret");
     let text = format!("{PORTAL}{MAP}").replace("iscsi://", "iscsi://bob%hidden@");
     let told = load(&folder.file("lunar.toml", &text, 0o644)).unwrap_err();
@@ -757,7 +757,7 @@ fn upstream_reach_follows_its_url() {
 }
 
 #[test]
-fn the_example_is_good_and_has_everything() {
+fn example_is_good_and_has_everything() {
     let config = parse(&example(), Path::new("docs/router.example.toml"));
     let config = config.map_err(|list| list.iter().map(|p| format!("{p}\n")).collect::<String>()).unwrap();
     let maps: Vec<&str> =
@@ -777,7 +777,7 @@ fn the_example_is_good_and_has_everything() {
 
 /// Every key that is known stands in the example.
 #[test]
-fn the_example_has_every_key() {
+fn example_has_every_key() {
     let known = [
         "listen",
         "portal_group",
