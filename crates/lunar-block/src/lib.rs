@@ -34,7 +34,8 @@ pub fn nothing() -> std::sync::Arc<dyn Backend> {
 
 /// Checks that a range is within `capacity`.
 ///
-/// # Errors `UnexpectedEof` when it is not: the medium has shrunk below the capacity that the caller knows.
+/// # Errors
+/// `UnexpectedEof` when it is not: the medium has shrunk below the capacity that the caller knows.
 pub fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= capacity => Ok(()),

@@ -145,7 +145,8 @@ pub struct InUse {
 
 /// Examines the medium of `spec` without changing anything.
 ///
-/// # Errors As [`open`], except that another user is not an error.
+/// # Errors
+/// As [`open`], except that another user is not an error.
 pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
     let sized = |kind| Ok(ExamineReport { size: Some(size_of(kind, spec)?), in_use: None, block_size: None });
     match spec.kind {
@@ -157,7 +158,8 @@ pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
 
 /// Opens the backend of `spec`.
 ///
-/// # Errors [`OpenError`] when the size is missing or invalid, the path does not match its kind, another process
+/// # Errors
+/// [`OpenError`] when the size is missing or invalid, the path does not match its kind, another process
 /// writes the medium, the file has an image format, or the operating system fails.
 pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
     Ok(match spec.kind {

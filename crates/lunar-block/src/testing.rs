@@ -110,7 +110,8 @@ impl VolatileBackend {
     /// Simulates power loss and empties the cache. With a `seed`, a random half of the cached sectors reaches the
     /// medium, in any order; without, none does.
     ///
-    /// # Errors Those of the medium for the sectors that survive.
+    /// # Errors
+    /// Those of the medium for the sectors that survive.
     pub async fn lose(&self, seed: Option<u64>) -> io::Result<()> {
         let _turn = self.alone().await;
         let lost = std::mem::take(&mut *locked(&self.cache));

@@ -52,7 +52,8 @@ pub struct SteeringTags {
 impl SteeringTags {
     /// Assigns a tag to memory.
     ///
-    /// # Errors When there are too many regions.
+    /// # Errors
+    /// When there are too many regions.
     pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         let slot = match self.free.pop() {
             Some(slot) => slot,

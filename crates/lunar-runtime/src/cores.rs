@@ -126,7 +126,8 @@ impl Cores {
 
     /// Runs a future on a core and blocks until it is done. Must not be called on one of the cores.
     ///
-    /// # Errors When the core's loop ends first.
+    /// # Errors
+    /// When the core's loop ends first.
     pub fn wait<T: Send + 'static, W: Future<Output = T> + 'static>(
         &self,
         core: usize,

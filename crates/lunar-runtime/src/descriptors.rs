@@ -20,7 +20,8 @@ static SPARES: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
 /// Raises the soft limit of this process to the hard one.
 ///
-/// # Errors When the system rejects it; the limit stays.
+/// # Errors
+/// When the system rejects it; the limit stays.
 pub fn raise() -> io::Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(MOST).min(MOST);

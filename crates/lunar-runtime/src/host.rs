@@ -39,7 +39,8 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
 /// Reads a secret, at most one byte more than `most`. It must be a regular file of this user without access for
 /// others.
 ///
-/// # Errors When it cannot be read, or its owner or mode lets others access it.
+/// # Errors
+/// When it cannot be read, or its owner or mode lets others access it.
 pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {

@@ -9,8 +9,50 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The values of one core, by id.
-type CoreValues = HashMap<u64, Rc<dyn Any>, BuildHasherDefault<IdHasher>>;
+/// The values of one core. A handle knows the slot of its value; all others look the id up.
+#[derive(Default)]
+struct CoreValues {
+    slots: Vec<Option<CoreValue>>,
+    slot_of: HashMap<u64, usize, BuildHasherDefault<IdHasher>>,
+}
+
+struct CoreValue {
+    id: u64,
+    value: Rc<dyn Any>,
+}
+
+impl CoreValues {
+    /// Inserts a value. Returns its slot, and the earlier value of this id.
+    fn insert(&mut self, id: u64, value: Rc<dyn Any>) -> (usize, Option<CoreValue>) {
+        let earlier = self.slot_of.get(&id).and_then(|slot| self.slots[*slot].take());
+        let free = self.slots.iter().position(Option::is_none);
+        let slot = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(CoreValue { id, value });
+        self.slot_of.insert(id, slot);
+        (slot, earlier)
+    }
+
+    /// The value of this slot, if it still has the id.
+    #[inline]
+    fn at(&self, slot: usize, id: u64) -> Option<Rc<dyn Any>> {
+        let value = self.slots.get(slot)?.as_ref()?;
+        (value.id == id).then(|| value.value.clone())
+    }
+
+    fn get(&self, id: u64) -> Option<Rc<dyn Any>> {
+        self.at(*self.slot_of.get(&id)?, id)
+    }
+
+    /// Removes the value if it is still the one of its slot.
+    fn remove(&mut self, slot: usize, value: *const ()) -> Option<CoreValue> {
+        let entry = self.slots[slot].take_if(|entry| std::ptr::addr_eq(Rc::as_ptr(&entry.value), value))?;
+        self.slot_of.remove(&entry.id);
+        Some(entry)
+    }
+}
 
 thread_local! {
     static VALUES: RefCell<CoreValues> = RefCell::default();
@@ -32,23 +74,16 @@ impl<T: 'static> CoreLocal<T> {
     /// The value of this core.
     #[inline]
     pub fn get(&self) -> Option<Rc<T>> {
-        let value = VALUES.with_borrow(|values| values.get(&self.id).cloned())?;
-        value.downcast().ok()
+        VALUES.with_borrow(|values| values.get(self.id))?.downcast().ok()
     }
 
     /// Sets the value of this core until the registration is dropped. It replaces an earlier value.
     #[must_use]
     pub fn register(&self, value: Rc<T>) -> Registration<T> {
-        let earlier = VALUES.with_borrow_mut(|values| values.insert(self.id, value.clone()));
+        let (slot, earlier) = VALUES.with_borrow_mut(|values| values.insert(self.id, value.clone()));
         // Outside of the borrow: its drop may use this module.
         drop(earlier);
-        Registration { id: self.id, value }
-    }
-}
-
-impl<T> Clone for CoreLocal<T> {
-    fn clone(&self) -> CoreLocal<T> {
-        CoreLocal { id: self.id, value: PhantomData }
+        Registration { slot, value }
     }
 }
 
@@ -60,7 +95,7 @@ impl<T: 'static> Default for CoreLocal<T> {
 
 /// Keeps a value as that of its core. Stays on that core.
 pub struct Registration<T: 'static> {
-    id: u64,
+    slot: usize,
     value: Rc<T>,
 }
 
@@ -73,25 +108,23 @@ impl<T> Registration<T> {
 
 impl<T> Drop for Registration<T> {
     fn drop(&mut self) {
-        let is_mine = |value: &Rc<dyn Any>| std::ptr::addr_eq(Rc::as_ptr(value), Rc::as_ptr(&self.value));
-        let remove = |values: &mut CoreValues| match values.get(&self.id) {
-            Some(value) if is_mine(value) => values.remove(&self.id),
-            _ => None,
-        };
+        let value = Rc::as_ptr(&self.value).cast();
         // The thread may be ending, and its values with it.
-        drop(VALUES.try_with(|values| remove(&mut values.borrow_mut())));
+        drop(VALUES.try_with(|values| values.borrow_mut().remove(self.slot, value)));
     }
 }
 
 /// A handle of a value that lives on one core, for use on every core.
 pub struct CoreHandle<T, M> {
-    local: CoreLocal<T>,
+    id: u64,
+    slot: usize,
     mailbox: flume::Sender<M>,
+    value: PhantomData<fn() -> T>,
 }
 
 impl<T, M> Clone for CoreHandle<T, M> {
     fn clone(&self) -> CoreHandle<T, M> {
-        CoreHandle { local: self.local.clone(), mailbox: self.mailbox.clone() }
+        CoreHandle { mailbox: self.mailbox.clone(), ..*self }
     }
 }
 
@@ -102,18 +135,20 @@ impl<T: 'static, M> CoreHandle<T, M> {
         let local = CoreLocal::new();
         let registration = local.register(value);
         let (mailbox, messages) = flume::unbounded();
-        (CoreHandle { local, mailbox }, registration, messages)
+        let handle = CoreHandle { id: local.id, slot: registration.slot, mailbox, value: PhantomData };
+        (handle, registration, messages)
     }
 
     /// The value itself, on its own core.
     #[inline]
     pub fn local(&self) -> Option<Rc<T>> {
-        self.local.get()
+        VALUES.with_borrow(|values| values.at(self.slot, self.id))?.downcast().ok()
     }
 
     /// Sends a message to the owner of the value.
     ///
-    /// # Errors Returns the message when the receiver is gone.
+    /// # Errors
+    /// Returns the message when the receiver is gone.
     pub fn send(&self, message: M) -> Result<(), M> {
         self.mailbox.send(message).map_err(|e| e.into_inner())
     }
@@ -221,6 +256,16 @@ mod tests {
         });
         assert_eq!(sum.expect("the core runs"), Ok(3));
         cores.stop();
+    }
+
+    #[test]
+    fn handle_of_a_removed_value_does_not_reach_the_next() {
+        let (old, registration, _) = CoreHandle::<i32, ()>::new(Rc::new(1));
+        drop(registration);
+        let (new, _registration, _) = CoreHandle::<i32, ()>::new(Rc::new(2));
+        assert_eq!(old.slot, new.slot);
+        assert!(old.local().is_none());
+        assert_eq!(new.local().as_deref(), Some(&2));
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl Stream {
 
     /// Connects to a Unix socket.
     ///
-    /// # Errors Those of connect: no such socket, no listener, not permitted; a path that is too long.
+    /// # Errors
+    /// Those of connect: no such socket, no listener, not permitted; a path that is too long.
     pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
         let socket = compio::net::UnixStream::connect(path).await?;
         widen(&socket)?;
@@ -122,7 +123,8 @@ impl Stream {
 
     /// The address of the peer.
     ///
-    /// # Errors When the peer is gone, or this is a Unix socket.
+    /// # Errors
+    /// When the peer is gone, or this is a Unix socket.
     pub fn peer(&self) -> io::Result<SocketAddr> {
         let address = SockRef::from(&self.fd).peer_addr()?;
         address.as_socket().ok_or_else(|| io::Error::other("the peer has no address"))
@@ -396,7 +398,8 @@ pub struct Listener {
 impl Listener {
     /// Binds an address; IPv6 sockets are IPv6-only.
     ///
-    /// # Errors Those of bind: the address is in use or not local.
+    /// # Errors
+    /// Those of bind: the address is in use or not local.
     pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         let socket = bound(address)?;
         leave_unpaced(&socket, address);
@@ -414,7 +417,8 @@ impl Listener {
 
     /// Binds a Unix socket at a path and replaces a stale socket of a dead process.
     ///
-    /// # Errors Those of bind; `AddrInUse` when a process listens there, or the path is not a socket.
+    /// # Errors
+    /// Those of bind; `AddrInUse` when a process listens there, or the path is not a socket.
     pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         let address = SockAddr::unix(path)?;

@@ -45,7 +45,8 @@ impl FuseMount {
     /// Mounts on the directory `dir`, which then has only the file `name`. The first of these cores serves it. The
     /// mount is usable when this returns, by the user of this process only.
     ///
-    /// # Errors No such directory, an invalid name, no FUSE, or no permission to mount there.
+    /// # Errors
+    /// No such directory, an invalid name, no FUSE, or no permission to mount there.
     pub fn start(
         cores: &Cores,
         backend: Arc<dyn Backend>,
@@ -91,7 +92,8 @@ impl FuseMount {
 
     /// Flushes and unmounts. Users that still have the file open get errors from then on.
     ///
-    /// # Errors When the flush or the unmount fails.
+    /// # Errors
+    /// When the flush or the unmount fails.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }

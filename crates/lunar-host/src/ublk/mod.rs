@@ -78,7 +78,8 @@ impl UblkDevice {
     /// Creates a device of a backend, served on these cores and usable when this returns. Its capacity is the
     /// backend's, rounded down to whole blocks.
     ///
-    /// # Errors Invalid options, no driver, no privileges, no io_uring, or an `id` in use.
+    /// # Errors
+    /// Invalid options, no driver, no privileges, no io_uring, or an `id` in use.
     pub fn start(cores: &Cores, backend: Arc<dyn Backend>, options: &Options) -> Result<UblkDevice, Error> {
         let facts = backend.facts();
         check(options, &facts)?;
@@ -188,7 +189,8 @@ impl UblkDevice {
     /// Flushes the page cache and removes the device, even while it is in use (see [`UblkDevice::is_in_use`]): its
     /// users get errors from then on.
     ///
-    /// # Errors When the kernel does not release it.
+    /// # Errors
+    /// When the kernel does not release it.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }

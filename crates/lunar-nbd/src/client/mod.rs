@@ -37,7 +37,8 @@ pub struct NbdDisk {
 
 /// Connects to a server and chooses an export, within 15 s. The connection belongs to the calling event loop.
 ///
-/// # Errors When the server is unreachable, is not an NBD server, or rejects the export; the hint lists its exports.
+/// # Errors
+/// When the server is unreachable, is not an NBD server, or rejects the export; the hint lists its exports.
 pub async fn open(url: &NbdUrl) -> Result<Arc<NbdDisk>, OpenError> {
     let connect::NegotiatedConnection { stream, export, begun } = connect::connect(url).await?;
     let (machine, receiver) = (ClientMachine::new(export), ReplyReceiver::new(begun));

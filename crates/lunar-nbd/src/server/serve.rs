@@ -134,7 +134,8 @@ impl NbdServer {
     /// Shuts down gracefully: rejects clients and requests, finishes requests in flight, closes, and flushes every
     /// backend. Must not be called on one of the cores.
     ///
-    /// # Errors The last error of a failed flush.
+    /// # Errors
+    /// The last error of a failed flush.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stop();
         let (result, ended) = flume::bounded(1);

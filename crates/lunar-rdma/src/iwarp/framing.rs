@@ -15,7 +15,8 @@ pub(super) fn missing(bytes: &[u8]) -> usize {
 
 /// The content of the FPDU at the start of `bytes`, and its length; None if it is incomplete.
 ///
-/// # Errors When the CRC does not match.
+/// # Errors
+/// When the CRC does not match.
 pub(super) fn first(bytes: &[u8], crc: bool) -> Result<Option<(&[u8], usize)>, Terminate> {
     if bytes.len() < mpa::LENGTH_LEN {
         return Ok(None);

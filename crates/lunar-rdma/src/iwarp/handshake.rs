@@ -18,7 +18,8 @@ pub(super) type FrameResult = Result<(MpaFrame, Vec<u8>), MalformedFrame>;
 
 /// Reads a frame that starts with `bytes`.
 ///
-/// # Errors Those of the socket; a timeout.
+/// # Errors
+/// Those of the socket; a timeout.
 pub(super) async fn read(
     stream: &Stream,
     key: &[u8; 16],
@@ -70,7 +71,8 @@ pub(super) async fn write(stream: &Stream, mut bytes: &[u8], limit: Duration) ->
 
 /// Checks the length of private data.
 ///
-/// # Errors When they are too long.
+/// # Errors
+/// When they are too long.
 pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
     let why = format!("{} bytes of private data are more than {MAX_PRIVATE}", private.len());
     match private.len() > MAX_PRIVATE {

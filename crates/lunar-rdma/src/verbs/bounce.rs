@@ -89,7 +89,8 @@ impl BouncePool {
 
     /// A chunk of at least `len` bytes of unspecified content.
     ///
-    /// # Errors When it is too long, or the registration fails.
+    /// # Errors
+    /// When it is too long, or the registration fails.
     pub fn chunk(self: &Arc<Self>, len: usize) -> io::Result<BounceBuffer> {
         let too_long =
             || io::Error::other(format!("{len} bytes are too long: {LARGEST} may be sent in one piece"));

@@ -16,7 +16,8 @@ const RESOLVE_MS: c_int = 2000;
 /// Private data is at most 56 bytes on InfiniBand and RoCE, and 255 on iWARP. The kernel sets the timeout for a
 /// silent peer (seconds with most devices); drop the future to stop earlier.
 ///
-/// # Errors When the libraries are missing ([`super::MissingLibrary`] is in the error), no device has a route, no
+/// # Errors
+/// When the libraries are missing ([`super::MissingLibrary`] is in the error), no device has a route, no
 /// process listens there, or the peer rejects the connection.
 pub async fn connect(
     addr: SocketAddr,
