@@ -51,7 +51,11 @@ impl<'a> Lab<'a> {
         let lunar = match &args.lunar {
             Some(path) => path.clone(),
             None => std::env::current_exe().map_err(|e| {
-                Error::new(ErrorKind::System, format!("the path of lunar is unknown: {e}"), "mount /proc")
+                Error::new(
+                    ErrorKind::System,
+                    format!("cannot find the path of this program: {e}"),
+                    "mount /proc",
+                )
             })?,
         };
         let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);

@@ -542,7 +542,21 @@ fn diff_of_an_unchanged_file_by_relative_path_is_empty() {
     assert_eq!(server.end(Signal::TERM).0, 0);
 }
 
-/// The first signal finds the server at a file that nobody writes.
+/// Waits until a process reads the FIFO. It keeps reading until the file is dropped.
+fn writer_of(fifo: &Path) -> std::fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    let start = Instant::now();
+    loop {
+        let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        match std::fs::OpenOptions::new().write(true).custom_flags(flags).open(fifo) {
+            Ok(writer) => return writer,
+            Err(e) => assert!(start.elapsed() < Duration::from_secs(30), "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The signals find the server at a file that has no end.
 #[test]
 fn second_signal_ends_a_server_whose_reload_hangs() {
     let folder = Folder::new("hangs");
@@ -552,8 +566,9 @@ fn second_signal_ends_a_server_whose_reload_hangs() {
     let made = Command::new("mkfifo").arg(folder.0.join("lunar.toml")).status().expect("mkfifo");
     assert!(made.success());
     server.signal(Signal::HUP);
+    let _writer = writer_of(&folder.0.join("lunar.toml"));
     let start = Instant::now();
-    // Two that come at once are one.
+    // Two signals that arrive together count as one.
     while server.child.try_wait().expect("a child").is_none() {
         assert!(start.elapsed() < Duration::from_secs(30), "it goes on: {}", server.log());
         server.signal(Signal::TERM);
