@@ -3,7 +3,8 @@
 use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::{self, TaskAttribute};
+use lunar_wire::iscsi::request;
+use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::{Sense, op};
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 
 use crate::session::is_done;
 use crate::{Error, Session, Url, open};
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::lun::shown;
 use std::time::Instant;
 

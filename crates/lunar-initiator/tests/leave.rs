@@ -9,7 +9,7 @@ use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::{Command, Direction, ErrorCode, Session, Url};
 use lunar_runtime::{Buf, Cores};
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -16,8 +16,8 @@ use lunar_router::sg::Device;
 use lunar_runtime::Buf;
 use lunar_target::{PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::be;
-use lunar_wire::iscsi::request::{TaskAttribute, TaskManagementFunction};
 use lunar_wire::scsi::{Sense, cdb};
+use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

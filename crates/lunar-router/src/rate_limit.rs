@@ -7,8 +7,8 @@ use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
-use lunar_wire::iscsi::request::TaskManagementFunction;
 use lunar_wire::scsi::Status;
+use lunar_wire::scsi::TaskManagementFunction;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -121,7 +121,7 @@ impl PassthroughNexus for RateLimitedNexus {
 mod tests {
     use super::*;
     use lunar_runtime::Buf;
-    use lunar_wire::iscsi::request::TaskAttribute;
+    use lunar_wire::scsi::TaskAttribute;
     use std::time::Duration;
 
     /// Remembers what reaches it.

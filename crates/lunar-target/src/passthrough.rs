@@ -3,7 +3,7 @@
 use lunar_block::LocalBoxFuture;
 use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
-use lunar_wire::iscsi::request::{TaskAttribute, TaskManagementFunction};
+use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use std::rc::Rc;
 use std::sync::Arc;
 

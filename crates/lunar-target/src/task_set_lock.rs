@@ -12,7 +12,7 @@
 //! # Who else relies on it
 //!
 //! - Only READ and WRITE plans run without a task, and no exclusive row of the command table makes such a plan.
-//!   `crates/lunar-scsi/src/rules.rs` checks the table, `crates/lunar-target/src/srp/tests/order.rs` the running code.
+//!   `crates/lunar-scsi/src/rules.rs` checks the table, `crates/lunar-target/src/srp/tests/task_order.rs` the running code.
 //! - A passthrough command enters as HEAD OF QUEUE, whatever its attribute. The other target orders it, and one that hangs
 //!   there blocks nobody here.
 //! - SANITIZE leaves the lock when it has started, because the logical unit must answer other commands at once.

@@ -8,7 +8,7 @@ use crate::slow_path::SlowPath;
 use crate::{Batch, Command, Completion, Direction, Error};
 use lunar_block::{Backend, BackendQueue, BufResult};
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::TaskAttribute;
+use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
 use std::io;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode, Ses
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::be;
-use lunar_wire::iscsi::request::TaskAttribute;
+use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
 use std::time::{Duration, Instant};
 

@@ -4,8 +4,9 @@ use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
 use super::session_state::SessionState;
 use crate::{Error, ErrorCode};
 use lunar_runtime::iscsi::pdu_queue::Payload;
-use lunar_wire::iscsi::request::{self, TaskManagementFunction};
+use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
+use lunar_wire::scsi::TaskManagementFunction;
 use std::time::Instant;
 
 impl SessionState {

@@ -9,7 +9,7 @@ use super::session_state::{Online, SessionState};
 use super::task::{Data, Task, TaskState};
 use crate::{Error, ErrorCode, hints};
 use lunar_proto::window::precedes;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -61,7 +61,7 @@ use crate::{Command, Error, ErrorCode, Options, Portal, text};
 use deferred_errors::DeferredErrors;
 use event::{Listeners, lock};
 use local_session::LocalSession;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::PortId;
 use proof::Proof;

@@ -9,7 +9,7 @@ use super::session_state::{Online, SessionState};
 use super::task::{Task, TaskState};
 use crate::options::LateWrites;
 use crate::{Error, ErrorCode};
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use super::request::{CommandId, CommandKey};
 use super::session_state::SessionState;
 use super::task::{Task, TaskState, Waiter};
 use crate::{Error, ErrorCode};
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use std::rc::Rc;
 
 /// A text request.

@@ -5,7 +5,7 @@ use super::local_session::LocalSession;
 use super::proof::Proof;
 use crate::{Command, CommandResult, Error};
 use lunar_runtime::{CoreHandle, Registration};
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use std::rc::Rc;
 use std::time::Duration;
 

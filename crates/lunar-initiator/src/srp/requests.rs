@@ -4,7 +4,9 @@ use super::answers::DataDirection;
 use crate::session::task::Task;
 use lunar_rdma::RemoteAddress;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::{Bhs, request};
+use lunar_wire::iscsi::Bhs;
+use lunar_wire::scsi::TaskAttribute;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{
     DESCRIPTOR_LEN, DataBuffer, MemoryDescriptor, SrpCommand, SrpError, SrpTaskAttribute, TaskManagement,
@@ -97,11 +99,11 @@ fn direct(at: RemoteAddress, len: u32) -> DataBuffer<'static> {
     DataBuffer::Direct(MemoryDescriptor { address: at.offset, key: at.stag, len })
 }
 
-fn attribute(attribute: request::TaskAttribute) -> SrpTaskAttribute {
+fn attribute(attribute: TaskAttribute) -> SrpTaskAttribute {
     match attribute {
-        request::TaskAttribute::Simple => SrpTaskAttribute::Simple,
-        request::TaskAttribute::Ordered => SrpTaskAttribute::Ordered,
-        request::TaskAttribute::HeadOfQueue => SrpTaskAttribute::HeadOfQueue,
+        TaskAttribute::Simple => SrpTaskAttribute::Simple,
+        TaskAttribute::Ordered => SrpTaskAttribute::Ordered,
+        TaskAttribute::HeadOfQueue => SrpTaskAttribute::HeadOfQueue,
     }
 }
 
@@ -112,16 +114,16 @@ pub fn additional_cdb(task: &Task) -> &[u8] {
 
 /// A task management function; None if SRP does not have it: the resets of a target.
 pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
-    const CODES: [(request::TaskManagementFunction, u8); 4] = [
-        (request::TaskManagementFunction::AbortTask, function::ABORT_TASK),
-        (request::TaskManagementFunction::AbortTaskSet, function::ABORT_TASK_SET),
-        (request::TaskManagementFunction::ClearTaskSet, function::CLEAR_TASK_SET),
-        (request::TaskManagementFunction::LunReset, function::LUN_RESET),
+    const CODES: [(TaskManagementFunction, u8); 4] = [
+        (TaskManagementFunction::AbortTask, function::ABORT_TASK),
+        (TaskManagementFunction::AbortTaskSet, function::ABORT_TASK_SET),
+        (TaskManagementFunction::ClearTaskSet, function::CLEAR_TASK_SET),
+        (TaskManagementFunction::LunReset, function::LUN_RESET),
     ];
     let (asked, function) = *CODES.iter().find(|(asked, _)| *asked as u8 == header.flags() & 0x7f)?;
     // The tag and the CmdSN of what is to be aborted.
     let referenced = tag(header.referenced_task_tag(), header.ref_cmd_sn());
-    let aborts = asked == request::TaskManagementFunction::AbortTask;
+    let aborts = asked == TaskManagementFunction::AbortTask;
     let unit = TaskManagement {
         notifications: 0,
         tag: tag(header.itt(), 0),

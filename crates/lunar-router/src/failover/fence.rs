@@ -8,7 +8,7 @@ use super::gate::IoGate;
 use crate::upstream::UpstreamLu;
 use lunar_initiator::{Direction, Error, ErrorCode, IDENTITY_LEN, LateWrites, Options, Session, Url};
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::lun::encode;
 use lunar_wire::scsi::pr::{self, ReservationDescriptor, ReserveOutParameters};

@@ -14,7 +14,7 @@ use lunar_initiator::{
 use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
 use lunar_target::{CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 use lunar_wire::scsi::lun;
 use sha2::{Digest, Sha256};

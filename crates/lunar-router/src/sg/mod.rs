@@ -31,7 +31,7 @@ use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -234,7 +234,7 @@ impl PassthroughNexus for SgNexus {
     // It is handed over here and not when the future is first asked, so that commands keep their order.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
         let Some(device) = self.slot.now() else { return Box::pin(async { SubstituteReply::GONE.reply() }) };
-        let first = command.attribute == lunar_wire::iscsi::request::TaskAttribute::HeadOfQueue;
+        let first = command.attribute == lunar_wire::scsi::TaskAttribute::HeadOfQueue;
         let sg_io = device.sg_io(&command.cdb, command.data, first);
         let (reply, replied) = flume::bounded(1);
         let from = (self.number, command.tag);

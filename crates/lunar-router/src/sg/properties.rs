@@ -4,7 +4,7 @@ use crate::FoundLun;
 use lunar_runtime::Buf;
 use lunar_target::{PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::be;
-use lunar_wire::iscsi::request::TaskAttribute;
+use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::{cdb, fields, vpd};
 use std::io;
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use lunar_block::LocalBoxFuture;
     use lunar_target::CommandFate;
-    use lunar_wire::iscsi::request::TaskManagementFunction;
+    use lunar_wire::scsi::TaskManagementFunction;
     use proptest::prelude::*;
 
     /// A device that says the same to every page.

@@ -1,7 +1,7 @@
 use super::driver::{SgCompletion, SgOutcome};
 use super::*;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::request::TaskAttribute::{self, HeadOfQueue, Ordered, Simple};
+use lunar_wire::scsi::TaskAttribute::{self, HeadOfQueue, Ordered, Simple};
 use lunar_wire::scsi::cdb;
 use rustix::io::Errno;
 use std::collections::VecDeque;

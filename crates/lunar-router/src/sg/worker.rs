@@ -3,7 +3,7 @@
 use super::driver::{SgCompletion, SgDriver, SgIo};
 use super::translate::{SubstituteReply, refused, reply};
 use lunar_target::PassthroughResponse;
-use lunar_wire::iscsi::request::TaskAttribute;
+use lunar_wire::scsi::TaskAttribute;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;

@@ -1,15 +1,6 @@
 //! A SCSI command as a front end submits it.
 
-/// Task attributes (SAM-5 section 8.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskAttribute {
-    /// Runs together with others.
-    Simple,
-    /// Runs after all commands before it and before all commands after it.
-    Ordered,
-    /// Runs before all commands that wait.
-    HeadOfQueue,
-}
+pub use lunar_wire::scsi::TaskAttribute;
 
 /// A CDB with at least 16 bytes.
 #[derive(Clone, Debug)]

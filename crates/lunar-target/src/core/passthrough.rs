@@ -1,6 +1,5 @@
 //! Commands that a remote logical unit executes.
 
-use super::command::TaskAttribute;
 use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
 use crate::exec::{ExecutionOutput, ExecutionResult};
@@ -8,7 +7,6 @@ use crate::passthrough::{CommandFate, PassthroughCommand, PassthroughData};
 use crate::{LogicalUnit, PassthroughNexus};
 use lunar_runtime::Buf;
 use lunar_scsi::{NexusId, Op, Plan};
-use lunar_wire::iscsi::request;
 use lunar_wire::scsi::Sense;
 use std::pin::pin;
 use std::rc::Rc;
@@ -45,14 +43,9 @@ impl<F: FrontEnd> TaskExecution<F> {
             (_, true) => PassthroughData::In(room.unwrap_or_else(|| Buf::zeroed(0))),
             _ => PassthroughData::None,
         };
-        let attribute = match c.attribute {
-            TaskAttribute::Simple => request::TaskAttribute::Simple,
-            TaskAttribute::Ordered => request::TaskAttribute::Ordered,
-            TaskAttribute::HeadOfQueue => request::TaskAttribute::HeadOfQueue,
-        };
         let tag = self.serial;
         let mut submitted =
-            pin!(way.submit(PassthroughCommand { tag, cdb: c.cdb().into(), attribute, data }));
+            pin!(way.submit(PassthroughCommand { tag, cdb: c.cdb().into(), attribute: c.attribute, data }));
         let (fate, reply) = match self.nexus.until_aborted(c, self.serial, &mut submitted).await {
             Some(reply) => (reply.fate, reply),
             None => (way.abort(tag).await, submitted.await),

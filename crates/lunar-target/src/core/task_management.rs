@@ -11,7 +11,7 @@ use crate::session_info::SessionInfo;
 use crate::{LogicalUnit, exec};
 use lunar_proto::window::precedes;
 use lunar_scsi::NexusId;
-use lunar_wire::iscsi::request;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::lun;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -185,9 +185,9 @@ impl<F: FrontEnd> ItNexus<F> {
     async fn forward(&self, scope: &AbortScope, function: Function) -> bool {
         let AbortScope::LogicalUnits(units) = scope else { return true };
         let function = match function {
-            Function::ClearTaskSet => request::TaskManagementFunction::ClearTaskSet,
+            Function::ClearTaskSet => TaskManagementFunction::ClearTaskSet,
             Function::LunReset | Function::TargetWarmReset | Function::TargetColdReset => {
-                request::TaskManagementFunction::LunReset
+                TaskManagementFunction::LunReset
             }
             // Aborts are forwarded task by task.
             Function::AbortTask { .. } | Function::AbortTaskSet | Function::ClearAca => return true,

@@ -1,6 +1,7 @@
 //! Headers of the PDUs that an initiator sends. [`stamp`] fills in CmdSN and ExpStatSN when a PDU is sent.
 
 use super::{Bhs, NONE, flag, opcode};
+use crate::scsi::{TaskAttribute, TaskManagementFunction};
 
 /// The I bit of the opcode byte.
 const IMMEDIATE: u8 = 0x40;
@@ -14,24 +15,20 @@ pub fn stamp(b: &mut Bhs, cmd_sn: u32, exp_stat_sn: u32) {
     b.set_exp_stat_sn(exp_stat_sn);
 }
 
-/// Task attribute of a SCSI Command (RFC 7143 section 11.3.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum TaskAttribute {
-    /// SIMPLE: in any order.
-    #[default]
-    Simple = 1,
-    /// ORDERED: after all older tasks and before all newer ones.
-    Ordered = 2,
-    /// HEAD OF QUEUE: before all waiting tasks.
-    HeadOfQueue = 3,
+/// The ATTR field of a SCSI Command (RFC 7143 section 11.3.1).
+const fn attribute_code(attribute: TaskAttribute) -> u8 {
+    match attribute {
+        TaskAttribute::Simple => 1,
+        TaskAttribute::Ordered => 2,
+        TaskAttribute::HeadOfQueue => 3,
+    }
 }
 
 /// A SCSI Command (RFC 7143 section 11.3) that transfers no data. See [`set_read`] and [`set_write`].
 #[inline]
 pub fn scsi_command(lun: u64, itt: u32, attribute: TaskAttribute, cdb: &[u8; 16]) -> Bhs {
     let mut b = Bhs::new(opcode::SCSI_COMMAND);
-    b.set_flags(flag::FINAL | attribute as u8);
+    b.set_flags(flag::FINAL | attribute_code(attribute));
     b.set_lun(lun);
     b.set_itt(itt);
     b.0[32..48].copy_from_slice(cdb);
@@ -99,22 +96,16 @@ pub fn nop_out(lun: u64, itt: u32, ttt: u32) -> Bhs {
     b
 }
 
-/// Task management functions (RFC 7143 section 11.5.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum TaskManagementFunction {
-    /// ABORT TASK.
-    AbortTask = 1,
-    /// ABORT TASK SET.
-    AbortTaskSet = 2,
-    /// CLEAR TASK SET.
-    ClearTaskSet = 4,
-    /// LOGICAL UNIT RESET.
-    LunReset = 5,
-    /// TARGET WARM RESET.
-    TargetWarmReset = 6,
-    /// TARGET COLD RESET.
-    TargetColdReset = 7,
+/// The Function field of a Task Management Function Request (RFC 7143 section 11.5.1).
+const fn function_code(function: TaskManagementFunction) -> u8 {
+    match function {
+        TaskManagementFunction::AbortTask => 1,
+        TaskManagementFunction::AbortTaskSet => 2,
+        TaskManagementFunction::ClearTaskSet => 4,
+        TaskManagementFunction::LunReset => 5,
+        TaskManagementFunction::TargetWarmReset => 6,
+        TaskManagementFunction::TargetColdReset => 7,
+    }
 }
 
 /// An immediate Task Management Function Request (RFC 7143 section 11.5). `referenced` is the Initiator Task Tag and
@@ -126,7 +117,7 @@ pub fn task_management(
     referenced: Option<(u32, u32)>,
 ) -> Bhs {
     let mut b = Bhs::new(opcode::TASK_MANAGEMENT | IMMEDIATE);
-    b.set_flags(flag::FINAL | function as u8);
+    b.set_flags(flag::FINAL | function_code(function));
     b.set_lun(lun);
     b.set_itt(itt);
     let (tag, ref_cmd_sn) = referenced.unwrap_or((NONE, 0));

@@ -10,9 +10,11 @@ pub mod op;
 pub mod pr;
 pub mod report;
 pub mod sense;
+pub mod task;
 pub mod vpd;
 
 pub use sense::Sense;
+pub use task::{TaskAttribute, TaskManagementFunction};
 
 /// SCSI status (SAM-5 section 5.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::session::Event;
-use lunar_wire::iscsi::request::TaskManagementFunction::*;
+use lunar_wire::scsi::TaskManagementFunction::*;
 
 /// Changes bytes of a header that no accessor names: reserved ones.
 fn raw(header: &mut Bhs, change: impl FnOnce(&mut [u8; BHS_LEN])) {

@@ -3,7 +3,7 @@
 use super::manage::managed;
 use super::*;
 use crate::session::transport;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::srp::task_status;
 
 /// A session, and the target's ends of its channels.

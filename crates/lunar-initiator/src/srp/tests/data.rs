@@ -3,7 +3,7 @@
 use super::*;
 use crate::ErrorCode;
 use lunar_rdma::RemoteAddress;
-use lunar_wire::iscsi::request::TaskAttribute;
+use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::srp::{Residual, task_status};
 
 impl Peer {

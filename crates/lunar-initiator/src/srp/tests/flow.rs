@@ -91,9 +91,8 @@ fn there_is_a_receive_for_each_answer() {
     let mut options = options();
     options.commands = 4;
     let mut peer = Peer::of(&options, &granted(4096, true));
-    (0..20).for_each(|_| {
-        drop(peer.state.manage(lunar_wire::iscsi::request::TaskManagementFunction::LunReset, LUN, None))
-    });
+    (0..20)
+        .for_each(|_| drop(peer.state.manage(lunar_wire::scsi::TaskManagementFunction::LunReset, LUN, None)));
     let sent = peer.sent();
     assert_eq!(sent.len(), 4 + 8);
     peer.good(super::manage::managed(&sent[0]).tag);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::ErrorCode;
 use crate::session::control_request::ControlAnswer;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::srp::{TaskManagement, task_status};
 
 /// A unit as a task management function.

@@ -8,8 +8,9 @@ use crate::iscsi::session::IscsiSession;
 use crate::iser::tests::test_target::{TestTarget, run_ready, run_test};
 use crate::registry::SessionGuard;
 use crate::server_state::ConnectionGuard;
-use lunar_wire::iscsi::request::{self, TaskManagementFunction};
+use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, opcode};
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::{Status, cdb};
 use std::rc::Rc;
 

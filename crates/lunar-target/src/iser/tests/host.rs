@@ -5,12 +5,13 @@ use lunar_rdma::mem::{EndpointOp, Faults};
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
-use lunar_wire::iscsi::request::{self, TaskAttribute, TaskManagementFunction};
+use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::iser::{
     AdvertisedBuffer, HEADER_LEN, IserHeader, IserPdu, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN,
 };
 use lunar_wire::scsi::cdb::{self, Cdb};
+use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use std::rc::Rc;
 
 /// Bytes of its receive buffers in full feature phase.

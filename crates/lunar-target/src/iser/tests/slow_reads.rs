@@ -8,7 +8,7 @@ use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_rdma::mem::EndpointOp;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::opcode;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 use std::collections::BTreeMap;
 use std::io;

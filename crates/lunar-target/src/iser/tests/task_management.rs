@@ -5,8 +5,9 @@ use super::test_target::{DEPTH, TestTarget, run_ready, run_test, run_test_with};
 use crate::config::{AccessRule, TargetConfig};
 use crate::registry::SessionMessage;
 use lunar_rdma::mem::EndpointOp;
-use lunar_wire::iscsi::request::{self, TaskManagementFunction};
+use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, opcode};
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 
 /// Function authorization failed (RFC 7143 section 11.6.1).

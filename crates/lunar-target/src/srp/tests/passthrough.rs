@@ -5,7 +5,7 @@ use crate::{CommandFate, PassthroughCommand, PassthroughLu, PassthroughNexus, Pa
 use event_listener::Event;
 use lunar_block::LocalBoxFuture;
 use lunar_scsi::NexusPorts;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::{Status, cdb, op};
 use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::rc::Rc;
