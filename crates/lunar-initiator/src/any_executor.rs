@@ -29,9 +29,9 @@ use lunar_wire::scsi::cdb::Cdb;
 /// Runs any other part of this crate on the background thread. The work itself need not be `Send`; its result is.
 ///
 /// ```no_run
-/// use lunar_initiator::{Error, FoundTarget, Url, any_executor, discover};
+/// use lunar_initiator::{Error, DiscoveredTarget, Url, any_executor, discover};
 ///
-/// async fn targets(portal: Url) -> Result<Vec<FoundTarget>, Error> {
+/// async fn targets(portal: Url) -> Result<Vec<DiscoveredTarget>, Error> {
 ///     any_executor::run(|| async move { discover(portal.portal.clone(), &portal.options()?).await }).await?
 /// }
 /// ```

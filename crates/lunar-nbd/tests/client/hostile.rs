@@ -108,14 +108,14 @@ fn answer_that_makes_no_sense_ends_the_connection() {
     type Answer = fn(u64) -> Vec<u8>;
     let cases: [(&str, Answer); 10] = [
         ("wrong magic", |_| vec![0; 64]),
-        ("not asked", |cookie| part(chunk::NONE, true, cookie + 1, b"")),
-        ("not asked", |cookie| part(chunk::NONE, true, cookie + (1 << 32), b"")),
-        ("not complete", |cookie| part(chunk::NONE, true, cookie, b"")),
-        ("not complete", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(8192, 512))),
-        ("not asked for", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(0, 512))),
-        ("not asked for", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(8192, 8192))),
+        ("unknown cookie", |cookie| part(chunk::NONE, true, cookie + 1, b"")),
+        ("unknown cookie", |cookie| part(chunk::NONE, true, cookie + (1 << 32), b"")),
+        ("incomplete reply", |cookie| part(chunk::NONE, true, cookie, b"")),
+        ("incomplete reply", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(8192, 512))),
+        ("outside the requested range", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(0, 512))),
+        ("outside the requested range", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(8192, 8192))),
         ("overlap", |cookie| part(chunk::OFFSET_DATA, false, cookie, &data(8192, 512)).repeat(2)),
-        ("kind or length", |cookie| part(chunk::ERROR, true, cookie, &[1; 60_000])),
+        ("invalid chunk type or length", |cookie| part(chunk::ERROR, true, cookie, &[1; 60_000])),
         ("simple reply", |cookie| SimpleReply { error: 0, cookie }.encode().to_vec()),
     ];
     for (words, bytes) in cases {
@@ -201,7 +201,7 @@ fn flood_of_answers_does_not_grow_the_process() {
 #[test]
 fn non_nbd_peer_is_reported() {
     for (bytes, words) in [
-        (&b"SSH-2.0-OpenSSH\r\n"[..], "no NBD server"),
+        (&b"SSH-2.0-OpenSSH\r\n"[..], "no NBD greeting"),
         (b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", "old handshake"),
         (b"", "closes at once"),
     ] {
