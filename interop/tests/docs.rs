@@ -34,7 +34,7 @@ const TOOLS: [Tool; 7] = [
     Tool { program: "iscsi-inq", package: "libiscsi-bin" },
     Tool { program: "iscsi-readcapacity16", package: "libiscsi-bin" },
 ];
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 /// The configuration that completes a `toml part`.
 const WHOLE: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n[[target.lun]]\nlun = 0\n\
     backend = \"null\"\nsize = \"1G\"\n[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = \"1G\"\n";
