@@ -406,11 +406,12 @@ impl Units {
     }
 }
 
-/// What is routed is reached in the way that it was opened in, and not in another one that its upstream has now. Who is told of
-/// what is there by upstream would lose it with the sessions of the old way, and keeps that.
+/// Whether a routed LUN still has the object that its upstream gives out now. An SCSI device of this host is exempt: its LUN
+/// keeps reservations here, which a new unit would lose.
 fn is_led_to(open: &OpenUnit, routes: Option<&Routes>) -> bool {
-    let blocks = open.lun.source.place().filter(|_| open.medium.commands.is_none());
-    blocks.zip(routes).is_none_or(|(place, routes)| routes.leads_to(place))
+    let is_device = matches!(open.medium.commands, Some((_, PassthroughMode::Shared)));
+    let place = open.lun.source.place().filter(|_| !is_device);
+    place.zip(routes).is_none_or(|(place, routes)| routes.leads_to(place))
 }
 
 /// Brings to rest what leaves or changes.

@@ -2,7 +2,7 @@
 
 use crate::*;
 use interop::Relay;
-use interop::scsi::read10;
+use interop::scsi::{pattern, read10};
 
 /// The file of a configuration that has another target and another limit.
 fn other(router: &Server, storage: &Server) -> String {
@@ -129,4 +129,30 @@ fn added_upstream_path_is_used() {
     router.said(&["apply", &file_of(&router, &text)]);
     let is_used = || router.said(&["router", "paths"]).contains(&relay.address().to_string());
     until("it serves over the other path, too", || (reads(&mut host) && is_used()).then_some(()));
+}
+
+/// In passthrough mode each host has its own session with the upstream.
+#[test]
+fn added_upstream_path_is_used_by_passthrough_lun() {
+    let storage = storage_of(&target(A, &disk(0, "a0")));
+    let relay = Relay::to(storage.portal());
+    let (direct, relayed) = (url(&storage, &format!("/{A}")), format!("iscsi://{}/{A}", relay.address()));
+    let rest = upstream("a", &relayed, "") + &map_target(T, "a");
+    let router = Server::start(&router_text("mode = \"passthrough\"\n", &rest));
+    let mut host = session(router.portal(), T, &[0]);
+    let reads = |host: &mut Raw| host.read(0, &read10(8, 1), 512).status == 0;
+    host.write_blocks(0, 8, &pattern(512, 1)).good();
+    let served = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("what it serves");
+    let both = served.replace(&format!("\"{relayed}\""), &format!("\"{relayed}\", \"{direct}\""));
+    router.said(&["apply", &file_of(&router, &both)]);
+    relay.cut();
+    until("it uses the added path", || reads(&mut host).then_some(()));
+    assert_eq!(host.read_blocks(0, 8, 1), pattern(512, 1));
+    host.write_blocks(0, 8, &pattern(512, 2)).good();
+    relay.restore();
+    router.said(&["apply", &file_of(&router, &served)]);
+    until("it uses the first path again", || reads(&mut host).then_some(()));
+    assert_eq!(host.read_blocks(0, 8, 1), pattern(512, 2));
+    let paths = router.said(&["router", "paths"]);
+    assert!(!paths.contains(&storage.portal().to_string()), "{paths}");
 }
