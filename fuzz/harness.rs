@@ -15,7 +15,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn seeds_pass() {
+fn seeds_run_without_panic() {
     for (target, run) in crate::TARGETS {
         seeds(target).iter().for_each(|s| run(s));
     }
@@ -26,7 +26,7 @@ proptest! {
 
     /// Each seed with some bytes changed, and cut somewhere.
     #[test]
-    fn damaged_seeds_pass(
+    fn damaged_seeds_run_without_panic(
         pick: prop::sample::Index,
         cut: prop::sample::Index,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),

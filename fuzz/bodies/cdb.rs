@@ -95,17 +95,17 @@ fn command(input: &[u8]) -> Option<Command<'_>> {
     Some((usize::from(first & 1), cdb.to_vec(), parameters, rest))
 }
 
-/// What is to be kept is kept: the command is done.
+/// Completes a command that changes saved state, as if the state were on stable storage.
 fn kept(lu: &Lu, answer: PlanResult) -> PlanResult {
     match answer? {
         Plan::Op(op) => match *op {
             Op::Persist(draft) => match lu.commit(draft) {
                 CommitOutcome::Done(answer) => {
                     let again = matches!(&answer, Ok(Plan::Op(op)) if matches!(**op, Op::Persist(_)));
-                    assert!(!again, "it is to be kept twice");
+                    assert!(!again, "the state is saved twice");
                     answer
                 }
-                CommitOutcome::Again(_) => panic!("nobody changed anything meanwhile"),
+                CommitOutcome::Again(_) => panic!("the state changed between draft and commit"),
             },
             op => Ok(Plan::Op(Box::new(op))),
         },

@@ -60,7 +60,8 @@ fn check(talk: &ServerTranscript, sent: usize) {
     }
 }
 
-/// Puts magics where their marks are: at the start of a message, as far as its own length tells.
+/// Replaces each mark at the start of a message by the magic number that it stands for. The length in the message
+/// shows where the next message starts.
 fn expand(mut rest: &[u8]) -> Vec<u8> {
     let mut flags = [0; 2];
     let n = rest.len().min(2);

@@ -193,7 +193,7 @@ impl Server {
         self.signal(Signal::CONT.as_raw());
     }
 
-    /// Replaces the configuration file without telling the server; ports that were 0 stay what they became.
+    /// Replaces the configuration file, and sends no signal. Ports that were 0 keep the numbers that the server was given.
     pub fn rewrite(&mut self, toml: &str) {
         self.toml = with_ports(&with_state(toml, &self.dir), &self.portals);
         // Whole at once: it may be reading it for a signal that was sent before.

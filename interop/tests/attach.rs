@@ -203,7 +203,7 @@ fn nbd_clients_have_the_disk() {
 }
 
 #[test]
-fn nothing_is_attached_twice() {
+fn second_attach_of_a_disk_is_rejected() {
     let (server, host) = (server(), Host::new());
     let uri = host.attach(&[&url(&server), "--nbd", "127.0.0.1:0", "--read-only"]);
     assert!(uri.starts_with("nbd://127.0.0.1:") && !uri.contains(":0/"), "{uri}");
@@ -1149,7 +1149,7 @@ fn grown_disk_is_shown_to_new_clients() {
     server.signal(1);
     let end = Instant::now() + LIMIT;
     while !tool::must("nbdinfo", &["--size", &uri]).contains("100663296") {
-        assert!(Instant::now() < end, "the new capacity is never told");
+        assert!(Instant::now() < end, "the new capacity is never reported");
         thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(host.told("disks-0", "size_bytes"), "100663296");

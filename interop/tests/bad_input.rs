@@ -540,7 +540,7 @@ fn connect_abort_and_reinstate_storms() {
 }
 
 #[test]
-fn every_operation_code_and_service_action_is_reported_or_refused() {
+fn report_of_any_operation_code_is_valid_or_rejected() {
     let scene = WatchedServer::new(&config::standard());
     let mut raw = scene.session();
     for option in 0..8u8 {
@@ -604,9 +604,9 @@ path = "disc.iso"
 kind = "cdrom"
 "#;
 
-/// Random commands on LUNs of every kind: each is answered.
+/// On LUNs of every kind.
 #[test]
-fn random_commands() {
+fn random_commands_are_all_answered() {
     let dir = Folder::fresh();
     fs::write(dir.join("disc.iso"), pattern(1 << 20, 1)).expect("write");
     let scene = WatchedServer::of(Server::start_in(dir, &config::with("", "", KINDS)));
@@ -636,9 +636,9 @@ fn random_commands() {
     scene.unharmed();
 }
 
-/// Random headers in full feature phase: what comes back is well formed, or the connection ends.
+/// In full feature phase, each response is well formed, or the connection ends.
 #[test]
-fn random_pdus() {
+fn random_headers_leave_the_server_unharmed() {
     let scene = WatchedServer::new(&config::standard());
     let mut random = Random::new(0xfeed_beef);
     for _ in 0..300 {

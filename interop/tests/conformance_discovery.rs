@@ -127,7 +127,7 @@ fn dsc_005_one_target_by_name() {
     assert_eq!(send_targets(&mut raw, OTHER), [(OTHER.to_string(), addresses(&server, &[1, 1, 7]))]);
     let in_capitals = OTHER.to_uppercase();
     assert_eq!(send_targets(&mut raw, &in_capitals), [(OTHER.to_string(), addresses(&server, &[1, 1, 7]))]);
-    for name in [HIDDEN, "iqn.2026-11.org.example:nobody", "rubbish"] {
+    for name in [HIDDEN, "iqn.2026-11.org.example:absent", "rubbish"] {
         let mut raw = Raw::discovery(server.portal(), &[]);
         let text = raw.request(op::TEXT | 0x40).ttt(NONE).keys(&[("SendTargets", name)]);
         if let PduOutcome::Answered(answer) = raw.outcome(&text) {

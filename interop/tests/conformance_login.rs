@@ -325,7 +325,7 @@ fn log_037_redirections() {
 fn log_040_login_answers_obey_the_default_segment_length() {
     let server = shared();
     let login = Login::new().key("MaxRecvDataSegmentLength", "65536");
-    let long = |i: usize| format!("X-com.example.a-key-that-nobody-understands.{i:04}");
+    let long = |i: usize| format!("X-com.example.a-key-without-any-meaning-here.{i:04}");
     let keys: Vec<String> = (0..250).map(long).collect();
     let mut text = login.request(1, None).data;
     keys.iter().for_each(|k| text.extend_from_slice(format!("{k}=1\0").as_bytes()));

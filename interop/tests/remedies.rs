@@ -15,8 +15,8 @@ fn url(portal: SocketAddr, lun: u16) -> String {
 /// Checks that stderr has both texts, and returns the exit status.
 fn ends(arguments: &[&str], what: &str, hint: &str) -> i32 {
     let (_, said, status) = lunar(arguments);
-    let (told, advice) = said.split_once("\n  hint: ").unwrap_or_else(|| panic!("{arguments:?}: {said}"));
-    assert!(told.contains(what) && advice.contains(hint), "{arguments:?}: {said}");
+    let (report, advice) = said.split_once("\n  hint: ").unwrap_or_else(|| panic!("{arguments:?}: {said}"));
+    assert!(report.contains(what) && advice.contains(hint), "{arguments:?}: {said}");
     status
 }
 
@@ -110,30 +110,30 @@ fn timed_out_command_names_the_pending_step() {
 #[test]
 fn doctor_blames_the_portal_that_refused() {
     let closed =
-        config::with("", "", "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:nobody\"]\n");
+        config::with("", "", "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:other\"]\n");
     let server = Server::start(&closed);
     let there = server.portal();
     let target = Script::new().redirects_to(move |_| there.to_string()).listen();
-    let (told, said, status) = lunar(&["doctor", &target.url("")]);
-    assert!(told.contains(&format!("\nbroken: login to {there}: refused")), "{told}");
-    assert!(status == 21 || status == 5, "{status}: {told}");
+    let (report, said, status) = lunar(&["doctor", &target.url("")]);
+    assert!(report.contains(&format!("\nbroken: login to {there}: refused")), "{report}");
+    assert!(status == 21 || status == 5, "{status}: {report}");
     // Said once, with what to do.
-    assert_eq!((told.matches("hint:").count() >= 1, said.contains("hint:")), (true, false), "{said}");
+    assert_eq!((report.matches("hint:").count() >= 1, said.contains("hint:")), (true, false), "{said}");
     assert!(said.lines().count() == 1 && said.ends_with("cannot be used: the report says why\n"), "{said}");
 }
 
 #[test]
 fn doctor_finds_a_slow_disk() {
     let server = shared();
-    let (told, _, status) = lunar(&["doctor", &url(server.portal(), 2)]);
-    assert_eq!(status, 0, "it can be used: {told}");
+    let (report, _, status) = lunar(&["doctor", &url(server.portal(), 2)]);
+    assert_eq!(status, 0, "it can be used: {report}");
     assert!(
-        told.contains("\nwarning: a read of 4096 bytes takes 5") && told.contains("disk behind"),
-        "{told}"
+        report.contains("\nwarning: a read of 4096 bytes takes 5") && report.contains("disk behind"),
+        "{report}"
     );
-    assert!(!told.contains("nothing is wrong"), "{told}");
-    let (told, ..) = lunar(&["doctor", &url(server.portal(), 0)]);
-    assert!(!told.contains("a read of"), "{told}");
+    assert!(!report.contains("nothing is wrong"), "{report}");
+    let (report, ..) = lunar(&["doctor", &url(server.portal(), 0)]);
+    assert!(!report.contains("a read of"), "{report}");
 }
 
 #[test]

@@ -31,9 +31,9 @@ fn fio(engine: &str, file: &Path) -> Option<f64> {
     command.args(["--output-format=json", &name, &block, &engine, &depth]);
     let ran = tool::run(&mut command, Duration::from_secs(60));
     let json = ran.said.find('{').map_or("", |at| &ran.said[at..]);
-    let told: Option<serde_json::Value> =
+    let report: Option<serde_json::Value> =
         serde_json::Deserializer::from_str(json).into_iter().next().and_then(Result::ok);
-    told.filter(|_| ran.ok())?["jobs"][0]["read"]["bw_bytes"].as_f64().filter(|rate| *rate > 0.0)
+    report.filter(|_| ran.ok())?["jobs"][0]["read"]["bw_bytes"].as_f64().filter(|rate| *rate > 0.0)
 }
 
 /// Bytes a second of the same reads by `lunar bench`.
@@ -41,8 +41,8 @@ fn lunar(file: &Path) -> f64 {
     let (lunar, file) = (lunar_bin(), file.display().to_string());
     let line = ["bench", "read", &file, "--bs", BLOCK, "--depth", DEPTH, "--runtime", "1", "--json"];
     let said = tool::must(lunar.to_str().expect("text"), &line);
-    let told: serde_json::Value = serde_json::from_str(&said).expect("JSON of lunar");
-    let outcome = &told["runs"][0]["outcome"];
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON of lunar");
+    let outcome = &report["runs"][0]["outcome"];
     let figure = |value: &serde_json::Value| value.as_f64().expect("a figure");
     figure(&outcome["read"]["bytes"]) / figure(&outcome["elapsed_s"])
 }
@@ -71,14 +71,14 @@ fn verdict(engine: &str, rounds: &[(f64, f64)]) -> (String, f64) {
     let ours = median(rounds.iter().map(|round| round.1));
     // Within a round the machine is the same.
     let apart = median(rounds.iter().map(|(theirs, ours)| ours / theirs)) - 1.0;
-    let told = format!(
+    let report = format!(
         "{BLOCK} reads, depth {DEPTH}: fio ({engine}) {:.0} MB/s, lunar bench {:.0} MB/s: {:+.1} %, {}",
         theirs / 1e6,
         ours / 1e6,
         apart * 100.0,
         if apart.abs() <= SHOULD { "they agree" } else { "more than 10 % apart" }
     );
-    (told, apart.abs())
+    (report, apart.abs())
 }
 
 #[test]
@@ -92,16 +92,19 @@ fn fio_and_lunar_bench_agree() {
     let engine = ENGINES.into_iter().find(|engine| fio(engine, &file).is_some());
     let engine = engine.expect("one of fio's engines can be used");
     let rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|n| round(n, engine, &file)).collect();
-    let (told, apart) = verdict(engine, &rounds);
-    println!("{told}");
-    assert!(apart <= MUST, "{told}");
+    let (report, apart) = verdict(engine, &rounds);
+    println!("{report}");
+    assert!(apart <= MUST, "{report}");
 }
 
 #[test]
 fn difference_is_the_percentage_of_the_median_round() {
-    let (told, apart) = verdict("io_uring", &[(4e9, 4.2e9), (1e9, 9e9), (2e9, 2.1e9)]);
-    assert!(told.ends_with("fio (io_uring) 2000 MB/s, lunar bench 4200 MB/s: +5.0 %, they agree"), "{told}");
+    let (report, apart) = verdict("io_uring", &[(4e9, 4.2e9), (1e9, 9e9), (2e9, 2.1e9)]);
+    assert!(
+        report.ends_with("fio (io_uring) 2000 MB/s, lunar bench 4200 MB/s: +5.0 %, they agree"),
+        "{report}"
+    );
     assert!((apart - 0.05).abs() < 1e-9);
-    let (told, apart) = verdict("libaio", &[(3e9, 2e9)]);
-    assert!(told.ends_with("-33.3 %, more than 10 % apart") && apart > MUST, "{told}");
+    let (report, apart) = verdict("libaio", &[(3e9, 2e9)]);
+    assert!(report.ends_with("-33.3 %, more than 10 % apart") && apart > MUST, "{report}");
 }

@@ -74,7 +74,7 @@ fn is_measured(table: &ResultTable, rows: &[&str]) {
 }
 
 #[test]
-fn scst_iet_stgt_2009() {
+fn scst_iet_stgt_2009_is_measured() {
     let Some(document) = against_peers("scst-iet-stgt-2009") else { return };
     assert_eq!(document.tables.len(), 7);
     for table in &document.tables {
@@ -96,7 +96,7 @@ fn scst_iet_stgt_2009() {
 }
 
 #[test]
-fn open_iscsi_2005() {
+fn open_iscsi_2005_is_measured() {
     let Some(document) = against_peers("open-iscsi-2005") else { return };
     assert_eq!(document.tables.len(), 2 * NAMES.len());
     for who in NAMES {
@@ -105,7 +105,7 @@ fn open_iscsi_2005() {
 }
 
 #[test]
-fn sn5420_2002() {
+fn sn5420_2002_is_measured() {
     let Some(document) = against_peers("sn5420-2002") else { return };
     let rows = ["Linux/with iSCSI", "Linux/with Fibre", "Remote Linux/with iSCSI"];
     for who in NAMES.into_iter().chain(["Lunar behind its router"]) {
@@ -116,7 +116,7 @@ fn sn5420_2002() {
 }
 
 #[test]
-fn stgt_iser_null_2008() {
+fn stgt_iser_null_2008_is_measured() {
     let Some(document) = against_peers("stgt-iser-null-2008") else { return };
     for who in ["Lunar", "STGT"] {
         let titles =
@@ -127,7 +127,7 @@ fn stgt_iser_null_2008() {
 }
 
 #[test]
-fn scst_srpt_2010() {
+fn scst_srpt_2010_is_measured() {
     let Some(document) = against_peers("scst-srpt-2010") else { return };
     assert_eq!(document.tables.len(), 12 * NAMES.len());
     for who in NAMES {

@@ -62,7 +62,7 @@ const LOOKS: Duration = Duration::from_secs(90);
 /// NOT READY: MANUAL INTERVENTION REQUIRED; after ALUA reports the state, ACCESS STATE UNAVAILABLE.
 const OFF_LINE: [u32; 2] = [0x020403, 0x02040c];
 
-/// STGT has no unit attention for it: the router sees it when it looks the next time.
+/// STGT reports the replacement by no unit attention. The router finds the new disk with its next probe.
 #[test]
 fn silently_replaced_disk_gets_no_commands() {
     let Some(peer) = Peer::tgt() else { return };
@@ -72,11 +72,11 @@ fn silently_replaced_disk_gets_no_commands() {
     raw.write_blocks(0, 0, &pattern(512, 1)).good();
     peer.replace_disk();
     let end = Instant::now() + LOOKS;
-    let mut told = 0;
-    while !OFF_LINE.contains(&told) {
-        assert!(Instant::now() < end, "it is read as if it were the same: {told:06x}");
+    let mut sense = 0;
+    while !OFF_LINE.contains(&sense) {
+        assert!(Instant::now() < end, "the new disk is read instead of the old one: {sense:06x}");
         sleep(Duration::from_secs(1));
-        told = raw.read(0, &read10(0, 1), 512).sense();
+        sense = raw.read(0, &read10(0, 1), 512).sense();
     }
     assert!(raw.write_blocks(0, 0, &pattern(512, 2)).status != 0, "another disk is written");
     assert!(router.log().contains("another logical unit"), "{}", router.log());

@@ -36,7 +36,7 @@ fn credentials() -> (String, String) {
     (format!("{user}%{password}"), format!("target_user={target}&target_password={target_password}"))
 }
 
-fn is_found_and_let_in(peer: &Peer) {
+fn target_is_discovered_and_accepts_logins(peer: &Peer) {
     let portal = peer.address().to_string();
     let (user, mutual) = credentials();
     let found = good(&["discover", &portal]);
@@ -58,7 +58,7 @@ fn is_found_and_let_in(peer: &Peer) {
     good(&["doctor", &peer.open("")]);
 }
 
-fn tells_what_is_wrong(peer: &Peer) {
+fn faults_have_their_exit_status(peer: &Peer) {
     let (user, mutual) = credentials();
     let ls = |status, words, user: &str, target: &str, settings: &str| {
         fails(status, words, &["ls", &peer.url(peer.address(), user, target, settings)]);
@@ -71,7 +71,7 @@ fn tells_what_is_wrong(peer: &Peer) {
     fails(21, "LUN 7: there is no such logical unit", &["ls", &url]);
 }
 
-fn is_copied_to_and_verified(peer: &Peer) {
+fn copy_is_verified(peer: &Peer) {
     let dir = interop::Folder::fresh();
     let source = dir.join("source.img").display().to_string();
     let word = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -84,10 +84,10 @@ fn is_copied_to_and_verified(peer: &Peer) {
     assert!(std::fs::read(&source).expect("read") == std::fs::read(&back).expect("read"), "it differs");
 }
 
-fn a_target(peer: &Peer) {
-    is_found_and_let_in(peer);
-    tells_what_is_wrong(peer);
-    is_copied_to_and_verified(peer);
+fn commands_work_with(peer: &Peer) {
+    target_is_discovered_and_accepts_logins(peer);
+    faults_have_their_exit_status(peer);
+    copy_is_verified(peer);
 }
 
 /// STGT forgets a registration with its session, and has no READ FULL STATUS.
@@ -105,9 +105,9 @@ fn is_reserved_in_one_session(peer: &Peer) {
 }
 
 #[test]
-fn stgt() {
+fn commands_work_with_stgt() {
     if let Some(peer) = Peer::tgt() {
-        a_target(&peer);
+        commands_work_with(&peer);
         // STGT uses digests only if it is configured to.
         fails(5, "HeaderDigest=None", &["ls", &peer.open(DIGESTS)]);
         let url = peer.url(peer.address(), &credentials().0, CHAP, "auth=sha-256");
@@ -117,11 +117,11 @@ fn stgt() {
 }
 
 #[test]
-fn istgt() {
+fn commands_work_with_istgt() {
     if let Some(peer) = Peer::istgt() {
-        a_target(&peer);
-        let told = good(&["pr", &peer.open(""), "register", "read-full-status", "--new-key", "0xabc"]);
-        assert!(told.contains("initiator") && told.contains(" iqn."), "{told}");
+        commands_work_with(&peer);
+        let output = good(&["pr", &peer.open(""), "register", "read-full-status", "--new-key", "0xabc"]);
+        assert!(output.contains("initiator") && output.contains(" iqn."), "{output}");
         let user = credentials().0;
         // With a user of its own, istgt admits only initiators that request mutual CHAP.
         fails(24, "02/01", &["ls", &peer.url(peer.address(), &user, MUTUAL, "")]);
@@ -129,8 +129,8 @@ fn istgt() {
 }
 
 #[test]
-fn lunar_itself() {
-    a_target(&Peer::lunar());
+fn commands_work_with_lunar_itself() {
+    commands_work_with(&Peer::lunar());
 }
 
 #[test]

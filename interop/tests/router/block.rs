@@ -51,7 +51,7 @@ fn storage_reset_is_reported_to_all_hosts() {
     // The router receives the unit attention with its next command.
     assert!(hosts[0].read_blocks(0, 8, 1) == pattern(512, 1));
     for raw in &mut hosts {
-        until("it is told", || (raw.simple(0, &[0; 6]).sense() >> 8 == RESET).then_some(()));
+        until("the unit attention", || (raw.simple(0, &[0; 6]).sense() >> 8 == RESET).then_some(()));
         raw.simple(0, &[0; 6]).good();
     }
 }

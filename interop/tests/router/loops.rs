@@ -52,9 +52,9 @@ fn targets_that_lead_to_each_other_are_rejected() {
     let name = |n: usize| format!("iqn.2026-11.org.example:t{n}");
     let maps = [0, 1].map(|n| map_target(&name(n), "o"));
     let routers = each_other("/iqn.2026-11.org.example:tN", [&maps[0], &maps[1]], ["", ""]);
-    until("it is told", || log(&routers).contains(REFUSED).then_some(()));
+    until("the error in the log", || log(&routers).contains(REFUSED).then_some(()));
     let text = log(&routers);
-    let line = text.lines().find(|line| line.contains(REFUSED)).expect("told");
+    let line = text.lines().find(|line| line.contains(REFUSED)).expect("a log line");
     assert!(line.contains("upstream o of router r1 leads back to iqn.2026-11.org.example:t"), "{line}");
     assert!(line.contains("hint=\"remove the upstream from one configuration"), "{line}");
 }

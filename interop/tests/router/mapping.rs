@@ -74,7 +74,7 @@ fn late_upstream_adds_luns_and_raises_attentions() {
     early.simple(7, &[0; 6]).check(NO_SUCH_LUN);
     let later = Login::new().target(U).try_on(router.portal()).err();
     assert_eq!(later, Some(0x0301), "a host is to come back, and not to take its disk for gone");
-    until("why it is not there is told", || router.log().contains("cannot probe the upstream").then_some(()));
+    until("the reason in the log", || router.log().contains("cannot probe the upstream").then_some(()));
     storage.restart();
     for raw in [&mut early, &mut other] {
         until("every host hears of the LUN", || {

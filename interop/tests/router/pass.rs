@@ -317,6 +317,6 @@ fn luns_changed_attention_starts_a_probe() {
     let mut raw = session_of(&host(1), router.portal(), &[0]);
     storage.rewrite(&text(&(disk(0, "a0") + &disk(3, "a3"))));
     storage.signal(1);
-    until("it is told", || (raw.simple(0, &[0; 6]).sense() == LUNS_CHANGED).then_some(()));
+    until("the unit attention", || (raw.simple(0, &[0; 6]).sense() == LUNS_CHANGED).then_some(()));
     until("it is there", || (raw.luns() == [0, 3]).then_some(()));
 }
