@@ -15,8 +15,8 @@ const UNDER: u8 = 2;
 const LBA: u8 = 8;
 const SANITIZE: u8 = 0x48;
 
-/// Operation codes without Data-Out.
-const OTHERS: &[u8] = &[
+/// Operation codes of commands without Data-Out.
+const NO_DATA_OUT: &[u8] = &[
     0x00, 0x03, 0x08, 0x12, 0x16, 0x17, 0x1a, 0x1b, 0x1c, 0x1e, 0x25, 0x28, 0x34, 0x35, 0x37, 0x3c, 0x4d,
     0x56, 0x57, 0x5a, 0x5e, 0x84, 0x88, 0x90, 0x91, 0x9e, 0xa0, 0xa3, 0xa8, 0xb7,
 ];
@@ -139,7 +139,8 @@ fn lists(raw: &mut Raw) -> Vec<DataOutCase> {
 /// Every operation code that the logical unit knows is one of these, or has no Data-Out.
 fn is_whole_table(raw: &mut Raw, cases: &[DataOutCase]) {
     let told = raw.read(0, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096).good();
-    let known: HashSet<u8> = cases.iter().map(DataOutCase::opcode).chain(OTHERS.iter().copied()).collect();
+    let known: HashSet<u8> =
+        cases.iter().map(DataOutCase::opcode).chain(NO_DATA_OUT.iter().copied()).collect();
     for descriptor in told[4..].chunks_exact(8) {
         assert!(known.contains(&descriptor[0]), "operation code {:02x} is not tried", descriptor[0]);
     }
