@@ -7,10 +7,10 @@ use std::time::Instant;
 
 /// A handle on running jobs: shows their progress and can end them. Clones share the same state.
 #[derive(Clone, Debug, Default)]
-pub struct RunHandle(Arc<Progress>);
+pub struct RunHandle(Arc<RunState>);
 
 #[derive(Debug, Default)]
-struct Progress {
+struct RunState {
     /// Commands and bytes, by direction.
     read: [AtomicU64; 2],
     write: [AtomicU64; 2],
@@ -32,13 +32,13 @@ impl RunHandle {
 
     /// A handle for a part of this work. It can be ended separately, and its counts are added here, too.
     pub fn child(&self) -> RunHandle {
-        RunHandle(Arc::new(Progress { parent: Some(self.clone()), ..Progress::default() }))
+        RunHandle(Arc::new(RunState { parent: Some(self.clone()), ..RunState::default() }))
     }
 
     /// The counts by direction.
     pub fn counts(&self) -> IoCounts {
         let load = |counts: &[AtomicU64; 2], n: usize| counts[n].load(Ordering::Relaxed);
-        let Progress { read, write, .. } = &*self.0;
+        let RunState { read, write, .. } = &*self.0;
         IoCounts {
             read_ios: load(read, 0),
             read_bytes: load(read, 1),
@@ -86,7 +86,7 @@ impl RunHandle {
     /// Adds the difference of two counts.
     pub(crate) fn add(&self, before: &IoCounts, now: &IoCounts) {
         let add = |count: &AtomicU64, before: u64, now: u64| count.fetch_add(now - before, Ordering::Relaxed);
-        let Progress { read, write, .. } = &*self.0;
+        let RunState { read, write, .. } = &*self.0;
         add(&read[0], before.read_ios, now.read_ios);
         add(&read[1], before.read_bytes, now.read_bytes);
         add(&write[0], before.write_ios, now.write_ios);

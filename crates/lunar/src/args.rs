@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::attach::{Attach, detach::Detach, list::List};
+use crate::attach::{Attach, detach::Detach, list::AttachedArgs};
 use crate::bench::Bench;
 use crate::copy;
 use crate::discover::Discover;
@@ -88,7 +88,7 @@ pub enum Command {
     /// Attach a LUN to this host: over NBD, as a block device, or as a file
     Attach(Attach),
     /// List attached disks
-    Attached(List),
+    Attached(AttachedArgs),
     /// Detach a disk
     Detach(Detach),
     /// Check a configuration file
@@ -109,7 +109,7 @@ pub enum Command {
     Rdma(Rdma),
     /// Monitor and control the routers of a running server
     #[command(subcommand)]
-    Router(Router),
+    Router(RouterCommand),
     /// Show what a configuration would change in the running server
     #[command(after_help = DIFF_EXAMPLES)]
     Diff {
@@ -233,7 +233,7 @@ pub struct Apply {
 
 /// Subcommands of `lunar router`.
 #[derive(Debug, Subcommand)]
-pub enum Router {
+pub enum RouterCommand {
     /// List routers
     List(AdminArgs),
     /// Show targets, LUNs and upstreams

@@ -1,6 +1,6 @@
 //! The command that `lunar serve --run` serves.
 
-use crate::paste::ClientUrls;
+use crate::connect_hints::ClientUrls;
 use crate::serve::ServeEvent;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::io::{self, IsTerminal};

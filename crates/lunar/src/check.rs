@@ -1,6 +1,6 @@
 //! `lunar check`: is a configuration right, and what does it have?
 
-use crate::say::{self, count};
+use crate::output::{self, count};
 use crate::serve::cannot_serve;
 use lunar_server::config::router::{From, Map, Router, RouterTarget};
 use lunar_server::config::{self, Config};
@@ -13,7 +13,7 @@ pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
     let notes = config::unused(&config).into_iter().chain(config::access_lint(&config));
     let notes = notes.chain(config::exposed(&config));
-    notes.for_each(|note| say::line(format_args!("warning: {note}")));
+    notes.for_each(|note| output::stderr_line(format_args!("warning: {note}")));
     if media {
         check_media(&config, file)?;
     }
@@ -32,7 +32,7 @@ fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
             _ => found.problems.push(problem),
         }
     }
-    found.notes.iter().for_each(|note| say::line(format_args!("warning: {note}")));
+    found.notes.iter().for_each(|note| output::stderr_line(format_args!("warning: {note}")));
     if found.problems.is_empty() { Ok(()) } else { Err(found.problems) }
 }
 

@@ -50,7 +50,7 @@ pub fn late(limit: Duration, waited: Option<String>) -> Failure {
 }
 
 fn cannot_start(e: &std::io::Error) -> Failure {
-    Problem::new(format!("cannot start an event loop: {e}"), crate::advice::of_limits(e)).into()
+    Problem::new(format!("cannot start an event loop: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
 /// A URL, or the host and port of a portal alone. A person waits for the answer: one try to log in, and no wait for writes

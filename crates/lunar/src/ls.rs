@@ -1,10 +1,10 @@
 //! `lunar ls`: targets and their logical units.
 
-use crate::advice::with_name;
 use crate::client::{self, ClientArgs, json, run};
 use crate::discover::none;
+use crate::error_hints::with_url_hint;
 use crate::exit::Failure;
-use crate::say;
+use crate::output;
 use clap::Args;
 use lunar_initiator::{Error, Options, Session, Url};
 use lunar_proto::size;
@@ -74,7 +74,7 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
     let asked = url.clone();
     let targets = run(args.asked, move || async move { look(&asked).await });
-    let targets = targets.map_err(|failure| with_name(&url, failure))?;
+    let targets = targets.map_err(|failure| with_url_hint(&url, failure))?;
     targets.iter().for_each(warn);
     if args.asked.json {
         return Ok(json(&targets)?);
@@ -86,10 +86,10 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
 fn warn(TargetEntry { target, error, unreachable, .. }: &TargetEntry) {
     for e in unreachable {
         let hint = e.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
-        say::line(format_args!("warning: {target}: {}{hint}", e.what));
+        output::stderr_line(format_args!("warning: {target}: {}{hint}", e.what));
     }
     if let Some(error) = error {
-        say::line(format_args!("warning: {target}: {error}"));
+        output::stderr_line(format_args!("warning: {target}: {error}"));
     }
 }
 

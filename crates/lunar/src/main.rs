@@ -1,32 +1,32 @@
 //! The `lunar` command.
 #![forbid(unsafe_code)]
 
-mod advice;
 mod args;
 mod attach;
 mod bench;
 mod captive;
 mod check;
 mod client;
+mod connect_hints;
 mod copy;
 mod discover;
 mod doctor;
+mod error_hints;
 mod exit;
 mod hex;
 mod info;
 mod ls;
-mod paste;
+mod open_lun;
+mod output;
 mod pr;
 mod rdma;
 mod router;
-mod say;
 mod scsi;
 mod serve;
 mod server;
 mod session;
 mod stderr;
 mod tree;
-mod unit;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
@@ -50,12 +50,12 @@ fn main() -> ExitCode {
         Ok(cli) => run(cli.command),
         Err(e) if e.use_stderr() => return not_understood(&e),
         // What was asked for is help, or the version.
-        Err(e) => say::written(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
+        Err(e) => output::stdout_result(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
     };
     match ended {
         Ok(code) => code,
         Err(failure) => {
-            say::report(&failure.problems);
+            output::report(&failure.problems);
             failure.into()
         }
     }
@@ -82,7 +82,7 @@ fn without_core_dumps() {
 /// The command line is wrong.
 fn not_understood(e: &clap::Error) -> ExitCode {
     let text = e.render();
-    say::err(if say::colours(&io::stderr()) { text.ansi().to_string() } else { text.to_string() });
+    output::stderr(if output::colours(&io::stderr()) { text.ansi().to_string() } else { text.to_string() });
     ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2))
 }
 
@@ -94,12 +94,12 @@ fn panicked(info: &PanicHookInfo) {
         BacktraceStatus::Captured => format!("\n{backtrace}"),
         _ => String::new(),
     };
-    say::line(format_args!("thread '{}' {info}{backtrace}", thread.name().unwrap_or("<unnamed>")));
+    output::stderr_line(format_args!("thread '{}' {info}{backtrace}", thread.name().unwrap_or("<unnamed>")));
 }
 
 /// Prints what a command found out, also if something failed.
 fn said((text, failure): (String, Option<Failure>)) -> Result<ExitCode, Failure> {
-    say::out(text)?;
+    output::stdout(text)?;
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
@@ -111,25 +111,25 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Discover(args) => {
             log("warn")?;
-            say::out(discover::discover(args)?)?
+            output::stdout(discover::discover(args)?)?
         }
         Command::Ls(args) => {
             log("warn")?;
-            say::out(ls::ls(args)?)?
+            output::stdout(ls::ls(args)?)?
         }
         Command::Doctor(args) => {
             log("warn")?;
             return said(doctor::doctor(args)?);
         }
-        Command::Rdma(command) => say::out(rdma::rdma(&command)?)?,
-        Command::Check { file, media } => say::out(check::check(&file, media)?)?,
+        Command::Rdma(command) => output::stdout(rdma::rdma(&command)?)?,
+        Command::Check { file, media } => output::stdout(check::check(&file, media)?)?,
         Command::Info(args) => {
             log("warn")?;
-            say::out(info::info(args)?)?
+            output::stdout(info::info(args)?)?
         }
         Command::Pr(args) => {
             log("warn")?;
-            say::out(pr::pr(args)?)?
+            output::stdout(pr::pr(args)?)?
         }
         Command::Scsi(args) => {
             log("warn")?;
@@ -149,22 +149,22 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Attached(args) => {
             log("warn")?;
-            say::out(attach::list::list(args)?)?
+            output::stdout(attach::list::list(args)?)?
         }
         Command::Detach(args) => {
             log("warn")?;
-            say::out(attach::detach::detach(args)?)?
+            output::stdout(attach::detach::detach(args)?)?
         }
         Command::Session(command) => return said(session::session(command)?),
-        Command::Router(command) => say::out(router::router(command)?)?,
-        Command::Diff { file, asked } => say::out(router::diff(file.as_deref(), &asked)?)?,
-        Command::Apply(args) => say::out(router::apply(&args)?)?,
+        Command::Router(command) => output::stdout(router::router(command)?)?,
+        Command::Diff { file, asked } => output::stdout(router::diff(file.as_deref(), &asked)?)?,
+        Command::Apply(args) => output::stdout(router::apply(&args)?)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
-            say::out(script)?;
+            output::stdout(script)?;
         }
-        Command::Man { command } => say::out(manual(command.as_deref())?)?,
+        Command::Man { command } => output::stdout(manual(command.as_deref())?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -175,7 +175,7 @@ fn log(level: &str) -> Result<(), Problem> {
         Ok(text) if !text.is_empty() => filter(&text)?,
         _ => tracing_subscriber::EnvFilter::new(level),
     };
-    let ansi = say::colours(&io::stderr());
+    let ansi = output::colours(&io::stderr());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(ansi)

@@ -1,12 +1,12 @@
 //! `lunar pr`: persistent reservations.
 
-use crate::advice::with_name;
 use crate::client::{self, ClientArgs, json, run};
+use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure};
 use crate::info::pages;
-use crate::say;
+use crate::open_lun::{OpenLun, is_rejected};
+use crate::output;
 use crate::tree::{self, Node};
-use crate::unit::{OpenLun, is_refusal};
 use clap::{Args, ValueEnum};
 use lunar_initiator::{Error, ErrorCode};
 use lunar_wire::scsi::cdb;
@@ -146,7 +146,7 @@ pub fn pr(args: Pr) -> Result<String, Failure> {
         unit.close().await;
         ended
     });
-    let mut told = told.map_err(|failure| with_name(&whole, failure))?;
+    let mut told = told.map_err(|failure| with_url_hint(&whole, failure))?;
     let facts = match told.len() {
         1 => told.remove(0).1,
         _ => told.into_iter().map(|(name, facts)| (name, Node::Map(facts))).collect(),
@@ -236,8 +236,8 @@ async fn look(unit: &OpenLun, action: PrAction) -> Result<pages::Facts, Error> {
                 ("generation".into(), Node::number(pr::generation(&b))),
                 ("registrations".into(), pages::registrations(&b)),
             ],
-            Err(e) if is_refusal(&e) => {
-                say::line(format_args!(
+            Err(e) if is_rejected(&e) => {
+                output::stderr_line(format_args!(
                     "warning: READ FULL STATUS: {e}; keys and reservation are shown instead"
                 ));
                 [pages::keys(&ask(unit, 0).await?), pages::reservation(&ask(unit, 1).await?)].concat()
@@ -260,7 +260,7 @@ async fn send(unit: &OpenLun, order: PrOut) -> Result<(), Failure> {
 async fn conflict(unit: &OpenLun, given: u64) -> Failure {
     let told = match ask(unit, 3).await {
         Ok(b) => Ok(why(&pr::registrations(&b).collect::<Vec<_>>(), &unit.our_port(), given)),
-        Err(e) if is_refusal(&e) => why_by_keys(unit, given).await,
+        Err(e) if is_rejected(&e) => why_by_keys(unit, given).await,
         Err(e) => Err(e),
     };
     let unknown = |e| ("reservation conflict".to_owned(), format!("cannot read its holder: {e}"));

@@ -1,10 +1,10 @@
 //! `lunar router`: what a running server tells of its routers, and what they are told to do. And `lunar diff` and
 //! `lunar apply`, which change what it runs.
 
-use crate::args::{AdminArgs, Apply, Router, RouterArgs, RouterShowArgs};
+use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::json;
 use crate::session::{of_each, one, servers};
-use lunar_admin::{self as admin, Difference, Request, Router as Told, RouterAction, Session};
+use lunar_admin::{self as admin, Difference, Request, Router as RouterStatus, RouterAction, Session};
 use lunar_proto::duration::{self, NotationError};
 use lunar_server::{ErrorCode, Problem};
 use std::collections::BTreeMap;
@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The text to print.
-pub fn router(command: Router) -> Result<String, Problem> {
+pub fn router(command: RouterCommand) -> Result<String, Problem> {
     match command {
-        Router::List(asked) => told(&RouterShowArgs { name: None, asked }, admin::router::list),
-        Router::Show(which) => told(&which, show),
-        Router::Stats(which) => told(&which, admin::router::stats),
-        Router::Paths(which) => told(&which, admin::router::paths),
-        Router::Sessions(which) => sessions(&which),
-        Router::Drain(which) => steer(which, RouterAction::Drain),
-        Router::Resume(which) => steer(which, RouterAction::Resume),
-        Router::Failover(which) => steer(which, RouterAction::Failover),
-        Router::Eligible { which, may } if may == "on" => steer(which, RouterAction::Eligible),
-        Router::Eligible { which, .. } => steer(which, RouterAction::Ineligible),
+        RouterCommand::List(asked) => status_text(&RouterShowArgs { name: None, asked }, admin::router::list),
+        RouterCommand::Show(which) => status_text(&which, show),
+        RouterCommand::Stats(which) => status_text(&which, admin::router::stats),
+        RouterCommand::Paths(which) => status_text(&which, admin::router::paths),
+        RouterCommand::Sessions(which) => sessions(&which),
+        RouterCommand::Drain(which) => control(which, RouterAction::Drain),
+        RouterCommand::Resume(which) => control(which, RouterAction::Resume),
+        RouterCommand::Failover(which) => control(which, RouterAction::Failover),
+        RouterCommand::Eligible { which, may } if may == "on" => control(which, RouterAction::Eligible),
+        RouterCommand::Eligible { which, .. } => control(which, RouterAction::Ineligible),
     }
 }
 
@@ -37,7 +37,7 @@ fn routing(name: Option<&str>, asked: &AdminArgs) -> Result<PathBuf, Problem> {
     if all.len() == 1 {
         return one(all);
     }
-    let is_meant = |told: &Told| name.is_none_or(|name| told.name == name);
+    let is_meant = |router: &RouterStatus| name.is_none_or(|name| router.name == name);
     let answers = of_each(&all, |path| admin::routers(path, asked.timeout));
     let (mut meant, mut failed) = (Vec::new(), Vec::new());
     for (path, answer) in all.iter().zip(answers) {
@@ -54,7 +54,7 @@ fn routing(name: Option<&str>, asked: &AdminArgs) -> Result<PathBuf, Problem> {
     }
 }
 
-fn told(which: &RouterShowArgs, text: fn(&[Told]) -> String) -> Result<String, Problem> {
+fn status_text(which: &RouterShowArgs, text: fn(&[RouterStatus]) -> String) -> Result<String, Problem> {
     let routers = chosen(which, &routing(which.name.as_deref(), &which.asked)?)?;
     match which.asked.json {
         true => json(&routers),
@@ -64,10 +64,10 @@ fn told(which: &RouterShowArgs, text: fn(&[Told]) -> String) -> Result<String, P
 }
 
 /// The routers that are asked about.
-fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<Told>, Problem> {
+fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterStatus>, Problem> {
     let all = admin::routers(server, which.asked.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
-    let found: Vec<Told> = all.into_iter().filter(|router| router.name == *name).collect();
+    let found: Vec<RouterStatus> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
         let what = format!("no router {name}");
         return Err(Problem::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound));
@@ -75,7 +75,7 @@ fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<Told>, Problem> {
     Ok(found)
 }
 
-fn show(routers: &[Told]) -> String {
+fn show(routers: &[RouterStatus]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let texts: Vec<String> = routers.iter().map(|router| admin::router::show(router, now)).collect();
     texts.join("\n")
@@ -98,13 +98,13 @@ fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
     }
 }
 
-fn steer(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
+fn control(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
     let server = routing(Some(&which.name), &which.asked)?;
     let router = which.name.clone();
-    let told = admin::tell(&server, &Request::Router { name: which.name, action }, which.asked.timeout)?;
+    let outcome = admin::tell(&server, &Request::Router { name: which.name, action }, which.asked.timeout)?;
     match which.asked.json {
-        true => json(&BTreeMap::from([("router", router), ("told", told)])),
-        false => Ok(told + "\n"),
+        true => json(&BTreeMap::from([("router", router), ("told", outcome)])),
+        false => Ok(outcome + "\n"),
     }
 }
 

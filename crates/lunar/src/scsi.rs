@@ -1,9 +1,9 @@
 //! `lunar scsi`: any command to a logical unit, and all that it answers.
 
-use crate::advice::with_name;
 use crate::client::{self, ClientArgs, json, run};
+use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure};
-use crate::{hex, say};
+use crate::{hex, output};
 use clap::Args;
 use lunar_initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
 use lunar_runtime::buf::Buf;
@@ -122,16 +122,16 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
         once: args.once,
     };
     let (url, has_data) = (order.url.clone(), order.take > 0 || !order.data.is_empty());
-    let answer = run(args.asked, move || send(order)).map_err(|failure| with_name(&url, failure));
+    let answer = run(args.asked, move || send(order)).map_err(|failure| with_url_hint(&url, failure));
     let answer = answer.map_err(|failure| if has_data { failure } else { without_data(failure) })?;
     let status = exit(answer.completion.status);
     if args.asked.json {
-        say::out(json(&told(&answer))?)?;
+        output::stdout(json(&told(&answer))?)?;
     } else {
         let dump = args.hex || io::stdout().is_terminal();
         // Whether or not the data find room.
-        say::err(words(&answer));
-        say::out(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
+        output::stderr(words(&answer));
+        output::stdout(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
     }
     Ok(status)
 }

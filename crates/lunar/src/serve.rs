@@ -6,8 +6,8 @@ mod routed;
 
 use crate::args::Serve;
 use crate::captive::Captive;
-use crate::server::Server;
-use crate::{paste, say};
+use crate::server::TargetServer;
+use crate::{connect_hints, output};
 use change::Trial;
 use lunar_admin::{Admin, Request, Response, ServerControl};
 use lunar_router::isids;
@@ -52,7 +52,7 @@ pub enum ServeEvent {
 const RESCUE: Duration = Duration::from_secs(60);
 
 /// Serves until a signal, or until the captive command ends.
-pub fn serve<S: Server>(
+pub fn serve<S: TargetServer>(
     args: Serve,
     start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
 ) -> Result<ExitCode, Vec<Problem>> {
@@ -73,7 +73,7 @@ pub fn serve<S: Server>(
 }
 
 /// Takes events until it is time to stop; how the captive command ended.
-fn wait<S: Server>(
+fn wait<S: TargetServer>(
     inbox: &Receiver<ServeEvent>,
     service: &mut Service<S>,
     captive: Option<Captive>,
@@ -128,7 +128,7 @@ fn watch_signals(events: Sender<ServeEvent>, stopping: &Arc<AtomicBool>) -> io::
 }
 
 fn cannot(what: &str, e: &io::Error) -> Problem {
-    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e))
+    Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e))
 }
 
 /// A running server with its configuration.
@@ -152,7 +152,7 @@ struct Service<S> {
     early_until: Instant,
 }
 
-impl<S: Server> Service<S> {
+impl<S: TargetServer> Service<S> {
     fn start(
         args: &Serve,
         events: &Sender<ServeEvent>,
@@ -222,7 +222,7 @@ impl<S: Server> Service<S> {
     }
 
     fn captive(&self, command: &str, events: Sender<ServeEvent>) -> Result<Captive, Vec<Problem>> {
-        let Some(reach) = paste::reach(&self.config, &self.server.portals()) else {
+        let Some(reach) = connect_hints::client_urls(&self.config, &self.server.portals()) else {
             let hint =
                 "add [[target.lun]] and a portal for iSCSI or iSER: with SRP alone there is no LUNAR_URL";
             return Err(vec![Problem::new("no LUN is served over iSCSI for the command", hint)]);
@@ -234,9 +234,9 @@ impl<S: Server> Service<S> {
 
     /// It serves whether this can be written or not: nobody's disk is to be away for want of room for a greeting.
     fn greet(&self) {
-        let banner = paste::banner(&self.config, &self.server.portals());
+        let banner = connect_hints::banner(&self.config, &self.server.portals());
         let write = move || {
-            if let Err(problem) = say::out(banner) {
+            if let Err(problem) = output::stdout(banner) {
                 tracing::warn!("{}", problem.what);
             }
         };
@@ -326,7 +326,7 @@ pub fn cannot_serve(e: &io::Error) -> Problem {
         io::ErrorKind::PermissionDenied => {
             "ports below 1024 require privileges: choose another, such as 3260"
         }
-        _ => crate::advice::of_limits(e),
+        _ => crate::error_hints::process_limits(e),
     };
     // The place where it failed may know better.
     let hint = lunar_runtime::error::hint(e).map_or(general, |hint| hint);

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// A target that runs.
-pub trait Server: Send + Sync + 'static {
+pub trait TargetServer: Send + Sync + 'static {
     /// Where it listens.
     fn portals(&self) -> Vec<BoundPortal>;
 
@@ -42,7 +42,7 @@ impl RunningServer {
     }
 }
 
-impl Server for RunningServer {
+impl TargetServer for RunningServer {
     fn sessions(&self) -> Vec<Session> {
         let list = self.server().as_ref().map(lunar_target::Server::sessions).unwrap_or_default();
         list.iter()

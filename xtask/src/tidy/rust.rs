@@ -140,7 +140,7 @@ fn printing(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     }
     let lines = code.lines().take(lines_without_tests(&file.path, code)).enumerate();
     let bad = lines.filter(|(_, line)| PRINTING.iter().any(|what| line.contains(what)));
-    let remedy = "use crates/lunar/src/say.rs, log with tracing, or return the text";
+    let remedy = "use crates/lunar/src/output.rs, log with tracing, or return the text";
     bad.map(|(n, _)| TidyFinding::new(&file.path, n + 1, "a printing macro".to_string(), remedy)).collect()
 }
 

@@ -211,7 +211,7 @@ fn record(attachment: &Attachment) -> Record {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settle;
+    use super::super::unfinished_writes;
     use super::*;
 
     fn attachment(name: &str, url: &str, how: How) -> Attachment {
@@ -276,14 +276,14 @@ mod tests {
         assert_eq!(refused("c", A).exit, Exit::Exists, "the writes have not ended");
         drop(second.alive);
         let look = attached.look().unwrap();
-        settle::hand_back(&look, &second.record).unwrap();
+        unfinished_writes::hand_back(&look, &second.record).unwrap();
         assert_eq!(look.all().unwrap(), [ended], "its start has failed");
         drop(look);
         let third = claimed("a", A, How::Nbd).unwrap().record;
         let look = attached.look().unwrap();
-        settle::hand_back(&look, &third).unwrap();
+        unfinished_writes::hand_back(&look, &third).unwrap();
         assert_eq!(look.record("a").unwrap().sessions(), owed);
-        settle::settled(&look, &second.record).unwrap();
+        unfinished_writes::clear_ended(&look, &second.record).unwrap();
         assert_eq!(look.all().unwrap(), [], "its start has succeeded");
         drop(look);
         std::fs::remove_dir_all(folder).unwrap();

@@ -2,10 +2,10 @@
 
 use super::claim::{left_behind, same_disk};
 use super::export::failed;
-use super::{absolute, open_attached, settle};
+use super::{absolute, open_attached, unfinished_writes};
 use crate::client::json;
 use crate::exit::{Exit, Failure};
-use crate::say::{self, count};
+use crate::output::{self, count};
 use clap::Args;
 use lunar_block::users;
 use lunar_server::Problem;
@@ -80,7 +80,7 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
         false => format!("{name} is detached\n"),
     };
     if killed {
-        say::out(text)?;
+        output::stdout(text)?;
         let hint = "check the last writes, or repeat them";
         let what = format!("{name}: its process was killed; writes in flight may be lost");
         return Err(Problem::new(what, hint).into());
@@ -135,7 +135,7 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         let hint = "it waits for I/O in flight: check the network, raise --timeout, or use --force";
         return Err(Failure::new(Exit::TimedOut, what, hint));
     }
-    say::line(format_args!(
+    output::stderr_line(format_args!(
         "process {} does not end and is killed; writes in flight may be lost or executed later",
         record.pid
     ));
@@ -215,7 +215,7 @@ fn finish(
         // It has just tried.
         (true, Some(what)) if ends_now => Err(kept(attached, &left, what)),
         (true, _) => {
-            let _alive = settle::replace(attached, &left, self::left(limit).max(KILLED))?;
+            let _alive = unfinished_writes::end_of_record(attached, &left, self::left(limit).max(KILLED))?;
             attached.look()?.clear(&left.name);
             Ok(())
         }
@@ -242,6 +242,7 @@ fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
 /// Its record stays.
 fn kept(attached: &Attached, record: &Record, what: &str) -> Failure {
     let log = attached.file(&record.name, "log");
-    let hint = format!("{}; its log is {}", settle::HINT.replace("NAME", &record.name), log.display());
+    let hint =
+        format!("{}; its log is {}", unfinished_writes::HINT.replace("NAME", &record.name), log.display());
     Problem::new(format!("{}: {what}", record.name), hint).into()
 }

@@ -1,7 +1,7 @@
 //! The disk of an attachment: a logical unit, over one path or several.
 
-use super::book::{AttachmentRecord, Row};
-use super::path::Path;
+use super::attachment_record::{AttachmentRecord, Row};
+use super::path::LunPath;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
 use lunar_initiator::multipath::{self, Multipath, Path as _, Settings};
@@ -30,7 +30,7 @@ pub struct Disk {
     pub identity: String,
     /// How long a lost network is waited out.
     pub recovery: Duration,
-    paths: Vec<Arc<Path>>,
+    paths: Vec<Arc<LunPath>>,
     joined: Option<Arc<Multipath>>,
 }
 
@@ -60,9 +60,9 @@ pub async fn open(
     let settings = joined(&mut urls, recovery, attachment.policy.unwrap_or_default());
     let path = |(at, url): (usize, Url)| {
         let row = Row { book: book.clone(), at, url: url.clone() };
-        Path::new(url, Some(row))
+        LunPath::new(url, Some(row))
     };
-    let paths: Vec<Arc<Path>> = urls.into_iter().enumerate().map(path).collect();
+    let paths: Vec<Arc<LunPath>> = urls.into_iter().enumerate().map(path).collect();
     let lun = open_all(&paths, missing).await?;
     let properties = lun.properties();
     let whole = || properties.identity.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -101,14 +101,14 @@ fn joined(urls: &mut [Url], recovery: Duration, policy: Policy) -> Settings {
 /// Opens all paths at a time; the first that is open. The others have a moment more; what is missing then is
 /// looked for while the disk is in use.
 async fn open_all(
-    paths: &[Arc<Path>],
+    paths: &[Arc<LunPath>],
     missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Arc<Lun>, Failure> {
     let (done, ended) = flume::unbounded();
-    let open = |path: &Arc<Path>| {
+    let open = |path: &Arc<LunPath>| {
         let (path, done, missing) = (path.clone(), done.clone(), missing.clone());
         compio::runtime::spawn(async move {
-            let opened = path.open_patiently(missing).await;
+            let opened = path.open_with_retry(missing).await;
             // Who waited may be gone.
             _ = done.send(opened.inspect_err(|e| tracing::warn!("the path {} is missing: {e}", path.name())));
         })
@@ -178,7 +178,7 @@ fn without_isid(url: &str) -> String {
 
 /// The waiting of a disk for its target.
 pub struct OpenDeadline {
-    paths: Vec<Arc<Path>>,
+    paths: Vec<Arc<LunPath>>,
     joined: Option<Arc<Multipath>>,
 }
 
@@ -208,7 +208,7 @@ impl Disk {
     /// Its logical unit as each open path reaches it.
     pub fn reached(&self) -> Vec<ProbedLun> {
         let reached =
-            |path: &Arc<Path>| Some(ProbedLun { url: path.url().clone(), lun: path.lun()?.clone() });
+            |path: &Arc<LunPath>| Some(ProbedLun { url: path.url().clone(), lun: path.lun()?.clone() });
         self.paths.iter().filter_map(reached).collect()
     }
 

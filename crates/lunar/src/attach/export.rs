@@ -92,7 +92,7 @@ impl HostExport {
         match self {
             HostExport::Nbd(handle) => match handle.clients() {
                 0 => Vec::new(),
-                n => vec![crate::say::count(n, "NBD client")],
+                n => vec![crate::output::count(n, "NBD client")],
             },
             HostExport::Ublk(device) => users::of_device(&device.path()),
             HostExport::Fuse(mount) => users::of_file(mount.path()),

@@ -4,7 +4,7 @@
 use super::process::{self, AttachObserver};
 use super::{cannot, open_attached};
 use crate::exit::{Exit, Failure};
-use crate::{say, stderr};
+use crate::{output, stderr};
 use lunar_server::Problem;
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::Attachment;
@@ -65,7 +65,9 @@ pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Recor
         .flat_map(|stdout| BufReader::new(stdout).lines().map_while(Result::ok));
     for line in lines {
         match serde_json::from_str(&line) {
-            Ok(LaunchReply::Missing(why)) => say::line(format_args!("warning: {why}; trying again")),
+            Ok(LaunchReply::Missing(why)) => {
+                output::stderr_line(format_args!("warning: {why}; trying again"))
+            }
             Ok(LaunchReply::Ready(record)) => return Ok(*record),
             Ok(LaunchReply::Failed { exit, problems }) => {
                 _ = child.wait();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Arguments of `lunar attached`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  lunar attached\n  lunar attached disks-0\n  lunar attached --json")]
-pub struct List {
+pub struct AttachedArgs {
     /// Show details of this attachment, with the end of its log
     name: Option<String>,
 
@@ -45,7 +45,7 @@ struct AttachmentReport {
 ///
 /// # Errors
 /// [`Exit::NotFound`] when there is none of this name; [`Exit::TimedOut`].
-pub fn list(args: List) -> Result<String, Failure> {
+pub fn list(args: AttachedArgs) -> Result<String, Failure> {
     let all = all(args.name.as_deref(), args.asked.timeout)?;
     let Some(name) = &args.name else {
         return if args.asked.json { Ok(json(&all)?) } else { Ok(table(&all)) };
@@ -66,11 +66,11 @@ fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<AttachmentRepo
         let wanted = look.all()?.into_iter().filter(|record| name.is_none_or(|name| name == record.name));
         wanted.map(|record| (look.is_alive(&record.name), record)).map(|(alive, r)| (r, alive)).collect()
     };
-    let told = |(mut record, is_alive): (Record, bool)| {
+    let report = |(mut record, is_alive): (Record, bool)| {
         let log = attached.file(&record.name, "log");
         let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
         let state = if is_alive { attached.ask(&record.name, left) } else { None };
-        let word = word(&record, is_alive, state.as_ref());
+        let state_name = state_name(&record, is_alive, state.as_ref());
         let (paths, users, waiting_writes) = match state {
             Some(State { size_bytes, paths, users, waiting_writes }) => {
                 record.size_bytes = size_bytes;
@@ -78,16 +78,16 @@ fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<AttachmentRepo
             }
             None => Default::default(),
         };
-        AttachmentReport { record, state: word, paths, users, waiting_writes, log }
+        AttachmentReport { record, state: state_name, paths, users, waiting_writes, log }
     };
-    let told = records.into_iter().map(told).collect();
+    let report = records.into_iter().map(report).collect();
     match (end, limit) {
         (Some(end), Some(limit)) if Instant::now() > end => Err(client::late(limit, None)),
-        _ => Ok(told),
+        _ => Ok(report),
     }
 }
 
-fn word(record: &Record, is_alive: bool, state: Option<&State>) -> &'static str {
+fn state_name(record: &Record, is_alive: bool, state: Option<&State>) -> &'static str {
     let Some(state) = state else {
         return match (is_alive, record.device.is_some()) {
             (false, _) if !record.left_behind.is_empty() => "unsettled",
@@ -108,14 +108,14 @@ fn table(all: &[AttachmentReport]) -> String {
         return "nothing is attached\n".into();
     }
     let head = ["NAME", "AS", "STATE", "SIZE", "DEVICE", "URL"].map(str::to_owned);
-    let row = |told: &AttachmentReport| {
-        let record = &told.record;
+    let row = |report: &AttachmentReport| {
+        let record = &report.record;
         let device = record.device.clone().unwrap_or_else(|| "-".into());
         let url = record.urls.first().cloned().unwrap_or_default();
         [
             record.name.clone(),
             record.how.name().into(),
-            told.state.into(),
+            report.state.into(),
             size::show(record.size_bytes),
             device,
             url,
@@ -131,46 +131,46 @@ fn table(all: &[AttachmentReport]) -> String {
     rows.iter().map(line).collect()
 }
 
-fn details(told: &AttachmentReport) -> String {
+fn details(report: &AttachmentReport) -> String {
     let Record { name, how, device, size_bytes, read_only, recovery_timeout, pid, since_unix_s, .. } =
-        &told.record;
+        &report.record;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let users = if told.users.is_empty() { "nobody".to_owned() } else { told.users.join(", ") };
+    let users = if report.users.is_empty() { "nobody".to_owned() } else { report.users.join(", ") };
     let mut rows = vec![
         ("name", name.clone()),
         ("as", how.name().to_owned()),
         ("device", device.clone().unwrap_or_else(|| "-".into())),
-        ("state", told.state.to_owned()),
+        ("state", report.state.to_owned()),
         ("size", format!("{} ({size_bytes} bytes)", size::show(*size_bytes))),
         ("read only", if *read_only { "yes" } else { "no" }.to_owned()),
         ("used by", users),
-        ("writes in flight", told.waiting_writes.to_string()),
+        ("writes in flight", report.waiting_writes.to_string()),
         ("recovery timeout", format!("{} s", recovery_timeout.as_secs_f64())),
         ("process", pid.to_string()),
         ("since", format!("{} s", now.saturating_sub(*since_unix_s))),
-        ("identity", told.record.identity.clone()),
+        ("identity", report.record.identity.clone()),
     ];
-    if told.paths.is_empty() {
-        rows.extend(told.record.urls.iter().map(|url| ("url", url.clone())));
+    if report.paths.is_empty() {
+        rows.extend(report.record.urls.iter().map(|url| ("url", url.clone())));
     }
-    if let Some(policy) = told.record.policy {
+    if let Some(policy) = report.record.policy {
         rows.push(("policy", policy.name().into()));
     }
-    for path in &told.paths {
+    for path in &report.paths {
         rows.push(("path", format!("{}: {}, reopened {} times", path.url, path.state, path.recoveries)));
     }
-    for session in &told.record.left_behind {
+    for session in &report.record.left_behind {
         rows.push(("left behind", format!("writes of ISID {} at {}", session.isid, session.url)));
     }
-    if let Some(failure) = &told.record.failure {
+    if let Some(failure) = &report.record.failure {
         rows.push(("failure", failure.clone()));
     }
-    rows.push(("log", told.log.display().to_string()));
+    rows.push(("log", report.log.display().to_string()));
     let mut text = String::new();
     for (key, value) in rows {
         _ = writeln!(text, "{key:16}  {value}");
     }
-    for line in last_lines(&told.log, LOG_LINES) {
+    for line in last_lines(&report.log, LOG_LINES) {
         // What a target has said may stand in it.
         let plain: String = line.chars().filter(|c| !c.is_control()).collect();
         _ = writeln!(text, "  {plain}");
@@ -226,23 +226,23 @@ mod tests {
     #[test]
     fn one_word_says_how_it_is() {
         let there = record(Some("nbd://h"));
-        assert_eq!(word(&there, false, None), "ended");
+        assert_eq!(state_name(&there, false, None), "ended");
         let (url, isid) = (there.urls[0].clone(), "800000000001".into());
         let left = Record {
             left_behind: vec![LeftSession { url, isid, initiator: None, port: None, user: None }],
             ..there.clone()
         };
-        assert_eq!(word(&left, false, None), "unsettled");
-        assert_eq!(word(&left, true, None), "silent");
-        assert_eq!(word(&record(None), true, None), "starting");
-        assert_eq!(word(&there, true, Some(&state(&[true]))), "attached");
-        assert_eq!(word(&there, true, Some(&state(&[true, false]))), "degraded");
-        assert_eq!(word(&there, true, Some(&state(&[false]))), "lost");
+        assert_eq!(state_name(&left, false, None), "unsettled");
+        assert_eq!(state_name(&left, true, None), "silent");
+        assert_eq!(state_name(&record(None), true, None), "starting");
+        assert_eq!(state_name(&there, true, Some(&state(&[true]))), "attached");
+        assert_eq!(state_name(&there, true, Some(&state(&[true, false]))), "degraded");
+        assert_eq!(state_name(&there, true, Some(&state(&[false]))), "lost");
     }
 
     #[test]
     fn table_is_aligned() {
-        let told = AttachmentReport {
+        let report = AttachmentReport {
             record: record(Some("nbd://h")),
             state: "attached",
             paths: Vec::new(),
@@ -251,7 +251,7 @@ mod tests {
             log: PathBuf::new(),
         };
         assert_eq!(
-            table(&[told]),
+            table(&[report]),
             "NAME     AS   STATE     SIZE   DEVICE   URL\n\
              disks-0  nbd  attached  1 GiB  nbd://h  iscsi://h:3260/iqn.2026-11.org.example:disks/0\n"
         );

@@ -3,14 +3,14 @@
 //! 1. `launch.rs` starts the program again with the settings on its stdin, and waits for one line.
 //! 2. `process.rs` takes a claim (`claim.rs`): under the lock of the folder it reads all records, and locks a file of its
 //!    own. That lock shows that the process is alive.
-//! 3. It opens the disk. `book.rs` records each session before that sends a command.
+//! 3. It opens the disk. `attachment_record.rs` records each session before that sends a command.
 //! 4. It makes the export, and watches both on its main thread, which may block. It sends its state to programs that connect
 //!    to its socket.
 //!
 //! A record whose lock is free was left by a dead process. If its block device still exists, the next process takes that
 //! over, after it has compared the identity of the logical unit.
 
-mod book;
+mod attachment_record;
 mod claim;
 pub mod detach;
 mod disk;
@@ -20,12 +20,12 @@ pub mod list;
 mod notify;
 mod path;
 mod process;
-mod settle;
-mod written;
+mod unfinished_writes;
+mod write_tracker;
 
 use crate::client::{ClientArgs, json};
 use crate::exit::{Exit, Failure, invalid};
-use crate::say;
+use crate::output;
 use clap::Args;
 use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
@@ -190,7 +190,7 @@ fn one_of_all(attached: &Attached, name: &str, asked: ClientArgs) -> Result<Opti
     }
     let attachment = saved(name)?;
     if let Some(other) = claim::alive(&attached.look()?, &attachment)? {
-        say::line(format_args!("{name} is already attached as {}", other.name));
+        output::stderr_line(format_args!("{name} is already attached as {}", other.name));
         return Ok(None);
     }
     launch::launch(attachment, asked.timeout).map(Some)
@@ -262,7 +262,7 @@ fn policy(text: &str) -> Result<Policy, String> {
 }
 
 fn cannot(what: &str, e: &std::io::Error) -> Failure {
-    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e)).into()
+    Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
 /// The last part of the target's name and the LUN, or else the host.
@@ -304,9 +304,9 @@ fn again(record: Record) -> Attachment {
 
 fn save(attachment: &Attachment) -> Result<(), Failure> {
     let path = attachment::save(attachment)?;
-    say::line(format_args!("saved in {}", path.display()));
+    output::stderr_line(format_args!("saved in {}", path.display()));
     if attachment.urls.iter().any(|url| attachment::holds_secret(url)) {
-        say::line(format_args!(
+        output::stderr_line(format_args!(
             "  hint: the file holds a secret; only you can read it. Use password_file= to keep the secret elsewhere"
         ));
     }
@@ -324,16 +324,16 @@ fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Fail
         false => format!("{device}\n"),
     };
     if !as_json {
-        say::line(format_args!("{} is attached; use it, for example, with:", record.name));
+        output::stderr_line(format_args!("{} is attached; use it, for example, with:", record.name));
         for line in uses(record, device) {
-            say::line(format_args!("  {line}"));
+            output::stderr_line(format_args!("  {line}"));
         }
     }
     let hinted = |problem: Problem| match untold {
         Some(hint) => Problem { hint: Some(hint.into()), ..problem },
         None => problem,
     };
-    say::out(text).map_err(|problem| hinted(problem).into())
+    output::stdout(text).map_err(|problem| hinted(problem).into())
 }
 
 /// Lines to paste.

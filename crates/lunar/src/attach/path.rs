@@ -1,6 +1,6 @@
 //! A path of an attachment, which may be missing at first: it is opened when it can be.
 
-use super::book::Row;
+use super::attachment_record::Row;
 use lunar_block::range_lock::RangeLocks;
 use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture};
 use lunar_initiator::multipath::{self, Path as _, State};
@@ -18,7 +18,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// A path to a logical unit.
-pub struct Path {
+pub struct LunPath {
     url: Url,
     /// Where its session is written down.
     row: Option<Row>,
@@ -32,12 +32,20 @@ pub struct Path {
     silence: (flume::Sender<Event>, flume::Receiver<Event>),
 }
 
-impl Path {
+impl LunPath {
     /// A path that is not open yet.
-    pub fn new(mut url: Url, row: Option<Row>) -> Arc<Path> {
+    pub fn new(mut url: Url, row: Option<Row>) -> Arc<LunPath> {
         let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
         let (lun, expected) = (OnceLock::new(), OnceLock::new());
-        Arc::new(Path { url, row, tries, lun, expected, was_tried: false.into(), silence: flume::bounded(1) })
+        Arc::new(LunPath {
+            url,
+            row,
+            tries,
+            lun,
+            expected,
+            was_tried: false.into(),
+            silence: flume::bounded(1),
+        })
     }
 
     /// Opens it, inside an event loop.
@@ -70,8 +78,8 @@ impl Path {
     /// told why.
     ///
     /// # Errors
-    /// As [`Path::open`].
-    pub async fn open_patiently(&self, missing: impl Fn(&Error)) -> Result<(), Error> {
+    /// As [`LunPath::open`].
+    pub async fn open_with_retry(&self, missing: impl Fn(&Error)) -> Result<(), Error> {
         let mut pause = FIRST_PAUSE;
         for _ in 1..self.tries.max(1) {
             match self.open().await {
@@ -137,7 +145,7 @@ impl Path {
     }
 }
 
-impl multipath::Path for Path {
+impl multipath::Path for LunPath {
     fn name(&self) -> String {
         self.lun().map_or_else(|| self.url.to_string(), |lun| lun.name())
     }
@@ -217,7 +225,7 @@ macro_rules! pass {
     };
 }
 
-impl Backend for Path {
+impl Backend for LunPath {
     fn facts(&self) -> BackendInfo {
         let nothing =
             BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false };
@@ -279,11 +287,11 @@ mod tests {
         let target = Script::new().listen();
         let url = Url::parse(&target.url("")).expect("a URL");
         let open = move || async move {
-            let first = Path::new(url.clone(), None);
+            let first = LunPath::new(url.clone(), None);
             first.open().await.expect("it is there");
             let lun = first.lun().expect("it is open");
             let smaller = BackendInfo { capacity: lun.facts().capacity / 2, ..lun.facts() };
-            let (same, other) = (Path::new(url.clone(), None), Path::new(url, None));
+            let (same, other) = (LunPath::new(url.clone(), None), LunPath::new(url, None));
             same.expect(lun.identity(), smaller);
             other.expect(vec![1, 2, 3], lun.facts());
             (same.open().await, other.open().await)

@@ -1,11 +1,11 @@
 //! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
 
-use super::book::AttachmentRecord;
+use super::attachment_record::AttachmentRecord;
 use super::claim::{AttachClaim, StaleAttachment, claim, left_behind, with_isids};
 use super::disk::{self, Disk, OpenDeadline as Waiting};
 use super::export::HostExport;
-use super::written::WriteTracker;
-use super::{open_attached, settle};
+use super::write_tracker::WriteTracker;
+use super::{open_attached, unfinished_writes};
 use crate::exit::{Exit, Failure};
 use lunar_initiator::Error;
 use lunar_runtime::Cores;
@@ -159,7 +159,7 @@ impl ForcedDetach {
 fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
     let look = attached.look()?;
     if left_behind(&look, record)?.is_none() {
-        settle::hand_back(&look, record)?;
+        unfinished_writes::hand_back(&look, record)?;
     }
     end
 }
@@ -188,7 +188,7 @@ fn watch_signals(
 }
 
 fn cannot(what: &str, e: &io::Error) -> Failure {
-    Problem::new(format!("cannot {what}: {e}"), crate::advice::of_limits(e)).into()
+    Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
 /// Writes of the host that have failed at the end.
@@ -199,7 +199,7 @@ fn not_stored(count: u64) -> Option<Failure> {
 
 fn were(count: u64) -> String {
     let verb = if count == 1 { "was" } else { "were" };
-    format!("{} {verb}", crate::say::count(count as usize, "write"))
+    format!("{} {verb}", crate::output::count(count as usize, "write"))
 }
 
 /// What was written may not be there for good.
@@ -260,13 +260,13 @@ fn begin(
 fn settle(cores: &Cores, disk: &Disk, book: &AttachmentRecord, attached: &Attached) -> Result<(), Failure> {
     // A path that logs in takes the record first, then the folder.
     let record = book.record();
-    let owed = settle::owed(&attached.look()?, &record)?;
+    let owed = unfinished_writes::sessions(&attached.look()?, &record)?;
     let reached = disk.reached();
-    let ended = cores.wait(0, move || async move { settle::settle(owed, &reached, SETTLE).await });
+    let ended = cores.wait(0, move || async move { unfinished_writes::end(owed, &reached, SETTLE).await });
     ended.map_err(|e| cannot("end old sessions", &e))??;
     book.change(|record| record.left_behind.clear())?;
     let record = book.record();
-    settle::settled(&attached.look()?, &record)
+    unfinished_writes::clear_ended(&attached.look()?, &record)
 }
 
 /// Waits for the disk; None when it is to stop before.
@@ -403,7 +403,7 @@ impl Service {
         let failed = written.failed() - before;
         match closed {
             Err(e) => (Err(cannot("log out", &e)), None),
-            Ok((left, writes)) if writes > 0 => (Err(settle::left_behind(failed, writes)), Some(left)),
+            Ok((left, writes)) if writes > 0 => (Err(unfinished_writes::failure(failed, writes)), Some(left)),
             Ok((left, _)) => {
                 let ended = stopped.and(flushed.map_err(unstable));
                 (not_stored(failed).map_or(ended, Err), Some(left))

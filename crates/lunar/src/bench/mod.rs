@@ -2,15 +2,15 @@
 
 mod progress;
 
-use crate::advice;
+use crate::error_hints;
 use crate::exit::{Exit, Failure};
-use crate::say;
+use crate::output;
 use clap::{Args, Subcommand};
 use lunar_bench::{Document, RunHandle, clean_up_all, compare, overhead, plain, terse, text_report};
 use lunar_bench_compat::{self as compat, RunContext};
 use lunar_experiments as experiments;
 use lunar_server::{ErrorCode, Problem};
-use progress::Progress;
+use progress::ProgressLine;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::exit;
 use std::fs::File;
@@ -115,7 +115,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     if let Some(BenchCommand::Compare(CompareArgs { files, .. })) = &face {
         told.of_comparison()?;
         let (text, is_worse) = compare::run(files, told.json)?;
-        say::out(text)?;
+        output::stdout(text)?;
         return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
     }
     let report = told.report.as_deref().map(ReportFile::begin).transpose()?;
@@ -124,7 +124,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     let measured = match (face, plain) {
         (Some(face), _) => play(face, told.json || told.terse, &handle)?,
         (None, Some(plain)) => {
-            let progress = Progress::start(&handle);
+            let progress = ProgressLine::start(&handle);
             let document = plain::run(&plain, &handle).map_err(|e| with_face(e, &plain.targets))?;
             drop(progress);
             BenchResult { text: text_report::text(&document), document, printed: Ok(()), problem: None }
@@ -143,7 +143,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
         _ => measured.text,
     };
     // The one is there where the other has no room.
-    let (printed, reported) = (say::out(text), report.map(|report| report.write(&measured.document)));
+    let (printed, reported) = (output::stdout(text), report.map(|report| report.write(&measured.document)));
     measured.printed.and(printed)?;
     reported.transpose()?;
     match measured.problem {
@@ -181,12 +181,12 @@ struct BenchResult {
 
 /// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
 fn play(face: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchResult, Failure> {
-    let progress = Progress::start(handle);
+    let progress = ProgressLine::start(handle);
     if let BenchCommand::Reproduce(seed) = &face {
         let experiments::ExperimentResult { document, text, problem } = experiments::run(seed, handle)?;
         return Ok(BenchResult { document, text, printed: Ok(()), problem });
     }
-    let mut lines = (!silent).then(|| progress.beside(say::StdoutLines::default()));
+    let mut lines = (!silent).then(|| progress.beside(output::StdoutLines::default()));
     let mut nothing = io::sink();
     let out: &mut dyn Write = lines.as_mut().map_or(&mut nothing, |lines| lines);
     let mut document = act(face, RunContext { handle, out })?;
@@ -265,7 +265,7 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
         (0, None) => ExitCode::SUCCESS,
         (0, Some((what, hint))) => {
             let problem = Problem::new(what, hint);
-            say::report(&[problem]);
+            output::report(&[problem]);
             Exit::General.into()
         }
         (signal, _) => ExitCode::from(128 + signal as u8),
@@ -275,8 +275,9 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
 /// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
 /// gone; a third one at once.
 fn heed_signals(handle: &RunHandle) -> Result<Arc<AtomicI32>, Problem> {
-    let cannot =
-        |e: std::io::Error| Problem::new(format!("cannot watch for signals: {e}"), advice::of_limits(&e));
+    let cannot = |e: std::io::Error| {
+        Problem::new(format!("cannot watch for signals: {e}"), error_hints::process_limits(&e))
+    };
     let (stopping, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Tells until it is dropped.
-pub struct Progress {
+pub struct ProgressLine {
     bar: ProgressBar,
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Begins to tell, if stderr is a terminal.
-    pub fn start(handle: &RunHandle) -> Progress {
+    pub fn start(handle: &RunHandle) -> ProgressLine {
         if !io::stderr().is_terminal() {
-            return Progress { bar: ProgressBar::hidden(), over: None, thread: None };
+            return ProgressLine { bar: ProgressBar::hidden(), over: None, thread: None };
         }
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{spinner} {msg}");
@@ -30,7 +30,7 @@ impl Progress {
         let (handle, shown) = (handle.clone(), bar.clone());
         let tell = move || tell(&handle, &shown, &ended);
         let thread = std::thread::Builder::new().name("progress".into()).spawn(tell).ok();
-        Progress { bar, over: Some(over), thread }
+        ProgressLine { bar, over: Some(over), thread }
     }
 
     /// A writer of lines beside which it tells: the line of it goes away while one is written.
@@ -39,7 +39,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         drop(self.over.take());
         if let Some(thread) = self.thread.take() {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn output_during_progress_has_whole_lines() {
-        let mut out = Progress::start(&RunHandle::default()).beside(Vec::new());
+        let mut out = ProgressLine::start(&RunHandle::default()).beside(Vec::new());
         assert!(!out.has_spoken());
         write!(out, "1+0 records in").expect("memory");
         assert!(out.out.is_empty() && out.has_spoken());

@@ -1,9 +1,9 @@
 //! The two ends of a copy: from what was written to what can be read or written.
 
-use crate::advice::with_name;
 use crate::client;
+use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure, invalid};
-use crate::say;
+use crate::output;
 use lunar_block::{Backend, BackendKind, BackendSpec, OpenError};
 use lunar_initiator::Lun;
 use lunar_nbd::client as nbd;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// An end of a copy, open.
-pub struct End {
+pub struct CopyEnd {
     /// As people know it, without secrets.
     pub name: String,
     /// What tells it from others when a copy is resumed.
@@ -56,19 +56,19 @@ pub enum EndRole {
     },
 }
 
-impl End {
+impl CopyEnd {
     /// A disk, only read or not known to be zeros.
-    pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> End {
-        End::new(name, identity, Medium::Disk(disk))
+    pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> CopyEnd {
+        CopyEnd::new(name, identity, Medium::Disk(disk))
     }
 
-    fn stream(name: &str, file: File) -> End {
-        End::new(name, String::new(), Medium::Stream(file))
+    fn stream(name: &str, file: File) -> CopyEnd {
+        CopyEnd::new(name, String::new(), Medium::Stream(file))
     }
 
-    fn new(name: &str, identity: String, medium: Medium) -> End {
+    fn new(name: &str, identity: String, medium: Medium) -> CopyEnd {
         let name = name.into();
-        End { name, identity, medium, zeroed: false, file: None, created: false, lun: None, export: None }
+        CopyEnd { name, identity, medium, zeroed: false, file: None, created: false, lun: None, export: None }
     }
 
     /// Bytes of a disk; a stream does not tell.
@@ -88,7 +88,7 @@ impl End {
 /// Opens what is written on the command line. Runs on an event loop, where the end is also used.
 ///
 /// `raw`: the bytes of a file or device are copied as they are, whatever they look like.
-pub async fn open_end(text: &str, side: EndRole, raw: bool) -> Result<End, Failure> {
+pub async fn open_end(text: &str, side: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(side)?,
         Some(("null", size)) => {
@@ -101,7 +101,7 @@ pub async fn open_end(text: &str, side: EndRole, raw: bool) -> Result<End, Failu
 }
 
 /// An export of an NBD server. Nothing but its place and its size tells it from others.
-async fn export(text: &str, side: EndRole) -> Result<End, Failure> {
+async fn export(text: &str, side: EndRole) -> Result<CopyEnd, Failure> {
     let cannot = |e: OpenError| {
         Problem::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
     };
@@ -113,16 +113,16 @@ async fn export(text: &str, side: EndRole) -> Result<End, Failure> {
         return Err(Problem::new(what, "choose another export, or serve it writable").into());
     }
     let identity = format!("{url}, {} bytes", facts.capacity);
-    Ok(End { export: Some(disk.clone()), ..End::disk(&url.to_string(), identity, disk) })
+    Ok(CopyEnd { export: Some(disk.clone()), ..CopyEnd::disk(&url.to_string(), identity, disk) })
 }
 
 /// A LUN. It is known again by the identity that it tells, whichever way leads to it.
-async fn remote(text: &str) -> Result<End, Failure> {
+async fn remote(text: &str) -> Result<CopyEnd, Failure> {
     let url = client::url(text)?;
-    let lun = lunar_initiator::open(&url).await.map_err(|e| with_name(&url, e.into()))?;
+    let lun = lunar_initiator::open(&url).await.map_err(|e| with_url_hint(&url, e.into()))?;
     let designator: String = lun.properties().identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let identity = if designator.is_empty() { url.to_string() } else { format!("LUN {designator}") };
-    Ok(End { lun: Some(lun.clone()), ..End::disk(&url.to_string(), identity, lun) })
+    Ok(CopyEnd { lun: Some(lun.clone()), ..CopyEnd::disk(&url.to_string(), identity, lun) })
 }
 
 fn is_url(text: &str) -> bool {
@@ -135,7 +135,7 @@ pub fn is_path(text: &str) -> bool {
 }
 
 /// stdin or stdout.
-fn standard(side: EndRole) -> Result<End, Problem> {
+fn standard(side: EndRole) -> Result<CopyEnd, Problem> {
     let (name, file) = match side {
         EndRole::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
         EndRole::Destination { .. } if io::stdout().is_terminal() => {
@@ -144,19 +144,19 @@ fn standard(side: EndRole) -> Result<End, Problem> {
         EndRole::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
     };
     let file = file.map_err(|e| cannot_open(name, side, io::Error::from(e)))?;
-    Ok(End::stream(name, file.into()))
+    Ok(CopyEnd::stream(name, file.into()))
 }
 
 /// Zeros of this size; as a destination it takes whatever comes.
-fn null(text: &str, size: u64, side: EndRole) -> Result<End, Problem> {
+fn null(text: &str, size: u64, side: EndRole) -> Result<CopyEnd, Problem> {
     const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
     let size = if side == EndRole::Source { size } else { ENDLESS };
     let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size));
     let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
-    Ok(End { zeroed: true, ..End::disk(text, text.into(), disk) })
+    Ok(CopyEnd { zeroed: true, ..CopyEnd::disk(text, text.into(), disk) })
 }
 
-async fn at_path(text: &str, path: &Path, side: EndRole, raw: bool) -> Result<End, Failure> {
+async fn at_path(text: &str, path: &Path, side: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
     // What was served once stays raw, whatever its host has written.
     let is_raw = || raw || folders::state().is_ok_and(|state| lunar_server::was_served(&state, path));
     let found = match std::fs::metadata(path) {
@@ -185,17 +185,17 @@ async fn at_path(text: &str, path: &Path, side: EndRole, raw: bool) -> Result<En
 }
 
 /// A pipe, or a device of characters.
-fn stream(text: &str, path: &Path, side: EndRole) -> Result<End, Problem> {
+fn stream(text: &str, path: &Path, side: EndRole) -> Result<CopyEnd, Problem> {
     let (read, write) = (side == EndRole::Source, side != EndRole::Source);
     let file = OpenOptions::new().read(read).write(write).open(path);
-    Ok(End::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
+    Ok(CopyEnd::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
 }
 
-fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> {
+fn source(text: &str, spec: BackendSpec) -> Result<CopyEnd, Problem> {
     let disk = open(text, EndRole::Source, &BackendSpec { read_only: true, ..spec.clone() })?;
     let path = &*spec.path;
     if let Some(user) = lunar_block::users::mounted_for_writing(path) {
-        say::line(format_args!(
+        output::stderr_line(format_args!(
             "warning: {text} is {user} and can change while it is read; hint: unmount it, mount it read-only, or copy a \
              snapshot"
         ));
@@ -209,7 +209,7 @@ fn source(text: &str, spec: BackendSpec) -> Result<End, Problem> {
             .map(|(s, ns)| format!("{s}.{ns:09}"));
         identity += &format!(", written at {written}, changed at {changed}");
     }
-    Ok(End::disk(text, identity, disk))
+    Ok(CopyEnd::disk(text, identity, disk))
 }
 
 async fn destination(
@@ -217,7 +217,7 @@ async fn destination(
     spec: BackendSpec,
     before: Option<&Metadata>,
     overwrite: bool,
-) -> Result<End, Failure> {
+) -> Result<CopyEnd, Failure> {
     let side = EndRole::Destination { size: spec.size.unwrap_or_default(), overwrite };
     let disk = open(text, side, &spec)?;
     let path = &*spec.path;
@@ -229,7 +229,7 @@ async fn destination(
         return Err(Failure::new(Exit::Exists, format!("{text} already has data"), "--force overwrites it"));
     }
     let file = is_file.then(|| path.into());
-    Ok(End { zeroed, file, created, ..End::disk(text, identity(path, &found), disk) })
+    Ok(CopyEnd { zeroed, file, created, ..CopyEnd::disk(text, identity(path, &found), disk) })
 }
 
 /// It is one hole: there is nothing that could be lost.

@@ -1,6 +1,6 @@
 //! How far a copy is, kept in a small file.
 
-use super::ends::End;
+use super::ends::CopyEnd;
 use lunar_server::{ErrorCode, Problem};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ pub struct EndFingerprint {
 
 impl EndFingerprint {
     /// Of an end that has a size.
-    pub fn of(end: &End) -> EndFingerprint {
+    pub fn of(end: &CopyEnd) -> EndFingerprint {
         EndFingerprint { identity: end.identity.clone(), size: end.size().unwrap_or(0) }
     }
 }

@@ -14,11 +14,11 @@ mod streams;
 pub use args::Args;
 
 use crate::exit::{Exit, Failure};
-use crate::say;
+use crate::output;
 use lunar_copy::StopFlag;
 use lunar_runtime::Cores;
 use lunar_server::Problem;
-use report::{CopyReport, End};
+use report::{CopyReport, CopyStatus};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::process::ExitCode;
@@ -66,8 +66,8 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
                 true => "repeat the command with --resume to continue from the journal",
                 false => "no progress was saved: see --resume and --journal",
             };
-            say::report(&[Problem::new(what, hint)]);
-            Ok(exit(End::Stopped, early))
+            output::report(&[Problem::new(what, hint)]);
+            Ok(exit(CopyStatus::Stopped, early))
         }
     }
 }
@@ -134,26 +134,26 @@ fn wait(
 
 fn say_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Result<ExitCode, Problem> {
     if report.summary.complete && !json {
-        say::err(report.line);
+        output::stderr(report.line);
     }
     if let Some(problem) = report.problem {
-        say::report(&[problem]);
+        output::report(&[problem]);
     }
     if json {
-        say::out(report.summary.json()?)?;
+        output::stdout(report.summary.json()?)?;
     }
     Ok(exit(report.end, early))
 }
 
 /// The exit status.
-fn exit(end: End, early: Option<StopReason>) -> ExitCode {
+fn exit(end: CopyStatus, early: Option<StopReason>) -> ExitCode {
     let status = match (end, early) {
-        (End::Good, _) => 0,
-        (End::LeftOut, _) => Exit::LeftOut as u8,
-        (End::Stopped, Some(StopReason::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
-        (End::Stopped, Some(StopReason::Time)) => Exit::TimedOut as u8,
-        (End::Failed(exit), _) => exit as u8,
-        (End::Stopped, None) => Exit::General as u8,
+        (CopyStatus::Complete, _) => 0,
+        (CopyStatus::Incomplete, _) => Exit::LeftOut as u8,
+        (CopyStatus::Stopped, Some(StopReason::Signal(signal))) => u8::try_from(128 + signal).unwrap_or(1),
+        (CopyStatus::Stopped, Some(StopReason::Time)) => Exit::TimedOut as u8,
+        (CopyStatus::Failed(exit), _) => exit as u8,
+        (CopyStatus::Stopped, None) => Exit::General as u8,
     };
     ExitCode::from(status)
 }
@@ -188,5 +188,5 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 fn cannot_start(e: &io::Error) -> Problem {
-    Problem::new(format!("cannot start: {e}"), crate::advice::of_limits(e))
+    Problem::new(format!("cannot start: {e}"), crate::error_hints::process_limits(e))
 }

@@ -1,14 +1,14 @@
 //! What is refused before a byte is written, and where the journal is.
 
 use super::args::Args;
-use super::ends::{End, EndRole, is_path, open_end, same};
+use super::ends::{CopyEnd, EndRole, is_path, open_end, same};
 use super::journal::CopyJournal;
 use crate::exit::{Exit, Failure, invalid};
 use lunar_server::Problem;
 use std::path::Path;
 
 /// What can be refused before the destination is opened.
-pub fn arguments(args: &Args, source: &End) -> Result<(), Problem> {
+pub fn arguments(args: &Args, source: &CopyEnd) -> Result<(), Problem> {
     let to_stdout = args.destination == "-";
     // A file without bytes is read as a stream is, and read again as it is.
     let is_empty = std::fs::metadata(&args.source).is_ok_and(|found| found.is_file() && found.len() == 0);
@@ -32,7 +32,7 @@ pub fn arguments(args: &Args, source: &End) -> Result<(), Problem> {
 }
 
 /// What is known only of open ends, before a byte is written.
-pub fn ends(args: &Args, source: &End, destination: &End) -> Result<(), Failure> {
+pub fn ends(args: &Args, source: &CopyEnd, destination: &CopyEnd) -> Result<(), Failure> {
     let null = destination.as_disk().is_some_and(|disk| disk.facts().null);
     let to_stream = destination.size().is_none();
     let refusals = [
@@ -87,10 +87,10 @@ pub fn journal(args: &Args) -> Option<CopyJournal> {
 
 pub async fn destination(
     args: &Args,
-    source: &End,
+    source: &CopyEnd,
     resumed: bool,
     journal: Option<&CopyJournal>,
-) -> Result<End, Failure> {
+) -> Result<CopyEnd, Failure> {
     if args.every()?.is_some() && journal.is_none() {
         let what = format!("the copy to {} has no default journal", args.destination);
         return Err(Failure::new(Exit::Invalid, what, "add --journal FILE"));

@@ -1,6 +1,6 @@
 //! Telling how far it is, while it runs.
 
-use crate::say;
+use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lunar_copy::CopyMeter;
 use std::collections::VecDeque;
@@ -58,14 +58,14 @@ pub struct CopyPhase {
 }
 
 /// Shows progress until it is dropped.
-pub struct Progress {
+pub struct ProgressReporter {
     over: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl ProgressReporter {
     /// Begins to tell. Without a thread for it nothing is told.
-    pub fn start(form: ProgressFormat, course: CopyPhase) -> Progress {
+    pub fn start(form: ProgressFormat, course: CopyPhase) -> ProgressReporter {
         let (over, ended) = channel();
         let tell = move || {
             let mut teller = ProgressThread::new(form, course);
@@ -78,11 +78,11 @@ impl Progress {
             ProgressFormat::Nothing => None,
             _ => std::thread::Builder::new().name("progress".into()).spawn(tell).ok(),
         };
-        Progress { over: Some(over), thread }
+        ProgressReporter { over: Some(over), thread }
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressReporter {
     fn drop(&mut self) {
         drop(self.over.take());
         if let Some(thread) = self.thread.take() {
@@ -122,7 +122,7 @@ impl ProgressThread {
                 self.bar.set_message(line);
                 self.bar.tick();
             }
-            ProgressFormat::Lines => say::line(line),
+            ProgressFormat::Lines => output::stderr_line(line),
             ProgressFormat::Nothing => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use super::progress::{rate, size};
 use crate::exit::{self, Exit};
-use crate::say;
+use crate::output;
 use lunar_copy::{CopyErrorCause, CopyFailure, CopyMeter};
 use lunar_initiator::Error;
 use lunar_server::Problem;
@@ -23,18 +23,18 @@ pub struct CopyReport {
     /// What is to be said on stderr.
     pub problem: Option<Problem>,
     /// How the process ends.
-    pub end: End,
+    pub end: CopyStatus,
 }
 
 /// The kinds of ends, each with an exit status of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum CopyStatus {
     /// All is copied.
-    Good,
+    Complete,
     /// Something failed, or the ends differ; of targets it has the status that any command gives.
     Failed(Exit),
     /// What could not be read was left out.
-    LeftOut,
+    Incomplete,
     /// It was told to stop.
     Stopped,
 }
@@ -126,7 +126,7 @@ impl Summary {
 
 /// What could not be read, for people.
 pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Problem {
-    let mut what = format!("{} of {source} unreadable: replaced by zeros", say::count(bad.len(), "range"));
+    let mut what = format!("{} of {source} unreadable: replaced by zeros", output::count(bad.len(), "range"));
     for UnreadableRange { offset, len } in bad.iter().take(LISTED) {
         what += &format!("\n  offset {offset}, {len} bytes");
     }
@@ -136,10 +136,10 @@ pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Problem {
     Problem::new(what, "--json lists them all")
 }
 
-impl End {
+impl CopyStatus {
     /// Of a copy that has failed so.
-    pub fn of(failure: &CopyFailure) -> End {
-        End::Failed(exit_of(failure))
+    pub fn of(failure: &CopyFailure) -> CopyStatus {
+        CopyStatus::Failed(exit_of(failure))
     }
 }
 
@@ -227,14 +227,14 @@ mod tests {
                 CopyErrorCause::ReadBack(refused()),
             ] {
                 let failure = CopyFailure { offset: 0, cause };
-                assert_eq!(End::of(&failure), End::Failed(exit));
+                assert_eq!(CopyStatus::of(&failure), CopyStatus::Failed(exit));
                 let told = failed(("a", "b"), &failure, None).hint.unwrap_or_default();
                 assert!(told.contains(hint), "{told:?}");
             }
         }
         let other =
             CopyFailure { offset: 0, cause: CopyErrorCause::Write(io::ErrorKind::PermissionDenied.into()) };
-        assert_eq!(End::of(&other), End::Failed(Exit::General));
+        assert_eq!(CopyStatus::of(&other), CopyStatus::Failed(Exit::General));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The course of one copy, on an event loop.
 
 use super::args::Args;
-use super::ends::{End, EndRole, Medium, open_end};
+use super::ends::{CopyEnd, EndRole, Medium, open_end};
 use super::journal::{CopyJournal, EndFingerprint, State};
-use super::progress::{CopyPhase, Progress, ProgressFormat};
+use super::progress::{CopyPhase, ProgressFormat, ProgressReporter};
 use super::report::{self, CopyReport, Summary};
 use super::{prepare, progress, streams};
 use crate::exit;
@@ -46,10 +46,10 @@ struct CopyRun {
     args: Args,
     style: CopyStyle,
     every: Option<u64>,
-    source: End,
+    source: CopyEnd,
     /// What is read: a stream can be read only once.
     from: CopySource,
-    destination: End,
+    destination: CopyEnd,
     /// A target that copies from one to the other by itself.
     offload: Option<Arc<dyn Offload>>,
     journal: Option<CopyJournal>,
@@ -161,9 +161,9 @@ impl CopyRun {
         (EndFingerprint::of(&self.source), EndFingerprint::of(&self.destination))
     }
 
-    fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> Progress {
+    fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> ProgressReporter {
         let course = CopyPhase { what, start, total: self.source.size(), meter: meter.clone() };
-        Progress::start(ProgressFormat::suitable(self.args.progress), course)
+        ProgressReporter::start(ProgressFormat::suitable(self.args.progress), course)
     }
 
     /// What there is to do; None if the destination is a stream.
@@ -185,7 +185,7 @@ impl CopyRun {
 
     async fn fill_disk(&mut self) -> Result<CopyOutcome, Problem> {
         let grow = match (&self.from, &self.destination) {
-            (CopySource::Stream(_), End { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
+            (CopySource::Stream(_), CopyEnd { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
             _ => None,
         };
         let Some(job) = self.job(grow) else { return Err(no_disk(&self.destination)) };
@@ -254,7 +254,7 @@ impl CopyRun {
         &self,
         outcome: &CopyOutcome,
         summary: &mut Summary,
-    ) -> Result<(report::End, Option<Problem>), Problem> {
+    ) -> Result<(report::CopyStatus, Option<Problem>), Problem> {
         self.cut_empty(outcome.stable)?;
         let compared = match self.args.verify {
             true => self.compare(&outcome.bad).await,
@@ -274,16 +274,17 @@ impl CopyRun {
         };
         Ok(match compared {
             Some(CopyOutcome { failure: Some(failure), .. }) => {
-                (report::End::of(&failure), Some(report::failed(self.names(), &failure, None)))
+                (report::CopyStatus::of(&failure), Some(report::failed(self.names(), &failure, None)))
             }
             Some(CopyOutcome { complete: false, .. }) => {
                 let what = "interrupted: all data are copied and flushed, but not all are verified";
-                (report::End::Stopped, Some(Problem::new(what, "run it again with --verify")))
+                (report::CopyStatus::Stopped, Some(Problem::new(what, "run it again with --verify")))
             }
-            _ if !summary.unreadable.is_empty() => {
-                (report::End::LeftOut, Some(report::left_out(&self.source.name, &summary.unreadable)))
-            }
-            _ => (report::End::Good, None),
+            _ if !summary.unreadable.is_empty() => (
+                report::CopyStatus::Incomplete,
+                Some(report::left_out(&self.source.name, &summary.unreadable)),
+            ),
+            _ => (report::CopyStatus::Complete, None),
         })
     }
 
@@ -296,7 +297,7 @@ impl CopyRun {
 
     /// A file has at least a byte while it is written, also for a stream that had none.
     fn cut_empty(&self, bytes: u64) -> Result<(), Problem> {
-        let End { file: Some(path), created: true, name, .. } = &self.destination else { return Ok(()) };
+        let CopyEnd { file: Some(path), created: true, name, .. } = &self.destination else { return Ok(()) };
         if bytes > 0 {
             return Ok(());
         }
@@ -304,23 +305,23 @@ impl CopyRun {
         cut.map_err(|e| Problem::new(format!("{name}: {e}"), "the destination must be empty: truncate it"))
     }
 
-    fn broken_off(&self, outcome: &CopyOutcome) -> (report::End, Option<Problem>) {
+    fn broken_off(&self, outcome: &CopyOutcome) -> (report::CopyStatus, Option<Problem>) {
         let go_on = match (self.kept, self.every) {
             (true, None) => Some("repeat the command with --resume to continue"),
             (true, Some(_)) => Some("repeat the command to continue"),
             (false, _) => None,
         };
         if let Some(failure) = &outcome.failure {
-            return (report::End::of(failure), Some(report::failed(self.names(), failure, go_on)));
+            return (report::CopyStatus::of(failure), Some(report::failed(self.names(), failure, go_on)));
         }
         let what = format!("interrupted: {} copied and flushed", progress::size(outcome.stable));
         let hint = go_on.unwrap_or("no progress was saved: see --resume and --journal");
-        (report::End::Stopped, Some(Problem::new(what, hint)))
+        (report::CopyStatus::Stopped, Some(Problem::new(what, hint)))
     }
 }
 
 /// The target of two LUNs, if it copies between them by itself.
-async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
+async fn offload(source: &CopyEnd, destination: &CopyEnd) -> Option<Arc<dyn Offload>> {
     let (from, to) = (source.lun.as_ref()?, destination.lun.as_ref()?);
     match ExtendedCopy::between(from, to).await {
         Ok(offload) => Some(Arc::new(offload)),
@@ -332,7 +333,7 @@ async fn offload(source: &End, destination: &End) -> Option<Arc<dyn Offload>> {
 }
 
 /// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
-fn grow(path: &Path, end: &End) -> Result<GrowFn, Problem> {
+fn grow(path: &Path, end: &CopyEnd) -> Result<GrowFn, Problem> {
     let file = OpenOptions::new().write(true).open(path);
     let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check its permissions"))?;
     let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
@@ -345,12 +346,12 @@ fn grow(path: &Path, end: &End) -> Result<GrowFn, Problem> {
     }))
 }
 
-fn no_disk(end: &End) -> Problem {
+fn no_disk(end: &CopyEnd) -> Problem {
     Problem::new(format!("{} is a stream", end.name), "give a file, a block device or a LUN")
 }
 
-fn no_stream(end: &End, e: &std::io::Error) -> Problem {
-    Problem::new(format!("{}: {e}", end.name), crate::advice::of_limits(e))
+fn no_stream(end: &CopyEnd, e: &std::io::Error) -> Problem {
+    Problem::new(format!("{}: {e}", end.name), crate::error_hints::process_limits(e))
 }
 
 #[cfg(test)]
@@ -378,13 +379,13 @@ mod tests {
         let mut ones = lunar_runtime::Buf::zeroed(1 << 20);
         ones.fill(1);
         full.write(0, ones, false).await.0.expect("memory");
-        let source = End::disk("broken", "a".into(), error(full, FilterOp::Read, 1.0, None));
+        let source = CopyEnd::disk("broken", "a".into(), error(full, FilterOp::Read, 1.0, None));
         let copy = CopyRun {
             style: args.style().expect("defaults"),
             every: None,
             from: CopySource::Disk(source.as_disk().expect("a disk").clone()),
             source,
-            destination: End::disk("sound", "b".into(), memory()),
+            destination: CopyEnd::disk("sound", "b".into(), memory()),
             offload: None,
             args,
             journal: None,
@@ -403,7 +404,7 @@ mod tests {
             let report = from_broken(&[]).await;
             assert_eq!(
                 (report.end, report.summary.complete),
-                (report::End::Failed(exit::Exit::General), false)
+                (report::CopyStatus::Failed(exit::Exit::General), false)
             );
             let problem = report.problem.expect("a problem");
             assert_eq!(
@@ -412,7 +413,7 @@ mod tests {
                  hint: --skip-errors copies the rest and writes zeros for unreadable ranges"
             );
             let report = from_broken(&["--skip-errors", "--verify"]).await;
-            assert_eq!((report.end, report.summary.complete), (report::End::LeftOut, true));
+            assert_eq!((report.end, report.summary.complete), (report::CopyStatus::Incomplete, true));
             assert_eq!(report.summary.unreadable, [report::UnreadableRange { offset: 0, len: 1 << 20 }]);
             let told = report.problem.expect("a list").what;
             assert!(told.ends_with("\n  offset 0, 1048576 bytes"), "{told}");

@@ -160,7 +160,7 @@ fn session<'a>(s: &'a Evidence<'_>) -> Option<&'a lunar_admin::Parameters> {
     s.report.session.as_ref().map(|session| &session.parameters)
 }
 
-fn lun<'a>(s: &'a Evidence<'_>) -> Option<&'a super::report::Lun> {
+fn lun<'a>(s: &'a Evidence<'_>) -> Option<&'a super::report::LunProperties> {
     s.report.lun.as_ref()
 }
 
@@ -253,14 +253,16 @@ pub fn of(report: &DoctorReport, has_password: bool, any_lun: bool) -> Vec<Findi
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{ConnectAttempt, LoginExchange, Lun, ReadStats, RoundTrip, Session};
+    use super::super::report::{
+        ConnectAttempt, LoginExchange, LunProperties, ReadStats, RoundTrip, SessionSummary,
+    };
     use super::*;
     use lunar_proto::parameters::Parameters;
 
     fn healthy() -> DoctorReport {
         let parameters =
             Parameters { initial_r2t: false, max_xmit_data_segment_length: 262144, ..Parameters::default() };
-        let session = Session {
+        let session = SessionSummary {
             target: "iqn.2026-11.org.example:a".into(),
             target_alias: None,
             portal_group: Some(1),
@@ -270,7 +272,7 @@ mod tests {
             commands: 128,
             luns: vec![0],
         };
-        let lun = Lun {
+        let lun = LunProperties {
             lun: 0,
             vendor: "LUNAR".into(),
             product: "DISK".into(),

@@ -5,8 +5,8 @@ mod findings;
 mod measure;
 mod report;
 
-use crate::advice::with_name;
 use crate::client::{self, ClientArgs, json, run};
+use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_initiator::options::Transport;
@@ -15,7 +15,7 @@ use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_server::Problem;
 use lunar_wire::scsi::lun::decode;
-use report::{DoctorReport, Finding, Lun, Session, Severity};
+use report::{DoctorReport, Finding, LunProperties, SessionSummary, Severity};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) 
 /// What makes it unusable is found; what is left to say beside the report is that there is something.
 fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
     let code = Some(e.code);
-    let mut failure = with_name(url, Failure::from(e));
+    let mut failure = with_url_hint(url, Failure::from(e));
     if failure.exit == Exit::TimedOut {
         let (what, hint) = report.waits_for();
         failure.problems.iter_mut().for_each(|problem| {
@@ -154,7 +154,7 @@ async fn look(
     let luns: Vec<u16> = lunar_initiator::luns(&session).await?.into_iter().filter_map(decode).collect();
     let number = url.lun.or(luns.first().copied());
     let facts = session.facts();
-    report.session = Some(Session {
+    report.session = Some(SessionSummary {
         target: facts.target,
         target_alias: facts.alias,
         portal_group: facts.portal_group_tag,
@@ -184,7 +184,7 @@ async fn look_at(
 ) -> Result<(), Error> {
     let lun = lunar_initiator::Lun::open(session, number).await?;
     let p = lun.properties();
-    report.lun = Some(Lun {
+    report.lun = Some(LunProperties {
         lun: number,
         capacity_bytes: p.capacity(),
         block_size_bytes: p.block_size,

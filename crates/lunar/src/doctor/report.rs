@@ -24,10 +24,10 @@ pub struct DoctorReport {
     pub addresses: Vec<String>,
     pub resolved_in_us: u64,
     pub connections: Vec<ConnectAttempt>,
-    pub path: Path,
+    pub path: NetworkPath,
     pub login: Vec<LoginExchange>,
-    pub session: Option<Session>,
-    pub lun: Option<Lun>,
+    pub session: Option<SessionSummary>,
+    pub lun: Option<LunProperties>,
     pub round_trip: Option<RoundTrip>,
     pub reads: Option<ReadStats>,
     pub findings: Vec<Finding>,
@@ -56,7 +56,7 @@ pub struct ConnectAttempt {
 
 /// The way of the connection.
 #[derive(Default, Serialize)]
-pub struct Path {
+pub struct NetworkPath {
     pub local: Option<String>,
     pub mtu_bytes: Option<u32>,
     pub mss_bytes: Option<u32>,
@@ -78,7 +78,7 @@ pub struct LoginExchange {
 
 /// A session that was opened.
 #[derive(Serialize)]
-pub struct Session {
+pub struct SessionSummary {
     pub target: String,
     pub target_alias: Option<String>,
     pub portal_group: Option<u16>,
@@ -94,7 +94,7 @@ pub struct Session {
 
 /// The logical unit that was looked at.
 #[derive(Serialize)]
-pub struct Lun {
+pub struct LunProperties {
     pub lun: u16,
     pub vendor: String,
     pub product: String,
@@ -181,7 +181,7 @@ impl DoctorReport {
                 error: took.as_ref().err().cloned(),
             };
         self.connections = probe.connections.iter().map(connection).collect();
-        self.path = Path {
+        self.path = NetworkPath {
             local: probe.route.local.map(|local| local.to_string()),
             mtu_bytes: probe.route.mtu,
             mss_bytes: probe.route.mss,

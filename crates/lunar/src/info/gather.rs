@@ -2,8 +2,8 @@
 
 use super::pages::{self, Facts};
 use crate::exit::Failure;
+use crate::open_lun::{OpenLun, is_rejected};
 use crate::tree::{Node, read};
-use crate::unit::{OpenLun, is_refusal};
 use lunar_initiator::{Error, ErrorCode, Url};
 use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -67,7 +67,7 @@ impl LuReader {
                 self.found.answers.push((what.to_owned(), bytes.clone()));
                 Ok(Some(bytes))
             }
-            Err(e) if is_refusal(&e) => {
+            Err(e) if is_rejected(&e) => {
                 if e.sense.is_none_or(|sense| sense.key != 5) {
                     self.found.troubles.push(format!("{what}: {e}"));
                 }
@@ -149,7 +149,7 @@ impl LuReader {
             let cdb = cdb::get_lba_status(lba, LEN.into());
             let b = match self.unit.read(cdb, LEN.into()).await {
                 Ok(b) => b,
-                Err(e) if is_refusal(&e) => return Ok(None),
+                Err(e) if is_rejected(&e) => return Ok(None),
                 Err(e) => return Err(e),
             };
             let before = lba;

@@ -3,8 +3,8 @@
 mod gather;
 pub mod pages;
 
-use crate::advice::with_name;
 use crate::client::{self, ClientArgs, json, run};
+use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure};
 use crate::hex;
 use crate::tree::{self, Node};
@@ -58,7 +58,7 @@ pub fn info(args: Info) -> Result<String, Failure> {
             None => gather::all(&asked, args.all).await,
         }
     });
-    let found = found.map_err(|failure| with_name(&url, failure))?;
+    let found = found.map_err(|failure| with_url_hint(&url, failure))?;
     if args.page.is_some() && found.answers.is_empty() {
         let what = found.troubles.first().map_or("the logical unit has no such page", |why| why.as_str());
         return Err(Failure::new(Exit::NotFound, what, "lunar info without --page shows all pages"));

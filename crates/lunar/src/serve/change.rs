@@ -3,7 +3,7 @@
 
 use super::retry::Retry;
 use super::{ServeEvent, Service};
-use crate::server::Server;
+use crate::server::TargetServer;
 use lunar_admin::Response;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
@@ -30,7 +30,7 @@ impl Trial {
     }
 }
 
-impl<S: Server> Service<S> {
+impl<S: TargetServer> Service<S> {
     /// What holds now stays.
     fn end_trial(&mut self) {
         self.trial.is_over();

@@ -1,7 +1,7 @@
 //! What a server tells of its routers, and who asks for it.
 
 use super::{ServeEvent, Service};
-use crate::server::Server;
+use crate::server::TargetServer;
 use lunar_admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
 use lunar_admin::{Request, Response, RouterAction, ServerControl, Session};
 use lunar_router::failover::{FailoverRequest, Role};
@@ -29,7 +29,7 @@ pub fn tell(events: &Mutex<Sender<ServeEvent>>, event: ServeEvent) {
     _ = events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
 }
 
-impl<S: Server> ServerControl for AdminHandler<S> {
+impl<S: TargetServer> ServerControl for AdminHandler<S> {
     fn sessions(&self) -> Vec<Session> {
         self.server.sessions()
     }
@@ -46,7 +46,7 @@ fn ends() -> Problem {
     Problem::new("the server is shutting down", "read its log").with_code(ErrorCode::Unreachable)
 }
 
-impl<S: Server> Service<S> {
+impl<S: TargetServer> Service<S> {
     pub(super) fn answer(&mut self, request: Request) -> Response {
         match request {
             Request::Sessions {} => Response::Sessions(self.server.sessions()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<Vec<String>>>);
 
-impl Server for Fake {
+impl TargetServer for Fake {
     fn sessions(&self) -> Vec<Session> {
         Vec::new()
     }

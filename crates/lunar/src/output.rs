@@ -13,29 +13,29 @@ pub fn colours(stream: &impl IsTerminal) -> bool {
 }
 
 /// No more problems are printed at once.
-const PRINTED: usize = 50;
+const MAX_PROBLEMS: usize = 50;
 
 /// Problems as they are printed.
 fn problems(list: &[Problem], coloured: bool) -> String {
     let (red, cyan, end) = if coloured { ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") } else { ("", "", "") };
     let mut text = String::new();
-    for problem in list.iter().take(PRINTED) {
+    for problem in list.iter().take(MAX_PROBLEMS) {
         let hint = problem.hint.as_ref().map(|hint| format!("\n  {cyan}hint:{end} {hint}"));
         text += &format!("{red}error:{end} {}{}\n", problem.fault(), hint.unwrap_or_default());
     }
-    if list.len() > PRINTED {
-        text += &format!("and {}\n", count(list.len() - PRINTED, "more problem"));
+    if list.len() > MAX_PROBLEMS {
+        text += &format!("and {}\n", count(list.len() - MAX_PROBLEMS, "more problem"));
     }
     text
 }
 
 /// Writes a line to stderr.
-pub fn line(text: impl Display) {
+pub fn stderr_line(text: impl Display) {
     stderr::put(format!("{text}\n"));
 }
 
 /// Writes text to stderr as it is.
-pub fn err(text: impl Into<Vec<u8>>) {
+pub fn stderr(text: impl Into<Vec<u8>>) {
     stderr::put(text);
 }
 
@@ -48,24 +48,24 @@ pub fn report(list: &[Problem]) {
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn out(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
+pub fn stdout(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
     stderr::settle();
     let mut out = io::stdout().lock();
-    written(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
+    stdout_result(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
 }
 
 /// How writing to stdout went; a reader that has seen enough is no error.
 ///
 /// # Errors
 /// When it went wrong in any other way.
-pub fn written(result: io::Result<()>) -> Result<(), Problem> {
+pub fn stdout_result(result: io::Result<()>) -> Result<(), Problem> {
     match result {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(unwritten(&e)),
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(stdout_problem(&e)),
         _ => Ok(()),
     }
 }
 
-fn unwritten(e: &io::Error) -> Problem {
+fn stdout_problem(e: &io::Error) -> Problem {
     let why = lunar_runtime::error::text(e);
     let hint = match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space where stdout is written",
@@ -82,9 +82,9 @@ impl StdoutLines {
     /// How it went.
     ///
     /// # Errors
-    /// As [`written`].
+    /// As [`stdout_result`].
     pub fn end(self) -> Result<(), Problem> {
-        written(self.0.map_or(Ok(()), Err))
+        stdout_result(self.0.map_or(Ok(()), Err))
     }
 
     fn keep(&mut self, result: io::Result<()>) {
@@ -122,16 +122,16 @@ mod tests {
 
     #[test]
     fn more_problems_than_anybody_reads_are_counted() {
-        let list = vec![Problem::new("no disk", "bring one"); PRINTED + 2];
+        let list = vec![Problem::new("no disk", "bring one"); MAX_PROBLEMS + 2];
         let text = problems(&list, false);
-        assert_eq!(text.lines().count(), 2 * PRINTED + 1);
+        assert_eq!(text.lines().count(), 2 * MAX_PROBLEMS + 1);
         assert!(text.ends_with("\nand 2 more problems\n"));
     }
 
     #[test]
     fn closed_stdout_is_no_error() {
-        let result = |kind: ErrorKind| written(Err(kind.into()));
-        assert_eq!((written(Ok(())), result(ErrorKind::BrokenPipe)), (Ok(()), Ok(())));
+        let result = |kind: ErrorKind| stdout_result(Err(kind.into()));
+        assert_eq!((stdout_result(Ok(())), result(ErrorKind::BrokenPipe)), (Ok(()), Ok(())));
         let problem = result(ErrorKind::StorageFull).unwrap_err();
         assert_eq!((problem.code, problem.hint.is_some()), (lunar_server::ErrorCode::Other, true));
         assert!(problem.what.starts_with("cannot write to stdout: "), "{problem}");

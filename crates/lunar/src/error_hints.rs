@@ -5,7 +5,7 @@ use lunar_initiator::Url;
 use lunar_initiator::options::Transport;
 
 /// Hint for an error that may come from limits of this process.
-pub fn of_limits(e: &std::io::Error) -> &'static str {
+pub fn process_limits(e: &std::io::Error) -> &'static str {
     if lunar_runtime::descriptors::is_exhausted(e) {
         return lunar_runtime::descriptors::HINT;
     }
@@ -14,7 +14,7 @@ pub fn of_limits(e: &std::io::Error) -> &'static str {
 
 /// A refusal may be due to the name of the target. One that is none by the rules can be used where the target
 /// has it, and is looked at only then. Over SRP names are of another kind.
-pub fn with_name(url: &Url, failure: Failure) -> Failure {
+pub fn with_url_hint(url: &Url, failure: Failure) -> Failure {
     let is_srp = url.transport == Transport::Srp;
     let Some(target) = url.target.as_deref().filter(|_| !is_srp) else { return failure };
     let hint = match failure.exit {
@@ -24,7 +24,9 @@ pub fn with_name(url: &Url, failure: Failure) -> Failure {
             target.escape_debug(),
             url.portal
         ),
-        Exit::NotFound => format!("lunar ls {} lists the targets and LUNs of this portal", of_portal(url)),
+        Exit::NotFound => {
+            format!("lunar ls {} lists the targets and LUNs of this portal", portal_argument(url))
+        }
         _ => return failure,
     };
     let hinted = |problem| lunar_server::Problem { hint: Some(hint.clone()), ..problem };
@@ -32,7 +34,7 @@ pub fn with_name(url: &Url, failure: Failure) -> Failure {
 }
 
 /// The portal of a URL, as a command takes it.
-fn of_portal(url: &Url) -> String {
+fn portal_argument(url: &Url) -> String {
     match url.transport {
         Transport::Iser => format!("iser://{}", url.portal),
         _ => url.portal.to_string(),
@@ -48,15 +50,18 @@ mod tests {
     fn process_limits_hint_needs_errno_not_words() {
         let full = || std::io::Error::from(rustix::io::Errno::MFILE);
         let limit = lunar_runtime::descriptors::HINT;
-        assert_eq!([of_limits(&full()), of_limits(&with_context(full(), "cannot listen"))], [limit; 2]);
-        assert_ne!(of_limits(&std::io::Error::other("too many files (os error 24)")), limit);
+        assert_eq!(
+            [process_limits(&full()), process_limits(&with_context(full(), "cannot listen"))],
+            [limit; 2]
+        );
+        assert_ne!(process_limits(&std::io::Error::other("too many files (os error 24)")), limit);
     }
 
     #[test]
     fn invalid_target_name_is_hinted_after_rejection() {
         let hint = |url: &str, exit| {
             let url = Url::parse(url).expect("a URL");
-            with_name(&url, Failure::new(exit, "refused", "as before")).problems[0]
+            with_url_hint(&url, Failure::new(exit, "refused", "as before")).problems[0]
                 .hint
                 .clone()
                 .unwrap_or_default()

@@ -18,8 +18,8 @@ pub const HINT: &str = "attach it before anything else writes to the LUN: that e
     After a restart of the target: lunar detach NAME --forget";
 
 /// Writes were left behind: how many of the host's have failed, and how many commands the target may still execute.
-pub fn left_behind(failed: u64, left: usize) -> Failure {
-    let writes = |count: u64| crate::say::count(count as usize, "write");
+pub fn failure(failed: u64, left: usize) -> Failure {
+    let writes = |count: u64| crate::output::count(count as usize, "write");
     let what = match failed {
         0 => format!("the target may still execute {}", writes(left as u64)),
         // A write may have been sent as several commands.
@@ -40,7 +40,7 @@ type UnfinishedSession = (LeftSession, Url);
 ///
 /// # Errors
 /// When no login has ended a session, and no path takes the reset.
-pub async fn settle(
+pub async fn end(
     mut left: Vec<UnfinishedSession>,
     reached: &[ProbedLun],
     limit: Duration,
@@ -131,7 +131,7 @@ fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Problem> {
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn owed(look: &Look<'_>, record: &Record) -> Result<Vec<UnfinishedSession>, Failure> {
+pub fn sessions(look: &Look<'_>, record: &Record) -> Result<Vec<UnfinishedSession>, Failure> {
     let mut left = record.left_behind.clone();
     let others = others(look, record)?;
     for session in others.iter().flat_map(Record::sessions) {
@@ -146,7 +146,7 @@ pub fn owed(look: &Look<'_>, record: &Record) -> Result<Vec<UnfinishedSession>, 
 ///
 /// # Errors
 /// When a record cannot be read or written.
-pub fn settled(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
+pub fn clear_ended(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
     for mut other in others(look, record)? {
         if other.sessions().is_empty() {
             continue;
@@ -182,7 +182,7 @@ pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the target cannot be reached in this time, or does not end it: the record stays.
-pub fn replace(attached: &Attached, record: &Record, limit: Duration) -> Result<ProcessLock, Failure> {
+pub fn end_of_record(attached: &Attached, record: &Record, limit: Duration) -> Result<ProcessLock, Failure> {
     let left = record.sessions();
     let look = attached.look()?;
     let Some(alive) = look.take(&record.name)? else { return Err(super::claim::exists(record)) };
@@ -190,7 +190,7 @@ pub fn replace(attached: &Attached, record: &Record, limit: Duration) -> Result<
     drop(look);
     let owed = with_urls(record, left)?;
     let cores = Cores::one().map_err(cannot)?;
-    let ended = cores.wait(0, move || async move { settle(owed, &[], limit).await });
+    let ended = cores.wait(0, move || async move { end(owed, &[], limit).await });
     cores.stop();
     ended.map_err(cannot)?.map_err(|failure| named(&record.name, failure))?;
     Ok(alive)
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn writes_left_behind_are_not_called_lost() {
-        let what = |failed, left| left_behind(failed, left).problems[0].what.clone();
+        let what = |failed, left| failure(failed, left).problems[0].what.clone();
         assert_eq!(what(3, 1), "3 writes failed; the target may still execute 1 of them");
         assert_eq!(what(1, 4), "1 write failed; the target may still execute 1 of them");
         assert_eq!(what(0, 2), "the target may still execute 2 writes");

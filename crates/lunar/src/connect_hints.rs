@@ -9,9 +9,9 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// No more LUNs of a target are listed.
-const LISTED: usize = 8;
+const MAX_LUNS: usize = 8;
 /// No more targets have lines to paste.
-const TARGETS: usize = 8;
+const MAX_TARGETS: usize = 8;
 
 /// The first LUN as a client on this host reaches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +31,15 @@ pub struct ClientUrls {
 }
 
 /// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
-pub fn reach(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
+pub fn client_urls(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
-    let srp = ways_by_srp(config, portals).into_iter().next().map(|way| way.url);
+    let srp = srp_hints(config, portals).into_iter().next().map(|way| way.url);
     // The command has a user and a secret of its own, if it needs them.
-    Some(ClientUrls { srp, ..reach_of(target, portals, None, |bound| local(bound.address).to_string())? })
+    Some(ClientUrls { srp, ..target_urls(target, portals, None, |bound| local(bound.address).to_string())? })
 }
 
 /// The first LUN of a target for a CHAP user, where `place` says that a portal is.
-fn reach_of(
+fn target_urls(
     target: &Target,
     portals: &[BoundPortal],
     user: Option<String>,
@@ -89,7 +89,7 @@ fn public(bound: &BoundPortal) -> String {
         (None, address) if address.ip().is_unspecified() => {
             anywhere(outgoing(address).unwrap_or_else(|| local(address)))
         }
-        _ => told_address(bound),
+        _ => advertised_address(bound),
     }
 }
 
@@ -122,20 +122,20 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
     }
     for target in &config.targets {
         _ = writeln!(text, "\n{}", target.name);
-        for (number, lun) in target.luns.iter().take(LISTED) {
+        for (number, lun) in target.luns.iter().take(MAX_LUNS) {
             _ = writeln!(text, "  LUN {number}: {}", describe(lun));
         }
-        if target.luns.len() > LISTED {
-            _ = writeln!(text, "  and {} more", target.luns.len() - LISTED);
+        if target.luns.len() > MAX_LUNS {
+            _ = writeln!(text, "  and {} more", target.luns.len() - MAX_LUNS);
         }
     }
     // One that is offline refuses each login.
     let served = config.targets.iter().filter(|target| !target.offline);
     let reached = served.filter_map(|target| {
-        let by = |portals: &[BoundPortal]| reach_of(target, portals, chap_user(target), public);
+        let by = |portals: &[BoundPortal]| target_urls(target, portals, chap_user(target), public);
         Some((by(portals)?, by(&of_other_version(target, portals))))
     });
-    let (reached, others): (Vec<ClientUrls>, Vec<Option<ClientUrls>>) = reached.take(TARGETS).unzip();
+    let (reached, others): (Vec<ClientUrls>, Vec<Option<ClientUrls>>) = reached.take(MAX_TARGETS).unzip();
     text += &lines(config, &reached, &others.into_iter().flatten().collect::<Vec<_>>());
     text + &srp(config, portals) + "\nready\n"
 }
@@ -234,16 +234,16 @@ struct SrpHint {
 }
 
 /// What leads to targets by SRP, once for each portal and target.
-fn ways_by_srp(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
+fn srp_hints(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
     let mut ways = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
-        for (name, lun) in targets_of(config, portal.tag).into_iter().take(LISTED) {
+        for (name, lun) in targets_of(config, portal.tag).into_iter().take(MAX_LUNS) {
             let (id, here) = (port_id(name).guid(), local(portal.address));
             let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
             ways.push(SrpHint {
                 url: format!("srp://{here}/{id:016x}{lun}{provider}"),
-                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={}", told_address(portal)),
+                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={}", advertised_address(portal)),
                 target: name.to_owned(),
             });
         }
@@ -252,7 +252,7 @@ fn ways_by_srp(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
 }
 
 /// Where other hosts find a portal.
-fn told_address(portal: &BoundPortal) -> String {
+fn advertised_address(portal: &BoundPortal) -> String {
     match &portal.advertise {
         Some(told) if told.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => told.clone(),
         Some(told) => format!("{told}:{}", portal.address.port()),
@@ -261,7 +261,7 @@ fn told_address(portal: &BoundPortal) -> String {
 }
 
 fn srp(config: &Config, portals: &[BoundPortal]) -> String {
-    let ways = ways_by_srp(config, portals);
+    let ways = srp_hints(config, portals);
     if ways.is_empty() {
         return String::new();
     }
@@ -317,7 +317,7 @@ mod tests {
     fn banner_lists_srp_port_of_each_target() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let portals = [bound("[::1]:5555", 2, Transports::SRP)];
-        assert_eq!(reach(&config, &portals), None);
+        assert_eq!(client_urls(&config, &portals), None);
         let text = banner(&config, &portals);
         let line = "\n  id_ext=21c2f69f0bcae0f6,ioc_guid=21c2f69f0bcae0f6,dest=[::1]:5555\n";
         assert!(text.starts_with("listening on [::1]:5555, portal group 2, for SRP\n"), "{text}");
@@ -411,7 +411,7 @@ mod tests {
         }
         assert_eq!(text.matches("-m discovery").count(), 1, "{text}");
         assert!(!text.contains("sixteen"), "{text}");
-        assert_eq!(reach(&config, &portals).unwrap().user, None);
+        assert_eq!(client_urls(&config, &portals).unwrap().user, None);
     }
 
     #[test]
@@ -506,7 +506,8 @@ mod tests {
     fn banner_lists_urls_of_each_transport() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let both = Transports { iser: true, ..Transports::TCP };
-        let told = reach(&config, &[bound("[::1]:4000", 2, both), bound("[::1]:5555", 2, Transports::SRP)]);
+        let told =
+            client_urls(&config, &[bound("[::1]:4000", 2, both), bound("[::1]:5555", 2, Transports::SRP)]);
         let told = told.unwrap();
         let name = "iqn.2026-11.org.example:b/3";
         assert_eq!(told.url, format!("iscsi://[::1]:4000/{name}"));
@@ -518,7 +519,7 @@ mod tests {
     fn unspecified_address_is_reached_by_loopback() {
         let source = SOURCE.replace("portal_groups = [2]", "portal_groups = [1]");
         let config = lunar_server::config::parse(&source, "t.toml".as_ref()).unwrap();
-        assert_eq!(reach(&config, &portals()).unwrap().portal, "127.0.0.1:3260");
+        assert_eq!(client_urls(&config, &portals()).unwrap().portal, "127.0.0.1:3260");
         assert_eq!(local("[::]:1".parse().unwrap()).to_string(), "[::1]:1");
     }
 }

@@ -56,6 +56,6 @@ impl OpenLun {
 }
 
 /// The logical unit answered, and refused: that is a fact about it, not the end of the command.
-pub fn is_refusal(e: &Error) -> bool {
+pub fn is_rejected(e: &Error) -> bool {
     matches!(e.code, ErrorCode::ScsiError | ErrorCode::ReservationConflict)
 }
