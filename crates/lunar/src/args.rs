@@ -116,7 +116,7 @@ pub enum Command {
         /// Configuration file [default: the file that the server was started with]
         file: Option<PathBuf>,
         #[command(flatten)]
-        asked: AdminArgs,
+        common: AdminArgs,
     },
     /// Apply a configuration to a running server
     #[command(after_help = APPLY_EXAMPLES)]
@@ -194,7 +194,7 @@ pub enum SessionCommand {
         /// Session ID, as `lunar session list` shows it [default: all sessions]
         id: Option<u16>,
         #[command(flatten)]
-        asked: AdminArgs,
+        common: AdminArgs,
     },
 }
 
@@ -266,7 +266,7 @@ pub struct RouterShowArgs {
     /// Name of the router [default: all routers]
     pub name: Option<String>,
     #[command(flatten)]
-    pub asked: AdminArgs,
+    pub common: AdminArgs,
 }
 
 /// Arguments of the commands that control a router.
@@ -276,7 +276,7 @@ pub struct RouterArgs {
     pub name: String,
 
     #[command(flatten)]
-    pub asked: AdminArgs,
+    pub common: AdminArgs,
 }
 
 /// Options of every command that uses the admin socket.

@@ -26,14 +26,14 @@ pub struct ClientArgs {
 ///
 /// # Errors
 /// Those of the command; [`Exit::TimedOut`] when the time is over before.
-pub fn run<T, W>(asked: ClientArgs, work: impl FnOnce() -> W + Send + 'static) -> Result<T, Failure>
+pub fn run<T, W>(common: ClientArgs, work: impl FnOnce() -> W + Send + 'static) -> Result<T, Failure>
 where
     T: Send + 'static,
     W: Future<Output = Result<T, Failure>> + 'static,
 {
     let cores = Cores::one().map_err(|e| cannot_start(&e))?;
     let ended = cores.wait(0, move || async move {
-        let Some(limit) = asked.timeout else { return work().await };
+        let Some(limit) = common.timeout else { return work().await };
         let mut work = pin!(work());
         let ended = compio::time::timeout(limit, work.as_mut()).await;
         // The work is still there, with what it waits for.
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn command_ends_when_its_time_is_over() {
-        let asked = ClientArgs { timeout: Some(Duration::from_secs(1)), ..PATIENT };
+        let common = ClientArgs { timeout: Some(Duration::from_secs(1)), ..PATIENT };
         let never = || std::future::pending::<Result<u8, Failure>>();
-        assert_eq!(run(asked, never).unwrap_err().exit, Exit::TimedOut);
+        assert_eq!(run(common, never).unwrap_err().exit, Exit::TimedOut);
     }
 }

@@ -27,7 +27,7 @@ pub struct Discover {
     portal: String,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 /// A target, as JSON has it.
@@ -54,15 +54,15 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
     let options = url.options()?;
     let portal = url.portal.clone();
     let found =
-        run(args.asked, move || async move { Ok(lunar_initiator::discover(portal, &options).await?) })?;
+        run(args.common, move || async move { Ok(lunar_initiator::discover(portal, &options).await?) })?;
     if found.is_empty() {
         return Err(none(&url.portal));
     }
-    if args.asked.json {
-        let told: Vec<TargetEntry> = found.into_iter().map(|one| told(&url.portal, one)).collect();
-        return Ok(json(&told)?);
+    if args.common.json {
+        let entries: Vec<TargetEntry> = found.into_iter().map(|one| entry(&url.portal, one)).collect();
+        return Ok(json(&entries)?);
     }
-    Ok(found.into_iter().map(|one| lines(&told(&url.portal, one))).collect())
+    Ok(found.into_iter().map(|one| lines(&entry(&url.portal, one))).collect())
 }
 
 /// No target at all.
@@ -72,7 +72,7 @@ pub fn none(portal: &Portal) -> Failure {
 }
 
 /// A target without an address is where it was asked for.
-fn told(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
+fn entry(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
     let mut portals: Vec<PortalEntry> =
         found.addresses.into_iter().map(|p| PortalEntry { host: p.host, port: p.port, tag: p.tag }).collect();
     if portals.is_empty() {
@@ -82,12 +82,12 @@ fn told(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
 }
 
 /// As iscsiadm prints it.
-fn lines(told: &TargetEntry) -> String {
+fn lines(entry: &TargetEntry) -> String {
     let mut text = String::new();
-    for place in &told.portals {
+    for place in &entry.portals {
         let portal = Portal { host: place.host.clone(), port: place.port };
         let tag = place.tag.map_or("-1".to_owned(), |tag| tag.to_string());
-        _ = writeln!(text, "{portal},{tag} {}", told.target);
+        _ = writeln!(text, "{portal},{tag} {}", entry.target);
     }
     text
 }
@@ -104,10 +104,10 @@ mod tests {
         let found =
             DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: addresses.into() };
         assert_eq!(
-            lines(&told(&asked, found)),
+            lines(&entry(&asked, found)),
             "10.0.0.1:3260,1 iqn.2026-11.org.example:a\n[fe80::1]:4000,2 iqn.2026-11.org.example:a\n"
         );
         let bare = DiscoveredTarget { name: "iqn.2026-11.org.example:b".into(), addresses: Vec::new() };
-        assert_eq!(lines(&told(&asked, bare)), "[::1]:3260,-1 iqn.2026-11.org.example:b\n");
+        assert_eq!(lines(&entry(&asked, bare)), "[::1]:3260,-1 iqn.2026-11.org.example:b\n");
     }
 }

@@ -31,7 +31,7 @@ pub struct Ls {
     url: String,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 /// A target.
@@ -66,17 +66,17 @@ struct LunEntry {
     error: Option<String>,
 }
 
-/// The text to print; what cannot be logged in to is told on stderr.
+/// The text to print; what cannot be logged in to is reported on stderr.
 ///
 /// # Errors
 /// When nothing can be listed: those of discovery, or of the only login.
 pub fn ls(args: Ls) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
     let asked = url.clone();
-    let targets = run(args.asked, move || async move { look(&asked).await });
+    let targets = run(args.common, move || async move { list(&asked).await });
     let targets = targets.map_err(|failure| with_url_hint(&url, failure))?;
     targets.iter().for_each(warn);
-    if args.asked.json {
+    if args.common.json {
         return Ok(json(&targets)?);
     }
     Ok(targets.iter().map(text).collect())
@@ -94,17 +94,17 @@ fn warn(TargetEntry { target, error, unreachable, .. }: &TargetEntry) {
 }
 
 /// Every target that the URL means.
-async fn look(url: &Url) -> Result<Vec<TargetEntry>, Failure> {
+async fn list(url: &Url) -> Result<Vec<TargetEntry>, Failure> {
     let mut options = url.options()?;
     // One that is not ready is listed as such.
     options.timeouts.busy = NOT_READY;
-    let Some(target) = &url.target else { return look_around(url, &options).await };
+    let Some(target) = &url.target else { return list_portal(url, &options).await };
     let session = Session::open(url.portal.clone(), target, options).await?;
     Ok(vec![of_session(url, session).await?])
 }
 
 /// All targets of a portal; an error only if none of them lets us in.
-async fn look_around(url: &Url, options: &Options) -> Result<Vec<TargetEntry>, Failure> {
+async fn list_portal(url: &Url, options: &Options) -> Result<Vec<TargetEntry>, Failure> {
     let found = lunar_initiator::discover(url.portal.clone(), options).await?;
     if found.is_empty() {
         return Err(none(&url.portal));
@@ -113,7 +113,7 @@ async fn look_around(url: &Url, options: &Options) -> Result<Vec<TargetEntry>, F
     for one in found {
         let ways = lunar_initiator::portal_urls(url, one);
         let mut unreachable = Vec::new();
-        let entered = enter(&ways, options, &mut unreachable).await;
+        let entered = log_in(&ways, options, &mut unreachable).await;
         let target = entered.unwrap_or_else(|error| {
             let target = refused(&ways[0], &error);
             first.get_or_insert(error);
@@ -137,7 +137,7 @@ fn refused(url: &Url, error: &Error) -> TargetEntry {
     }
 }
 
-async fn enter(ways: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<TargetEntry, Error> {
+async fn log_in(ways: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<TargetEntry, Error> {
     let (url, session) = lunar_initiator::log_in(ways, options, |e| unreachable.push(e)).await?;
     of_session(&url, session).await
 }
@@ -161,7 +161,7 @@ async fn of_session(url: &Url, session: Session) -> Result<TargetEntry, Error> {
 
 /// One logical unit. One that was asked for by name has to be there.
 async fn lun(url: &Url, number: u16, session: &Session) -> Result<LunEntry, Error> {
-    let told = LunEntry { lun: number, url: url.plain(), ..LunEntry::default() };
+    let entry = LunEntry { lun: number, url: url.plain(), ..LunEntry::default() };
     Ok(match lunar_initiator::properties(session, number).await {
         Ok(p) => LunEntry {
             kind: kind(p.device_type),
@@ -173,9 +173,9 @@ async fn lun(url: &Url, number: u16, session: &Session) -> Result<LunEntry, Erro
             revision: p.revision,
             serial: p.serial,
             identity: p.designator,
-            ..told
+            ..entry
         },
-        Err(e) if e.sense.is_some() => LunEntry { error: Some(e.to_string()), ..told },
+        Err(e) if e.sense.is_some() => LunEntry { error: Some(e.to_string()), ..entry },
         Err(e) => return Err(e),
     })
 }

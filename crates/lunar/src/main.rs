@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     prepare();
     let ended = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
-        Err(e) if e.use_stderr() => return not_understood(&e),
+        Err(e) if e.use_stderr() => return usage_error(&e),
         // What was asked for is help, or the version.
         Err(e) => output::stdout_result(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
     };
@@ -80,7 +80,7 @@ fn without_core_dumps() {
 }
 
 /// The command line is wrong.
-fn not_understood(e: &clap::Error) -> ExitCode {
+fn usage_error(e: &clap::Error) -> ExitCode {
     let text = e.render();
     output::stderr(if output::colours(&io::stderr()) { text.ansi().to_string() } else { text.to_string() });
     ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2))
@@ -98,7 +98,7 @@ fn panicked(info: &PanicHookInfo) {
 }
 
 /// Prints what a command found out, also if something failed.
-fn said((text, failure): (String, Option<Failure>)) -> Result<ExitCode, Failure> {
+fn print_result((text, failure): (String, Option<Failure>)) -> Result<ExitCode, Failure> {
     output::stdout(text)?;
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
@@ -119,7 +119,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Doctor(args) => {
             log("warn")?;
-            return said(doctor::doctor(args)?);
+            return print_result(doctor::doctor(args)?);
         }
         Command::Rdma(command) => output::stdout(rdma::rdma(&command)?)?,
         Command::Check { file, media } => output::stdout(check::check(&file, media)?)?,
@@ -155,9 +155,9 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             log("warn")?;
             output::stdout(attach::detach::detach(args)?)?
         }
-        Command::Session(command) => return said(session::session(command)?),
+        Command::Session(command) => return print_result(session::session(command)?),
         Command::Router(command) => output::stdout(router::router(command)?)?,
-        Command::Diff { file, asked } => output::stdout(router::diff(file.as_deref(), &asked)?)?,
+        Command::Diff { file, common } => output::stdout(router::diff(file.as_deref(), &common)?)?,
         Command::Apply(args) => output::stdout(router::apply(&args)?)?,
         Command::Completions { shell } => {
             let mut script = Vec::new();

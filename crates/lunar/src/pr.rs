@@ -116,7 +116,7 @@ pub struct Pr {
     all_ports: bool,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 fn key(text: &str) -> Result<u64, String> {
@@ -138,32 +138,32 @@ fn kind(text: &str) -> Result<u8, String> {
 /// [`Exit::NoAccess`] with who holds the reservation when it is refused.
 pub fn pr(args: Pr) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
-    let (asked, steps) = (args.asked, steps(&args)?);
+    let (asked, steps) = (args.common, steps(&args)?);
     let whole = url.clone();
-    let told = run(asked, move || async move {
+    let results = run(asked, move || async move {
         let unit = OpenLun::open(&url, Some(ISID)).await?;
         let ended = perform(&unit, steps).await;
         unit.close().await;
         ended
     });
-    let mut told = told.map_err(|failure| with_url_hint(&whole, failure))?;
-    let facts = match told.len() {
-        1 => told.remove(0).1,
-        _ => told.into_iter().map(|(name, facts)| (name, Node::Map(facts))).collect(),
+    let mut results = results.map_err(|failure| with_url_hint(&whole, failure))?;
+    let facts = match results.len() {
+        1 => results.remove(0).1,
+        _ => results.into_iter().map(|(name, facts)| (name, Node::Map(facts))).collect(),
     };
     Ok(if asked.json { json(&Node::Map(facts))? } else { tree::lines(&facts) })
 }
 
 /// One after the other, up to the first that fails; what those that read have found, by their names.
 async fn perform(unit: &OpenLun, steps: Vec<PrStep>) -> Result<Vec<(String, pages::Facts)>, Failure> {
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for PrStep { action, order } in steps {
         match order {
             Some(order) => send(unit, order).await?,
-            None => told.push((name(action), look(unit, action).await?)),
+            None => results.push((name(action), look(unit, action).await?)),
         }
     }
-    Ok(told)
+    Ok(results)
 }
 
 /// An action as the command line has it, with underscores.
@@ -258,13 +258,13 @@ async fn send(unit: &OpenLun, order: PrOut) -> Result<(), Failure> {
 
 /// RESERVATION CONFLICT: who holds it, and who we are to the logical unit.
 async fn conflict(unit: &OpenLun, given: u64) -> Failure {
-    let told = match ask(unit, 3).await {
+    let results = match ask(unit, 3).await {
         Ok(b) => Ok(why(&pr::registrations(&b).collect::<Vec<_>>(), &unit.our_port(), given)),
         Err(e) if is_rejected(&e) => why_by_keys(unit, given).await,
         Err(e) => Err(e),
     };
     let unknown = |e| ("reservation conflict".to_owned(), format!("cannot read its holder: {e}"));
-    let (what, hint) = told.unwrap_or_else(unknown);
+    let (what, hint) = results.unwrap_or_else(unknown);
     Failure::new(Exit::NoAccess, what, hint)
 }
 

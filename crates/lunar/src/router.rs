@@ -14,7 +14,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The text to print.
 pub fn router(command: RouterCommand) -> Result<String, Problem> {
     match command {
-        RouterCommand::List(asked) => status_text(&RouterShowArgs { name: None, asked }, admin::router::list),
+        RouterCommand::List(common) => {
+            status_text(&RouterShowArgs { name: None, common }, admin::router::list)
+        }
         RouterCommand::Show(which) => status_text(&which, show),
         RouterCommand::Stats(which) => status_text(&which, admin::router::stats),
         RouterCommand::Paths(which) => status_text(&which, admin::router::paths),
@@ -27,18 +29,18 @@ pub fn router(command: RouterCommand) -> Result<String, Problem> {
     }
 }
 
-fn server(asked: &AdminArgs) -> Result<PathBuf, Problem> {
-    one(servers(asked.socket.as_ref())?)
+fn server(common: &AdminArgs) -> Result<PathBuf, Problem> {
+    one(servers(common.socket.as_ref())?)
 }
 
 /// The server that has routers, with this name if one is told: others beside it are not meant.
-fn routing(name: Option<&str>, asked: &AdminArgs) -> Result<PathBuf, Problem> {
-    let all = servers(asked.socket.as_ref())?;
+fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Problem> {
+    let all = servers(common.socket.as_ref())?;
     if all.len() == 1 {
         return one(all);
     }
     let is_meant = |router: &RouterStatus| name.is_none_or(|name| router.name == name);
-    let answers = of_each(&all, |path| admin::routers(path, asked.timeout));
+    let answers = of_each(&all, |path| admin::routers(path, common.timeout));
     let (mut meant, mut failed) = (Vec::new(), Vec::new());
     for (path, answer) in all.iter().zip(answers) {
         match answer {
@@ -55,8 +57,8 @@ fn routing(name: Option<&str>, asked: &AdminArgs) -> Result<PathBuf, Problem> {
 }
 
 fn status_text(which: &RouterShowArgs, text: fn(&[RouterStatus]) -> String) -> Result<String, Problem> {
-    let routers = chosen(which, &routing(which.name.as_deref(), &which.asked)?)?;
-    match which.asked.json {
+    let routers = chosen(which, &routing(which.name.as_deref(), &which.common)?)?;
+    match which.common.json {
         true => json(&routers),
         false if routers.is_empty() => Ok("no routers\n".into()),
         false => Ok(text(&routers)),
@@ -65,7 +67,7 @@ fn status_text(which: &RouterShowArgs, text: fn(&[RouterStatus]) -> String) -> R
 
 /// The routers that are asked about.
 fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterStatus>, Problem> {
-    let all = admin::routers(server, which.asked.timeout)?;
+    let all = admin::routers(server, which.common.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<RouterStatus> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
@@ -83,15 +85,15 @@ fn show(routers: &[RouterStatus]) -> String {
 
 /// The sessions with targets of routers.
 fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
-    let server = routing(which.name.as_deref(), &which.asked)?;
+    let server = routing(which.name.as_deref(), &which.common)?;
     let routers = chosen(which, &server)?;
     let ours = |session: &Session| {
         let targets = routers.iter().flat_map(|router| &router.targets);
         session.target.as_ref().is_some_and(|name| targets.into_iter().any(|target| target.name == *name))
     };
     let sessions: Vec<Session> =
-        admin::sessions(&server, which.asked.timeout)?.into_iter().filter(ours).collect();
-    match which.asked.json {
+        admin::sessions(&server, which.common.timeout)?.into_iter().filter(ours).collect();
+    match which.common.json {
         true => json(&sessions),
         false if sessions.is_empty() => Ok("no sessions\n".into()),
         false => Ok(admin::table(&sessions)),
@@ -99,19 +101,19 @@ fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
 }
 
 fn control(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
-    let server = routing(Some(&which.name), &which.asked)?;
+    let server = routing(Some(&which.name), &which.common)?;
     let router = which.name.clone();
-    let outcome = admin::tell(&server, &Request::Router { name: which.name, action }, which.asked.timeout)?;
-    match which.asked.json {
-        true => json(&BTreeMap::from([("router", router), ("told", outcome)])),
-        false => Ok(outcome + "\n"),
+    let told = admin::tell(&server, &Request::Router { name: which.name, action }, which.common.timeout)?;
+    match which.common.json {
+        true => json(&BTreeMap::from([("router", router), ("told", told)])),
+        false => Ok(told + "\n"),
     }
 }
 
 /// What a configuration would change.
-pub fn diff(file: Option<&Path>, asked: &AdminArgs) -> Result<String, Problem> {
-    let differences = admin::diff(&server(asked)?, absolute(file)?, asked.timeout)?;
-    match asked.json {
+pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Problem> {
+    let differences = admin::diff(&server(common)?, absolute(file)?, common.timeout)?;
+    match common.json {
         true => json(&differences),
         false if differences.is_empty() => Ok("nothing would change\n".into()),
         false => Ok(differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("\n") + "\n"),
@@ -126,10 +128,10 @@ pub fn apply(args: &Apply) -> Result<String, Problem> {
         (_, true) => Request::Rollback {},
         _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) },
     };
-    said(admin::tell(&server, &request, args.timeout))
+    with_newline(admin::tell(&server, &request, args.timeout))
 }
 
-fn said(answer: Result<String, Problem>) -> Result<String, Problem> {
+fn with_newline(answer: Result<String, Problem>) -> Result<String, Problem> {
     answer.map(|text| text + "\n")
 }
 

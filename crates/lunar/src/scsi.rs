@@ -59,7 +59,7 @@ pub struct Scsi {
     hex: bool,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 /// How it ended, as JSON has it.
@@ -122,11 +122,11 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
         once: args.once,
     };
     let (url, has_data) = (order.url.clone(), order.take > 0 || !order.data.is_empty());
-    let answer = run(args.asked, move || send(order)).map_err(|failure| with_url_hint(&url, failure));
+    let answer = run(args.common, move || send(order)).map_err(|failure| with_url_hint(&url, failure));
     let answer = answer.map_err(|failure| if has_data { failure } else { without_data(failure) })?;
     let status = exit(answer.completion.status);
-    if args.asked.json {
-        output::stdout(json(&told(&answer))?)?;
+    if args.common.json {
+        output::stdout(json(&report(&answer))?)?;
     } else {
         let dump = args.hex || io::stdout().is_terminal();
         // Whether or not the data find room.
@@ -252,7 +252,7 @@ fn read(file: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn told(answer: &ScsiReply) -> ScsiReport {
+fn report(answer: &ScsiReply) -> ScsiReport {
     let c = &answer.completion;
     let sense = |s: Sense| SenseReport {
         key: s.key,
@@ -278,19 +278,19 @@ fn told(answer: &ScsiReply) -> ScsiReport {
 
 /// What goes to stderr.
 fn words(answer: &ScsiReply) -> String {
-    let told = told(answer);
-    let mut text = format!("status: {} ({:02x}h)\n", told.status_name.unwrap_or("unknown"), told.status);
-    if let Some(sense) = told.sense {
+    let report = report(answer);
+    let mut text = format!("status: {} ({:02x}h)\n", report.status_name.unwrap_or("unknown"), report.status);
+    if let Some(sense) = report.sense {
         text += &format!("sense: {}\n", sense.text);
         text += &sense.detail.map(|detail| format!("  {detail}\n")).unwrap_or_default();
         text += &sense.information.map(|n| format!("  information: {n} ({n:x}h)\n")).unwrap_or_default();
         text += &format!("sense data: {}\n", sense.bytes);
     }
-    if told.residual > 0 {
-        text += &format!("residual: {} of {} bytes were not transferred\n", told.residual, told.expected);
+    if report.residual > 0 {
+        text += &format!("residual: {} of {} bytes were not transferred\n", report.residual, report.expected);
     }
-    if told.overflow > 0 {
-        text += &format!("overflow: the logical unit transfers {} more bytes\n", told.overflow);
+    if report.overflow > 0 {
+        text += &format!("overflow: the logical unit transfers {} more bytes\n", report.overflow);
     }
     text
 }

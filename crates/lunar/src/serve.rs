@@ -19,7 +19,7 @@ use lunar_server::routes::{Found, expand_early};
 use lunar_server::{Arguments, ErrorCode, Problem, ServeContext, Units, folders};
 use lunar_target::config::TargetConfig;
 use retry::Retry;
-use routed::{AdminHandler, tell};
+use routed::{AdminHandler, send_event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub enum ServeEvent {
     /// What was found could not be served, and is tried again.
     Retry,
     /// A request at the admin socket.
-    Asked(Request, Sender<Response>),
+    AdminRequest(Request, Sender<Response>),
     /// The time for a configuration to be confirmed is over: the one of this number.
     Unconfirmed(u64),
 }
@@ -63,7 +63,7 @@ pub fn serve<S: TargetServer>(
     let captive = match &args.run {
         Some(command) => Some(service.captive(command, events)?),
         None => {
-            service.greet();
+            service.print_banner();
             None
         }
     };
@@ -84,7 +84,7 @@ fn wait<S: TargetServer>(
             Ok(ServeEvent::Ended(status)) => return Some(status),
             Ok(ServeEvent::Found) => service.found(),
             Ok(ServeEvent::Retry) => service.found_before(),
-            Ok(ServeEvent::Asked(request, reply)) => {
+            Ok(ServeEvent::AdminRequest(request, reply)) => {
                 // Who does not wait for the answer any more does not need it.
                 _ = reply.send(service.answer(request));
             }
@@ -183,7 +183,7 @@ impl<S: TargetServer> Service<S> {
         // A reload may bring the first router. Nothing is read or written before that.
         let loops = LoopDetector::kept_in(&state_dir.join("router.id"));
         let ports = isids::IsidStore::kept_in(&state_dir);
-        let routes = Routes::start(loops, ports, move || tell(&found, ServeEvent::Found));
+        let routes = Routes::start(loops, ports, move || send_event(&found, ServeEvent::Found));
         let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
         let routes = Arc::new(routes);
         let mut units = Units::new(state_dir).with(routes.clone());
@@ -233,7 +233,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// It serves whether this can be written or not: nobody's disk is to be away for want of room for a greeting.
-    fn greet(&self) {
+    fn print_banner(&self) {
         let banner = connect_hints::banner(&self.config, &self.server.portals());
         let write = move || {
             if let Err(problem) = output::stdout(banner) {
@@ -259,7 +259,7 @@ impl<S: TargetServer> Service<S> {
                 tracing::info!("{} reloaded", file.display());
             }
             Err(problems) => {
-                change::tell_problems(&problems);
+                change::log_problems(&problems);
                 tracing::error!("{} rejected: the configuration is unchanged", file.display());
             }
         }

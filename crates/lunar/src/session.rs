@@ -13,10 +13,10 @@ use std::thread::ScopedJoinHandle;
 /// The text to print, and what failed where other servers answered.
 pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Failure> {
     match command {
-        SessionCommand::List(asked) => list_all(&servers(asked.socket.as_ref())?, &asked),
-        SessionCommand::Show { id, asked } => {
-            let server = one(servers(asked.socket.as_ref())?)?;
-            Ok((show(admin::sessions(&server, asked.timeout)?, id, asked.json)?, None))
+        SessionCommand::List(common) => list_all(&servers(common.socket.as_ref())?, &common),
+        SessionCommand::Show { id, common } => {
+            let server = one(servers(common.socket.as_ref())?)?;
+            Ok((show(admin::sessions(&server, common.timeout)?, id, common.json)?, None))
         }
     }
 }
@@ -63,9 +63,9 @@ pub fn of_each<T: Send>(
 }
 
 /// The sessions of every server that answers.
-fn list_all(servers: &[PathBuf], asked: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
+fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
     let (mut lists, mut problems) = (Vec::new(), Vec::new());
-    for (server, answer) in servers.iter().zip(of_each(servers, |path| admin::sessions(path, asked.timeout)))
+    for (server, answer) in servers.iter().zip(of_each(servers, |path| admin::sessions(path, common.timeout)))
     {
         match answer {
             Ok(sessions) => lists.push((server, sessions)),
@@ -75,7 +75,7 @@ fn list_all(servers: &[PathBuf], asked: &AdminArgs) -> Result<(String, Option<Fa
     if lists.is_empty() {
         return Err(problems.into());
     }
-    let text = match asked.json {
+    let text = match common.json {
         true => json(&placed(lists))?,
         false => lists.iter().map(|(server, sessions)| listed(server, sessions, servers.len())).collect(),
     };

@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The record, which paths and the main thread change. Its lock is taken before that of the folder.
 pub struct AttachmentRecord {
     attached: Attached,
-    page: Mutex<RecordState>,
+    state: Mutex<RecordState>,
 }
 
 struct RecordState {
     record: Record,
     /// Counts the paths that have logged in.
-    entries: u64,
+    logins: u64,
     /// The record belongs to who ends the process.
     is_over: bool,
 }
@@ -29,18 +29,18 @@ struct RecordState {
 impl AttachmentRecord {
     /// Of a record that is written already.
     pub fn of(attached: &Attached, record: Record) -> Arc<AttachmentRecord> {
-        let page = Mutex::new(RecordState { record, entries: 0, is_over: false });
-        Arc::new(AttachmentRecord { attached: attached.clone(), page })
+        let state = Mutex::new(RecordState { record, logins: 0, is_over: false });
+        Arc::new(AttachmentRecord { attached: attached.clone(), state })
     }
 
     /// The record as it is now. Not to be called with the lock of the folder.
     pub fn record(&self) -> Record {
-        self.page().record.clone()
+        self.lock().record.clone()
     }
 
     /// So many paths have logged in.
-    pub fn entries(&self) -> u64 {
-        self.page().entries
+    pub fn logins(&self) -> u64 {
+        self.lock().logins
     }
 
     /// Changes the record, and writes it. Not to be called with the lock of the folder.
@@ -48,60 +48,60 @@ impl AttachmentRecord {
     /// # Errors
     /// When it cannot be written: it stays as it was.
     pub fn change(&self, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
-        let mut page = self.page();
-        self.write(&mut page, change)
+        let mut state = self.lock();
+        self.write(&mut state, change)
     }
 
     /// The target carries out no writes any more of sessions that are over, unless a path has logged in since this number.
     ///
     /// # Errors
     /// As [`AttachmentRecord::change`].
-    pub fn settled(&self, entries: u64) -> Result<(), Problem> {
-        let mut page = self.page();
-        if page.entries != entries {
+    pub fn clear_left_behind(&self, logins: u64) -> Result<(), Problem> {
+        let mut state = self.lock();
+        if state.logins != logins {
             return Ok(());
         }
-        self.write(&mut page, |record| record.left_behind.clear())
+        self.write(&mut state, |record| record.left_behind.clear())
     }
 
     /// Paths write nothing any more. The record at the end.
     pub fn end(&self) -> Record {
-        let mut page = self.page();
-        page.is_over = true;
-        page.record.clone()
+        let mut state = self.lock();
+        state.is_over = true;
+        state.record.clone()
     }
 
-    fn write(&self, page: &mut RecordState, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
-        let mut record = page.record.clone();
+    fn write(&self, state: &mut RecordState, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
+        let mut record = state.record.clone();
         change(&mut record);
-        if record != page.record {
+        if record != state.record {
             self.attached.look()?.write(&record)?;
-            page.record = record;
+            state.record = record;
         }
         Ok(())
     }
 
-    fn page(&self) -> MutexGuard<'_, RecordState> {
-        self.page.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RecordState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The row of a path.
 #[derive(Clone)]
-pub struct Row {
+pub struct PathRecord {
     /// The record.
-    pub book: Arc<AttachmentRecord>,
+    pub record: Arc<AttachmentRecord>,
     /// Which of the paths it is.
-    pub at: usize,
+    pub index: usize,
     /// Where the path leads.
     pub url: Url,
 }
 
-impl Row {
+impl PathRecord {
     /// The hook that records the logins of a session with these options.
     pub fn recorder(&self, options: &Options) -> Arc<LoginRecorder> {
         Arc::new(LoginRecorder {
-            row: self.clone(),
+            path: self.clone(),
             options: options.clone(),
             is_used: AtomicBool::new(false),
         })
@@ -110,7 +110,7 @@ impl Row {
 
 /// Records the logins of a session from [`LoginRecorder::begin`] on: a session that leads elsewhere never gets a record.
 pub struct LoginRecorder {
-    row: Row,
+    path: PathRecord,
     options: Options,
     is_used: AtomicBool,
 }
@@ -124,7 +124,7 @@ impl LoginRecorder {
         self.is_used.store(true, SeqCst);
         loop {
             let facts = session.facts();
-            self.enter(&facts, false).await?;
+            self.record_login(&facts, false).await?;
             // The session may have logged in again meanwhile.
             let now = session.facts();
             if (now.target_port(), now.user) == (facts.target_port(), facts.user) {
@@ -133,17 +133,17 @@ impl LoginRecorder {
         }
     }
 
-    async fn enter(&self, facts: &SessionInfo, has_orphans: bool) -> Result<(), Error> {
-        let session = session_of(&self.row.url, &self.options, facts);
-        let (book, at) = (self.row.book.clone(), self.row.at);
+    async fn record_login(&self, facts: &SessionInfo, has_orphans: bool) -> Result<(), Error> {
+        let session = session_of(&self.path.url, &self.options, facts);
+        let (record, index) = (self.path.record.clone(), self.path.index);
         // The lock of the folder may have to be waited for.
         let write = lunar_runtime::blocking(move || {
-            let mut page = book.page();
-            if page.is_over {
+            let mut state = record.lock();
+            if state.is_over {
                 return Err(io::Error::other("the disk is being detached"));
             }
-            page.entries += 1;
-            let written = book.write(&mut page, |record| record.enter(at, session, has_orphans));
+            state.logins += 1;
+            let written = record.write(&mut state, |record| record.enter(index, session, has_orphans));
             written.map_err(|problem| io::Error::other(problem.what))
         });
         let failed = |e: io::Error| {
@@ -155,7 +155,7 @@ impl LoginRecorder {
 
 impl fmt::Debug for LoginRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Recorder({})", self.row.at)
+        write!(f, "Recorder({})", self.path.index)
     }
 }
 
@@ -163,7 +163,7 @@ impl SessionHooks for LoginRecorder {
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             match self.is_used.load(SeqCst) {
-                true => self.enter(login.facts, login.has_orphans).await,
+                true => self.record_login(login.facts, login.has_orphans).await,
                 false => Ok(()),
             }
         })

@@ -39,7 +39,7 @@ pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<AttachClaim
     let left = left(&look, &record)?;
     record.isids = isids(&look, &record)?;
     record.left_behind.clone_from(&left.sessions);
-    let Some(alive) = look.take(&attachment.name)? else { return Err(exists(&record)) };
+    let Some(alive) = look.take(&attachment.name)? else { return Err(already_attached(&record)) };
     match &left.device {
         // Should this process die too, or end early, the device must still be found.
         Some(before) => {
@@ -59,13 +59,16 @@ fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
     let (alive, dead): (Vec<Record>, Vec<Record>) =
         look.all()?.into_iter().partition(|other| look.is_alive(&other.name));
     let mut taken: Vec<String> = alive.into_iter().flat_map(|other| other.isids).collect();
-    let plain = |url: &String| plain(url);
-    let own = |other: &Record| other.urls.iter().map(plain).zip(other.isids.clone()).collect::<Vec<_>>();
-    let before = |other: &Record| other.left_behind.iter().map(|s| (plain(&s.url), s.isid.clone())).collect();
+    let without_settings = |url: &String| without_settings(url);
+    let own =
+        |other: &Record| other.urls.iter().map(without_settings).zip(other.isids.clone()).collect::<Vec<_>>();
+    let before = |other: &Record| {
+        other.left_behind.iter().map(|s| (without_settings(&s.url), s.isid.clone())).collect()
+    };
     let left: Vec<(String, String)> =
         dead.iter().flat_map(|other| [before(other), own(other)].concat()).collect();
     let mut isid_of = |url: &String| {
-        let url = plain(url);
+        let url = without_settings(url);
         let old = left.iter().find(|(of, isid)| *of == url && !taken.contains(isid));
         let isid =
             old.map_or_else(|| crate::hex::digits(&lunar_initiator::new_isid()), |(_, isid)| isid.clone());
@@ -92,7 +95,7 @@ fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
             // Writes that were left behind are being ended.
             let is_settling = had_it && !other.left_behind.is_empty();
             if is_same || other.name == record.name || is_settling {
-                return Err(exists(&other));
+                return Err(already_attached(&other));
             }
             continue;
         }
@@ -108,7 +111,7 @@ fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
             left.sessions.extend(new.collect::<Vec<_>>());
         }
         if let Some(id) = left_behind(look, &other)? {
-            if let Some(which) = unfit(&other, record, is_same) {
+            if let Some(which) = takeover_obstacle(&other, record, is_same) {
                 let what = format!("the ended attachment {} left /dev/ublkb{id}, {which}", other.name);
                 let hint = format!("attach it again, or run lunar detach {}", other.name);
                 return Err(Failure::new(Exit::Exists, what, hint));
@@ -122,7 +125,7 @@ fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
 }
 
 /// Why a device that was left behind is in the way, if it is.
-fn unfit(device: &Record, record: &Record, is_same: bool) -> Option<String> {
+fn takeover_obstacle(device: &Record, record: &Record, is_same: bool) -> Option<String> {
     match is_same {
         false if device.name == record.name => Some(format!("of {}", device.urls.join(", "))),
         // Its users go on to write.
@@ -144,7 +147,7 @@ pub fn alive(look: &Look<'_>, attachment: &Attachment) -> Result<Option<Record>,
 }
 
 /// It is attached already.
-pub fn exists(record: &Record) -> Failure {
+pub fn already_attached(record: &Record) -> Failure {
     let what = match &record.device {
         Some(device) => format!("the LUN is already attached: {} as {device}", record.name),
         None => format!("{} is being attached by process {}", record.name, record.pid),
@@ -172,12 +175,12 @@ pub fn left_behind(look: &Look<'_>, record: &Record) -> Result<Option<u32>, Fail
 
 /// Some path of the one is a path of the other, whatever their settings.
 pub fn same_disk(a: &[String], b: &[String]) -> bool {
-    let b: Vec<String> = b.iter().map(|url| plain(url)).collect();
-    a.iter().any(|url| b.contains(&plain(url)))
+    let b: Vec<String> = b.iter().map(|url| without_settings(url)).collect();
+    a.iter().any(|url| b.contains(&without_settings(url)))
 }
 
 /// A URL without its settings.
-pub fn plain(url: &str) -> String {
+pub fn without_settings(url: &str) -> String {
     Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.plain())
 }
 
@@ -196,7 +199,7 @@ fn record(attachment: &Attachment) -> Record {
         size_bytes: 0,
         identity: String::new(),
         read_only: attachment.read_only,
-        recovery_timeout: attachment.recovery_timeout.unwrap_or(super::disk::RECOVERY),
+        recovery_timeout: attachment.recovery_timeout.unwrap_or(super::disk::DEFAULT_RECOVERY_TIMEOUT),
         policy: attachment.policy,
         pid: std::process::id(),
         since_unix_s: since,
@@ -292,11 +295,11 @@ mod tests {
     #[test]
     fn stale_device_is_taken_over_with_its_type() {
         let of = |name: &str, read_only| record(&Attachment { read_only, ..attachment(name, A, How::Ublk) });
-        assert_eq!(unfit(&of("a", false), &of("a", false), true), None);
-        assert_eq!(unfit(&of("a", true), &of("b", false), true), None);
-        assert!(unfit(&of("a", false), &of("a", true), true).unwrap().contains("can be written"));
-        assert!(unfit(&of("a", false), &of("a", false), false).unwrap().starts_with("of iscsi:"));
-        assert_eq!(unfit(&of("a", false), &of("b", false), false), None);
+        assert_eq!(takeover_obstacle(&of("a", false), &of("a", false), true), None);
+        assert_eq!(takeover_obstacle(&of("a", true), &of("b", false), true), None);
+        assert!(takeover_obstacle(&of("a", false), &of("a", true), true).unwrap().contains("can be written"));
+        assert!(takeover_obstacle(&of("a", false), &of("a", false), false).unwrap().starts_with("of iscsi:"));
+        assert_eq!(takeover_obstacle(&of("a", false), &of("b", false), false), None);
     }
 
     #[test]

@@ -28,7 +28,7 @@ Examples:
 pub struct Detach {
     /// Name, device, file or folder of the attachment, or URL of the LUN
     #[arg(value_name = "NAME|DEVICE|DIR|URL")]
-    what: String,
+    attachment: String,
 
     /// Detach even if it is in use. I/O that waits for an unreachable target fails; a process that does not end in
     /// time is killed
@@ -71,7 +71,7 @@ const KILLED: Duration = Duration::from_secs(5);
 pub fn detach(args: Detach) -> Result<String, Failure> {
     let limit = Instant::now().checked_add(args.timeout);
     let attached = open_attached()?;
-    let (record, is_alive) = find(&attached, &args.what)?;
+    let (record, is_alive) = find(&attached, &args.attachment)?;
     let killed = is_alive && end(&attached, &record, &args, limit)?;
     finish(&attached, &record, &args, (is_alive && !killed, limit))?;
     let name = record.name.clone();

@@ -1,6 +1,6 @@
 //! The disk of an attachment: a logical unit, over one path or several.
 
-use super::attachment_record::{AttachmentRecord, Row};
+use super::attachment_record::{AttachmentRecord, PathRecord};
 use super::path::LunPath;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
@@ -12,13 +12,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long a lost network is waited out where nothing says otherwise.
-pub const RECOVERY: Duration = Duration::from_secs(120);
+pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
 /// So often a path is asked whether it is still as it was.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// So long the other paths are waited for when one is open.
-const MOMENT: Duration = Duration::from_secs(1);
+const OTHER_PATHS_TIMEOUT: Duration = Duration::from_secs(1);
 /// An operation may take so much longer than the recovery that it waits for.
-const AFTER_RECOVERY: Duration = Duration::from_secs(60);
+const OPERATION_MARGIN: Duration = Duration::from_secs(60);
 
 /// A disk that is open.
 pub struct Disk {
@@ -41,7 +41,7 @@ pub struct Disk {
 /// Those of the first path that fails, when none can be opened; when the paths lead to different logical units.
 pub async fn open(
     attachment: &Attachment,
-    book: &Arc<AttachmentRecord>,
+    record: &Arc<AttachmentRecord>,
     missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Disk, Failure> {
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
@@ -56,11 +56,11 @@ pub async fn open(
     let recovery = attachment.recovery_timeout.unwrap_or(first.timeouts_mut().recovery);
     let several = urls.len() > 1;
     let mut urls =
-        urls.into_iter().map(|url| patient(url, recovery, several)).collect::<Result<Vec<_>, _>>()?;
-    let settings = joined(&mut urls, recovery, attachment.policy.unwrap_or_default());
+        urls.into_iter().map(|url| with_timeouts(url, recovery, several)).collect::<Result<Vec<_>, _>>()?;
+    let settings = multipath_settings(&mut urls, recovery, attachment.policy.unwrap_or_default());
     let path = |(at, url): (usize, Url)| {
-        let row = Row { book: book.clone(), at, url: url.clone() };
-        LunPath::new(url, Some(row))
+        let record = PathRecord { record: record.clone(), index: at, url: url.clone() };
+        LunPath::new(url, Some(record))
     };
     let paths: Vec<Arc<LunPath>> = urls.into_iter().enumerate().map(path).collect();
     let lun = open_all(&paths, missing).await?;
@@ -69,32 +69,32 @@ pub async fn open(
     let identity = properties.designator.clone().unwrap_or_else(whole);
     let block_size = lun.block_size();
     let (backend, joined): (Arc<dyn Backend>, _) = if several {
-        paths.iter().for_each(|path| path.expect(lun.properties().identity, lun.facts()));
+        paths.iter().for_each(|path| path.set_expected(lun.properties().identity, lun.facts()));
         let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::Path>).collect();
         let joined = Multipath::join(ways, settings).await?;
         (joined.clone(), Some(joined))
     } else {
-        lunar_runtime::spawn(look_after(Arc::downgrade(&lun)));
+        lunar_runtime::spawn(check_periodically(Arc::downgrade(&lun)));
         (lun, None)
     };
     Ok(Disk { backend, block_size, identity, recovery, paths, joined })
 }
 
 /// A URL with the waits of an attachment. Of several paths a command is to come back at once, and to go on another.
-fn patient(mut url: Url, recovery: Duration, several: bool) -> Result<Url, Error> {
+fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url, Error> {
     if several {
         url = url.with_default("transition_timeout", "0")?;
     }
     let timeouts = url.timeouts_mut();
     timeouts.recovery = if several { Duration::ZERO } else { recovery };
-    timeouts.operation = timeouts.operation.max(timeouts.recovery + AFTER_RECOVERY);
+    timeouts.operation = timeouts.operation.max(timeouts.recovery + OPERATION_MARGIN);
     Ok(url)
 }
 
 /// How several paths are used: an operation may wait for a path, and then ends as it does on one.
-fn joined(urls: &mut [Url], recovery: Duration, policy: Policy) -> Settings {
+fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: Policy) -> Settings {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
-    let operation = longest.max(recovery.saturating_add(AFTER_RECOVERY));
+    let operation = longest.max(recovery.saturating_add(OPERATION_MARGIN));
     Settings { policy: policy.of_paths(), queue: recovery, operation, ..Settings::default() }
 }
 
@@ -128,15 +128,15 @@ async fn open_all(
         }
     }
     let rest = async { while ended.recv_async().await.is_ok() {} };
-    _ = compio::time::timeout(MOMENT, rest).await;
+    _ = compio::time::timeout(OTHER_PATHS_TIMEOUT, rest).await;
     let open = paths.iter().find_map(|path| path.lun().cloned());
     open.ok_or_else(|| Error::new(ErrorCode::SessionClosed, "no path was opened").into())
 }
 
 /// A host that only waits would not hear that the capacity has changed: the target tells it with an answer.
-async fn look_after(lun: Weak<Lun>) {
+async fn check_periodically(lun: Weak<Lun>) {
     loop {
-        compio::time::sleep(LOOK).await;
+        compio::time::sleep(CHECK_INTERVAL).await;
         let Some(lun) = lun.upgrade() else { return };
         lun.check().await;
     }
@@ -177,14 +177,14 @@ fn without_isid(url: &str) -> String {
 }
 
 /// The waiting of a disk for its target.
-pub struct OpenDeadline {
+pub struct PendingIo {
     paths: Vec<Arc<LunPath>>,
     joined: Option<Arc<Multipath>>,
 }
 
-impl OpenDeadline {
+impl PendingIo {
     /// What waits for a target that is away fails now.
-    pub fn end(&self) {
+    pub fn fail(&self) {
         self.paths.iter().filter_map(|path| path.lun()).for_each(|lun| lun.session().give_up());
         if let Some(joined) = &self.joined {
             joined.give_up();
@@ -201,8 +201,8 @@ impl Disk {
     }
 
     /// What ends all waiting for a target that is away.
-    pub fn patience(&self) -> OpenDeadline {
-        OpenDeadline { paths: self.paths.clone(), joined: self.joined.clone() }
+    pub fn pending_io(&self) -> PendingIo {
+        PendingIo { paths: self.paths.clone(), joined: self.joined.clone() }
     }
 
     /// Its logical unit as each open path reaches it.
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn paths_are_used_as_was_asked_for() {
         use lunar_initiator::multipath::Policy as ClientArgs;
-        let policy = |policy| joined(&mut [], Duration::ZERO, policy).policy;
+        let policy = |policy| multipath_settings(&mut [], Duration::ZERO, policy).policy;
         let asked = [ClientArgs::Failover, ClientArgs::RoundRobin, ClientArgs::LeastQueue];
         assert_eq!(Policy::ALL.map(policy), asked);
         assert_eq!(policy(Policy::default()), Settings::default().policy);
@@ -269,7 +269,7 @@ mod tests {
             ("?transition_timeout=3", false, s(9), Some(s(3))),
         ] {
             let url = Url::parse(&format!("iscsi://host/iqn.2026-01.test:a/0{text}")).expect("a URL");
-            let mut url = patient(url, s(9), several).expect("a known key");
+            let mut url = with_timeouts(url, s(9), several).expect("a known key");
             let timeouts = url.timeouts_mut();
             assert_eq!((timeouts.recovery, timeouts.transition), (recovery, transition), "{text} {several}");
         }
@@ -286,7 +286,7 @@ mod tests {
             (["", ""], s(600), s(660)),
             (["", ""], Duration::MAX, Duration::MAX),
         ] {
-            let joined = joined(&mut settings.map(url), recovery, Policy::default());
+            let joined = multipath_settings(&mut settings.map(url), recovery, Policy::default());
             assert_eq!((joined.queue, joined.operation), (recovery, operation), "{settings:?}");
         }
     }

@@ -78,7 +78,7 @@ pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Recor
             Err(_) => break,
         }
     }
-    Err(died(&mut child, &attached, &name))
+    Err(unexpected_exit(&mut child, &attached, &name))
 }
 
 /// From here on what the process says stands in its log; true if that is a new one.
@@ -112,7 +112,7 @@ fn program() -> PathBuf {
 }
 
 /// It ended without a word.
-fn died(child: &mut Child, attached: &Attached, name: &str) -> Failure {
+fn unexpected_exit(child: &mut Child, attached: &Attached, name: &str) -> Failure {
     let how = child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
     let said = last_lines(&attached.file(name, "log"), 5).join("\n  ");
     Failure::new(
@@ -142,7 +142,7 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
 ///
 /// # Errors
 /// What went wrong after it was attached; what went wrong before is answered.
-pub fn handed() -> Result<(), Failure> {
+pub fn run_launched() -> Result<(), Failure> {
     let mut text = String::new();
     let read =
         io::stdin().read_to_string(&mut text).and_then(|_| Ok(serde_json::from_str::<LaunchRequest>(&text)?));
@@ -158,12 +158,12 @@ pub fn handed() -> Result<(), Failure> {
             new_log = log_to(&log).map_err(|e| cannot("open its log", &e))?;
             Ok(())
         },
-        missing: |why: &str| _ = answer(&LaunchReply::Missing(why.to_owned())),
+        missing: |why: &str| _ = reply(&LaunchReply::Missing(why.to_owned())),
         ready: |record: &Record| {
             was_ready = true;
             // Nothing of where it was started is kept busy.
             _ = std::env::set_current_dir("/");
-            answer(&LaunchReply::Ready(Box::new(record.clone())))
+            reply(&LaunchReply::Ready(Box::new(record.clone())))
         },
         ends_with_terminal: false,
     };
@@ -174,7 +174,7 @@ pub fn handed() -> Result<(), Failure> {
                 _ = std::fs::remove_file(&log);
             }
             let problems = failure.problems.iter().map(|problem| (problem.fault(), problem.hint.clone()));
-            answer(&LaunchReply::Failed { exit: failure.exit as u8, problems: problems.collect() });
+            reply(&LaunchReply::Failed { exit: failure.exit as u8, problems: problems.collect() });
             Ok(())
         }
         ended => ended,
@@ -182,8 +182,8 @@ pub fn handed() -> Result<(), Failure> {
 }
 
 /// False when nobody waits for it any more.
-fn answer(answer: &LaunchReply) -> bool {
-    let Ok(mut line) = serde_json::to_string(answer) else { return false };
+fn reply(reply: &LaunchReply) -> bool {
+    let Ok(mut line) = serde_json::to_string(reply) else { return false };
     line.push('\n');
     let mut out = io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_ok()

@@ -20,7 +20,7 @@ pub struct AttachedArgs {
     name: Option<String>,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 /// Lines of the log that are shown.
@@ -46,15 +46,15 @@ struct AttachmentReport {
 /// # Errors
 /// [`Exit::NotFound`] when there is none of this name; [`Exit::TimedOut`].
 pub fn list(args: AttachedArgs) -> Result<String, Failure> {
-    let all = all(args.name.as_deref(), args.asked.timeout)?;
+    let all = all(args.name.as_deref(), args.common.timeout)?;
     let Some(name) = &args.name else {
-        return if args.asked.json { Ok(json(&all)?) } else { Ok(table(&all)) };
+        return if args.common.json { Ok(json(&all)?) } else { Ok(table(&all)) };
     };
     let Some(one) = all.first() else {
         let what = format!("\"{}\" is not attached", name.escape_debug());
         return Err(Failure::new(Exit::NotFound, what, "lunar attached lists the attachments"));
     };
-    if args.asked.json { Ok(json(one)?) } else { Ok(details(one)) }
+    if args.common.json { Ok(json(one)?) } else { Ok(details(one)) }
 }
 
 /// All attachments, or the one of a name. Those that are silent may take the time of all.

@@ -53,7 +53,7 @@ Prints the device, the file or the NBD URI to stdout. See also lunar attached an
 pub struct Attach {
     /// URL of the LUN, or name of a saved attachment
     #[arg(value_name = "URL|NAME", required_unless_present = "all", conflicts_with = "all")]
-    what: Option<String>,
+    lun: Option<String>,
 
     /// URL of another path to the same LUN; repeatable
     #[arg(long = "path", value_name = "URL")]
@@ -110,7 +110,7 @@ pub struct Attach {
     handed: bool,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 /// Attaches, and prints as what.
@@ -119,25 +119,25 @@ pub struct Attach {
 /// [`Exit::Exists`] when it is attached already; those of opening the disk and making the export.
 pub fn attach(args: Attach) -> Result<(), Failure> {
     if args.handed {
-        return launch::handed();
+        return launch::run_launched();
     }
-    let timeout = args.asked.timeout;
+    let timeout = args.common.timeout;
     if args.all {
-        return all(args.asked);
+        return all(args.common);
     }
-    let attachment = wanted(&args)?;
+    let attachment = requested(&args)?;
     if args.save {
         // Better known before than when it is attached.
         attachment::check_save(&attachment)?;
     }
     if args.foreground {
-        let mut untold = None;
+        let mut print_failure = None;
         let ready = |record: &Record| {
-            if let Err(failure) = told(record, args.asked.json, None) {
-                untold = Some(failure);
+            if let Err(failure) = print_attached(record, args.common.json, None) {
+                print_failure = Some(failure);
                 return false;
             }
-            if let Err(failure) = saved_if(args.save, &attachment) {
+            if let Err(failure) = save_if_requested(args.save, &attachment) {
                 failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
             }
             notify::ready();
@@ -150,20 +150,20 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
             ends_with_terminal: true,
         };
         process::serve(&attachment, timeout, watch)?;
-        return untold.map_or(Ok(()), Err);
+        return print_failure.map_or(Ok(()), Err);
     }
     let record = launch::launch(attachment.clone(), timeout)?;
-    let told = told(&record, args.asked.json, Some(UNTOLD));
-    saved_if(args.save, &attachment).and(told)
+    let print_attached = print_attached(&record, args.common.json, Some(STILL_LISTED));
+    save_if_requested(args.save, &attachment).and(print_attached)
 }
 
 /// What is attached is kept, if that was asked for.
-fn saved_if(asked: bool, attachment: &Attachment) -> Result<(), Failure> {
+fn save_if_requested(asked: bool, attachment: &Attachment) -> Result<(), Failure> {
     if asked { save(attachment) } else { Ok(()) }
 }
 
 /// All that are saved; what is attached already is left alone. The last failure is the command's.
-fn all(asked: ClientArgs) -> Result<(), Failure> {
+fn all(common: ClientArgs) -> Result<(), Failure> {
     let names = attachment::names()?;
     if names.is_empty() {
         let folder = attachment::folder()?;
@@ -173,10 +173,12 @@ fn all(asked: ClientArgs) -> Result<(), Failure> {
     let attached = open_attached()?;
     let mut failures: Vec<Failure> = Vec::new();
     for name in names {
-        match one_of_all(&attached, &name, asked) {
-            Ok(Some(record)) => failures.extend(told(&record, asked.json, Some(UNTOLD)).err()),
+        match one_of_all(&attached, &name, common) {
+            Ok(Some(record)) => {
+                failures.extend(print_attached(&record, common.json, Some(STILL_LISTED)).err())
+            }
             Ok(None) => {}
-            Err(failure) => failures.push(of(&name, failure)),
+            Err(failure) => failures.push(with_attachment_name(&name, failure)),
         }
     }
     let Some(exit) = failures.last().map(|failure| failure.exit) else { return Ok(()) };
@@ -184,7 +186,7 @@ fn all(asked: ClientArgs) -> Result<(), Failure> {
 }
 
 /// None if it is attached already, by its own name or as something else.
-fn one_of_all(attached: &Attached, name: &str, asked: ClientArgs) -> Result<Option<Record>, Failure> {
+fn one_of_all(attached: &Attached, name: &str, common: ClientArgs) -> Result<Option<Record>, Failure> {
     if attached.look()?.is_alive(name) {
         return Ok(None);
     }
@@ -193,11 +195,11 @@ fn one_of_all(attached: &Attached, name: &str, asked: ClientArgs) -> Result<Opti
         output::stderr_line(format_args!("{name} is already attached as {}", other.name));
         return Ok(None);
     }
-    launch::launch(attachment, asked.timeout).map(Some)
+    launch::launch(attachment, common.timeout).map(Some)
 }
 
 /// Problems of one of several attachments name it, or its file.
-fn of(name: &str, failure: Failure) -> Failure {
+fn with_attachment_name(name: &str, failure: Failure) -> Failure {
     let named = |problem: Problem| match problem.file {
         Some(_) => problem,
         None => Problem { what: format!("{name}: {}", problem.what), ..problem },
@@ -206,10 +208,10 @@ fn of(name: &str, failure: Failure) -> Failure {
 }
 
 /// What the arguments ask for.
-fn wanted(args: &Attach) -> Result<Attachment, Failure> {
-    let what = args.what.as_deref().unwrap_or_default();
+fn requested(args: &Attach) -> Result<Attachment, Failure> {
+    let what = args.lun.as_deref().unwrap_or_default();
     if what.contains("://") {
-        return of_url(args, what);
+        return attachment_of_url(args, what);
     }
     let more = !args.paths.is_empty() || args.nbd.is_some() || args.ublk || args.fuse.is_some();
     if more
@@ -226,7 +228,7 @@ fn wanted(args: &Attach) -> Result<Attachment, Failure> {
     saved(what)
 }
 
-fn of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
+fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     let here = std::env::current_dir().map_err(|e| cannot("find the working directory", &e))?;
     let mut urls = Vec::new();
     for text in std::iter::once(first).chain(args.paths.iter().map(String::as_str)) {
@@ -281,8 +283,8 @@ fn saved(name: &str) -> Result<Attachment, Failure> {
     let attached = open_attached()?;
     let look = attached.look()?;
     match look.record(name) {
-        Some(record) if look.is_alive(name) => Err(claim::exists(&record)),
-        Some(record) => Ok(again(record)),
+        Some(record) if look.is_alive(name) => Err(claim::already_attached(&record)),
+        Some(record) => Ok(attachment_of_record(record)),
         None => {
             let folder = attachment::folder()?;
             let what = format!("there is no saved attachment \"{}\"", name.escape_debug());
@@ -297,7 +299,7 @@ fn saved(name: &str) -> Result<Attachment, Failure> {
 }
 
 /// What an attachment was whose process is gone.
-fn again(record: Record) -> Attachment {
+fn attachment_of_record(record: Record) -> Attachment {
     let Record { name, urls, how, place, read_only, recovery_timeout, policy, .. } = record;
     Attachment { name, urls, how, place, read_only, recovery_timeout: Some(recovery_timeout), policy }
 }
@@ -314,10 +316,10 @@ fn save(attachment: &Attachment) -> Result<(), Failure> {
 }
 
 /// It is attached, and only that could not be told.
-const UNTOLD: &str = "lunar attached still lists the attachment";
+const STILL_LISTED: &str = "lunar attached still lists the attachment";
 
-/// Tells as what it is attached: the device to stdout, how to use it to stderr. `untold`: what to do if that cannot be.
-fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Failure> {
+/// Tells as what it is attached: the device to stdout, how to use it to stderr. `print_failure`: what to do if that cannot be.
+fn print_attached(record: &Record, as_json: bool, print_failure: Option<&str>) -> Result<(), Failure> {
     let device = record.device.as_deref().unwrap_or_default();
     let text = match as_json {
         true => json(record)?,
@@ -325,11 +327,11 @@ fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Fail
     };
     if !as_json {
         output::stderr_line(format_args!("{} is attached; use it, for example, with:", record.name));
-        for line in uses(record, device) {
+        for line in example_commands(record, device) {
             output::stderr_line(format_args!("  {line}"));
         }
     }
-    let hinted = |problem: Problem| match untold {
+    let hinted = |problem: Problem| match print_failure {
         Some(hint) => Problem { hint: Some(hint.into()), ..problem },
         None => problem,
     };
@@ -337,7 +339,7 @@ fn told(record: &Record, as_json: bool, untold: Option<&str>) -> Result<(), Fail
 }
 
 /// Lines to paste.
-fn uses(record: &Record, device: &str) -> Vec<String> {
+fn example_commands(record: &Record, device: &str) -> Vec<String> {
     let name = &record.name;
     let mut lines = match record.how {
         How::Nbd => {
@@ -392,7 +394,7 @@ mod tests {
         let url = "iscsi://h/iqn.2026-11.org.example:a/0";
         let parse = |late| Line::try_parse_from(["attach", url, "--path", url, "--late-writes", late]);
         let args = parse("risk").expect("it is a value").attach;
-        let urls = of_url(&args, url).unwrap_or_else(|_| panic!("a disk")).urls;
+        let urls = attachment_of_url(&args, url).unwrap_or_else(|_| panic!("a disk")).urls;
         assert_eq!(urls, [(); 2].map(|()| format!("{url}?late_writes=risk")));
         assert!(parse("never").is_err());
     }
@@ -402,7 +404,7 @@ mod tests {
         let url = "iscsi://h/iqn.2026-11.org.example:a/0";
         let parse = |more: &[&str]| Line::try_parse_from([&["attach", url], more].concat());
         let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);
-        let attachment = wanted(&several.unwrap().attach).unwrap();
+        let attachment = requested(&several.unwrap().attach).unwrap();
         assert_eq!((attachment.policy, attachment.urls.len()), (Some(Policy::RoundRobin), 2));
         assert!(parse(&["--policy", "failover"]).is_err(), "there is one path");
         assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "there is no such policy");

@@ -1,6 +1,6 @@
 //! A path of an attachment, which may be missing at first: it is opened when it can be.
 
-use super::attachment_record::Row;
+use super::attachment_record::PathRecord;
 use lunar_block::range_lock::RangeLocks;
 use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture};
 use lunar_initiator::multipath::{self, Path as _, State};
@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 pub struct LunPath {
     url: Url,
     /// Where its session is written down.
-    row: Option<Row>,
+    record: Option<PathRecord>,
     /// Times that it is tried at first.
     tries: u32,
     lun: OnceLock<Arc<Lun>>,
@@ -29,22 +29,22 @@ pub struct LunPath {
     expected: OnceLock<(Vec<u8>, BackendInfo)>,
     was_tried: AtomicBool,
     /// Nothing is ever sent: a path that is missing has no news.
-    silence: (flume::Sender<Event>, flume::Receiver<Event>),
+    no_events: (flume::Sender<Event>, flume::Receiver<Event>),
 }
 
 impl LunPath {
     /// A path that is not open yet.
-    pub fn new(mut url: Url, row: Option<Row>) -> Arc<LunPath> {
+    pub fn new(mut url: Url, record: Option<PathRecord>) -> Arc<LunPath> {
         let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
         let (lun, expected) = (OnceLock::new(), OnceLock::new());
         Arc::new(LunPath {
             url,
-            row,
+            record,
             tries,
             lun,
             expected,
             was_tried: false.into(),
-            silence: flume::bounded(1),
+            no_events: flume::bounded(1),
         })
     }
 
@@ -54,7 +54,7 @@ impl LunPath {
     /// As [`lunar_initiator::open`]; [`ErrorCode::IdentityMismatch`] when it leads elsewhere than it should.
     pub async fn open(&self) -> Result<(), Error> {
         let mut options = self.url.options()?;
-        let recorder = self.row.as_ref().map(|row| row.recorder(&options));
+        let recorder = self.record.as_ref().map(|record| record.recorder(&options));
         options.hooks = recorder.clone().map(|recorder| recorder as Arc<dyn SessionHooks>);
         let lun = lunar_initiator::open_with(&self.url, &options).await?;
         // Its capacity may be another one by now.
@@ -106,7 +106,7 @@ impl LunPath {
     }
 
     /// What it has to be, should it be opened later; and then at the first try.
-    pub fn expect(&self, identity: Vec<u8>, facts: BackendInfo) {
+    pub fn set_expected(&self, identity: Vec<u8>, facts: BackendInfo) {
         _ = self.expected.set((identity, facts));
     }
 
@@ -202,7 +202,7 @@ impl multipath::Path for LunPath {
     }
 
     fn news(&self) -> flume::Receiver<Event> {
-        self.lun().map_or_else(|| self.silence.1.clone(), |lun| lun.news())
+        self.lun().map_or_else(|| self.no_events.1.clone(), |lun| lun.news())
     }
 }
 
@@ -292,8 +292,8 @@ mod tests {
             let lun = first.lun().expect("it is open");
             let smaller = BackendInfo { capacity: lun.facts().capacity / 2, ..lun.facts() };
             let (same, other) = (LunPath::new(url.clone(), None), LunPath::new(url, None));
-            same.expect(lun.identity(), smaller);
-            other.expect(vec![1, 2, 3], lun.facts());
+            same.set_expected(lun.identity(), smaller);
+            other.set_expected(vec![1, 2, 3], lun.facts());
             (same.open().await, other.open().await)
         };
         let (same, other) = Cores::one().expect("an event loop").wait(0, open).expect("an event loop");

@@ -2,7 +2,7 @@
 
 use super::attachment_record::AttachmentRecord;
 use super::claim::{AttachClaim, StaleAttachment, claim, left_behind, with_isids};
-use super::disk::{self, Disk, OpenDeadline as Waiting};
+use super::disk::{self, Disk, PendingIo};
 use super::export::HostExport;
 use super::write_tracker::WriteTracker;
 use super::{open_attached, unfinished_writes};
@@ -22,11 +22,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// So often the capacity is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a login may take that ends writes which were left behind on a path that is not open.
-const SETTLE: Duration = Duration::from_secs(5);
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one who asks may take to listen.
-const PATIENCE: Duration = Duration::from_secs(2);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Events of the main thread.
 enum AttachEvent {
@@ -37,7 +37,7 @@ enum AttachEvent {
     /// A path could not be opened, and is tried again.
     Missing(String),
     /// A status request.
-    Asked(UnixStream),
+    Status(UnixStream),
 }
 
 /// Callbacks of an attachment in progress.
@@ -75,22 +75,29 @@ pub fn serve(
     let AttachClaim { alive, record, left } = claim(&attached, attachment)?;
     let name = record.name.clone();
     if let Err(failure) = (watch.claimed)(&record) {
-        return leave(&attached, &record, Err(failure));
+        return release(&attached, &record, Err(failure));
     }
     let attachment = &with_isids(attachment, &record);
     let end = timeout.map(|limit| Instant::now() + limit);
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
-    let book = AttachmentRecord::of(&attached, record);
-    let begun =
-        begin(&cores, attachment, &book, &left, &attached, (&events, &inbox), (end, &mut watch.missing));
+    let shared_record = AttachmentRecord::of(&attached, record);
+    let begun = open_and_export(
+        &cores,
+        attachment,
+        &shared_record,
+        &left,
+        &attached,
+        (&events, &inbox),
+        (end, &mut watch.missing),
+    );
     let mut service = match begun {
         Ok(Some(service)) => service,
         // It was told to stop meanwhile.
-        Ok(None) => return leave(&attached, &book.end(), Ok(())),
-        Err(failure) => return leave(&attached, &book.end(), Err(failure)),
+        Ok(None) => return release(&attached, &shared_record.end(), Ok(())),
+        Err(failure) => return release(&attached, &shared_record.end(), Err(failure)),
     };
-    let record = book.record();
-    _ = force.waits.set((service.disk.patience(), service.written.clone()));
+    let record = shared_record.record();
+    _ = force.waits.set((service.disk.pending_io(), service.written.clone()));
     tracing::info!(device = record.device, "{name} is attached");
     // What was taken over has users, whether or not somebody waits for it here.
     if (watch.ready)(&record) || left.device.is_some() {
@@ -103,7 +110,7 @@ pub fn serve(
     let stopped = service.stop(&cores, &force);
     cores.stop();
     let (stopped, left) = stopped;
-    let mut record = book.end();
+    let mut record = shared_record.end();
     if let Err(failure) = &stopped {
         failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
         record.left_behind = left_behind_by(&record, left);
@@ -136,27 +143,27 @@ struct ForcedDetach {
     attached: Attached,
     name: String,
     /// The disk, once it is open, and its writes.
-    waits: OnceLock<(Waiting, Arc<WriteTracker>)>,
+    waits: OnceLock<(PendingIo, Arc<WriteTracker>)>,
     /// Writes that had failed before.
     failed: OnceLock<u64>,
 }
 
 impl ForcedDetach {
     /// Does what was asked for, if it was.
-    fn obey(&self) {
-        if let Some((waiting, written)) = self.waits.get()
+    fn fail_io_if_forced(&self) {
+        if let Some((pending_io, written)) = self.waits.get()
             && self.attached.is_forced(&self.name)
             && self.failed.set(written.failed()).is_ok()
         {
             let writes = written.waiting();
             tracing::warn!(writes, "{} is detached by force: pending I/O fails", self.name);
-            waiting.end();
+            pending_io.fail();
         }
     }
 }
 
 /// Nothing is left of it, unless a device still has to be found, or writes of others have not ended.
-fn leave(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
+fn release(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
     let look = attached.look()?;
     if left_behind(&look, record)?.is_none() {
         unfinished_writes::hand_back(&look, record)?;
@@ -180,7 +187,7 @@ fn watch_signals(
                 continue;
             }
             // The main thread hears nothing while it waits for the target.
-            force.obey();
+            force.fail_io_if_forced();
             _ = events.send(AttachEvent::Stop);
         }
     };
@@ -215,37 +222,40 @@ type EventChannel<'a> = (&'a Sender<AttachEvent>, &'a Receiver<AttachEvent>);
 type OpenDeadline<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
 
 /// Opens the disk and hands it to the host; None when it is to stop before.
-fn begin(
+fn open_and_export(
     cores: &Arc<Cores>,
     attachment: &Attachment,
-    book: &Arc<AttachmentRecord>,
+    shared_record: &Arc<AttachmentRecord>,
     left: &StaleAttachment,
     attached: &Attached,
     (events, inbox): EventChannel<'_>,
     patience: OpenDeadline<'_>,
 ) -> Result<Option<Service>, Failure> {
-    let (told, wanted, rows) = (events.clone(), attachment.clone(), book.clone());
+    let (events_sender, attachment, rows) = (events.clone(), attachment.clone(), shared_record.clone());
     cores.run_on(0, move || {
         // Who waited may be gone.
         let open = async move {
-            let missing = told.clone();
+            let missing = events_sender.clone();
             let missing = move |e: &Error| drop(missing.send(AttachEvent::Missing(e.to_string())));
-            drop(told.send(AttachEvent::Opened(Box::new(disk::open(&wanted, &rows, missing).await))));
+            drop(
+                events_sender
+                    .send(AttachEvent::Opened(Box::new(disk::open(&attachment, &rows, missing).await))),
+            );
         };
         lunar_runtime::spawn(open);
     });
-    let Some(mut disk) = opened(inbox, patience)? else { return Ok(None) };
+    let Some(mut disk) = wait_until_open(inbox, patience)? else { return Ok(None) };
     if let Some(before) = &left.device {
-        is_the_same(before, &disk)?;
+        check_identity(before, &disk)?;
     }
-    book.change(|record| record.identity.clone_from(&disk.identity))?;
-    settle(cores, &disk, book, attached)?;
+    shared_record.change(|record| record.identity.clone_from(&disk.identity))?;
+    settle(cores, &disk, shared_record, attached)?;
     let written = WriteTracker::over(disk.backend, left.is_unstable);
     disk.backend = written.clone();
-    let record = book.record();
+    let record = shared_record.record();
     let export = HostExport::start(cores, &disk, &record, left.device.as_ref(), attached)?;
-    answer_questions(&attached.file(&record.name, "ctl"), events.clone())?;
-    book.change(|record| {
+    serve_status(&attached.file(&record.name, "ctl"), events.clone())?;
+    shared_record.change(|record| {
         record.device = Some(export.device());
         record.place = export.place().or(record.place.take());
         record.ublk_id = export.ublk_id();
@@ -253,24 +263,33 @@ fn begin(
         record.read_only |= disk.backend.facts().read_only;
         record.recovery_timeout = disk.recovery;
     })?;
-    Ok(Some(Service { disk, export, written, book: book.clone() }))
+    Ok(Some(Service { disk, export, written, shared_record: shared_record.clone() }))
 }
 
 /// Ends writes that others have left behind, before anything is written here.
-fn settle(cores: &Cores, disk: &Disk, book: &AttachmentRecord, attached: &Attached) -> Result<(), Failure> {
+fn settle(
+    cores: &Cores,
+    disk: &Disk,
+    shared_record: &AttachmentRecord,
+    attached: &Attached,
+) -> Result<(), Failure> {
     // A path that logs in takes the record first, then the folder.
-    let record = book.record();
+    let record = shared_record.record();
     let owed = unfinished_writes::sessions(&attached.look()?, &record)?;
     let reached = disk.reached();
-    let ended = cores.wait(0, move || async move { unfinished_writes::end(owed, &reached, SETTLE).await });
+    let ended =
+        cores.wait(0, move || async move { unfinished_writes::end(owed, &reached, LOGIN_TIMEOUT).await });
     ended.map_err(|e| cannot("end old sessions", &e))??;
-    book.change(|record| record.left_behind.clear())?;
-    let record = book.record();
+    shared_record.change(|record| record.left_behind.clear())?;
+    let record = shared_record.record();
     unfinished_writes::clear_ended(&attached.look()?, &record)
 }
 
 /// Waits for the disk; None when it is to stop before.
-fn opened(inbox: &Receiver<AttachEvent>, (end, missing): OpenDeadline<'_>) -> Result<Option<Disk>, Failure> {
+fn wait_until_open(
+    inbox: &Receiver<AttachEvent>,
+    (end, missing): OpenDeadline<'_>,
+) -> Result<Option<Disk>, Failure> {
     let mut last = None;
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -281,7 +300,7 @@ fn opened(inbox: &Receiver<AttachEvent>, (end, missing): OpenDeadline<'_>) -> Re
         match event {
             Ok(AttachEvent::Opened(disk)) => return disk.map(Some),
             Ok(AttachEvent::Stop) => return Ok(None),
-            Ok(AttachEvent::Asked(_)) => {}
+            Ok(AttachEvent::Status(_)) => {}
             Ok(AttachEvent::Missing(why)) => {
                 missing(&why);
                 last = Some(why);
@@ -297,7 +316,7 @@ fn opened(inbox: &Receiver<AttachEvent>, (end, missing): OpenDeadline<'_>) -> Re
 }
 
 /// A device that was left behind is given to no other disk.
-fn is_the_same(before: &Record, disk: &Disk) -> Result<(), Failure> {
+fn check_identity(before: &Record, disk: &Disk) -> Result<(), Failure> {
     let is_other = !before.identity.is_empty() && before.identity != disk.identity;
     if !is_other {
         return Ok(());
@@ -310,7 +329,7 @@ fn is_the_same(before: &Record, disk: &Disk) -> Result<(), Failure> {
 }
 
 /// Whoever connects to the socket is told how it is.
-fn answer_questions(path: &Path, events: Sender<AttachEvent>) -> Result<(), Failure> {
+fn serve_status(path: &Path, events: Sender<AttachEvent>) -> Result<(), Failure> {
     // One that was left behind is nobody's.
     _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(|e| {
@@ -318,8 +337,8 @@ fn answer_questions(path: &Path, events: Sender<AttachEvent>) -> Result<(), Fail
         Problem::new(what, "choose a shorter --name, or set LUNAR_RUN_DIR to a shorter path")
     })?;
     let listen = move || {
-        for asked in listener.incoming().flatten() {
-            if events.send(AttachEvent::Asked(asked)).is_err() {
+        for client in listener.incoming().flatten() {
+            if events.send(AttachEvent::Status(client)).is_err() {
                 return;
             }
         }
@@ -333,20 +352,20 @@ struct Service {
     disk: Disk,
     export: HostExport,
     written: Arc<WriteTracker>,
-    book: Arc<AttachmentRecord>,
+    shared_record: Arc<AttachmentRecord>,
 }
 
 impl Service {
     /// Until it is to stop.
     fn run(&mut self, cores: &Cores, inbox: &Receiver<AttachEvent>) {
-        let mut look = Instant::now() + LOOK;
+        let mut look = Instant::now() + POLL_INTERVAL;
         loop {
             match inbox.recv_timeout(look.saturating_duration_since(Instant::now())) {
-                Ok(AttachEvent::Asked(asked)) => self.tell(asked),
+                Ok(AttachEvent::Status(client)) => self.send_status(client),
                 Ok(AttachEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(AttachEvent::Opened(_) | AttachEvent::Missing(_)) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    look = Instant::now() + LOOK;
+                    look = Instant::now() + POLL_INTERVAL;
                     if let Some(why) = self.export.is_over() {
                         return tracing::warn!("the export ends: {why}");
                     }
@@ -361,20 +380,20 @@ impl Service {
 
     /// Sessions at ports that paths have moved from go from the record once nothing of a lost connection waits any more.
     fn settle_moved(&self, cores: &Cores) {
-        let (record, entries) = (self.book.record(), self.book.entries());
+        let (record, logins) = (self.shared_record.record(), self.shared_record.logins());
         if record.left_behind.is_empty() {
             return;
         }
         let reached = self.disk.reached();
         let has_orphans = cores.wait(0, move || async move { Disk::has_orphans(&reached).await });
         if has_orphans.is_ok_and(|has_orphans| !has_orphans)
-            && let Err(problem) = self.book.settled(entries)
+            && let Err(problem) = self.shared_record.clear_left_behind(logins)
         {
             tracing::debug!("{problem}");
         }
     }
 
-    fn tell(&self, mut asked: UnixStream) {
+    fn send_status(&self, mut client: UnixStream) {
         let state = State {
             size_bytes: self.disk.backend.facts().capacity,
             paths: self.disk.paths(),
@@ -382,8 +401,8 @@ impl Service {
             waiting_writes: self.written.waiting(),
         };
         let told = serde_json::to_vec(&state).map_err(io::Error::other).and_then(|text| {
-            asked.set_write_timeout(Some(PATIENCE))?;
-            asked.write_all(&text)
+            client.set_write_timeout(Some(STATUS_TIMEOUT))?;
+            client.write_all(&text)
         });
         _ = told.inspect_err(|e| tracing::debug!("cannot report to the command that attaches: {e}"));
     }

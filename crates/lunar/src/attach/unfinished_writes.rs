@@ -1,7 +1,7 @@
 //! Writes that a process has left behind: the target may still carry them out. They are ended before the disk is served
 //! again, or its record is forgotten.
 
-use super::claim::{plain, same_disk};
+use super::claim::{same_disk, without_settings};
 use super::disk::{Disk, ProbedLun};
 use crate::exit::Failure;
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
@@ -88,14 +88,14 @@ fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
     let is_same_port = left.port == by.port && left.port.as_deref() != Some(UNKNOWN_PORT);
     (left.port.is_none() || is_same_port)
         && (left.user.is_none() || left.user == by.user)
-        && plain(&left.url) == plain(&by.url)
+        && without_settings(&left.url) == without_settings(&by.url)
         && is_same_initiator(left, by)
 }
 
 /// A login for the first session may end the second one: it may lead to the same port.
 fn may_end(left: &LeftSession, other: &LeftSession) -> bool {
     let port = |session: &LeftSession| session.port.clone().filter(|port| port != UNKNOWN_PORT);
-    let is_elsewhere = plain(&left.url) != plain(&other.url)
+    let is_elsewhere = without_settings(&left.url) != without_settings(&other.url)
         && port(left).zip(port(other)).is_some_and(|(left, other)| left != other);
     is_same_initiator(left, other) && !is_elsewhere
 }
@@ -113,8 +113,10 @@ fn name_of(session: &LeftSession) -> Option<String> {
 
 /// Both are one session.
 fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
-    let [(a_url, b_url), (a_isid, b_isid)] =
-        [(plain(&a.url), plain(&b.url)), (a.isid.to_lowercase(), b.isid.to_lowercase())];
+    let [(a_url, b_url), (a_isid, b_isid)] = [
+        (without_settings(&a.url), without_settings(&b.url)),
+        (a.isid.to_lowercase(), b.isid.to_lowercase()),
+    ];
     (a_url, a_isid, name_of(a), &a.port, &a.user) == (b_url, b_isid, name_of(b), &b.port, &b.user)
 }
 
@@ -185,7 +187,7 @@ pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
 pub fn end_of_record(attached: &Attached, record: &Record, limit: Duration) -> Result<ProcessLock, Failure> {
     let left = record.sessions();
     let look = attached.look()?;
-    let Some(alive) = look.take(&record.name)? else { return Err(super::claim::exists(record)) };
+    let Some(alive) = look.take(&record.name)? else { return Err(super::claim::already_attached(record)) };
     look.write(&Record { isids: Vec::new(), left_behind: left.clone(), ..record.clone() })?;
     drop(look);
     let owed = with_urls(record, left)?;
@@ -218,7 +220,7 @@ fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<UnfinishedSe
     let saved = attachment::load(&record.name).ok().flatten();
     let saved: Vec<String> = saved.into_iter().flat_map(|Attachment { urls, .. }| urls).collect();
     let url = |session: LeftSession| {
-        let with_secret = saved.iter().find(|url| plain(url) == plain(&session.url));
+        let with_secret = saved.iter().find(|url| without_settings(url) == without_settings(&session.url));
         let url = Url::parse(with_secret.unwrap_or(&session.url))?;
         Ok((session, url))
     };

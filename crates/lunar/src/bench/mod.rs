@@ -44,11 +44,11 @@ Exit status: 0 success, 1 the run ended early, commands failed, --steady was not
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Bench {
     #[command(subcommand)]
-    face: Option<BenchCommand>,
+    command: Option<BenchCommand>,
     #[command(flatten)]
     plain: Option<plain::Args>,
     #[command(flatten)]
-    told: OutputArgs,
+    output_args: OutputArgs,
 }
 
 /// Options for the output of results.
@@ -111,21 +111,21 @@ struct CompareArgs {
 
 /// Runs it.
 pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
-    let Bench { face, plain, told } = args;
-    if let Some(BenchCommand::Compare(CompareArgs { files, .. })) = &face {
-        told.of_comparison()?;
-        let (text, is_worse) = compare::run(files, told.json)?;
+    let Bench { command, plain, output_args } = args;
+    if let Some(BenchCommand::Compare(CompareArgs { files, .. })) = &command {
+        output_args.of_comparison()?;
+        let (text, is_worse) = compare::run(files, output_args.json)?;
         output::stdout(text)?;
         return Ok(if is_worse { Exit::General.into() } else { ExitCode::SUCCESS });
     }
-    let report = told.report.as_deref().map(ReportFile::begin).transpose()?;
+    let report = output_args.report.as_deref().map(ReportFile::begin).transpose()?;
     let handle = RunHandle::default();
-    let signal = heed_signals(&handle)?;
-    let measured = match (face, plain) {
-        (Some(face), _) => play(face, told.json || told.terse, &handle)?,
+    let signal = watch_signals(&handle)?;
+    let measured = match (command, plain) {
+        (Some(command), _) => run_command(command, output_args.json || output_args.terse, &handle)?,
         (None, Some(plain)) => {
             let progress = ProgressLine::start(&handle);
-            let document = plain::run(&plain, &handle).map_err(|e| with_face(e, &plain.targets))?;
+            let document = plain::run(&plain, &handle).map_err(|e| with_command_hint(e, &plain.targets))?;
             drop(progress);
             BenchResult { text: text_report::text(&document), document, printed: Ok(()), problem: None }
         }
@@ -137,7 +137,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
             ));
         }
     };
-    let text = match (told.json, told.terse) {
+    let text = match (output_args.json, output_args.terse) {
         (true, _) => json(&measured.document)?,
         (_, true) => terse(&measured.document),
         _ => measured.text,
@@ -153,15 +153,16 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
 }
 
 /// There is no such file, and its name is near that of a face.
-fn with_face(e: lunar_bench::Error, targets: &[String]) -> Failure {
+fn with_command_hint(e: lunar_bench::Error, targets: &[String]) -> Failure {
     let is_missing = matches!(e.kind, lunar_bench::ErrorKind::Medium(ErrorCode::NotFound));
     let mut failure = Failure::from(e);
-    let faces = BenchCommand::augment_subcommands(clap::Command::new("bench"));
-    let near =
-        |word: &String| lunar_server::nearest(word, faces.get_subcommands().map(|face| face.get_name()));
+    let commands = BenchCommand::augment_subcommands(clap::Command::new("bench"));
+    let near = |word: &String| {
+        lunar_server::nearest(word, commands.get_subcommands().map(|command| command.get_name()))
+    };
     let missing = targets.iter().filter(|target| is_missing && !Path::new(target).exists());
-    if let Some(face) = missing.into_iter().find_map(near) {
-        let meant = format!("did you mean lunar bench {face}?");
+    if let Some(command) = missing.into_iter().find_map(near) {
+        let meant = format!("did you mean lunar bench {command}?");
         for problem in &mut failure.problems {
             problem.hint =
                 Some(problem.hint.take().map_or(meant.clone(), |hint| format!("{hint}; or {meant}")));
@@ -180,26 +181,27 @@ struct BenchResult {
 }
 
 /// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
-fn play(face: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchResult, Failure> {
+fn run_command(command: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchResult, Failure> {
     let progress = ProgressLine::start(handle);
-    if let BenchCommand::Reproduce(seed) = &face {
+    if let BenchCommand::Reproduce(seed) = &command {
         let experiments::ExperimentResult { document, text, problem } = experiments::run(seed, handle)?;
         return Ok(BenchResult { document, text, printed: Ok(()), problem });
     }
-    let mut lines = (!silent).then(|| progress.beside(output::StdoutLines::default()));
+    let mut lines = (!silent).then(|| progress.suspending_writer(output::StdoutLines::default()));
     let mut nothing = io::sink();
     let out: &mut dyn Write = lines.as_mut().map_or(&mut nothing, |lines| lines);
-    let mut document = act(face, RunContext { handle, out })?;
+    let mut document = run_tool(command, RunContext { handle, out })?;
     // One that was told to print nothing goes on to do so. What cannot be printed is told at the end.
-    let spoken = lines.as_mut().filter(|lines| lines.has_spoken()).map(|lines| lines as &mut dyn Write);
-    _ = overhead::add_note(&mut document, handle, spoken);
+    let progress_output =
+        lines.as_mut().filter(|lines| lines.has_output()).map(|lines| lines as &mut dyn Write);
+    _ = overhead::add_note(&mut document, handle, progress_output);
     // Their notes have been told as they came up.
     let printed = lines.map_or(Ok(()), |lines| lines.into_inner().end());
     Ok(BenchResult { document, text: String::new(), printed, problem: None })
 }
 
-fn act(face: BenchCommand, context: RunContext) -> Result<Document, lunar_bench::Error> {
-    match face {
+fn run_tool(command: BenchCommand, context: RunContext) -> Result<Document, lunar_bench::Error> {
+    match command {
         BenchCommand::Reproduce(_) | BenchCommand::Compare(_) => unreachable!("it is no tool"),
         BenchCommand::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, context),
         BenchCommand::Disktest(args) => compat::disktest::run(&args, context),
@@ -274,7 +276,7 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
 
 /// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
 /// gone; a third one at once.
-fn heed_signals(handle: &RunHandle) -> Result<Arc<AtomicI32>, Problem> {
+fn watch_signals(handle: &RunHandle) -> Result<Arc<AtomicI32>, Problem> {
     let cannot = |e: std::io::Error| {
         Problem::new(format!("cannot watch for signals: {e}"), error_hints::process_limits(&e))
     };

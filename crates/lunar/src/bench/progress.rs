@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Time between two looks.
-const EVERY: Duration = Duration::from_millis(500);
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Tells until it is dropped.
 pub struct ProgressLine {
@@ -28,14 +28,14 @@ impl ProgressLine {
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
         let (over, ended) = channel();
         let (handle, shown) = (handle.clone(), bar.clone());
-        let tell = move || tell(&handle, &shown, &ended);
-        let thread = std::thread::Builder::new().name("progress".into()).spawn(tell).ok();
+        let show = move || show(&handle, &shown, &ended);
+        let thread = std::thread::Builder::new().name("progress".into()).spawn(show).ok();
         ProgressLine { bar, over: Some(over), thread }
     }
 
     /// A writer of lines beside which it tells: the line of it goes away while one is written.
-    pub fn beside<W: Write>(&self, out: W) -> ProgressWriter<W> {
-        ProgressWriter { out, bar: self.bar.clone(), line: Vec::new(), has_spoken: false }
+    pub fn suspending_writer<W: Write>(&self, out: W) -> ProgressWriter<W> {
+        ProgressWriter { out, bar: self.bar.clone(), line: Vec::new(), has_output: false }
     }
 }
 
@@ -49,12 +49,12 @@ impl Drop for ProgressLine {
     }
 }
 
-fn tell(handle: &RunHandle, bar: &ProgressBar, ended: &Receiver<()>) {
+fn show(handle: &RunHandle, bar: &ProgressBar, ended: &Receiver<()>) {
     let (mut before, mut since) = (handle.done(), Instant::now());
-    while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let (now, done) = (Instant::now(), handle.done());
-        let told = format!("{} {}", handle.activity(), line(before, done, now - since));
-        bar.set_message(told.trim_start().to_owned());
+        let message = format!("{} {}", handle.activity(), line(before, done, now - since));
+        bar.set_message(message.trim_start().to_owned());
         bar.tick();
         (before, since) = (done, now);
     }
@@ -73,13 +73,13 @@ pub struct ProgressWriter<W> {
     out: W,
     bar: ProgressBar,
     line: Vec<u8>,
-    has_spoken: bool,
+    has_output: bool,
 }
 
 impl<W: Write> ProgressWriter<W> {
     /// Something was written.
-    pub fn has_spoken(&self) -> bool {
-        self.has_spoken
+    pub fn has_output(&self) -> bool {
+        self.has_output
     }
 
     /// The writer below.
@@ -90,7 +90,7 @@ impl<W: Write> ProgressWriter<W> {
 
 impl<W: Write> Write for ProgressWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.has_spoken = true;
+        self.has_output = true;
         self.line.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -114,10 +114,10 @@ mod tests {
 
     #[test]
     fn output_during_progress_has_whole_lines() {
-        let mut out = ProgressLine::start(&RunHandle::default()).beside(Vec::new());
-        assert!(!out.has_spoken());
+        let mut out = ProgressLine::start(&RunHandle::default()).suspending_writer(Vec::new());
+        assert!(!out.has_output());
         write!(out, "1+0 records in").expect("memory");
-        assert!(out.out.is_empty() && out.has_spoken());
+        assert!(out.out.is_empty() && out.has_output());
         out.write_all(b"\n").and_then(|()| out.flush()).expect("memory");
         assert_eq!(out.into_inner(), b"1+0 records in\n");
     }

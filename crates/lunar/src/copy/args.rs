@@ -104,7 +104,7 @@ pub enum SparseMode {
 }
 
 /// Memory that requests in flight may take, in bytes.
-const MEMORY: u64 = 2 << 30;
+const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
 impl Args {
     /// How to copy.
@@ -114,7 +114,7 @@ impl Args {
             let what = format!("--block: invalid size: {} bytes", block);
             return Err(Problem::new(what, "choose a multiple of 64K, up to 32M"));
         }
-        if block * u64::from(self.depth) > MEMORY {
+        if block * u64::from(self.depth) > MAX_BUFFER_BYTES {
             let what = format!("--depth {} with --block {} exceeds the memory limit", self.depth, self.block);
             return Err(Problem::new(what, "keep their product at 2G or less"));
         }
@@ -126,7 +126,7 @@ impl Args {
     }
 
     /// Bytes between two updates of the journal; None if it is not kept while all goes well.
-    pub fn every(&self) -> Result<Option<u64>, Problem> {
+    pub fn checkpoint_bytes(&self) -> Result<Option<u64>, Problem> {
         let every = size("--checkpoint", &self.checkpoint)?;
         Ok((self.resume || self.journal.is_some()).then_some(every))
     }

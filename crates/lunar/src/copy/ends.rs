@@ -88,27 +88,27 @@ impl CopyEnd {
 /// Opens what is written on the command line. Runs on an event loop, where the end is also used.
 ///
 /// `raw`: the bytes of a file or device are copied as they are, whatever they look like.
-pub async fn open_end(text: &str, side: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
+pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
     Ok(match text.split_once(':') {
-        _ if text == "-" => standard(side)?,
+        _ if text == "-" => standard(role)?,
         Some(("null", size)) => {
-            null(text, lunar_proto::size::parse(size).map_err(|e| invalid(e.into()))?, side)?
+            null(text, lunar_proto::size::parse(size).map_err(|e| invalid(e.into()))?, role)?
         }
         _ if is_url(text) => remote(text).await?,
-        _ if nbd::is_url(text) => export(text, side).await?,
-        _ => at_path(text, Path::new(text), side, raw).await?,
+        _ if nbd::is_url(text) => export(text, role).await?,
+        _ => at_path(text, Path::new(text), role, raw).await?,
     })
 }
 
 /// An export of an NBD server. Nothing but its place and its size tells it from others.
-async fn export(text: &str, side: EndRole) -> Result<CopyEnd, Failure> {
+async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     let cannot = |e: OpenError| {
         Problem::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
     };
     let url: nbd::NbdUrl = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let facts = disk.facts();
-    if facts.read_only && side != EndRole::Source {
+    if facts.read_only && role != EndRole::Source {
         let what = format!("{url}: the server offers this export read-only");
         return Err(Problem::new(what, "choose another export, or serve it writable").into());
     }
@@ -135,45 +135,45 @@ pub fn is_path(text: &str) -> bool {
 }
 
 /// stdin or stdout.
-fn standard(side: EndRole) -> Result<CopyEnd, Problem> {
-    let (name, file) = match side {
+fn standard(role: EndRole) -> Result<CopyEnd, Problem> {
+    let (name, file) = match role {
         EndRole::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
         EndRole::Destination { .. } if io::stdout().is_terminal() => {
             return Err(Problem::new("stdout is a terminal", "redirect it to a file or a pipe"));
         }
         EndRole::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
     };
-    let file = file.map_err(|e| cannot_open(name, side, io::Error::from(e)))?;
+    let file = file.map_err(|e| cannot_open(name, role, io::Error::from(e)))?;
     Ok(CopyEnd::stream(name, file.into()))
 }
 
 /// Zeros of this size; as a destination it takes whatever comes.
-fn null(text: &str, size: u64, side: EndRole) -> Result<CopyEnd, Problem> {
+fn null(text: &str, size: u64, role: EndRole) -> Result<CopyEnd, Problem> {
     const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
-    let size = if side == EndRole::Source { size } else { ENDLESS };
+    let size = if role == EndRole::Source { size } else { ENDLESS };
     let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size));
     let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
     Ok(CopyEnd { zeroed: true, ..CopyEnd::disk(text, text.into(), disk) })
 }
 
-async fn at_path(text: &str, path: &Path, side: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
+async fn at_path(text: &str, path: &Path, role: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
     // What was served once stays raw, whatever its host has written.
     let is_raw = || raw || folders::state().is_ok_and(|state| lunar_server::was_served(&state, path));
     let found = match std::fs::metadata(path) {
         Ok(found) => Some(found),
-        Err(e) if e.kind() == io::ErrorKind::NotFound && side != EndRole::Source => None,
-        Err(e) => return Err(cannot_open(text, side, e).into()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && role != EndRole::Source => None,
+        Err(e) => return Err(cannot_open(text, role, e).into()),
     };
-    match (&found, side) {
+    match (&found, role) {
         (Some(found), _) if found.is_dir() => {
             Err(Failure::new(Exit::Invalid, format!("{text} is a directory"), "name a file in it"))
         }
         // What has no bytes is a stream that ends at once.
         (Some(found), EndRole::Source) if found.is_file() && found.len() == 0 => {
-            Ok(stream(text, path, side)?)
+            Ok(stream(text, path, role)?)
         }
         (Some(found), _) if !found.is_file() && !found.file_type().is_block_device() => {
-            Ok(stream(text, path, side)?)
+            Ok(stream(text, path, role)?)
         }
         (_, EndRole::Source) => Ok(source(text, BackendSpec { raw: is_raw(), ..BackendSpec::path(path) })?),
         (found, EndRole::Destination { size, overwrite }) => {
@@ -185,10 +185,10 @@ async fn at_path(text: &str, path: &Path, side: EndRole, raw: bool) -> Result<Co
 }
 
 /// A pipe, or a device of characters.
-fn stream(text: &str, path: &Path, side: EndRole) -> Result<CopyEnd, Problem> {
-    let (read, write) = (side == EndRole::Source, side != EndRole::Source);
+fn stream(text: &str, path: &Path, role: EndRole) -> Result<CopyEnd, Problem> {
+    let (read, write) = (role == EndRole::Source, role != EndRole::Source);
     let file = OpenOptions::new().read(read).write(write).open(path);
-    Ok(CopyEnd::stream(text, file.map_err(|e| cannot_open(text, side, e))?))
+    Ok(CopyEnd::stream(text, file.map_err(|e| cannot_open(text, role, e))?))
 }
 
 fn source(text: &str, spec: BackendSpec) -> Result<CopyEnd, Problem> {
@@ -218,10 +218,10 @@ async fn destination(
     before: Option<&Metadata>,
     overwrite: bool,
 ) -> Result<CopyEnd, Failure> {
-    let side = EndRole::Destination { size: spec.size.unwrap_or_default(), overwrite };
-    let disk = open(text, side, &spec)?;
+    let role = EndRole::Destination { size: spec.size.unwrap_or_default(), overwrite };
+    let disk = open(text, role, &spec)?;
     let path = &*spec.path;
-    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, side, e))?;
+    let found = std::fs::metadata(path).map_err(|e| cannot_open(text, role, e))?;
     let is_file = found.is_file();
     let created = is_file && before.is_none_or(|before| before.len() == 0);
     let zeroed = is_file && (created || has_no_data(&*disk).await);
@@ -238,19 +238,19 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
     disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
 }
 
-fn open(text: &str, side: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> {
+fn open(text: &str, role: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> {
     lunar_block::open(spec).map_err(|e| {
-        let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(side) };
+        let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(role) };
         Problem::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))
     })
 }
 
-fn cannot_open(text: &str, side: EndRole, e: io::Error) -> Problem {
-    Problem::new(format!("{text}: {e}"), hint(side)).with_code(ErrorCode::from(e.kind()))
+fn cannot_open(text: &str, role: EndRole, e: io::Error) -> Problem {
+    Problem::new(format!("{text}: {e}"), hint(role)).with_code(ErrorCode::from(e.kind()))
 }
 
-fn hint(side: EndRole) -> &'static str {
-    match side {
+fn hint(role: EndRole) -> &'static str {
+    match role {
         EndRole::Source => {
             "check the path, its permissions, and that no server has it open for writing (fuser -v)"
         }

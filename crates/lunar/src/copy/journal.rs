@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The form of the file; another one is not understood.
-const FORM: u32 = 1;
+const FORMAT_VERSION: u32 = 1;
 /// No journal is larger, in bytes.
-const LARGEST: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// One end of a copy, so that it is known again.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -78,14 +78,14 @@ impl CopyJournal {
         };
         let text = match fs::metadata(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Ok(found) if found.len() > LARGEST => return Err(damaged("the file is too large".into())),
+            Ok(found) if found.len() > MAX_BYTES => return Err(damaged("the file is too large".into())),
             _ => fs::read(&self.path)
                 .map_err(|e| damaged(e.to_string()).with_code(ErrorCode::from(e.kind())))?,
         };
         let state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         match state {
-            State { form, .. } if form != FORM => {
-                Err(damaged(format!("its format version is {form}, not {FORM}")))
+            State { form, .. } if form != FORMAT_VERSION => {
+                Err(damaged(format!("its format version is {form}, not {FORMAT_VERSION}")))
             }
             State { stable, ref source, .. } if stable > source.size => {
                 Err(damaged("its offset is beyond the end of the source".into()))
@@ -102,8 +102,9 @@ impl CopyJournal {
         unreadable: &[Range<u64>],
     ) -> io::Result<()> {
         let (source, destination) = ends.clone();
-        let state = State { form: FORM, source, destination, stable, unreadable: unreadable.to_vec() };
-        let new = self.new_one();
+        let state =
+            State { form: FORMAT_VERSION, source, destination, stable, unreadable: unreadable.to_vec() };
+        let new = self.new_path();
         let replaced = self.replace(&new, &serde_json::to_vec(&state)?);
         if replaced.is_err() {
             // What could not be written whole is of no use.
@@ -123,14 +124,14 @@ impl CopyJournal {
     }
 
     /// Where the next one is written.
-    fn new_one(&self) -> PathBuf {
+    fn new_path(&self) -> PathBuf {
         with_end(&self.path, ".new")
     }
 
     /// The copy is over, for good.
     pub fn remove(&self) -> io::Result<()> {
         // Left by a copy that was killed while it wrote.
-        _ = fs::remove_file(self.new_one());
+        _ = fs::remove_file(self.new_path());
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed.and_then(|()| self.folder()?.sync_all()),
@@ -182,14 +183,14 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn mark(identity: &str) -> EndFingerprint {
+    fn fingerprint(identity: &str) -> EndFingerprint {
         EndFingerprint { identity: identity.into(), size: 100 }
     }
 
     #[test]
     fn journal_is_restored_and_other_ends_are_rejected() {
         let path = std::env::temp_dir().join(format!("lunar-journal-{}", std::process::id()));
-        let (journal, ends) = (CopyJournal::at(path), (mark("a"), mark("b")));
+        let (journal, ends) = (CopyJournal::at(path), (fingerprint("a"), fingerprint("b")));
         assert_eq!(journal.read(), Ok(None));
         journal.save(&ends, 7, std::slice::from_ref(&(2..3))).unwrap();
         journal.save(&ends, 70, &[2..3, 60..70]).unwrap();
@@ -198,14 +199,14 @@ mod tests {
         assert_eq!(state.check(&ends, journal.path()), Ok(()));
         assert!(
             state
-                .check(&(mark("c"), mark("b")), journal.path())
+                .check(&(fingerprint("c"), fingerprint("b")), journal.path())
                 .unwrap_err()
                 .what
                 .contains("the source differs")
         );
         assert!(
             state
-                .check(&(mark("a"), mark("c")), journal.path())
+                .check(&(fingerprint("a"), fingerprint("c")), journal.path())
                 .unwrap_err()
                 .what
                 .contains("the destination differs")
@@ -214,9 +215,9 @@ mod tests {
             fs::write(journal.path(), damage).unwrap();
             assert!(journal.read().unwrap_err().what.contains("is not a copy journal"), "{damage}");
         }
-        fs::write(journal.new_one(), "half").unwrap();
+        fs::write(journal.new_path(), "half").unwrap();
         journal.remove().unwrap();
-        assert!(!journal.exists() && !journal.new_one().exists());
+        assert!(!journal.exists() && !journal.new_path().exists());
         journal.remove().unwrap();
     }
 
@@ -226,8 +227,8 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let (journal, other) = (CopyJournal::at(folder.join("journal")), folder.join("other"));
         fs::write(&other, "kept").unwrap();
-        std::os::unix::fs::symlink(&other, journal.new_one()).unwrap();
-        journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap();
+        std::os::unix::fs::symlink(&other, journal.new_path()).unwrap();
+        journal.save(&(fingerprint("a"), fingerprint("b")), 7, &[]).unwrap();
         assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
         assert!(journal.path().symlink_metadata().unwrap().is_file());
         fs::remove_dir_all(folder).unwrap();
@@ -238,8 +239,8 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("lunar-journal-in-the-way-{}", std::process::id()));
         fs::create_dir_all(folder.join("x")).unwrap();
         let journal = CopyJournal::at(folder.clone());
-        journal.save(&(mark("a"), mark("b")), 7, &[]).unwrap_err();
-        assert!(!journal.new_one().exists());
+        journal.save(&(fingerprint("a"), fingerprint("b")), 7, &[]).unwrap_err();
+        assert!(!journal.new_path().exists());
         fs::remove_dir_all(folder).unwrap();
     }
 }

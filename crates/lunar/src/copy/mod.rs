@@ -53,13 +53,13 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     watch_signals(events.clone(), &stopping).map_err(|e| cannot_start(&e))?;
     let cores = Cores::one().map_err(|e| cannot_start(&e))?;
     let (json, limit, journal) = (args.json, args.timeout, prepare::journal(&args));
-    let (told, teller) = (stop.clone(), ExitNotifier(Some(events)));
+    let (flag, notifier) = (stop.clone(), ExitNotifier(Some(events)));
     cores.run_on(0, move || {
-        lunar_runtime::spawn(async move { teller.tell(run::run(args, told).await) });
+        lunar_runtime::spawn(async move { notifier.send(run::run(args, flag).await) });
     });
     let (ended, early) = wait(&inbox, &stop, &stopping, limit);
     match ended {
-        Some(report) => Ok(say_report(report?, early, json)?),
+        Some(report) => Ok(print_report(report?, early, json)?),
         None => {
             let what = "timed out, and requests in flight do not end";
             let hint = match journal.is_some_and(|journal| journal.exists()) {
@@ -76,7 +76,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
 struct ExitNotifier(Option<Sender<CopyEvent>>);
 
 impl ExitNotifier {
-    fn tell(mut self, ended: Result<CopyReport, Failure>) {
+    fn send(mut self, ended: Result<CopyReport, Failure>) {
         if let Some(events) = self.0.take() {
             // The main thread may have gone.
             _ = events.send(CopyEvent::Ended(Box::new(ended)));
@@ -132,7 +132,7 @@ fn wait(
     }
 }
 
-fn say_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Result<ExitCode, Problem> {
+fn print_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Result<ExitCode, Problem> {
     if report.summary.complete && !json {
         output::stderr(report.line);
     }

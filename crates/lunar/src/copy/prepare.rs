@@ -16,7 +16,7 @@ pub fn arguments(args: &Args, source: &CopyEnd) -> Result<(), Problem> {
     let refusals = [
         (args.json && to_stdout, "--json conflicts with a copy to stdout", "remove --json"),
         (
-            from_stream && args.every()?.is_some(),
+            from_stream && args.checkpoint_bytes()?.is_some(),
             "--resume conflicts with a source that is a stream",
             "remove --resume, or copy from a file",
         ),
@@ -37,7 +37,7 @@ pub fn ends(args: &Args, source: &CopyEnd, destination: &CopyEnd) -> Result<(), 
     let to_stream = destination.size().is_none();
     let refusals = [
         (
-            to_stream && args.every()?.is_some(),
+            to_stream && args.checkpoint_bytes()?.is_some(),
             "--resume conflicts with a destination that is a stream",
             "remove --resume, or copy to a file",
         ),
@@ -91,7 +91,7 @@ pub async fn destination(
     resumed: bool,
     journal: Option<&CopyJournal>,
 ) -> Result<CopyEnd, Failure> {
-    if args.every()?.is_some() && journal.is_none() {
+    if args.checkpoint_bytes()?.is_some() && journal.is_none() {
         let what = format!("the copy to {} has no default journal", args.destination);
         return Err(Failure::new(Exit::Invalid, what, "add --journal FILE"));
     }

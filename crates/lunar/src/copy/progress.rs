@@ -65,18 +65,18 @@ pub struct ProgressReporter {
 
 impl ProgressReporter {
     /// Begins to tell. Without a thread for it nothing is told.
-    pub fn start(form: ProgressFormat, course: CopyPhase) -> ProgressReporter {
+    pub fn start(form: ProgressFormat, phase: CopyPhase) -> ProgressReporter {
         let (over, ended) = channel();
-        let tell = move || {
-            let mut teller = ProgressThread::new(form, course);
+        let show = move || {
+            let mut display = ProgressThread::new(form, phase);
             while ended.recv_timeout(form.every()) == Err(RecvTimeoutError::Timeout) {
-                teller.tell(Instant::now());
+                display.show(Instant::now());
             }
-            teller.bar.finish_and_clear();
+            display.bar.finish_and_clear();
         };
         let thread = match form {
             ProgressFormat::Nothing => None,
-            _ => std::thread::Builder::new().name("progress".into()).spawn(tell).ok(),
+            _ => std::thread::Builder::new().name("progress".into()).spawn(show).ok(),
         };
         ProgressReporter { over: Some(over), thread }
     }
@@ -94,31 +94,31 @@ impl Drop for ProgressReporter {
 
 struct ProgressThread {
     form: ProgressFormat,
-    course: CopyPhase,
+    phase: CopyPhase,
     pace: RateWindow,
     bar: ProgressBar,
 }
 
 impl ProgressThread {
-    fn new(form: ProgressFormat, course: CopyPhase) -> ProgressThread {
+    fn new(form: ProgressFormat, phase: CopyPhase) -> ProgressThread {
         let target = match form {
             ProgressFormat::Bar => ProgressDrawTarget::stderr(),
             ProgressFormat::Lines | ProgressFormat::Nothing => ProgressDrawTarget::hidden(),
         };
-        let bar = ProgressBar::with_draw_target(course.total, target);
-        let shape = if course.total.is_some() { "[{wide_bar}] {msg}" } else { "{spinner} {msg}" };
+        let bar = ProgressBar::with_draw_target(phase.total, target);
+        let shape = if phase.total.is_some() { "[{wide_bar}] {msg}" } else { "{spinner} {msg}" };
         let style = ProgressStyle::with_template(shape).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("=> "));
-        ProgressThread { form, pace: RateWindow::new(Instant::now()), course, bar }
+        ProgressThread { form, pace: RateWindow::new(Instant::now()), phase, bar }
     }
 
-    fn tell(&mut self, now: Instant) {
-        let new = self.course.meter.done.get();
+    fn show(&mut self, now: Instant) {
+        let new = self.phase.meter.done.get();
         self.pace.note(now, new);
-        let line = line(&self.course, new, self.pace.per_s());
+        let line = line(&self.phase, new, self.pace.per_s());
         match self.form {
             ProgressFormat::Bar => {
-                self.bar.set_position(self.course.start + new);
+                self.bar.set_position(self.phase.start + new);
                 self.bar.set_message(line);
                 self.bar.tick();
             }
@@ -129,18 +129,18 @@ impl ProgressThread {
 }
 
 /// How far it is, in words.
-fn line(course: &CopyPhase, new: u64, per_s: f64) -> String {
-    let done = course.start + new;
-    let mut text = format!("{} {}", course.what, size(done));
-    if let Some(total) = course.total {
+fn line(phase: &CopyPhase, new: u64, per_s: f64) -> String {
+    let done = phase.start + new;
+    let mut text = format!("{} {}", phase.what, size(done));
+    if let Some(total) = phase.total {
         let percent = done.checked_mul(100).and_then(|n| n.checked_div(total)).unwrap_or(100);
         text += &format!(" of {} ({percent} %)", size(total));
     }
     text += &format!(", {}", rate(per_s));
-    if course.what == COPIED && course.total == Some(done) {
+    if phase.what == COPIED && phase.total == Some(done) {
         return text + ", flushing";
     }
-    if let Some(total) = course.total
+    if let Some(total) = phase.total
         && per_s >= 1.0
     {
         text += &format!(", {} left", clock((total.saturating_sub(done) as f64 / per_s) as u64));
@@ -198,19 +198,19 @@ impl RateWindow {
 mod tests {
     use super::*;
 
-    fn course(total: Option<u64>) -> CopyPhase {
+    fn phase(total: Option<u64>) -> CopyPhase {
         CopyPhase { what: COPIED, start: 1 << 30, total, meter: Arc::default() }
     }
 
     #[test]
     fn progress_line_has_both_units_and_time_left() {
         assert_eq!(
-            line(&course(Some(4 << 30)), 1 << 30, 1e8),
+            line(&phase(Some(4 << 30)), 1 << 30, 1e8),
             "copied 2.00 GiB of 4.00 GiB (50 %), 100.0 MB/s (95.4 MiB/s), 0:21 left"
         );
-        assert_eq!(line(&course(None), 512 << 20, 0.0), "copied 1.50 GiB, 0.0 MB/s (0.0 MiB/s)");
+        assert_eq!(line(&phase(None), 512 << 20, 0.0), "copied 1.50 GiB, 0.0 MB/s (0.0 MiB/s)");
         assert_eq!(
-            line(&course(Some(1 << 30)), 0, 0.0),
+            line(&phase(Some(1 << 30)), 0, 0.0),
             "copied 1.00 GiB of 1.00 GiB (100 %), 0.0 MB/s (0.0 MiB/s), flushing"
         );
         assert_eq!((size(1023), clock(3661)), ("1023 bytes".into(), "1:01:01".into()));

@@ -162,11 +162,11 @@ fn of_target(failure: &CopyFailure) -> Option<exit::Failure> {
     }
 }
 
-/// A failure, for people. `go_on` says how to go on, if that is possible.
-pub fn failed(names: (&str, &str), failure: &CopyFailure, go_on: Option<&str>) -> Problem {
+/// A failure, for people. `resume_hint` says how to go on, if that is possible.
+pub fn failed(names: (&str, &str), failure: &CopyFailure, resume_hint: Option<&str>) -> Problem {
     let what = format!("{} to {}: {failure}", names.0, names.1);
-    let told = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);
-    let hint = match (&failure.cause, &told) {
+    let target_hint = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);
+    let hint = match (&failure.cause, &target_hint) {
         _ if failure.is_damage() => "--skip-errors copies the rest and writes zeros for unreadable ranges",
         (CopyErrorCause::Write(e), _) if e.kind() == io::ErrorKind::StorageFull => {
             "free space at the destination"
@@ -186,8 +186,8 @@ pub fn failed(names: (&str, &str), failure: &CopyFailure, go_on: Option<&str>) -
         }
         (CopyErrorCause::Differs, _) => "check that nothing writes to source or destination, and copy again",
     };
-    match go_on {
-        Some(go_on) => Problem::new(what, format!("{hint}; {go_on}")),
+    match resume_hint {
+        Some(resume_hint) => Problem::new(what, format!("{hint}; {resume_hint}")),
         None => Problem::new(what, hint),
     }
 }
@@ -228,8 +228,8 @@ mod tests {
             ] {
                 let failure = CopyFailure { offset: 0, cause };
                 assert_eq!(CopyStatus::of(&failure), CopyStatus::Failed(exit));
-                let told = failed(("a", "b"), &failure, None).hint.unwrap_or_default();
-                assert!(told.contains(hint), "{told:?}");
+                let target_hint = failed(("a", "b"), &failure, None).hint.unwrap_or_default();
+                assert!(target_hint.contains(hint), "{target_hint:?}");
             }
         }
         let other =
@@ -251,8 +251,8 @@ mod tests {
             (Error::new(ErrorCode::ReservationConflict, "conflict").into(), false),
             (io::ErrorKind::NotFound.into(), false),
         ] {
-            let told = hint(CopyErrorCause::Read(e));
-            assert_eq!(told.contains("--skip-errors"), is_damage, "{told}");
+            let target_hint = hint(CopyErrorCause::Read(e));
+            assert_eq!(target_hint.contains("--skip-errors"), is_damage, "{target_hint}");
         }
         let full = io::Error::new(io::ErrorKind::StorageFull, Error::new(ErrorCode::ScsiError, "no space"));
         assert_eq!(hint(CopyErrorCause::Write(full)), "free space at the destination");

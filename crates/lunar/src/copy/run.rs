@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// For a logout.
-const LEAVE: Duration = Duration::from_secs(1);
+const LOGOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Copies as the arguments say. An error: nothing was copied.
 pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Failure> {
@@ -33,7 +33,7 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Fa
     let report = copy.perform(began).await;
     for session in sessions.into_iter().flatten() {
         // The copy is over: a target that does not answer the logout changes nothing.
-        _ = compio::time::timeout(LEAVE, session.close()).await;
+        _ = compio::time::timeout(LOGOUT_TIMEOUT, session.close()).await;
     }
     for export in exports.into_iter().flatten() {
         export.close().await;
@@ -45,7 +45,7 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Fa
 struct CopyRun {
     args: Args,
     style: CopyStyle,
-    every: Option<u64>,
+    checkpoint_bytes: Option<u64>,
     source: CopyEnd,
     /// What is read: a stream can be read only once.
     from: CopySource,
@@ -57,7 +57,7 @@ struct CopyRun {
     start: u64,
     bad: Vec<Range<u64>>,
     /// How far it is has been written down.
-    kept: bool,
+    is_journal_current: bool,
     meter: Arc<CopyMeter>,
     stop: Arc<StopFlag>,
 }
@@ -65,11 +65,11 @@ struct CopyRun {
 impl CopyRun {
     async fn prepare(args: Args, stop: Arc<StopFlag>) -> Result<CopyRun, exit::Failure> {
         let style = args.style().map_err(exit::invalid)?;
-        let every = args.every().map_err(exit::invalid)?;
+        let checkpoint_bytes = args.checkpoint_bytes().map_err(exit::invalid)?;
         let source = open_end(&args.source, EndRole::Source, args.raw).await?;
         prepare::arguments(&args, &source).map_err(exit::invalid)?;
         let journal = prepare::journal(&args);
-        let state = match (&journal, every) {
+        let state = match (&journal, checkpoint_bytes) {
             (Some(journal), Some(_)) => journal.read()?,
             _ => None,
         };
@@ -89,7 +89,7 @@ impl CopyRun {
         let mut copy = CopyRun {
             args,
             style,
-            every,
+            checkpoint_bytes,
             source,
             from,
             destination,
@@ -97,7 +97,7 @@ impl CopyRun {
             journal,
             start: 0,
             bad: Vec::new(),
-            kept: false,
+            is_journal_current: false,
             meter: Arc::default(),
             stop,
         };
@@ -119,15 +119,17 @@ impl CopyRun {
         let Some(journal) = &self.journal else { return Ok(()) };
         match state {
             Some(state) => {
-                state.check(&self.marks(), journal.path())?;
+                state.check(&self.fingerprints(), journal.path())?;
                 (self.start, self.bad) = (state.stable, state.unreadable);
                 self.check_last_block().await
             }
-            None if self.every.is_some() => journal.save(&self.marks(), 0, &[]).map_err(|e| {
-                Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
-                    .with_code(lunar_server::ErrorCode::from(e.kind()))
-                    .into()
-            }),
+            None if self.checkpoint_bytes.is_some() => {
+                journal.save(&self.fingerprints(), 0, &[]).map_err(|e| {
+                    Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
+                        .with_code(lunar_server::ErrorCode::from(e.kind()))
+                        .into()
+                })
+            }
             // What an earlier copy has kept is no longer true.
             None => journal
                 .remove()
@@ -157,13 +159,13 @@ impl CopyRun {
         (&self.source.name, &self.destination.name)
     }
 
-    fn marks(&self) -> (EndFingerprint, EndFingerprint) {
+    fn fingerprints(&self) -> (EndFingerprint, EndFingerprint) {
         (EndFingerprint::of(&self.source), EndFingerprint::of(&self.destination))
     }
 
     fn progress(&self, what: &'static str, start: u64, meter: &Arc<CopyMeter>) -> ProgressReporter {
-        let course = CopyPhase { what, start, total: self.source.size(), meter: meter.clone() };
-        ProgressReporter::start(ProgressFormat::suitable(self.args.progress), course)
+        let phase = CopyPhase { what, start, total: self.source.size(), meter: meter.clone() };
+        ProgressReporter::start(ProgressFormat::suitable(self.args.progress), phase)
     }
 
     /// What there is to do; None if the destination is a stream.
@@ -190,18 +192,18 @@ impl CopyRun {
         };
         let Some(job) = self.job(grow) else { return Err(no_disk(&self.destination)) };
         let _progress = self.progress(progress::COPIED, self.start, &self.meter);
-        let (marks, before) = (self.marks(), std::mem::take(&mut self.bad));
+        let (fingerprints, before) = (self.fingerprints(), std::mem::take(&mut self.bad));
         let journal = self.journal.as_ref().filter(|_| matches!(self.from, CopySource::Disk(_)));
-        let (required, mut kept) = (self.every.is_some(), false);
-        let mut outcome = copy(job, self.every, |stable, bad| {
+        let (required, mut kept) = (self.checkpoint_bytes.is_some(), false);
+        let mut outcome = copy(job, self.checkpoint_bytes, |stable, bad| {
             let Some(journal) = journal else { return Ok(()) };
-            let saved = journal.save(&marks, stable, &[&before, bad].concat());
+            let saved = journal.save(&fingerprints, stable, &[&before, bad].concat());
             kept = saved.is_ok();
             if required { saved } else { Ok(()) }
         })
         .await;
         outcome.bad = [before, outcome.bad].concat();
-        self.kept = kept;
+        self.is_journal_current = kept;
         Ok(outcome)
     }
 
@@ -244,7 +246,7 @@ impl CopyRun {
         summary.left_out(&outcome.bad);
         let (end, problem) = match outcome.complete {
             true => self.conclude(&outcome, &mut summary).await?,
-            false => self.broken_off(&outcome),
+            false => self.interrupted(&outcome),
         };
         summary.seconds = began.elapsed().as_secs_f64();
         Ok(CopyReport { line: summary.line(copying), summary, problem, end })
@@ -255,7 +257,7 @@ impl CopyRun {
         outcome: &CopyOutcome,
         summary: &mut Summary,
     ) -> Result<(report::CopyStatus, Option<Problem>), Problem> {
-        self.cut_empty(outcome.stable)?;
+        self.truncate_if_empty(outcome.stable)?;
         let compared = match self.args.verify {
             true => self.compare(&outcome.bad).await,
             false => None,
@@ -296,7 +298,7 @@ impl CopyRun {
     }
 
     /// A file has at least a byte while it is written, also for a stream that had none.
-    fn cut_empty(&self, bytes: u64) -> Result<(), Problem> {
+    fn truncate_if_empty(&self, bytes: u64) -> Result<(), Problem> {
         let CopyEnd { file: Some(path), created: true, name, .. } = &self.destination else { return Ok(()) };
         if bytes > 0 {
             return Ok(());
@@ -305,17 +307,20 @@ impl CopyRun {
         cut.map_err(|e| Problem::new(format!("{name}: {e}"), "the destination must be empty: truncate it"))
     }
 
-    fn broken_off(&self, outcome: &CopyOutcome) -> (report::CopyStatus, Option<Problem>) {
-        let go_on = match (self.kept, self.every) {
+    fn interrupted(&self, outcome: &CopyOutcome) -> (report::CopyStatus, Option<Problem>) {
+        let resume_hint = match (self.is_journal_current, self.checkpoint_bytes) {
             (true, None) => Some("repeat the command with --resume to continue"),
             (true, Some(_)) => Some("repeat the command to continue"),
             (false, _) => None,
         };
         if let Some(failure) = &outcome.failure {
-            return (report::CopyStatus::of(failure), Some(report::failed(self.names(), failure, go_on)));
+            return (
+                report::CopyStatus::of(failure),
+                Some(report::failed(self.names(), failure, resume_hint)),
+            );
         }
         let what = format!("interrupted: {} copied and flushed", progress::size(outcome.stable));
-        let hint = go_on.unwrap_or("no progress was saved: see --resume and --journal");
+        let hint = resume_hint.unwrap_or("no progress was saved: see --resume and --journal");
         (report::CopyStatus::Stopped, Some(Problem::new(what, hint)))
     }
 }
@@ -382,7 +387,7 @@ mod tests {
         let source = CopyEnd::disk("broken", "a".into(), error(full, FilterOp::Read, 1.0, None));
         let copy = CopyRun {
             style: args.style().expect("defaults"),
-            every: None,
+            checkpoint_bytes: None,
             from: CopySource::Disk(source.as_disk().expect("a disk").clone()),
             source,
             destination: CopyEnd::disk("sound", "b".into(), memory()),
@@ -391,7 +396,7 @@ mod tests {
             journal: None,
             start: 0,
             bad: Vec::new(),
-            kept: false,
+            is_journal_current: false,
             meter: Arc::default(),
             stop: Arc::default(),
         };

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Round trips.
-const ROUNDS: usize = 20;
+const ROUND_TRIPS: usize = 20;
 /// What each of the two measures of reads takes.
-const HALF: Duration = Duration::from_millis(500);
+const PHASE: Duration = Duration::from_millis(500);
 /// Bytes of a small read, at least.
 const SMALL: u64 = 4096;
 /// Bytes of a large read.
@@ -24,13 +24,18 @@ const DEPTH: usize = 16;
 /// Sends TEST UNIT READY and waits, some times.
 pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
     let mut times = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUND_TRIPS {
         let since = Instant::now();
         lun.scsi(cdb::test_unit_ready(), Direction::None).await.0?;
         times.push(us(since.elapsed()));
     }
     times.sort_unstable();
-    Ok(RoundTrip { count: ROUNDS, min_us: times[0], median_us: times[ROUNDS / 2], max_us: times[ROUNDS - 1] })
+    Ok(RoundTrip {
+        count: ROUND_TRIPS,
+        min_us: times[0],
+        median_us: times[ROUND_TRIPS / 2],
+        max_us: times[ROUND_TRIPS - 1],
+    })
 }
 
 /// Reads for a second: small ones one by one all over the medium, then large ones together from its begin.
@@ -55,7 +60,7 @@ pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
 async fn one_by_one(lun: &Lun, size: u64, places: u64) -> std::io::Result<u64> {
     let (since, mut times) = (Instant::now(), Vec::new());
     let (mut buf, mut n) = (Buf::zeroed(size as usize), 0u64);
-    while since.elapsed() < HALF {
+    while since.elapsed() < PHASE {
         let begun = Instant::now();
         // A multiplicative walk: no read ahead helps, and no random numbers are needed.
         let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
@@ -74,7 +79,7 @@ async fn together(lun: &Arc<Lun>, places: u64) -> std::io::Result<(u64, Duration
         let (lun, next, bytes) = (lun.clone(), next.clone(), bytes.clone());
         compio::runtime::spawn(async move {
             let mut buf = Buf::zeroed(LARGE as usize);
-            while since.elapsed() < HALF {
+            while since.elapsed() < PHASE {
                 let place = next.get() % places;
                 next.set(next.get() + 1);
                 let (result, back) = lun.read(place * LARGE, buf).await;

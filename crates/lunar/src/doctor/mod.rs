@@ -37,7 +37,7 @@ pub struct Doctor {
     url: String,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 /// The text to print, and why the URL cannot be used, if so.
@@ -47,9 +47,9 @@ pub struct Doctor {
 pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
     let url = client::url(&args.url)?;
     // What was seen until the time is over is told.
-    let (limit, unlimited) = (args.asked.timeout, ClientArgs { timeout: None, ..args.asked });
-    let (report, failure) = run(unlimited, move || async move { examine(&url, limit).await })?;
-    let text = if args.asked.json { json(&report)? } else { report.text() };
+    let (limit, without_timeout) = (args.common.timeout, ClientArgs { timeout: None, ..args.common });
+    let (report, failure) = run(without_timeout, move || async move { examine(&url, limit).await })?;
+    let text = if args.common.json { json(&report)? } else { report.text() };
     Ok((text, failure))
 }
 
@@ -69,21 +69,21 @@ async fn examine(url: &Url, limit: Option<Duration>) -> Result<(DoctorReport, Op
     };
     let mut probe = Probe::of(url.portal.clone());
     let limit = limit.unwrap_or(Duration::MAX);
-    let looked = within(limit, look(url, &options, &mut report, &mut probe)).await;
+    let outcome = within(limit, examine_lun(url, &options, &mut report, &mut probe)).await;
     report.take(&probe);
-    let failure = looked.err().map(|e| broken(&mut report, url, e));
+    let failure = outcome.err().map(|e| broken(&mut report, url, e));
     let mut found = findings::of(&report, options.credentials.is_some(), url.lun.is_none());
     report.findings.append(&mut found);
     Ok((report, failure))
 }
 
-async fn within(limit: Duration, look: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+async fn within(limit: Duration, examine_lun: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     if limit == Duration::MAX {
-        return look.await;
+        return examine_lun.await;
     }
     let late =
         || Error::new(ErrorCode::TimedOut, format!("timed out after {}", humantime::format_duration(limit)));
-    compio::time::timeout(limit, look).await.unwrap_or_else(|_| Err(late()))
+    compio::time::timeout(limit, examine_lun).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// What makes it unusable is found; what is left to say beside the report is that there is something.
@@ -138,7 +138,7 @@ async fn log_in_at_one(
 }
 
 /// Goes on until something fails. The probe is that of the last login.
-async fn look(
+async fn examine_lun(
     url: &Url,
     options: &Options,
     report: &mut DoctorReport,
@@ -164,8 +164,8 @@ async fn look(
         commands: options.commands,
         luns,
     });
-    let looked = match number {
-        Some(number) => look_at(&session, number, report).await,
+    let outcome = match number {
+        Some(number) => examine_logical_unit(&session, number, report).await,
         None => Err(Error::new(
             ErrorCode::NotFound,
             format!("the target {target} shows no LUN to this initiator"),
@@ -174,10 +174,10 @@ async fn look(
     if let Err(e) = session.close().await {
         tracing::info!("logout: {e}");
     }
-    looked
+    outcome
 }
 
-async fn look_at(
+async fn examine_logical_unit(
     session: &lunar_initiator::Session,
     number: u16,
     report: &mut DoctorReport,
@@ -198,8 +198,8 @@ async fn look_at(
     });
     report.round_trip = Some(measure::round_trip(&lun).await?);
     report.reads = reads(&lun).await?;
-    if let (Some(told), Some(window)) = (&mut report.session, session.window()) {
-        told.window = window;
+    if let (Some(summary), Some(window)) = (&mut report.session, session.window()) {
+        summary.window = window;
     }
     Ok(())
 }

@@ -237,10 +237,10 @@ impl DoctorReport {
     /// The whole report for people.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n  as {}\n", self.url, self.initiator);
-        self.way(&mut text);
+        self.write_network(&mut text);
         self.steps(&mut text);
         self.session(&mut text);
-        self.measures(&mut text);
+        self.write_speed(&mut text);
         text += "\n";
         if self.findings.is_empty() {
             text += "nothing is wrong with it\n";
@@ -256,7 +256,7 @@ impl DoctorReport {
         text
     }
 
-    fn way(&self, text: &mut String) {
+    fn write_network(&self, text: &mut String) {
         text.push_str("\nnetwork\n");
         if self.portals.len() > 1 {
             _ = writeln!(text, "  sent on: {}", self.portals.join(" -> "));
@@ -318,7 +318,7 @@ impl DoctorReport {
         _ = writeln!(text, "  blocks of {logical} bytes, {physical} physical");
     }
 
-    fn measures(&self, text: &mut String) {
+    fn write_speed(&self, text: &mut String) {
         let Some(r) = &self.round_trip else { return };
         let (min, median, max) = (time(r.min_us), time(r.median_us), time(r.max_us));
         _ = writeln!(text, "\nspeed\n  round trip: min {min}, median {median}, max {max} of {}", r.count);

@@ -11,13 +11,13 @@ use lunar_wire::scsi::{inquiry, pr, report, vpd};
 
 /// Bytes for an answer whose length is told in 16 bits. Devices that heed only the low eight of them still
 /// give 252.
-const LEN: u16 = 0x0ffc;
+const ALLOCATION_LENGTH: u16 = 0x0ffc;
 /// Bytes for an answer whose length is told in 32 bits.
-const LONG: u32 = 64 << 10;
+const LONG_ALLOCATION_LENGTH: u32 = 64 << 10;
 /// GET LBA STATUS is asked so often at most: a medium in more pieces is counted in part.
-const QUESTIONS: usize = 64;
+const MAX_LBA_STATUS_COMMANDS: usize = 64;
 /// Log pages that are read at most.
-const LOGS: usize = 64;
+const MAX_LOG_PAGES: usize = 64;
 
 /// What was found.
 #[derive(Default)]
@@ -27,49 +27,49 @@ pub struct LuReport {
     /// The answers as they came, by name.
     pub answers: Vec<(String, Vec<u8>)>,
     /// What it could not tell, and why.
-    pub troubles: Vec<String>,
+    pub errors: Vec<String>,
 }
 
 struct LuReader {
-    unit: OpenLun,
-    found: LuReport,
+    lu: OpenLun,
+    report: LuReport,
 }
 
 /// One VPD page.
 pub async fn page(url: &Url, code: u8) -> Result<LuReport, Failure> {
-    let mut gather = start(url).await?;
-    let told = gather.vpd(code).await;
-    gather.unit.close().await;
-    if let Some((key, node)) = told? {
-        gather.found.facts.push((key, node));
+    let mut reader = start(url).await?;
+    let page = reader.vpd(code).await;
+    reader.lu.close().await;
+    if let Some((key, node)) = page? {
+        reader.report.facts.push((key, node));
     }
-    Ok(gather.found)
+    Ok(reader.report)
 }
 
 /// All that is told.
 pub async fn all(url: &Url, commands: bool) -> Result<LuReport, Failure> {
-    let mut gather = start(url).await?;
-    let ended = gather.all(commands).await;
-    gather.unit.close().await;
+    let mut reader = start(url).await?;
+    let ended = reader.all(commands).await;
+    reader.lu.close().await;
     ended?;
-    Ok(gather.found)
+    Ok(reader.report)
 }
 
 async fn start(url: &Url) -> Result<LuReader, Failure> {
-    Ok(LuReader { unit: OpenLun::open(url, None).await?, found: LuReport::default() })
+    Ok(LuReader { lu: OpenLun::open(url, None).await?, report: LuReport::default() })
 }
 
 impl LuReader {
     /// An answer; None if the logical unit has none. What is refused as unknown is no trouble.
-    async fn ask(&mut self, what: &str, cdb: Cdb, len: usize) -> Result<Option<Vec<u8>>, Error> {
-        match self.unit.read(cdb, len).await {
+    async fn query(&mut self, what: &str, cdb: Cdb, len: usize) -> Result<Option<Vec<u8>>, Error> {
+        match self.lu.read(cdb, len).await {
             Ok(bytes) => {
-                self.found.answers.push((what.to_owned(), bytes.clone()));
+                self.report.answers.push((what.to_owned(), bytes.clone()));
                 Ok(Some(bytes))
             }
             Err(e) if is_rejected(&e) => {
                 if e.sense.is_none_or(|sense| sense.key != 5) {
-                    self.found.troubles.push(format!("{what}: {e}"));
+                    self.report.errors.push(format!("{what}: {e}"));
                 }
                 Ok(None)
             }
@@ -77,23 +77,28 @@ impl LuReader {
         }
     }
 
-    fn tell(&mut self, name: &str, node: Node) {
-        self.found.facts.push((name.to_owned(), node));
+    fn add(&mut self, name: &str, node: Node) {
+        self.report.facts.push((name.to_owned(), node));
     }
 
     async fn all(&mut self, commands: bool) -> Result<(), Error> {
-        let facts = self.unit.session.facts();
-        self.tell("target", Node::text(facts.target));
-        self.tell("portal", Node::text(facts.portal.to_string()));
-        self.tell("lun", Node::number(self.unit.number));
+        let facts = self.lu.session.facts();
+        self.add("target", Node::text(facts.target));
+        self.add("portal", Node::text(facts.portal.to_string()));
+        self.add("lun", Node::number(self.lu.number));
         self.standard().await?;
         self.capacity().await?;
         let ours = self.pages().await?;
         self.modes().await?;
-        if let Some(b) =
-            self.ask("target port groups", cdb::report_target_port_groups(LONG), LONG as usize).await?
+        if let Some(b) = self
+            .query(
+                "target port groups",
+                cdb::report_target_port_groups(LONG_ALLOCATION_LENGTH),
+                LONG_ALLOCATION_LENGTH as usize,
+            )
+            .await?
         {
-            self.tell("target_port_groups", pages::groups(&b, ours));
+            self.add("target_port_groups", pages::groups(&b, ours));
         }
         self.reservations().await?;
         self.logs().await?;
@@ -104,25 +109,25 @@ impl LuReader {
     }
 
     async fn standard(&mut self) -> Result<(), Error> {
-        let Some(b) = self.ask("INQUIRY", cdb::inquiry(None, 252), 252).await? else { return Ok(()) };
+        let Some(b) = self.query("INQUIRY", cdb::inquiry(None, 252), 252).await? else { return Ok(()) };
         // PERIPHERAL QUALIFIER 011b (SPC-5 section 6.6.2): nothing can be there.
         if b.first().is_none_or(|first| first >> 5 == 3) {
-            let what = format!("there is no LUN {}", self.unit.number);
+            let what = format!("there is no LUN {}", self.lu.number);
             return Err(Error::new(ErrorCode::NotFound, what));
         }
-        self.tell("inquiry", Node::Map(pages::standard(&b)));
+        self.add("inquiry", Node::Map(pages::standard(&b)));
         Ok(())
     }
 
     async fn capacity(&mut self) -> Result<(), Error> {
         let (blocks, size, mut facts, thin) =
-            match self.ask("READ CAPACITY(16)", cdb::read_capacity_16(32), 32).await? {
+            match self.query("READ CAPACITY(16)", cdb::read_capacity_16(32), 32).await? {
                 Some(b) if b.len() >= 12 => {
                     let thin = b.get(14).is_some_and(|byte| byte & 0x80 != 0);
                     let blocks = be::get64(&b).saturating_add(1);
                     (blocks, be::get32(&b[8..]), read(inquiry::CAPACITY, &b), thin)
                 }
-                _ => match self.ask("READ CAPACITY(10)", cdb::read_capacity_10(), 8).await? {
+                _ => match self.query("READ CAPACITY(10)", cdb::read_capacity_10(), 8).await? {
                     Some(b) if b.len() >= 8 => {
                         (u64::from(be::get32(&b)) + 1, be::get32(&b[4..]), Facts::new(), false)
                     }
@@ -130,24 +135,24 @@ impl LuReader {
                 },
             };
         let bytes = blocks.saturating_mul(size.into());
-        let told = [("bytes", Node::number(bytes)), ("size", Node::text(lunar_proto::size::show(bytes)))];
-        let told = told.map(|(name, node)| (name.to_owned(), node));
-        facts.splice(0..0, told);
+        let sizes = [("bytes", Node::number(bytes)), ("size", Node::text(lunar_proto::size::show(bytes)))];
+        let sizes = pages.map(|(name, node)| (name.to_owned(), node));
+        facts.splice(0..0, sizes);
         if thin && let Some((mapped, whole)) = self.mapped(blocks).await? {
             let mapped = mapped.saturating_mul(size.into());
             facts.push(("mapped_bytes".into(), Node::number(mapped)));
             facts.push(("mapped_is_exact".into(), Node::flag(whole)));
         }
-        self.tell("capacity", Node::Map(facts));
+        self.add("capacity", Node::Map(facts));
         Ok(())
     }
 
     /// Blocks that are mapped, and whether all were looked at.
     async fn mapped(&mut self, blocks: u64) -> Result<Option<(u64, bool)>, Error> {
         let (mut lba, mut mapped) = (0, 0u64);
-        for _ in 0..QUESTIONS {
-            let cdb = cdb::get_lba_status(lba, LEN.into());
-            let b = match self.unit.read(cdb, LEN.into()).await {
+        for _ in 0..MAX_LBA_STATUS_COMMANDS {
+            let cdb = cdb::get_lba_status(lba, ALLOCATION_LENGTH.into());
+            let b = match self.lu.read(cdb, ALLOCATION_LENGTH.into()).await {
                 Ok(b) => b,
                 Err(e) if is_rejected(&e) => return Ok(None),
                 Err(e) => return Err(e),
@@ -169,7 +174,8 @@ impl LuReader {
 
     async fn vpd(&mut self, code: u8) -> Result<Option<(String, Node)>, Error> {
         let what = format!("VPD page {code:02x}h");
-        let answer = self.ask(&what, cdb::inquiry(Some(code), LEN), LEN.into()).await?;
+        let answer =
+            self.query(&what, cdb::inquiry(Some(code), ALLOCATION_LENGTH), ALLOCATION_LENGTH.into()).await?;
         // A device without VPD may answer with standard data.
         let answer = answer.filter(|b| b.get(1) == Some(&code));
         Ok(answer.map(|b| (pages::key(code, 0), Node::Map(pages::vpd_page(code, &b)))))
@@ -177,27 +183,29 @@ impl LuReader {
 
     /// All VPD pages; our target port group.
     async fn pages(&mut self) -> Result<Option<u16>, Error> {
-        let list =
-            self.ask("VPD page 00h", cdb::inquiry(Some(0), LEN), LEN.into()).await?.unwrap_or_default();
-        let mut told = Facts::new();
+        let list = self
+            .query("VPD page 00h", cdb::inquiry(Some(0), ALLOCATION_LENGTH), ALLOCATION_LENGTH.into())
+            .await?
+            .unwrap_or_default();
+        let mut facts = Facts::new();
         let mut ours = None;
         for code in vpd::body(&list).iter().copied().filter(|code| *code != 0) {
-            told.extend(self.vpd(code).await?);
-            if let Some((_, b)) = self.found.answers.last().filter(|_| code == 0x83) {
+            facts.extend(self.vpd(code).await?);
+            if let Some((_, b)) = self.report.answers.last().filter(|_| code == 0x83) {
                 let group = vpd::designators(b).find(|d| d.kind == 5 && d.value.len() >= 4);
                 ours = group.map(|d| be::get16(&d.value[2..]));
             }
         }
-        self.tell("vpd", Node::Map(told));
+        self.add("vpd", Node::Map(facts));
         Ok(ours)
     }
 
     /// All mode pages, with their subpages if it knows of such.
     async fn modes(&mut self) -> Result<(), Error> {
         for subpage in [0xff, 0] {
-            let cdb = cdb::mode_sense_10(0x3f, subpage, LEN);
-            if let Some(b) = self.ask("MODE SENSE(10)", cdb, LEN.into()).await? {
-                self.tell("mode", Node::Map(pages::mode_pages(&b)));
+            let cdb = cdb::mode_sense_10(0x3f, subpage, ALLOCATION_LENGTH);
+            if let Some(b) = self.query("MODE SENSE(10)", cdb, ALLOCATION_LENGTH.into()).await? {
+                self.add("mode", Node::Map(pages::mode_pages(&b)));
                 break;
             }
         }
@@ -207,8 +215,8 @@ impl LuReader {
     async fn reservations(&mut self) -> Result<(), Error> {
         let mut facts = Facts::new();
         for (action, what) in [(0, "READ KEYS"), (1, "READ RESERVATION"), (2, "REPORT CAPABILITIES")] {
-            let cdb = cdb::persistent_reserve_in(action, LEN);
-            let Some(b) = self.ask(what, cdb, LEN.into()).await? else { continue };
+            let cdb = cdb::persistent_reserve_in(action, ALLOCATION_LENGTH);
+            let Some(b) = self.query(what, cdb, ALLOCATION_LENGTH.into()).await? else { continue };
             match action {
                 0 => facts.extend(pages::keys(&b)),
                 1 => facts.extend(pages::reservation(&b)),
@@ -216,38 +224,46 @@ impl LuReader {
             }
         }
         let cdb = cdb::persistent_reserve_in(3, u16::MAX);
-        if let Some(b) = self.ask("READ FULL STATUS", cdb, u16::MAX.into()).await? {
+        if let Some(b) = self.query("READ FULL STATUS", cdb, u16::MAX.into()).await? {
             facts.push(("registrations".into(), pages::registrations(&b)));
         }
         if !facts.is_empty() {
-            self.tell("reservations", Node::Map(facts));
+            self.add("reservations", Node::Map(facts));
         }
         Ok(())
     }
 
     async fn logs(&mut self) -> Result<(), Error> {
-        let Some(list) = self.ask("log page 00h", cdb::log_sense(0, LEN), LEN.into()).await? else {
+        let Some(list) = self
+            .query("log page 00h", cdb::log_sense(0, ALLOCATION_LENGTH), ALLOCATION_LENGTH.into())
+            .await?
+        else {
             return Ok(());
         };
         let mut facts = Facts::new();
-        for code in vpd::body(&list).iter().copied().filter(|code| (1..0x40).contains(code)).take(LOGS) {
+        for code in
+            vpd::body(&list).iter().copied().filter(|code| (1..0x40).contains(code)).take(MAX_LOG_PAGES)
+        {
             let what = format!("log page {code:02x}h");
-            if let Some(b) = self.ask(&what, cdb::log_sense(code, LEN), LEN.into()).await? {
+            if let Some(b) =
+                self.query(&what, cdb::log_sense(code, ALLOCATION_LENGTH), ALLOCATION_LENGTH.into()).await?
+            {
                 facts.push((pages::key(code, 0), Node::Map(pages::log_page(code, &b))));
             }
         }
-        self.tell("logs", Node::Map(facts));
+        self.add("logs", Node::Map(facts));
         Ok(())
     }
 
     async fn supported(&mut self) -> Result<(), Error> {
-        let cdb = cdb::report_supported_operation_codes(LONG);
-        if let Some(b) = self.ask("supported operation codes", cdb, LONG as usize).await? {
-            self.tell("commands", pages::commands(&b));
+        let cdb = cdb::report_supported_operation_codes(LONG_ALLOCATION_LENGTH);
+        if let Some(b) = self.query("supported operation codes", cdb, LONG_ALLOCATION_LENGTH as usize).await?
+        {
+            self.add("commands", pages::commands(&b));
         }
         let cdb = cdb::report_task_management(16);
-        if let Some(b) = self.ask("supported task management functions", cdb, 16).await? {
-            self.tell("task_management", Node::Map(read(report::FUNCTIONS, &b)));
+        if let Some(b) = self.query("supported task management functions", cdb, 16).await? {
+            self.add("task_management", Node::Map(read(report::FUNCTIONS, &b)));
         }
         Ok(())
     }

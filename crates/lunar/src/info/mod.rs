@@ -37,7 +37,7 @@ pub struct Info {
     hex: bool,
 
     #[command(flatten)]
-    asked: ClientArgs,
+    common: ClientArgs,
 }
 
 fn code(text: &str) -> Result<u8, String> {
@@ -52,7 +52,7 @@ fn code(text: &str) -> Result<u8, String> {
 pub fn info(args: Info) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
     let asked = url.clone();
-    let found = run(args.asked, move || async move {
+    let found = run(args.common, move || async move {
         match args.page {
             Some(page) => gather::page(&asked, page).await,
             None => gather::all(&asked, args.all).await,
@@ -60,7 +60,7 @@ pub fn info(args: Info) -> Result<String, Failure> {
     });
     let found = found.map_err(|failure| with_url_hint(&url, failure))?;
     if args.page.is_some() && found.answers.is_empty() {
-        let what = found.troubles.first().map_or("the logical unit has no such page", |why| why.as_str());
+        let what = found.errors.first().map_or("the logical unit has no such page", |why| why.as_str());
         return Err(Failure::new(Exit::NotFound, what, "lunar info without --page shows all pages"));
     }
     if args.hex {
@@ -68,10 +68,10 @@ pub fn info(args: Info) -> Result<String, Failure> {
         return Ok(found.answers.iter().map(dump).collect::<Vec<_>>().join("\n"));
     }
     let mut facts = found.facts;
-    if !found.troubles.is_empty() {
-        facts.push(("errors".into(), Node::List(found.troubles.into_iter().map(Node::text).collect())));
+    if !found.errors.is_empty() {
+        facts.push(("errors".into(), Node::List(found.errors.into_iter().map(Node::text).collect())));
     }
-    if args.asked.json {
+    if args.common.json {
         return Ok(json(&Node::Map(facts))?);
     }
     Ok(tree::lines(&facts))

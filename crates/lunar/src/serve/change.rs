@@ -119,7 +119,7 @@ impl<S: TargetServer> Service<S> {
                 return self.route();
             }
             Ok(_) => {}
-            Err(problems) => return tell_problems(&problems),
+            Err(problems) => return log_problems(&problems),
         }
         let config = self.config.clone();
         match self.make(&config, false) {
@@ -267,7 +267,7 @@ pub(super) fn later(events: &Sender<ServeEvent>, time: Duration, event: ServeEve
     });
 }
 
-pub(super) fn tell_problems(problems: &[Problem]) {
+pub(super) fn log_problems(problems: &[Problem]) {
     for problem in problems {
         tracing::error!("{problem}");
     }

@@ -1,6 +1,6 @@
 //! What fails and is tried again by itself: less and less often, and logged when there is news.
 
-use super::change::tell_problems;
+use super::change::log_problems;
 use lunar_server::Problem;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl Retry {
     /// It failed. The pause before the next try.
     pub fn failed(&mut self, problems: &[Problem]) -> Duration {
         if self.logged != problems {
-            tell_problems(problems);
+            log_problems(problems);
             tracing::warn!("the server retries at least every {LONGEST_S} s until it succeeds");
             self.logged = problems.to_vec();
         }

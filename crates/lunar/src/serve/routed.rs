@@ -25,7 +25,7 @@ pub struct AdminHandler<S> {
 }
 
 /// Tells the main thread of something, if it is still there.
-pub fn tell(events: &Mutex<Sender<ServeEvent>>, event: ServeEvent) {
+pub fn send_event(events: &Mutex<Sender<ServeEvent>>, event: ServeEvent) {
     _ = events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
 }
 
@@ -36,7 +36,7 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 
     fn ask(&self, request: Request) -> Response {
         let (reply, answer) = channel();
-        tell(&self.events, ServeEvent::Asked(request, reply));
+        send_event(&self.events, ServeEvent::AdminRequest(request, reply));
         // The client knows how long to wait. The main thread does what it was asked for, however late.
         answer.recv().unwrap_or_else(|_| ends().into())
     }
@@ -51,7 +51,7 @@ impl<S: TargetServer> Service<S> {
         match request {
             Request::Sessions {} => Response::Sessions(self.server.sessions()),
             Request::Routers {} => Response::Routers(self.routers()),
-            Request::Router { name, action } => self.steer(&name, action),
+            Request::Router { name, action } => self.control(&name, action),
             Request::Diff { file } => self.diff(file),
             Request::Apply { file, confirm_within_s } => self.try_out(file, confirm_within_s),
             Request::Confirm {} => self.confirm(),
@@ -60,7 +60,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Does something with an instance.
-    fn steer(&mut self, name: &str, action: RouterAction) -> Response {
+    fn control(&mut self, name: &str, action: RouterAction) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
             let what = format!("no router {name}");
             let problem = Problem::new(what, "lunar router list shows the routers");
@@ -109,9 +109,9 @@ impl<S: TargetServer> Service<S> {
                 self.server.dismiss(name);
             }
         }
-        let nobody = if is_last { "; the peer cannot take over now: no router serves" } else { "" };
+        let warning = if is_last { "; the peer cannot take over now: no router serves" } else { "" };
         let done = done(action, pair.is_some(), &self.routes.state(name));
-        Response::Done(format!("router {name}: {done}{nobody}"))
+        Response::Done(format!("router {name}: {done}{warning}"))
     }
 
     fn routers(&self) -> Vec<Router> {
@@ -188,7 +188,7 @@ impl<S: TargetServer> Service<S> {
             // Where each host has a way of its own, what the last look has seen counts for all.
             let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
             Some(match &unit.health {
-                Some(health) => told(health),
+                Some(health) => health_name(health),
                 None if is_another => "another",
                 None if upstream.obstacle.is_some() => "lost",
                 None => "up",
@@ -238,7 +238,7 @@ fn done(action: RouterAction, is_pair: bool, state: &str) -> String {
     format!("{what} (it was {state})")
 }
 
-fn told(health: &Health) -> &'static str {
+fn health_name(health: &Health) -> &'static str {
     match health {
         Health::Up => "up",
         Health::Holding(_) => "holding",
