@@ -136,7 +136,7 @@ impl LuReader {
             };
         let bytes = blocks.saturating_mul(size.into());
         let sizes = [("bytes", Node::number(bytes)), ("size", Node::text(lunar_proto::size::show(bytes)))];
-        let sizes = pages.map(|(name, node)| (name.to_owned(), node));
+        let sizes = sizes.map(|(name, node)| (name.to_owned(), node));
         facts.splice(0..0, sizes);
         if thin && let Some((mapped, whole)) = self.mapped(blocks).await? {
             let mapped = mapped.saturating_mul(size.into());
