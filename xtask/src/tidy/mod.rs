@@ -2,10 +2,13 @@
 
 mod cycles;
 mod floors;
+mod names;
 pub mod project;
+mod prose;
 mod rust;
 mod source;
 mod text;
+mod unsafe_places;
 
 use std::fmt;
 
@@ -58,13 +61,17 @@ fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for file in files {
         findings.extend(text::check(file));
+        findings.extend(prose::check(file));
         if file.path.ends_with(".rs") {
             findings.extend(rust::check(file));
+            findings.extend(unsafe_places::check(file));
+            findings.extend(names::tests(file));
         }
         if file.path.ends_with(".md") {
             findings.extend(text::links(file, files));
         }
     }
+    findings.extend(names::types(files));
     findings.extend(floors::check(files));
     findings.extend(cycles::check(files));
     findings.extend(public_api::check(files));

@@ -80,7 +80,8 @@ fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs")
 }
 
-fn lines_without_tests(path: &str, code: &str) -> usize {
+/// Lines before the module of tests; 0 for a file of tests.
+pub fn lines_without_tests(path: &str, code: &str) -> usize {
     if is_test(path) {
         return 0;
     }
@@ -128,7 +129,7 @@ fn banned(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
 }
 
 /// Whether a file is code of the product and not a test.
-fn is_product(path: &str) -> bool {
+pub fn is_product(path: &str) -> bool {
     let is_source = path.starts_with("crates/") && path.contains("/src/");
     is_source && !is_test(path) && !path.ends_with("tests.rs") && !path.ends_with("testing.rs")
 }

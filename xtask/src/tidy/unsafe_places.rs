@@ -1,0 +1,44 @@
+//! Where `unsafe` may stand, and why there.
+
+use super::TidyFinding;
+use super::project::SourceFile;
+use super::source::{code_only, lines_with_word};
+
+/// Files and folders that need it.
+const PLACES: [(&str, &str); 8] = [
+    ("crates/lunar-block/src/file/loops.rs", "ioctl of loop devices"),
+    ("crates/lunar-host/src/ublk/", "rings and memory shared with the ublk driver"),
+    ("crates/lunar-rdma/src/verbs/", "calls of libibverbs and librdmacm"),
+    ("crates/lunar-router/src/sg/ioctl.rs", "ioctl of the sg driver"),
+    ("crates/lunar-runtime/src/buf.rs", "buffers that the kernel fills"),
+    ("crates/lunar-runtime/src/multishot_poll.rs", "an io_uring operation of our own"),
+    ("crates/lunar-runtime/src/regions.rs", "mapped memory"),
+    ("crates/lunar-runtime/src/stream.rs", "a socket taken from its descriptor"),
+];
+
+/// `unsafe` at any other place.
+pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
+    if PLACES.iter().any(|(place, _)| file.path.starts_with(place)) {
+        return Vec::new();
+    }
+    let lines = lines_with_word(&code_only(&file.text), "unsafe").into_iter();
+    let remedy = "use a safe crate, or list the file with its reason in xtask/src/tidy/unsafe_places.rs";
+    lines
+        .map(|line| TidyFinding::new(&file.path, line, "unsafe at a place that is not listed", remedy))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::project::file;
+
+    #[test]
+    fn unsafe_outside_of_the_listed_places_is_reported() {
+        let text = "fn f() {\n    unsafe { g() }\n}\n";
+        assert_eq!(check(&file("crates/lunar-runtime/src/buf.rs", text)), []);
+        assert_eq!(check(&file("crates/lunar-rdma/src/verbs/cm.rs", text)), []);
+        let found = check(&file("crates/lunar-target/src/lib.rs", text));
+        assert_eq!(found.iter().map(|found| found.line).collect::<Vec<_>>(), [2]);
+    }
+}
