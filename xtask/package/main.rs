@@ -13,7 +13,7 @@ fn code(opened: Result<(), Error>) -> ErrorCode {
 }
 
 fn open(url: &str) -> Result<(), Error> {
-    blocking::Lun::open(&url.parse::<Url>()?).map(drop)
+    blocking::BlockingLun::open(&url.parse::<Url>()?).map(drop)
 }
 
 /// Polls until the future has ended.
@@ -30,7 +30,7 @@ fn poll<T>(future: impl Future<Output = T> + Send) -> T {
 fn main() {
     assert_eq!(code(open(TCP)), ErrorCode::Unreachable);
     let url: Url = TCP.parse().expect("a URL");
-    assert_eq!(code(poll(async { any_executor::Lun::open(&url).await.map(drop) })), ErrorCode::Unreachable);
+    assert_eq!(code(poll(async { any_executor::AsyncLun::open(&url).await.map(drop) })), ErrorCode::Unreachable);
     if cfg!(not(feature = "rdma")) {
         let error = open(RDMA).expect_err("this build has no RDMA");
         assert_eq!(error.code, ErrorCode::InvalidArgument);

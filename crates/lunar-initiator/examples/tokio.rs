@@ -1,7 +1,7 @@
 //! Copies the first MiB of a LUN inside itself, on tokio, with eight tasks at once:
 //! `cargo run -p lunar-initiator --example tokio iscsi://HOST/IQN/0`
 
-use lunar_initiator::any_executor::Lun;
+use lunar_initiator::any_executor::AsyncLun;
 use lunar_initiator::{Error, Url};
 use tokio::task::JoinSet;
 
@@ -10,7 +10,7 @@ const CHUNKS: u64 = 8;
 
 /// Copies the first MiB of the LUN to the second, and returns the number of bytes.
 pub async fn copy_first_mib(url: Url) -> Result<u64, Error> {
-    let lun = Lun::open(&url).await?;
+    let lun = AsyncLun::open(&url).await?;
     let mut tasks: JoinSet<Result<u64, Error>> = JoinSet::new();
     for n in 0..CHUNKS {
         let lun = lun.clone();

@@ -5,11 +5,11 @@
 //! future does not cancel an operation that has begun: a write may still reach the logical unit.
 //!
 //! ```no_run
-//! use lunar_initiator::{Error, any_executor::Lun};
+//! use lunar_initiator::{Error, any_executor::AsyncLun};
 //!
 //! // Inside a task of tokio, for example.
 //! async fn first_block(url: &str) -> Result<[u8; 4096], Error> {
-//!     let lun = Lun::open(&url.parse()?).await?;
+//!     let lun = AsyncLun::open(&url.parse()?).await?;
 //!     let mut block = [0; 4096];
 //!     lun.read_at(0, &mut block).await?;
 //!     lun.close().await?;
@@ -48,15 +48,15 @@ where
 
 /// A logical unit with a session of its own. Any number of tasks may use it at once; clones share the session.
 #[derive(Clone)]
-pub struct Lun(SharedLun);
+pub struct AsyncLun(SharedLun);
 
-impl Lun {
+impl AsyncLun {
     /// Opens the logical unit of a URL.
     ///
     /// # Errors
     /// Those of [`crate::open`].
-    pub async fn open(url: &Url) -> Result<Lun, Error> {
-        SharedLun::open(url)?.ended().await?.map(Lun)
+    pub async fn open(url: &Url) -> Result<AsyncLun, Error> {
+        SharedLun::open(url)?.ended().await?.map(AsyncLun)
     }
 
     /// Its properties, as read last.
@@ -79,7 +79,7 @@ impl Lun {
         Ok(())
     }
 
-    /// Writes `data` at `offset`, in bytes. It is stable after the next [`Lun::flush`].
+    /// Writes `data` at `offset`, in bytes. It is stable after the next [`AsyncLun::flush`].
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) beyond the capacity; those of the commands.
@@ -98,7 +98,7 @@ impl Lun {
     /// Frees the space of these bytes where the logical unit can. They read as zeros afterwards.
     ///
     /// # Errors
-    /// As of [`Lun::write_at`].
+    /// As of [`AsyncLun::write_at`].
     pub async fn unmap(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.0.unmap(offset, len)?.ended().await?
     }
@@ -106,7 +106,7 @@ impl Lun {
     /// Makes these bytes zeros; with `unmap` their space may be freed.
     ///
     /// # Errors
-    /// As of [`Lun::write_at`].
+    /// As of [`AsyncLun::write_at`].
     pub async fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
         self.0.write_zeroes(offset, len, unmap)?.ended().await?
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn future_is_send_and_runs_on_a_foreign_executor() {
         let url: Url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:a/0?login_tries=1".parse().unwrap();
-        let opened = block_on(async move { Lun::open(&url).await.map(drop) });
+        let opened = block_on(async move { AsyncLun::open(&url).await.map(drop) });
         assert_eq!(opened.map_err(|e| e.code), Err(ErrorCode::Unreachable));
     }
 

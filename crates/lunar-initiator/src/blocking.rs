@@ -1,12 +1,12 @@
 //! Blocking calls, for programs without an event loop.
 //!
-//! Each call blocks its thread until the operation has ended. Any number of threads may use a [`Lun`] at once. All work runs
+//! Each call blocks its thread until the operation has ended. Any number of threads may use a [`BlockingLun`] at once. All work runs
 //! on one background thread of the process, which starts with the first call.
 //!
 //! ```no_run
-//! use lunar_initiator::blocking::Lun;
+//! use lunar_initiator::blocking::BlockingLun;
 //!
-//! let lun = Lun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?)?;
+//! let lun = BlockingLun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?)?;
 //! let mut block = [0; 4096];
 //! lun.read_at(0, &mut block)?;
 //! # Ok::<(), lunar_initiator::Error>(())
@@ -43,15 +43,15 @@ where
 }
 
 /// A logical unit with a session of its own.
-pub struct Lun(SharedLun);
+pub struct BlockingLun(SharedLun);
 
-impl Lun {
+impl BlockingLun {
     /// Opens the logical unit of a URL.
     ///
     /// # Errors
     /// Those of [`crate::open`].
-    pub fn open(url: &Url) -> Result<Lun, Error> {
-        SharedLun::open(url)?.wait()?.map(Lun)
+    pub fn open(url: &Url) -> Result<BlockingLun, Error> {
+        SharedLun::open(url)?.wait()?.map(BlockingLun)
     }
 
     /// Its properties, as read last.
@@ -74,7 +74,7 @@ impl Lun {
         Ok(())
     }
 
-    /// Writes `data` at `offset`, in bytes. It is stable after the next [`Lun::flush`].
+    /// Writes `data` at `offset`, in bytes. It is stable after the next [`BlockingLun::flush`].
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) beyond the capacity; those of the commands.
@@ -93,7 +93,7 @@ impl Lun {
     /// Frees the space of these bytes where the logical unit can. They read as zeros afterwards.
     ///
     /// # Errors
-    /// As of [`Lun::write_at`].
+    /// As of [`BlockingLun::write_at`].
     pub fn unmap(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.0.unmap(offset, len)?.wait()?
     }
@@ -101,7 +101,7 @@ impl Lun {
     /// Makes these bytes zeros; with `unmap` their space may be freed.
     ///
     /// # Errors
-    /// As of [`Lun::write_at`].
+    /// As of [`BlockingLun::write_at`].
     pub fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
         self.0.write_zeroes(offset, len, unmap)?.wait()?
     }
@@ -124,7 +124,7 @@ impl Lun {
         Ok(completion)
     }
 
-    /// Logs out, and reports whether the target has answered. A [`Lun`] that is dropped logs out in the background, unless
+    /// Logs out, and reports whether the target has answered. A [`BlockingLun`] that is dropped logs out in the background, unless
     /// the process ends first.
     ///
     /// # Errors
@@ -142,13 +142,13 @@ mod tests {
     #[test]
     fn blocking_lun_is_send_and_sync() {
         fn shared<T: Send + Sync>() {}
-        shared::<Lun>();
+        shared::<BlockingLun>();
     }
 
     #[test]
     fn unreachable_portal_is_an_error() {
         let url: Url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:a/0?login_tries=1".parse().unwrap();
-        let Err(e) = Lun::open(&url) else { panic!("there is a target on port 1") };
+        let Err(e) = BlockingLun::open(&url) else { panic!("there is a target on port 1") };
         assert_eq!(e.code, ErrorCode::Unreachable);
     }
 }

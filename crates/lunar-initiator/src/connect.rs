@@ -126,9 +126,11 @@ pub async fn connect_with(
 ) -> Result<Connected, Error> {
     let wire = match options.transport {
         Transport::Tcp => return Err(Error::new(ErrorCode::InvalidArgument, "TCP is no RDMA")),
-        Transport::Iser => LoginConnection::Iser(iser::LoginConnection::connect_with(options, make).await?),
+        Transport::Iser => {
+            LoginConnection::Iser(iser::IserLoginConnection::connect_with(options, make).await?)
+        }
         Transport::Srp => {
-            LoginConnection::Srp(srp::LoginConnection::connect_with(login_target, options, make).await?)
+            LoginConnection::Srp(srp::SrpLoginConnection::connect_with(login_target, options, make).await?)
         }
     };
     match log_in(wire, &login_target.portal, login_target, options, &mut ()).await? {
@@ -329,9 +331,9 @@ pub enum LoginConnection {
     /// A stream of bytes.
     Tcp(TcpLoginConnection),
     /// Messages over RDMA.
-    Iser(iser::LoginConnection),
+    Iser(iser::IserLoginConnection),
     /// SRP, logged in: no PDUs.
-    Srp(srp::LoginConnection),
+    Srp(srp::SrpLoginConnection),
 }
 
 impl LoginConnection {
@@ -380,11 +382,11 @@ impl LoginConnection {
         let mut last = Error::new(ErrorCode::Unreachable, "its name has no address");
         for address in addresses {
             let wire = match options.transport {
-                Transport::Srp => srp::LoginConnection::by_device(*address, login_target, options)
+                Transport::Srp => srp::SrpLoginConnection::by_device(*address, login_target, options)
                     .await
                     .map(LoginConnection::Srp),
                 Transport::Tcp | Transport::Iser => {
-                    iser::LoginConnection::by_device(*address, options).await.map(LoginConnection::Iser)
+                    iser::IserLoginConnection::by_device(*address, options).await.map(LoginConnection::Iser)
                 }
             };
             match wire {
@@ -403,9 +405,11 @@ impl LoginConnection {
     ) -> Result<LoginConnection, Error> {
         match options.transport {
             Transport::Tcp => Ok(LoginConnection::Tcp(TcpLoginConnection { stream, begun: Vec::new() })),
-            Transport::Iser => iser::LoginConnection::over(stream, options).await.map(LoginConnection::Iser),
+            Transport::Iser => {
+                iser::IserLoginConnection::over(stream, options).await.map(LoginConnection::Iser)
+            }
             Transport::Srp => {
-                srp::LoginConnection::over(stream, login_target, options).await.map(LoginConnection::Srp)
+                srp::SrpLoginConnection::over(stream, login_target, options).await.map(LoginConnection::Srp)
             }
         }
     }

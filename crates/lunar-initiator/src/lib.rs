@@ -12,9 +12,9 @@
 //! # Blocking calls
 //!
 //! ```no_run
-//! use lunar_initiator::blocking::Lun;
+//! use lunar_initiator::blocking::BlockingLun;
 //!
-//! let lun = Lun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?)?;
+//! let lun = BlockingLun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?)?;
 //! let mut data = vec![0; 4096];
 //! lun.read_at(0, &mut data)?;
 //! lun.write_at(4096, &data)?;
@@ -28,10 +28,10 @@
 //! The futures of [`any_executor`] are `Send`, and need nothing of the executor that polls them.
 //!
 //! ```no_run
-//! use lunar_initiator::any_executor::Lun;
+//! use lunar_initiator::any_executor::AsyncLun;
 //!
 //! # async fn task() -> Result<(), lunar_initiator::Error> {
-//! let lun = Lun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?).await?;
+//! let lun = AsyncLun::open(&"iscsi://192.0.2.1/iqn.2026-11.org.example:disks/0".parse()?).await?;
 //! let (mut first, mut second) = ([0; 512], [0; 512]);
 //! lun.read_at(0, &mut first).await?;
 //! lun.read_at(512, &mut second).await?;

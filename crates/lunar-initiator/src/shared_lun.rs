@@ -1,4 +1,4 @@
-//! A logical unit on the shared event loop: the operations that [`crate::blocking::Lun`] and [`crate::any_executor::Lun`] wait
+//! A logical unit on the shared event loop: the operations that [`crate::blocking::BlockingLun`] and [`crate::any_executor::AsyncLun`] wait
 //! for, each in its own way.
 
 use crate::event_loop::{Reply, start};

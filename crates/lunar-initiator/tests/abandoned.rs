@@ -7,7 +7,7 @@ use common::{READ_10, WRITE_10, is, with_disk};
 use interop::script::{HookAction, Script, Target};
 use interop::{NONE, Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
+use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy};
 use lunar_initiator::{Direction, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, Cores};
 use lunar_wire::scsi::cdb;
@@ -68,8 +68,9 @@ fn block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
     common::run(LIMIT, move || async move {
         let (first, second) = (lunar_initiator::open(&url).await, lunar_initiator::open(&url).await);
         let (first, second) = (first.expect("a LUN"), second.expect("a LUN"));
-        let ways: Vec<Arc<dyn Path>> = vec![first.clone(), second];
-        let settings = Settings { policy: Policy::RoundRobin, check: LIMIT, ..Settings::default() };
+        let ways: Vec<Arc<dyn LunPath>> = vec![first.clone(), second];
+        let settings =
+            MultipathOptions { policy: PathPolicy::RoundRobin, check: LIMIT, ..MultipathOptions::default() };
         let joined = Multipath::join(ways, settings).await.expect("one unit");
         write_around(&kept, joined, &first).await;
     });

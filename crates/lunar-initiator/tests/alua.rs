@@ -8,7 +8,7 @@ use common::{READ_10, is, run, with_disk};
 use interop::script::{HookAction, Script, ScriptConnection, Target};
 use interop::{Pdu, op};
 use lunar_block::{Backend, BackendQueue};
-use lunar_initiator::multipath::{Multipath, Path, Policy, Settings, State};
+use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy, State};
 use lunar_initiator::{Lun, Url};
 use lunar_runtime::Buf;
 use std::future::poll_fn;
@@ -106,11 +106,12 @@ fn with_both<W: Future<Output = ()> + 'static>(
 ) {
     let (urls, states) = ([ports[0].url(), ports[1].url()], [ports[0].state.clone(), ports[1].state.clone()]);
     run(LIMIT, move || async move {
-        let mut ways: Vec<Arc<dyn Path>> = Vec::new();
+        let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
         for url in &urls {
             ways.push(lunar_initiator::open(url).await.expect("a path"));
         }
-        let settings = Settings { policy: Policy::Failover, check, ..Settings::default() };
+        let settings =
+            MultipathOptions { policy: PathPolicy::Failover, check, ..MultipathOptions::default() };
         work(Multipath::join(ways, settings).await.expect("one unit"), states).await;
     });
 }

@@ -4,7 +4,7 @@
 mod example;
 mod serve;
 
-use lunar_initiator::any_executor::{self, Data, Lun};
+use lunar_initiator::any_executor::{self, AsyncLun, Data};
 use lunar_initiator::{ErrorCode, Url, cdb, discover};
 use serve::server;
 
@@ -12,7 +12,7 @@ use serve::server;
 async fn example_copies_a_lun_on_tokio() {
     let Some(server) = server() else { return };
     let url: Url = server.url.parse().unwrap();
-    let lun = Lun::open(&url).await.unwrap();
+    let lun = AsyncLun::open(&url).await.unwrap();
     let data: Vec<u8> = (0..1 << 20).map(|n: u32| (n / 512 + n) as u8).collect();
     lun.write_at(0, &data).await.unwrap();
     assert_eq!(example::copy_first_mib(url).await.unwrap(), 1 << 20);
@@ -26,7 +26,7 @@ async fn example_copies_a_lun_on_tokio() {
 async fn operations_and_errors_come_back_on_one_thread() {
     let Some(server) = server() else { return };
     let url: Url = server.url.parse().unwrap();
-    let lun = Lun::open(&url).await.unwrap();
+    let lun = AsyncLun::open(&url).await.unwrap();
     let mut inquiry = [0; 96];
     let c = lun.scsi(cdb::inquiry(None, 96), Data::In(&mut inquiry)).await.unwrap();
     assert_eq!((c.status, &inquiry[8..13]), (0, &b"LUNAR"[..]));
@@ -52,7 +52,7 @@ async fn operations_and_errors_come_back_on_one_thread() {
 async fn dropped_future_leaves_the_session_in_order() {
     let Some(server) = server() else { return };
     let url: Url = server.url.parse().unwrap();
-    let lun = Lun::open(&url).await.unwrap();
+    let lun = AsyncLun::open(&url).await.unwrap();
     let mut data = vec![0; 1 << 20];
     for n in 0..8 {
         tokio::select! {

@@ -2,7 +2,7 @@
 
 mod serve;
 
-use lunar_initiator::blocking::{self, Data, Lun};
+use lunar_initiator::blocking::{self, BlockingLun, Data};
 use lunar_initiator::{ErrorCode, Url, cdb, discover};
 use serve::server;
 use std::process::Command;
@@ -11,7 +11,7 @@ use std::thread;
 #[test]
 fn threads_share_a_lun() {
     let Some(server) = server() else { return };
-    let lun = Lun::open(&server.url.parse::<Url>().unwrap()).unwrap();
+    let lun = BlockingLun::open(&server.url.parse::<Url>().unwrap()).unwrap();
     assert_eq!(lun.capacity(), 64 << 20);
     thread::scope(|scope| {
         for n in 0..4u8 {
@@ -39,7 +39,7 @@ fn threads_share_a_lun() {
 #[test]
 fn commands_and_errors_of_a_lun() {
     let Some(server) = server() else { return };
-    let lun = Lun::open(&server.url.parse::<Url>().unwrap()).unwrap();
+    let lun = BlockingLun::open(&server.url.parse::<Url>().unwrap()).unwrap();
     let mut inquiry = [0; 96];
     let c = lun.scsi(cdb::inquiry(None, 96), Data::In(&mut inquiry)).unwrap();
     assert_eq!((c.status, &inquiry[8..13]), (0, &b"LUNAR"[..]));
@@ -58,7 +58,7 @@ fn commands_and_errors_of_a_lun() {
 fn luns_of_one_process_work_side_by_side() {
     let Some(server) = server() else { return };
     let url: Url = server.url.parse().unwrap();
-    let luns: Vec<Lun> = (0..4).map(|_| Lun::open(&url).unwrap()).collect();
+    let luns: Vec<BlockingLun> = (0..4).map(|_| BlockingLun::open(&url).unwrap()).collect();
     let portal = url.portal.clone();
     let found = blocking::run(move || async move { discover(portal, &url.options()?).await }).unwrap();
     assert_eq!(found.unwrap().len(), 1);
@@ -72,13 +72,13 @@ fn luns_of_one_process_work_side_by_side() {
 fn thread_that_panics_with_a_lun_ends_alone() {
     let Some(server) = server() else { return };
     let url: Url = server.url.parse().unwrap();
-    let lun = Lun::open(&url).unwrap();
+    let lun = BlockingLun::open(&url).unwrap();
     let panicked = thread::spawn(move || {
         lun.read_at(0, &mut [0; 512]).unwrap();
         panic!("expected by this test");
     });
     assert!(panicked.join().is_err());
-    Lun::open(&url).unwrap().close().unwrap();
+    BlockingLun::open(&url).unwrap().close().unwrap();
 }
 
 #[test]

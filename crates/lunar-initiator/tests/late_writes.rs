@@ -7,7 +7,7 @@ use common::{WRITE_10, is, run, with_disk};
 use interop::script::{HookAction, Script, Target};
 use interop::{Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{Multipath, Path, Policy, Settings};
+use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy};
 use lunar_initiator::{Command, Direction, ErrorCode, Url};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
@@ -54,12 +54,12 @@ fn written(target: &Target) -> Vec<u8> {
 
 /// Paths, of which the first takes the first write.
 async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
-    let mut ways: Vec<Arc<dyn Path>> = Vec::new();
+    let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
     for url in urls {
         ways.push(lunar_initiator::open(&url).await.expect("a LUN"));
     }
     let check = Duration::from_millis(200);
-    let settings = Settings { policy: Policy::Failover, check, ..Settings::default() };
+    let settings = MultipathOptions { policy: PathPolicy::Failover, check, ..MultipathOptions::default() };
     Multipath::join(ways, settings).await.expect("one unit")
 }
 
@@ -208,8 +208,8 @@ fn write_that_is_left_behind_goes_on_no_other_path() {
     run(LIMIT, move || async move {
         let luns = [lunar_initiator::open(&urls[0]).await, lunar_initiator::open(&urls[1]).await];
         let luns = luns.map(|lun| lun.expect("a LUN"));
-        let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn Path>).collect();
-        let settings = Settings { policy: Policy::Failover, ..Settings::default() };
+        let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn LunPath>).collect();
+        let settings = MultipathOptions { policy: PathPolicy::Failover, ..MultipathOptions::default() };
         let disk = Multipath::join(ways, settings).await.expect("one unit");
         let write = compio::runtime::spawn(async move { disk.write(0, filled(1), false).await.0 });
         logs_in_again(&first).await;

@@ -54,7 +54,7 @@ pub struct Units {
 /// Target and LUN.
 pub(crate) type Name = (String, u16);
 
-/// Brings the units that change to rest (`lunar_target::Server::quiesce`).
+/// Brings the units that change to rest (`lunar_target::TargetServer::quiesce`).
 pub type Rest<'a> = &'a dyn Fn(Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::Error)>;
 
 /// An open logical unit and what it was made of.

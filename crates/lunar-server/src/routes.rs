@@ -385,9 +385,9 @@ fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
         }
     };
     let policy = match upstream.policy {
-        Policy::Failover => multipath::Policy::Failover,
-        Policy::RoundRobin => multipath::Policy::RoundRobin,
-        Policy::LeastQueue | Policy::Alua => multipath::Policy::LeastQueue,
+        Policy::Failover => multipath::PathPolicy::Failover,
+        Policy::RoundRobin => multipath::PathPolicy::RoundRobin,
+        Policy::LeastQueue | Policy::Alua => multipath::PathPolicy::LeastQueue,
     };
     let known = lunar_router::upstream::Upstream::new(&router.name, name, urls);
     let (path_loss_timeout, identity) = (router.path_loss_timeout, upstream.identity.clone());

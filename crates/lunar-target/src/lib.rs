@@ -45,7 +45,7 @@ pub use passthrough::{
 };
 pub use quiesce::Quiesced;
 pub use scsi_error::ScsiError;
-pub use server::{Server, cannot_bind};
+pub use server::{TargetServer, cannot_bind};
 pub use server_state::BoundPortal;
 pub use session_info::{SessionCounter, SessionCounters, SessionInfo, SessionTransport};
 pub use state_file::{remove_leftovers, replace as replace_file};

@@ -32,19 +32,19 @@ const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running target.
-pub struct Server {
+pub struct TargetServer {
     shared: Arc<ServerState>,
     /// The event loop that accepts connections. It is separate, so that initiators get in while a core is stalled.
     entrance: Cores,
     cores: Arc<Cores>,
 }
 
-impl Server {
+impl TargetServer {
     /// Binds all portals, and serves on these CPUs.
     ///
     /// # Errors
     /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
-    pub fn start(config: TargetConfig, cpus: &[usize]) -> io::Result<Server> {
+    pub fn start(config: TargetConfig, cpus: &[usize]) -> io::Result<TargetServer> {
         let (portals, sockets) = bind(&config)?;
         let cores = Arc::new(Cores::start(cpus)?);
         descriptors::hold_spares();
@@ -63,7 +63,7 @@ impl Server {
         }
         let refreshed = shared.clone();
         cores.run_on(0, move || lunar_runtime::spawn(refresh(refreshed)));
-        Ok(Server { shared, entrance, cores })
+        Ok(TargetServer { shared, entrance, cores })
     }
 
     /// The portals, with portal group tags.

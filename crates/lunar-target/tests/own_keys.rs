@@ -8,7 +8,7 @@ use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{
     Digests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode, TextKeyHandler,
 };
-use lunar_target::{LogicalUnit, Server};
+use lunar_target::{LogicalUnit, TargetServer};
 use lunar_wire::scsi::cdb;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn unit() -> LogicalUnit {
     LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
 }
 
-fn serve(answers: TextKeyHandler) -> Server {
+fn serve(answers: TextKeyHandler) -> TargetServer {
     let target = TargetNode {
         name: NAME.into(),
         alias: None,
@@ -110,12 +110,12 @@ fn serve(answers: TextKeyHandler) -> Server {
         instances: Default::default(),
         text_keys: answers,
     };
-    Server::start(config, &[0]).expect("a server")
+    TargetServer::start(config, &[0]).expect("a server")
 }
 
 /// Runs `work` on an event loop of its own, with the portal of the server.
 fn beside<T: Send + 'static, W: Future<Output = T> + 'static>(
-    server: Server,
+    server: TargetServer,
     work: impl FnOnce(lunar_initiator::Portal, Options) -> W + Send + 'static,
 ) -> T {
     let portal = server.portals()[0].address.to_string().parse().expect("a portal");

@@ -9,7 +9,7 @@ use lunar_target::config::{
     Digests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode, TextKeyHandler,
     Transports,
 };
-use lunar_target::{LogicalUnit, Server};
+use lunar_target::{LogicalUnit, TargetServer};
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{
     DataBuffer, LoginFormat, LoginReject, LoginRequest, LoginResponse, MemoryDescriptor, PortId, SrpCommand,
@@ -94,7 +94,7 @@ fn unit() -> LogicalUnit {
     LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None)
 }
 
-fn serve() -> Server {
+fn serve() -> TargetServer {
     let target = TargetNode {
         name: NAME.into(),
         alias: None,
@@ -118,7 +118,7 @@ fn serve() -> Server {
         instances: Default::default(),
         text_keys: TextKeyHandler::default(),
     };
-    Server::start(config, &[0]).expect("a server")
+    TargetServer::start(config, &[0]).expect("a server")
 }
 
 /// Runs `work` on an event loop of its own, with the portal of the server.

@@ -29,22 +29,22 @@ pub trait TargetServer: Send + Sync + 'static {
 }
 
 /// The target of this process, until it is stopped.
-pub struct RunningServer(RwLock<Option<lunar_target::Server>>);
+pub struct RunningServer(RwLock<Option<lunar_target::TargetServer>>);
 
 /// Starts the target on these cores.
 pub fn start(setup: TargetConfig, cores: &[usize]) -> io::Result<RunningServer> {
-    Ok(RunningServer(RwLock::new(Some(lunar_target::Server::start(setup, cores)?))))
+    Ok(RunningServer(RwLock::new(Some(lunar_target::TargetServer::start(setup, cores)?))))
 }
 
 impl RunningServer {
-    fn server(&self) -> RwLockReadGuard<'_, Option<lunar_target::Server>> {
+    fn server(&self) -> RwLockReadGuard<'_, Option<lunar_target::TargetServer>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TargetServer for RunningServer {
     fn sessions(&self) -> Vec<Session> {
-        let list = self.server().as_ref().map(lunar_target::Server::sessions).unwrap_or_default();
+        let list = self.server().as_ref().map(lunar_target::TargetServer::sessions).unwrap_or_default();
         list.iter()
             .map(|(tsih, info)| Session { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
             .collect()
@@ -57,7 +57,7 @@ impl TargetServer for RunningServer {
     }
 
     fn portals(&self) -> Vec<BoundPortal> {
-        self.server().as_ref().map(lunar_target::Server::portals).unwrap_or_default().to_vec()
+        self.server().as_ref().map(lunar_target::TargetServer::portals).unwrap_or_default().to_vec()
     }
 
     fn rest(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)> {

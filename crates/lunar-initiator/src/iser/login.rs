@@ -22,7 +22,7 @@ const READS: u16 = 128;
 const BESIDE: usize = 32;
 
 /// A connection on which one PDU goes out and one comes back.
-pub struct LoginConnection {
+pub struct IserLoginConnection {
     endpoint: Rc<dyn Endpoint>,
     /// What has come and was not taken yet.
     events: EndpointEvents,
@@ -38,26 +38,26 @@ fn abilities(invalidate: bool) -> Vec<u8> {
     IserCapabilities { zero_based: false, invalidate }.encode().to_vec()
 }
 
-impl LoginConnection {
+impl IserLoginConnection {
     /// A connection to a target by the RDMA device that leads there.
     ///
     /// # Errors
     /// When none does, or the other side turns it down.
-    pub async fn by_device(address: SocketAddr, options: &Options) -> Result<LoginConnection, Error> {
+    pub async fn by_device(address: SocketAddr, options: &Options) -> Result<IserLoginConnection, Error> {
         let private = abilities(lunar_rdma::verbs::TAKES_INVALIDATE);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
         let (endpoint, _) = connected.map_err(|e| match e {
             ConnectError::Io(e) => no_device(e),
             rejected => refused(rejected),
         })?;
-        Ok(LoginConnection { endpoint, events: EndpointEvents::default() })
+        Ok(IserLoginConnection { endpoint, events: EndpointEvents::default() })
     }
 
     /// A connection to a target, over software iWARP on a stream of bytes.
     ///
     /// # Errors
     /// When the other side uses another protocol, or rejects the connection.
-    pub async fn over(stream: Stream, options: &Options) -> Result<LoginConnection, Error> {
+    pub async fn over(stream: Stream, options: &Options) -> Result<IserLoginConnection, Error> {
         // What protects PDUs elsewhere protects the frames that carry them here.
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
         let window = options.window.map(|bytes| bytes as usize);
@@ -65,21 +65,24 @@ impl LoginConnection {
         let private = abilities(lunar_rdma::iwarp::TAKES_INVALIDATE);
         let peer = stream.peer().map_err(lost)?;
         let connected = lunar_rdma::iwarp::connect(stream, peer, &private, terms(options), &how).await;
-        Ok(LoginConnection::with(connected.map_err(refused)?))
+        Ok(IserLoginConnection::with(connected.map_err(refused)?))
     }
 
     /// A connection to a target that the caller makes.
     ///
     /// # Errors
     /// When it cannot be made, or the other side turns it down.
-    pub async fn connect_with(options: &Options, make: impl RdmaConnector) -> Result<LoginConnection, Error> {
+    pub async fn connect_with(
+        options: &Options,
+        make: impl RdmaConnector,
+    ) -> Result<IserLoginConnection, Error> {
         let connected = make(&abilities(true), terms(options)).await;
-        Ok(LoginConnection::with(connected.map_err(refused)?))
+        Ok(IserLoginConnection::with(connected.map_err(refused)?))
     }
 
     /// A connection that was made already.
-    pub fn with((endpoint, _): ConnectedEndpoint) -> LoginConnection {
-        LoginConnection { endpoint, events: EndpointEvents::default() }
+    pub fn with((endpoint, _): ConnectedEndpoint) -> IserLoginConnection {
+        IserLoginConnection { endpoint, events: EndpointEvents::default() }
     }
 
     /// What carries it: `iwarp`, or `verbs` and a device.

@@ -10,4 +10,4 @@ mod tests;
 
 #[cfg(feature = "rdma")]
 pub use datamover::IserDatamover;
-pub use login::LoginConnection;
+pub use login::IserLoginConnection;

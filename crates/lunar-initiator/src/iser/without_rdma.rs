@@ -9,14 +9,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// A connection that cannot exist.
-pub enum LoginConnection {}
+pub enum IserLoginConnection {}
 
-impl LoginConnection {
-    pub async fn by_device(_: SocketAddr, _: &Options) -> Result<LoginConnection, Error> {
+impl IserLoginConnection {
+    pub async fn by_device(_: SocketAddr, _: &Options) -> Result<IserLoginConnection, Error> {
         Err(io_error::no_rdma_feature())
     }
 
-    pub async fn over(_: Stream, _: &Options) -> Result<LoginConnection, Error> {
+    pub async fn over(_: Stream, _: &Options) -> Result<IserLoginConnection, Error> {
         Err(io_error::no_rdma_feature())
     }
 

@@ -20,13 +20,13 @@ pub struct LunQueue {
     lun: Arc<Lun>,
     batch: Batch,
     /// What was sent and has not ended, at its lane.
-    sent: Vec<Option<Sent>>,
+    sent: Vec<Option<SentCommand>>,
     /// What takes longer.
     slow: SlowPath,
 }
 
 /// A command that was sent.
-struct Sent {
+struct SentCommand {
     cdb: Cdb,
     since: Instant,
     offset: u64,
@@ -34,7 +34,7 @@ struct Sent {
     is_write: bool,
 }
 
-impl Sent {
+impl SentCommand {
     #[inline(always)]
     fn end(&self, result: Result<Completion, Error>, buf: Option<Buf>) -> BufResult {
         let (result, buf): Transfer = match self.is_write {
@@ -52,7 +52,7 @@ impl LunQueue {
 
     #[inline]
     fn send(&mut self, lane: usize, offset: u64, command: Command) {
-        let sent = Sent {
+        let sent = SentCommand {
             cdb: command.cdb,
             since: self.batch.about_now(),
             offset,
@@ -74,10 +74,10 @@ impl LunQueue {
     }
 
     /// The logical unit has reported a unit attention, or is busy.
-    fn try_again(&mut self, lane: usize, sent: Sent, completion: Completion, buf: Option<Buf>) {
+    fn try_again(&mut self, lane: usize, sent: SentCommand, completion: Completion, buf: Option<Buf>) {
         let lun = self.lun.clone();
         self.slow.begin(lane, async move {
-            let Sent { cdb, since, offset, len, is_write } = sent;
+            let SentCommand { cdb, since, offset, len, is_write } = sent;
             // That of the first try went with it.
             let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
             let what = Repeatable {

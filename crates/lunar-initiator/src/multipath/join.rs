@@ -2,7 +2,7 @@
 
 use super::path_checker::check_path;
 use super::path_selector::PathSelector;
-use super::{Multipath, Path, Settings};
+use super::{LunPath, Multipath, MultipathOptions};
 use crate::{Error, ErrorCode, hints};
 use event_listener::Event as Bell;
 use lunar_runtime::latency::LatencyCounter;
@@ -17,7 +17,10 @@ impl Multipath {
     /// # Errors
     /// [`ErrorCode::IdentityMismatch`] when the paths do not lead to one and the same logical unit, or have no
     /// identity.
-    pub async fn join(ways: Vec<Arc<dyn Path>>, settings: Settings) -> Result<Arc<Multipath>, Error> {
+    pub async fn join(
+        ways: Vec<Arc<dyn LunPath>>,
+        settings: MultipathOptions,
+    ) -> Result<Arc<Multipath>, Error> {
         same_unit(&ways)?;
         let paths = PathSelector::new(ways.len(), settings.policy);
         let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
@@ -42,7 +45,7 @@ impl Multipath {
 }
 
 /// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
-fn same_unit(ways: &[Arc<dyn Path>]) -> Result<(), Error> {
+fn same_unit(ways: &[Arc<dyn LunPath>]) -> Result<(), Error> {
     let wrong = |what: String, hint| Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint(hint));
     let Some((first, others)) = ways.split_first() else {
         return Err(Error::new(ErrorCode::InvalidArgument, "a logical unit needs at least one path"));

@@ -20,9 +20,9 @@ use lunar_block::LocalBoxFuture;
 use lunar_block::range_lock::RangeLocks;
 use lunar_runtime::Buf;
 use lunar_runtime::latency::LatencyCounter;
-pub use path::Path;
+pub use path::LunPath;
 use path_selector::PathSelector;
-pub use path_selector::{Policy, State};
+pub use path_selector::{PathPolicy, State};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,9 +31,9 @@ pub use times::Times;
 
 /// How the paths are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct MultipathOptions {
     /// Which of the best paths takes the next operation.
-    pub policy: Policy,
+    pub policy: PathPolicy,
     /// The interval of path checks.
     pub check: Duration,
     /// How long operations wait for a path after the last one was lost; then they fail at once. Zero disables the
@@ -43,10 +43,10 @@ pub struct Settings {
     pub operation: Duration,
 }
 
-impl Default for Settings {
+impl Default for MultipathOptions {
     fn default() -> Self {
-        Settings {
-            policy: Policy::LeastQueue,
+        MultipathOptions {
+            policy: PathPolicy::LeastQueue,
             check: Duration::from_secs(5),
             queue: Duration::from_secs(120),
             operation: Timeouts::default().operation,
@@ -56,9 +56,9 @@ impl Default for Settings {
 
 /// A logical unit that is reached over several paths.
 pub struct Multipath {
-    ways: Vec<Arc<dyn Path>>,
+    ways: Vec<Arc<dyn LunPath>>,
     paths: PathSelector,
-    settings: Settings,
+    settings: MultipathOptions,
     /// Rings when the state of a path changes.
     state_changed: Bell,
     /// Of each path: makes its checker check now.
@@ -164,7 +164,7 @@ impl Multipath {
     async fn run<T, R>(
         &self,
         what: T,
-        does: impl for<'a> Fn(&'a dyn Path, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
+        does: impl for<'a> Fn(&'a dyn LunPath, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
         self.run_since(Instant::now(), what, does).await
     }
@@ -174,7 +174,7 @@ impl Multipath {
         &self,
         begun: Instant,
         mut what: T,
-        does: impl for<'a> Fn(&'a dyn Path, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
+        does: impl for<'a> Fn(&'a dyn LunPath, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
         let mut sent = begun;
         loop {
@@ -263,7 +263,7 @@ impl Multipath {
     }
 
     /// The first path that works, or the first.
-    fn any(&self) -> &dyn Path {
+    fn any(&self) -> &dyn LunPath {
         let at = (0..self.ways.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
         &*self.ways[at]
     }

@@ -1,6 +1,6 @@
 //! Makes certain that a target carries out no write of a path that is lost, where its session does not come back.
 
-use super::{Multipath, Path};
+use super::{LunPath, Multipath};
 use crate::{Lun, reinstatement};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,7 +35,7 @@ fn with_resetting<T>(does: impl FnOnce(&mut HashSet<Vec<u8>>) -> T) -> T {
 
 impl Multipath {
     /// The paths beside this one that work.
-    pub(super) fn others(&self, at: usize) -> Vec<Arc<dyn Path>> {
+    pub(super) fn others(&self, at: usize) -> Vec<Arc<dyn LunPath>> {
         let others =
             (0..self.ways.len()).filter(|other| *other != at && self.paths.state(*other).is_usable());
         others.map(|other| self.ways[other].clone()).collect()
@@ -46,8 +46,8 @@ impl Multipath {
 /// come back soon. A reset ends commands of other hosts, too, so the login has the first chance. `failed`: when all paths have
 /// failed to reset it; they are tried again after that time. None: nothing waits; else it is to be called again after this.
 pub async fn end_orphans(
-    way: &dyn Path,
-    others: Vec<Arc<dyn Path>>,
+    way: &dyn LunPath,
+    others: Vec<Arc<dyn LunPath>>,
     failed: &mut Option<Instant>,
 ) -> Option<Duration> {
     let lun = way.lun()?;
@@ -82,7 +82,7 @@ async fn oldest(lun: &Lun) -> Option<Duration> {
 }
 
 /// Resets a logical unit through another path; false if that fails.
-async fn reset(lun: &Lun, other: &dyn Path) -> bool {
+async fn reset(lun: &Lun, other: &dyn LunPath) -> bool {
     let Some(through) = other.lun() else { return false };
     let sent = reinstatement::reset(through.session(), through.address(), "writes of a lost path wait").await;
     if let Some(sent) = sent {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// One of several paths to a logical unit. Its errors are [`Error`]s, which separate
 /// faults of the path from those of the medium.
-pub trait Path: Backend {
+pub trait LunPath: Backend {
     /// Where it leads, for people.
     fn name(&self) -> String;
 
@@ -45,7 +45,7 @@ pub trait Path: Backend {
     fn news(&self) -> flume::Receiver<Event>;
 }
 
-impl Path for Lun {
+impl LunPath for Lun {
     fn name(&self) -> String {
         self.session().place(self.address())
     }

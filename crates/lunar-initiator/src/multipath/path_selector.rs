@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// How operations are spread over the best paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum PathPolicy {
     /// The first that works takes all.
     Failover,
     /// One after another.
@@ -71,7 +71,7 @@ struct PathEntry {
 #[derive(Debug)]
 pub struct PathSelector {
     paths: Vec<PathEntry>,
-    policy: Policy,
+    policy: PathPolicy,
     next: AtomicUsize,
 }
 
@@ -90,7 +90,7 @@ impl Drop for PathLease<'_> {
 
 impl PathSelector {
     /// So many paths, none of which has been looked at.
-    pub fn new(count: usize, policy: Policy) -> PathSelector {
+    pub fn new(count: usize, policy: PathPolicy) -> PathSelector {
         let path = || PathEntry { state: AtomicU8::new(State::Down as u8), load: AtomicUsize::new(0) };
         PathSelector { paths: (0..count).map(|_| path()).collect(), policy, next: AtomicUsize::new(0) }
     }
@@ -133,9 +133,9 @@ impl PathSelector {
         let best = (0..self.paths.len()).map(|at| self.state(at)).min().filter(|s| s.is_usable())?;
         let among = (0..self.paths.len()).filter(|at| self.state(*at) == best);
         let at = match self.policy {
-            Policy::Failover => among.min(),
-            Policy::LeastQueue => among.min_by_key(|at| self.load(*at)),
-            Policy::RoundRobin => {
+            PathPolicy::Failover => among.min(),
+            PathPolicy::LeastQueue => among.min_by_key(|at| self.load(*at)),
+            PathPolicy::RoundRobin => {
                 let (count, first) = (self.paths.len(), self.next.fetch_add(1, Relaxed));
                 // The one that follows most closely on the last turn's.
                 let after = |at: &usize| (at + count - first % count) % count;
@@ -160,7 +160,7 @@ impl PathSelector {
 mod tests {
     use super::*;
 
-    fn paths(policy: Policy, states: &[State]) -> PathSelector {
+    fn paths(policy: PathPolicy, states: &[State]) -> PathSelector {
         let paths = PathSelector::new(states.len(), policy);
         states.iter().enumerate().for_each(|(at, state)| {
             paths.set(at, *state);
@@ -177,15 +177,15 @@ mod tests {
     fn each_policy_spreads_as_its_name_says() {
         use State::{Down, NonOptimized, Optimized};
         let states = [Down, Optimized, NonOptimized, Optimized];
-        assert_eq!(turns(&paths(Policy::Failover, &states), 3), [1, 1, 1]);
-        assert_eq!(turns(&paths(Policy::RoundRobin, &states), 5), [1, 3, 1, 3, 1]);
-        assert_eq!(turns(&paths(Policy::LeastQueue, &states), 4), [1, 3, 1, 3]);
-        assert_eq!(turns(&paths(Policy::RoundRobin, &[Optimized; 3]), 4), [0, 1, 2, 0]);
+        assert_eq!(turns(&paths(PathPolicy::Failover, &states), 3), [1, 1, 1]);
+        assert_eq!(turns(&paths(PathPolicy::RoundRobin, &states), 5), [1, 3, 1, 3, 1]);
+        assert_eq!(turns(&paths(PathPolicy::LeastQueue, &states), 4), [1, 3, 1, 3]);
+        assert_eq!(turns(&paths(PathPolicy::RoundRobin, &[Optimized; 3]), 4), [0, 1, 2, 0]);
     }
 
     #[test]
     fn worse_path_is_taken_only_when_no_better_one_is_left() {
-        let p = paths(Policy::LeastQueue, &[State::Optimized, State::NonOptimized]);
+        let p = paths(PathPolicy::LeastQueue, &[State::Optimized, State::NonOptimized]);
         assert_eq!(turns(&p, 2), [0, 0]);
         p.set(0, State::Down);
         assert_eq!(turns(&p, 2), [1, 1]);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn path_to_another_unit_is_unused_until_it_leads_back() {
-        let p = paths(Policy::Failover, &[State::Changed, State::Down]);
+        let p = paths(PathPolicy::Failover, &[State::Changed, State::Down]);
         assert!(!p.has_usable() && !p.all_changed());
         p.set(1, State::Changed);
         assert!(p.all_changed());
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn load_goes_down_when_a_turn_ends() {
-        let p = paths(Policy::LeastQueue, &[State::Optimized; 2]);
+        let p = paths(PathPolicy::LeastQueue, &[State::Optimized; 2]);
         let first = p.choose();
         assert_eq!((p.load(0), p.load(1)), (1, 0));
         drop(first);

@@ -1,7 +1,7 @@
 //! Many reads and writes at once over several paths. What its first path carries out goes without a future of its own;
 //! what finds no path, or is left by it, has one.
 
-use super::{Multipath, Path, State, path};
+use super::{LunPath, Multipath, State, path};
 use crate::slow_path::SlowPath;
 use lunar_block::{BackendQueue, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
@@ -19,7 +19,7 @@ pub enum BlockIo {
 }
 
 impl BlockIo {
-    pub fn on(self, way: &dyn Path, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+    pub fn on(self, way: &dyn LunPath, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self {
             BlockIo::Read { offset } => way.read(offset, buf),
             BlockIo::Write { offset, fua } => way.write(offset, buf, fua),
@@ -40,14 +40,14 @@ pub struct PathQueue {
     /// Those of each path, from its first use on.
     ways: Vec<Option<Box<dyn BackendQueue>>>,
     /// What is on a path, at its lane.
-    sent: Vec<Option<Sent>>,
+    sent: Vec<Option<SentIo>>,
     slow: SlowPath,
     clock: Clock,
     /// Times of what has ended, until they are reported.
     served: LatencyTotal,
 }
 
-struct Sent {
+struct SentIo {
     job: BlockIo,
     /// The path.
     at: usize,
@@ -101,7 +101,7 @@ impl PathQueue {
         if lane >= self.sent.len() {
             self.sent.resize_with(lane + 1, || None);
         }
-        self.sent[lane] = Some(Sent { job, at, since: self.clock.now(Phase::Beginning) });
+        self.sent[lane] = Some(SentIo { job, at, since: self.clock.now(Phase::Beginning) });
     }
 
     /// Waits for a path.
@@ -111,10 +111,10 @@ impl PathQueue {
     }
 
     /// The path has failed under it: another one may do better.
-    fn leave(&mut self, lane: usize, sent: Sent, state: State, e: io::Error, buf: Buf) {
+    fn leave(&mut self, lane: usize, sent: SentIo, state: State, e: io::Error, buf: Buf) {
         let joined = self.joined.clone();
         self.slow.begin(lane, async move {
-            let Sent { job, at, since } = sent;
+            let SentIo { job, at, since } = sent;
             match joined.leave(at, state, e, since).await {
                 Err(e) => (Err(e), buf),
                 Ok(()) => joined.run_since(since, buf, move |way, buf| job.on(way, buf)).await,

@@ -59,7 +59,7 @@ impl Wire {
     }
 }
 
-impl Path for Wire {
+impl LunPath for Wire {
     fn name(&self) -> String {
         "wire".into()
     }
@@ -192,8 +192,9 @@ fn two() -> [Arc<Wire>; 2] {
 }
 
 async fn join(wires: &[Arc<Wire>; 2], queue: Duration) -> Arc<Multipath> {
-    let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
-    let settings = Settings { queue, check: Duration::from_millis(10), ..Settings::default() };
+    let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+    let settings =
+        MultipathOptions { queue, check: Duration::from_millis(10), ..MultipathOptions::default() };
     Multipath::join(ways, settings).await.expect("two paths to one unit")
 }
 
@@ -277,8 +278,8 @@ fn path_that_was_missing_is_heard_once_it_is_there() {
     inside(async {
         let wires = two();
         wires[1].up.store(false, Relaxed);
-        let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
-        let settings = Settings { check: Duration::from_secs(3), ..Settings::default() };
+        let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+        let settings = MultipathOptions { check: Duration::from_secs(3), ..MultipathOptions::default() };
         let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
         // Who looks after it has begun while it was missing.
         compio::time::sleep(Duration::from_millis(10)).await;
@@ -299,9 +300,12 @@ fn path_that_was_missing_is_heard_once_it_is_there() {
 fn compare_and_write_changes_path_only_if_not_carried_out() {
     inside(async {
         let wires = two();
-        let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
-        let settings =
-            Settings { policy: Policy::Failover, check: Duration::from_secs(60), ..Settings::default() };
+        let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+        let settings = MultipathOptions {
+            policy: PathPolicy::Failover,
+            check: Duration::from_secs(60),
+            ..MultipathOptions::default()
+        };
         let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
         let swap = |old: u8, new: u8| {
             let mut data = Buf::zeroed(1024);
@@ -343,11 +347,11 @@ fn paths_to_different_units_are_refused() {
     inside(async {
         let medium = medium();
         for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
-            let ways: Vec<Arc<dyn Path>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
-            let error = Multipath::join(ways, Settings::default()).await.err().expect("refused");
+            let ways: Vec<Arc<dyn LunPath>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
+            let error = Multipath::join(ways, MultipathOptions::default()).await.err().expect("refused");
             assert_eq!(error.code, ErrorCode::IdentityMismatch);
         }
-        assert!(Multipath::join(Vec::new(), Settings::default()).await.is_err());
+        assert!(Multipath::join(Vec::new(), MultipathOptions::default()).await.is_err());
     });
 }
 
@@ -398,12 +402,12 @@ fn paths_that_all_lead_elsewhere_are_not_waited_for() {
 /// A path that answers when it is asked and fails all that is done on it.
 #[test]
 fn operation_that_fails_on_every_path_again_and_again_ends() {
-    assert_eq!(Settings::default().operation, Timeouts::default().operation, "as on one path");
+    assert_eq!(MultipathOptions::default().operation, Timeouts::default().operation, "as on one path");
     inside(async {
         let wires = two();
-        let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
+        let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
         let operation = Duration::from_millis(50);
-        let joined = Multipath::join(ways, Settings { operation, ..Settings::default() });
+        let joined = Multipath::join(ways, MultipathOptions { operation, ..MultipathOptions::default() });
         let joined = joined.await.expect("two paths to one unit");
         wires.iter().for_each(|w| w.up.store(false, Relaxed));
         let (me, over) = (joined.clone(), Arc::new(AtomicBool::new(false)));

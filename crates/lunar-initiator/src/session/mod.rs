@@ -71,7 +71,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Shared by all handles of a session.
-struct Shared {
+struct SessionShared {
     handle: SessionHandle,
     /// Commands that came from other cores.
     sent: AtomicU64,
@@ -83,11 +83,11 @@ struct Shared {
 
 /// A handle of a session. The session ends when the last handle is gone.
 #[derive(Clone)]
-pub struct Session(Arc<Shared>);
+pub struct Session(Arc<SessionShared>);
 
 /// A weak handle: it does not keep the session open.
 #[derive(Clone)]
-pub struct WeakSession(Weak<Shared>);
+pub struct WeakSession(Weak<SessionShared>);
 
 impl std::fmt::Debug for WeakSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -151,7 +151,7 @@ impl Session {
         let (handle, core) = SessionHandle::new(local);
         mailbox::start(core, connected);
         let (sent, deferred_errors) = (AtomicU64::new(0), DeferredErrors::default());
-        Ok(Session(Arc::new(Shared { handle, sent, facts, listeners, deferred_errors, options })))
+        Ok(Session(Arc::new(SessionShared { handle, sent, facts, listeners, deferred_errors, options })))
     }
 
     /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that

@@ -89,7 +89,7 @@ impl LocalSession {
 
 /// What names a command to the target, beside its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct ReferencedTask {
     /// The eight bytes of its LUN.
     pub lun: u64,
     /// Its CmdSN.
@@ -99,7 +99,7 @@ pub struct Sent {
 impl SessionState {
     /// The owner of a command wants its end: one that has not been sent ends, one that the target has is not sent
     /// again. LUN and CmdSN of what is to be aborted there.
-    pub fn abort(&mut self, tag: u32, error: &Error) -> Option<Sent> {
+    pub fn abort(&mut self, tag: u32, error: &Error) -> Option<ReferencedTask> {
         let task = self.tasks.get(tag)?;
         match task.state {
             TaskState::Queued => {
@@ -108,7 +108,7 @@ impl SessionState {
             }
             TaskState::Sent => {
                 task.aborting = true;
-                Some(Sent { lun: task.lun, cmd_sn: task.cmd_sn })
+                Some(ReferencedTask { lun: task.lun, cmd_sn: task.cmd_sn })
             }
             TaskState::Orphaned => {
                 task.aborting = true;

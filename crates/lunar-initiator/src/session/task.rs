@@ -214,7 +214,7 @@ fn copy_of(buf: &Buf) -> Buf {
 
 /// How a command that was an orphan has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum OrphanOutcome {
     /// GOOD.
     Succeeded,
     /// With an answer after which its owner sends it again: a unit attention, or that the target is busy (SAM-5 section 5.3).
@@ -223,15 +223,15 @@ enum End {
     Failed,
 }
 
-impl End {
-    fn of(answer: &Result<Completion, Error>) -> End {
-        let Ok(completion) = answer else { return End::Failed };
+impl OrphanOutcome {
+    fn of(answer: &Result<Completion, Error>) -> OrphanOutcome {
+        let Ok(completion) = answer else { return OrphanOutcome::Failed };
         let is = |status: Status| completion.status == status as u8;
         let is_attention = completion.sense().is_some_and(|sense| sense.key == UNIT_ATTENTION);
         match is(Status::Good) {
-            true => End::Succeeded,
-            false if is_attention || is(Status::Busy) || is(Status::TaskSetFull) => End::Repeated,
-            false => End::Failed,
+            true => OrphanOutcome::Succeeded,
+            false if is_attention || is(Status::Busy) || is(Status::TaskSetFull) => OrphanOutcome::Repeated,
+            false => OrphanOutcome::Failed,
         }
     }
 }
@@ -348,7 +348,7 @@ impl Tasks {
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.get(tag) else { return };
         let was_orphan = task.waited && task.answer.is_none();
-        let end = if was_orphan { End::of(&answer) } else { End::Failed };
+        let end = if was_orphan { OrphanOutcome::of(&answer) } else { OrphanOutcome::Failed };
         task.answer.get_or_insert(answer);
         task.state = TaskState::Answered;
         if !task.is_leaving() {
@@ -359,7 +359,7 @@ impl Tasks {
         }
     }
 
-    /// How many commands that were orphans have ended in which way since this was asked last, by [`End`].
+    /// How many commands that were orphans have ended in which way since this was asked last, by [`OrphanOutcome`].
     pub fn count_waited(&mut self) -> [usize; 3] {
         std::mem::take(&mut self.waited)
     }

@@ -30,7 +30,7 @@ const BESIDE: usize = 16;
 const ANY: u32 = 0xff_ffff;
 
 /// A connection that is logged in.
-pub struct LoginConnection {
+pub struct SrpLoginConnection {
     mover: Rc<SrpDatamover>,
     /// Its further channels.
     more: Vec<Rc<SrpDatamover>>,
@@ -38,7 +38,7 @@ pub struct LoginConnection {
     response: LoginResponse,
 }
 
-impl LoginConnection {
+impl SrpLoginConnection {
     /// Logs in over software iWARP, on a stream of bytes.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl LoginConnection {
         stream: Stream,
         login_target: &LoginTarget,
         options: &Options,
-    ) -> Result<LoginConnection, Error> {
+    ) -> Result<SrpLoginConnection, Error> {
         let request = request(login_target, options)?;
         let private = request.encode(LoginFormat::RdmaCm);
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
@@ -68,7 +68,7 @@ impl LoginConnection {
         address: SocketAddr,
         login_target: &LoginTarget,
         options: &Options,
-    ) -> Result<LoginConnection, Error> {
+    ) -> Result<SrpLoginConnection, Error> {
         let request = request(login_target, options)?;
         let private = request.encode(LoginFormat::RdmaCm);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
@@ -86,7 +86,7 @@ impl LoginConnection {
         login_target: &LoginTarget,
         options: &Options,
         make: impl RdmaConnector,
-    ) -> Result<LoginConnection, Error> {
+    ) -> Result<SrpLoginConnection, Error> {
         let request = request(login_target, options)?;
         let connected = make(&request.encode(LoginFormat::RdmaCm), terms(options)).await;
         finish(connected, &request, options)
@@ -108,7 +108,7 @@ impl LoginConnection {
     }
 
     /// One more channel.
-    pub fn join(&mut self, channel: LoginConnection) {
+    pub fn join(&mut self, channel: SrpLoginConnection) {
         channel.mover.join(&self.mover);
         self.more.push(channel.mover);
         self.login.max_cmd_sn = self.mover.max_cmd_sn();
@@ -174,7 +174,7 @@ pub fn finish(
     connected: Result<ConnectedEndpoint, ConnectError>,
     request: &LoginRequest,
     options: &Options,
-) -> Result<LoginConnection, Error> {
+) -> Result<SrpLoginConnection, Error> {
     let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
     let response = LoginResponse::decode(&private);
     if is_of_iser(&private) {
@@ -201,7 +201,7 @@ pub fn finish(
     let credits = Credits::new(response.credits);
     let login = Box::new(logged_in(&agreed, &credits));
     let mover = Rc::new(SrpDatamover::new(endpoint, agreed, credits));
-    Ok(LoginConnection { mover, more: Vec::new(), login, response })
+    Ok(SrpLoginConnection { mover, more: Vec::new(), login, response })
 }
 
 /// What a login with PDUs would have come to. The target takes and brings data when and as it likes.

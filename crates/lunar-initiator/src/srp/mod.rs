@@ -23,5 +23,5 @@ mod requests;
 mod tests;
 
 pub use description::{asked, granted};
-pub use login::{LoginConnection, request};
+pub use login::{SrpLoginConnection, request};
 pub use ports::{DIGITS, are_digits, half, initiator_port, no_discovery, target_name, target_port};

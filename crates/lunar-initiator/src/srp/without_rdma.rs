@@ -10,14 +10,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// A connection that cannot exist.
-pub enum LoginConnection {}
+pub enum SrpLoginConnection {}
 
-impl LoginConnection {
-    pub async fn over(_: Stream, _: &LoginTarget, _: &Options) -> Result<LoginConnection, Error> {
+impl SrpLoginConnection {
+    pub async fn over(_: Stream, _: &LoginTarget, _: &Options) -> Result<SrpLoginConnection, Error> {
         Err(io_error::no_rdma_feature())
     }
 
-    pub async fn by_device(_: SocketAddr, _: &LoginTarget, _: &Options) -> Result<LoginConnection, Error> {
+    pub async fn by_device(_: SocketAddr, _: &LoginTarget, _: &Options) -> Result<SrpLoginConnection, Error> {
         Err(io_error::no_rdma_feature())
     }
 
@@ -33,7 +33,7 @@ impl LoginConnection {
         match *self {}
     }
 
-    pub fn join(&mut self, _: LoginConnection) {
+    pub fn join(&mut self, _: SrpLoginConnection) {
         match *self {}
     }
 

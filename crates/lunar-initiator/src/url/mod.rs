@@ -14,7 +14,7 @@ use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::nearest::nearest;
 use lunar_proto::{name, percent};
-use settings::{Settings, Texts};
+use settings::{Texts, UrlSettings};
 use std::fmt;
 use std::str::FromStr;
 
@@ -63,7 +63,7 @@ pub struct Url {
     pub lun: Option<u16>,
     user: Option<String>,
     password: Option<String>,
-    settings: Settings,
+    settings: UrlSettings,
     /// The keys that were written.
     named: Vec<&'static str>,
     /// What of the settings was written and may be shown.
@@ -292,9 +292,9 @@ fn scheme_of(text: &str) -> Option<(Transport, &str)> {
     Some((transport, rest))
 }
 
-fn defaults() -> Settings {
+fn defaults() -> UrlSettings {
     let options = Options::new("");
-    Settings {
+    UrlSettings {
         offer: options.offer,
         crc32c_first: options.crc32c_first,
         timeouts: Timeouts::default(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// What the settings of a URL say; what they do not say stands at its default.
 #[derive(Clone)]
-pub struct Settings {
+pub struct UrlSettings {
     /// The keys that are offered in negotiation.
     pub offer: Offer,
     /// CRC32C is preferred to no digest.
@@ -58,11 +58,11 @@ pub struct Texts {
 enum Takes {
     Flag(fn(&mut Offer) -> &mut bool),
     Bytes(fn(&mut Offer) -> &mut u32),
-    Count(RangeInclusive<u16>, fn(&mut Settings) -> &mut u16),
+    Count(RangeInclusive<u16>, fn(&mut UrlSettings) -> &mut u16),
     Isid,
     Channels,
     /// Half of a port of SRP.
-    Half(fn(&mut Settings) -> &mut Option<u64>),
+    Half(fn(&mut UrlSettings) -> &mut Option<u64>),
     Provider,
     Window,
     Late,
@@ -224,7 +224,7 @@ impl Row {
     ///
     /// # Errors
     /// What the setting takes.
-    pub fn set(&self, settings: &mut Settings, value: &str) -> Result<(), Refusal> {
+    pub fn set(&self, settings: &mut UrlSettings, value: &str) -> Result<(), Refusal> {
         match &self.takes {
             Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
             Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,

@@ -2,7 +2,7 @@
 
 use super::*;
 use interop::Relay;
-use lunar_initiator::multipath::{Multipath, Path, Policy, Settings, State};
+use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy, State};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LEN: usize = 65536;
@@ -17,12 +17,13 @@ fn usable(disk: &Multipath) -> usize {
 }
 
 /// Writes and reads, while one path and then the other is cut and restored.
-async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: Policy) {
-    let mut ways: Vec<Arc<dyn Path>> = Vec::new();
+async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: PathPolicy) {
+    let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
     for url in urls {
         ways.push(open(&url).await.expect("a path"));
     }
-    let settings = Settings { policy, check: Duration::from_millis(200), ..Settings::default() };
+    let settings =
+        MultipathOptions { policy, check: Duration::from_millis(200), ..MultipathOptions::default() };
     let disk = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
     assert_eq!(usable(&disk), 2);
     let done = Arc::new(AtomicU64::new(0));
@@ -63,7 +64,7 @@ async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: Policy) 
 #[test]
 fn path_is_cut_in_the_middle_of_verified_writes() {
     for peer in peers() {
-        for policy in [Policy::LeastQueue, Policy::Failover] {
+        for policy in [PathPolicy::LeastQueue, PathPolicy::Failover] {
             let relays = [Relay::to(peer.address()), Relay::to(peer.second())];
             let url = |r: &Relay| {
                 peer.url(

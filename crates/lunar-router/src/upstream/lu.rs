@@ -13,7 +13,7 @@ use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
-use lunar_initiator::multipath::{self, Multipath, Path as _, Settings, Times};
+use lunar_initiator::multipath::{self, LunPath as _, Multipath, MultipathOptions, Times};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::ScsiError;
@@ -34,7 +34,7 @@ const CHECK: Duration = Duration::from_secs(5);
 pub struct UpstreamLu {
     here: CoreLocal<Weak<PerCoreUpstream>>,
     urls: Vec<Url>,
-    settings: Settings,
+    settings: MultipathOptions,
     context: Arc<LuContext>,
     all_cores: Arc<AllCores>,
     deferred: DeferredErrors,
@@ -100,7 +100,7 @@ impl UpstreamLu {
         let mut urls = upstream.session_urls()?;
         // What has lasted so long on one path is not tried on another: hosts do not wait for it.
         let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max();
-        let settings = Settings {
+        let settings = MultipathOptions {
             policy: upstream.policy,
             check: CHECK,
             queue: upstream.path_loss_timeout,
@@ -248,7 +248,7 @@ impl UpstreamLu {
     async fn settle(&self) -> Result<Arc<PerCoreUpstream>, Error> {
         let begin = |url: &Url| UpstreamPath::begin(self.context.clone(), url.clone());
         let paths: Vec<Arc<UpstreamPath>> = self.urls.iter().map(begin).collect();
-        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::Path>).collect();
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
         let joined = Multipath::join(ways, self.settings).await?;
         // Another operation may have been first, had it waited.
         if let Some(per_core) = self.here() {

@@ -14,7 +14,7 @@ mod scsi_error;
 
 pub use health::Health;
 pub use lu::{PathStatus, UpstreamLu};
-pub use lunar_initiator::multipath::{Policy, State};
+pub use lunar_initiator::multipath::{PathPolicy, State};
 pub(crate) use path::is_about_luns;
 pub use probe::probe;
 pub use scsi_error::{MANUAL_INTERVENTION, scsi_error};
@@ -55,7 +55,7 @@ pub struct Upstream {
     /// The ways to it, the primary one first: all lead to a portal, to a target, or to a LUN.
     pub urls: Vec<Url>,
     /// Which of the ways is taken. Whatever it is, those come first that the target calls the best (ALUA).
-    pub policy: Policy,
+    pub policy: PathPolicy,
     /// How long commands wait when there is no way to it; from then on they fail at once.
     pub path_loss_timeout: Duration,
     /// A designator that its LUN has to have, such as `naa.6001405...`.
@@ -80,7 +80,7 @@ impl Upstream {
             router: router.into(),
             name: name.into(),
             urls,
-            policy: Policy::Failover,
+            policy: PathPolicy::Failover,
             path_loss_timeout: PATH_LOSS_TIMEOUT,
             identity: None,
             rediscover: Arc::default(),

@@ -365,7 +365,7 @@ async fn keep(path: Weak<UpstreamPath>) {
     }
 }
 
-impl multipath::Path for UpstreamPath {
+impl multipath::LunPath for UpstreamPath {
     fn name(&self) -> String {
         self.place()
     }
@@ -376,7 +376,7 @@ impl multipath::Path for UpstreamPath {
 
     fn share(&self, ranges: &Arc<RangeLocks>) {
         if let Some(lun) = self.lun.get() {
-            multipath::Path::share(&**lun, ranges);
+            multipath::LunPath::share(&**lun, ranges);
         }
     }
 
@@ -386,7 +386,7 @@ impl multipath::Path for UpstreamPath {
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
         match self.lun.get() {
-            Some(lun) => multipath::Path::compare_and_write(&**lun, offset, data),
+            Some(lun) => multipath::LunPath::compare_and_write(&**lun, offset, data),
             None => Box::pin(async move { (Err(self.not_open()), data) }),
         }
     }

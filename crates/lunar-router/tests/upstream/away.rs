@@ -2,7 +2,7 @@
 
 use super::*;
 use interop::Relay;
-use lunar_router::upstream::{Policy, State};
+use lunar_router::upstream::{PathPolicy, State};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -74,7 +74,7 @@ fn one_path_is_cut_and_io_goes_on_over_the_other() {
     let relays = [Relay::to(server.portal()), Relay::to(server.portal())];
     let urls = [url(relays[0].address()), url(relays[1].address())];
     run(move || async move {
-        for policy in [Policy::Failover, Policy::RoundRobin, Policy::LeastQueue] {
+        for policy in [PathPolicy::Failover, PathPolicy::RoundRobin, PathPolicy::LeastQueue] {
             let disk = open(&Upstream { policy, ..upstream(&urls, 8000) }).await;
             let cut = async {
                 while disk.paths().iter().any(|p| p.state != Some(State::Optimized)) {

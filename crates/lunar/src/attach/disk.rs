@@ -4,7 +4,7 @@ use super::attachment_record::{AttachmentRecord, PathRecord};
 use super::path::LunPath;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{self, Multipath, Path as _, Settings};
+use lunar_initiator::multipath::{self, LunPath as _, Multipath, MultipathOptions};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, Policy};
@@ -70,7 +70,7 @@ pub async fn open(
     let block_size = lun.block_size();
     let (backend, joined): (Arc<dyn Backend>, _) = if several {
         paths.iter().for_each(|path| path.set_expected(lun.properties().identity, lun.facts()));
-        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::Path>).collect();
+        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
         let joined = Multipath::join(ways, settings).await?;
         (joined.clone(), Some(joined))
     } else {
@@ -92,10 +92,10 @@ fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url,
 }
 
 /// How several paths are used: an operation may wait for a path, and then ends as it does on one.
-fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: Policy) -> Settings {
+fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: Policy) -> MultipathOptions {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
     let operation = longest.max(recovery.saturating_add(OPERATION_MARGIN));
-    Settings { policy: policy.of_paths(), queue: recovery, operation, ..Settings::default() }
+    MultipathOptions { policy: policy.of_paths(), queue: recovery, operation, ..MultipathOptions::default() }
 }
 
 /// Opens all paths at a time; the first that is open. The others have a moment more; what is missing then is
@@ -245,11 +245,11 @@ mod tests {
 
     #[test]
     fn paths_are_used_as_was_asked_for() {
-        use lunar_initiator::multipath::Policy as ClientArgs;
+        use lunar_initiator::multipath::PathPolicy as ClientArgs;
         let policy = |policy| multipath_settings(&mut [], Duration::ZERO, policy).policy;
         let asked = [ClientArgs::Failover, ClientArgs::RoundRobin, ClientArgs::LeastQueue];
         assert_eq!(Policy::ALL.map(policy), asked);
-        assert_eq!(policy(Policy::default()), Settings::default().policy);
+        assert_eq!(policy(Policy::default()), MultipathOptions::default().policy);
     }
 
     #[test]

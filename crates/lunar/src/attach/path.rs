@@ -3,7 +3,7 @@
 use super::attachment_record::PathRecord;
 use lunar_block::range_lock::RangeLocks;
 use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture};
-use lunar_initiator::multipath::{self, Path as _, State};
+use lunar_initiator::multipath::{self, LunPath as _, State};
 use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
 use lunar_runtime::Buf;
 use lunar_server::attached::PathState;
@@ -145,7 +145,7 @@ impl LunPath {
     }
 }
 
-impl multipath::Path for LunPath {
+impl multipath::LunPath for LunPath {
     fn name(&self) -> String {
         self.lun().map_or_else(|| self.url.to_string(), |lun| lun.name())
     }
@@ -160,7 +160,7 @@ impl multipath::Path for LunPath {
 
     fn share(&self, ranges: &Arc<RangeLocks>) {
         if let Some(lun) = self.lun() {
-            multipath::Path::share(&**lun, ranges);
+            multipath::LunPath::share(&**lun, ranges);
         }
     }
 
@@ -170,7 +170,7 @@ impl multipath::Path for LunPath {
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
         match self.lun() {
-            Some(lun) => multipath::Path::compare_and_write(&**lun, offset, data),
+            Some(lun) => multipath::LunPath::compare_and_write(&**lun, offset, data),
             None => Box::pin(async { (Err(is_missing()), data) }),
         }
     }

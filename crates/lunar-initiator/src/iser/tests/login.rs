@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::connect::{self, Connected, LoginOutcome};
-use crate::iser::LoginConnection;
+use crate::iser::IserLoginConnection;
 use crate::nexus::LoginTarget;
 use crate::options::Transport;
 use crate::{Options, Portal};
@@ -116,7 +116,7 @@ fn log_in(
             }
             (target, asked)
         });
-        let wire = connect::LoginConnection::Iser(LoginConnection::with((ours, Vec::new())));
+        let wire = connect::LoginConnection::Iser(IserLoginConnection::with((ours, Vec::new())));
         let mut nobody = ();
         let came = connect::log_in(wire, &portal, &login_target, &options, &mut nobody);
         let came = compio::time::timeout(LIMIT, came).await.expect("in time");

@@ -4,8 +4,8 @@ use super::*;
 
 /// One that nobody looks at but for news, and when there is doubt.
 async fn join_unhurried(wires: &[Arc<Wire>; 2]) -> Arc<Multipath> {
-    let ways: Vec<Arc<dyn Path>> = vec![wires[0].clone(), wires[1].clone()];
-    let settings = Settings { check: Duration::from_secs(3600), ..Settings::default() };
+    let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+    let settings = MultipathOptions { check: Duration::from_secs(3600), ..MultipathOptions::default() };
     Multipath::join(ways, settings).await.expect("two paths to one unit")
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::command::MAX_CDB_LEN;
-use crate::session::owner_requests::Sent;
+use crate::session::owner_requests::ReferencedTask;
 use proptest::prelude::*;
 
 fn text_response(itt: u32, flags: u8, ttt: u32) -> Bhs {
@@ -163,7 +163,7 @@ fn command_being_aborted_is_not_resent() {
         let mut peer = Peer::new(parameters());
         let tag = peer.write(512);
         peer.sent();
-        assert_eq!(peer.state.abort(tag, &aborted()), Some(Sent { lun: 1 << 48, cmd_sn: 1 }));
+        assert_eq!(peer.state.abort(tag, &aborted()), Some(ReferencedTask { lun: 1 << 48, cmd_sn: 1 }));
         assert!(peer.end(tag).is_none(), "the target has it");
         ends(&mut peer, tag);
         let (result, buf) = peer.end(tag).expect("it is over");

@@ -31,11 +31,11 @@ impl Policy {
     }
 
     /// As several paths take it.
-    pub fn of_paths(self) -> multipath::Policy {
+    pub fn of_paths(self) -> multipath::PathPolicy {
         match self {
-            Policy::Failover => multipath::Policy::Failover,
-            Policy::RoundRobin => multipath::Policy::RoundRobin,
-            Policy::LeastQueue => multipath::Policy::LeastQueue,
+            Policy::Failover => multipath::PathPolicy::Failover,
+            Policy::RoundRobin => multipath::PathPolicy::RoundRobin,
+            Policy::LeastQueue => multipath::PathPolicy::LeastQueue,
         }
     }
 }
