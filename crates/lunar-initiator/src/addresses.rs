@@ -16,8 +16,8 @@ pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
     asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(text(&e)))
 }
 
-/// An IPv6 address with a zone: the number of an interface, or its name. Resolvers take names for link-local
-/// addresses alone.
+/// An IPv6 address with a zone: the number or name of an interface. Resolvers accept names only for link-local
+/// addresses.
 fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
     let Some((address, zone)) = portal.host.split_once('%') else { return Ok(None) };
     let by_name =

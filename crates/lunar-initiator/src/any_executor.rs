@@ -1,8 +1,8 @@
 //! Futures for any executor: tokio, smol, or `block_on`.
 //!
-//! Every future of this module is `Send`. It needs no event loop of the executor: sockets and timers belong to one background
-//! thread of the process, which starts with the first call. An operation begins when its future is polled first. Dropping the
-//! future does not cancel an operation that has begun: a write may still reach the logical unit.
+//! Every future of this module is `Send`. It needs no event loop of the executor: sockets and timers belong to one
+//! background thread of the process, which starts with the first call. An operation begins when its future is first
+//! polled. Dropping the future does not cancel an operation that has begun: a write may still reach the logical unit.
 //!
 //! ```no_run
 //! use lunar_initiator::{Error, any_executor::AsyncLun};
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Each operation crosses to the background thread and back. A program that needs the highest speed opens its logical
-//! units on event loops of its own: see [the front page](crate#one-event-loop-for-each-core).
+//! units on its own event loops: see [the front page](crate#one-event-loop-for-each-core).
 
 use crate::event_loop;
 pub use crate::shared_lun::Data;
@@ -26,10 +26,11 @@ use crate::shared_lun::SharedLun;
 use crate::{Completion, Error, Properties, Url};
 use lunar_wire::scsi::cdb::Cdb;
 
-/// Runs any other part of this crate on the background thread. The work itself need not be `Send`; its result is.
+/// Runs other work of this crate on the background thread. The result must be `Send`; the future of the work need not
+/// be.
 ///
 /// ```no_run
-/// use lunar_initiator::{Error, DiscoveredTarget, Url, any_executor, discover};
+/// use lunar_initiator::{DiscoveredTarget, Error, Url, any_executor, discover};
 ///
 /// async fn targets(portal: Url) -> Result<Vec<DiscoveredTarget>, Error> {
 ///     any_executor::run(|| async move { discover(portal.portal.clone(), &portal.options()?).await }).await?
@@ -46,7 +47,7 @@ where
     event_loop::start(work)?.ended().await
 }
 
-/// A logical unit with a session of its own. Any number of tasks may use it at once; clones share the session.
+/// A logical unit with its own session. Any number of tasks may use it at once. Clones share the session.
 #[derive(Clone)]
 pub struct AsyncLun(SharedLun);
 
@@ -59,43 +60,45 @@ impl AsyncLun {
         SharedLun::open(url)?.ended().await?.map(AsyncLun)
     }
 
-    /// Its properties, as read last.
+    /// The properties, as last read.
     pub fn properties(&self) -> Properties {
         self.0.properties()
     }
 
-    /// The present capacity in bytes.
+    /// The current capacity in bytes.
     pub fn capacity(&self) -> u64 {
         self.0.capacity()
     }
 
-    /// Fills `data` from `offset`, both in bytes.
+    /// Reads `data.len()` bytes at byte `offset` into `data`.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) beyond the capacity; those of the commands.
+    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) for a range beyond the capacity; the errors of
+    /// the SCSI commands.
     pub async fn read_at(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         let read = self.0.read(offset, data.len())?.ended().await??;
         data.copy_from_slice(&read);
         Ok(())
     }
 
-    /// Writes `data` at `offset`, in bytes. It is stable after the next [`AsyncLun::flush`].
+    /// Writes `data` at byte `offset`. A later [`AsyncLun::flush`] makes it durable.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) beyond the capacity; those of the commands.
+    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) for a range beyond the capacity; the errors of
+    /// the SCSI commands.
     pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         self.0.write(offset, data)?.ended().await?
     }
 
-    /// Makes every write that has ended stable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
-    /// Those of the commands.
+    /// The errors of the SCSI commands.
     pub async fn flush(&self) -> Result<(), Error> {
         self.0.flush()?.ended().await?
     }
 
-    /// Frees the space of these bytes where the logical unit can. They read as zeros afterwards.
+    /// Deallocates these bytes where the logical unit supports it. They read as zeros afterwards.
     ///
     /// # Errors
     /// As of [`AsyncLun::write_at`].
@@ -103,7 +106,7 @@ impl AsyncLun {
         self.0.unmap(offset, len)?.ended().await?
     }
 
-    /// Makes these bytes zeros; with `unmap` their space may be freed.
+    /// Writes zeros to these bytes. With `unmap`, the logical unit may deallocate them.
     ///
     /// # Errors
     /// As of [`AsyncLun::write_at`].
@@ -111,7 +114,7 @@ impl AsyncLun {
         self.0.write_zeroes(offset, len, unmap)?.ended().await?
     }
 
-    /// Compares blocks with `old` and, if they are equal, writes `new`, in one atomic step. False if they differ.
+    /// Compares blocks with `old` and writes `new` if they are equal, in one atomic step. Returns false if they differ.
     ///
     /// # Errors
     /// As of [`crate::Lun::compare_and_write`].
@@ -119,10 +122,10 @@ impl AsyncLun {
         self.0.compare_and_write(offset, old, new)?.ended().await?
     }
 
-    /// Sends a CDB once, unchanged. A status other than GOOD is no error: [`Completion::status`] holds it.
+    /// Sends a CDB once, unchanged. A status other than GOOD is not an error: see [`Completion::status`].
     ///
     /// # Errors
-    /// When the logical unit does not answer.
+    /// When the logical unit does not respond.
     pub async fn scsi(&self, cdb: Cdb, data: Data<'_>) -> Result<Completion, Error> {
         let (completion, buf) = self.0.scsi(cdb, data.to_direction())?.ended().await??;
         data.fill(&completion, buf);
@@ -133,7 +136,7 @@ impl AsyncLun {
     /// process ends first.
     ///
     /// # Errors
-    /// When the target does not answer in time. The session has ended all the same.
+    /// When the target does not answer in time. The session ends in any case.
     pub async fn close(self) -> Result<(), Error> {
         self.0.close()?.ended().await?
     }
@@ -148,7 +151,7 @@ mod tests {
     use std::task::{Context, Poll, Wake};
     use std::thread::{self, Thread};
 
-    /// The smallest executor: it parks its thread.
+    /// A minimal executor that parks its thread.
     struct Unpark(Thread);
 
     impl Wake for Unpark {

@@ -1,7 +1,7 @@
 //! Blocking calls, for programs without an event loop.
 //!
-//! Each call blocks its thread until the operation has ended. Any number of threads may use a [`BlockingLun`] at once. All work runs
-//! on one background thread of the process, which starts with the first call.
+//! Each call blocks its thread until the operation has ended. Any number of threads may use a [`BlockingLun`] at once.
+//! All work runs on one background thread of the process, which starts with the first call.
 //!
 //! ```no_run
 //! use lunar_initiator::blocking::BlockingLun;
@@ -12,7 +12,7 @@
 //! # Ok::<(), lunar_initiator::Error>(())
 //! ```
 //!
-//! Do not block inside an event loop, or inside a callback of this crate: nothing else would run there meanwhile. A `fork`
+//! Do not make these calls inside an event loop or a callback of this crate: they block everything else there. A `fork`
 //! does not copy the background thread: open logical units after it, not before.
 
 use crate::event_loop;
@@ -21,7 +21,7 @@ use crate::shared_lun::SharedLun;
 use crate::{Completion, Error, Properties, Url};
 use lunar_wire::scsi::cdb::Cdb;
 
-/// Runs any other part of this crate on the background thread, and waits for the result.
+/// Runs other work of this crate on the background thread and waits for the result.
 ///
 /// ```no_run
 /// use lunar_initiator::{Url, blocking, discover};
@@ -42,7 +42,7 @@ where
     event_loop::start(work)?.wait()
 }
 
-/// A logical unit with a session of its own.
+/// A logical unit with its own session.
 pub struct BlockingLun(SharedLun);
 
 impl BlockingLun {
@@ -54,43 +54,45 @@ impl BlockingLun {
         SharedLun::open(url)?.wait()?.map(BlockingLun)
     }
 
-    /// Its properties, as read last.
+    /// The properties, as last read.
     pub fn properties(&self) -> Properties {
         self.0.properties()
     }
 
-    /// The present capacity in bytes.
+    /// The current capacity in bytes.
     pub fn capacity(&self) -> u64 {
         self.0.capacity()
     }
 
-    /// Fills `data` from `offset`, both in bytes.
+    /// Reads `data.len()` bytes at byte `offset` into `data`.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) beyond the capacity; those of the commands.
+    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) for a range beyond the capacity; the errors of
+    /// the SCSI commands.
     pub fn read_at(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         let read = self.0.read(offset, data.len())?.wait()??;
         data.copy_from_slice(&read);
         Ok(())
     }
 
-    /// Writes `data` at `offset`, in bytes. It is stable after the next [`BlockingLun::flush`].
+    /// Writes `data` at byte `offset`. A later [`BlockingLun::flush`] makes it durable.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) beyond the capacity; those of the commands.
+    /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) for a range beyond the capacity; the errors of
+    /// the SCSI commands.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         self.0.write(offset, data)?.wait()?
     }
 
-    /// Makes every write that has ended stable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
-    /// Those of the commands.
+    /// The errors of the SCSI commands.
     pub fn flush(&self) -> Result<(), Error> {
         self.0.flush()?.wait()?
     }
 
-    /// Frees the space of these bytes where the logical unit can. They read as zeros afterwards.
+    /// Deallocates these bytes where the logical unit supports it. They read as zeros afterwards.
     ///
     /// # Errors
     /// As of [`BlockingLun::write_at`].
@@ -98,7 +100,7 @@ impl BlockingLun {
         self.0.unmap(offset, len)?.wait()?
     }
 
-    /// Makes these bytes zeros; with `unmap` their space may be freed.
+    /// Writes zeros to these bytes. With `unmap`, the logical unit may deallocate them.
     ///
     /// # Errors
     /// As of [`BlockingLun::write_at`].
@@ -106,7 +108,7 @@ impl BlockingLun {
         self.0.write_zeroes(offset, len, unmap)?.wait()?
     }
 
-    /// Compares blocks with `old` and, if they are equal, writes `new`, in one atomic step. False if they differ.
+    /// Compares blocks with `old` and writes `new` if they are equal, in one atomic step. Returns false if they differ.
     ///
     /// # Errors
     /// As of [`crate::Lun::compare_and_write`].
@@ -114,21 +116,21 @@ impl BlockingLun {
         self.0.compare_and_write(offset, old, new)?.wait()?
     }
 
-    /// Sends a CDB once, unchanged. A status other than GOOD is no error: [`Completion::status`] holds it.
+    /// Sends a CDB once, unchanged. A status other than GOOD is not an error: see [`Completion::status`].
     ///
     /// # Errors
-    /// When the logical unit does not answer.
+    /// When the logical unit does not respond.
     pub fn scsi(&self, cdb: Cdb, data: Data<'_>) -> Result<Completion, Error> {
         let (completion, buf) = self.0.scsi(cdb, data.to_direction())?.wait()??;
         data.fill(&completion, buf);
         Ok(completion)
     }
 
-    /// Logs out, and reports whether the target has answered. A [`BlockingLun`] that is dropped logs out in the background, unless
-    /// the process ends first.
+    /// Logs out, and reports whether the target has answered. A dropped [`BlockingLun`] logs out in the background,
+    /// unless the process ends first.
     ///
     /// # Errors
-    /// When the target does not answer in time. The session has ended all the same.
+    /// When the target does not answer in time. The session ends in any case.
     pub fn close(self) -> Result<(), Error> {
         self.0.close()?.wait()?
     }

@@ -1,4 +1,4 @@
-//! A SCSI command for a logical unit, and how it ended.
+//! A SCSI command for a logical unit, and its result.
 
 use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 pub enum Direction {
     /// No data.
     None,
-    /// From the logical unit, at most as much as the buffer holds.
+    /// From the logical unit, at most the length of the buffer.
     In(Buf),
     /// To the logical unit, the whole buffer.
     Out(Buf),
 }
 
 impl Direction {
-    /// Bytes that are expected to be transferred.
+    /// The expected data transfer length in bytes.
     #[inline]
     pub fn expected(&self) -> usize {
         match self {
@@ -30,7 +30,7 @@ impl Direction {
         }
     }
 
-    /// The buffer alone.
+    /// The buffer without the direction.
     pub fn into_buf(self) -> Option<Buf> {
         match self {
             Direction::None => None,
@@ -44,26 +44,28 @@ impl Direction {
 pub struct Command {
     /// The eight bytes of the LUN (SAM-5 section 4.7).
     pub lun: u64,
-    /// The CDB, followed by zeros; of a longer one its first 16 bytes.
+    /// The first 16 bytes of the CDB. A shorter CDB is padded with zeros.
     pub cdb: Cdb,
-    /// The bytes of a longer CDB behind them.
+    /// The bytes of a longer CDB after the first 16.
     pub rest: Option<Box<Rest>>,
-    /// Its data.
+    /// The data and their direction.
     pub data: Direction,
-    /// Its task attribute.
+    /// The task attribute.
     pub attribute: TaskAttribute,
-    /// Whether it may be sent once more although it may have been carried out already.
+    /// Whether it may be sent again although the target may already have executed it.
     pub repeatable: bool,
-    /// Whether it may change the medium or the state of the logical unit: carried out late, it could undo what came after it.
+    /// Whether it may change the medium or the state of the logical unit. Such a command, executed late, could undo
+    /// newer ones.
     pub changes: bool,
-    /// Since when its owner waits, if this is not the first try: the time of the operation runs from then on.
+    /// The time of the first attempt, if this is a retry. The operation timeout counts from it.
     pub(crate) since: Option<Instant>,
-    /// Of a write: bytes that no other command may write until the target has ended it, even if its owner waits no longer.
+    /// The locked range of a write. No other command may write it until the target has ended this one, even if the
+    /// owner no longer waits.
     pub(crate) hold: Option<RangeLock>,
 }
 
 impl Command {
-    /// A SIMPLE command; whether it may be repeated is decided by [`is_repeatable`].
+    /// A command with the task attribute SIMPLE. [`is_repeatable`] decides whether it may be repeated.
     #[inline]
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
         let (repeatable, changes) = (is_repeatable(&cdb), !only_reads(&cdb));
@@ -71,7 +73,7 @@ impl Command {
         Command { lun, cdb, rest: None, data, attribute, repeatable, changes, since: None, hold: None }
     }
 
-    /// The same for a logical unit that has blocks, where [`is_repeatable_on_blocks`] decides.
+    /// The same for a block device, where [`is_repeatable_on_blocks`] decides.
     #[inline]
     pub(crate) fn on_blocks(lun: u64, cdb: Cdb, data: Direction) -> Command {
         let mut command = Command::new(lun, cdb, data);
@@ -79,10 +81,10 @@ impl Command {
         command
     }
 
-    /// The same with a CDB of any length that SPC knows.
+    /// The same with a CDB of up to [`MAX_CDB_LEN`] bytes.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] for a CDB of no byte, or of more than [`MAX_CDB_LEN`] bytes.
+    /// [`ErrorCode::InvalidArgument`] for an empty CDB or one of more than [`MAX_CDB_LEN`] bytes.
     pub fn long(lun: u64, cdb: &[u8], data: Direction) -> Result<Command, Error> {
         if cdb.is_empty() || cdb.len() > MAX_CDB_LEN {
             let what = format!("a CDB has 1 to {MAX_CDB_LEN} bytes, not {}", cdb.len());
@@ -100,7 +102,7 @@ impl Command {
 /// The longest CDB in bytes (SPC-5 section 4.2.3).
 pub const MAX_CDB_LEN: usize = 260;
 
-/// What a CDB has behind its first 16 bytes, as it travels: an additional header segment.
+/// The bytes of a CDB after the first 16, encoded as an additional header segment (RFC 7143 section 11.2.2).
 #[derive(Clone, Debug)]
 pub struct Rest(Vec<u8>);
 
@@ -114,19 +116,19 @@ impl Rest {
 /// The result of a command, and its buffer.
 pub type CommandResult = (Result<Completion, Error>, Option<Buf>);
 
-/// The answer of a logical unit to a command.
+/// The response of a logical unit to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// SCSI status.
     pub status: u8,
-    /// Sense data as they came; empty without CHECK CONDITION.
+    /// The undecoded sense data; empty without CHECK CONDITION.
     pub sense: Box<[u8]>,
-    /// Bytes that came in, or were taken.
+    /// Bytes that the logical unit has sent or accepted.
     pub transferred: usize,
-    /// Bytes that the logical unit had, or wanted, beyond the buffer.
+    /// Residual overflow: bytes that the logical unit had to transfer beyond the buffer.
     pub overflow: u32,
-    /// The time in the queue, because the window was closed or there was no connection; zero if it was
-    /// sent at once.
+    /// The time in the queue, while the command window was closed or there was no connection. Zero if it was sent at
+    /// once.
     pub queued: Duration,
 }
 
@@ -137,29 +139,28 @@ impl Completion {
     }
 }
 
-/// Whether a repetition has the same result, on any kind of device. A command that is not known
-/// here is not: neither what moves a tape (READ(6), WRITE(6), and the operation codes of [`is_repeatable_on_blocks`])
-/// nor what compares first.
+/// Whether a repetition has the same result on any device type. Unknown commands are not repeatable. Nor are those that
+/// compare first or move a tape: READ(6), WRITE(6), and the operation codes of [`is_repeatable_on_blocks`].
 #[inline]
 pub fn is_repeatable(cdb: &Cdb) -> bool {
     REPEATABLE[cdb[0] as usize]
 }
 
-/// The same on a device with blocks. On a tape some of these write at its present place, or move it.
+/// The same on a block device. On a tape, some of these commands write at the current position or move it.
 #[inline]
 pub fn is_repeatable_on_blocks(cdb: &Cdb) -> bool {
     const ON_BLOCKS: [u8; 4] = [op::READ_16, op::WRITE_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
     is_repeatable(cdb) || ON_BLOCKS.contains(&cdb[0])
 }
 
-/// Whether it changes nothing, on any kind of device: it may be carried out late. A command that is not known here may
+/// Whether a command changes nothing on any device type, so that the target may execute it late. An unknown command may
 /// change something.
 #[inline]
 pub fn only_reads(cdb: &Cdb) -> bool {
     ONLY_READS[cdb[0] as usize]
 }
 
-/// The same on a device with blocks. On a tape some of these move it.
+/// The same on a block device. Some of these commands move a tape.
 #[inline]
 pub fn only_reads_on_blocks(cdb: &Cdb) -> bool {
     const ON_BLOCKS: [u8; 4] = [op::READ_6, op::READ_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];

@@ -3,13 +3,12 @@
 use lunar_wire::be;
 use lunar_wire::scsi::vpd::{self, Designator};
 
-/// The descriptors of VPD page 83h that name the logical unit, not the port or the target behind which it is
-/// seen.
+/// The designators of VPD page 83h that are associated with the logical unit, not with the port or the target.
 fn designations(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     vpd::designators(page).filter(|d| d.association == 0)
 }
 
-/// What has to stay the same for a logical unit to be the same, whatever path leads there.
+/// The identity of a logical unit: its designators, which are equal on every path to it.
 pub fn identity(page: &[u8]) -> Vec<u8> {
     designations(page).flat_map(|d| d.whole).copied().collect()
 }
@@ -19,7 +18,7 @@ pub fn name_of(identity: &[u8]) -> Option<String> {
     ranked(identity).max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
 }
 
-/// An identity has this designator, as [`name_of`] writes it, in whatever case.
+/// Whether an identity contains this designator, in the notation of [`name_of`] and in any letter case.
 pub fn is_named(identity: &[u8], name: &str) -> bool {
     ranked(identity).any(|(_, known)| known.eq_ignore_ascii_case(name))
 }
@@ -52,8 +51,7 @@ pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
     ranked.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, whole)| whole)
 }
 
-/// The target port group behind which a logical unit was asked (VPD page 83h, designator type 5h of
-/// association 1h).
+/// The target port group of the port that returned this VPD page 83h (designator type 5h, association 1h).
 pub fn port_group(page: &[u8]) -> Option<u16> {
     let of_port = |d: &vpd::Designator<'_>| (d.kind, d.association) == (5, 1) && d.value.len() >= 4;
     vpd::designators(page).find(of_port).map(|d| be::get16(&d.value[2..]))

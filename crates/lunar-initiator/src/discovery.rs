@@ -1,4 +1,4 @@
-//! Discovery sessions: which targets are there (SendTargets, RFC 7143 appendix C), and what else a portal reports.
+//! Discovery sessions: the targets of a portal (SendTargets, RFC 7143 appendix C), and other key text.
 
 use crate::connect::{self, Connected, LoginConnection};
 use crate::nexus::{self, LoginTarget};
@@ -15,13 +15,13 @@ use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
 use std::future::Future;
 use std::time::Duration;
 
-/// What is taken in one PDU, as Open-iSCSI does.
+/// MaxRecvDataSegmentLength of a discovery session, as in Open-iSCSI.
 const SEGMENT: u32 = 32768;
 
-/// Asks a portal for all targets that it shows us.
+/// Requests all targets that a portal shows to this initiator.
 ///
 /// # Errors
-/// When the portal cannot be reached or refuses, or its answer breaks the rules.
+/// When the portal is unreachable or refuses, or its answer violates the protocol.
 pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<DiscoveredTarget>, Error> {
     let during = |e: Error| e.during(format!("discovery at {portal}"));
     let mut discovery = Discovery::open(portal.clone(), options).await?;
@@ -30,23 +30,23 @@ pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<Discovere
     let told = discovery.exchange(question).await.map_err(answered).map_err(during)?;
     let told = targets::parse(&told).map_err(|why| during(Error::new(ErrorCode::ProtocolError, why)))?;
     told.notes.iter().for_each(|note| tracing::warn!("{note}"));
-    // What was asked for is there: a target that does not answer the logout changes nothing.
+    // The result is complete: a missing answer to the logout does not matter.
     let _ = discovery.close().await;
     Ok(told.found)
 }
 
-/// A target has to answer SendTargets: to refuse it breaks the rules (RFC 7143 appendix C).
+/// A target must answer SendTargets: a refusal is a protocol error (RFC 7143 appendix C).
 fn answered(e: Error) -> Error {
     if e.code == ErrorCode::Refused { Error::new(ErrorCode::ProtocolError, e.what.clone()) } else { e }
 }
 
-/// A discovery session that stays open, on the core that opened it. Dropping it closes the connection.
+/// An open discovery session on the core that opened it. Dropping it closes the connection.
 pub struct Discovery {
-    /// None once an exchange did not come to its end: what comes next on the connection is not known.
+    /// None after an incomplete exchange: the next bytes on the connection would be ambiguous.
     exchange: Option<Exchange>,
-    /// The time that an exchange has.
+    /// The time limit of an exchange.
     answer: Duration,
-    /// The time that a logout has.
+    /// The time limit of a logout.
     logout: Duration,
 }
 
@@ -54,8 +54,8 @@ impl Discovery {
     /// Logs in to a portal, without a target.
     ///
     /// # Errors
-    /// When the portal cannot be reached within the set tries, or refuses. [`ErrorCode::InvalidArgument`] over SRP, which has no
-    /// discovery.
+    /// When the portal is unreachable in all attempts, or refuses. [`ErrorCode::InvalidArgument`] over SRP, which has
+    /// no discovery.
     pub async fn open(portal: Portal, options: &Options) -> Result<Discovery, Error> {
         if options.transport == Transport::Srp {
             return Err(no_discovery());
@@ -75,13 +75,13 @@ impl Discovery {
         Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })
     }
 
-    /// Asks in key text and waits for the answer, as long as a login may take. A key that the target does not
-    /// know is answered by NotUnderstood, which is no error.
+    /// Sends a text request and waits for the answer, at most for the login timeout. The target answers an unknown key
+    /// with NotUnderstood, which is not an error.
     ///
     /// # Errors
-    /// [`ErrorCode::Refused`] when the target rejects the request: the session stays. All others end it:
-    /// [`ErrorCode::ConnectionLost`], [`ErrorCode::TimedOut`], and [`ErrorCode::ProtocolError`] for an answer that breaks the rules.
-    /// [`ErrorCode::InvalidArgument`] for what is no key text, or is settled by the login.
+    /// [`ErrorCode::Refused`] when the target rejects the request. [`ErrorCode::InvalidArgument`] for malformed keys,
+    /// and for those that only a login may negotiate. Other errors end the session: [`ErrorCode::ConnectionLost`],
+    /// [`ErrorCode::TimedOut`], and [`ErrorCode::ProtocolError`] for an answer that violates the protocol.
     pub async fn text(&mut self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         text::answer(&self.exchange(text::question(asked)?).await?)
     }
@@ -89,7 +89,7 @@ impl Discovery {
     /// Logs out.
     ///
     /// # Errors
-    /// The target does not answer in time; the session has ended all the same.
+    /// When the target does not answer in time. The session ends in any case.
     pub async fn close(mut self) -> Result<(), Error> {
         let Some(mut exchange) = self.exchange.take() else { return Ok(()) };
         within(self.logout, exchange.log_out()).await
@@ -97,7 +97,7 @@ impl Discovery {
 
     async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
         let gone = || Error::new(ErrorCode::ConnectionLost, "the discovery session has ended");
-        // Taken out until it is over: a caller that gives up leaves nothing behind.
+        // Taken out until the exchange is complete, so that a cancelled call leaves None.
         let mut exchange = self.exchange.take().ok_or_else(gone)?;
         let told = within(self.answer, exchange.ask(question)).await;
         if !told.as_ref().is_err_and(|e| e.code != ErrorCode::Refused) {
@@ -112,7 +112,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
     compio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// The connection of a discovery session: one request, one answer.
+/// The connection of a discovery session, with one request in flight.
 struct Exchange {
     wire: LoginConnection,
     cmd_sn: u32,

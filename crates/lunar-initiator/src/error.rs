@@ -1,10 +1,10 @@
-//! What can go wrong, for programs (a code) and for people (what happened, to what).
+//! Errors: a code for programs, and a message for people.
 
 pub use lunar_runtime::error::{ErrorCode, Hint};
 use lunar_wire::scsi::Sense;
 use std::{fmt, io};
 
-/// A failure: its code and its message. It is one word wide, so that success costs nothing.
+/// A failure. It is one pointer wide, so that a `Result` stays small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Details>);
 
@@ -16,16 +16,16 @@ pub struct Details {
     pub code: ErrorCode,
     /// The message.
     pub what: String,
-    /// The status with which the logical unit ended it, where it answered.
+    /// The SCSI status, if the logical unit responded.
     pub status: Option<u8>,
-    /// The logical unit's sense data.
+    /// The sense data of the logical unit.
     pub sense: Option<Sense>,
     /// A hint to the user.
     pub hint: Option<Hint>,
 }
 
 impl Error {
-    /// Whether the portal cannot be reached, or does not answer: another portal of the same target may.
+    /// Whether the portal is unreachable or does not answer. Another portal of the target may still work.
     pub fn is_away(&self) -> bool {
         matches!(
             self.code,
@@ -33,12 +33,12 @@ impl Error {
         )
     }
 
-    /// The one in the error of a backend, if it is one of ours.
+    /// The [`Error`] inside the error of a backend, if it has one.
     pub fn of(e: &io::Error) -> Option<&Error> {
         lunar_runtime::error::find(e)
     }
 
-    /// A failure of this code.
+    /// An error with this code and message.
     pub fn new(code: ErrorCode, what: impl Into<String>) -> Error {
         Error(Box::new(Details { code, what: what.into(), status: None, sense: None, hint: None }))
     }
@@ -49,7 +49,7 @@ impl Error {
         self
     }
 
-    /// The same, and the status with which the logical unit ended it.
+    /// The same, with the SCSI status of the command.
     pub fn with_status(mut self, status: u8) -> Error {
         self.0.status = Some(status);
         self
@@ -67,7 +67,7 @@ impl Error {
         self
     }
 
-    /// Its parts.
+    /// The fields, by value.
     pub fn into_details(self) -> Details {
         *self.0
     }
@@ -111,7 +111,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The error of the operating system that a local disk would give for the same.
+/// The operating system's error that a local disk would return for this sense data.
 fn io_kind(sense: Sense) -> io::ErrorKind {
     use io::ErrorKind as Io;
     match (sense.key, sense.asc, sense.ascq) {
@@ -120,7 +120,7 @@ fn io_kind(sense: Sense) -> io::ErrorKind {
         (5, 0x20, _) => Io::Unsupported,
         (5, 0x21, _) => Io::InvalidInput,
         (5, 0x25, _) => Io::NotFound,
-        // Not ready, and HARDWARE ERROR: no place of the medium is to blame.
+        // NOT READY and HARDWARE ERROR concern the device, not a block of the medium.
         (2 | 4, ..) => Io::NotConnected,
         _ => Io::Other,
     }

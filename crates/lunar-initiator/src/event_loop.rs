@@ -1,4 +1,4 @@
-//! The event loop that [`crate::blocking`] and [`crate::any_executor`] share. Its thread starts with the first use and runs
+//! The event loop that [`crate::blocking`] and [`crate::any_executor`] share. Its thread starts at first use and runs
 //! until the process ends.
 
 use crate::{Error, ErrorCode};
@@ -33,7 +33,7 @@ where
     Ok(Reply(shared()?.start_on(0, work)))
 }
 
-/// The event loop: once running, it is found without a lock.
+/// The event loop. Once it runs, access takes no lock.
 fn shared() -> Result<&'static Cores, Error> {
     static STARTED: std::sync::OnceLock<Cores> = std::sync::OnceLock::new();
     static STARTING: Mutex<()> = Mutex::new(());

@@ -1,4 +1,4 @@
-//! The fixes that the places of failure attach to their errors.
+//! Hints that more than one error uses.
 
 use lunar_runtime::error::Hint;
 

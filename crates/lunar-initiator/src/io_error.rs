@@ -3,7 +3,7 @@
 use crate::{Error, ErrorCode};
 use lunar_runtime::error::text;
 
-/// There is no connection. Where this process has no file descriptor left, the target is not to blame.
+/// The connection could not be made. The cause may be local: no free file descriptor.
 pub(crate) fn no_connection(e: &std::io::Error) -> Error {
     const FEW: &str = "no file descriptor is left: raise the limit of this process, ulimit -n";
     let error = Error::new(ErrorCode::Unreachable, text(e));

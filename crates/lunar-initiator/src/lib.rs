@@ -1,12 +1,12 @@
 //! An iSCSI initiator in user space: sessions with targets, and their logical units as storage.
 //!
-//! A program reads and writes a LUN without a kernel module, without root, and without a block device. There are three ways
-//! to use this crate. They differ in the place where the work is done, and not in what it can do.
+//! A program reads and writes a LUN without a kernel module, without root, and without a block device. There are three
+//! ways to use this crate. All have the same functions. They differ in the thread that does the work.
 //!
 //! | module | for | threads |
 //! |---|---|---|
 //! | [`blocking`] | programs without an event loop | one in the background, for all logical units |
-//! | [`any_executor`] | tasks of tokio and other executors | the same one |
+//! | [`any_executor`] | tasks of tokio and other executors | the same background thread |
 //! | the crate's root | the highest speed | one event loop for each core: [`Cores`] |
 //!
 //! # Blocking calls
@@ -25,7 +25,7 @@
 //!
 //! # In a task of tokio
 //!
-//! The futures of [`any_executor`] are `Send`, and need nothing of the executor that polls them.
+//! The futures of [`any_executor`] are `Send` and run on any executor.
 //!
 //! ```no_run
 //! use lunar_initiator::any_executor::AsyncLun;
@@ -42,9 +42,9 @@
 //!
 //! # One event loop for each core
 //!
-//! A [`Session`] lives on the core whose event loop opened it. There, a command takes no lock and crosses to no other thread.
-//! Its handle may be used everywhere. A [`Lun`] of it is a [`Backend`], which lends its buffers to the operation and gets
-//! them back. [`Lun::scsi`] takes any CDB.
+//! A [`Session`] lives on the core whose event loop opened it. There, a command takes no lock and crosses to no other
+//! thread. Any thread may use the handle. A [`Lun`] is a [`Backend`]: an operation takes ownership of a buffer and
+//! returns it. [`Lun::scsi`] takes any CDB.
 //!
 //! ```no_run
 //! use lunar_initiator::{Backend, Buf, Cores, Url};
@@ -67,9 +67,9 @@
 //!
 //! # Errors
 //!
-//! An [`Error`] has an [`ErrorCode`] for the program, and a message and a [`Hint`] for people. Codes and events may be added in
-//! any version. A session recovers from a lost connection by itself. [`Timeouts`] and [`LateWrites`] say for how long, and
-//! which commands are sent again.
+//! An [`Error`] has an [`ErrorCode`] for the program, and a message and a [`Hint`] for people. Any version may add
+//! codes and events. A session recovers from a lost connection by itself. [`Timeouts`] limits the time for that.
+//! [`LateWrites`] selects what happens to writes that were in flight.
 //!
 //! # Features
 //!
@@ -94,30 +94,30 @@
 //! | `multipath` | several sessions with one logical unit as a `Backend` |
 //! | `url` | the text form of a target; its settings are rows of a table |
 //!
-//! A command from the core of the session goes straight to the state; other cores send a message. All commands of one turn
-//! of the event loop leave in one send. A large Data-In is received into the buffer of its command, after its header was
-//! checked. Small ones are predicted: the receiver expects responses in the order of the commands and receives several at
-//! once.
+//! On the core of the session, a command goes directly to the session state. Other cores send a message. All commands
+//! of one event loop iteration leave in one send. The data of a large Data-In are received directly into the buffer of
+//! its command, after the header was checked. Small ones are predicted: the receiver expects responses in the order of
+//! the commands and receives several at once.
 //!
 //! # Errors and recovery
 //!
 //! - `lun/disposition.rs` maps each SCSI status to done, retry, retry later, or an error.
-//! - When a connection is lost, commands that may be repeated wait for the next one. The others end with an error that says
-//!   so. Commands run again only when each LUN in use has shown its identity, also after a unit attention that may mean
-//!   another disk.
-//! - A connection that is given up is reset. Otherwise the kernel could deliver old data after newer writes on another path.
-//! - A time limit starts when the bytes before the command have left: a slow line is not a late target.
-//! - A sent write without a response becomes an *orphan* (`session/orphans.rs`), because a stalled target may execute it
-//!   later. An orphan keeps its buffer and its range: newer writes of the same bytes wait. It ends by one of three proofs: a
-//!   login at the same target port with the same ISID, a reset that was sent after the loss and answered, or an answered
-//!   ABORT TASK. Time limits and dropped futures do not end it. `late_writes=risk` turns orphans off.
-//! - All paths of a multipath LUN share the ranges. If the session of an orphan does not return within
+//! - When a connection is lost, repeatable commands wait for the next connection. The others end with an error that
+//!   reports the loss. Before commands of a LUN run again, the LUN must show its identity. The same holds after a unit
+//!   attention that may mean another disk.
+//! - An abandoned connection is reset. Otherwise the kernel could deliver old data after newer writes on another path.
+//! - The time limit of a command starts when all bytes before it were sent: a slow link is not a late target.
+//! - A sent write without a response becomes an *orphan* (`session/orphans.rs`), because a stalled target may execute
+//!   it later. An orphan keeps its buffer and locks its range: newer writes to the same bytes wait. One of three proofs
+//!   ends it: a login at the same target port with the same ISID, a reset that was sent after the loss and answered, or
+//!   an answered ABORT TASK. Time limits and dropped futures do not end it. `late_writes=risk` turns orphans off.
+//! - All paths of a multipath LUN share these locks. If the session of an orphan does not return within
 //!   `fast_io_fail_timeout`, the logical unit is reset through another path. COMPARE AND WRITE is repeated only if it
 //!   certainly did not run.
 //! - `session/tests/late_writes.rs` is a model without a clock that loses paths at every step.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
-// The seam of RDMA stays when its only users are left out.
+// Without the feature `rdma`, some items have no user.
 #![cfg_attr(not(feature = "rdma"), allow(dead_code))]
 
 mod addresses;

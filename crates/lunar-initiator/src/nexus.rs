@@ -1,4 +1,4 @@
-//! The two ends of an I_T nexus: the ISID of this initiator, and the port of the target.
+//! The two ends of an I_T nexus: the ISID of this initiator, and the target port.
 
 use crate::portal::Portal;
 use lunar_wire::srp::PortId;
@@ -10,22 +10,22 @@ use std::net::SocketAddr;
 pub struct LoginTarget {
     /// The portal.
     pub portal: Portal,
-    /// The target; None is discovery.
+    /// The target; None for a discovery session.
     pub target: Option<String>,
-    /// Our part of the session's identifier: with the same one, a new session takes the place of a lost one.
+    /// The ISID. A login with the same ISID reinstates a lost session (RFC 7143 section 6.3.5).
     pub isid: [u8; 6],
     /// The login adds a channel to an SRP session: the target keeps the other channels of this port.
     pub is_extra_channel: bool,
 }
 
-/// The target's end of an I_T nexus. Of iSCSI it is a portal group (RFC 7143 section 4.4.3).
+/// The target port of an I_T nexus. In iSCSI it is a portal group (RFC 7143 section 4.4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetPort {
     /// A target portal group tag.
     Group(u16),
-    /// An address of a target that names no portal group: another address may be of another one.
+    /// An address of a target that reports no portal group. Another address may belong to another group.
     Portal(SocketAddr),
-    /// A target port of SRP.
+    /// An SRP target port.
     Srp(PortId),
 }
 

@@ -1,9 +1,9 @@
 //! Copies that a target makes by itself: EXTENDED COPY (LID1; SPC-4 section 6.4) between two logical units.
 //!
-//! The command goes to the destination, which is a disk in any case. After a lost session it is not sent again
-//! by itself (see [`is_repeatable`](crate::command::is_repeatable)): it is not known whether it was carried out,
-//! and a copy may overwrite its own source. Between two logical units it does not, and to copy a range twice
-//! has the same result as once, so the caller asks for the range again (see [`Offload::copy`]).
+//! The command goes to the destination, which is always a disk. After a lost session it is not sent again automatically
+//! (see [`is_repeatable`](crate::command::is_repeatable)): the target may have executed it, and a copy may overwrite
+//! its own source. Between two logical units that cannot happen: to copy a range twice has the same result as once. So
+//! the caller requests the range again (see [`Offload::copy`]).
 
 use crate::designators::copy_name;
 use crate::{Direction, Error, ErrorCode, Lun, properties};
@@ -15,8 +15,7 @@ use lunar_wire::scsi::cdb;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of one command, where the copy manager takes so many: few enough that progress shows, and that a
-/// stop is soon obeyed.
+/// The maximum number of bytes of one command: few enough to report progress and to stop soon.
 const PIECE: u64 = 4 << 20;
 /// Bytes of the parameter list before its descriptors, of a CSCD descriptor (E4h), and of a segment
 /// descriptor block to block (02h).
@@ -39,13 +38,13 @@ pub struct ExtendedCopy {
     /// Bytes of a block at the source and at the destination.
     block_sizes: [u64; 2],
     limits: Limits,
-    /// List identifiers that no copy has now: as many copies run as there are.
+    /// The free list identifiers. Their number limits the concurrent copies.
     ids: (flume::Sender<u8>, flume::Receiver<u8>),
 }
 
 impl ExtendedCopy {
-    /// Looks whether the target of both logical units copies between them: whether the session of the
-    /// destination sees the source, and which limits copies have.
+    /// Checks whether the target can copy between these logical units: the session of the destination must see the
+    /// source. Reads the limits of copies.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] with the reason; those of the commands.
@@ -68,7 +67,7 @@ impl ExtendedCopy {
         let (got, buf) = (result?.transferred, buf.unwrap_or_else(|| Buf::zeroed(0)));
         let limits = Limits::read(&buf[..got.min(buf.len())], block_sizes)?;
         let ids = flume::unbounded();
-        // The other end is held here.
+        // Cannot fail: `ids` holds the receiver.
         (0..limits.copies).for_each(|id| _ = ids.0.send(id));
         tracing::debug!(?limits, "the target copies by itself");
         Ok(ExtendedCopy { destination: destination.clone(), cscds, block_sizes, limits, ids })
@@ -83,7 +82,7 @@ impl ExtendedCopy {
         let mut data = Buf::zeroed(list.len());
         data.copy_from_slice(&list);
         let command = cdb::extended_copy(list.len() as u32);
-        // A caller that stops waiting does not end the command: its identifier stays in use.
+        // If the caller stops waiting, the command goes on and its identifier stays in use.
         let (result, _) = self.destination.perform(command, Direction::Out(data)).await;
         _ = self.ids.0.send(id);
         result.map(drop)
@@ -140,7 +139,7 @@ fn not(why: &str) -> Error {
     Error::new(ErrorCode::InvalidArgument, format!("the target does not copy between these LUNs: {why}"))
 }
 
-/// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4): what VPD page 83h says, in the
+/// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4): a designator of VPD page 83h, in the
 /// same layout.
 fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
     let properties = lun.properties();
@@ -148,24 +147,24 @@ fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
     let mut b = [0; CSCD];
     (b[0], b[1]) = (IDENTIFICATION, properties.device_type);
     b[4..4 + name.len()].copy_from_slice(name);
-    // Neither the transport protocol nor a report of it.
+    // Clears the protocol identifier and the PIV bit.
     (b[4], b[5]) = (b[4] & 0x0f, b[5] & 0x3f);
     be::put24(&mut b[29..], properties.block_size);
     Ok(b)
 }
 
-/// What the copy manager takes, as far as it matters here.
+/// The limits of the copy manager that matter here.
 #[derive(Debug, PartialEq)]
 struct Limits {
-    /// Copies may do without a list identifier.
+    /// Copies need no list identifier.
     nameless: bool,
-    /// Copies at the same time.
+    /// The maximum number of concurrent copies.
     copies: u8,
     /// Bytes of a segment, a multiple of [`GRANULE`].
     segment: u64,
     /// Bytes of a command, a multiple of [`GRANULE`].
     piece: u64,
-    /// Every range is a multiple of so many bytes.
+    /// Every range must be a multiple of this number of bytes.
     unit: u64,
 }
 
@@ -201,7 +200,7 @@ impl Limits {
     }
 }
 
-/// Copies at the same time: those with list identifiers, and all of them.
+/// The maximum number of concurrent copies, from the limits of those with list identifiers and of all.
 fn copies(head: &[u8]) -> u8 {
     let all = match be::get16(&head[34..]) {
         0 => u8::MAX,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Names that a hint lists.
 const LISTED: usize = 8;
 
-/// Logs in to the target of a URL. A URL without a target is enough if the portal has one target.
+/// Logs in to the target of a URL. The URL may omit the target if the portal has exactly one.
 ///
 /// # Errors
 /// Those of [`Url::options`] and [`Session::open`]; [`ErrorCode::InvalidArgument`] with a hint when the portal has several
@@ -16,7 +16,8 @@ pub async fn connect(url: &Url) -> Result<Session, Error> {
     Ok(connect_with(url, &url.options()?).await?.1)
 }
 
-/// [`connect`] with other options than those of the URL: the URL of the portal and target that answered, and the session.
+/// [`connect`] with other options than those of the URL. Returns the session, and the URL of the portal and target that
+/// answered.
 ///
 /// # Errors
 /// Those of [`resolve`] and [`Session::open`].
@@ -24,8 +25,7 @@ pub async fn connect_with(url: &Url, options: &Options) -> Result<(Url, Session)
     log_in(&resolve(url, options).await?, options, |e| tracing::warn!("{e}")).await
 }
 
-/// The same URL with a target, once for each portal of the target: a URL without a target is enough if the portal has
-/// one.
+/// Resolves a URL to one URL for each portal of its target. The URL may omit the target if the portal has exactly one.
 ///
 /// # Errors
 /// Those of [`discover`]; [`ErrorCode::NotFound`] without a target, [`ErrorCode::InvalidArgument`] with several.
@@ -37,11 +37,12 @@ pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
     Ok(portal_urls(url, only_target(url, found)?))
 }
 
-/// Logs in at the first of these URLs that can be reached; the errors of those before it go to `report`. No other error
-/// leads to another URL: all portals of a target give the same answer.
+/// Logs in at the first reachable one of these URLs. The errors of unreachable ones go to `report`. Any other error
+/// ends the attempts, because all portals of a target give the same answer.
 ///
 /// # Errors
-/// That of the last URL, if none can be reached; those of [`Session::open`]. [`ErrorCode::InvalidArgument`] without a URL.
+/// The error of the last URL, if none is reachable; the errors of [`Session::open`]. [`ErrorCode::InvalidArgument`]
+/// without a URL.
 pub async fn log_in(
     urls: &[Url],
     options: &Options,
@@ -62,8 +63,7 @@ pub async fn log_in(
     Err(last)
 }
 
-/// Opens the logical unit of a URL, with a session of its own. A URL without a LUN is enough if the target
-/// has one.
+/// Opens the logical unit of a URL with its own session. The URL may omit the LUN if the target has exactly one.
 ///
 /// # Errors
 /// Those of [`connect`] and [`Lun::open`]; [`ErrorCode::InvalidArgument`] with a hint when the target has several logical
@@ -82,8 +82,8 @@ pub async fn open_with(url: &Url, options: &Options) -> Result<Arc<Lun>, Error> 
     Lun::open(&session, lun).await
 }
 
-/// The URLs of a target that the portal of this URL named, in the order in which they are tried: one for each portal of the
-/// target, and at least one. The portal of this URL is first, if it is one of the target's.
+/// The URLs of a discovered target in the order of the attempts: one for each of its portals, and at least one. The
+/// portal of `url` comes first, if the target has it.
 pub fn portal_urls(url: &Url, found: DiscoveredTarget) -> Vec<Url> {
     let there = url.at(found.name, url.lun);
     let mut portals: Vec<Portal> = found.addresses.into_iter().map(Portal::from).collect();
@@ -95,7 +95,7 @@ pub fn portal_urls(url: &Url, found: DiscoveredTarget) -> Vec<Url> {
     portals.into_iter().map(|portal| there.sent_to(portal)).collect()
 }
 
-/// The LUN of a URL. A URL without a LUN is enough if the target has one.
+/// The LUN of a URL. The URL may omit it if the target has exactly one.
 ///
 /// # Errors
 /// Those of REPORT LUNS; [`ErrorCode::InvalidArgument`] with a hint when the target has several logical units.
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(of(&["b", "c"]), "b c");
     }
 
-    /// These are held by the futures of all commands, one in another.
+    /// The futures of all callers contain these futures.
     #[test]
     fn futures_of_logins_are_small() {
         let url = Url::parse("iscsi://h/iqn.x").unwrap();

@@ -1,4 +1,4 @@
-//! Where to connect, as whom, and how long to wait.
+//! Options of a session: names, credentials, transport, negotiation and timeouts.
 
 use crate::SessionHooks;
 pub use crate::portal::Portal;
@@ -9,40 +9,40 @@ use lunar_wire::srp::PortId;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait for what. The defaults are those that users of Open-iSCSI know.
+/// Timeouts of a session. The defaults follow Open-iSCSI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Connecting and login, each try.
+    /// Each attempt to connect and log in.
     pub login: Duration,
-    /// The answer to a logout.
+    /// The wait for the Logout Response.
     pub logout: Duration,
-    /// Silence after which a NOP-Out is sent; zero is never.
+    /// The idle time after which a NOP-Out is sent. Zero disables it.
     pub noop_interval: Duration,
-    /// The answer to the NOP-Out.
+    /// The wait for the answer to the NOP-Out.
     pub noop: Duration,
-    /// A command, until it is aborted and tried again.
+    /// The wait for the response to a command. Then it is aborted and retried.
     pub command: Duration,
-    /// ABORT TASK, until the logical unit is reset.
+    /// The wait for the response to ABORT TASK. Then the logical unit is reset.
     pub abort: Duration,
-    /// LOGICAL UNIT RESET, until the target is reset.
+    /// The wait for the response to LOGICAL UNIT RESET. Then the target is reset.
     pub lun_reset: Duration,
-    /// TARGET WARM RESET, until the connection is given up and the session recovers.
+    /// The wait for the response to TARGET WARM RESET. Then the connection is dropped and the session recovers.
     pub target_reset: Duration,
-    /// A lost session, until its commands fail: Open-iSCSI's replacement_timeout.
+    /// The time to recover a lost session before its commands fail (Open-iSCSI: replacement_timeout).
     pub recovery: Duration,
-    /// Writes of a lost session, until LOGICAL UNIT RESET ends them through another path, or at another portal group:
-    /// fast_io_fail_tmo of dm-multipath.
+    /// The time to recover a lost session before LOGICAL UNIT RESET ends its writes, through another path or at another
+    /// portal group (dm-multipath: fast_io_fail_tmo).
     pub fast_io_fail: Duration,
-    /// The longest pause between two tries to reconnect.
+    /// The longest pause between two attempts to reconnect.
     pub pause: Duration,
-    /// A logical unit that is busy or becoming ready, until its commands fail.
+    /// The time that a logical unit may be busy or becoming ready before its commands fail.
     pub busy: Duration,
-    /// The same of one that is between two access states (ALUA); None is as long. Where there are other paths it is
-    /// zero: they are not taken before the command has failed.
+    /// The same for a transition between two access states (ALUA). None means the same time as `busy`. Multipath sets
+    /// zero: another path is used only after the command has failed.
     pub transition: Option<Duration>,
-    /// Any one command with all its tries and recoveries, and the pauses between them.
+    /// One operation in total, with all its attempts, recoveries and pauses.
     pub operation: Duration,
-    /// Tries of the first login while the target cannot be reached.
+    /// Attempts of the first login while the target is unreachable.
     pub login_tries: u32,
 }
 
@@ -75,19 +75,19 @@ pub enum Transport {
     /// TCP (RFC 7143).
     #[default]
     Tcp,
-    /// RDMA (RFC 7145).
+    /// iSER: iSCSI over RDMA (RFC 7145).
     Iser,
-    /// The SCSI RDMA Protocol, where there are no PDUs: no key text, no digests, no CHAP.
+    /// SRP, the SCSI RDMA Protocol. It has no iSCSI PDUs, hence no key text, digests or CHAP.
     Srp,
 }
 
-/// A provider of RDMA.
+/// An RDMA provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Provider {
     /// Software iWARP, over TCP.
     #[default]
     Iwarp,
-    /// The RDMA device that leads there, by rdma-core.
+    /// The RDMA device with a route to the portal, through rdma-core.
     Verbs,
 }
 
@@ -114,7 +114,7 @@ impl Transport {
         }
     }
 
-    /// What is offered where this carries the session: over RDMA the target asks for data, and there are no digests.
+    /// The offer, adapted to this transport. Over iSER the target requests all data, and there are no digests.
     pub(crate) fn offer(self, offer: &Offer) -> Offer {
         let none = Digests { none: true, crc32c: false };
         match self {
@@ -123,7 +123,7 @@ impl Transport {
                 rdma_extensions: true,
                 initial_r2t: true,
                 max_outstanding_r2t: 1,
-                // What a message holds; Discovery sessions declare it.
+                // The size of one message. Discovery sessions declare it.
                 max_recv_data_segment_length: SEGMENT_LEN as u32,
                 target_recv_data_segment_length: SEGMENT_LEN as u32,
                 initiator_recv_data_segment_length: SEGMENT_LEN as u32,
@@ -135,15 +135,15 @@ impl Transport {
     }
 }
 
-/// The treatment of a command that changes the medium and whose connection is lost. The target may still carry it out,
-/// also after newer ones.
+/// The treatment of a write whose connection is lost. The target may still execute it, even after newer commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LateWrites {
-    /// It waits, whatever the time-outs: it is not sent again and does not end before the target can no longer carry it
-    /// out. That is so once the session has logged in again, or the logical unit was reset. Right for owners that go on.
+    /// The write waits, whatever the timeouts. It is neither sent again nor ended until the target can no longer
+    /// execute it: after a new login of the session, or a reset of the logical unit. For programs that continue after
+    /// an error.
     #[default]
     Wait,
-    /// It is sent again or ends as the time-outs say. Right for a program that reports the failure and ends.
+    /// The write is sent again or ends as the timeouts say. For programs that report the failure and exit.
     Risk,
 }
 
@@ -155,7 +155,7 @@ impl LateWrites {
 /// Options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Our iSCSI name. Over SRP our port has its GUID of it.
+    /// The iSCSI name of this initiator. Over SRP, the GUID of the initiator port is derived from it.
     pub initiator: String,
     /// User and secret for CHAP, in both directions.
     pub credentials: Option<Credentials>,
@@ -165,9 +165,9 @@ pub struct Options {
     pub provider: Provider,
     /// The keys that are offered in negotiation.
     pub offer: Offer,
-    /// Where CRC32C and no digest both will do, CRC32C is preferred.
+    /// Whether CRC32C is preferred where CRC32C and no digest are both allowed.
     pub crc32c_first: bool,
-    /// Time-outs.
+    /// Timeouts.
     pub timeouts: Timeouts,
     /// The treatment of a write whose connection is lost.
     pub late_writes: LateWrites,
@@ -175,27 +175,27 @@ pub struct Options {
     pub commands: u16,
     /// Receive and send buffer of the socket in bytes; None leaves them to the kernel.
     pub window: Option<u32>,
-    /// Our part of the session's identifier; None is a new one for each session. Persistent reservations
-    /// belong to it and our name together: a later session needs the same ISID to own them.
+    /// The ISID; None makes a new one for each session. A persistent reservation belongs to the initiator name and the
+    /// ISID: a later session needs both to own it.
     pub isid: Option<[u8; 6]>,
-    /// The first half of our port over SRP; None is the ISID. A target ends the session that such a port had when it
-    /// logs in again.
+    /// The first half of the SRP initiator port identifier; None derives it from the ISID. When a port logs in again,
+    /// the target ends its earlier session.
     pub initiator_ext: Option<u64>,
-    /// The second half; None is made of our name.
+    /// The second half; None derives it from the initiator name.
     pub initiator_guid: Option<u64>,
-    /// Channels of a session over SRP: commands are dealt out over them.
+    /// RDMA channels of an SRP session. Commands are spread over them.
     pub channels: u16,
     /// Callbacks for its logins and its end.
     pub hooks: Option<Arc<dyn SessionHooks>>,
 }
 
 impl Options {
-    /// Connections are made by an RDMA device, and not by TCP.
+    /// Whether an RDMA device makes the connections, instead of TCP.
     pub fn by_device(&self) -> bool {
         self.transport != Transport::Tcp && self.provider == Provider::Verbs
     }
 
-    /// The defaults, under this name.
+    /// The default options with this initiator name.
     pub fn new(initiator: impl Into<String>) -> Options {
         Options {
             initiator: initiator.into(),
@@ -216,7 +216,7 @@ impl Options {
         }
     }
 
-    /// Our port over SRP, in a session of this ISID.
+    /// The SRP initiator port of a session with this ISID.
     pub fn srp_port(&self, isid: [u8; 6]) -> PortId {
         crate::srp::initiator_port(&self.initiator, isid, (self.initiator_ext, self.initiator_guid))
     }
@@ -227,7 +227,7 @@ fn offer() -> Offer {
     let digests = Digests { none: true, crc32c: false };
     Offer {
         max_burst_length: 16_776_192,
-        // Level 0 leaves nothing behind that a new session would have to wait for; a target may want it longer.
+        // At ErrorRecoveryLevel 0 a new session has nothing to wait for. The target may choose a longer time.
         default_time2wait: 0,
         default_time2retain: 0,
         header_digest: digests,

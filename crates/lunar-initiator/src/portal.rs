@@ -32,7 +32,7 @@ impl From<PortalAddress> for Portal {
 impl std::str::FromStr for Portal {
     type Err = Error;
 
-    /// `HOST[:PORT][,TAG]`, an IPv6 address in brackets; the tag means nothing here.
+    /// Parses `HOST[:PORT][,TAG]`, with an IPv6 address in brackets. The tag is ignored.
     fn from_str(text: &str) -> Result<Portal, Error> {
         let bad = |why| {
             Error::new(

@@ -1,4 +1,4 @@
-//! One path to a target, step by step, to find a fault.
+//! A login in single, recorded steps, for diagnosis.
 
 use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
 use crate::io_error;
@@ -12,30 +12,30 @@ use lunar_wire::iscsi::{Bhs, opcode};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Redirections that are followed.
+/// The limit of redirections.
 const REDIRECTIONS: usize = 5;
-/// Keys of authentication: shown without their values.
+/// Keys of authentication, whose values are not recorded.
 const HIDDEN: [&str; 2] = ["CHAP_C", "CHAP_R"];
 
-/// A login, and what led to it, as far as it came.
+/// The record of a login attempt, from name resolution to the last response.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Probe {
-    /// The portals that were tried: the given one, then those of redirections.
+    /// The portals of the attempt: the given one, then those of redirections.
     pub portals: Vec<Portal>,
     /// The addresses of the last one.
     pub addresses: Vec<SocketAddr>,
-    /// What it took to find them.
+    /// The time of the name resolution.
     pub resolved_in: Duration,
-    /// What it took to connect to each that was tried, or why it failed.
+    /// The attempted addresses, each with the time to connect or the error.
     pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
-    /// The way of the connection, where it is one over TCP.
+    /// The kernel's information about a TCP connection.
     pub route: TcpInfo,
-    /// What carries it, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    /// The transport and provider, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub carrier: Option<String>,
     /// The requests and responses of the login.
     pub exchanges: Vec<Exchange>,
-    /// What came of it, or why nothing did.
+    /// The result of the login, or its error.
     pub login: Result<Box<LoggedIn>, Error>,
 }
 
@@ -51,12 +51,12 @@ pub struct Exchange {
     pub received: Vec<(String, String)>,
     /// Status-Class and Status-Detail, once there is a response.
     pub status: Option<(u8, u8)>,
-    /// What the response took; None while there is none.
+    /// The time until the response; None without one.
     pub took: Option<Duration>,
 }
 
 impl Probe {
-    /// Nothing has been tried yet.
+    /// A probe before its first step.
     pub fn of(portal: Portal) -> Probe {
         Probe {
             portals: vec![portal],

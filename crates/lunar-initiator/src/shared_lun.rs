@@ -1,5 +1,5 @@
-//! A logical unit on the shared event loop: the operations that [`crate::blocking::BlockingLun`] and [`crate::any_executor::AsyncLun`] wait
-//! for, each in its own way.
+//! A logical unit on the shared event loop: the operations behind [`crate::blocking::BlockingLun`] and
+//! [`crate::any_executor::AsyncLun`].
 
 use crate::event_loop::{Reply, start};
 use crate::{Completion, Direction, Error, ErrorCode, Properties, Url};
@@ -15,14 +15,14 @@ use std::thread;
 pub enum Data<'a> {
     /// No data.
     None,
-    /// From the logical unit, at most as much as the slice holds.
+    /// From the logical unit, at most the length of the slice.
     In(&'a mut [u8]),
     /// To the logical unit, the whole slice.
     Out(&'a [u8]),
 }
 
 impl Data<'_> {
-    /// As buffers of the event loop.
+    /// Allocates the buffer of the command, and copies outgoing data into it.
     pub(crate) fn to_direction(&self) -> Direction {
         match self {
             Data::None => Direction::None,
@@ -44,7 +44,8 @@ impl Data<'_> {
 #[derive(Clone)]
 pub(crate) struct SharedLun(Option<Arc<crate::Lun>>);
 
-/// The last handle wakes the event loop. compio ends the process when a thread that panics does so.
+/// Dropping the last handle wakes the event loop. compio aborts the process if a panicking thread does that, so another
+/// thread drops it.
 impl Drop for SharedLun {
     fn drop(&mut self) {
         if let Some(lun) = self.0.take().filter(|_| thread::panicking()) {
@@ -146,7 +147,7 @@ fn copy_of(bytes: &[u8]) -> Buf {
     buf
 }
 
-/// The error inside the error of a backend.
+/// The [`Error`] inside the error of a backend, or a new one.
 fn from_io(e: io::Error, doing: &str) -> Error {
     match e.downcast::<Error>() {
         Ok(ours) => ours,

@@ -1,5 +1,5 @@
-//! Several paths to one logical unit whose target tells of access states (ALUA), played by scripted targets: I/O goes where
-//! it is taken, and waits no longer than it has to.
+//! Several paths to one logical unit with ALUA access states, on scripted targets. I/O uses the paths that accept it,
+//! and waits no longer than necessary.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -56,7 +56,7 @@ fn refuse(link: &mut ScriptConnection, pdu: &Pdu, state: u8) -> Option<()> {
     Some(())
 }
 
-/// A disk whose port tells of a group, in this state.
+/// A disk whose port belongs to a target port group in this state.
 fn answer(link: &mut ScriptConnection, pdu: &Pdu, state: u8, count: usize) -> HookAction {
     match (pdu.bhs[32], pdu.bhs[33] & 1, pdu.bhs[34]) {
         _ if pdu.opcode() != op::SCSI => return HookAction::Usual,

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(30);
-/// ABORT TASK as byte 1 of a request tells it.
+/// Byte 1 of a request for ABORT TASK.
 const ABORT_TASK: u8 = 0x81;
 
 /// Does something with a session with a target that has answered a first command: those that come now are sent at once.

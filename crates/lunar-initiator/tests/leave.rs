@@ -48,7 +48,7 @@ fn lgo_007_nothing_follows_the_logout() {
     assert_eq!(opcodes(&target, 0).last(), Some(&op::LOGOUT));
 }
 
-/// LGO-007 where the target asked for it: nor do text and task management, which are told so at once.
+/// LGO-007 after a logout request of the target: text and task management requests are not sent, and fail at once.
 #[test]
 fn lgo_007_nothing_follows_the_logout_on_demand() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
@@ -192,8 +192,8 @@ fn command_accepted_before_close_completes() {
     assert_eq!((closed, ends), (Ok(()), vec![Ok(0); 5]));
 }
 
-/// From another core as from its own: at once, and not when the target has answered the logout. Who closes once more
-/// hears the same.
+/// From another core as from its own: at once, and not when the target has answered the logout. A second close returns
+/// the same.
 #[test]
 fn request_to_a_closing_session_is_refused_at_once() {
     let target = Script::new().at(op::LOGOUT, |_, _| HookAction::Done).listen();

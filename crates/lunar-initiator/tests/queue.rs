@@ -135,7 +135,7 @@ fn lanes_outlive_their_connection() {
     assert_eq!(recoveries, 1);
 }
 
-/// Who drops the queue wants no answers: they come all the same, and nothing is kept for them. The session ends in order.
+/// A dropped queue discards its responses and keeps nothing for them. The session ends gracefully.
 #[test]
 fn dropped_queue_abandons_its_answers() {
     let target = Script::new().listen();

@@ -59,7 +59,7 @@ fn lun_that_becomes_another_disk_is_not_written_on() {
             (kinds, now)
         });
         assert_eq!(kinds, [ErrorCode::IdentityMismatch; 2]);
-        assert_eq!(now.as_deref(), Some(&OTHER[4..]), "it is told what it is now");
+        assert_eq!(now.as_deref(), Some(&OTHER[4..]), "the event reports the new identity");
         assert_eq!(writes(&target), 1, "only the one that was answered");
         assert!(target.disk() == before);
     }
@@ -128,7 +128,7 @@ fn deferred_error_fails_one_flush() {
     assert!(told.to_string().contains("are lost: deferred medium error"), "{told}");
     let error = Error::of(told).expect("ours");
     assert!(error.sense.is_some_and(|sense| !sense.deferred), "hosts would flush again, and hear of nothing");
-    assert!(flushes[1].is_ok(), "told once");
+    assert!(flushes[1].is_ok(), "reported once");
 }
 
 /// A target that starts lets us in before it has its LUNs.
@@ -158,7 +158,7 @@ fn lun_that_is_added_after_the_login_is_waited_for() {
     assert_eq!(recoveries, 1);
 }
 
-/// Opened twice it is looked at once, and not at all when nobody has it any more.
+/// A LUN that is opened twice is checked once, and not at all after its last user has gone.
 #[test]
 fn new_connection_checks_only_luns_in_use() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
@@ -332,7 +332,7 @@ fn write_after_a_late_write_uses_another_connection() {
         .scsi(WRITE_10, |link, _| if link.number == 0 { HookAction::Done } else { HookAction::Usual });
     let target = target.listen();
     let late = with_disk(LIMIT, &target, "operation_timeout=4&command_timeout=30", |lun| async move {
-        let late = lun.write(0, Buf::zeroed(4096), false).await.0.expect_err("nobody answers");
+        let late = lun.write(0, Buf::zeroed(4096), false).await.0.expect_err("no response");
         lun.write(0, Buf::zeroed(4096), false).await.0.expect("written");
         kind(&late)
     });

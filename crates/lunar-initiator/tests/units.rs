@@ -61,7 +61,7 @@ fn reads_of(target: &Target, lun: u8) -> usize {
     target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10) && lun_of(pdu) == lun).count()
 }
 
-/// The first read on LUN 0 tells that LUNs have changed; LUN 1 is gone from then on, until it is put back.
+/// The first read on LUN 0 reports REPORTED LUNS DATA HAS CHANGED. LUN 1 is then missing, until the test restores it.
 fn unmapping(is_back: Arc<AtomicBool>) -> Target {
     let is_gone = AtomicBool::new(false);
     let script = Script::new().hook(move |link, pdu| {

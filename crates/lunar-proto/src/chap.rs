@@ -247,7 +247,7 @@ mod tests {
 
     /// Identifier 0x10, secret "secret", challenge 00 01 02 03, computed with another implementation.
     #[test]
-    fn responses() {
+    fn response_of_each_algorithm_matches_known_value() {
         for (algorithm, want) in [
             (Algorithm::Md5, "645632abed3da10d44b0625dde9595be"),
             (Algorithm::Sha1, "76155e806c7a2507146e3a2e64986de95387cc9b"),

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_names() {
+    fn malformed_iscsi_names_are_rejected() {
         let too_long = format!("iqn.2026-11.org.example:{}", "a".repeat(NAME_LEN - 23));
         for n in [
             "",

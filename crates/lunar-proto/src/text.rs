@@ -303,7 +303,7 @@ mod tests {
 
     /// DSC-003 to DSC-006, DSC-009: which requests are allowed in which session.
     #[test]
-    fn send_targets() {
+    fn send_targets_value_depends_on_session_type() {
         use SessionType::*;
         let first = text_of(1);
         for (session_type, targets, value, want) in [

@@ -208,10 +208,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: both numbers only rise, MaxCmdSN >= ExpCmdSN - 1, held and live tasks stay below the depth,
+        /// For any input, both numbers only rise, MaxCmdSN >= ExpCmdSN - 1, held and live tasks stay below the depth,
         /// and deliveries are in order.
         #[test]
-        fn invariants(start: u32, depth in 1u32..20, ops in prop::collection::vec((0u8..4, -3i32..24), 0..200)) {
+        fn any_input_keeps_invariants(start: u32, depth in 1u32..20, ops in prop::collection::vec((0u8..4, -3i32..24), 0..200)) {
             let mut w = CmdWindow::new(start, depth);
             let mut delivered: Option<u32> = None;
             for (op, near) in ops {

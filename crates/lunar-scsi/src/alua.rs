@@ -290,7 +290,7 @@ mod tests {
         let (mut a, mut b) = (nexus(&lu, "a"), through_group_2(&lu));
         assert!(run(&mut b, READ_ONE).is_ok());
         assert_eq!(set(&mut a, &[(2, 2)]), Ok(Plan::Done));
-        assert!(run(&mut a, READ_ONE).is_ok(), "nothing is told to the one that asked");
+        assert!(run(&mut a, READ_ONE).is_ok(), "no unit attention for the requester");
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::NOT_READY_STANDBY));
         assert_eq!(data(&mut b, REPORT)[16..22], [2, 0x0f, 0, 2, 0, 1]);

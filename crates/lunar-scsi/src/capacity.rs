@@ -74,7 +74,7 @@ mod tests {
     const SIXTEEN: [u8; 14] = [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255];
 
     #[test]
-    fn golden_data() {
+    fn read_capacity_matches_golden_bytes() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(data(&mut n, &[op::READ_CAPACITY_10]), [0, 0, 7, 255, 0, 0, 2, 0]);
         let long = data(&mut n, &SIXTEEN);

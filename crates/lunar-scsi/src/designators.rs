@@ -96,7 +96,7 @@ mod tests {
     use lunar_wire::scsi::op;
 
     #[test]
-    fn device_identification() {
+    fn device_identification_page_matches_golden_bytes() {
         let mut n = nexus(&lu(disk()), "a");
         let page = data(&mut n, &[op::INQUIRY, 1, 0x83, 0xff, 0xff, 0]);
         let expected: [&[u8]; 9] = [

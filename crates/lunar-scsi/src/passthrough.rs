@@ -124,8 +124,8 @@ fn own_attention(state: &mut State, id: NexusId) -> Option<Sense> {
 }
 
 impl Lu {
-    /// A unit attention came back with a command of this nexus. Where all share one nexus there, nobody else will
-    /// hear of it from there.
+    /// A unit attention came back with a command of this nexus. Where all nexuses share one upstream nexus, the
+    /// upstream target reports it only once.
     pub fn attention_received(&self, nexus: NexusId, sense: Sense) {
         if self.settings().passthrough == crate::PassthroughMode::Shared {
             self.change().raise_on_others(sense, nexus);

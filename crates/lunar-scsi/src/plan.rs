@@ -273,7 +273,7 @@ impl Op {
             Op::WriteVerify { len, .. } | Op::WriteAtomic { len, .. } | Op::OrWrite { len, .. } => *len,
             Op::WriteSame { zero: false, block_size, .. } => *block_size,
             Op::CompareAndWrite { len, .. } => 2 * len,
-            // Only the device can tell the amount: take all that is offered.
+            // Only the device knows the amount: accept all that the initiator offers.
             Op::Passthrough => u32::MAX,
             _ => 0,
         }

@@ -97,7 +97,7 @@ pub(crate) fn commit(lu: &Lu, answer: PlanResult) -> Result<(Plan, bool), Comman
     };
     match lu.commit(draft) {
         CommitOutcome::Done(answer) => answer.map(|plan| (plan, true)),
-        CommitOutcome::Again(_) => panic!("nobody changed anything meanwhile"),
+        CommitOutcome::Again(_) => panic!("a single-threaded test has no concurrent commit"),
     }
 }
 

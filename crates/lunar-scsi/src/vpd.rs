@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_pages() {
+    fn vpd_pages_match_golden_bytes() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(vpd(&mut n, 0x80), [&[0, 0x80, 0, 16][..], b"0123456789abcdef"].concat());
         assert_eq!(vpd(&mut n, 0x85), [0, 0x85, 0, 0]);

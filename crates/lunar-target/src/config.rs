@@ -202,7 +202,8 @@ impl Portal {
     }
 }
 
-/// The protocols of a portal. One port may accept iSCSI over TCP and iSER: the first bytes tell which it is.
+/// The protocols of a portal. One port may accept iSCSI over TCP and iSER: the first bytes of a connection select the
+/// protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
     /// iSCSI over TCP.

@@ -9,12 +9,12 @@
 //! run alone can lose it to another core, until it does run alone. If a stalled core does not use a wake-up, another
 //! one follows: each waiting command also checks by itself, every [`CHECK_INTERVAL`].
 //!
-//! # Who else relies on it
+//! # Other users of this lock
 //!
 //! - Only READ and WRITE plans run without a task, and no exclusive row of the command table makes such a plan.
 //!   `crates/lunar-scsi/src/rules.rs` checks the table, `crates/lunar-target/src/srp/tests/task_order.rs` the running code.
-//! - A passthrough command enters as HEAD OF QUEUE, whatever its attribute. The other target orders it, and one that hangs
-//!   there blocks nobody here.
+//! - A passthrough command enters as HEAD OF QUEUE, whatever its attribute. The upstream target orders it. A command
+//!   that hangs there blocks no command here.
 //! - SANITIZE leaves the lock when it has started, because the logical unit must answer other commands at once.
 //! - A WRITE in pieces, and a copy, leave the lock between two steps. That is when COMPARE AND WRITE runs, or an ORDERED
 //!   command of another session. An ORDERED copy stays in all of its locks from the first step to the last.

@@ -240,7 +240,7 @@ fn write_is_not_lent_any_more_once_it_is_answered() {
     assert!(peer.fetch(place, 1).is_none());
 }
 
-/// Who takes a message apart accepts data with padding and without.
+/// The decoder accepts data with and without padding.
 #[test]
 fn data_of_any_length_makes_a_message_that_is_a_pdu() {
     for len in 1..20 {
@@ -333,7 +333,7 @@ fn failure_without_a_residual_has_brought_nothing() {
     peer.one();
     let sense = [&[0, 18][..], &Sense::new(3, 0x11, 0).encode(false)].concat();
     peer.respond(tag, 0x02, 2, 112, &sense);
-    assert_eq!(peer.done(tag).0.transferred, 400, "as the residual tells");
+    assert_eq!(peer.done(tag).0.transferred, 400, "wanted bytes minus the residual");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! A logical unit as a [`Backend`]: whole blocks go as they are; parts of blocks are read, changed and
-//! written back.
+//! A logical unit as a [`Backend`]. Partial blocks are written by read-modify-write.
 
 use super::queue::LunQueue;
 use super::retry::perform;
@@ -15,19 +14,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Zeros are written in pieces of this, where WRITE SAME is not there.
+/// The size of a write of zeros, if WRITE SAME is not supported.
 const ZEROS: usize = 1 << 20;
 
-/// The most bytes that one WRITE SAME writes.
+/// The maximum number of bytes of one WRITE SAME.
 const WRITTEN_SAME: u64 = 64 << 20;
 
 impl Lun {
-    /// LBA and count of whole blocks; None if they are not whole.
+    /// LBA and count of blocks. None if the range is not a whole number of blocks.
     #[inline]
     fn blocks(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
         let size = u64::from(self.block_size);
         if size.is_power_of_two() {
-            // Nearly always, and four divisions cost more than sending the command.
+            // The usual case. Four divisions would cost more than sending the command.
             let whole = (offset | len) & (size - 1) == 0;
             return whole.then(|| (offset >> size.trailing_zeros(), len >> size.trailing_zeros()));
         }
@@ -35,7 +34,7 @@ impl Lun {
         whole.then(|| (offset / size, len / size))
     }
 
-    /// One command can transfer these bytes: they are whole blocks, and not too many.
+    /// Whether one command can transfer these bytes: whole blocks within the transfer limit.
     #[inline]
     pub(super) fn is_one_command(&self, offset: u64, len: usize) -> bool {
         len <= self.transfer && self.blocks(offset, len as u64).is_some()
@@ -90,7 +89,7 @@ impl Lun {
         }
     }
 
-    /// With FUA, or with a flush after it, or by itself.
+    /// With FUA, with a flush after it, or without either.
     pub(super) fn fua_or_flush(&self, fua: bool) -> (bool, bool) {
         if !fua {
             return (false, false);
@@ -101,22 +100,21 @@ impl Lun {
 
     async fn synchronize(&self) -> Result<(), Error> {
         match perform(&self.session, self.lun, cdb::synchronize_cache(), Direction::None).await.0 {
-            // It has no cache that could be flushed.
+            // It has no volatile cache.
             Err(e) if e.sense.is_some_and(|s| (s.key, s.asc) == (5, 0x20)) => {}
             other => drop(other?),
         }
         self.session.take_deferred_error(self.lun).map_or(Ok(()), Err)
     }
 
-    /// The whole blocks around some bytes: offset and length.
+    /// The range, rounded out to whole blocks: offset and length.
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         let size = u64::from(self.block_size);
         let start = offset - offset % size;
         (start, (offset + len).next_multiple_of(size) - start)
     }
 
-    /// Reads, piece by piece if it is more than one command may bring, and with what lies around it if it is
-    /// no whole blocks.
+    /// Reads, with several commands above the transfer limit. A partial block is read whole.
     async fn read_any(&self, offset: u64, mut buf: Buf) -> (Result<(), Error>, Buf) {
         let mut done = 0;
         while done < buf.len() {
@@ -134,13 +132,13 @@ impl Lun {
         (Ok(()), buf)
     }
 
-    /// Waits until these bytes may be written: two writers of parts of one block could undo each other's work.
+    /// Locks these bytes for a write. Two concurrent writers of one block could undo each other's changes.
     pub(super) async fn hold(&self, offset: u64, len: u64) -> RangeLock {
         let (bytes, share) = self.to_hold(offset, len);
         self.ranges().lock(bytes, share).await
     }
 
-    /// The same without waiting; None if it would.
+    /// The same without waiting. None if the range is locked.
     pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<RangeLock> {
         let (bytes, share) = self.to_hold(offset, len);
         self.ranges().try_lock(&bytes, share)
@@ -150,7 +148,7 @@ impl Lun {
         RangeLocks::covering_blocks(&(offset..offset.saturating_add(len)), self.block_size.into())
     }
 
-    /// Writes piece by piece; blocks that are only partly written are read before.
+    /// Writes with several commands above the transfer limit. Partially written blocks are read first.
     async fn write_any(&self, offset: u64, buf: &[u8], fua: bool) -> Result<(), Error> {
         let hold = self.hold(offset, buf.len() as u64).await;
         let mut done = 0;
@@ -172,14 +170,14 @@ impl Lun {
         Ok(())
     }
 
-    /// Bytes of one command at most, with room for a block before and one behind.
+    /// The maximum number of bytes of one command, with a reserve of one block at each end.
     fn piece(&self) -> usize {
         let size = self.block_size as usize;
         (self.transfer / size).saturating_sub(2).max(1) * size
     }
 
-    /// The whole blocks inside some bytes, as LBA and count, and the parts of blocks before and behind them
-    /// as offset and length.
+    /// The whole blocks inside a range as LBA and count, and the partial blocks before and after them as offset and
+    /// length.
     fn inside(&self, offset: u64, len: u64) -> ((u64, u64), [(u64, u64); 2]) {
         let size = u64::from(self.block_size);
         let end = offset + len;
@@ -190,7 +188,7 @@ impl Lun {
         ((first / size, (last - first) / size), [(offset, first - offset), (last, end - last)])
     }
 
-    /// Makes bytes zero: whole blocks by WRITE SAME where it is there, the rest by writing.
+    /// Writes zeros: whole blocks by WRITE SAME where it is supported, the rest by writes.
     async fn zero(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
         let ((lba, blocks), edges) = self.inside(offset, len);
         for (at, len) in edges {
@@ -202,7 +200,7 @@ impl Lun {
         let unmap = unmap && p.write_same_unmap && p.unmapped_reads_zero;
         let mut done = 0;
         while done < blocks && !self.no_write_same.load(Ordering::Relaxed) {
-            // Without UNMAP all of it is written, and that within the time-out of a command.
+            // Without UNMAP, the target writes all blocks within the command timeout.
             let most = if unmap { 1 << 22 } else { (WRITTEN_SAME / size).max(1) };
             let n = (blocks - done).min(p.write_same).min(most) as u32;
             let cdb = cdb::write_same_16(lba + done, n, unmap);
@@ -234,8 +232,8 @@ impl Lun {
         Ok(())
     }
 
-    /// Gives space back. Where only UNMAP is there, which is but a hint, and unmapped blocks are said to read
-    /// as zeros, that is relied on.
+    /// Deallocates blocks. If only UNMAP is supported, which is a hint, this relies on LBPRZ: unmapped blocks read as
+    /// zeros.
     async fn give_back(&self, offset: u64, len: u64) -> Result<(), Error> {
         let p = self.properties();
         let (Some(most), true) = (p.unmap, p.unmapped_reads_zero) else {
@@ -261,11 +259,11 @@ impl Lun {
         Ok(())
     }
 
-    /// GET LBA STATUS once: the extents from `offset` on, as far as the answer describes them, and at least one.
+    /// Sends GET LBA STATUS once. Returns the extents from `offset` on that the data describe, at least one.
     async fn status_of(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, Error> {
         let mapped = vec![Extent { offset, len, mapped: true }];
         let p = self.properties();
-        // Without LBPRZ, what is not mapped may read as anything.
+        // Without LBPRZ, unmapped blocks may read as any data.
         if !(p.thin && p.unmapped_reads_zero) {
             return Ok(mapped);
         }

@@ -7,16 +7,16 @@ use lunar_runtime::Buf;
 use lunar_wire::scsi::{Sense, cdb};
 
 impl Lun {
-    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one
-    /// step (COMPARE AND WRITE). False if they differ. It is never repeated by itself.
+    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half in one atomic step
+    /// (COMPARE AND WRITE). Returns false if they differ. It is never repeated automatically.
     ///
     /// # Errors
-    /// As of any command; [`ErrorCode::ConnectionLost`] if it is not known whether it was carried out.
+    /// The errors of any command; [`ErrorCode::ConnectionLost`] if the target may have executed it.
     pub async fn compare_and_write(&self, offset: u64, data: Buf) -> Result<bool, Error> {
         self.compare_or_return(offset, data).await.0
     }
 
-    /// The same, with the buffer.
+    /// The same, and returns the buffer.
     pub(crate) async fn compare_or_return(&self, offset: u64, data: Buf) -> (Result<bool, Error>, Buf) {
         let size = u64::from(self.block_size);
         let blocks = data.len() as u64 / 2 / size;

@@ -1,32 +1,31 @@
-//! What a host makes of a status: done, to be tried again, or an error (SPC-5 section 4.4, SAM-5 section 5.3).
+//! The disposition of a status: done, retry, or error (SPC-5 section 4.4, SAM-5 section 5.3).
 
 use crate::{Completion, Error, ErrorCode};
 use lunar_wire::scsi::{Sense, Status};
 use std::time::Duration;
 
-/// Tries of a command that was aborted or met a unit attention.
+/// Attempts of a command that was aborted or returned a unit attention.
 const TRIES: u32 = 8;
-/// A logical unit that is busy is asked again after this, and later each time.
+/// The first pause before a retry on a busy logical unit. It grows with each retry.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What to do after a status.
 #[derive(Debug, PartialEq)]
 pub enum Disposition {
-    /// It is done.
+    /// The command succeeded.
     Done,
-    /// It has not been carried out: once more, at once.
+    /// It was not executed: retry at once.
     Retry,
-    /// It has not been carried out: once more, after a while.
+    /// It was not executed: retry after a pause.
     RetryAfter(Duration),
     /// It failed.
     Failed(Error),
 }
 
-/// The disposition of the answer to try number `tries`, the first being 1. It also reports a unit attention, and the deferred
-/// error of a command that has ended before.
-/// What was aborted may have been carried out: it is sent again only if it is `repeatable`. What met a
-/// deferred error was not performed (SPC-5 section 4.4.7): it may be sent again in any case.
+/// The disposition of the response to attempt number `tries`, counted from 1. It also reports unit attentions and
+/// deferred errors. An aborted command may have been executed, so it is sent again only if it is `repeatable`. A
+/// command that returned a deferred error was not executed (SPC-5 section 4.4.7): it may be sent again in any case.
 pub fn disposition(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Disposition {
     let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
     let failed = |kind, what: String| Disposition::Failed(Error::new(kind, what).with_status(c.status));
@@ -36,7 +35,7 @@ pub fn disposition(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOn
         s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Disposition::Retry,
         s if s == Status::ReservationConflict as u8 => failed(
             ErrorCode::ReservationConflict,
-            "somebody else holds a reservation, or we under another ISID".into(),
+            "reservation conflict: another initiator holds it, or this one under another ISID".into(),
         ),
         s if s == Status::CheckCondition as u8 => match c.sense() {
             Some(sense) => by_sense(sense, (tries, repeatable), pause, tell),
@@ -46,7 +45,7 @@ pub fn disposition(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOn
     }
 }
 
-/// It refuses because the path is between two access states: another one may do.
+/// Whether the path is in an ALUA transition. Then another path may work.
 pub fn is_in_transition(c: &Completion) -> bool {
     let is = |s: Sense| (s.key, s.asc, s.ascq) == (2, 0x04, 0x0a);
     c.status == Status::CheckCondition as u8 && c.sense().is_some_and(is)
@@ -60,7 +59,7 @@ fn by_sense(
 ) -> Disposition {
     if sense.deferred {
         tracing::warn!("of a command that has ended: {sense}");
-        // What was recovered is not lost.
+        // A recovered error loses no data.
         if sense.key > 1 {
             tell(sense);
         }

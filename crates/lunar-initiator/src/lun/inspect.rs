@@ -1,4 +1,4 @@
-//! Reads what a logical unit is, with the commands that a host sends at first.
+//! Reads the properties of a logical unit.
 
 use super::properties::{Answers, Properties};
 use super::retry::{BusyRetry, perform_within};
@@ -8,11 +8,11 @@ use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::{Sense, op};
 
-/// Bytes for an answer.
+/// The allocation length of the commands.
 const LEN: u16 = 255;
 const NO_UNIT: &str = "there is no such logical unit";
 
-/// Reads all of it, once it is ready. A reservation of another initiator does not prevent this.
+/// Reads all properties, once it is ready. A reservation of another initiator does not prevent this.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
     match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
@@ -22,7 +22,7 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
     read_on(session, lun, inquiry, true).await
 }
 
-/// Reads what it reports, whether it is ready or not.
+/// Reads the properties that it reports, whether it is ready or not.
 pub async fn properties_if_ready(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
     let is_ready = match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
@@ -49,7 +49,7 @@ fn is_disk(answers: &Answers) -> bool {
 
 async fn inquiry(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     let inquiry = read(session, lun, cdb::inquiry(None, 96), 96).await.map_err(not_there)?;
-    // PERIPHERAL QUALIFIER (SPC-5 section 6.6.2): there is nothing behind this LUN.
+    // PERIPHERAL QUALIFIER (SPC-5 section 6.6.2): no logical unit at this LUN.
     if inquiry.first().is_none_or(|b| b >> 5 != 0) {
         return Err(Error::new(ErrorCode::NotFound, NO_UNIT));
     }
@@ -77,7 +77,7 @@ async fn described(session: &Session, lun: u64, inquiry: Vec<u8>) -> Result<Answ
     Ok(answers)
 }
 
-/// LIO refuses also INQUIRY where there is no logical unit.
+/// LIO rejects even INQUIRY to a LUN without a logical unit.
 fn not_there(e: Error) -> Error {
     let is_missing =
         |s: Sense| (s.key, s.asc) == (Sense::LUN_NOT_SUPPORTED.key, Sense::LUN_NOT_SUPPORTED.asc);
@@ -88,7 +88,7 @@ async fn page(session: &Session, lun: u64, page: u8) -> Result<Vec<u8>, Error> {
     maybe(session, lun, cdb::inquiry(Some(page), LEN), LEN).await
 }
 
-/// READ CAPACITY(16), or (10) put into its form.
+/// READ CAPACITY(16), or READ CAPACITY(10) converted to its format.
 async fn capacity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     let long = maybe(session, lun, cdb::read_capacity_16(32), 32).await?;
     if long.len() >= 12 {
@@ -103,7 +103,7 @@ async fn capacity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     Ok(b)
 }
 
-/// MODE SENSE(10) of the caching page, of all pages, or MODE SENSE(6) put into its form.
+/// MODE SENSE(10) of the caching page or of all pages, or MODE SENSE(6) converted to its format.
 async fn mode(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     for page in [0x08, 0x3f] {
         let b = maybe(session, lun, cdb::mode_sense_10(page, 0, LEN), LEN).await?;
@@ -126,7 +126,7 @@ async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>
     Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
 }
 
-/// The same for data that a logical unit need not have, or not return while it is reserved: a refusal is an empty answer.
+/// The same for data that a logical unit may lack, or withhold while it is reserved: a refusal returns no data.
 async fn maybe(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
     match read(session, lun, cdb, len).await {
         Err(e) if e.sense.is_some_and(|s| s.key == 5) => {

@@ -1,4 +1,4 @@
-//! What GET LBA STATUS answers (SBC-4 section 5.9): which blocks have storage.
+//! The data of GET LBA STATUS (SBC-4 section 5.9): the provisioning status of blocks.
 
 use lunar_block::Extent;
 use lunar_wire::be;
@@ -7,24 +7,24 @@ use std::ops::Range;
 /// Bytes before the descriptors, and of one of them.
 const HEAD: usize = 8;
 const DESCRIPTOR: usize = 16;
-/// So many descriptors are asked for at least: a target with small extents has many of the same state in a row.
+/// The minimum number of requested descriptors. A target with small extents returns many with the same state in a row.
 const FEWEST: usize = 64;
-/// So many at most.
+/// The maximum number of requested descriptors.
 const MOST: usize = 256;
 
-/// Bytes of an answer that has room for so many extents.
+/// The allocation length for this number of extents.
 pub fn room(extents: usize) -> usize {
     HEAD + extents.clamp(FEWEST, MOST) * DESCRIPTOR
 }
 
-/// The extents from the beginning of `bytes` on, as far as the answer describes them without a gap. Neighbours differ.
+/// The extents from the start of `bytes` on, up to the first gap. Adjacent extents differ in state.
 pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
     let told = answer.get(..4).map_or(0, be::get32) as usize + 4;
     let Some(list) = answer.get(HEAD..told.min(answer.len())) else { return Vec::new() };
     let mut found: Vec<Extent> = Vec::new();
     let mut at = bytes.start;
     for (start, end, mapped) in list.chunks_exact(DESCRIPTOR).map(|d| extent(d, block_size)) {
-        // Only the first one may begin before.
+        // Only the first one may begin before `bytes`.
         let joins = start == at || (found.is_empty() && start < at);
         let end = end.min(bytes.end);
         if !joins || end <= at {
@@ -40,7 +40,7 @@ pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent>
     found
 }
 
-/// First byte, end, and whether it is mapped: deallocated is the one state that is not; an anchored block has storage.
+/// First byte, end, and whether it is mapped. Only deallocated blocks are unmapped: an anchored block has storage.
 fn extent(descriptor: &[u8], block_size: u64) -> (u64, u64, bool) {
     let (lba, blocks) = (be::get64(descriptor), u64::from(be::get32(&descriptor[8..])));
     let byte = |lba: u64| lba.saturating_mul(block_size);

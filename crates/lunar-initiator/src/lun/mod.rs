@@ -25,43 +25,42 @@ pub(crate) use retry::{BusyRetry, List, perform_within};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// A logical unit of a session. It is a [`lunar_block::Backend`]; whatever else a logical unit can do goes through
-/// [`Lun::scsi`].
+/// A logical unit of a session. It is a [`lunar_block::Backend`]. [`Lun::scsi`] sends any other command.
 pub struct Lun {
     session: Session,
-    /// The eight bytes of its LUN.
+    /// The eight bytes of the LUN.
     lun: u64,
     number: u16,
     properties: Mutex<Properties>,
-    /// Capacity in bytes: looked at by every operation.
+    /// The capacity in bytes, which every operation reads.
     capacity: AtomicU64,
     block_size: u32,
     transfer: usize,
-    /// The capacity has changed since the last call of `refresh`.
+    /// Whether the capacity has changed since the last call of `refresh`.
     changed: AtomicBool,
-    /// WRITE SAME is not there, as a refusal has shown.
+    /// Whether the target has rejected WRITE SAME.
     no_write_same: AtomicBool,
-    /// Writes in progress: a write of parts of blocks is alone there. Several paths to it share them.
+    /// The range locks of writes. A write of partial blocks locks exclusively. Several paths share them.
     ranges: OnceLock<Arc<RangeLocks>>,
-    /// For as long as this is there the session holds it to its identity.
+    /// Pins the identity in the session until it is dropped.
     _held: Option<Held>,
-    /// Nothing is ever sent: the task that handles its events ends when this is dropped.
+    /// Nothing is sent: the event task ends when this is dropped.
     _life: flume::Sender<()>,
 }
 
 impl Lun {
-    /// Opens a logical unit of a session: waits until it is ready, reads what it is, and from then on holds
-    /// it to its identity, until it is dropped.
+    /// Opens a logical unit of a session. Waits until it is ready, reads its properties, and pins its identity until
+    /// the `Lun` is dropped.
     ///
     /// # Errors
-    /// When there is no such logical unit, it is not ready in time, or is no block device; when this session holds it to
-    /// another identity.
+    /// When there is no such logical unit, it is not ready in time, or is not a block device; when this session has
+    /// pinned another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
         let looked = Lun::look_and_hold(session, encode(number), number).await?;
         Ok(Lun::begin(session, number, looked, session.events()))
     }
 
-    /// A logical unit with known properties; from now on it handles these events.
+    /// A logical unit with known properties, which handles these events.
     fn begin(
         session: &Session,
         number: u16,
@@ -87,7 +86,7 @@ impl Lun {
         lun
     }
 
-    /// Its properties, and the hold that pins its identity.
+    /// The properties, and the hold that pins the identity.
     async fn look_and_hold(
         session: &Session,
         lun: u64,
@@ -105,14 +104,14 @@ impl Lun {
                 return Ok((properties, None));
             }
             let held = session.hold(lun, properties.identity.clone()).await?;
-            // What was seen on another connection than this one may be another one by now.
+            // Properties that were read on an earlier connection may be those of another logical unit.
             if session.facts().recoveries == before {
                 return Ok((properties, Some(held)));
             }
         }
     }
 
-    /// Its writes hold their bytes here. To be called before the first write; later calls have no effect.
+    /// Sets the range locks of writes. Call it before the first write. Later calls have no effect.
     pub(crate) fn share(&self, ranges: &Arc<RangeLocks>) {
         _ = self.ranges.set(ranges.clone());
     }
@@ -121,48 +120,46 @@ impl Lun {
         self.ranges.get_or_init(Arc::default)
     }
 
-    /// Its session.
+    /// The session.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Its number.
+    /// The LUN, as a number.
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// The eight bytes of its LUN.
+    /// The eight bytes of the LUN.
     pub fn address(&self) -> u64 {
         self.lun
     }
 
-    /// Its properties, as read last.
+    /// The properties, as last read.
     pub fn properties(&self) -> Properties {
         self.properties.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Bytes of a block.
+    /// The block size in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Sends a CDB as it is, once; unit attentions and errors come back unchanged. Nor is it sent again
-    /// after a lost connection.
+    /// Sends a CDB once, unchanged, and returns any status. It is not sent again after a lost connection.
     pub async fn scsi(&self, cdb: Cdb, data: Direction) -> CommandResult {
         let command = Command { repeatable: false, ..Command::new(self.lun, cdb, data) };
         self.session.submit(command).await
     }
 
-    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or reported a
-    /// unit attention.
+    /// Sends a CDB with retries: while the logical unit is busy or becoming ready, and after a unit attention.
     ///
     /// # Errors
-    /// What the logical unit answers, or that there was no answer; with the buffer.
+    /// The error of the logical unit, or the lack of a response. The buffer is returned in any case.
     pub async fn perform(&self, cdb: Cdb, data: Direction) -> CommandResult {
         perform(&self.session, self.lun, cdb, data).await
     }
 
-    /// The same of what writes bytes that are held.
+    /// The same for a write with a range lock.
     fn perform_holding<'a>(
         &'a self,
         cdb: Cdb,
@@ -172,24 +169,24 @@ impl Lun {
         retry::perform_holding(&self.session, self.lun, cdb, data, Some(hold))
     }
 
-    /// Reads its properties again.
+    /// Reads the properties again.
     ///
     /// # Errors
-    /// Those of the commands.
+    /// The errors of the SCSI commands.
     pub async fn reload(&self) -> Result<(), Error> {
         self.take(inspect::properties(&self.session, self.lun).await?)
     }
 
-    /// Reads what it is once more, as after a unit attention of a change: not all targets report one. One that is
-    /// another logical unit takes no commands from then on ([`Event::Changed`]).
+    /// Reads the properties again, as after a unit attention, because not all targets report changes. If it is another
+    /// logical unit, it takes no more commands ([`Event::Changed`]).
     ///
     /// # Errors
-    /// [`ErrorCode::IdentityMismatch`] when it is another one; those of its commands.
+    /// [`ErrorCode::IdentityMismatch`] when it is another logical unit; the errors of the SCSI commands.
     pub async fn read_again(&self) -> Result<(), Error> {
         self.take(inspect::properties(&self.session, self.lun).await?)
     }
 
-    /// It is like this now, as far as it may be.
+    /// Stores new properties, if the change is allowed.
     fn take(&self, properties: Properties) -> Result<(), Error> {
         let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();
         if !before.is_empty() && properties.identity != before {
@@ -210,7 +207,7 @@ impl Lun {
     }
 }
 
-/// Reads what a logical unit of a session is, whatever kind of device it is.
+/// Reads the properties of a logical unit of any device type.
 ///
 /// # Errors
 /// When there is no such logical unit, or it is not ready in time.
@@ -219,17 +216,16 @@ pub async fn properties(session: &Session, number: u16) -> Result<Properties, Er
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
-/// The same of one that need not be ready: without a medium, its properties are 0.
+/// The same for a logical unit that need not be ready. Without a medium, the properties of the medium are 0.
 ///
 /// # Errors
-/// When there is no such logical unit, or it does not answer.
+/// When there is no such logical unit, or it does not respond.
 pub async fn inspect(session: &Session, number: u16) -> Result<Properties, Error> {
     let read = inspect::properties_if_ready(session, encode(number)).await;
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
-/// Reads the properties again when the logical unit reports a change, until it is dropped: then also in the
-/// middle of that.
+/// Reads the properties again whenever the logical unit reports a change, until the `Lun` is dropped.
 async fn heed(lun: Weak<Lun>, events: flume::Receiver<Event>, end: flume::Receiver<()>) {
     let dropped = async { _ = end.recv_async().await };
     either(dropped, keep_reading(&lun, &events)).await;
@@ -251,8 +247,8 @@ async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
     }
 }
 
-/// What the logical unit at this address is like may have changed. A reset brings saved mode pages back (SPC-5 section
-/// 7.5.1): a write cache that was off may be on.
+/// Whether an event may change the properties of this logical unit. A reset restores saved mode pages (SPC-5 section
+/// 7.5.1), which may enable a write cache.
 fn is_change(event: &Event, address: u64) -> bool {
     match event {
         Event::Attention { lun, sense } => *lun == address && matches!(sense.asc, 0x28 | 0x29 | 0x2a | 0x3f),

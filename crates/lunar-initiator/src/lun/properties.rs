@@ -1,18 +1,18 @@
-//! The properties of a logical unit that its use as storage needs.
+//! The properties of a logical unit.
 
 use crate::designators::{identity, name_of, port_group};
 use crate::options::Transport;
 use lunar_wire::be;
 use lunar_wire::scsi::{fields, mode, vpd};
 
-/// Bytes of a transfer where the logical unit sets no limit.
+/// The transfer limit in bytes, if the logical unit reports none.
 const TRANSFER: u64 = 8 << 20;
-/// The same over RDMA: what Linux's initiators send. STGT takes no more, and ends the connection.
+/// The same over RDMA, as in Linux's initiators. STGT ends the connection at larger transfers.
 const RDMA_TRANSFER: u64 = 512 << 10;
-/// The upper limit, which every block count can represent.
+/// The upper limit, which every block count field can represent.
 const MAX_TRANSFER: u64 = 16 << 20;
 
-/// What a logical unit is.
+/// The properties of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
@@ -26,43 +26,43 @@ pub struct Properties {
     pub revision: String,
     /// Unit serial number (VPD page 80h).
     pub serial: Option<String>,
-    /// The same as it came, with the spaces around it; empty if there is none.
+    /// The unit serial number with its padding. Empty if there is none.
     pub serial_as_told: Vec<u8>,
-    /// The designators of the logical unit in VPD page 83h, as they came: empty if there are none.
+    /// The undecoded designators of the logical unit in VPD page 83h. Empty if there are none.
     pub identity: Vec<u8>,
     /// The most specific designator of the logical unit, such as `naa.6001405...`.
     pub designator: Option<String>,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
-    /// Bytes of a block.
+    /// The block size in bytes.
     pub block_size: u32,
-    /// Bytes of a physical block.
+    /// The physical block size in bytes.
     pub physical_block_size: u32,
-    /// It cannot be written.
+    /// Whether it is write-protected.
     pub read_only: bool,
-    /// Its medium can be removed.
+    /// Whether the medium is removable.
     pub removable: bool,
-    /// Its write cache is on: only flushed data are stable.
+    /// Whether the write cache is enabled: only flushed data are durable.
     pub write_cache: bool,
-    /// A single write can be made stable (FUA).
+    /// Whether a single write can be made durable (FUA).
     pub fua: bool,
-    /// It is thinly provisioned.
+    /// Whether it is thin provisioned.
     pub thin: bool,
-    /// Unmapped blocks read as zeros.
+    /// Whether unmapped blocks read as zeros (LBPRZ).
     pub unmapped_reads_zero: bool,
-    /// UNMAP is there, and this is the most blocks of one.
+    /// The maximum number of blocks of one UNMAP, if it is supported.
     pub unmap: Option<u32>,
-    /// WRITE SAME(16) with UNMAP is there.
+    /// Whether WRITE SAME(16) with UNMAP is supported.
     pub write_same_unmap: bool,
-    /// The most blocks of one WRITE SAME.
+    /// The maximum number of blocks of one WRITE SAME.
     pub write_same: u64,
-    /// The most bytes of one transfer.
+    /// The maximum transfer length in bytes.
     pub transfer: u64,
-    /// The best size of a transfer in bytes, if it says so.
+    /// The optimal transfer length in bytes, if reported.
     pub optimal_transfer: Option<u64>,
-    /// The most blocks of one COMPARE AND WRITE; 0 if there is none.
+    /// The maximum number of blocks of one COMPARE AND WRITE. 0 if it is not supported.
     pub compare_and_write: u8,
-    /// The target port group behind which it was asked.
+    /// The target port group of the port that reported the properties.
     pub port_group: Option<u16>,
     /// Support of target port groups (TPGS): implicit, explicit or both.
     pub alua: u8,
@@ -84,7 +84,7 @@ fn long(b: &[u8], at: usize) -> u64 {
     b.get(at..at + 8).map_or(0, be::get64)
 }
 
-/// The answers from which properties are read; what the logical unit does not have is empty.
+/// The data from which the properties are decoded. Missing data are empty.
 #[derive(Debug, Default)]
 pub struct Answers {
     /// Standard INQUIRY data.
@@ -97,16 +97,16 @@ pub struct Answers {
     pub limits: Vec<u8>,
     /// VPD page B2h.
     pub provisioning: Vec<u8>,
-    /// READ CAPACITY(16), or what READ CAPACITY(10) says in its form.
+    /// READ CAPACITY(16), or READ CAPACITY(10) converted to its format.
     pub capacity: Vec<u8>,
-    /// MODE SENSE(10) of the caching page, or that of all pages.
+    /// MODE SENSE(10) of the caching page or of all pages.
     pub mode: Vec<u8>,
-    /// What carried them.
+    /// The transport of the session.
     pub transport: Transport,
 }
 
 impl Properties {
-    /// Reads the answers. What is cut short is taken as zeros.
+    /// Decodes the data. Truncated data are read as zeros.
     pub fn read(a: &Answers) -> Properties {
         let block_size = word(&a.capacity, 8);
         let exponent = u32::from(byte(&a.capacity, 13) & 0x0f);
@@ -128,7 +128,7 @@ impl Properties {
             physical_block_size: block_size << exponent.min(15),
             read_only: byte(&a.mode, 3) & 0x80 != 0 || byte(&a.inquiry, 0) & 0x1f == 5,
             removable: byte(&a.inquiry, 1) & 0x80 != 0,
-            // What is not known is taken as a cache that is on.
+            // An unknown state counts as an enabled cache.
             write_cache: caching(&a.mode).is_none_or(|b| b & 0x04 != 0),
             fua: byte(&a.mode, 3) & 0x10 != 0,
             thin,
@@ -151,18 +151,18 @@ impl Properties {
         }
     }
 
-    /// Bytes.
+    /// The capacity in bytes.
     pub fn capacity(&self) -> u64 {
         self.blocks.saturating_mul(self.block_size.into())
     }
 
-    /// It is something that is read and written by blocks.
+    /// Whether it is a block device.
     pub fn is_block_device(&self) -> bool {
         matches!(self.device_type, 0 | 5 | 7 | 0x0e)
     }
 }
 
-/// Byte 2 of the caching mode page (08h), if it came.
+/// Byte 2 of the caching mode page (08h), if present.
 fn caching(mode: &[u8]) -> Option<u8> {
     let page = mode::pages(mode).find(|page| (page.code, page.subpage) == (8, 0))?;
     page.bytes.get(2).copied()

@@ -1,5 +1,5 @@
-//! Many reads and writes at once. What goes straight to the logical unit goes without a future of its own; what takes
-//! more than one command, or another try, has one.
+//! Many concurrent reads and writes. An operation needs no future of its own, unless it takes several commands or a
+//! retry.
 
 use super::Lun;
 use super::retry::{Repeatable, perform_again};
@@ -19,9 +19,9 @@ use std::time::Instant;
 pub struct LunQueue {
     lun: Arc<Lun>,
     batch: Batch,
-    /// What was sent and has not ended, at its lane.
+    /// The commands in flight, by lane.
     sent: Vec<Option<SentCommand>>,
-    /// What takes longer.
+    /// The operations with futures.
     slow: SlowPath,
 }
 
@@ -73,12 +73,12 @@ impl LunQueue {
         }
     }
 
-    /// The logical unit has reported a unit attention, or is busy.
+    /// Retries a command after a unit attention, or on a busy logical unit.
     fn try_again(&mut self, lane: usize, sent: SentCommand, completion: Completion, buf: Option<Buf>) {
         let lun = self.lun.clone();
         self.slow.begin(lane, async move {
             let SentCommand { cdb, since, offset, len, is_write } = sent;
-            // That of the first try went with it.
+            // The range lock of the first attempt ended with it.
             let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
             let what = Repeatable {
                 lun: lun.lun,

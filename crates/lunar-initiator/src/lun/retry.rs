@@ -1,4 +1,4 @@
-//! Sends a command as a host does: again while the logical unit is not ready for it.
+//! Sends a command, with retries while the logical unit is not ready for it.
 
 use super::disposition::{Disposition, disposition, is_in_transition};
 use crate::command::Rest;
@@ -10,27 +10,27 @@ use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
 use std::time::{Duration, Instant};
 
-/// How long a logical unit that is not ready is asked again.
+/// The time limit of retries on a logical unit that is not ready.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BusyRetry {
-    /// It is busy, or becoming ready.
+    /// While it is busy or becoming ready.
     busy: Duration,
-    /// It is between two access states (ALUA).
+    /// While it is in an ALUA transition.
     transition: Duration,
 }
 
 impl BusyRetry {
-    /// Its first answer counts.
+    /// No retries.
     pub const NONE: BusyRetry = BusyRetry { busy: Duration::ZERO, transition: Duration::ZERO };
 
-    /// As the session was opened.
+    /// The limits in the options of the session.
     pub fn of(session: &Session) -> BusyRetry {
         let timeouts = &session.options().timeouts;
         let transition = timeouts.transition.unwrap_or(timeouts.busy);
         BusyRetry { busy: timeouts.busy, transition }
     }
 
-    /// To read what it is: no other path can answer for this one.
+    /// The limits for reading properties, which no other path can replace.
     pub fn for_inspection(session: &Session) -> BusyRetry {
         let busy = session.options().timeouts.busy;
         BusyRetry { busy, transition: busy }
@@ -41,17 +41,17 @@ impl BusyRetry {
     }
 }
 
-/// What is sent, and sent again.
+/// A command that can be sent again.
 pub(super) struct Repeatable<'h> {
     pub lun: u64,
     pub cdb: Cdb,
-    /// Of a longer CDB.
+    /// The CDB bytes after the first 16.
     pub rest: Option<Box<Rest>>,
-    /// Its data are Data-Out.
+    /// Whether the data are Data-Out.
     pub out: bool,
     pub repeatable: bool,
     pub attribute: TaskAttribute,
-    /// Of a write: the bytes that no other command may write meanwhile.
+    /// The range lock of a write.
     pub hold: Option<&'h RangeLock>,
 }
 
@@ -68,7 +68,7 @@ impl Repeatable<'_> {
         }
     }
 
-    /// With the buffer that the try before gave back.
+    /// Builds the command with the buffer that the last attempt returned.
     fn again(&self, buf: Option<Buf>, since: Instant) -> Command {
         let data = match buf {
             None => Direction::None,
@@ -83,7 +83,7 @@ impl Repeatable<'_> {
     }
 }
 
-/// Sends a command of a logical unit with blocks as a host does; see [`Lun::perform`].
+/// Sends a command to a block device with retries; see [`Lun::perform`].
 #[inline]
 pub(crate) fn perform(
     session: &Session,
@@ -94,7 +94,7 @@ pub(crate) fn perform(
     perform_holding(session, lun, cdb, data, None)
 }
 
-/// The same of what writes bytes that are held.
+/// The same for a write with a range lock.
 #[inline]
 pub(super) fn perform_holding<'a>(
     session: &'a Session,
@@ -107,19 +107,19 @@ pub(super) fn perform_holding<'a>(
     command.hold = hold.map(RangeLock::add_holder);
     let what = Repeatable { hold, ..Repeatable::of(&command) };
     let since = session.about_now();
-    // Sent before anybody waits: the future holds what it waits for, not what it was made of.
+    // Sent before the first poll, so that the future does not contain the command.
     let sent = session.submit(command);
     async move {
         let (result, buf) = sent.await;
         if let Ok(Completion { status: 0, .. }) = result {
             return (result, buf);
         }
-        // Boxed, so that a success carries none of it about.
+        // Boxed, so that the future of a success stays small.
         Box::pin(perform_again(session, what, since, result, buf)).await
     }
 }
 
-/// What [`perform`] does once there is an answer to the first try, which began at `since`.
+/// Continues [`perform`] after the response to the first attempt, which began at `since`.
 pub(super) async fn perform_again(
     session: &Session,
     what: Repeatable<'_>,
@@ -141,24 +141,24 @@ pub(crate) async fn perform_within(
     as_error(send_until_settled(patience, session, Command::new(lun, cdb, data)).await)
 }
 
-/// A list of parameter data whose first four bytes say how many follow the head.
+/// Parameter data whose first four bytes contain the length of the list after the header.
 pub(crate) struct List<C> {
-    /// Asks for so many bytes of it.
+    /// The CDB with this allocation length.
     pub cdb: C,
-    /// Bytes of its head.
+    /// The length of the header in bytes.
     pub head: u32,
 }
 
-/// Bytes of a list that are asked for first; a longer one is asked for again.
+/// The first allocation length. A longer list is requested again.
 const FIRST: u32 = 4096;
-/// The longest that is taken.
+/// The maximum length of a list.
 const LONGEST: u32 = 16 << 20;
 
 impl<C: Fn(u32) -> Cdb> List<C> {
-    /// The whole of it.
+    /// Reads the whole list.
     ///
     /// # Errors
-    /// Those of the command.
+    /// The errors of the command.
     pub async fn read(&self, patience: BusyRetry, session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
         let mut len = FIRST;
         loop {
@@ -176,22 +176,22 @@ impl<C: Fn(u32) -> Cdb> List<C> {
     }
 }
 
-/// What is no success is an error.
+/// Converts any result other than success to an error.
 fn as_error((result, buf): Settled) -> CommandResult {
     (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
-/// The answer that stays, and what a host makes of it when it is no success.
+/// The final response, and its error if it is not a success.
 type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 
-/// Sends a command to whatever kind of device until it has an answer that stays.
+/// Sends a command to any device type, with retries, until there is a final response.
 pub(crate) async fn send_until_settled(patience: BusyRetry, session: &Session, command: Command) -> Settled {
     let (what, since) = (Repeatable::of(&command), session.about_now());
     let (result, buf) = session.submit(command).await;
     repeat_until_settled(session, what, (since, patience), result, buf).await
 }
 
-/// The same, with the answer to the first try, which began at `since`.
+/// The same, with the response to the first attempt, which began at `since`.
 async fn repeat_until_settled(
     session: &Session,
     what: Repeatable<'_>,

@@ -1,4 +1,4 @@
-//! Commands of a session as a host sends them.
+//! Commands of a session with retries.
 
 use super::retry::{BusyRetry, perform_within, send_until_settled};
 use crate::waits::{self, Wait};
@@ -7,20 +7,20 @@ use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::op;
 
 impl Session {
-    /// Sends a CDB as a host does: again where the logical unit was busy, becoming ready, or reported a
-    /// unit attention. The logical unit need not be a disk.
+    /// Sends a CDB with retries: while the logical unit is busy or becoming ready, and after a unit attention. The
+    /// logical unit may be of any device type.
     ///
     /// # Errors
-    /// What the logical unit answers, or that there was no answer; with the buffer.
+    /// The error of the logical unit, or the lack of a response. The buffer is returned in any case.
     pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {
         let _wait = self.waits_for(cdb[0]);
         perform_within(BusyRetry::of(self), self, lun, cdb, data).await
     }
 
-    /// The same of any command, and returns the final answer: it is no error, whatever its status.
+    /// The same for any command. Returns the final response, whatever its status.
     ///
     /// # Errors
-    /// That there was no answer; with the buffer.
+    /// The lack of a response. The buffer is returned in any case.
     pub async fn ask(&self, command: Command) -> CommandResult {
         let _wait = self.waits_for(command.cdb[0]);
         let (result, buf) = send_until_settled(BusyRetry::of(self), self, command).await;

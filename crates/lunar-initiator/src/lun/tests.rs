@@ -1,4 +1,4 @@
-//! What a logical unit hears of itself while it is in use, and until when.
+//! Changes of a logical unit that is in use.
 
 use super::*;
 use crate::Url;
@@ -22,7 +22,7 @@ async fn open(script: Script) -> (Arc<Lun>, interop::script::Target) {
     (crate::open(&url).await.expect("a LUN"), target)
 }
 
-/// Nothing happens in the session that would tell it.
+/// No event of the session reports the change.
 #[test]
 fn event_task_of_a_lun_ends_with_it() {
     inside(async {

@@ -1,13 +1,13 @@
-//! The end of a transfer of blocks.
+//! The result of a block transfer.
 
 use crate::{Completion, Error, ErrorCode};
 use lunar_runtime::Buf;
 
-/// The end of a transfer of blocks, and its buffer.
+/// The result of a block transfer, and its buffer.
 pub(super) type Transfer = (Result<(), Error>, Buf);
 
-/// The end of a write with its data. Where these are gone with the session, no path may write what stands
-/// in their place.
+/// The result of a write, and its data. If the session has lost the data, no other path may write the replacement
+/// buffer.
 pub(super) fn with_buffer<T>(
     result: Result<T, Error>,
     data: Option<Buf>,
@@ -21,19 +21,19 @@ pub(super) fn with_buffer<T>(
     }
 }
 
-/// The end of a read of `len` bytes.
+/// The result of a read of `len` bytes.
 #[inline]
 pub(super) fn read_result(result: Result<Completion, Error>, buf: Option<Buf>, len: usize) -> Transfer {
     (result.and_then(|c| whole(&c, len)), buf.unwrap_or_else(|| Buf::zeroed(len)))
 }
 
-/// The end of a write of `len` bytes.
+/// The result of a write of `len` bytes.
 #[inline]
 pub(super) fn write_result(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Transfer {
     with_buffer(result.and_then(|c| whole(&c, len)), data, len)
 }
 
-/// All bytes of a transfer have to come.
+/// Checks that all bytes were transferred.
 fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
     if c.transferred == wanted {
         return Ok(());

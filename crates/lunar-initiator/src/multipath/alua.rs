@@ -1,10 +1,9 @@
-//! Asymmetric logical unit access, as a host reads it (SPC-5 section 5.18).
+//! Asymmetric logical unit access (SPC-5 section 5.18).
 
 use super::path_selector::State;
 use lunar_wire::scsi::report;
 
-/// The state of a group in the answer of REPORT TARGET PORT GROUPS (SPC-5 section 6.36); None if it is not
-/// there.
+/// The state of a group in the data of REPORT TARGET PORT GROUPS (SPC-5 section 6.36). None if it is missing.
 pub fn state_of(answer: &[u8], group: u16) -> Option<State> {
     let found = report::groups(answer).find(|one| one.number == group)?;
     Some(match found.state {

@@ -10,13 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 impl Multipath {
-    /// Joins paths, best first where ALUA does not rank them. To be called inside an event loop, which then looks
-    /// after them. Sessions of paths should have a recovery time of zero, so that their commands come back
-    /// at once.
+    /// Joins paths, best first where ALUA does not rank them. Call it inside an event loop, which then runs the path
+    /// checkers. The sessions should have a recovery timeout of zero, so that their commands fail over at once.
     ///
     /// # Errors
-    /// [`ErrorCode::IdentityMismatch`] when the paths do not lead to one and the same logical unit, or have no
-    /// identity.
+    /// [`ErrorCode::IdentityMismatch`] when the paths lead to different logical units, or to one without an identity.
     pub async fn join(
         ways: Vec<Arc<dyn LunPath>>,
         settings: MultipathOptions,
@@ -44,7 +42,7 @@ impl Multipath {
     }
 }
 
-/// All paths have to lead to the same logical unit, and it has to have a name by which this is seen.
+/// Checks that all paths lead to the same logical unit, which requires an identity.
 fn same_unit(ways: &[Arc<dyn LunPath>]) -> Result<(), Error> {
     let wrong = |what: String, hint| Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint(hint));
     let Some((first, others)) = ways.split_first() else {

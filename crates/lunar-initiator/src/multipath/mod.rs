@@ -1,4 +1,4 @@
-//! Several paths to one logical unit: I/O continues while one of them works.
+//! Multipath: several paths to one logical unit. I/O continues while one of them works.
 
 mod alua;
 mod backend;
@@ -29,17 +29,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
 
-/// How the paths are used.
+/// Options of a multipath logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MultipathOptions {
-    /// Which of the best paths takes the next operation.
+    /// The choice among the best paths for the next operation.
     pub policy: PathPolicy,
     /// The interval of path checks.
     pub check: Duration,
-    /// How long operations wait for a path after the last one was lost; then they fail at once. Zero disables the
-    /// wait.
+    /// The time that operations wait for a path after the last one was lost. After it they fail at once. Zero disables
+    /// the wait.
     pub queue: Duration,
-    /// An operation of this age is not tried on another path.
+    /// An operation of this age is not retried on another path.
     pub operation: Duration,
 }
 
@@ -54,27 +54,27 @@ impl Default for MultipathOptions {
     }
 }
 
-/// A logical unit that is reached over several paths.
+/// A logical unit with several paths.
 pub struct Multipath {
     ways: Vec<Arc<dyn LunPath>>,
     paths: PathSelector,
     settings: MultipathOptions,
-    /// Rings when the state of a path changes.
+    /// Notified when the state of a path changes.
     state_changed: Bell,
-    /// Of each path: makes its checker check now.
+    /// For each path, triggers a check now.
     doubts: Vec<flume::Sender<()>>,
-    /// Since when there is no path.
+    /// The start of the outage, while there is no usable path.
     outage: Mutex<Option<Instant>>,
-    /// No path is waited for any more.
+    /// Whether operations no longer wait for a path.
     gives_up: AtomicBool,
     queued: LatencyCounter,
     served: LatencyCounter,
-    /// The ranges that are being written, on any path: each command holds its range until the target has ended it.
+    /// The locked ranges of writes on all paths. A command locks its range until the target has ended it.
     ranges: Arc<RangeLocks>,
 }
 
 impl Multipath {
-    /// Each path: where it leads, how it is, and how many operations are on it.
+    /// The name, state, and number of operations of each path.
     pub fn paths(&self) -> Vec<(String, State, usize)> {
         self.ways
             .iter()
@@ -83,23 +83,23 @@ impl Multipath {
             .collect()
     }
 
-    /// Operations that wait for a path fail now, and later ones at once, while there is none.
+    /// Fails the operations that wait for a path. From now on, operations fail at once while there is none.
     pub fn give_up(&self) {
         self.gives_up.store(true, SeqCst);
         self.state_changed.notify(usize::MAX);
     }
 
-    /// Since when there is no path that takes I/O; None while there is one.
+    /// The start of the outage. None while a path is usable.
     pub fn outage(&self) -> Option<Instant> {
         *self.lock_outage()
     }
 
-    /// Every path leads to another logical unit than it did: operations fail at once.
+    /// Whether every path leads to another logical unit. Then operations fail at once.
     pub fn is_changed(&self) -> bool {
         self.paths.all_changed()
     }
 
-    /// Ends when the state of a path changes after this call, or when the paths are dropped.
+    /// A listener for the next change of the state of a path, or for the drop of the paths.
     pub fn state_change(&self) -> EventListener {
         self.state_changed.listen()
     }
@@ -113,7 +113,7 @@ impl Multipath {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A path has failed under an operation. The failure may be over: the path is checked.
+    /// Handles the failure of an operation on a path. The path is checked, because the failure may be over.
     fn fail(&self, at: usize, state: State) {
         if self.paths.state(at) != state {
             self.set(at, state);
@@ -123,7 +123,7 @@ impl Multipath {
 
     /// Requests a check of a path.
     fn doubt(&self, at: usize) {
-        // Full: it will be.
+        // A full queue means that a check is already requested.
         _ = self.doubts[at].try_send(());
     }
 
@@ -148,19 +148,19 @@ impl Multipath {
         }
     }
 
-    /// Takes note of when an outage begins, and of its end.
+    /// Records the start and the end of an outage.
     fn take_time(&self) {
         let mut outage = self.lock_outage();
         if self.paths.has_usable() {
             *outage = None;
         } else if outage.is_none() {
             *outage = Some(Instant::now());
-            // Those that were not needed may be needed now.
+            // Paths that were not needed may be needed now.
             (0..self.ways.len()).for_each(|at| self.doubt(at));
         }
     }
 
-    /// Runs an operation on a path, on others while paths fail, and waits for one when none is left.
+    /// Runs an operation on a path. If the path fails, tries the others, and waits for one when none is usable.
     async fn run<T, R>(
         &self,
         what: T,
@@ -169,7 +169,7 @@ impl Multipath {
         self.run_since(Instant::now(), what, does).await
     }
 
-    /// The same with what has begun earlier.
+    /// The same for an operation that began earlier.
     async fn run_since<T, R>(
         &self,
         begun: Instant,
@@ -203,10 +203,10 @@ impl Multipath {
         }
     }
 
-    /// A path has failed under an operation, which may be done on another one now.
+    /// Prepares the retry of an operation on another path, after its path has failed.
     ///
     /// # Errors
-    /// The failure, when the operation has lasted too long.
+    /// The failure, when the operation has exceeded its time limit.
     async fn leave(&self, at: usize, state: State, e: io::Error, begun: Instant) -> io::Result<()> {
         tracing::debug!(path = self.ways[at].name(), "{e}");
         self.fail(at, state);
@@ -215,11 +215,11 @@ impl Multipath {
     }
 
     /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one step
-    /// (COMPARE AND WRITE). False if they differ. It goes on another path only where the first has not carried it out
-    /// for certain.
+    /// (COMPARE AND WRITE). False if they differ. Another path is tried only if the first one has certainly not
+    /// executed it.
     ///
     /// # Errors
-    /// As of [`Lun::compare_and_write`], and that no path is left.
+    /// As of [`Lun::compare_and_write`], and when no path is left.
     pub async fn compare_and_write(&self, offset: u64, mut data: Buf) -> Result<bool, Error> {
         let begun = Instant::now();
         loop {
@@ -241,7 +241,7 @@ impl Multipath {
         }
     }
 
-    /// Waits until a path is in another state than it was.
+    /// Waits until the state of a path changes.
     async fn wait(&self) -> Result<(), Error> {
         let turn = self.state_changed.listen();
         if self.paths.has_usable() {
@@ -262,7 +262,7 @@ impl Multipath {
         in_time.then_some(()).ok_or_else(|| none_left(self.settings.queue))
     }
 
-    /// The first path that works, or the first.
+    /// The first usable path, or else the first.
     fn any(&self) -> &dyn LunPath {
         let at = (0..self.ways.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
         &*self.ways[at]

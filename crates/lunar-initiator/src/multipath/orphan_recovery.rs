@@ -1,4 +1,4 @@
-//! Makes certain that a target carries out no write of a path that is lost, where its session does not come back.
+//! Ends the orphans of a lost path whose session does not return.
 
 use super::{LunPath, Multipath};
 use crate::{Lun, reinstatement};
@@ -6,13 +6,13 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After so long it is looked again whether a logical unit can be reset.
+/// The interval of attempts to reset a logical unit.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Logical units that this process is resetting, by identity.
 static RESETTING: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
-/// The turn to reset a logical unit: one at a time has it.
+/// A guard: only one task at a time resets a logical unit.
 struct Turn(Vec<u8>);
 
 impl Turn {
@@ -34,7 +34,7 @@ fn with_resetting<T>(does: impl FnOnce(&mut HashSet<Vec<u8>>) -> T) -> T {
 }
 
 impl Multipath {
-    /// The paths beside this one that work.
+    /// The other usable paths.
     pub(super) fn others(&self, at: usize) -> Vec<Arc<dyn LunPath>> {
         let others =
             (0..self.ways.len()).filter(|other| *other != at && self.paths.state(*other).is_usable());
@@ -42,9 +42,10 @@ impl Multipath {
     }
 }
 
-/// Resets the logical unit through another path if writes of this one have waited for `fast_io_fail`: their session does not
-/// come back soon. A reset ends commands of other hosts, too, so the login has the first chance. `failed`: when all paths have
-/// failed to reset it; they are tried again after that time. None: nothing waits; else it is to be called again after this.
+/// Resets the logical unit through another path, once writes of this path have waited for `fast_io_fail`. A reset also
+/// ends commands of other hosts, so a login of the lost session is preferred. `failed` is the time when all paths
+/// failed to reset it: they are tried again after `fast_io_fail`. Returns the time until the next call, or None if no
+/// write waits.
 pub async fn end_orphans(
     way: &dyn LunPath,
     others: Vec<Arc<dyn LunPath>>,
@@ -66,7 +67,7 @@ pub async fn end_orphans(
     Some(AGAIN)
 }
 
-/// How long a path that is lost has to come back: writes have waited for so long, and so long ago all resets failed.
+/// The remaining time for a lost path to return, from the wait of its writes and the time since all resets failed.
 fn left(waited: Duration, failed: Option<Duration>, limit: Duration) -> Duration {
     let since = failed.map_or(waited, |failed| failed.min(waited));
     limit.saturating_sub(since)
@@ -76,12 +77,12 @@ fn limit(lun: &Lun) -> Duration {
     lun.session().options().timeouts.fast_io_fail
 }
 
-/// How long the oldest write has waited.
+/// The waiting time of the oldest write.
 async fn oldest(lun: &Lun) -> Option<Duration> {
     lun.session().oldest_orphan(Some(lun.address())).await
 }
 
-/// Resets a logical unit through another path; false if that fails.
+/// Resets a logical unit through another path. False if that fails.
 async fn reset(lun: &Lun, other: &dyn LunPath) -> bool {
     let Some(through) = other.lun() else { return false };
     let sent = reinstatement::reset(through.session(), through.address(), "writes of a lost path wait").await;

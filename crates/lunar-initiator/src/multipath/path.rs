@@ -1,4 +1,4 @@
-//! A path: a logical unit as it is reached through one session.
+//! A path: a logical unit through one session.
 
 use super::alua;
 use super::path_selector::State;
@@ -12,36 +12,34 @@ use lunar_wire::scsi::cdb::{self, Cdb};
 use std::io;
 use std::sync::Arc;
 
-/// One of several paths to a logical unit. Its errors are [`Error`]s, which separate
-/// faults of the path from those of the medium.
+/// One of several paths to a logical unit. Its errors are [`Error`]s, which distinguish faults of the path from those
+/// of the medium.
 pub trait LunPath: Backend {
-    /// Where it leads, for people.
+    /// The name of the path, for people.
     fn name(&self) -> String;
 
-    /// The identity, the same on all paths; empty if the logical unit reports none.
+    /// The identity of the logical unit, equal on all paths. Empty if it reports none.
     fn identity(&self) -> Vec<u8>;
 
-    /// Its writes hold their bytes here from now on, as those of the other paths do. It is called before the path is
-    /// used.
+    /// Sets the range locks that the writes of all paths share. Called before the first use of the path.
     fn share(&self, ranges: &Arc<RangeLocks>);
 
-    /// The logical unit of its session, while it is open.
+    /// The logical unit, while its session is open.
     fn lun(&self) -> Option<&Lun>;
 
-    /// COMPARE AND WRITE of blocks, once, as [`Lun::compare_and_write`] has it; with the buffer.
+    /// COMPARE AND WRITE, once, as [`Lun::compare_and_write`]. Returns the buffer.
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)>;
 
-    /// Asks whether it works.
+    /// Checks the path.
     fn check(&self) -> LocalBoxFuture<'_, State>;
 
-    /// Before an operation that was late is done on another path: makes sure that it is not carried out on this
-    /// one later.
+    /// Called before a late operation is retried on another path: ensures that this path cannot execute it later.
     fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()>;
 
-    /// The deferred error since the last call: acknowledged data are lost.
+    /// Takes the deferred error since the last call: acknowledged data are lost.
     fn take_deferred_error(&self) -> Option<Error>;
 
-    /// Events that are a reason to ask.
+    /// Events that cause a check.
     fn news(&self) -> flume::Receiver<Event>;
 }
 
@@ -94,37 +92,37 @@ impl LunPath for Lun {
 }
 
 impl Lun {
-    /// The first answer counts: a retry would hide the present state of the path.
+    /// Without retries, which would hide the current state of the path.
     async fn ask(&self, cdb: Cdb, data: Direction) -> CommandResult {
         perform_within(BusyRetry::NONE, self.session(), self.address(), cdb, data).await
     }
 
-    /// What ALUA says of the port behind which this logical unit is seen. Without ALUA, or while it is too busy to
-    /// tell, it is none of the worse ones.
+    /// The ALUA state of the target port of this path. It is active/optimized without ALUA, or while the logical unit
+    /// is too busy to report it.
     async fn access_state(&self) -> State {
         let properties = self.properties();
         let Some(group) = properties.port_group.filter(|_| properties.alua > 0) else {
             return State::Optimized;
         };
         let groups = List { cdb: cdb::report_target_port_groups, head: 4 };
-        let told = match groups.read(BusyRetry::NONE, self.session(), self.address()).await {
+        let state = match groups.read(BusyRetry::NONE, self.session(), self.address()).await {
             Ok(answer) => alua::state_of(&answer, group),
             Err(e) => state_after(&e),
         };
-        told.unwrap_or(State::Optimized)
+        state.unwrap_or(State::Optimized)
     }
 }
 
-/// The same of the error of a backend.
+/// The same for the error of a backend.
 pub fn fault(e: &io::Error) -> Option<State> {
     state_after(Error::of(e)?)
 }
 
-/// How a path is after this error, if it is one of the path: another may do better.
+/// The state of the path after this error, if it is a fault of the path. Then another path may succeed.
 pub fn state_after(e: &Error) -> Option<State> {
     match e.code {
         ErrorCode::IdentityMismatch => Some(State::Changed),
-        // The logical unit answered, also when it stayed busy for too long.
+        // The logical unit responded, even if it stayed busy for too long.
         _ if e.status.is_some() => sense_state(e),
         ErrorCode::ConnectionLost
         | ErrorCode::TimedOut
@@ -142,7 +140,7 @@ pub fn state_after(e: &Error) -> Option<State> {
     }
 }
 
-/// After this error a command was not carried out, for certain: the logical unit has said so, or it was not sent.
+/// Whether a command with this error was certainly not executed: the logical unit reported that, or it was not sent.
 pub fn is_undone(e: &Error) -> bool {
     e.status.is_some() || matches!(e.code, ErrorCode::Unreachable | ErrorCode::IdentityMismatch)
 }

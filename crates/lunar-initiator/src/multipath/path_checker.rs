@@ -7,17 +7,17 @@ use std::future::pending;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-/// A path that may soon take I/O is looked at so often while no other one does. One that answers when it is asked and
-/// fails all that is done on it is looked at no more often for that.
+/// The shortest interval of checks, while no path is usable and this one may soon be. A path that passes checks but
+/// fails all operations is not checked more often.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Checks a path at intervals, at each of its events, and when an operation failed on it. It ends when nothing
-/// has the paths any more, also in the middle of a look.
+/// Checks a path at intervals, at each of its events, and after each failed operation. It ends when the multipath
+/// logical unit is dropped, even during a check.
 pub async fn check_path(joined: Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
     either(gone(&joined), keep_checking(&joined, at, doubts)).await;
 }
 
-/// Waits until nothing has the paths any more.
+/// Waits until the multipath logical unit is dropped.
 async fn gone(joined: &Weak<Multipath>) {
     while let Some(turn) = joined.upgrade().map(|joined| joined.state_change()) {
         turn.await;
@@ -30,7 +30,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
     let mut reasons = Reasons { news, doubts, doubted: None };
     while let Some(pause) = joined.upgrade().map(|joined| joined.pause(at)) {
         reasons.next(orphans_due.map_or(pause, |due| pause.min(due))).await;
-        // A check may take long: the paths may be dropped meanwhile.
+        // No strong reference is held during a check, which may take long.
         let Some(way) = joined.upgrade().map(|joined| joined.ways[at].clone()) else { return };
         let state = way.check().await;
         let Some(joined) = joined.upgrade() else { return };
@@ -38,7 +38,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
         joined.set(at, state);
         let others = joined.others(at);
         if !was_usable && state.is_usable() {
-            // One that was missing has had no news until now.
+            // A path that was down has no event subscription yet.
             reasons.news = way.news();
         }
         drop(joined);
@@ -47,7 +47,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
 }
 
 impl Multipath {
-    /// After this a path is looked at in any case.
+    /// The interval of checks of this path.
     fn pause(&self, at: usize) -> Duration {
         let comes_soon = matches!(self.paths.state(at), State::Transitioning | State::Standby);
         let check = self.settings.check;
@@ -55,16 +55,16 @@ impl Multipath {
     }
 }
 
-/// Why a path is looked at before its time.
+/// The reasons for a check before the interval has passed.
 struct Reasons {
     news: flume::Receiver<Event>,
     doubts: flume::Receiver<()>,
-    /// When doubts were the reason last.
+    /// The time of the last check because of a failed operation.
     doubted: Option<Instant>,
 }
 
 impl Reasons {
-    /// Waits for one, or for this time.
+    /// Waits for a reason, or for this time.
     async fn next(&mut self, pause: Duration) {
         let first = either(self.new_doubt(), self.some_news());
         if let Ok(doubted @ Some(_)) = compio::time::timeout(pause, first).await {
@@ -72,7 +72,7 @@ impl Reasons {
         }
     }
 
-    /// When there is a doubt.
+    /// Waits for a failed operation.
     async fn new_doubt(&self) -> Option<Instant> {
         if let Some(last) = self.doubted {
             compio::time::sleep(SOON.saturating_sub(last.elapsed())).await;

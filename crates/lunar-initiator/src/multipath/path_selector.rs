@@ -2,33 +2,33 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
-/// How operations are spread over the best paths.
+/// The distribution of operations over the best paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
-    /// The first that works takes all.
+    /// All operations use the first path that works.
     Failover,
-    /// One after another.
+    /// Operations use the paths in turn.
     RoundRobin,
-    /// The one with the fewest operations.
+    /// An operation uses the path with the fewest operations.
     #[default]
     LeastQueue,
 }
 
-/// The state of a path, the best first: those of ALUA (SPC-5 section 5.18.2.4), and those of a path without I/O.
+/// The state of a path, best first: the ALUA states (SPC-5 section 5.18.2.4), and states without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum State {
-    /// Active/optimized, or of a logical unit without ALUA.
+    /// Active/optimized, or a logical unit without ALUA.
     Optimized,
     /// Active/non-optimized: it works, but another may be better.
     NonOptimized,
-    /// Changing its state: it may work soon.
+    /// Transitioning between states: it may work soon.
     Transitioning,
     /// Standby or unavailable: it takes no I/O.
     Standby,
     /// It does not work.
     Down,
-    /// It leads to another logical unit than it did.
+    /// It leads to another logical unit than before.
     Changed,
 }
 
@@ -55,7 +55,7 @@ impl State {
         State::Changed,
     ];
 
-    /// It takes I/O.
+    /// Whether it takes I/O.
     pub fn is_usable(self) -> bool {
         self <= State::NonOptimized
     }
@@ -75,7 +75,7 @@ pub struct PathSelector {
     next: AtomicUsize,
 }
 
-/// An operation on a path: counts there while it lives.
+/// An operation on a path. It counts as load until it is dropped.
 pub struct PathLease<'a> {
     /// The path.
     pub at: usize,
@@ -89,46 +89,46 @@ impl Drop for PathLease<'_> {
 }
 
 impl PathSelector {
-    /// So many paths, none of which has been looked at.
+    /// A selector for this number of unchecked paths.
     pub fn new(count: usize, policy: PathPolicy) -> PathSelector {
         let path = || PathEntry { state: AtomicU8::new(State::Down as u8), load: AtomicUsize::new(0) };
         PathSelector { paths: (0..count).map(|_| path()).collect(), policy, next: AtomicUsize::new(0) }
     }
 
-    /// How a path is.
+    /// The state of a path.
     pub fn state(&self, at: usize) -> State {
         State::ALL[usize::from(self.paths[at].state.load(Relaxed))]
     }
 
-    /// How many operations are on it.
+    /// The number of operations on a path.
     pub fn load(&self, at: usize) -> usize {
         self.paths[at].load.load(Relaxed)
     }
 
-    /// A path has changed; how it was before.
+    /// Sets the state of a path, and returns the previous one.
     pub fn set(&self, at: usize, state: State) -> State {
         let before = self.state(at);
         self.paths[at].state.store(state as u8, Relaxed);
         before
     }
 
-    /// Every path leads to another logical unit.
+    /// Whether every path leads to another logical unit.
     pub fn all_changed(&self) -> bool {
         (0..self.paths.len()).all(|at| self.state(at) == State::Changed)
     }
 
-    /// Some path takes I/O.
+    /// Whether any path takes I/O.
     pub fn has_usable(&self) -> bool {
         (0..self.paths.len()).any(|at| self.state(at).is_usable())
     }
 
-    /// The path for the next operation: of those in the best state, the one that the policy names. It counts there while
-    /// its turn lives.
+    /// Selects the path for the next operation: among those in the best state, by the policy. The operation counts as
+    /// load until the guard is dropped.
     pub fn choose(&self) -> Option<PathLease<'_>> {
         self.take().map(|at| PathLease { at, paths: self })
     }
 
-    /// The same; it counts there until it is given back.
+    /// The same. The operation counts as load until the path is released.
     pub fn take(&self) -> Option<usize> {
         let best = (0..self.paths.len()).map(|at| self.state(at)).min().filter(|s| s.is_usable())?;
         let among = (0..self.paths.len()).filter(|at| self.state(*at) == best);
@@ -137,7 +137,7 @@ impl PathSelector {
             PathPolicy::LeastQueue => among.min_by_key(|at| self.load(*at)),
             PathPolicy::RoundRobin => {
                 let (count, first) = (self.paths.len(), self.next.fetch_add(1, Relaxed));
-                // The one that follows most closely on the last turn's.
+                // The next one after the last selected path.
                 let after = |at: &usize| (at + count - first % count) % count;
                 let chosen = among.min_by_key(after);
                 if let Some(at) = chosen {
@@ -150,7 +150,7 @@ impl PathSelector {
         Some(at)
     }
 
-    /// An operation that was taken is over on its path.
+    /// Releases the path of an ended operation.
     pub fn give_back(&self, at: usize) {
         self.paths[at].load.fetch_sub(1, Relaxed);
     }

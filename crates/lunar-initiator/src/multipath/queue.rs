@@ -1,5 +1,5 @@
-//! Many reads and writes at once over several paths. What its first path carries out goes without a future of its own;
-//! what finds no path, or is left by it, has one.
+//! Many concurrent reads and writes over several paths. An operation needs no future of its own, unless there is no
+//! path for it or its path fails.
 
 use super::{LunPath, Multipath, State, path};
 use crate::slow_path::SlowPath;
@@ -37,13 +37,13 @@ impl BlockIo {
 /// The reads and writes of one owner.
 pub struct PathQueue {
     joined: Arc<Multipath>,
-    /// Those of each path, from its first use on.
+    /// The queue of each path, from its first use on.
     ways: Vec<Option<Box<dyn BackendQueue>>>,
-    /// What is on a path, at its lane.
+    /// The operations on paths, by lane.
     sent: Vec<Option<SentIo>>,
     slow: SlowPath,
     clock: Clock,
-    /// Times of what has ended, until they are reported.
+    /// The service times of ended operations, until they are reported.
     served: LatencyTotal,
 }
 
@@ -54,14 +54,14 @@ struct SentIo {
     since: Instant,
 }
 
-/// What is being done between two waits.
+/// The phase between two waits.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Beginning,
     Ending,
 }
 
-/// The time, asked once for all that is begun, and once for all that ends, between two waits.
+/// A clock that is read once for all operations that begin, and once for all that end, between two waits.
 struct Clock(Option<(Phase, Instant)>);
 
 impl Clock {
@@ -110,7 +110,7 @@ impl PathQueue {
         self.slow.begin(lane, async move { joined.run(buf, move |way, buf| job.on(way, buf)).await });
     }
 
-    /// The path has failed under it: another one may do better.
+    /// Retries an operation on another path after its path has failed.
     fn leave(&mut self, lane: usize, sent: SentIo, state: State, e: io::Error, buf: Buf) {
         let joined = self.joined.clone();
         self.slow.begin(lane, async move {
@@ -122,7 +122,7 @@ impl PathQueue {
         });
     }
 
-    /// Reports the times of what has ended. None of it has waited for a path.
+    /// Reports the times of ended operations. None of them has waited for a path.
     fn tell_times(&mut self) {
         let served = std::mem::take(&mut self.served);
         if served.count > 0 {
@@ -131,7 +131,7 @@ impl PathQueue {
         }
     }
 
-    /// The end of what was on a path; None if it goes on.
+    /// The result of an operation on a path. None if it is retried.
     fn end(&mut self, lane: usize, (result, buf): BufResult) -> Option<BufResult> {
         let sent = self.sent[lane].take().expect("what has ended was sent");
         self.joined.paths.give_back(sent.at);

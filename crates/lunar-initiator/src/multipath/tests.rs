@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
-/// A path to a medium that all paths share; it works or not as told.
+/// A path to a medium that all paths share. The test switches it on and off.
 struct Wire {
     medium: Arc<dyn Backend>,
     up: AtomicBool,
@@ -20,13 +20,13 @@ struct Wire {
     identity: Vec<u8>,
     news: flume::Receiver<Event>,
     tell: flume::Sender<Event>,
-    /// What it tells while it is down: nothing.
+    /// The events while it is down: none.
     silence: (flume::Sender<Event>, flume::Receiver<Event>),
-    /// It does what is asked of it, and the answer is lost.
+    /// It executes each operation, and its response is lost.
     mute: AtomicBool,
-    /// It tells of data that are lost.
+    /// It reports a deferred error.
     lost: AtomicBool,
-    /// It does not answer when it is asked how it is.
+    /// It does not answer path checks.
     silent: AtomicBool,
     ranges: OnceLock<Arc<RangeLocks>>,
 }
@@ -229,7 +229,7 @@ fn zeros_and_space_given_back_go_on_another_path_too() {
         let joined = join(&wires, Duration::ZERO).await;
         for cut in [0, 1] {
             write(&joined, 7).await.expect("both paths live");
-            // Nobody has noticed when they come.
+            // No check has found the failure when they arrive.
             wires[cut].up.store(false, Relaxed);
             joined.write_zeroes(0, 1024, false).await.expect("the other path lives");
             joined.unmap(1024, 1024).await.expect("the other path lives");
@@ -249,7 +249,7 @@ fn failed_operation_is_given_up_before_the_next_path() {
     inside(async {
         let wires = two();
         let joined = join(&wires, Duration::ZERO).await;
-        // Nobody has noticed when the write comes.
+        // No check has found the failure when the write arrives.
         wires[0].up.store(false, Relaxed);
         write(&joined, 1).await.expect("the other path lives");
         assert!(wires[0].given_up.load(Relaxed) && !wires[1].given_up.load(Relaxed));
@@ -281,13 +281,13 @@ fn path_that_was_missing_is_heard_once_it_is_there() {
         let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
         let settings = MultipathOptions { check: Duration::from_secs(3), ..MultipathOptions::default() };
         let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
-        // Who looks after it has begun while it was missing.
+        // Its checker starts while the path is down.
         compio::time::sleep(Duration::from_millis(10)).await;
         wires[1].up.store(true, Relaxed);
         while !joined.paths()[1].1.is_usable() {
             joined.state_change().await;
         }
-        // Who looks after it takes its turn.
+        // Let its checker run.
         compio::time::sleep(Duration::from_millis(10)).await;
         let turn = joined.state_change();
         wires[1].set(false);
@@ -314,7 +314,7 @@ fn compare_and_write_changes_path_only_if_not_carried_out() {
             joined.compare_and_write(0, data)
         };
         assert_eq!((swap(0, 1).await, swap(0, 2).await), (Ok(true), Ok(false)));
-        // Nobody has noticed when it comes.
+        // No check has found the failure when it arrives.
         wires[0].up.store(false, Relaxed);
         assert_eq!(swap(1, 2).await, Ok(true), "on the other");
         wires[0].up.store(true, Relaxed);
@@ -337,7 +337,7 @@ fn deferred_error_of_any_path_fails_one_flush() {
         for wire in &wires {
             wire.lost.store(true, Relaxed);
             assert_eq!(disk.flush().await.unwrap_err().to_string(), "lost");
-            disk.flush().await.expect("told once");
+            disk.flush().await.expect("reported once");
         }
     });
 }
@@ -362,7 +362,7 @@ fn outage_past_its_time_fails_operations_until_a_path_is_back() {
         let joined = join(&wires, Duration::from_millis(50)).await;
         assert!(joined.outage().is_none());
         wires.iter().for_each(|w| w.set(false));
-        write(&joined, 1).await.expect_err("nobody came back");
+        write(&joined, 1).await.expect_err("no path came back");
         let since = joined.outage().expect("no path");
         assert!(since.elapsed() >= Duration::from_millis(50));
         let at_once = async { Some(write(&joined, 1).await) };
@@ -372,7 +372,7 @@ fn outage_past_its_time_fails_operations_until_a_path_is_back() {
             }
             None
         });
-        ended.await.expect("it waits once more").expect_err("nobody came back");
+        ended.await.expect("it waits once more").expect_err("no path came back");
         assert!(joined.times().queue.max_ns >= 50_000_000);
         let turn = joined.state_change();
         wires[0].set(true);
@@ -466,7 +466,7 @@ fn queue_operation_on_a_failed_path_ends_on_the_other() {
         queue.read(3, 0, Buf::zeroed(4096));
         drop(queue);
         let times = joined.times();
-        assert_eq!((times.service.count, times.queue.count), (48, 48), "each is told once");
+        assert_eq!((times.service.count, times.queue.count), (48, 48), "each is reported once");
         assert!(joined.paths().iter().all(|path| path.2 == 0), "given up");
     });
 }

@@ -1,14 +1,14 @@
-//! Where the time of operations goes.
+//! Waiting and service times of operations.
 
 use lunar_runtime::latency::LatencyTotal;
 
-/// Where the time of operations goes.
+/// Waiting and service times of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
-    /// Until a path took them.
+    /// The time before a path accepted them.
     pub queue: LatencyTotal,
-    /// From then on to their end.
+    /// The time from then on to their end.
     pub service: LatencyTotal,
 }
 

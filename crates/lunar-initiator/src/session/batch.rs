@@ -8,11 +8,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// Commands whose ends are taken one after the other. Dropping it gives the answers up, not the commands.
+/// Commands whose results are taken one after the other. Dropping the batch discards the results. It does not abort the
+/// commands.
 pub struct Batch {
     local: Rc<LocalSession>,
     ends: Rc<Completions>,
-    /// Tags of those that are under way, at the names that their owner has for them.
+    /// The tags of commands in flight, indexed by the owner's number for them.
     under_way: Vec<Option<u32>>,
 }
 
@@ -21,15 +22,15 @@ impl Batch {
         Batch { local, ends: Rc::default(), under_way: Vec::new() }
     }
 
-    /// About now: the kernel is not asked.
+    /// The approximate time, without a system call.
     pub(crate) fn about_now(&self) -> Instant {
         self.local.state.borrow().now
     }
 
-    /// Sends a command that its owner knows by a small number, which no other has that is under way.
+    /// Sends a command. The owner identifies it by a small number that no other command in flight has.
     ///
     /// # Errors
-    /// Its end, when it cannot be sent.
+    /// The result of the command, when it cannot be sent.
     #[inline]
     pub fn submit(&mut self, name: u32, command: Command) -> Result<(), Box<CommandResult>> {
         let place = name as usize;
@@ -41,7 +42,7 @@ impl Batch {
         Ok(())
     }
 
-    /// The next one that is over: its name, and its end as that of [`super::Session::submit`].
+    /// The next result: the owner's number, and the result as [`super::Session::submit`] returns it.
     #[inline(always)]
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(u32, CommandResult)> {
         loop {

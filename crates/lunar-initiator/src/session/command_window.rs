@@ -1,33 +1,33 @@
-//! CmdSN and its window as an initiator keeps them (RFC 7143 section 4.2.2).
+//! CmdSN and the command window of an initiator (RFC 7143 section 4.2.2).
 
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::Bhs;
 
-/// The numbers of a session.
+/// CmdSN, ExpCmdSN and MaxCmdSN of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandWindow {
     /// CmdSN of the next command.
     pub cmd_sn: u32,
-    /// ExpCmdSN, as the target sent it last.
+    /// The latest ExpCmdSN of the target.
     pub exp_cmd_sn: u32,
-    /// MaxCmdSN, as the target sent it last.
+    /// The latest MaxCmdSN of the target.
     pub max_cmd_sn: u32,
 }
 
 impl CommandWindow {
-    /// The target takes one more command.
+    /// Whether the target accepts one more command.
     #[inline]
     pub fn window_is_open(&self) -> bool {
         !precedes(self.max_cmd_sn, self.cmd_sn)
     }
 
-    /// Commands that the target takes at once, those included that it has not answered for.
+    /// The number of commands that the target accepts from ExpCmdSN on.
     pub fn window(&self) -> u32 {
         let window = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
         if (window as i32) < 0 { 0 } else { window }
     }
 
-    /// CmdSN for a command that leaves now.
+    /// The CmdSN for a command that is sent now.
     #[inline]
     pub fn next_cmd_sn(&mut self) -> u32 {
         let cmd_sn = self.cmd_sn;
@@ -63,7 +63,7 @@ mod tests {
         header
     }
 
-    /// CMD-010: what is older, or cannot be, changes nothing.
+    /// CMD-010: older or contradictory values change nothing.
     #[test]
     fn window_opens_and_never_closes_backwards() {
         let mut n = CommandWindow { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4 };

@@ -1,10 +1,10 @@
-//! Commands that have ended, in the order of their ends.
+//! Commands that have ended, in that order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-/// Commands that are over and whose answers wait for their owner: the owner's names for them, and their tags.
+/// Commands whose results wait for their owner: the owner's number and the tag of each.
 #[derive(Debug, Default)]
 pub struct Completions {
     over: RefCell<VecDeque<(u32, u32)>>,
@@ -13,7 +13,7 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// A command is over.
+    /// Adds a command that has ended.
     #[inline]
     pub fn add(&self, name: u32, tag: u32) {
         self.over.borrow_mut().push_back((name, tag));
@@ -22,7 +22,7 @@ impl Completions {
         }
     }
 
-    /// The next one, or a wake-up when there is one.
+    /// Returns the next one, or registers the waker.
     #[inline]
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<(u32, u32)> {
         if let Some(first) = self.over.borrow_mut().pop_front() {

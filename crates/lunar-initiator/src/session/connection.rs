@@ -1,5 +1,5 @@
-//! The loop of a connection: receive all that is there, let those go on whose commands have ended, send all that
-//! they want to send, at once.
+//! The loop of a connection: receive all available data, run the owners whose commands have ended, and send their new
+//! commands together.
 
 use super::local_session::LocalSession;
 use super::task::{Task, TaskState};
@@ -14,7 +14,7 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-/// Runs one connection to its end, and says why it ended.
+/// Runs one connection to its end, and returns the reason.
 pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> Error {
     let mut started = receiver.has_begun();
     let mut patience = YieldHeuristic::default();
@@ -22,7 +22,7 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
         let Some(stream) = local.stream.borrow().clone() else {
             return Error::new(ErrorCode::ConnectionLost, "the connection was given up");
         };
-        // What more has come ends more commands, whose owners send others: they leave together.
+        // More received data end more commands, and their owners send others. All of these leave together.
         let goes_on = stream.is_readable() && local.state.borrow().keeps_target_busy();
         if !goes_on {
             local.flush();
@@ -57,12 +57,12 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
 }
 
 impl LocalSession {
-    /// The present connection. Held weakly: the socket of one that is lost is to be closed at once.
+    /// The current connection, as a weak reference, so that the socket of a lost connection is closed at once.
     pub fn line(&self) -> Option<Weak<TransportHandle>> {
         self.stream.borrow().as_ref().map(Rc::downgrade)
     }
 
-    /// This connection is the present one.
+    /// Whether this connection is the current one.
     pub(super) fn is_on(&self, line: &Weak<TransportHandle>) -> bool {
         self.stream.borrow().as_ref().is_some_and(|s| Rc::as_ptr(s) == line.as_ptr())
     }
@@ -78,8 +78,8 @@ impl LocalSession {
         SendPump::flush_soon(self);
     }
 
-    /// Ends the connection from our side: the receiving loop finds it closed. What the kernel has not delivered
-    /// yet never is: it would come behind what is written later on another connection.
+    /// Ends the connection locally: the receive loop finds it closed. The kernel discards unsent data, which otherwise
+    /// could arrive after newer writes of another connection.
     pub fn give_up_connection(&self, why: Error) {
         self.state.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
@@ -87,12 +87,11 @@ impl LocalSession {
         }
     }
 
-    /// Ends a connection on which the logout was answered: nothing is left to be thrown away. `in_order`: the target has
-    /// ended all tasks.
+    /// Ends a connection after the Logout Response: no data are pending. `in_order`: the target has ended all tasks.
     pub fn part_in_order(&self, in_order: bool, why: Error) {
         self.state.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
-            // Should it fail, the target sees a reset after its answer.
+            // If it fails, the target sees a reset after its response.
             _ = stream.reset_on_close(false);
             self.parted.set(true);
             self.state.borrow_mut().connection.end_logout(in_order);
@@ -100,8 +99,8 @@ impl LocalSession {
         }
     }
 
-    /// Gives the connection up if the target has commands whose owners wait no longer: it must not carry them
-    /// out after what their owners do next.
+    /// Drops the connection if the target has commands whose owners no longer wait. The target must not execute them
+    /// after the owners' next commands.
     pub fn reset_abandoned(&self) {
         let stray = |t: &mut Task| t.state == TaskState::Sent && t.is_abandoned();
         let are_there = self.state.borrow_mut().tasks.iter().any(stray);
@@ -110,7 +109,7 @@ impl LocalSession {
         }
     }
 
-    /// The reason for which we gave up, or else what the kernel says.
+    /// The local reason for the end, or else the error of the socket.
     fn why_it_ended_by(&self, e: &impl Display) -> Error {
         let broken = self.state.borrow_mut().connection.take_fault();
         broken.unwrap_or_else(|| Error::new(ErrorCode::ConnectionLost, e.to_string()))

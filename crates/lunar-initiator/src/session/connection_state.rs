@@ -1,4 +1,4 @@
-//! The state of one connection of a session: what was negotiated on it, StatSN, its send queue, and its logout.
+//! The state of one connection of a session: negotiated parameters, StatSN, send queue and logout.
 
 use super::transport::TransportSender;
 use crate::Error;
@@ -7,7 +7,7 @@ use lunar_runtime::iscsi::pdu_queue::{Digests, Payload};
 use lunar_wire::iscsi::Bhs;
 use std::time::{Duration, Instant};
 
-/// Answers to pings that may wait to be sent.
+/// The limit of queued answers to NOP-Ins.
 const MOST_PONGS: u32 = 65536;
 
 /// One connection, in full feature phase.
@@ -16,29 +16,29 @@ pub struct ConnectionState {
     digests: Digests,
     exp_stat_sn: u32,
     out: TransportSender,
-    /// Why it cannot go on.
+    /// The error that ends the connection.
     fault: Option<Error>,
-    /// When the latest PDU came.
+    /// The time of the latest received PDU.
     heard: Instant,
-    /// Bytes that had left at the latest look.
+    /// Bytes sent at the time of the latest check.
     left: u64,
-    /// Answers to pings that may still wait to be sent.
+    /// The remaining number of answers to NOP-Ins that may be queued.
     pongs: u32,
     /// Seconds to wait before the next connection (RFC 7143 section 7.5).
     time2wait_s: u16,
     logout: Logout,
 }
 
-/// How far the logout has come.
+/// The progress of the logout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Logout {
-    /// The target wants it.
+    /// The target has requested it.
     is_asked: bool,
-    /// When the request has to be sent at the latest.
+    /// The deadline to send the request.
     by: Option<Instant>,
-    /// The request is on its way: nothing follows it on this connection (RFC 7143 section 11.14).
+    /// The request was queued. No PDU may follow it on this connection (RFC 7143 section 11.14).
     is_sent: bool,
-    /// The answer came, and the target has ended all tasks.
+    /// The response was received, and the target has ended all tasks.
     is_done: bool,
 }
 
@@ -69,25 +69,25 @@ impl ConnectionState {
         }
     }
 
-    /// What was negotiated.
+    /// The negotiated parameters.
     #[inline]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Which digests that means.
+    /// The negotiated digests.
     #[inline]
     pub fn digests(&self) -> Digests {
         self.digests
     }
 
-    /// StatSN of the next answer.
+    /// The StatSN of the next response.
     #[inline]
     pub fn exp_stat_sn(&self) -> u32 {
         self.exp_stat_sn
     }
 
-    /// Takes the StatSN of an answer; false if it is not the next one.
+    /// Accepts the StatSN of a response. False if it is not the next one.
     #[inline]
     pub fn take_stat_sn(&mut self, header: &Bhs) -> bool {
         let is_next = header.stat_sn() == self.exp_stat_sn;
@@ -101,13 +101,13 @@ impl ConnectionState {
         &mut self.out
     }
 
-    /// The send queue, with what was negotiated.
+    /// The send queue and the negotiated parameters.
     #[inline]
     pub fn out_with_parameters(&mut self) -> (&mut TransportSender, &Parameters, Digests) {
         (&mut self.out, &self.parameters, self.digests)
     }
 
-    /// Bytes that have left, and those that will have when all that waits now has.
+    /// The number of bytes sent, and the number after all queued bytes are sent.
     #[inline]
     pub fn progress(&self) -> (u64, u64) {
         (self.out.left(), self.out.end())
@@ -118,43 +118,43 @@ impl ConnectionState {
         self.out.push(header, payload, self.digests);
     }
 
-    /// It is over: nothing is sent any more.
+    /// The connection has ended: nothing more is sent.
     pub fn end(&mut self) {
         self.out = TransportSender::default();
     }
 
-    /// It cannot go on. The first reason stays.
+    /// Records the error that ends the connection. The first one stays.
     pub fn fail(&mut self, error: Error) {
         self.fault.get_or_insert(error);
     }
 
-    /// Why it cannot go on.
+    /// The error that ends the connection.
     pub fn fault(&self) -> Option<&Error> {
         self.fault.as_ref()
     }
 
-    /// The same, once.
+    /// Takes the error that ends the connection.
     pub fn take_fault(&mut self) -> Option<Error> {
         self.fault.take()
     }
 
-    /// A PDU has come.
+    /// Records that a PDU was received.
     pub fn hear(&mut self, now: Instant) {
         self.heard = now;
     }
 
-    /// When the latest PDU came.
+    /// The time of the latest received PDU.
     pub fn heard(&self) -> Instant {
         self.heard
     }
 
-    /// Bytes that had left at the latest look, and at this one.
+    /// Bytes sent at the time of the previous check, and now.
     pub fn look(&mut self) -> (u64, u64) {
         let left = self.out.left();
         (std::mem::replace(&mut self.left, left), left)
     }
 
-    /// Counts an answer to a ping. False: the target does not read them.
+    /// Counts an answer to a NOP-In. False if too many are queued because the target does not read.
     pub fn count_pong(&mut self) -> bool {
         self.pongs = if self.out.waiting() == 0 { 0 } else { self.pongs + 1 };
         self.pongs <= MOST_PONGS
@@ -165,52 +165,53 @@ impl ConnectionState {
         self.time2wait_s
     }
 
-    /// The target has set another time to wait.
+    /// Sets the Time2Wait that the target has sent.
     pub fn set_time2wait_s(&mut self, seconds: u16) {
         self.time2wait_s = seconds;
     }
 
-    /// The target wants a logout: no command is sent before it.
+    /// Records that the target requests a logout: no command is sent before it.
     pub fn ask_logout(&mut self) {
         self.logout.is_asked = true;
     }
 
-    /// The target wants a logout within this time. The earliest deadline of several such messages counts.
+    /// Records that the target requests a logout within this time. The earliest deadline of several such messages
+    /// counts.
     pub fn ask_logout_within(&mut self, within: Duration, now: Instant) {
-        // The request has to arrive by then.
+        // The request must arrive before the deadline.
         let by = now + (within - (within / 4).min(Duration::from_secs(1)));
         self.logout.is_asked = true;
         self.logout.by = Some(self.logout.by.map_or(by, |before| before.min(by)));
     }
 
-    /// The target wants a logout.
+    /// Whether the target has requested a logout.
     #[inline]
     pub fn is_logout_asked(&self) -> bool {
         self.logout.is_asked
     }
 
-    /// When the logout request has to be sent at the latest.
+    /// The deadline to send the logout request.
     pub fn logout_by(&self) -> Option<Instant> {
         self.logout.by
     }
 
-    /// The logout request is on its way.
+    /// Whether the logout request was queued.
     pub fn send_logout(&mut self) {
         self.logout.is_sent = true;
     }
 
-    /// The logout request is on its way: nothing follows it.
+    /// Records that the logout request was queued: no PDU may follow it.
     #[inline]
     pub fn is_logging_out(&self) -> bool {
         self.logout.is_sent
     }
 
-    /// The logout was answered; `is_done`: the target has ended all tasks (RFC 7143 section 11.14).
+    /// Records the Logout Response. `is_done`: the target has ended all tasks (RFC 7143 section 11.14).
     pub fn end_logout(&mut self, is_done: bool) {
         self.logout.is_done = is_done;
     }
 
-    /// The logout has ended all tasks.
+    /// Whether the logout has ended all tasks.
     pub fn is_logged_out(&self) -> bool {
         self.logout.is_done
     }

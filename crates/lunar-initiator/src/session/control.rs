@@ -1,4 +1,4 @@
-//! Sends requests that are no commands, and takes their answers.
+//! Sends requests that are not commands, and handles their responses.
 
 use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
 use super::session_state::SessionState;
@@ -18,18 +18,18 @@ impl SessionState {
         answer
     }
 
-    /// What was queued last waits for its answer.
+    /// Registers the request that was queued last.
     fn await_answer(&mut self, tag: u32, asked: ControlKind, reply: flume::Sender<Result<u8, Error>>) {
         let (since, (_, end)) = (self.now, self.connection.progress());
         self.controls.push(ControlRequest { tag, asked, since, end, reply });
     }
 
-    /// Asks the target whether it lives; its answer proves that.
+    /// Sends a NOP-Out. The answer proves that the target is alive.
     pub fn ping(&mut self) {
         drop(self.control(ControlKind::Ping, |tag| request::nop_out(0, tag, NONE)));
     }
 
-    /// A ping in the place of a command that the target did not take.
+    /// Sends a NOP-Out with the CmdSN of a command that the target has not accepted.
     pub fn fill(&mut self, cmd_sn: u32) {
         if self.connection.is_logging_out() {
             return;
@@ -43,7 +43,7 @@ impl SessionState {
         self.await_answer(tag, ControlKind::Ping, reply);
     }
 
-    /// Asks for a task management function; the answer is the response code of RFC 7143 section 11.6.1.
+    /// Requests a task management function. The reply is the response code (RFC 7143 section 11.6.1).
     pub fn manage(
         &mut self,
         function: TaskManagementFunction,
@@ -54,24 +54,24 @@ impl SessionState {
             function,
             TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset
         );
-        // A function for the whole target names no logical unit (section 11.5.3).
+        // A function of the whole target has no LUN (section 11.5.3).
         let lun = if whole { 0 } else { lun };
         self.control(ControlKind::TaskManagement, |tag| request::task_management(lun, tag, function, task))
     }
 
-    /// Asks for the end of the session: nothing is sent after that.
+    /// Requests the logout of the session. Nothing is sent after that.
     pub fn log_out(&mut self) -> ControlAnswer {
         let answer = self.control(ControlKind::Logout, request::logout);
         self.connection.send_logout();
         answer
     }
 
-    /// When the oldest ping that is not answered was sent.
+    /// The time of the oldest unanswered NOP-Out.
     pub fn oldest_ping(&self) -> Option<Instant> {
         self.controls.iter().find(|c| c.asked == ControlKind::Ping).map(|c| c.since)
     }
 
-    /// An answer with this code has come.
+    /// Handles a response with this code.
     pub(super) fn answered(&mut self, tag: u32, asked: ControlKind, code: u8) -> Result<(), Error> {
         match self.controls.iter().position(|c| c.tag == tag && c.asked == asked) {
             Some(at) => {
@@ -85,14 +85,14 @@ impl SessionState {
         }
     }
 
-    /// A request was rejected; false if there is none of this tag.
+    /// Ends a rejected request. False if no request has this tag.
     pub(super) fn refused(&mut self, tag: u32, error: Error) -> bool {
         let Some(at) = self.controls.iter().position(|c| c.tag == tag) else { return false };
         self.controls.swap_remove(at).tell(Err(error));
         true
     }
 
-    /// No answer will come any more.
+    /// Ends all requests: no response will arrive.
     pub(super) fn drop_controls(&mut self, why: &Error) {
         self.controls.drain(..).for_each(|c| c.tell(Err(why.clone())));
     }

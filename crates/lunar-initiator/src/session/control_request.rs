@@ -1,41 +1,41 @@
-//! Requests that are no commands: pings, task management, logout.
+//! Requests that are not commands: NOP-Out, task management, logout.
 
 use crate::Error;
 use std::time::Instant;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlKind {
-    /// Are you there?
+    /// NOP-Out.
     Ping,
     /// A task management function.
     TaskManagement,
-    /// The end of the session.
+    /// Logout.
     Logout,
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 #[derive(Debug)]
 pub struct ControlRequest {
-    /// Its tag.
+    /// The Initiator Task Tag.
     pub tag: u32,
-    /// What it asks for.
+    /// The kind.
     pub asked: ControlKind,
-    /// When it was sent, or seen to leave behind other bytes.
+    /// The time when it was sent, or the last time when bytes before it were still being sent.
     pub since: Instant,
-    /// What has left, in bytes, when it has.
+    /// The number of bytes sent on the connection, once it is sent.
     pub end: u64,
-    /// Takes the response code; the error is that of a lost connection, or of a rejected request.
+    /// Receives the response code, or the error of a lost connection or a rejected request.
     pub reply: flume::Sender<Result<u8, Error>>,
 }
 
-/// What waits for the answer of a request.
+/// The receiver of the response to a request.
 pub type ControlAnswer = flume::Receiver<Result<u8, Error>>;
 
 impl ControlRequest {
-    /// Hands the answer over.
+    /// Delivers the response.
     pub fn tell(self, answer: Result<u8, Error>) {
-        // The caller may wait no longer.
+        // The caller may no longer wait.
         let _ = self.reply.send(answer);
     }
 }

@@ -10,10 +10,10 @@ use lunar_wire::iscsi::request::{self, DataOutTags};
 use lunar_wire::iscsi::{Bhs, NONE};
 use std::rc::Rc;
 
-/// Queues a command and the data that may go without being asked for.
+/// Queues a command with its immediate and unsolicited data.
 ///
 /// # Errors
-/// When its memory cannot be lent to the target. Then nothing is queued.
+/// When its memory cannot be registered for the target. Then nothing is queued.
 #[inline]
 pub fn begin(
     out: &mut TransportSender,
@@ -61,18 +61,18 @@ fn begin_stream(
     }
 }
 
-/// Bytes of so many that go with the command itself.
+/// The number of bytes that are sent as immediate data.
 fn immediate(len: usize, p: &Parameters) -> usize {
     let most = p.first_burst_length.min(p.max_xmit_data_segment_length);
     if p.immediate_data { len.min(most as usize) } else { 0 }
 }
 
-/// Bytes of so many that go without being asked for.
+/// The number of bytes that are sent without an R2T.
 pub fn unsolicited(len: usize, p: &Parameters) -> usize {
     if p.initial_r2t { immediate(len, p) } else { len.min(p.first_burst_length as usize) }
 }
 
-/// The command itself, with all of its CDB.
+/// The SCSI Command PDU, with the whole CDB.
 #[inline]
 fn command(out: &mut pdu_queue::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
     match &task.rest {
@@ -85,11 +85,11 @@ fn part(buf: &Rc<Buf>, at: usize, len: usize) -> Payload {
     Payload::Part(buf.clone(), at, len)
 }
 
-/// The bytes of one sequence of Data-Out PDUs.
+/// The byte range of one sequence of Data-Out PDUs.
 pub struct Stretch {
-    /// The first one.
+    /// The first byte.
     pub offset: usize,
-    /// The one behind the last.
+    /// The end, exclusive.
     pub end: usize,
     /// ExpStatSN of each PDU.
     pub exp_stat_sn: u32,

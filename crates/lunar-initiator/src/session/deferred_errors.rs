@@ -1,12 +1,12 @@
-//! Deferred errors (SPC-5 section 4.4.7): what was acknowledged before, and is lost.
+//! Deferred errors (SPC-5 section 4.4.7): the loss of data that were acknowledged.
 
 use super::event::lock;
 use lunar_wire::scsi::Sense;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// The last deferred error of each LUN, until the next flush returns it, as fsync does for a file. It comes with
-/// the status of any command.
+/// The last deferred error of each LUN. Any command may return one. The next flush reports it, as fsync does for a
+/// file.
 #[derive(Default)]
 pub struct DeferredErrors(Mutex<HashMap<u64, Sense>>);
 

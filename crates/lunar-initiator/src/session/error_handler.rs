@@ -1,5 +1,5 @@
-//! The error handler: NOP-Outs, escalation for commands that do not end (ABORT TASK, resets, reconnection), and the
-//! deadlines of owners.
+//! The error handler: NOP-Outs, escalation for commands that do not end (ABORT TASK, resets, reconnection), and
+//! operation timeouts.
 
 use super::control_request::ControlKind;
 use super::event::Event;
@@ -14,7 +14,7 @@ use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Clock ticks with and without commands.
+/// The interval of the clock with and without commands.
 const TICK: Duration = Duration::from_millis(250);
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ pub async fn watch(local: Rc<LocalSession>) {
 }
 
 impl LocalSession {
-    /// Without a connection for too long: commands that wait for one fail, and new ones at once.
+    /// After the recovery timeout, queued commands fail, and new ones fail at once.
     pub fn end_recovery(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
         let over = self.lost.get().is_some_and(|since| now.duration_since(since) >= limit);
@@ -59,10 +59,10 @@ impl LocalSession {
         self.end_waiting(Error::new(ErrorCode::TimedOut, what).with_hint(hints::RECOVERY_TIMEOUT));
     }
 
-    /// Commands that wait for a connection fail, and new ones at once.
+    /// Fails the commands that wait for a connection, and new ones at once.
     pub(super) fn end_waiting(&self, error: Error) {
         let what = error.what.clone();
-        // Our own logout is the end of it, and no loss.
+        // A local logout is no loss.
         match self.leaving.get() || self.closing.get() {
             true => {}
             false if self.asked.get() => tracing::debug!("{what}"),
@@ -74,7 +74,8 @@ impl LocalSession {
         self.listeners.notify(&Event::GaveUp(what));
     }
 
-    /// Logical units that were looked for too long: their commands fail, and new ones at once, until they are seen.
+    /// Logical units whose identity check takes too long: their commands fail, and new ones fail at once, until a check
+    /// succeeds.
     fn end_looks(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
         let mut state = self.state.borrow_mut();
@@ -88,15 +89,15 @@ impl LocalSession {
         }
     }
 
-    /// Operations whose owners have waited long enough. What a target may still write must not come behind
-    /// what their owners do next: that goes on another connection.
+    /// Ends operations after the operation timeout. The target must not execute such a write after the owner's next
+    /// commands, so the connection is replaced.
     fn end_operations(&self, now: Instant) {
         let limit = self.options.timeouts.operation;
         let mut state = self.state.borrow_mut();
         let late = |since: Instant| now.duration_since(since) >= limit;
         let overdue: Vec<u32> =
             state.tasks.iter().filter(|t| t.is_due() && late(t.since)).map(|t| t.tag).collect();
-        // Answered, while what was to be written still waits to be sent: the target does not take it.
+        // The command was answered while its data are still queued: the target does not read them.
         let is_stuck = |t: &mut Task| t.answer.is_some() && t.is_leaving() && late(t.since);
         let mut is_stray = state.tasks.iter().any(is_stuck);
         for tag in overdue {
@@ -110,7 +111,7 @@ impl LocalSession {
         }
     }
 
-    /// A silent target is asked whether it lives, and given up if it does not answer.
+    /// Sends a NOP-Out to a silent target, and drops the connection if there is no answer.
     fn keep_alive(&self, now: Instant) {
         let t = &self.options.timeouts;
         let mut state = self.state.borrow_mut();
@@ -129,19 +130,19 @@ impl LocalSession {
         }
     }
 
-    /// A command that the target has had for too long.
+    /// A command that has exceeded the command timeout.
     fn overdue(&self, now: Instant) -> Option<u32> {
         let limit = self.options.timeouts.command;
         let mut state = self.state.borrow_mut();
         if state.connection.is_logging_out() {
-            // The logout ends it.
+            // The logout ends the command.
             return None;
         }
         let late = |sent: Instant| now.duration_since(sent) >= limit;
         state.tasks.iter().find(|t| t.state == TaskState::Sent && late(t.sent)).map(|t| t.tag)
     }
 
-    /// Asks for something on the present connection and waits for the answer.
+    /// Sends a request on the current connection and waits for the response.
     pub(super) async fn ask<T>(
         self: &Rc<Self>,
         limit: Duration,
@@ -156,8 +157,8 @@ impl LocalSession {
         self.answer(limit, say).await
     }
 
-    /// The same on whatever connection there is. The time for the answer begins when what asks for it has left: on a
-    /// slow line many data may be before it.
+    /// The same on any connection. The time limit starts when the request was sent: on a slow link, much data may be
+    /// queued before it.
     pub(super) async fn answer<T>(
         self: &Rc<Self>,
         limit: Duration,
@@ -186,7 +187,7 @@ impl LocalSession {
         }
     }
 
-    /// Commands that a function has ended: the target will not answer them.
+    /// Ends the commands that a function has ended: the target will not respond to them.
     fn ended(&self, error: &Error, before: u32, which: impl Fn(u64, u32) -> bool) {
         let mut state = self.state.borrow_mut();
         let sent = |t: &&mut Task| t.state == TaskState::Sent && precedes(t.cmd_sn, before);
@@ -195,7 +196,7 @@ impl LocalSession {
         state.ended_by(tags, error);
     }
 
-    /// A reset ends orphans, too.
+    /// A reset also ends orphans.
     fn was_reset(self: &Rc<Self>, function: TaskManagementFunction, lun: u64, at: Instant) {
         match function {
             TaskManagementFunction::LunReset => self.prove(Proof::Reset(Some(lun), at)),
@@ -208,14 +209,15 @@ impl LocalSession {
 }
 
 impl SessionState {
-    /// A command that only we can end: it was not answered, nor is it sent again on another connection, and no logout
-    /// ends it.
+    /// Whether only this side can end a command: it has no response, is not sent again on another connection, and no
+    /// logout ends it.
     fn unended(&mut self, tag: u32) -> Option<&mut Task> {
         self.tasks.sent(tag).filter(|_| !self.connection.is_logging_out())
     }
 
-    /// Looks at what has left since the last look: the time of what waits behind other bytes runs only while none
-    /// leave. Which of them a data mover has moved is not known: they are a sign of life, no more.
+    /// Checks the bytes sent since the last check. While earlier bytes are being sent, the time limits of the requests
+    /// behind them do not run. A data mover does not report which bytes it has moved: any progress only shows that the
+    /// connection works.
     pub(super) fn look_at_line(&mut self, now: Instant) {
         self.now = now;
         let moved = self.connection.out().has_moved();
@@ -230,14 +232,14 @@ impl SessionState {
     }
 }
 
-/// Which tasks a function ends.
+/// Whether a function ends this task.
 fn reaches(function: TaskManagementFunction, lun: u64) -> impl Fn(u64, u32) -> bool {
     let whole =
         matches!(function, TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset);
     move |task_lun, _| whole || task_lun == lun
 }
 
-/// Whether LOGICAL UNIT RESET was carried out. The log says if it was not.
+/// Whether LOGICAL UNIT RESET was executed. A failure is logged.
 pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
     match answer {
         Ok(COMPLETE) => return true,
@@ -247,18 +249,18 @@ pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
     false
 }
 
-/// A function that a caller asked for.
+/// Runs a function for a caller.
 pub async fn manage(
     local: Rc<LocalSession>,
     function: TaskManagementFunction,
     lun: u64,
     reply: flume::Sender<Result<u8, Error>>,
 ) {
-    // The caller may wait no longer.
+    // The caller may no longer wait.
     let _ = reply.send(carry_out(&local, function, lun).await);
 }
 
-/// Asks for a function. Where the target has carried it out, what it ends is over.
+/// Requests a function. If the target has executed it, the affected commands end.
 pub(super) async fn carry_out(
     local: &Rc<LocalSession>,
     function: TaskManagementFunction,

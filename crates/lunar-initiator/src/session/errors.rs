@@ -7,12 +7,12 @@ pub fn closed() -> Error {
     Error::new(ErrorCode::SessionClosed, "the session is closed")
 }
 
-/// The target broke a rule of the protocol.
+/// The target violated the protocol.
 pub fn broke(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::ProtocolError, what)
 }
 
-/// What commands get whose logical unit is not what it was.
+/// The error of commands to a LUN that leads to another logical unit.
 pub fn changed() -> Error {
     Error::new(
         ErrorCode::IdentityMismatch,

@@ -14,16 +14,15 @@ pub enum Event {
         /// The unit attention.
         sense: Sense,
     },
-    /// The connection is lost, for this reason. The session recovers.
+    /// The connection was lost for this reason. The session recovers.
     Lost(String),
     /// The session has recovered.
     Connected,
-    /// A LUN leads to another logical unit than the one that was opened. It takes no commands until the first one
-    /// is back.
+    /// A LUN leads to another logical unit than the opened one. It takes no commands until the opened one is back.
     Changed {
         /// The eight bytes of the LUN.
         lun: u64,
-        /// Its designators now (VPD page 83h).
+        /// The designators of the new logical unit (VPD page 83h).
         identity: Vec<u8>,
     },
     /// A logical unit that was missing is back, with the same identity.
@@ -31,7 +30,7 @@ pub enum Event {
         /// The eight bytes of the LUN.
         lun: u64,
     },
-    /// The recovery time-out has passed: commands fail until there is a connection again.
+    /// The recovery timeout has passed. Commands fail until there is a connection again.
     GaveUp(String),
 }
 
@@ -39,7 +38,7 @@ pub enum Event {
 #[derive(Default)]
 pub struct Listeners(Mutex<Vec<flume::Sender<Event>>>);
 
-/// Events that wait for one listener; what is more is dropped.
+/// The number of events that are queued for one listener. Further events are dropped.
 const EVENTS: usize = 256;
 
 /// Locks, also after a panic elsewhere.
@@ -52,7 +51,7 @@ impl Listeners {
     pub fn add(&self) -> flume::Receiver<Event> {
         let (sender, events) = flume::bounded(EVENTS);
         let mut listeners = lock(&self.0);
-        // Without events no send finds out that a listener has gone.
+        // Also removes dropped listeners, in case no event is sent.
         listeners.retain(|listener| !listener.is_disconnected());
         listeners.push(sender);
         events

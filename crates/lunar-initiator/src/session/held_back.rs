@@ -1,11 +1,11 @@
-//! Commands that wait until their logical unit is seen to be what it was.
+//! Commands that wait until the identity of their logical unit is verified.
 
 use super::session_state::SessionState;
 use super::task::TaskState;
 use super::unverified_luns::Apart;
 
 impl SessionState {
-    /// A command whose turn has come waits for its logical unit. False: it need not.
+    /// Holds back a command if its logical unit is unverified. False if it may be sent.
     #[inline]
     pub(super) fn is_set_apart(&mut self, tag: u32) -> bool {
         if self.unverified.is_empty() {
@@ -18,7 +18,7 @@ impl SessionState {
         waits
     }
 
-    /// A logical unit takes commands again, in their order. True if it was missing.
+    /// Releases the commands of a logical unit in their order. True if the logical unit was missing.
     pub fn release(&mut self, lun: u64) -> bool {
         let was_missing = self.unverified.remove(lun);
         self.bring_back(|l| l == lun);
@@ -26,7 +26,7 @@ impl SessionState {
         was_missing
     }
 
-    /// Commands that were set apart wait before those whose turn has not come.
+    /// Released commands go before those that are still queued.
     pub(super) fn bring_back(&mut self, which: impl Fn(u64) -> bool) {
         let tasks = &mut self.tasks;
         let back =

@@ -4,10 +4,10 @@ use super::info::SessionInfo;
 use crate::Error;
 use std::fmt::Debug;
 
-/// Callbacks for the logins of a session and for its end. A program records here where the target may carry out commands of
+/// Callbacks for the logins of a session and for its end. A program can record where a target may execute commands of
 /// the session. They run on the core of the session.
 pub trait SessionHooks: Debug + Send + Sync {
-    /// Runs after each login. No command goes out on the connection before it ends.
+    /// Runs after each login. No command is sent on the connection before it returns.
     ///
     /// # Errors
     /// An error closes the connection. [`Session::open`](crate::Session::open) returns that of the first login; after a later
@@ -15,21 +15,22 @@ pub trait SessionHooks: Debug + Send + Sync {
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>)
     -> lunar_block::LocalBoxFuture<'a, Result<(), Error>>;
 
-    /// The session has ended after its first login was accepted. `is_settled`: the target carries out no command of it any more.
+    /// Runs at the end of a session whose first login was accepted. `is_settled`: the target executes no more commands
+    /// of it.
     fn ended(&self, is_settled: bool) {
         let _ = is_settled;
     }
 }
 
-/// A login that has succeeded.
+/// A successful login.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SessionLogin<'a> {
     /// The session, on its new connection.
     pub facts: &'a SessionInfo,
-    /// The login opened the session. Otherwise it replaces a connection that was lost.
+    /// Whether the login opened the session. Otherwise it replaces a lost connection.
     pub is_first: bool,
-    /// Commands wait that the target may still carry out: it received them on an earlier connection.
+    /// Whether orphans exist: the target received them on an earlier connection and may still execute them.
     pub has_orphans: bool,
 }
 

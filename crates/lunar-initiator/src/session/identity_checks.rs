@@ -1,4 +1,5 @@
-//! Checks of the identity of logical units: after a recovery, and after a unit attention that may mean another one.
+//! Checks of the identity of logical units, after a recovery and after a unit attention that may mean another logical
+//! unit.
 
 use super::errors::changed;
 use super::event::Event;
@@ -15,12 +16,12 @@ use lunar_wire::scsi::cdb;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// A logical unit that was not seen is looked at again after this.
+/// The interval of checks of a logical unit that did not show its identity.
 const VERIFY_PAUSE: Duration = Duration::from_millis(500);
-/// Bytes of VPD page 83h that are read.
+/// The number of bytes of VPD page 83h that are read.
 pub const IDENTITY_LEN: u16 = 1024;
 
-/// Lets commands through: those of a logical unit that has to stay what it is once it is seen to be that, all others now.
+/// Releases commands: those of a pinned logical unit after it has shown its identity, all others at once.
 pub fn admit(local: &Rc<LocalSession>) {
     let luns = local.pinned.borrow().luns();
     luns.into_iter().for_each(|lun| local.verify_first(lun));
@@ -31,17 +32,17 @@ pub fn admit(local: &Rc<LocalSession>) {
     local.flush_soon();
 }
 
-/// What a logical unit is, seen anew.
+/// The result of an identity check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdentityCheck {
-    /// What it was.
+    /// The pinned logical unit.
     Unchanged,
-    /// Another one, of this identity.
+    /// Another logical unit, with this identity.
     Changed(Vec<u8>),
 }
 
 impl LocalSession {
-    /// From now on it has to be this one, in place of what it had to be before.
+    /// Pins the logical unit to this identity, in place of an earlier one.
     pub fn pin(self: &Rc<Self>, lun: u64, identity: Vec<u8>) {
         let is_new = self.pinned.borrow_mut().pin(lun, identity);
         if is_new {
@@ -49,10 +50,10 @@ impl LocalSession {
         }
     }
 
-    /// Counts one more user, until the returned hold is dropped.
+    /// Adds a user of the pinned logical unit, until the returned hold is dropped.
     ///
     /// # Errors
-    /// When it had to be another one: those who use that are not to write on this.
+    /// When it is pinned to another identity: its users must not write to this one.
     pub fn hold(self: &Rc<Self>, held: Held, identity: Vec<u8>) -> Result<Held, Error> {
         let lun = held.lun();
         let holds = self.pinned.borrow_mut().hold(lun, identity);
@@ -67,7 +68,7 @@ impl LocalSession {
         Ok(held.counted())
     }
 
-    /// While others are looked at, what is new may have been seen on the connection before.
+    /// Also checks a new logical unit while others are being checked: its identity may come from an earlier connection.
     fn verify_with_others(self: &Rc<Self>, lun: u64) {
         let state = self.state.borrow();
         let are_looked_at = state.online == Online::Yes && !state.unverified.is_empty();
@@ -77,12 +78,12 @@ impl LocalSession {
         }
     }
 
-    /// What it has to be.
+    /// The pinned identity.
     pub fn identity(&self, lun: u64) -> Option<Vec<u8>> {
         self.pinned.borrow().identity(lun).cloned()
     }
 
-    /// Counts one user less. A logical unit without users may become another one.
+    /// Removes a user. A logical unit without users is no longer pinned.
     pub fn release_hold(self: &Rc<Self>, lun: u64) {
         let is_free = self.pinned.borrow_mut().release(lun);
         if is_free {
@@ -92,7 +93,7 @@ impl LocalSession {
         }
     }
 
-    /// Keeps what was seen of a logical unit: what is another one takes no commands until it is seen to be back.
+    /// Records the result of a check. While another logical unit is there, the LUN takes no commands.
     pub fn mark(&self, lun: u64, seen: IdentityCheck) {
         let was = self.changed.borrow().contains(&lun);
         match seen {
@@ -112,7 +113,7 @@ impl LocalSession {
         }
     }
 
-    /// Sends a logical unit nothing until it was looked at.
+    /// Holds back the commands of a logical unit until it was checked.
     pub(super) fn verify_first(self: &Rc<Self>, lun: u64) {
         let look = self.state.borrow_mut().unverified.add(lun, Instant::now());
         if let Some(look) = look {
@@ -120,7 +121,7 @@ impl LocalSession {
         }
     }
 
-    /// An INQUIRY that passes all other commands.
+    /// Sends an INQUIRY ahead of all other commands.
     fn inquire(self: &Rc<Self>, lun: u64, page: Option<u8>) -> Result<Pending, Error> {
         let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
         let command = Command::new(lun, cdb::inquiry(page, IDENTITY_LEN), data);
@@ -130,7 +131,8 @@ impl LocalSession {
         Ok(self.pending(tag))
     }
 
-    /// What a logical unit is; None of one that is not there (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2) or reports no identity.
+    /// The identity of a logical unit. None if it is missing (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2) or reports no
+    /// identity.
     async fn read_identity(
         self: &Rc<Self>,
         lun: u64,
@@ -146,7 +148,7 @@ impl LocalSession {
         Ok(page.filter(|_| is_there).map(compare))
     }
 
-    /// A look at a logical unit that is still wanted. True: it was seen.
+    /// Runs one check, if it is still needed. True if the logical unit has shown its identity.
     async fn verify_once(self: &Rc<Self>, lun: u64, look: u32) -> bool {
         let Some(identity) = self.identity(lun) else { return true };
         let doubts = self.state.borrow().doubts;
@@ -155,7 +157,7 @@ impl LocalSession {
             return true;
         }
         self.is_back();
-        // A unit attention that came meanwhile may report a change after the answer.
+        // A unit attention during the check may report a change after the response.
         if self.state.borrow().doubts != doubts || self.identity(lun) != Some(identity) {
             return false;
         }
@@ -178,19 +180,19 @@ impl LocalSession {
     }
 }
 
-/// The data of an INQUIRY, None if it was refused.
+/// The data of an INQUIRY. None if it was refused.
 fn data_of((result, buf): CommandResult) -> Result<Option<Vec<u8>>, Error> {
     let done = result?;
     Ok(buf.filter(|_| done.status == 0).map(|buf| buf[..done.transferred.min(buf.len())].to_vec()))
 }
 
-/// Looks at a logical unit until it is seen, on this connection: a target that starts may add it later. Its own commands
-/// wait meanwhile, and no others.
+/// Repeats the check of a logical unit on this connection until it succeeds, because a starting target may add the LUN
+/// later. Only the commands of this LUN wait.
 async fn verify(local: Rc<LocalSession>, lun: u64, look: u32) {
     while local.state.borrow().unverified.wants(lun, look) && !local.verify_once(lun, look).await {}
 }
 
-/// Looks once more at a logical unit that was another one. One that is not there is not back.
+/// Checks again a LUN that led to another logical unit. A missing one is not back.
 pub async fn verify_again(local: Rc<LocalSession>, lun: u64, reply: flume::Sender<()>) {
     let is_seen = |local: &LocalSession| {
         let state = local.state.borrow();
@@ -205,6 +207,6 @@ pub async fn verify_again(local: Rc<LocalSession>, lun: u64, reply: flume::Sende
     {
         local.mark(lun, IdentityCheck::Unchanged);
     }
-    // The caller may wait no longer.
+    // The caller may no longer wait.
     let _ = reply.send(());
 }

@@ -1,5 +1,5 @@
-//! PDUs of the target in full feature phase: one function per PDU. A violation of the protocol ends the connection;
-//! commands that may be repeated are sent again on the next one.
+//! PDUs of the target in full feature phase, with one function per PDU. A violation of the protocol ends the
+//! connection. Repeatable commands are sent again on the next one.
 
 use super::control_request::ControlKind;
 use super::errors::broke;
@@ -82,7 +82,7 @@ impl SessionState {
             return Err(broke(format!("{} with an additional header", opcode::name(header.opcode()))));
         }
         if !pdu.intact {
-            // Without recovery of its own (ErrorRecoveryLevel 0), a lost PDU is a lost session.
+            // At ErrorRecoveryLevel 0, a lost PDU ends the session.
             return Err(broke(format!("data digest mismatch in {}", opcode::name(header.opcode()))));
         }
         match header.opcode() {
@@ -101,7 +101,7 @@ impl SessionState {
         }
     }
 
-    /// StatSN has to be the next; the window is that of the latest PDU.
+    /// Checks that StatSN is the next one, and updates the command window.
     #[inline]
     pub(super) fn status(&mut self, header: &Bhs) -> Result<(), Error> {
         let expected = self.connection.exp_stat_sn();
@@ -149,16 +149,16 @@ impl SessionState {
                 header.itt()
             )));
         };
-        let (told, came) = (header.exp_data_sn(), task.data_sn);
+        let (counted, received) = (header.exp_data_sn(), task.data_sn);
         match header.response() {
-            0 if told > came => {
-                Err(broke(format!("{came} Data-In or R2T PDUs came; the response counts {told}")))
+            0 if counted > received => {
+                Err(broke(format!("{received} Data-In or R2T PDUs came; the response counts {counted}")))
             }
             0 => self.complete(header, sense_of(data)?),
             code => {
                 let what = format!("the target failed to carry out the command (response {code:02x})");
                 match code {
-                    // The logical unit has said nothing: a command that may be repeated is.
+                    // The logical unit has not responded, so a repeatable command is repeated.
                     TARGET_FAILURE => {
                         self.failed(header.itt(), false, Error::new(ErrorCode::ConnectionLost, what))
                     }
@@ -170,7 +170,7 @@ impl SessionState {
         }
     }
 
-    /// The end of a command with a SCSI status; residuals say how much was moved (RFC 7143 section 11.4.5).
+    /// Ends a command with a SCSI status. The residual gives the number of transferred bytes (RFC 7143 section 11.4.5).
     #[inline]
     fn complete(&mut self, header: &Bhs, sense: Box<[u8]>) -> Result<(), Error> {
         let Some(task) = self.tasks.sent(header.itt()) else {
@@ -199,7 +199,7 @@ impl SessionState {
     fn take_r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         self.window(header);
         if self.connection.is_logging_out() {
-            // The target ends the command.
+            // The target has ended the command.
             return Ok(());
         }
         self.r2t(header)?;
@@ -207,7 +207,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// A ping, an answer to ours, or news of the window.
+    /// Handles a NOP-In: a request of the target, an answer to a NOP-Out, or a window update.
     fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
         let (itt, ttt) = (header.itt(), header.ttt());
         if itt != NONE && ttt != NONE {
@@ -236,7 +236,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// RFC 7143 section 11.9.
+    /// Handles an Asynchronous Message (RFC 7143 section 11.9).
     fn async_message(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
         match header.async_event() {
@@ -268,7 +268,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// RFC 7143 section 11.17: the header of what was rejected comes back.
+    /// Handles a Reject, which contains the rejected header (RFC 7143 section 11.17).
     fn reject(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
         let reason = header.reject_reason();
@@ -287,7 +287,7 @@ impl SessionState {
             return Err(error);
         }
         match rejected.opcode() {
-            // Its answer follows (section 7.3), or the whole command is to be sent again.
+            // The response of its command follows (section 7.3), or the command is sent again.
             opcode::DATA_OUT => {}
             opcode::SCSI_COMMAND if self.tasks.sent(tag).is_some() => {
                 self.rejected_command(header, tag, error)
@@ -300,7 +300,7 @@ impl SessionState {
 }
 
 impl SessionState {
-    /// Sends nothing more until it is known which logical units are to be looked at first.
+    /// Sends nothing more until it is known which logical units must be checked first.
     fn doubt(&mut self) {
         self.doubts += 1;
         if self.online == Online::Yes {
@@ -309,8 +309,8 @@ impl SessionState {
         }
     }
 
-    /// The command was not carried out; a damaged one is sent again. If the target still waits for its CmdSN,
-    /// nothing behind it goes on: a ping takes its place (RFC 7143 section 7.3).
+    /// The command was not executed. One with a digest error is sent again. If the target still waits for its CmdSN,
+    /// all later commands wait too, so a NOP-Out takes its CmdSN (RFC 7143 section 7.3).
     fn rejected_command(&mut self, header: &Bhs, tag: u32, error: Error) {
         let Some(cmd_sn) = self.tasks.get(tag).map(|t| t.cmd_sn) else { return };
         if !precedes(cmd_sn, header.exp_cmd_sn()) {
@@ -318,7 +318,7 @@ impl SessionState {
         }
         match header.reject_reason() {
             DATA_DIGEST_ERROR => self.failed(tag, false, error),
-            // It has crossed the request for the logout on its way.
+            // The command and the logout request of the target have crossed.
             WAITING_FOR_LOGOUT => {
                 self.connection.ask_logout();
                 self.failed(tag, true, error);
@@ -329,17 +329,17 @@ impl SessionState {
     }
 }
 
-/// Bytes that a command has moved: by the residual, but of a read no more than came. Without success,
-/// targets may send no residual.
+/// The number of transferred bytes, from the residual. For a read, at most the bytes that were received: a failed
+/// command may lack a residual.
 #[inline]
 fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
-    let told = task.expected - under;
+    let moved = task.expected - under;
     match task.data {
-        TaskData::In(_, came) if came < told && status == 0 => {
-            Err(broke(format!("{came} of {told} bytes came for the read with the tag {:08x}", task.tag)))
+        TaskData::In(_, came) if came < moved && status == 0 => {
+            Err(broke(format!("{came} of {moved} bytes came for the read with the tag {:08x}", task.tag)))
         }
-        TaskData::In(_, came) => Ok(told.min(came)),
-        _ => Ok(told),
+        TaskData::In(_, came) => Ok(moved.min(came)),
+        _ => Ok(moved),
     }
 }
 
@@ -349,7 +349,7 @@ fn raises_doubt(sense: &Sense) -> bool {
     sense.is_unit_attention() && matches!((sense.asc, sense.ascq), (0x28 | 0x29, _) | (0x3f, 0x03 | 0x0e))
 }
 
-/// The sense data of a segment: their length goes before them.
+/// The sense data of a data segment, after their length.
 fn sense_of(data: &[u8]) -> Result<Box<[u8]>, Error> {
     if data.len() < 2 {
         return Ok(Box::default());

@@ -1,10 +1,10 @@
-//! The state of a session, for its owners.
+//! Information about a session, for its owners.
 
 use crate::nexus::TargetPort;
 use crate::portal::Portal;
 use lunar_proto::parameters::Parameters;
 
-/// The state of a session.
+/// Information about a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
@@ -14,11 +14,11 @@ pub struct SessionInfo {
     pub target: String,
     /// TargetAlias.
     pub alias: Option<String>,
-    /// Portal group of the target.
+    /// The portal group tag of the target.
     pub portal_group_tag: Option<u16>,
-    /// The target port of its nexus, if known.
+    /// The target port of the nexus, if known.
     pub port: Option<TargetPort>,
-    /// The ISID: the initiator's part of the session's identifier.
+    /// The ISID: the initiator's part of the session identifier.
     pub isid: [u8; 6],
     /// The TSIH: the target's part.
     pub tsih: u16,
@@ -28,16 +28,16 @@ pub struct SessionInfo {
     pub carrier: String,
     /// The negotiated parameters.
     pub parameters: Parameters,
-    /// It has a connection.
+    /// Whether there is a connection.
     pub connected: bool,
     /// Completed recoveries.
     pub recoveries: u32,
-    /// Orphans at the end of the session: the target may still carry them out.
+    /// The number of orphans at the end of the session. The target may still execute them.
     pub left_behind: usize,
 }
 
 impl SessionInfo {
-    /// The unique name of the target port, without spaces; None if unknown.
+    /// The unique name of the target port, without spaces. None if it is unknown.
     pub fn target_port(&self) -> Option<String> {
         port_name(self.port, &self.target)
     }

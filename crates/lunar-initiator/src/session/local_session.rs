@@ -1,4 +1,4 @@
-//! A session on its own core.
+//! A session, on its own core.
 
 use super::errors::{changed, closed};
 use super::event::Listeners;
@@ -21,57 +21,57 @@ use std::time::Instant;
 pub struct LocalSession {
     /// The protocol state.
     pub state: RefCell<SessionState>,
-    /// Its connection, while there is one.
+    /// The current connection, if any.
     pub stream: RefCell<Option<Rc<TransportHandle>>>,
     /// Its target.
     pub login_target: RefCell<LoginTarget>,
     /// Its options.
     pub options: Options,
-    /// Its state, for owners on other cores.
+    /// The state, shared with owners on other cores.
     pub facts: Arc<Mutex<SessionInfo>>,
     /// The listeners of its events.
     pub listeners: Arc<Listeners>,
-    /// Logical units that have to stay what they are.
+    /// Logical units whose identity must not change.
     pub pinned: RefCell<PinnedLuns>,
-    /// LUNs that lead to another logical unit: they take no commands.
+    /// LUNs that lead to another logical unit. They take no commands.
     pub changed: RefCell<Vec<u64>>,
-    /// Since when there is no connection, and whether the time for recovery is over.
+    /// The time of the loss of the connection, and whether the recovery timeout has passed.
     pub lost: Cell<Option<Instant>>,
     pub gave_up: RefCell<Option<Error>>,
     /// Why there is no connection.
     pub last_error: RefCell<Option<Error>>,
-    /// Violations of the protocol that the target repeats.
+    /// Detects violations of the protocol that the target repeats.
     pub violations: RefCell<Violations>,
     /// The connection was lost over a text request: its caller gets the error, and no warning is logged.
     pub asked: Cell<bool>,
-    /// It is to end.
+    /// The session must end.
     pub closing: Cell<bool>,
-    /// It is to end now: it waits for no orphan any more.
+    /// The session must end now, without waiting for orphans.
     pub leaves_now: Cell<bool>,
-    /// Orphans that it has left behind.
+    /// The orphans at the end of the session.
     pub left_behind: Cell<usize>,
-    /// When logical units were reset last for orphans of another portal group.
+    /// The time of the last reset of logical units for orphans of another portal group.
     pub reset: Cell<Option<Instant>>,
-    /// The log has a warning that orphans wait.
+    /// Whether the warning about waiting orphans was logged.
     pub said_waits: Cell<bool>,
-    /// No other connection is made.
+    /// No new connection is made.
     pub gives_up: Cell<bool>,
-    /// It has ended.
+    /// The session has ended.
     pub over: Cell<bool>,
     /// The logout on this connection was answered.
     pub parted: Cell<bool>,
-    /// A logout that the target asked for is under way.
+    /// A logout that the target requested is in progress.
     pub leaving: Cell<bool>,
-    /// Rings when a command ends, the connection changes, or the session is to end.
+    /// Notified when a command ends, the connection changes, or the session must end.
     pub bell: Bell,
-    /// Sends what waits.
+    /// Sends the queued bytes.
     pub pump: SendPump,
-    /// A recovery of a command is under way.
+    /// The error handler is recovering a command.
     pub escalating: Cell<bool>,
 }
 
 impl LocalSession {
-    /// A session that has no connection yet.
+    /// A session before its first connection.
     pub fn new(
         login_target: LoginTarget,
         options: Options,
@@ -109,7 +109,7 @@ impl LocalSession {
         })
     }
 
-    /// Takes a command in; one that cannot be sent ends at once.
+    /// Accepts a command. One that cannot be sent ends at once.
     #[inline]
     pub fn accept(self: &Rc<Self>, command: Command, waiter: Waiter) -> Result<u32, Box<CommandResult>> {
         let ended = |error, command: Command| Box::new((Err(error), command.data.into_buf()));

@@ -1,4 +1,4 @@
-//! Logout of a connection or a session, after the commands under way have ended.
+//! Logout of a connection or a session, after the commands in flight have ended.
 
 use super::errors::closed;
 use super::local_session::LocalSession;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// Of a Logout Response: the connection or session was closed (RFC 7143 section 11.15.1).
 const CLOSED: u8 = 0;
 
-/// The target wants us to log out of this connection: commands in flight end, new ones wait for the next. Where the
-/// target ends it by itself meanwhile, the next one is not meant.
+/// Logs out of this connection at the request of the target. Commands in flight end first; new ones wait for the next
+/// connection. If the target ends this connection first, the request does not apply to the next one.
 pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandle>) {
     let last = Instant::now() + local.options.timeouts.logout;
     let is_over =
@@ -28,7 +28,7 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
         return;
     }
     if let Ok(code) = heard {
-        // The end was in good order: there is nothing to wait for (section 11.15.3).
+        // After a graceful end there is no Time2Wait (section 11.15.3).
         local.state.borrow_mut().connection.set_time2wait_s(0);
         local.part_in_order(code == CLOSED, why);
     } else {
@@ -36,8 +36,8 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
     }
 }
 
-/// Waits until what is under way is over, at most until then, and while the connection is there. What is still under way
-/// then is ended by the logout.
+/// Waits for the commands in flight, at most until this time, and only while there is a connection. The logout ends the
+/// rest.
 async fn drain(
     local: &LocalSession,
     last: Instant,
@@ -49,8 +49,7 @@ async fn drain(
     }
 }
 
-/// Ends a session in good order. Nothing new is taken in from now on; what was taken in before ends first, as far as the
-/// time for a logout allows.
+/// Ends a session gracefully. It accepts no new commands. Accepted ones end first, within the logout timeout.
 pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
     if !local.closing.replace(true) {
         local.bell.notify(usize::MAX);
@@ -71,7 +70,7 @@ pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends what is under way, and then the connection.
+/// Waits for the commands in flight, and ends the connection.
 async fn end(local: &Rc<LocalSession>) {
     let limit = local.options.timeouts.logout;
     let is_there = || local.stream.borrow().is_some();
@@ -81,7 +80,7 @@ async fn end(local: &Rc<LocalSession>) {
     local.bell.notify(usize::MAX);
     local.state.borrow_mut().fail_queued(&closed(), |_| true);
     if local.state.borrow().connection.is_logging_out() && is_there() {
-        // The logout that the target asked for is the end of the session, too.
+        // The logout that the target requested also ends the session.
         return;
     }
     let heard = if is_there() { local.answer(limit, SessionState::log_out).await.ok() } else { None };
@@ -92,13 +91,13 @@ async fn end(local: &Rc<LocalSession>) {
 }
 
 impl SessionState {
-    /// The target asks for a logout within so many seconds: the latest of such messages counts no more than an earlier one
-    /// that leaves less time.
+    /// The target requests a logout within this number of seconds. Of several such requests, the earliest deadline
+    /// counts.
     pub(super) fn asked_to_leave(&mut self, within_s: u16) {
         self.connection.ask_logout_within(Duration::from_secs(within_s.into()), self.now);
     }
 
-    /// Nothing is in flight, and nothing that was taken in can still be sent.
+    /// Whether nothing is in flight, and no accepted command can still be sent.
     fn has_nothing_to_do(&mut self) -> bool {
         let is_idle = self.is_idle() && self.orphans(None).is_none();
         is_idle

@@ -15,15 +15,15 @@ pub fn start(core: SessionCore, connected: Connected) {
     lunar_runtime::spawn(recovery::live(core.registration, connected));
 }
 
-/// Takes what comes from other cores. When all handles are gone, the session ends.
+/// Handles the requests of other cores. When all handles are dropped, the session ends.
 async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
     while let Ok(mail) = inbox.recv_async().await {
         match mail {
-            // Its owner has gone before it came.
+            // The owner has dropped the command before it arrived.
             SessionRequest::Command(_, reply, _) if reply.is_disconnected() => {}
             SessionRequest::Command(command, reply, number) => {
                 if let Err(finished) = local.accept(command, Waiter::There(reply.clone(), number)) {
-                    // The caller may wait no longer.
+                    // The caller may no longer wait.
                     let _ = reply.send(*finished);
                 }
             }
@@ -38,7 +38,7 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             }
             SessionRequest::ResetAbandoned(reply) => {
                 local.reset_abandoned();
-                // The caller may wait no longer.
+                // The caller may no longer wait.
                 let _ = reply.send(());
             }
             SessionRequest::GiveUp => {
@@ -53,25 +53,25 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             }
             SessionRequest::Orphans(lun, reply) => {
                 let orphans = local.state.borrow_mut().orphans(lun);
-                // The caller may wait no longer.
+                // The caller may no longer wait.
                 let _ = reply.send(orphans.map(|(_, since)| since.elapsed()));
             }
             SessionRequest::Prove(proof, reply) => {
                 local.prove(proof);
-                // The caller may wait no longer.
+                // The caller may no longer wait.
                 let _ = reply.send(());
             }
             SessionRequest::Pin(lun, identity) => local.pin(lun, identity),
             SessionRequest::Hold(held, identity, reply) => {
-                // A caller that waits no longer drops it with the answer.
+                // A caller that no longer waits drops it with the answer.
                 let _ = reply.send(local.hold(held, identity));
             }
             SessionRequest::ReleaseHold(lun) => local.release_hold(lun),
             SessionRequest::Close(reply) => {
                 let local = local.clone();
-                // The caller may wait no longer.
+                // The caller may no longer wait.
                 let close = async move { drop(reply.send(logout::close(&local).await)) };
-                // What comes meanwhile is to hear at once that it is too late.
+                // Requests during the logout fail at once.
                 lunar_runtime::spawn(close);
             }
         }

@@ -1,4 +1,4 @@
-//! A session with a target. It lives on one core; every core may use its handle.
+//! A session with a target. It lives on one core. Every core may use its handle.
 
 mod batch;
 pub(crate) mod command_window;
@@ -73,7 +73,7 @@ use std::time::{Duration, Instant};
 /// Shared by all handles of a session.
 struct SessionShared {
     handle: SessionHandle,
-    /// Commands that came from other cores.
+    /// The number of commands from other cores.
     sent: AtomicU64,
     facts: Arc<Mutex<SessionInfo>>,
     listeners: Arc<Listeners>,
@@ -81,7 +81,7 @@ struct SessionShared {
     options: Options,
 }
 
-/// A handle of a session. The session ends when the last handle is gone.
+/// A handle of a session. The session ends when the last handle is dropped.
 #[derive(Clone)]
 pub struct Session(Arc<SessionShared>);
 
@@ -96,7 +96,7 @@ impl std::fmt::Debug for WeakSession {
 }
 
 impl WeakSession {
-    /// A handle, if the session still has one.
+    /// A strong handle, if another one still exists.
     pub fn upgrade(&self) -> Option<Session> {
         self.0.upgrade().map(Session)
     }
@@ -111,7 +111,7 @@ impl Session {
     /// Logs in to a target. Call it inside an event loop: the session lives there.
     ///
     /// # Errors
-    /// The target cannot be reached within the set tries, or rejects the login, which ends the tries. The error of
+    /// When the target is unreachable in all attempts, or rejects the login, which ends the attempts. The error of
     /// [`SessionHooks::logged_in`].
     pub async fn open(portal: Portal, target: &str, options: Options) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
@@ -121,11 +121,11 @@ impl Session {
         Session::begin(login_target, options, connected).await
     }
 
-    /// The same over RDMA, on a connection that the caller makes of our private data and terms. For tests and
-    /// measurements: a lost connection is not replaced.
+    /// The same over an RDMA connection that the caller makes, from the private data and connection parameters that it
+    /// gets. For tests and measurements: a lost connection is not replaced.
     ///
     /// # Errors
-    /// The fault of the connection or the login; [`ErrorCode::InvalidArgument`] when the options are those of TCP.
+    /// The errors of the connection and the login; [`ErrorCode::InvalidArgument`] when the transport is TCP.
     #[cfg(feature = "rdma")]
     pub async fn open_on(target: &str, options: Options, make: impl RdmaConnector) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
@@ -154,54 +154,53 @@ impl Session {
         Ok(Session(Arc::new(SessionShared { handle, sent, facts, listeners, deferred_errors, options })))
     }
 
-    /// Sends a command. The answer is that of the logical unit, whatever its status; an error means that
-    /// there is none. The buffer comes back in both cases. [`Pending::id`] names the command for [`Session::abort`].
+    /// Sends a command. The result is the response of the logical unit, whatever its status. An error means that there
+    /// is no response. Both return the buffer. [`Pending::id`] identifies the command for [`Session::abort`].
     #[inline]
     pub fn submit(&self, command: Command) -> Pending {
         pending::submit(&self.0.handle, &self.0.sent, command)
     }
 
-    /// Submits many commands of one owner without a future for each. None on another core than that of the
+    /// Submits many commands of one owner without a future for each. None if the caller is not on the core of the
     /// session.
     pub fn batch(&self) -> Option<Batch> {
         self.0.handle.local().map(Batch::new)
     }
 
-    /// Requests a task management function on a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT
-    /// RESET) or on the target (TARGET WARM RESET, TARGET COLD RESET). The answer is the response code of
-    /// RFC 7143 section 11.6.1.
+    /// Requests a task management function of a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET) or of
+    /// the target (TARGET WARM RESET, TARGET COLD RESET). Returns the response code (RFC 7143 section 11.6.1): see
+    /// `lunar_wire::iscsi::status::management_response`.
     ///
     /// # Errors
-    /// When the connection is lost meanwhile, or the target does not answer in time.
+    /// When the connection is lost, or the target does not answer in time.
     pub async fn manage(&self, function: TaskManagementFunction, lun: u64) -> Result<u8, Error> {
         self.request(|reply| SessionRequest::Manage(function, lun, reply)).await?
     }
 
-    /// Ends one command that was submitted: at the target by ABORT TASK, or before it is sent. Its owner
-    /// gets [`ErrorCode::Aborted`] and its buffer back, once the target has answered or the time for that
-    /// is over; a command that ends by itself meanwhile has its own answer. Returns when the command is over; so does
-    /// one that was over before.
+    /// Ends a submitted command, with ABORT TASK if the target has it. The owner gets [`ErrorCode::Aborted`] and the
+    /// buffer, once the target has answered or the time for that is over. If the response of the command comes first,
+    /// the owner gets that. Returns when the command has ended; at once if it ended before.
     ///
     /// # Errors
-    /// When the target refuses or does not answer in time, or the session ends before that: the target may still carry the
-    /// command out.
+    /// When the target refuses or does not answer in time, or the session ends first. Then the target may still execute
+    /// the command.
     pub async fn abort(&self, command: CommandId) -> Result<(), Error> {
         self.request(|reply| SessionRequest::Abort(command, reply)).await?
     }
 
-    /// Sends a text request and waits for the answer, at most as long as a login may take. Requests at the same time
-    /// run one by one. A target answers an unknown key by NotUnderstood, which is no error.
+    /// Sends a text request and waits for the answer, at most for the login timeout. Concurrent requests run one by
+    /// one. The target answers an unknown key with NotUnderstood, which is not an error.
     ///
     /// # Errors
     /// [`ErrorCode::Refused`] when the target rejects the request. [`ErrorCode::ConnectionLost`] or
-    /// [`ErrorCode::TimedOut`] when there is no answer, [`ErrorCode::ProtocolError`] for one that breaks the rules.
-    /// [`ErrorCode::InvalidArgument`] for malformed keys, and for those that only a login may negotiate.
+    /// [`ErrorCode::TimedOut`] when there is no answer, [`ErrorCode::ProtocolError`] for an answer that violates the
+    /// protocol. [`ErrorCode::InvalidArgument`] for malformed keys, and for those that only a login may negotiate.
     pub async fn text(&self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         let question = text::question(asked)?;
         text::answer(&self.request(|reply| SessionRequest::Text(question, reply)).await??)
     }
 
-    /// The name of its target, and the portal.
+    /// The name of the target, and the portal.
     pub(crate) fn destination(&self) -> (String, Portal) {
         let facts = lock(&self.0.facts);
         (facts.target.clone(), facts.portal.clone())
@@ -217,42 +216,41 @@ impl Session {
         WeakSession(Arc::downgrade(&self.0))
     }
 
-    /// The present state.
+    /// The current state.
     pub fn facts(&self) -> SessionInfo {
         lock(&self.0.facts).clone()
     }
 
-    /// Commands that the target takes at once (MaxCmdSN - ExpCmdSN + 1); None on another core than that of
-    /// the session.
+    /// The size of the command window (MaxCmdSN - ExpCmdSN + 1). None if the caller is not on the core of the session.
     pub fn window(&self) -> Option<u32> {
         self.0.handle.local().map(|local| local.state.borrow().command_window.window())
     }
 
-    /// About now: the kernel is not asked on the session's own core.
+    /// The approximate time. On the core of the session, it is the time that the event loop has last read.
     #[inline]
     pub(crate) fn about_now(&self) -> Instant {
         self.0.handle.local().map_or_else(Instant::now, |local| local.state.borrow().now)
     }
 
-    /// The initiator's end of its nexus, and the target.
+    /// The initiator port of the nexus, and the target name.
     fn initiator_port(&self) -> (String, [u8; 6], String, Option<PortId>) {
         let (SessionInfo { isid, target, .. }, options) = (self.facts(), self.options());
         let srp = (options.transport == Transport::Srp).then(|| options.srp_port(isid));
         (options.initiator.to_ascii_lowercase(), isid, target, srp)
     }
 
-    /// The options with which it was opened.
+    /// The options of the session.
     pub fn options(&self) -> &Options {
         &self.0.options
     }
 
-    /// Events from now on; at most 256 wait.
+    /// Subscribes to events. At most 256 are queued.
     pub fn events(&self) -> flume::Receiver<Event> {
         self.0.listeners.add()
     }
 
-    /// Sense data of a command that are not about it: listeners get a unit attention, and a deferred
-    /// error is kept for [`Session::take_deferred_error`].
+    /// Handles sense data that do not concern the command that returned them. Listeners get a unit attention. A
+    /// deferred error is kept for [`Session::take_deferred_error`].
     pub(crate) fn attention(&self, lun: u64, sense: Sense) {
         match sense.deferred {
             true => self.0.deferred_errors.note(lun, sense),
@@ -260,82 +258,83 @@ impl Session {
         }
     }
 
-    /// The deferred error of a logical unit since the last call: acknowledged data are lost.
+    /// Takes the deferred error of a logical unit since the last call: acknowledged data are lost.
     pub(crate) fn take_deferred_error(&self, lun: u64) -> Option<Error> {
         let sense = self.0.deferred_errors.take(lun)?;
         let error =
             Error::new(ErrorCode::ScsiError, format!("data that were acknowledged are lost: {sense}"));
-        // For the caller it is an error of this request: hosts retry a command with a deferred error.
+        // Returned as a current error of this request, because hosts retry a command that reports a deferred one.
         let sense = Sense { deferred: false, ..sense };
         Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))
     }
 
-    /// Pins a logical unit to this identity (VPD page 83h), in place of an earlier one. After a recovery, its
-    /// commands fail if the identity is another one.
+    /// Pins a logical unit to this identity (VPD page 83h), and replaces an earlier one. If the identity differs after
+    /// a recovery, its commands fail.
     pub fn pin(&self, lun: u64, identity: Vec<u8>) {
-        // The session is over: nothing will be sent any more.
+        // An error means that the session has ended: nothing more will be sent.
         let _ = self.mail(SessionRequest::Pin(lun, identity));
     }
 
-    /// The same while the returned hold exists.
+    /// The same, as long as the returned hold exists.
     pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<Held, Error> {
         self.request(|reply| SessionRequest::Hold(Held::new(&self.0.handle, lun), identity, reply)).await?
     }
 
-    /// Records that a logical unit is another one: it takes no commands until a check finds the pinned one.
+    /// Records that a LUN leads to another logical unit. It takes no commands until a check finds the pinned one.
     pub(crate) fn expel(&self, lun: u64, identity: Vec<u8>) -> Error {
-        // The session is over: nothing will be sent any more.
+        // An error means that the session has ended: nothing more will be sent.
         let _ = self.mail(SessionRequest::Changed(lun, identity));
         errors::changed()
     }
 
-    /// Checks whether the pinned logical unit is back, and lets its commands through if it is.
+    /// Checks whether the pinned logical unit is back. If so, its commands are sent again.
     pub(crate) async fn verify_again(&self, lun: u64) {
-        // The session is over: there is nothing to be seen.
+        // An error means that the session has ended: there is nothing to check.
         let _ = self.request(|reply| SessionRequest::VerifyAgain(lun, reply)).await;
     }
 
-    /// The age of the oldest orphan of this logical unit (any, with None): a command that changes it, and that the target
-    /// may still carry out though its connection is lost.
+    /// The age of the oldest orphan of this logical unit, or of all with None. An orphan may change the medium, and the
+    /// target may still execute it although its connection is lost.
     pub async fn oldest_orphan(&self, lun: Option<u64>) -> Option<Duration> {
         self.request(|reply| SessionRequest::Orphans(lun, reply)).await.ok()?
     }
 
-    /// Reports that another session has reset the logical unit, by a function that was sent at this time. The orphans of
-    /// earlier connections have ended.
+    /// Records that another session has reset the logical unit by a function that it sent at this time. That ends the
+    /// orphans of connections that were lost before.
     pub async fn was_reset(&self, lun: u64, at: Instant) {
-        // The session is over: nothing waits any more.
+        // An error means that the session has ended: nothing waits.
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Reset(Some(lun), at), reply)).await;
     }
 
-    /// Reports that another session with the same name and ISID has logged in. At the same target port that has ended the
-    /// tasks of this one (RFC 7143 section 6.3.5).
+    /// Records that another session with the same name and ISID has logged in. At the same target port, that login
+    /// ended the tasks of this session (RFC 7143 section 6.3.5).
     pub async fn was_reinstated(&self, by: &Session) {
         let Some(port) = by.facts().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
             return;
         };
-        // The session is over: nothing waits any more.
+        // An error means that the session has ended: nothing waits.
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Login(port), reply)).await;
     }
 
-    /// Resets the connection if the target still has abandoned commands, whose owners wait no longer: another path
-    /// may have done one of them by now, and the target must not carry it out after that.
+    /// Resets the connection if the target still has abandoned commands, whose owners no longer wait. Another path may
+    /// have executed one of them since, and the target must not execute it after that.
     pub async fn reset_abandoned(&self) {
-        // The session is over: it has no connection any more.
+        // An error means that the session has ended and has no connection.
         let _ = self.request(SessionRequest::ResetAbandoned).await;
     }
 
-    /// Stops the recovery: no other connection is made. Without a connection, the session ends now, and commands that wait fail.
+    /// Stops the recovery: no new connection is made. If there is no connection, the session ends now and its queued
+    /// commands fail.
     pub fn give_up(&self) {
-        // The session is over: nothing waits.
+        // An error means that the session has ended: nothing waits.
         _ = self.mail(SessionRequest::GiveUp);
     }
 
     /// Logs out, after the commands in flight have ended. Later commands fail.
     ///
     /// # Errors
-    /// The target does not answer in time; the session has ended all the same. [`ErrorCode::ConnectionLost`] when the
-    /// target may still carry out writes.
+    /// When the target does not answer in time. The session ends in any case. [`ErrorCode::ConnectionLost`] when the
+    /// target may still execute writes.
     pub async fn close(&self) -> Result<(), Error> {
         self.request(SessionRequest::Close).await?
     }

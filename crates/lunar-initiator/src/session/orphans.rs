@@ -1,5 +1,6 @@
-//! Commands that change the medium, of a connection that is lost: orphans. The target may carry one out until it has
-//! ended it, also after newer commands. Until that is certain, an orphan is neither sent again nor reported as ended.
+//! Orphans: commands that change the medium and whose connection was lost. The target may execute an orphan until it
+//! has ended it, even after newer commands. Until that is certain, an orphan is neither sent again nor reported as
+//! ended.
 
 use super::error_handler::{carry_out, is_done};
 use super::event::lock;
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(20);
 
 impl SessionState {
-    /// The time of a command is over. One that the target may carry out ends when that is over, and others now.
+    /// Applies the operation timeout to a command. If the target may still execute it, it ends after that; otherwise
+    /// now.
     pub(super) fn expire(&mut self, tag: u32, error: Error) {
         let waits = self.late_writes == LateWrites::Wait;
         match self.tasks.get(tag) {
@@ -31,8 +33,7 @@ impl SessionState {
         }
     }
 
-    /// Makes orphans of these commands, which were sent on the connection that is lost. Newer writes of the same bytes wait
-    /// for them.
+    /// Makes these commands of the lost connection orphans. Newer writes to the same bytes wait for them.
     pub(super) fn orphan(&mut self, tags: &[u32]) {
         let (port, now) = (self.port, (self.clock)());
         for tag in tags {
@@ -45,7 +46,7 @@ impl SessionState {
         }
     }
 
-    /// Orphans that this proof covers are sent again where they may be, or end.
+    /// Sends again the repeatable orphans that this proof covers, and ends the others.
     pub fn prove(&mut self, proof: Proof) {
         let covered = |t: &&mut Task| t.state == TaskState::Orphaned && proof.covers(t);
         let tags: Vec<u32> = self.tasks.iter().filter(covered).map(|t| t.tag).collect();
@@ -53,7 +54,7 @@ impl SessionState {
         if back.is_empty() {
             return;
         }
-        // Those that were sent before and wait already have their place among them, by CmdSN.
+        // Merged by CmdSN with commands that already wait to be sent again.
         let waits = |t: &&mut Task| t.state == TaskState::Queued && t.tries > 0 && !t.urgent;
         let others = self.tasks.iter().filter(waits).map(|t| (t.cmd_sn, t.tag));
         back.extend(others);
@@ -62,8 +63,8 @@ impl SessionState {
         self.queue_again(back);
     }
 
-    /// CmdSN and tag of an orphan that is to be sent again; any other ends. Where the time for recovery is over, its owner
-    /// decides what comes next.
+    /// Returns CmdSN and tag of an orphan that is sent again, and ends any other. After the recovery timeout, all of
+    /// them end and their owners decide.
     fn end_orphan(&mut self, tag: u32) -> Option<(u32, u32)> {
         let (now, again) = ((self.clock)(), !self.gave_up);
         let task = self.tasks.get(tag)?;
@@ -78,19 +79,19 @@ impl SessionState {
         None
     }
 
-    /// Orphans of this logical unit, or of all: how many, and since when the oldest is one.
+    /// The orphans of this logical unit, or of all: their number, and the time when the oldest became one.
     pub fn orphans(&mut self, lun: Option<u64>) -> Option<(usize, Instant)> {
         let is_one = |t: &&mut Task| t.state == TaskState::Orphaned && lun.is_none_or(|lun| t.lun == lun);
         let all = self.tasks.iter().filter(is_one).map(|t| (1, t.sent));
         all.reduce(|(count, oldest), (one, since)| (count + one, oldest.min(since)))
     }
 
-    /// Writes that were orphans are still on their way to their end.
+    /// Whether writes that were orphans have not ended yet.
     pub(super) fn has_waiting(&mut self) -> bool {
         self.tasks.iter().any(|t| t.waited && t.answer.is_none())
     }
 
-    /// Where another connection may take functions: logical units with orphans that are late.
+    /// The logical units with orphans that have waited too long.
     fn luns_of_orphans(&mut self, is_late: impl Fn(Instant) -> bool) -> Vec<u64> {
         if self.online != Online::Yes || self.connection.is_logging_out() {
             return Vec::new();
@@ -122,7 +123,7 @@ impl LocalSession {
         self.bell.notify(usize::MAX);
     }
 
-    /// The target may carry this command out later, and that is not to be risked.
+    /// Whether the target may execute this command late, and `late_writes` does not accept that.
     pub(super) fn may_come_late(&self, tag: u32) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
         waits && self.state.borrow_mut().tasks.get(tag).is_some_and(|t| t.changes)
@@ -132,15 +133,15 @@ impl LocalSession {
         self.state.borrow_mut().orphans(None).is_some()
     }
 
-    /// No other connection is to be made.
+    /// Whether no new connection may be made.
     pub(super) fn is_to_end(&self) -> bool {
         self.gives_up.get() || self.closing.get() && (self.leaves_now.get() || !self.has_orphans())
     }
 
-    /// Waits until the target carries this command out no more.
+    /// Waits until the target can no longer execute this command.
     ///
     /// # Errors
-    /// When the session has ended before that, and has left commands behind.
+    /// When the session ends first, with orphans left.
     pub(super) async fn no_orphan(&self, tag: u32) -> Result<(), Error> {
         let is_open = |t: &mut Task| matches!(t.state, TaskState::Sent | TaskState::Orphaned);
         while !self.over.get() && self.state.borrow_mut().tasks.get(tag).is_some_and(is_open) {
@@ -149,8 +150,8 @@ impl LocalSession {
         self.left_behind().map_or(Ok(()), Err)
     }
 
-    /// Orphans are there though there is a connection: it is at another target port, and no login ends them. Their logical
-    /// units are reset once they have waited for `fast_io_fail`, and again after that time.
+    /// Handles orphans while there is a connection: it is at another target port, so its login has not ended them.
+    /// Their logical units are reset after `fast_io_fail`, and again after each further such time.
     pub(super) fn may_end_orphans(self: &Rc<Self>, now: Instant) {
         let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.fast_io_fail;
         if self.reset.get().is_some_and(|at| !is_late(at)) {
@@ -164,7 +165,7 @@ impl LocalSession {
         }
     }
 
-    /// Logs once that writes wait for their end, and once how they have ended.
+    /// Logs once that writes wait for a proof, and once how they have ended.
     pub(super) fn say_what_waits(&self, now: Instant) {
         let orphans = self.state.borrow_mut().orphans(None);
         let late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
@@ -180,7 +181,7 @@ impl LocalSession {
         }
     }
 
-    /// Of a wait that was too short to be logged nothing is logged.
+    /// The end of a wait is logged only if its start was.
     fn say_how_they_ended(&self) {
         let mut state = self.state.borrow_mut();
         if state.has_waiting() {
@@ -194,7 +195,7 @@ impl LocalSession {
             true if failed == 0 => {
                 tracing::info!(target, succeeded, repeated, failed, "the writes that waited have ended");
             }
-            // Of several paths another one may do better.
+            // With several paths, another one may succeed.
             true => {
                 tracing::warn!(
                     target,
@@ -210,7 +211,7 @@ impl LocalSession {
     /// Commands that wait for a connection end with this error.
     pub(super) fn fail_waiting(&self, error: &Error) {
         let failed = self.state.borrow_mut().fail_queued(error, |_| true);
-        // Where nothing is waited out, their owner has another path.
+        // With a recovery timeout of zero, their owner has another path.
         if failed > 0 && !self.options.timeouts.recovery.is_zero() {
             tracing::error!(target = %self.name(), failed, "writes that waited have failed: {error}");
         }
@@ -222,7 +223,7 @@ impl LocalSession {
         let Some((count, _)) = state.orphans(None) else { return };
         self.left_behind.set(count);
         lock(&self.facts).left_behind = count;
-        // Not one of the path: their owner must not send them on another one.
+        // Not an error of the path: the owner must not send them on another path.
         if let Some(error) = self.left_behind_as(ErrorCode::Aborted) {
             tracing::error!(target = %self.name(), failed = count, "{error}");
             state.leave_orphans(&error);

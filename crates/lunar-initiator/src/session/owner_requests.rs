@@ -18,23 +18,23 @@ pub async fn text(local: Rc<LocalSession>, question: Vec<u8>, reply: flume::Send
         true => Err(closed()),
         false => local.ask(limit, |m| m.start_text(question)).await,
     };
-    // The caller may wait no longer.
+    // The caller may no longer wait.
     let _ = reply.send(told);
 }
 
-/// The end of one command that its owner asks for.
+/// Aborts one command for its owner.
 pub async fn abort(local: Rc<LocalSession>, command: CommandId, reply: flume::Sender<Result<(), Error>>) {
     let ended = match local.find(command) {
         Some(tag) => local.abort(tag).await,
         None => Ok(()),
     };
     local.flush_soon();
-    // The caller may wait no longer.
+    // The caller may no longer wait.
     let _ = reply.send(ended);
 }
 
 impl LocalSession {
-    /// The tag of a command that is not over.
+    /// The tag of a command that has not ended.
     fn find(&self, command: CommandId) -> Option<u32> {
         let mut state = self.state.borrow_mut();
         let is_it =
@@ -57,7 +57,7 @@ impl LocalSession {
             .await;
         let state = self.state.borrow_mut().tasks.get(tag).map(|t| t.state);
         let refused = match answer {
-            // Its own answer may have come first: it is over.
+            // The response of the command may have come first.
             _ if !matches!(state, Some(TaskState::Sent | TaskState::Orphaned)) => return Ok(()),
             Ok(COMPLETE | NO_SUCH_TASK) => {
                 self.was_aborted(tag, aborted());
@@ -76,7 +76,7 @@ impl LocalSession {
         Err(refused.during("ABORT TASK"))
     }
 
-    /// The target has ended it.
+    /// The target has ended the command.
     fn was_aborted(self: &Rc<Self>, tag: u32, error: Error) {
         let mut state = self.state.borrow_mut();
         if state.tasks.sent(tag).is_some() {
@@ -87,18 +87,18 @@ impl LocalSession {
     }
 }
 
-/// What names a command to the target, beside its tag.
+/// The fields that identify a command to the target, in addition to its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReferencedTask {
-    /// The eight bytes of its LUN.
+    /// The eight bytes of the LUN.
     pub lun: u64,
-    /// Its CmdSN.
+    /// The CmdSN.
     pub cmd_sn: u32,
 }
 
 impl SessionState {
-    /// The owner of a command wants its end: one that has not been sent ends, one that the target has is not sent
-    /// again. LUN and CmdSN of what is to be aborted there.
+    /// Aborts a command. An unsent one ends. One that the target has is not sent again: returns the fields for ABORT
+    /// TASK.
     pub fn abort(&mut self, tag: u32, error: &Error) -> Option<ReferencedTask> {
         let task = self.tasks.get(tag)?;
         match task.state {

@@ -1,4 +1,4 @@
-//! Commands that are under way, for their owners.
+//! Commands in flight, for their owners.
 
 use super::errors::closed;
 use super::local_session::LocalSession;
@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 impl LocalSession {
-    /// The end of a command that was taken in here.
+    /// The result of a command of this core.
     pub fn pending(self: &Rc<Self>, tag: u32) -> Pending {
         Pending(PendingState::Local(self.clone(), tag))
     }
 }
 
-/// A command on its way. Dropping it gives the answer up, not the command.
+/// A command in flight. Dropping it discards the result. It does not abort the command.
 pub struct Pending(PendingState);
 
 impl Pending {
-    /// What names the command for as long as it is not over.
+    /// The id of the command, until it ends.
     pub fn id(&self) -> CommandId {
         CommandId(match &self.0 {
             PendingState::Local(_, tag) => CommandKey::Tag(*tag),
@@ -35,13 +35,13 @@ impl Pending {
 
 enum PendingState {
     Local(Rc<LocalSession>, u32),
-    /// On another core. Of a write also what it holds: its owner bars that at once when it gives the answer up.
+    /// On another core. For a write also its range lock, which becomes exclusive when the owner drops this.
     Remote(flume::r#async::RecvFut<'static, CommandResult>, u64, Option<RangeLock>),
     Rejected(Box<CommandResult>),
     Done,
 }
 
-/// Hands a command to its session. `sent` numbers those that come from other cores.
+/// Submits a command to its session. `sent` numbers the commands from other cores.
 #[inline]
 pub fn submit(session: &SessionHandle, sent: &AtomicU64, command: Command) -> Pending {
     if let Some(local) = session.local() {
@@ -94,7 +94,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         match &self.0 {
             PendingState::Local(local, tag) => local.state.borrow_mut().tasks.abandon(*tag),
-            // Its core learns of it later: newer writes of the same bytes must not pass it meanwhile.
+            // The core of the session learns of the drop later. Until then, newer writes to the same bytes must wait.
             PendingState::Remote(_, _, Some(hold)) => hold.make_exclusive(),
             PendingState::Remote(..) | PendingState::Rejected(_) | PendingState::Done => {}
         }

@@ -1,23 +1,23 @@
-//! Logical units that have to stay what they are.
+//! Logical units whose identity must not change.
 
-/// A logical unit that has to stay what it is.
+/// A logical unit with a pinned identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pinned {
-    /// The eight bytes of its LUN.
+    /// The eight bytes of the LUN.
     lun: u64,
-    /// What VPD page 83h returned.
+    /// The identity, from VPD page 83h.
     identity: Vec<u8>,
-    /// Users of it as storage: it stays pinned while there is one.
+    /// The number of users. It stays pinned while there is one.
     holders: usize,
-    /// It was pinned for the life of the session.
+    /// Whether it is pinned for the life of the session.
     stays: bool,
 }
 
-/// All of a session, each once.
+/// The pinned logical units of a session.
 #[derive(Debug, Default)]
 pub struct PinnedLuns(Vec<Pinned>);
 
-/// What came of [`PinnedLuns::hold`].
+/// The result of [`PinnedLuns::hold`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Hold {
     /// It was not pinned before.
@@ -38,12 +38,12 @@ impl PinnedLuns {
         self.0.iter().map(|pinned| pinned.lun).collect()
     }
 
-    /// The identity that it has to have.
+    /// The pinned identity.
     pub fn identity(&self, lun: u64) -> Option<&Vec<u8>> {
         self.0.iter().find(|pinned| pinned.lun == lun).map(|pinned| &pinned.identity)
     }
 
-    /// Pins it to this identity, in place of an earlier one, for the life of the session. True: the identity is new.
+    /// Pins it to this identity for the life of the session, and replaces an earlier one. True if the identity is new.
     pub fn pin(&mut self, lun: u64, identity: Vec<u8>) -> bool {
         let is_new = self.identity(lun) != Some(&identity);
         match self.get(lun) {
@@ -53,7 +53,7 @@ impl PinnedLuns {
         is_new
     }
 
-    /// Counts one more user. Users of another identity must not write to this one.
+    /// Adds a user. Users of another identity must not write to this logical unit.
     pub fn hold(&mut self, lun: u64, identity: Vec<u8>) -> Hold {
         match self.get(lun) {
             Some(pinned) if pinned.identity != identity => return Hold::Mismatch(identity),
@@ -66,7 +66,7 @@ impl PinnedLuns {
         Hold::Again
     }
 
-    /// Counts one user less. True: it is pinned no more, and may become another one.
+    /// Removes a user. True if it is no longer pinned.
     pub fn release(&mut self, lun: u64) -> bool {
         let Some(pinned) = self.get(lun) else { return false };
         pinned.holders = pinned.holders.saturating_sub(1);
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!((units.hold(1, vec![7]), units.hold(1, vec![7])), (Hold::First, Hold::Again));
         assert_eq!(units.hold(1, vec![8]), Hold::Mismatch(vec![8]));
         assert!(!units.release(1) && units.release(1) && units.luns().is_empty());
-        assert!(!units.release(1), "nobody uses it");
+        assert!(!units.release(1), "it has no user");
     }
 
     #[test]

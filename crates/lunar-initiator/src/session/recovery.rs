@@ -1,4 +1,4 @@
-//! The recovery of a session: each connection, the next one when it is lost, and the end.
+//! The life of a session: its connections one after the other, the recovery between them, and the end.
 
 use super::command_window::CommandWindow;
 use super::errors::closed;
@@ -16,12 +16,12 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Pauses between tries to connect: this one first, doubled each time, up to the one of the options.
+/// The first pause between attempts to connect. It doubles each time, up to the limit in the options.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// A connection that lasts no longer had a short life. After the second in a row there is a pause before the next: else two
-/// who log in as the same port end each other's session again and again.
+/// A connection that ends within this time was short-lived. After the second one in a row there is a pause. Otherwise
+/// two initiators that log in as the same port would reinstate each other's session in a tight loop.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The longest Time2Wait that RFC 7143 section 13.15 knows, in seconds.
+/// The longest Time2Wait in seconds (RFC 7143 section 13.15).
 const LONGEST_WAIT_S: u16 = 3600;
 
 /// Runs a session from its first connection to its end.
@@ -37,7 +37,7 @@ pub async fn live(registration: Registration<LocalSession>, connected: Connected
         short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
         next = reconnect(local, why, short_lives).await;
     }
-    // What comes later is not taken in.
+    // Later requests are not accepted.
     local.closing.set(true);
     local.fail_waiting(&closed());
     local.leave_orphans();
@@ -49,20 +49,20 @@ pub async fn live(registration: Registration<LocalSession>, connected: Connected
     *local.stream.borrow_mut() = None;
 }
 
-/// Runs the hook after a login. The first one was accepted when the session was opened.
+/// Runs the login hook, except for the first login, which was accepted when the session was opened.
 async fn accepted(local: &Rc<LocalSession>, connected: &Connected) -> Result<(), Error> {
     if local.lost.get().is_none() {
         return Ok(());
     }
-    // A session that is to end logs out over the new connection.
+    // A session that must end logs out over the new connection.
     or_closing(local, local.accept_login(connected)).await.unwrap_or(Ok(()))
 }
 
-/// Runs a connection, and says why it ended.
+/// Runs a connection, and returns the reason for its end.
 async fn run(local: &Rc<LocalSession>, connected: Connected) -> Error {
     let receiver = local.install(connected);
     if local.is_to_end() {
-        // That was asked for before there was this connection to end.
+        // The request came before this connection existed.
         local.give_up_connection(closed());
     }
     identity_checks::admit(local);
@@ -73,10 +73,10 @@ async fn run(local: &Rc<LocalSession>, connected: Connected) -> Error {
 }
 
 impl LocalSession {
-    /// The target carries out nothing of it any more, now that it has ended.
+    /// Whether the target executes no more commands of the ended session.
     fn is_settled(&self) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
-        // Without the wait, what was under way on a connection that was lost has no owner any more.
+        // With `late_writes=risk`, commands of a lost connection have no owner any more.
         let is_first = lock(&self.facts).recoveries == 0 && self.state.borrow().connection.is_logged_out();
         self.left_behind.get() == 0 && (waits || is_first)
     }
@@ -108,7 +108,7 @@ impl LocalSession {
         state.now = Instant::now();
         state.port = port;
         state.connect(login.parameters, command_window, login.exp_stat_sn, line.out());
-        // Should it fail, a reset is asked for again at the end.
+        // If it fails, the reset is requested again at the end.
         _ = line.reset_on_close(true);
         self.parted.set(false);
         self.leaving.set(false);
@@ -136,7 +136,7 @@ impl LocalSession {
         self.end_recovery(Instant::now());
     }
 
-    /// With nothing to look at first, a connection is enough.
+    /// Without checks to make, the connection alone completes the recovery.
     pub(super) fn may_be_back(&self) {
         let state = self.state.borrow();
         let is_enough = state.online == Online::Yes && state.unverified.is_empty();
@@ -146,8 +146,8 @@ impl LocalSession {
         }
     }
 
-    /// There is a connection, and something was answered on it: the time for recovery runs no more. A target that takes
-    /// logins alone is not back.
+    /// Ends the recovery once a command was answered on the new connection. A target that only accepts logins has not
+    /// recovered.
     pub(super) fn is_back(&self) {
         if lock(&self.facts).connected {
             return;
@@ -168,8 +168,8 @@ impl LocalSession {
 }
 
 impl LocalSession {
-    /// Takes note of why there is no connection. Where the target repeats a violation, commands that wait fail now. Those
-    /// that the target may still carry out wait for their proof as ever.
+    /// Records the reason for the loss. If the target repeats a violation of the protocol, queued commands fail now.
+    /// Orphans still wait for a proof.
     pub(super) fn note_violation(&self, why: &Error) {
         if self.asked.get() || std::mem::take(&mut self.state.borrow_mut().has_answered) {
             *self.violations.borrow_mut() = Violations::default();
@@ -183,7 +183,7 @@ impl LocalSession {
     }
 }
 
-/// The next connection, however long it takes; None when the session is to end.
+/// Makes the next connection, however long it takes. None if the session must end.
 async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Option<Connected> {
     if local.is_to_end() {
         return None;
@@ -213,7 +213,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
     }
 }
 
-/// The pause after so many short lives in a row; `most` is the longest.
+/// The pause after this number of short-lived connections in a row, at most `most`.
 fn pause_after(short_lives: u32, most: Duration) -> Duration {
     match short_lives {
         0 | 1 => Duration::ZERO,
@@ -224,15 +224,15 @@ fn pause_after(short_lives: u32, most: Duration) -> Duration {
     }
 }
 
-/// Up to an eighth more, so that sessions that lost the same target do not come back all at once.
+/// Adds up to an eighth, so that sessions of one target do not reconnect at the same time.
 fn jitter(pause: Duration) -> Duration {
     let mut random = [0];
-    // Without randomness all come back at once: no reason to fail.
+    // Without random numbers there is no jitter, which is not an error.
     let _ = getrandom::fill(&mut random);
     pause * random[0].into() / 2048
 }
 
-/// Does something, unless the session is to end first.
+/// Awaits a future, unless the session must end first.
 async fn or_closing<T>(local: &Rc<LocalSession>, work: impl Future<Output = T>) -> Option<T> {
     let work = async { Some(work.await) };
     let closing = async {

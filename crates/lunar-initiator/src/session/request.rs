@@ -9,22 +9,22 @@ use lunar_wire::scsi::TaskManagementFunction;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Names a command of a session: [`crate::Session::abort`].
+/// Identifies a command of a session, for [`crate::Session::abort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CommandId(pub(super) CommandKey);
 
-/// How a session finds a command.
+/// The key by which a session finds a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CommandKey {
-    /// By its tag: it came from the core of the session.
+    /// The tag of a command from the core of the session.
     Tag(u32),
-    /// By its number among those that came from other cores.
+    /// The number of a command from another core.
     Number(u64),
-    /// Not at all: it is over.
+    /// The command has ended.
     Over,
 }
 
-/// What is sent to a session from outside.
+/// A request to a session from another task or core.
 pub enum SessionRequest {
     Command(Command, flume::Sender<CommandResult>, u64),
     Abort(CommandId, flume::Sender<Result<(), Error>>),
@@ -42,26 +42,26 @@ pub enum SessionRequest {
     Close(flume::Sender<Result<(), Error>>),
 }
 
-/// How every core reaches a session.
+/// The access to a session from any core.
 #[derive(Clone)]
 pub struct SessionHandle(CoreHandle<LocalSession, SessionRequest>);
 
-/// A session on its core, and the requests to it.
+/// The receiving side: the session on its core, and the queue of requests.
 pub struct SessionCore {
-    /// The core finds the session until this is dropped.
+    /// Keeps the session registered on its core.
     pub registration: Registration<LocalSession>,
-    /// From other cores.
+    /// Requests from other cores.
     pub requests: flume::Receiver<SessionRequest>,
 }
 
 impl SessionHandle {
-    /// That of a session of this core.
+    /// Creates the handle of a session of this core.
     pub fn new(local: Rc<LocalSession>) -> (SessionHandle, SessionCore) {
         let (handle, registration, requests) = CoreHandle::new(local);
         (SessionHandle(handle), SessionCore { registration, requests })
     }
 
-    /// The session itself; None on another core.
+    /// The session, if the caller is on its core.
     #[inline]
     pub fn local(&self) -> Option<Rc<LocalSession>> {
         self.0.local()
@@ -70,7 +70,7 @@ impl SessionHandle {
     /// Sends a request.
     ///
     /// # Errors
-    /// The session is over.
+    /// When the session has ended.
     pub fn send(&self, request: SessionRequest) -> Result<(), Error> {
         self.0.send(request).map_err(|_| closed())
     }
@@ -78,7 +78,7 @@ impl SessionHandle {
     /// Sends a request.
     ///
     /// # Errors
-    /// The request, when the session is over.
+    /// Returns the request when the session has ended.
     pub fn try_send(&self, request: SessionRequest) -> Result<(), Box<SessionRequest>> {
         self.0.send(request).map_err(Box::new)
     }
@@ -91,16 +91,16 @@ impl SessionHandle {
     }
 }
 
-/// A user of a logical unit as storage.
+/// Registers a user of a pinned logical unit, until it is dropped.
 pub struct Held {
     session: SessionHandle,
     lun: u64,
-    /// It was counted.
+    /// Whether the session has counted it.
     counts: bool,
 }
 
 impl Held {
-    /// One that is not counted yet.
+    /// A hold that is not counted yet.
     pub fn new(session: &SessionHandle, lun: u64) -> Held {
         Held { session: session.clone(), lun, counts: false }
     }
@@ -110,7 +110,7 @@ impl Held {
         self.lun
     }
 
-    /// The session has counted it.
+    /// Marks it as counted.
     pub fn counted(self) -> Held {
         let mut held = self;
         held.counts = true;
@@ -121,7 +121,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.counts {
-            // The session is over: nothing will be sent any more.
+            // An error means that the session has ended: nothing more will be sent.
             let _ = self.session.send(SessionRequest::ReleaseHold(self.lun));
         }
     }

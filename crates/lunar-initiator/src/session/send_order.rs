@@ -1,4 +1,4 @@
-//! The order in which commands were sent: mostly that of their answers, which are received accordingly.
+//! The order of sent commands. Responses mostly arrive in this order, which makes them predictable.
 
 use super::data_out::unsolicited;
 use super::task::{Data, Task, Tasks};
@@ -6,17 +6,17 @@ use lunar_proto::parameters::Parameters;
 use lunar_runtime::iscsi::receive::{PredictedPdu, ReceivePrediction};
 use std::collections::VecDeque;
 
-/// Bytes of data that are worth a place of their own in a receive, and those that are received by themselves.
+/// Sizes of data segments that get a buffer of their own in a joint receive. Larger ones are received alone.
 const FORESEEN: std::ops::RangeInclusive<usize> = 2 << 10..=64 << 10;
-/// Commands that are over and may stand between others.
+/// The number of ended commands that may remain in the order.
 const SPARE: usize = 64;
 
-/// Tags in the order in which their commands were sent, and perhaps some of commands that are over.
+/// Tags in the order of sending. Some of them may belong to commands that have ended.
 #[derive(Debug, Default)]
 pub struct SendOrder(VecDeque<u32>);
 
 impl SendOrder {
-    /// A command was sent; it is among `sent` that have no answer.
+    /// Adds a command. `sent` commands have no response, this one included.
     #[inline]
     pub fn push(&mut self, tag: u32, tasks: &mut Tasks, sent: usize) {
         if self.0.len() > 2 * sent + SPARE {
@@ -25,7 +25,7 @@ impl SendOrder {
         self.0.push_back(tag);
     }
 
-    /// A command is over.
+    /// Removes a command that has ended.
     #[inline]
     pub fn settle(&mut self, tasks: &mut Tasks) {
         while self.0.front().is_some_and(|tag| tasks.sent(*tag).is_none()) {
@@ -33,12 +33,12 @@ impl SendOrder {
         }
     }
 
-    /// Nothing is under way any more.
+    /// Removes all.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Announces the answers that are to come, up to the first of unknown form.
+    /// Announces the expected responses, up to the first one of unknown form.
     pub fn predict(&self, tasks: &mut Tasks, p: &Parameters, sight: &mut ReceivePrediction) {
         for tag in &self.0 {
             let Some(task) = tasks.sent(*tag) else { continue };
@@ -48,7 +48,7 @@ impl SendOrder {
     }
 }
 
-/// The answer of a command, if it is to be one PDU for which there is room.
+/// The expected response of a command, if it is one PDU that fits.
 #[inline]
 fn predict(task: &mut Task, p: &Parameters, sight: &ReceivePrediction) -> Option<PredictedPdu> {
     let len = if let Data::In(..) = task.data { task.expected as usize } else { 0 };

@@ -1,5 +1,5 @@
-//! The initiator's side of a session in full feature phase, without I/O: PDUs come in as [`Arrived`], what is
-//! to be sent waits in an [`TransportSender`], and its owner supplies the time.
+//! The initiator's side of a session in full feature phase, without I/O. Received PDUs are input, a [`TransportSender`]
+//! queues the output, and the owner supplies the time.
 
 use super::command_window::CommandWindow;
 use super::connection_state::ConnectionState;
@@ -21,71 +21,71 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
-/// The state of a session: its commands, its numbers, and its connection.
+/// The state of a session: its commands, its command window, and its connection.
 pub struct SessionState {
-    /// Its connection, or the last one that it had.
+    /// The current connection, or the last one.
     pub connection: ConnectionState,
-    /// CmdSN and its window.
+    /// CmdSN and the command window.
     pub command_window: CommandWindow,
     /// The commands.
     pub tasks: Tasks,
-    /// Those that wait for their place in the window.
+    /// The commands that wait for the command window.
     queue: VecDeque<u32>,
-    /// Those that are answered while parts of them are being sent.
+    /// The commands that were answered while parts of them were still being sent.
     leaving: Vec<u32>,
-    /// Requests that are no commands.
+    /// The requests that are not commands.
     pub controls: Vec<ControlRequest>,
     last_control: u32,
-    /// Text requests; the first is under way.
+    /// The text requests. The first one is in progress.
     pub(super) text_exchanges: VecDeque<TextExchange>,
     /// The latest text request on this connection was rejected.
     pub(super) text_rejected: bool,
-    /// Commands that the target has, or will when what waits has left.
+    /// The number of commands that were sent or queued in the send queue.
     sent: usize,
-    /// Those of them that were queued since the latest flush.
+    /// The number of those that were queued since the last flush.
     unflushed: usize,
-    /// The target waits for something that waits to be sent.
+    /// Whether the target waits for queued bytes.
     pub(super) is_urgent: bool,
     pub(super) order: SendOrder,
-    /// The most of them.
+    /// The limit of commands in flight.
     limit: usize,
-    /// There is a connection, and commands may be sent on it.
+    /// Whether there is a connection, and which commands may be sent on it.
     pub online: Online,
     /// Logical units whose identity is checked before commands go to them.
     pub unverified: UnverifiedLuns,
     /// The treatment of commands that change the medium when their connection is lost.
     pub late_writes: LateWrites,
-    /// The target port of the present connection, or of the last one; None where it cannot be known.
+    /// The target port of the current connection, or of the last one. None if it is unknown.
     pub port: Option<TargetPort>,
-    /// The time for recovery is over: commands are to end.
+    /// Whether the recovery timeout has passed, so that commands end.
     pub gave_up: bool,
-    /// Unit attentions so far after which a logical unit may be another one.
+    /// The number of unit attentions so far that may mean another logical unit.
     pub doubts: u64,
-    /// Identity checks are due, and none has begun.
+    /// Whether identity checks are due and have not begun.
     pub to_check: bool,
-    /// A command was answered that was no check of an identity.
+    /// Whether a command other than an identity check was answered.
     pub has_answered: bool,
     /// Events for the listeners.
     pub events: Vec<Event>,
-    /// About now.
+    /// The approximate time.
     pub now: Instant,
-    /// The exact time, where `now` is not enough.
+    /// The clock, where `now` is not precise enough.
     pub(super) clock: fn() -> Instant,
 }
 
-/// Which commands may be sent.
+/// The commands that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Online {
     /// None: there is no connection.
     No,
-    /// Those that ask whether logical units are what they were.
+    /// Only identity checks.
     Checking,
     /// All.
     Yes,
 }
 
 impl SessionState {
-    /// A session without a connection that sends at most so many commands at a time.
+    /// A session without a connection, with this limit of commands in flight.
     pub fn new(limit: u16, clock: fn() -> Instant) -> SessionState {
         let now = clock();
         SessionState {
@@ -117,7 +117,7 @@ impl SessionState {
         }
     }
 
-    /// A login has succeeded, at the target port that was set.
+    /// Starts full feature phase after a login at the target port that was set.
     pub fn connect(
         &mut self,
         parameters: Parameters,
@@ -134,13 +134,13 @@ impl SessionState {
         self.online = Online::Checking;
     }
 
-    /// The connection is gone. Commands that may change the medium become orphans. Of the others those that may be repeated
-    /// wait for the next connection, and the rest ends.
+    /// Handles the loss of the connection. Commands that may change the medium become orphans. Of the others,
+    /// repeatable ones wait for the next connection, and the rest end.
     pub fn disconnect(&mut self, why: &Error) {
         self.online = Online::No;
         self.to_check = false;
         self.unverified.end_looks();
-        // The check of an identity is that of one connection.
+        // An identity check belongs to one connection.
         self.fail_queued(why, |t| t.urgent);
         let sent = self.tasks.iter().filter(|t| t.state == TaskState::Sent).map(|t| t.tag);
         sent.for_each(|tag| self.connection.out().ended(tag));
@@ -177,8 +177,8 @@ impl SessionState {
         }
     }
 
-    /// Commands (CmdSN, tag) that were sent already wait before those that were not, in the order of their
-    /// sending: CmdSN runs on modulo 2^32.
+    /// Queues commands (CmdSN, tag) that were sent before ahead of unsent ones, in the order of CmdSN, which wraps at
+    /// 2^32.
     pub(super) fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
         self.bring_back(|_| true);
         let next = self.command_window.cmd_sn;
@@ -187,15 +187,15 @@ impl SessionState {
         back.into_iter().rev().for_each(|(_, tag)| self.queue_first(tag));
     }
 
-    /// Puts a command before all others that wait.
+    /// Queues a command ahead of all others.
     pub(super) fn queue_first(&mut self, tag: u32) {
-        // Behind commands that wait for the check of an identity, the check would wait for itself.
+        // Behind commands that wait for an identity check, the check would wait for itself.
         let mut is_first = |tag: &u32| self.tasks.get(*tag).is_none_or(|t| t.urgent);
         let at = if is_first(&tag) { 0 } else { self.queue.iter().take_while(|t| is_first(t)).count() };
         self.queue.insert(at, tag);
     }
 
-    /// Takes a command in. It is sent when its turn comes.
+    /// Accepts a command and queues it.
     #[inline]
     pub fn submit(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
         if command.data.expected() > u32::MAX as usize || self.tasks.is_full() {
@@ -211,7 +211,7 @@ impl SessionState {
         Ok(tag)
     }
 
-    /// It waits from now on.
+    /// The wait starts now.
     fn enqueue(&mut self, tag: u32) {
         let now = (self.clock)();
         if let Some(task) = self.tasks.get(tag) {
@@ -220,7 +220,7 @@ impl SessionState {
         self.queue.push_back(tag);
     }
 
-    /// The same for a command that passes all others: the check of an identity.
+    /// The same for an identity check, which goes ahead of all other commands.
     pub fn submit_urgently(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
         if self.tasks.is_full() {
             return Err(Box::new(command));
@@ -245,13 +245,13 @@ impl SessionState {
         allowed && takes_commands && self.sent < self.limit && self.command_window.window_is_open()
     }
 
-    /// Sends what waits, as far as window and limit allow.
+    /// Sends queued commands, as far as the command window and the limit allow.
     #[inline]
     pub fn pump(&mut self) {
         while let Some(&tag) = self.queue.front() {
             let waits = self.tasks.get(tag).filter(|t| t.state == TaskState::Queued);
             let Some(is_abandoned) = waits.map(|t| t.is_abandoned()) else {
-                // It ended while it waited.
+                // The command ended in the queue.
                 self.queue.pop_front();
                 continue;
             };
@@ -294,7 +294,7 @@ impl SessionState {
         let begun = super::data_out::begin(out, header, task, parameters, digests);
         task.end = out.end();
         if let Err(e) = begun {
-            // The target waits for this CmdSN: the next command has it.
+            // The target waits for this CmdSN, so the next command uses it.
             self.command_window.cmd_sn = cmd_sn;
             self.finish(tag, Err(e));
             return;
@@ -302,7 +302,7 @@ impl SessionState {
         self.order.push(tag, &mut self.tasks, self.sent);
     }
 
-    /// A command is over. Its tag is free once its owner has taken the answer.
+    /// Ends a command. Its tag is free once the owner has taken the result.
     #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.tasks.get(tag) else { return };
@@ -317,7 +317,7 @@ impl SessionState {
         self.order.settle(&mut self.tasks);
     }
 
-    /// After a flush: hands over what was answered before all of it had left.
+    /// After a flush, delivers the results of commands that were answered before they were completely sent.
     pub fn settle(&mut self) {
         (self.unflushed, self.is_urgent) = (0, false);
         if self.leaving.is_empty() {
@@ -330,7 +330,7 @@ impl SessionState {
         gone.into_iter().for_each(|tag| self.tasks.hand_over(tag));
     }
 
-    /// Commands that an abort or a reset has ended are sent again, in their order, or end.
+    /// Commands that an abort or a reset has ended are sent again in their order, or end.
     pub fn ended_by_abort(&mut self, tags: impl IntoIterator<Item = u32>, what: &str) {
         self.ended_by(tags, &Error::new(ErrorCode::TimedOut, what));
     }
@@ -339,22 +339,22 @@ impl SessionState {
     pub fn ended_by(&mut self, tags: impl IntoIterator<Item = u32>, error: &Error) {
         let back: Vec<_> = tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, false, error)).collect();
         self.queue_again(back);
-        // Also where all of them are over: there is room for others.
+        // Even if all of them have ended: others may be sent now.
         self.pump();
     }
 
-    /// The same of a command that the target did not answer as it should; `undone`: it was not carried out, for certain.
+    /// The same for a command without a valid response. `undone`: the target has certainly not executed it.
     pub fn failed(&mut self, tag: u32, undone: bool, error: Error) {
         let back = self.end_or_rewind(tag, undone, &error);
         self.queue_again(back.into_iter().collect());
         self.pump();
     }
 
-    /// CmdSN and tag of a command that is to be sent again; any other ends.
+    /// Returns CmdSN and tag of a command that is sent again, and ends any other.
     fn end_or_rewind(&mut self, tag: u32, undone: bool, error: &Error) -> Option<(u32, u32)> {
         let now = (self.clock)();
         let task = self.tasks.sent(tag)?;
-        // Memory that was lent comes back: what is still away then is being sent.
+        // Takes back registered memory. Memory that is still missing then is being sent.
         self.connection.out().ended(tag);
         let again = (undone || task.repeatable) && task.tries < TRIES && !task.is_abandoned();
         if again && !task.aborting && task.expired.is_none() && task.overdue.is_none() {
@@ -371,7 +371,7 @@ impl SessionState {
         None
     }
 
-    /// Ends commands of which the target knows nothing; how many of them were to change the medium.
+    /// Ends commands that the target never received. Returns how many of them would have changed the medium.
     pub fn fail_queued(&mut self, error: &Error, which: impl Fn(&Task) -> bool) -> usize {
         let chosen = self.tasks.iter().filter(|t| t.state == TaskState::Queued && which(t));
         let chosen: Vec<(u32, bool)> = chosen.map(|t| (t.tag, t.changes)).collect();
@@ -380,7 +380,7 @@ impl SessionState {
         writes
     }
 
-    /// The end of a command, or a wake-up at its end.
+    /// Returns the result of a command, or registers the waker.
     #[inline]
     pub fn poll(&mut self, tag: u32, waker: &Waker) -> Option<crate::CommandResult> {
         let finished = self.tasks.take(tag);
@@ -395,7 +395,7 @@ impl SessionState {
         finished
     }
 
-    /// A tag for a request that is no command.
+    /// A tag for a request that is not a command.
     pub fn control_tag(&mut self) -> u32 {
         loop {
             self.last_control = (self.last_control + 1) & 0xffff;
@@ -406,7 +406,7 @@ impl SessionState {
         }
     }
 
-    /// Queues a request that stands outside the order of CmdSN.
+    /// Queues an immediate request, which does not advance CmdSN.
     pub fn say(&mut self, mut header: Bhs, payload: Payload) {
         if self.connection.is_logging_out() {
             return;
@@ -416,17 +416,17 @@ impl SessionState {
         self.is_urgent = true;
     }
 
-    /// Commands that the target has.
+    /// The number of commands that the target has.
     pub fn under_way(&self) -> u32 {
         self.sent as u32
     }
 
-    /// The target has more to do than waits to be sent.
+    /// Whether most commands were already flushed, so that the target is busy.
     pub fn keeps_target_busy(&self) -> bool {
         !self.is_urgent && 2 * self.unflushed < self.sent
     }
 
-    /// Nothing is in flight.
+    /// Whether nothing is in flight.
     pub fn is_idle(&self) -> bool {
         self.sent == 0 && self.controls.is_empty()
     }

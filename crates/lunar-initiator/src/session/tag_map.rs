@@ -1,5 +1,5 @@
-//! Something for each request of a connection, by its Initiator Task Tag: a command has a place by the slot in its tag, and
-//! the few others stand in a row. Nothing is hashed.
+//! A map from Initiator Task Tag to a value, without hashing. A command is indexed by the slot in its tag. The few
+//! other requests are in a list.
 
 use super::task;
 
@@ -17,17 +17,17 @@ impl<T> Default for TagMap<T> {
 }
 
 impl<T> TagMap<T> {
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// There are none.
+    /// Whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Puts a value in. What the slot of a command had before is over.
+    /// Inserts a value. It replaces the earlier value of the same slot.
     pub fn insert(&mut self, tag: u32, value: T) {
         self.count += 1;
         let Some(at) = task::slot(tag) else { return self.others.push((tag, value)) };
@@ -46,7 +46,7 @@ impl<T> TagMap<T> {
         there.map(|(_, value)| value)
     }
 
-    /// The same, to change it.
+    /// The value of a tag, mutable.
     pub fn get_mut(&mut self, tag: u32) -> Option<&mut T> {
         let there = match task::slot(tag) {
             Some(at) => self.commands.get_mut(at)?.as_mut().filter(|(of, _)| *of == tag),
@@ -55,7 +55,7 @@ impl<T> TagMap<T> {
         there.map(|(_, value)| value)
     }
 
-    /// Takes the value of a tag out.
+    /// Removes the value of a tag.
     pub fn remove(&mut self, tag: u32) -> Option<T> {
         let (_, value) = match task::slot(tag) {
             Some(at) => self.commands.get_mut(at)?.take_if(|(of, _)| *of == tag)?,

@@ -13,26 +13,27 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Bits of a tag that name its slot.
+/// The bits of a tag that contain its slot.
 const SLOT_BITS: u32 = 16;
 const SLOTS: u32 = (1 << SLOT_BITS) - 1;
 /// Sense key (SPC-5 section 4.4.8).
 const UNIT_ATTENTION: u8 = 6;
-/// Tries of a command that may be repeated.
+/// Attempts of a repeatable command.
 pub const TRIES: u8 = 6;
-/// Tags with this bit are those of requests that are no commands.
+/// This bit marks the tags of requests that are not commands.
 pub const CONTROL: u32 = 1 << 31;
 
-/// How far a command has come.
+/// The state of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// It waits for its place in the command window.
+    /// It waits for the command window.
     Queued,
     /// The target has it.
     Sent,
-    /// It was sent on a connection that is lost, and the target may still carry it out.
+    /// It was sent on a lost connection, and the target may still execute it.
     Orphaned,
-    /// Answered; its owner may not have taken the answer yet, and parts of its buffer may still be being sent.
+    /// It was answered. The owner may not have taken the result yet, and parts of the buffer may still be in the send
+    /// queue.
     Answered,
 }
 
@@ -43,11 +44,11 @@ pub enum Waiter {
     Unknown,
     /// A future on this core.
     Here(Waker),
-    /// A batch on this core, and its name for this command.
+    /// A batch on this core, and its number for the command.
     Among(Rc<Completions>, u32),
     /// An owner on another core, and its number for the command.
     There(flume::Sender<CommandResult>, u64),
-    /// The owner waits no longer.
+    /// The owner no longer waits.
     Gone,
 }
 
@@ -68,13 +69,13 @@ impl Waiter {
 pub enum Data {
     /// None.
     None,
-    /// Data-In: the buffer (away while a segment lands in it), and how much has come, in order.
+    /// Data-In: the buffer (None while a segment is received into it), and the bytes received in order.
     In(Option<Buf>, u32),
     /// Data-Out: the buffer.
     Out(Rc<Buf>),
 }
 
-/// A command that has not been taken back by its owner.
+/// A command whose result the owner has not taken.
 #[derive(Debug)]
 pub struct Task {
     /// Initiator Task Tag.
@@ -83,58 +84,59 @@ pub struct Task {
     pub lun: u64,
     /// Its CDB.
     pub cdb: Cdb,
-    /// What it has behind 16 bytes.
+    /// The CDB bytes after the first 16.
     pub rest: Option<Box<Rest>>,
     /// Its attribute.
     pub attribute: TaskAttribute,
-    /// It may be sent again.
+    /// Whether it may be sent again.
     pub repeatable: bool,
-    /// It may change the medium, or the state of the logical unit.
+    /// Whether it may change the medium or the state of the logical unit.
     pub changes: bool,
-    /// Its place before all others: identity checks of a new session.
+    /// Whether it goes ahead of all others: an identity check.
     pub urgent: bool,
-    /// How far it has come.
+    /// The state.
     pub state: TaskState,
     /// Its data.
     pub data: Data,
     /// Expected Data Transfer Length.
     pub expected: u32,
-    /// The bytes of Data-In that have come, where they may come in any order: apart, and in rising order.
+    /// The received ranges of Data-In, where any order is allowed: disjoint and ascending.
     pub pieces: Vec<(u32, u32)>,
-    /// CmdSN of its latest sending.
+    /// The CmdSN of the latest transmission.
     pub cmd_sn: u32,
-    /// What has left, in bytes, when the latest of it has.
+    /// The number of bytes sent on the connection, once its latest PDU is sent.
     pub end: u64,
-    /// Data-In and R2T PDUs that have come for it: DataSN or R2TSN of the next one.
+    /// The number of received Data-In and R2T PDUs: the DataSN or R2TSN of the next one.
     pub data_sn: u32,
-    /// Times that it was sent.
+    /// The number of transmissions.
     pub tries: u8,
-    /// When it was handed in.
+    /// The time of submission.
     pub since: Instant,
-    /// When it was sent last, or seen to leave behind other bytes; while it waits to be sent, since when.
+    /// The time of the last transmission, or the last time when bytes before it were still being sent. For a queued
+    /// command, the time when it was queued.
     pub sent: Instant,
-    /// How long it has waited to be sent.
+    /// The time that it has spent in the queue.
     pub queued: Duration,
     /// The owner.
     pub waiter: Waiter,
-    /// Of a write: the bytes that no other command may write while this exists.
+    /// The range lock of a write.
     pub hold: Option<RangeLock>,
-    /// Of an orphan: the target port of the connection that is lost, where that is known.
+    /// The target port of the lost connection of an orphan, if known.
     pub port: Option<Box<TargetPort>>,
-    /// It was an orphan.
+    /// Whether it was an orphan.
     pub waited: bool,
-    /// Its owner wants its end: it is not sent again.
+    /// Whether the owner has requested an abort, so that it is not sent again.
     pub aborting: bool,
-    /// Its owner is to hear that its time is over.
+    /// The error that the owner gets after the operation timeout, while the task goes on.
     pub expired: Option<Error>,
-    /// Its time is over: how it ends as soon as the target carries it out no more.
+    /// The error after the operation timeout, once the target can no longer execute it.
     pub overdue: Option<Error>,
-    /// How it ended.
+    /// The result.
     pub answer: Option<Result<Completion, Error>>,
 }
 
 impl Task {
-    /// Its buffer, as it is given back. One that is away, landing on a connection that was lost, is replaced.
+    /// The buffer to return to the owner. A new one replaces a buffer that is still in a receive of a lost connection.
     #[inline]
     fn take_buf(&mut self) -> Option<Buf> {
         match std::mem::replace(&mut self.data, Data::None) {
@@ -144,8 +146,8 @@ impl Task {
         }
     }
 
-    /// A buffer in place of one that cannot be given back yet. What was to be written is in it: its owner may write
-    /// it by another way.
+    /// A replacement for the buffer, while the original cannot be returned yet. For a write it contains the data, so
+    /// that the owner can write them on another path.
     fn spare_buf(&self) -> Option<Buf> {
         match &self.data {
             Data::Out(buf) => Some(copy_of(buf)),
@@ -153,12 +155,12 @@ impl Task {
         }
     }
 
-    /// It has not ended, and has not been found late.
+    /// Whether it has neither ended nor timed out.
     pub fn is_due(&self) -> bool {
         self.answer.is_none() && self.overdue.is_none()
     }
 
-    /// Its owner waits no longer.
+    /// Whether the owner no longer waits.
     pub fn is_abandoned(&self) -> bool {
         match &self.waiter {
             Waiter::Gone => true,
@@ -167,13 +169,14 @@ impl Task {
         }
     }
 
-    /// Its owner waits, and a repetition does no harm. An owner that got a time-out has done something else since.
+    /// Whether it may be sent again: the owner waits, and the command is repeatable. An owner that got a timeout may
+    /// have continued since.
     pub fn may_be_sent_again(&self) -> bool {
         let is_wanted = !self.is_abandoned() && self.expired.is_none() && self.overdue.is_none();
         is_wanted && !self.urgent && !self.aborting && self.repeatable && self.tries < TRIES
     }
 
-    /// Takes the data out of what is still being sent: a copy of them is sent later.
+    /// Replaces data that the send queue still holds by a copy, for a later transmission.
     fn leave_behind(&mut self) {
         if self.is_leaving()
             && let Data::Out(buf) = &mut self.data
@@ -182,12 +185,12 @@ impl Task {
         }
     }
 
-    /// Parts of its buffer are still being sent.
+    /// Whether parts of the buffer are still in the send queue.
     pub fn is_leaving(&self) -> bool {
         matches!(&self.data, Data::Out(buf) if Rc::strong_count(buf) > 1)
     }
 
-    /// Back to where it was before it was sent.
+    /// Resets it to the state before its transmission.
     pub fn rewind(&mut self, now: Instant) {
         self.leave_behind();
         self.state = TaskState::Queued;
@@ -198,7 +201,7 @@ impl Task {
         match &mut self.data {
             Data::None | Data::Out(_) => {}
             Data::In(buf, received) => {
-                // It may have been away, landing on the connection that was lost.
+                // The buffer may still be in a receive of the lost connection.
                 buf.get_or_insert_with(|| Buf::zeroed(expected));
                 *received = 0;
             }
@@ -212,12 +215,12 @@ fn copy_of(buf: &Buf) -> Buf {
     copy
 }
 
-/// How a command that was an orphan has ended.
+/// The result of a command that was an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OrphanOutcome {
     /// GOOD.
     Succeeded,
-    /// With an answer after which its owner sends it again: a unit attention, or that the target is busy (SAM-5 section 5.3).
+    /// A unit attention, BUSY or TASK SET FULL: the owner sends it again (SAM-5 section 5.3).
     Repeated,
     /// With an error.
     Failed,
@@ -242,13 +245,13 @@ struct Slot {
     task: Option<Task>,
 }
 
-/// The tasks of a session, found by tag in one step.
+/// The tasks of a session, indexed by tag.
 #[derive(Debug, Default)]
 pub struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u16>,
     count: usize,
-    /// How many commands that were orphans have ended in which way.
+    /// The number of former orphans by [`OrphanOutcome`].
     waited: [usize; 3],
 }
 
@@ -256,19 +259,19 @@ fn place(tag: u32) -> (usize, u16) {
     ((tag & SLOTS) as usize, (tag >> SLOT_BITS) as u16)
 }
 
-/// The slot in the tag of a command; None if it is another's.
+/// The slot in the tag of a command. None for other tags.
 #[inline]
 pub fn slot(tag: u32) -> Option<usize> {
     (tag & CONTROL == 0).then(|| place(tag).0)
 }
 
 impl Tasks {
-    /// There is no tag left.
+    /// Whether no tag is free.
     pub fn is_full(&self) -> bool {
         self.count >= SLOTS as usize
     }
 
-    /// Takes a command in and gives it a tag; not to be called when it is full.
+    /// Adds a command and assigns its tag. Must not be called when no tag is free.
     pub fn insert(&mut self, command: Command, waiter: Waiter, now: Instant) -> u32 {
         let at = self.free.pop().map_or(self.slots.len(), usize::from);
         if at == self.slots.len() {
@@ -330,7 +333,7 @@ impl Tasks {
         self.get(tag).filter(|task| task.state == TaskState::Sent)
     }
 
-    /// Ends a task whose owner has taken its answer, or does not want it.
+    /// Removes a task whose owner has taken the result or does not need it.
     #[inline]
     pub fn forget(&mut self, tag: u32) {
         let (at, generation) = place(tag);
@@ -343,7 +346,8 @@ impl Tasks {
         }
     }
 
-    /// Records the end of a task and wakes its owner. While parts of its buffer are being sent it stays.
+    /// Records the result of a task and wakes its owner. The task stays while parts of its buffer are in the send
+    /// queue.
     #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.get(tag) else { return };
@@ -359,7 +363,7 @@ impl Tasks {
         }
     }
 
-    /// How many commands that were orphans have ended in which way since this was asked last, by [`OrphanOutcome`].
+    /// The number of former orphans by [`OrphanOutcome`] since the last call.
     pub fn count_waited(&mut self) -> [usize; 3] {
         std::mem::take(&mut self.waited)
     }
@@ -371,7 +375,7 @@ impl Tasks {
         match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
             Waiter::There(reply, _) => {
                 if let Some(finished) = self.take(tag) {
-                    // The caller may wait no longer.
+                    // The caller may no longer wait.
                     let _ = reply.send(finished);
                 }
             }
@@ -380,7 +384,7 @@ impl Tasks {
         }
     }
 
-    /// The end of a task for its owner, if there is one.
+    /// Takes the result of a task for its owner, if it has ended.
     #[inline(always)]
     pub fn take(&mut self, tag: u32) -> Option<CommandResult> {
         let task = self.get(tag)?;
@@ -395,14 +399,14 @@ impl Tasks {
         if task.answer.is_none() || task.is_leaving() {
             return None;
         }
-        // Taken out in place: a task is a large thing to move.
+        // Taken in place, because a task is large to move.
         let finished = (task.answer.take()?, task.take_buf());
         self.forget(tag);
         Some(finished)
     }
 
-    /// Its owner waits no longer. If the target has the task, it may still move its data: the task stays, and
-    /// its buffer with it.
+    /// Ends a task for its owner with this error. If the target has the task, it may still transfer data, so the task
+    /// and its buffer stay.
     pub fn expire(&mut self, tag: u32, error: Error) {
         let Some(task) = self.get(tag).filter(|t| t.answer.is_none()) else { return };
         if task.state == TaskState::Queued {
@@ -419,11 +423,11 @@ impl Tasks {
         }
     }
 
-    /// Its owner has gone.
+    /// The owner was dropped.
     pub fn abandon(&mut self, tag: u32) {
         let Some(task) = self.get(tag) else { return };
         task.waiter = Waiter::Gone;
-        // To its owner it is over: newer writes of the same bytes must not pass it.
+        // The owner continues, and newer writes to the same bytes must not overtake this one.
         if let Some(hold) = task.hold.as_ref().filter(|_| task.answer.is_none()) {
             hold.make_exclusive();
         }
@@ -433,7 +437,7 @@ impl Tasks {
         }
     }
 
-    /// Forgets those that wait to be sent and whose owners on other cores have gone: what they hold is free.
+    /// Removes unsent tasks whose owners on other cores were dropped, and releases their range locks.
     pub fn forget_abandoned(&mut self) {
         let gone = |t: &&mut Task| t.state == TaskState::Queued && t.is_abandoned();
         let gone: Vec<u32> = self.iter().filter(gone).map(|t| t.tag).collect();
@@ -445,7 +449,7 @@ impl Tasks {
         self.slots.iter_mut().filter_map(|slot| slot.task.as_mut())
     }
 
-    /// How many.
+    /// The number of tasks.
     pub fn count(&self) -> usize {
         self.count
     }

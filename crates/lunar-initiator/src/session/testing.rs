@@ -16,14 +16,14 @@ use lunar_wire::scsi::cdb;
 use std::task::Waker;
 use std::time::Instant;
 
-/// Bytes of a data segment that this side takes.
+/// MaxRecvDataSegmentLength of this side.
 const SEGMENT: u32 = 65536;
-/// Commands that are in flight at a time.
+/// The limit of commands in flight.
 const COMMANDS: usize = 16;
 /// Logical unit of the commands.
 const LUN: u64 = 1 << 48;
 
-/// A session that is logged in, and a target of which every byte is chosen.
+/// A session after login. The caller chooses every byte of the target.
 pub struct Session {
     state: SessionState,
     receiver: PduReceiver,
@@ -65,7 +65,7 @@ impl Session {
         self.state.pump();
     }
 
-    /// Sends a command that reads or writes so many bytes, if there is room for one.
+    /// Sends a command that reads or writes this number of bytes, if the limit allows.
     pub fn submit(&mut self, reads: bool, len: usize) {
         if self.commands.len() >= COMMANDS {
             return;
@@ -80,20 +80,20 @@ impl Session {
         }
     }
 
-    /// Asks in key text.
+    /// Sends a text request.
     pub fn ask(&mut self, text: &[u8]) {
-        // A few at a time are enough.
+        // Bounds the number of concurrent requests.
         if self.told.len() < COMMANDS {
             self.told.push(self.state.start_text(text.to_vec()));
         }
     }
 
-    /// The tag of a text exchange that is under way.
+    /// The tag of the text exchange in progress.
     pub fn text_tag(&self) -> Option<u32> {
         self.state.text_tag()
     }
 
-    /// The owner of a command wants its end, and the target has carried out ABORT TASK.
+    /// Aborts a command, and acts as if the target had executed ABORT TASK.
     pub fn abort(&mut self, which: usize) {
         let Some(tag) = self.tag(which) else { return };
         self.state.abort(tag, &Error::new(ErrorCode::Aborted, "aborted"));
@@ -106,21 +106,21 @@ impl Session {
         (!self.commands.is_empty()).then(|| self.commands[which % self.commands.len()].0)
     }
 
-    /// A PDU with the numbers that are due, as it travels.
+    /// Encodes a PDU with the expected StatSN and a valid command window.
     pub fn encode(&self, mut header: Bhs, data: &[u8]) -> Vec<u8> {
         let n = &self.state.command_window;
         pdu::stamp(&mut header, self.state.connection.exp_stat_sn(), n.cmd_sn, n.cmd_sn.wrapping_add(32));
         encode(self.digests, header, &[], data)
     }
 
-    /// Bytes of the target arrive. A connection that cannot go on is followed by the next one. Commands that
-    /// ended are checked and taken; what is sent is thrown away.
+    /// Receives bytes of the target. A failed connection is replaced by the next one. The results of ended commands are
+    /// checked. Sent bytes are discarded.
     pub fn receive(&mut self, bytes: &[u8]) {
         let broken =
             self.receiver.feed(bytes, &mut self.state).is_err() || self.state.connection.fault().is_some();
         self.state.events.clear();
         if std::mem::take(&mut self.state.to_check) {
-            // The check found all as it was.
+            // The identity checks succeed.
             self.state.online = Online::Yes;
             self.state.pump();
         }
@@ -143,7 +143,7 @@ impl Session {
         assert_eq!(self.state.tasks.count(), self.commands.len(), "no task is forgotten");
     }
 
-    /// The connection is lost, and there is another one.
+    /// Loses the connection and makes the next one.
     pub fn reconnect(&mut self) {
         self.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         self.log_in();

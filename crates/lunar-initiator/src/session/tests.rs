@@ -192,7 +192,7 @@ fn check_that_was_aborted_goes_first_again() {
     assert!(matches!(peer.end(check), Some((Err(_), _))) && peer.end(write).is_none());
 }
 
-/// Its owner was told that it is late, and may have written something else since.
+/// Its owner got a time-out, and may have written something else since.
 #[test]
 fn timed_out_command_is_not_resent_after_reconnect() {
     let mut peer = Peer::new(parameters());
@@ -316,7 +316,7 @@ fn protocol_violation_ends_the_connection_harmlessly() {
         ("beyond the buffer", |p, r, _| p.data_in(r, 512, &[1; 512], true, None)),
         ("beyond 32 bits", |p, r, _| p.data_in(r, u32::MAX - 3, &[1; 8], true, None)),
         ("out of order", |p, r, _| p.data_in(r, 256, &[1; 8], true, None)),
-        ("data for nobody", |p, _, _| p.data_in(0x7777_0001, 0, &[1; 8], true, None)),
+        ("data for an unknown tag", |p, _, _| p.data_in(0x7777_0001, 0, &[1; 8], true, None)),
         ("data for a write", |p, _, w| p.data_in(w, 0, &[1; 8], true, None)),
         ("an R2T for a read", |p, r, _| p.say(pdu::r2t(0, r, 1, 0, 0, 8), &[], false)),
         ("an R2T beyond the buffer", |p, _, w| p.say(pdu::r2t(0, w, 1, 0, 4000, 200), &[], false)),
@@ -346,7 +346,7 @@ fn protocol_violation_ends_the_connection_harmlessly() {
             p.say(pdu::reject(0x0b), header.as_bytes(), true);
         }),
         ("an R2T without a tag", |p, _, w| p.say(pdu::r2t(0, w, NONE, 0, 0, 8), &[], false)),
-        ("a status for nobody", |p, _, _| p.respond(0x7777_0001, 0, 0, 0, &[])),
+        ("a status for an unknown tag", |p, _, _| p.respond(0x7777_0001, 0, 0, 0, &[])),
         ("a lost answer", |p, r, _| {
             p.stat_sn += 1;
             p.respond(r, 0, 0, 0, &[]);
@@ -446,7 +446,7 @@ fn timed_out_owner_gets_an_error_and_late_data_harm_nothing() {
     let tag = peer.read(512);
     assert!(peer.end(tag).is_none());
     peer.state.tasks.expire(tag, Error::new(ErrorCode::TimedOut, "late"));
-    let (result, buf) = peer.end(tag).expect("told");
+    let (result, buf) = peer.end(tag).expect("the command has ended");
     assert_eq!((result.expect_err("late").code, buf.map(|b| b.len())), (ErrorCode::TimedOut, Some(512)));
     assert_eq!(peer.state.tasks.count(), 1, "the target still has it");
     peer.data_in(tag, 0, &[1; 512], true, Some(0));
@@ -501,7 +501,10 @@ fn reject_ends_the_command_that_it_names() {
     let tag = peer.read(512);
     let (header, _) = peer.sent().remove(0);
     peer.say(pdu::reject(0x09), header.as_bytes(), true);
-    assert_eq!(peer.end(tag).expect("told").0.expect_err("rejected").code, ErrorCode::ProtocolError);
+    assert_eq!(
+        peer.end(tag).expect("the command has ended").0.expect_err("rejected").code,
+        ErrorCode::ProtocolError
+    );
     assert!(peer.state.connection.fault().is_none());
     peer.say(pdu::reject(0x04), &[1, 2, 3], true);
     assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "one that names nothing");

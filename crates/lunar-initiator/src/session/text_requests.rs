@@ -1,4 +1,4 @@
-//! Sends text requests, and takes their answers.
+//! Sends text requests, and handles their responses.
 
 use super::errors::broke;
 use super::session_state::SessionState;
@@ -10,7 +10,7 @@ use lunar_runtime::iscsi::pdu_queue::Payload;
 use lunar_wire::iscsi::Bhs;
 
 impl SessionState {
-    /// Asks in key text, after those that were before.
+    /// Queues a text request.
     pub fn start_text(&mut self, question: Vec<u8>) -> TextAnswer {
         let (reply, told) = flume::bounded(1);
         self.text_exchanges.push_back(TextExchange { asks: ExchangeState::Waiting(question), reply });
@@ -18,7 +18,7 @@ impl SessionState {
         told
     }
 
-    /// The tag of the exchange that is under way.
+    /// The tag of the exchange in progress.
     pub(super) fn text_tag(&self) -> Option<u32> {
         match self.text_exchanges.front()?.asks {
             ExchangeState::Active(tag, _) => Some(tag),
@@ -26,12 +26,13 @@ impl SessionState {
         }
     }
 
-    /// A question is under way, or was refused just now, and nothing else is: a connection that is lost is the answer.
+    /// Whether a text request alone is in progress or was just rejected. Then its caller gets the loss of the
+    /// connection as the answer.
     pub fn is_text_only(&self) -> bool {
         (self.text_tag().is_some() || self.text_rejected) && self.tasks.count() == 0
     }
 
-    /// Begins the next exchange unless one is under way. Those whose owners have gone are forgotten.
+    /// Starts the next exchange, unless one is in progress. Requests of dropped owners are removed.
     fn next_text(&mut self) {
         let is_wanted =
             |t: &TextExchange| matches!(t.asks, ExchangeState::Active(..)) || !t.reply.is_disconnected();
@@ -52,7 +53,7 @@ impl SessionState {
         self.say(pdu.header, payload);
     }
 
-    /// A Text Response.
+    /// Handles a Text Response.
     pub(super) fn text_response(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
         let Some(TextExchange { asks: ExchangeState::Active(_, exchange), .. }) =
@@ -70,7 +71,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// The exchange that is under way was rejected.
+    /// Ends the exchange in progress, which was rejected.
     pub(super) fn rejected_text(&mut self, reason: u8) {
         self.end_text(Err(text::rejected(reason)));
     }
@@ -78,16 +79,16 @@ impl SessionState {
     fn end_text(&mut self, told: Result<Vec<u8>, Error>) {
         self.text_rejected = told.is_err();
         if let Some(talk) = self.text_exchanges.pop_front() {
-            // The caller may wait no longer.
+            // The caller may no longer wait.
             let _ = talk.reply.send(told);
         }
         self.next_text();
     }
 
-    /// No answer will come any more.
+    /// Ends all exchanges: no response will arrive.
     pub(super) fn fail_texts(&mut self, why: &Error) {
         for talk in self.text_exchanges.drain(..) {
-            // The caller may wait no longer.
+            // The caller may no longer wait.
             let _ = talk.reply.send(Err(why.clone()));
         }
     }

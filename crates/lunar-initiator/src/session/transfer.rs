@@ -1,4 +1,4 @@
-//! The data that a target asks for and sends: R2T and Data-In (RFC 7143 sections 11.7 and 11.8).
+//! Data transfer requested and sent by the target: R2T and Data-In (RFC 7143 sections 11.7 and 11.8).
 
 use super::data_out::{Stretch, data_out};
 use super::errors::broke;
@@ -14,13 +14,13 @@ use lunar_wire::iscsi::{Bhs, NONE};
 use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 
-/// Pieces of Data-In that may lie apart where they come in any order.
+/// The limit of disjoint received ranges, where Data-In may arrive in any order.
 const PIECES: usize = 256;
-/// R2Ts beyond those that were agreed on whose data may wait to be sent.
+/// R2Ts beyond MaxOutstandingR2T whose data may be queued.
 const SPARE_R2TS: usize = 64;
 
 impl SessionState {
-    /// A Ready To Transfer: sends what it asks for, which is never more than the command has.
+    /// Handles an R2T: sends the requested data, which must lie within those of the command.
     pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         let (ttt, r2t_sn, offset, len) =
             (header.ttt(), header.r2t_sn(), header.buffer_offset(), header.desired_len());
@@ -45,7 +45,7 @@ impl SessionState {
         if r2t_sn != next {
             return Err(broke(format!("an R2T numbered {r2t_sn} instead of {next}")));
         }
-        // Some targets leave the field empty.
+        // Some targets leave the field zero.
         if header.lun() != lun && header.lun() != 0 {
             let (asked, own) = (shown(header.lun()), shown(lun));
             return Err(broke(format!("an R2T for LUN {asked} of a command for LUN {own}")));
@@ -64,7 +64,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// The memory of a read, which the target has filled itself, all but so many bytes.
+    /// Takes back the memory of a read, which the target has filled itself, except for the last `short` bytes.
     pub fn has_filled(&mut self, tag: u32, memory: Buf, short: u32) {
         let Some(task) = self.tasks.sent(tag) else { return };
         let expected = task.expected;
@@ -73,8 +73,7 @@ impl SessionState {
         }
     }
 
-    /// Where the segment of a Data-In belongs, if all is in order with it: then it is received straight into
-    /// the buffer of its command.
+    /// The place of a valid Data-In in the buffer of its command, so that it is received directly into it.
     pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         let offset = self.data_in_offset(header).ok()?;
         let task = self.tasks.get(header.itt())?;
@@ -82,15 +81,14 @@ impl SessionState {
         Some((buf.take()?, offset))
     }
 
-    /// The buffer of an answer that was foreseen and did not come.
+    /// Takes back the buffer of a predicted response that did not arrive.
     pub fn take_back(&mut self, answer: PredictedPdu) {
         if let Some(Task { data: Data::In(buf @ None, _), .. }) = self.tasks.get(answer.tag) {
             *buf = answer.buf;
         }
     }
 
-    /// The offset at which the segment of a Data-In continues its command: neither outside its buffer nor
-    /// out of order, for both orders were negotiated.
+    /// Checks the offset of a Data-In: within the buffer, and in the negotiated order.
     #[inline]
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
         let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
@@ -119,7 +117,7 @@ impl SessionState {
         Ok(offset as usize)
     }
 
-    /// Takes the segment of a Data-In: copies it, or puts the buffer back in which it landed.
+    /// Accepts the data segment of a Data-In: copies it, or takes back the buffer that received it.
     #[inline]
     pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
         let offset = self.data_in_offset(header)?;
@@ -142,14 +140,14 @@ impl SessionState {
     }
 }
 
-/// The Data-Out PDUs of a command of so many bytes that may wait to be sent: all of its data, once more, and
-/// an uneven rest for each R2T. Each that waits holds the buffer.
+/// The limit of queued Data-Out PDUs of a command with this number of bytes: twice its data, and a partial PDU for each
+/// R2T. Each queued PDU holds the buffer.
 fn most_waiting(expected: u32, p: &Parameters) -> usize {
     let whole = expected.div_ceil(p.max_xmit_data_segment_length.max(1)) as usize;
     2 * whole + usize::from(p.max_outstanding_r2t.max(1)) + SPARE_R2TS
 }
 
-/// Adds a piece to those that have come, none of which it overlaps; false if too many lie apart.
+/// Adds a received range, which overlaps no other. False if there are too many disjoint ones.
 fn join(pieces: &mut Vec<(u32, u32)>, (mut from, mut to): (u32, u32)) -> bool {
     if from == to {
         return true;
@@ -163,10 +161,10 @@ fn join(pieces: &mut Vec<(u32, u32)>, (mut from, mut to): (u32, u32)) -> bool {
     pieces.len() <= PIECES
 }
 
-/// The segment of a Data-In.
+/// The data segment of a Data-In.
 pub enum Segment<'a> {
-    /// It lies elsewhere.
+    /// In a buffer of the receiver.
     Bytes(&'a [u8]),
-    /// It landed in the buffer of its command.
+    /// In the buffer of its command.
     Landed(Buf),
 }

@@ -1,5 +1,5 @@
-//! The transport seam: how the PDUs of a session travel, and how the memory of its commands is filled and read. Over TCP
-//! both are bytes of a stream; other data movers let the target use the memory itself.
+//! The transport of a session: it moves PDUs and the data of commands. Over TCP both are bytes of a stream. With other
+//! data movers, the target accesses the memory of commands itself (RDMA).
 
 use super::task::Task;
 use crate::Error;
@@ -20,45 +20,45 @@ use {
     lunar_wire::scsi::{Sense, Status},
 };
 
-/// What a data mover hands over to its session.
+/// The callbacks of a data mover to its session.
 pub trait DatamoverEvents {
-    /// Takes a PDU; false: nothing more is taken.
+    /// Handles a PDU. False if the session accepts no more.
     fn take_pdu(&mut self, pdu: ReceivedPdu<'_>) -> bool;
 
-    /// The memory of a read comes back. The target has filled all of it but the last `short` bytes.
+    /// Returns the memory of a read. The target has filled all but the last `short` bytes.
     fn filled(&mut self, tag: u32, memory: Buf, short: u32);
 
-    /// The target broke a rule: the connection ends with this error, unless it has another one already.
+    /// Ends the connection with this error after a violation of the protocol. An earlier error stays.
     fn fail(&mut self, error: Error);
 }
 
-/// A data mover that is no stream of bytes.
+/// A data mover other than a byte stream (RFC 5047).
 pub trait Datamover {
-    /// Takes a PDU that is to go, with the length of its data not filled in.
+    /// Queues a PDU, whose data segment length is not filled in.
     fn push(&self, header: Bhs, payload: Payload);
 
-    /// Takes a command, and lends its memory to the target for as long as it is under way.
+    /// Queues a command, and registers its memory for the target until it ends.
     ///
     /// # Errors
-    /// When that memory cannot be lent. Then nothing was taken.
+    /// When the memory cannot be registered. Then nothing is queued.
     fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error>;
 
-    /// A command is over without an answer of its own: the target may not use its memory any more.
+    /// Revokes the memory of a command that has ended without a response.
     fn ended(&self, itt: u32);
 
-    /// Bytes that wait, and what holds them.
+    /// The number of queued bytes, and the buffers that hold them.
     fn waiting(&self) -> usize;
 
-    /// Whether anything has left since the last call.
+    /// Whether anything was sent since the last call.
     fn has_moved(&self) -> bool;
 
-    /// Sends what waits. False: some of it waits until [`Datamover::writable`].
+    /// Sends queued PDUs. False if some must wait for [`Datamover::writable`].
     fn flush(&self) -> io::Result<bool>;
 
-    /// Takes what is there, and hands every PDU over.
+    /// Receives what is available, and delivers every PDU.
     fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError>;
 
-    /// Waits until there may be something to take.
+    /// Waits until there may be something to receive.
     fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Waits until more can be sent.
@@ -67,31 +67,31 @@ pub trait Datamover {
     /// Ends the connection.
     fn close(&self);
 
-    /// Ends the connection, and throws away what was not delivered.
+    /// Ends the connection, and discards undelivered data.
     fn reset(&self);
 
-    /// Whether every end of it is a reset, also that by the death of the process.
+    /// Whether every end of the connection discards undelivered data, even the exit of the process.
     fn reset_on_close(&self, reset: bool) -> io::Result<()>;
 }
 
-/// Why a command that could not lend its memory has ended.
+/// The error of a command whose memory could not be registered.
 #[cfg(feature = "rdma")]
 pub fn cannot_lend(e: &io::Error) -> Error {
     Error::new(ErrorCode::InvalidArgument, format!("memory registration failed: {e}"))
 }
 
-/// Bytes of a read that the target has not filled, where only its answer shows that: by the residual, if there is
-/// one. A command that failed without it may have filled none.
+/// The number of bytes of a read that the target has not filled, according to the residual of the response. A failed
+/// command without a residual may have filled none.
 #[cfg(feature = "rdma")]
 pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
-    // NO SENSE, RECOVERED ERROR and COMPLETED come with data.
+    // With NO SENSE, RECOVERED ERROR and COMPLETED, data were transferred.
     let is_done = |sense: Sense| matches!(sense.key, 0x0 | 0x1 | 0xf);
     let is_good = status == Status::Good as u8
         || status == Status::CheckCondition as u8 && Sense::decode(sense).is_some_and(is_done);
     residual.unwrap_or(if is_good { 0 } else { u32::MAX })
 }
 
-/// The connection itself.
+/// A connection.
 pub enum TransportHandle {
     /// A stream of bytes.
     Tcp(Stream),
@@ -99,9 +99,9 @@ pub enum TransportHandle {
     Datamover(Rc<dyn Datamover>),
 }
 
-/// Its sending side.
+/// The sending side of a connection.
 pub enum TransportSender {
-    /// PDUs one behind the other.
+    /// A stream of PDUs.
     Tcp(pdu_queue::PduQueue),
     /// Another data mover.
     Datamover(Rc<dyn Datamover>),
@@ -113,16 +113,16 @@ impl Default for TransportSender {
     }
 }
 
-/// Its receiving side.
+/// The receiving side of a connection.
 pub enum TransportReceiver {
-    /// PDUs one behind the other.
+    /// A stream of PDUs.
     Tcp(PduReceiver),
     /// Another data mover.
     Datamover(Rc<dyn Datamover>),
 }
 
 impl TransportHandle {
-    /// Its sending side, for a connection that begins.
+    /// The sending side of a new connection.
     pub fn out(&self) -> TransportSender {
         match self {
             TransportHandle::Tcp(_) => TransportSender::default(),
@@ -130,7 +130,7 @@ impl TransportHandle {
         }
     }
 
-    /// Its receiving side; `begun` are bytes that came with the login.
+    /// The receiving side. `begun` are bytes that were received with the login.
     pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> TransportReceiver {
         match self {
             TransportHandle::Tcp(_) => TransportReceiver::Tcp(PduReceiver::new(digests, max_data, begun)),
@@ -138,7 +138,7 @@ impl TransportHandle {
         }
     }
 
-    /// Waits until there may be something to take, or the target is gone.
+    /// Waits until there may be something to receive, or the connection is closed.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.readable().await,
@@ -146,7 +146,7 @@ impl TransportHandle {
         }
     }
 
-    /// It is known without asking that there is something to take.
+    /// Whether received data are known to be available, without a system call.
     pub fn is_readable(&self) -> bool {
         match self {
             TransportHandle::Tcp(stream) => stream.is_readable(),
@@ -162,7 +162,7 @@ impl TransportHandle {
         }
     }
 
-    /// Whether what was sent and not delivered is thrown away when it ends.
+    /// Sets whether the end of the connection discards undelivered data.
     pub fn reset_on_close(&self, reset: bool) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.reset_on_close(reset),
@@ -170,7 +170,7 @@ impl TransportHandle {
         }
     }
 
-    /// Ends it, and throws away what was not delivered.
+    /// Ends the connection, and discards undelivered data.
     pub fn reset(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.reset(),
@@ -178,7 +178,7 @@ impl TransportHandle {
         }
     }
 
-    /// Ends it.
+    /// Ends the connection.
     pub fn close(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Both),
@@ -187,8 +187,8 @@ impl TransportHandle {
     }
 }
 
-/// Hands over the messages that have come, up to the end of the connection, and has as many received as were taken: of at
-/// most `len` bytes. `take` returns whether more is wanted.
+/// Delivers the received messages, up to the end of the connection, and posts a receive of `len` bytes for each of
+/// them. `take` returns whether the session accepts more.
 #[cfg(feature = "rdma")]
 pub fn messages(
     endpoint: &dyn Endpoint,
@@ -231,7 +231,7 @@ impl TransportSender {
         }
     }
 
-    /// Bytes that wait, and what holds them.
+    /// The number of queued bytes, and the buffers that hold them.
     pub fn waiting(&self) -> usize {
         match self {
             TransportSender::Tcp(out) => out.waiting(),
@@ -239,17 +239,17 @@ impl TransportSender {
         }
     }
 
-    /// Sends until all has left (true) or no more is taken (false).
+    /// Sends until the queue is empty (true) or the socket is full (false).
     pub fn flush(&mut self, line: &TransportHandle) -> io::Result<bool> {
         match (self, line) {
             (TransportSender::Tcp(out), TransportHandle::Tcp(stream)) => out.flush(stream),
             (TransportSender::Datamover(mover), _) => mover.flush(),
-            // The one of a connection that is over.
+            // The sender of a connection that has ended.
             (TransportSender::Tcp(_), TransportHandle::Datamover(_)) => Ok(true),
         }
     }
 
-    /// Bytes that have left. A data mover does not count them.
+    /// The number of bytes sent. A data mover does not count them.
     pub fn left(&self) -> u64 {
         match self {
             TransportSender::Tcp(out) => out.left(),
@@ -257,7 +257,7 @@ impl TransportSender {
         }
     }
 
-    /// What [`TransportSender::left`] will be when all that waits now has left.
+    /// The value of [`TransportSender::left`] once all queued bytes are sent.
     #[inline]
     pub fn end(&self) -> u64 {
         match self {
@@ -266,7 +266,7 @@ impl TransportSender {
         }
     }
 
-    /// Whether a data mover has moved anything since the last call. A stream counts.
+    /// Whether a data mover has sent anything since the last call. A stream counts bytes instead.
     pub fn has_moved(&self) -> bool {
         match self {
             TransportSender::Tcp(_) => false,
@@ -274,14 +274,14 @@ impl TransportSender {
         }
     }
 
-    /// A command is over without an answer of its own.
+    /// Revokes the memory of a command that has ended without a response.
     pub fn ended(&self, itt: u32) {
         if let TransportSender::Datamover(mover) = self {
             mover.ended(itt);
         }
     }
 
-    /// Takes all that waits, as it would have been sent. For tests and fuzzers.
+    /// Takes all queued bytes, in the form in which they would be sent. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         match self {
             TransportSender::Tcp(out) => out.take_bytes(),
@@ -291,7 +291,7 @@ impl TransportSender {
 }
 
 impl TransportReceiver {
-    /// PDUs that came with the login may be there already.
+    /// Whether PDUs were received with the login.
     pub fn has_begun(&self) -> bool {
         match self {
             TransportReceiver::Tcp(receiver) => receiver.has_begun(),
@@ -299,7 +299,7 @@ impl TransportReceiver {
         }
     }
 
-    /// Takes what is there, and hands every whole PDU over.
+    /// Receives what is available, and delivers every complete PDU.
     pub fn receive<S: PduHandler + DatamoverEvents>(
         &mut self,
         line: &TransportHandle,
@@ -314,7 +314,7 @@ impl TransportReceiver {
         }
     }
 
-    /// The same of what has come already and was not handed over yet.
+    /// Delivers the PDUs that were already received.
     pub fn resume<S: PduHandler + DatamoverEvents>(
         &mut self,
         session: &mut S,

@@ -1,44 +1,44 @@
-//! Logical units that take no commands until they are seen to be what they were. Those commands wait apart: the other
+//! Logical units that take no commands until they have shown their identity. Their commands wait here, so that other
 //! logical units go on.
 
 use crate::Error;
 use std::time::{Duration, Instant};
 
-/// A look that has shown nothing yet is given so long, however little time for recovery there is.
+/// The minimum time for an identity check, even with a shorter recovery timeout.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// All of a session.
+/// The unverified logical units of a session.
 #[derive(Debug, Default)]
 pub struct UnverifiedLuns {
     units: Vec<Unit>,
-    /// The commands that wait for them, in their order.
+    /// The commands that wait for them, in order.
     apart: Vec<u32>,
     latest_look: u32,
 }
 
-/// One of them.
+/// An unverified logical unit.
 #[derive(Debug)]
 struct Unit {
     /// The eight bytes of its LUN.
     lun: u64,
-    /// Since when it is needed; while there is no connection, that is what is missing.
+    /// The start of the wait, without the time that there was no connection.
     since: Instant,
-    /// The look that is under way, on the present connection.
+    /// The check in progress on the current connection.
     look: Option<u32>,
-    /// What the last look found that did not show it.
+    /// The finding of the last check that failed.
     found: Option<String>,
-    /// Its time is over: what its commands get.
+    /// The error of its commands, once its time limit has passed.
     over: Option<Error>,
 }
 
 impl UnverifiedLuns {
-    /// There is none.
+    /// Whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.units.is_empty()
     }
 
-    /// It is one of them.
+    /// Whether this logical unit is unverified.
     pub fn has(&self, lun: u64) -> bool {
         self.units.iter().any(|u| u.lun == lun)
     }
@@ -47,7 +47,7 @@ impl UnverifiedLuns {
         self.units.iter_mut().find(|u| u.lun == lun)
     }
 
-    /// From now on it is one of them. What names the look at it that is to begin; None if one is under way.
+    /// Adds a logical unit. Returns the id of the check to start, or None if one is in progress.
     pub fn add(&mut self, lun: u64, now: Instant) -> Option<u32> {
         if !self.has(lun) {
             self.units.push(Unit { lun, since: now, look: None, found: None, over: None });
@@ -55,7 +55,7 @@ impl UnverifiedLuns {
         self.latest_look = self.latest_look.wrapping_add(1);
         let look = self.latest_look;
         let unit = self.unit(lun).filter(|u| u.look.is_none())?;
-        // A time without a connection is none in which it was missing.
+        // The time without a connection does not count.
         if unit.found.is_none() {
             unit.since = now;
         }
@@ -63,12 +63,12 @@ impl UnverifiedLuns {
         Some(look)
     }
 
-    /// This look at it is still wanted.
+    /// Whether this check is still needed.
     pub fn wants(&self, lun: u64, look: u32) -> bool {
         self.units.iter().any(|u| u.lun == lun && u.look == Some(look))
     }
 
-    /// A check did not find it. True: its time is over, and no command waits for the next check.
+    /// Records a failed check. True if the time limit has passed, so that no command waits for the next check.
     pub fn missed(&mut self, lun: u64, found: String) -> bool {
         self.unit(lun).is_some_and(|unit| {
             unit.found = Some(found);
@@ -76,7 +76,7 @@ impl UnverifiedLuns {
         })
     }
 
-    /// Those whose time is over from now on, and what was found.
+    /// The logical units whose time limit has just passed, and the findings.
     pub fn late(&self, now: Instant, limit: Duration) -> Vec<(u64, String)> {
         let limit = |u: &Unit| if u.found.is_some() { limit } else { limit.max(LOOK) };
         let is_late =
@@ -85,25 +85,25 @@ impl UnverifiedLuns {
         self.units.iter().filter(is_late).map(|u| (u.lun, found(u))).collect()
     }
 
-    /// Its time is over.
+    /// Ends the wait for a logical unit with this error.
     pub fn give_up(&mut self, lun: u64, error: Error) {
         if let Some(unit) = self.unit(lun) {
             unit.over = Some(error);
         }
     }
 
-    /// What keeps commands of this logical unit from being taken in.
+    /// The error of new commands of this logical unit, if any.
     #[inline]
     pub fn obstacle(&self, lun: u64) -> Option<Error> {
         self.units.iter().find(|u| u.lun == lun)?.over.clone()
     }
 
-    /// A command waits for its logical unit.
+    /// Holds back a command.
     pub fn set_apart(&mut self, tag: u32) {
         self.apart.push(tag);
     }
 
-    /// Takes commands out that wait; `comes` says which, and whether one that stays is still there.
+    /// Removes waiting commands. `comes` selects the ones to release, and the ones that have ended.
     pub fn take_apart(&mut self, mut comes: impl FnMut(u32) -> Apart) -> Vec<u32> {
         let mut back = Vec::new();
         self.apart.retain(|tag| match comes(*tag) {
@@ -117,25 +117,25 @@ impl UnverifiedLuns {
         back
     }
 
-    /// It is none of them any more. True if it was missing.
+    /// Removes a logical unit. True if it was missing.
     pub fn remove(&mut self, lun: u64) -> bool {
         let was_missing = self.unit(lun).is_some_and(|u| u.found.is_some() || u.over.is_some());
         self.units.retain(|u| u.lun != lun);
         was_missing
     }
 
-    /// The looks were those of a connection that is gone.
+    /// Forgets the checks of a lost connection.
     pub fn end_looks(&mut self) {
         self.units.iter_mut().for_each(|u| u.look = None);
     }
 }
 
-/// What becomes of a command that waits for its logical unit.
+/// The decision about a command that waits for its logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apart {
-    /// Its turn comes.
+    /// It is released.
     Comes,
-    /// It goes on waiting.
+    /// It stays.
     Stays,
     /// It has ended.
     Over,

@@ -1,26 +1,27 @@
-//! A target that repeats one violation of the protocol: commands do not wait until the time for recovery is over.
+//! Detection of a target that repeats a violation of the protocol. Then commands fail without waiting for the recovery
+//! timeout.
 
 use crate::{Error, ErrorCode};
 
-/// So many times in a row, and it is taken to go on.
+/// The number of equal violations in a row after which commands fail.
 const MOST: u32 = 3;
 
-/// The latest violations of the protocol, with no command answered in between.
+/// The latest violations of the protocol, without a successful command between them.
 #[derive(Default)]
 pub struct Violations {
-    /// What they have in common.
+    /// Their common text.
     shape: String,
     count: u32,
 }
 
 impl Violations {
-    /// Takes note of why a connection ended, or could not be made. True: the target repeats itself.
+    /// Records the error of a connection. True if the target repeats a violation.
     pub fn note(&mut self, why: &Error) -> bool {
         if why.code != ErrorCode::ProtocolError {
             *self = Violations::default();
             return false;
         }
-        // Tags and numbers differ each time.
+        // Ignores tags and numbers, which differ each time.
         let shape: String = why.what.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
         let is_same = std::mem::replace(&mut self.shape, shape) == self.shape;
         self.count = if is_same { self.count + 1 } else { 1 };

@@ -1,34 +1,34 @@
-//! When to let the target go on before its answers are taken. A target that sends each answer by itself, on a core that it
-//! shares with us, is interrupted by us at each. After a yield, many are there at once. Where that brings nothing, it is
-//! left for a while.
+//! Decides when to yield the core before a receive. A target on the same core that sends each response separately is
+//! preempted by this session at each of them. After a yield, many responses are received at once. If yields bring
+//! nothing, they pause.
 
 use std::time::{Duration, Instant};
 
-/// With fewer commands under way, the core does not yield.
+/// The core does not yield with fewer commands in flight.
 const FEW: u32 = 8;
-/// Receives without yielding, after one that brought hardly more than without.
+/// The number of receives without a yield, after a yield that brought hardly more responses.
 const PAUSE: u32 = 256;
-/// The same after another task kept the core for longer than a target would.
+/// The same, after another task kept the core longer than a target would.
 const LONG_PAUSE: u32 = 16384;
 const LONG: Duration = Duration::from_millis(1);
-/// After so many that brought more, one receives without yielding, to see what that brings by now.
+/// After this number of useful yields, one receive runs without a yield, to measure the difference again.
 const STREAK: u32 = 32;
 
-/// What the latest receives have brought.
+/// The measurements of the latest receives.
 #[derive(Debug, Default)]
 pub struct YieldHeuristic {
-    /// Answers of the latest receive without yielding.
+    /// The responses of the latest receive without a yield.
     came: u32,
-    /// How long the core was away before this one.
+    /// The duration of the yield before this receive.
     away: Option<Duration>,
-    /// Receives until it is tried again.
+    /// The remaining receives without a yield.
     pause: u32,
-    /// Receives since then that brought more.
+    /// The number of useful yields in a row.
     streak: u32,
 }
 
 impl YieldHeuristic {
-    /// Before a receive: yields the core if more answers may come by that.
+    /// Called before a receive: yields the core if that may bring more responses.
     pub fn before_receive(&mut self, under_way: u32) {
         self.away = None;
         if self.pause > 0 {
@@ -42,7 +42,7 @@ impl YieldHeuristic {
         }
     }
 
-    /// After it: so many answers came.
+    /// Called after a receive, with the number of responses.
     pub fn after_receive(&mut self, came: u32) {
         match self.away {
             None => self.came = came,

@@ -258,7 +258,7 @@ fn advice(reason: LoginRejectReason, request: &LoginRequest) -> (ErrorCode, Stri
             ErrorCode::NotFound,
             format!(
                 "look at ID_EXT and IOC_GUID, and at the target's access list: our port is {ours}, and an entry with \
-                 chap lets nobody in by SRP, also if it stands before the one that names the port"
+                 chap admits no SRP port, even if another entry names the port"
             ),
         ),
         LoginRejectReason::TOO_MANY_CHANNELS => (

@@ -15,7 +15,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn the_three_forms() {
+fn url_with_portal_target_or_lun_parses() {
     let u = url("iscsi://10.0.0.1:3261/iqn.2026-11.org.example:a/7");
     assert_eq!((u.portal.to_string().as_str(), u.lun), ("10.0.0.1:3261", Some(7)));
     assert_eq!(u.target.as_deref(), Some("iqn.2026-11.org.example:a"));
@@ -230,7 +230,7 @@ fn near_miss_of_a_scheme_is_suggested_with_all_forms() {
     }
 }
 
-/// Software does what it is told; devices have checksums of their own.
+/// Digests work over software iWARP. RDMA devices have checksums of their own.
 #[test]
 fn digests_that_do_nothing_are_refused() {
     for settings in ["header_digest=crc32c", "data_digest=none,crc32c&commands=3"] {

@@ -90,7 +90,7 @@ fn absent_target_fails_after_the_recovery_timeout() {
                 let lun = open(&url).await.expect("a LUN");
                 told.recv_async().await.expect("it is open");
                 told.recv_async().await.expect("it is gone");
-                write(&*lun, 0, 1, LEN).await.expect_err("nobody took it")
+                write(&*lun, 0, 1, LEN).await.expect_err("the target is gone")
             })
         });
         tell.send(()).expect("it is open");

@@ -254,7 +254,7 @@ fn full_set_of_keys() {
 
 /// Byte for byte: the header of a response that goes on.
 #[test]
-fn golden_response() {
+fn login_response_matches_golden_bytes() {
     let mut p = Pair::new(House::default());
     let LoginStep::Reply(pdu) = p.send(TO_OPERATIONAL, NAMES.as_bytes()) else { panic!() };
     let want = [
@@ -441,7 +441,7 @@ fn none_named_in_operational_stage_is_answered() {
 }
 
 #[test]
-fn discovery() {
+fn discovery_session_logs_in_without_target() {
     let unnamed = format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0InitiatorAlias=a\x1bb\0");
     let mut p = Pair::new(House::default());
     p.login.offer.error_recovery_level = 2;
@@ -508,7 +508,7 @@ fn long_answer_comes_in_pieces() {
 
 /// LOG-042 and the limits on what a login may bring.
 #[test]
-fn logins_end() {
+fn login_beyond_a_limit_is_refused() {
     let mut p = Pair::new(House::default());
     p.text(OPERATIONAL, NAMES);
     (1..EXCHANGES).for_each(|_| assert_eq!(p.text(OPERATIONAL, ""), ""));
@@ -753,16 +753,16 @@ fn each_chap_fault_is_logged_and_looks_alike() {
     }
 }
 
-/// LST-006, SEC-017: asked after authentication, with the user.
+/// LST-006, SEC-017: access is checked after authentication, with the user name.
 #[test]
-fn authorization() {
+fn authorization_follows_authentication() {
     let mut p = Pair::new(House { banned: Some("alice"), ..guarded() });
     let proof = p.proof("5", "alice", b"alice's secret");
     assert_eq!(p.text(SECURITY, &proof), "", "not before the stage ends");
     assert_eq!(p.refused(TO_OPERATIONAL, ""), LoginStatus::AUTHORIZATION_FAILURE);
 }
 
-/// A session that cannot be registered.
+/// The session cannot be registered.
 #[test]
 fn refused_at_the_end() {
     let mut p = Pair::new(House::default());

@@ -163,7 +163,7 @@ fn wrong_data_outs() {
 
 /// DAT-027: an empty Data-Out may carry the F bit alone.
 #[test]
-fn an_empty_end() {
+fn empty_data_out_may_carry_the_final_bit() {
     let mut w = DataOutSequencer::new(2048, 2048, 0, true, &parameters(true, false));
     w.next_r2t().unwrap();
     assert_eq!(w.take(Some(0), pdu(0, 0, 2048, false)), accept(0));
@@ -172,9 +172,9 @@ fn an_empty_end() {
     assert!(w.is_complete() && w.failure().is_none());
 }
 
-/// DAT-035: an early error asks for no more, and waits for what it asked for.
+/// DAT-035: after an early error no R2T is sent, and the data of earlier R2Ts are awaited.
 #[test]
-fn a_stopped_write() {
+fn stopped_write_awaits_requested_data() {
     let mut w = DataOutSequencer::new(8192, 8192, 0, true, &parameters(true, false));
     w.next_r2t().unwrap();
     w.stop();

@@ -102,7 +102,7 @@ fn segments_come_out_in_order_with_their_ends() {
 }
 
 #[test]
-fn nothing_to_copy_is_done() {
+fn empty_copy_list_succeeds() {
     let mut n = nexus(&lu(disk()), "a");
     assert_eq!(run(&mut n, &[op::EXTENDED_COPY]), Ok(Plan::Done));
     assert_eq!(copy(&mut n, &list(1, 0, &[cscd(&OWN)], &[])), Ok(Plan::Done));
@@ -215,7 +215,11 @@ fn copy_length_is_a_multiple_of_both_block_sizes() {
     let inexact = Sense::COPY_INEXACT_SEGMENT.segment(2, 8);
     assert_eq!(segment(9, false).range(2, &small, &large), Err(inexact));
     let wrong = Sense::COPY_WRONG_TARGET.segment(2, 4);
-    assert_eq!(segment(1, false).range(2, &large, &small), Err(wrong), "told 512, has 4096");
+    assert_eq!(
+        segment(1, false).range(2, &large, &small),
+        Err(wrong),
+        "the list says 512, the disk has 4096"
+    );
 }
 
 #[test]

@@ -101,9 +101,9 @@ fn sense_format_and_task_aborted_status_reach_every_nexus() {
     assert_eq!(run(&mut a, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: false }));
     assert_eq!(run(&mut b, WRITE_ONE), fails(Sense::MODE_PARAMETERS_CHANGED));
     select(&mut a, &list(&control(true, false, true))).unwrap();
-    assert!(run(&mut b, WRITE_ONE).is_ok(), "nothing changed, nothing is told");
+    assert!(run(&mut b, WRITE_ONE).is_ok(), "without a change there is no unit attention");
     lu.task_set_cleared(Some(a.id()));
-    assert!(run(&mut b, WRITE_ONE).is_ok(), "TAS tells of cleared tasks by their status");
+    assert!(run(&mut b, WRITE_ONE).is_ok(), "with TAS, cleared tasks have a status instead");
 }
 
 #[test]

@@ -239,14 +239,15 @@ impl Registry {
         if named.len() > 1 {
             named.retain(|port| self.keys.contains_key(port));
         }
-        // A TransportID names no user: a reservation goes to nobody by chance.
+        // A TransportID contains no CHAP user. An ambiguous one is rejected, so that a reservation never moves to the
+        // wrong user.
         let [to] = <[Registrant; 1]>::try_from(named).map_err(|_| Sense::parameter_field(24, NO_BIT))?;
         if to == *context.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
     }
 
-    /// The users of an initiator port that is named: that of the sender if it is its own; those that are registered; those
-    /// that are logged in; else nobody yet. At least one. Anybody may log in with the name and ISID of a registered port while
-    /// its owner is away, so a login says less than a registration.
+    /// The users of the initiator port in a TransportID, at least one. In this order: the sender's own user, if it is
+    /// its port; registered users; users that are logged in; else an empty one. A registration counts more than a
+    /// login: while the owner of a port is away, any initiator may log in with its name and ISID.
     fn users(&self, context: &ReserveOutContext<'_>, initiator: &str, isid: [u8; 6]) -> BTreeSet<String> {
         if context.who.is_named(initiator, isid) {
             return [context.who.user.clone()].into();

@@ -1,7 +1,7 @@
-//! Registrations and reservation as bytes that persist through power loss (APTPL). Integers are big-endian: a
-//! version, the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant:
-//! key, target port, ISID, length of the name, name; in the second version also length of the CHAP user, user. The
-//! first one is written when nobody has a user: older versions of this program read it.
+//! Registrations and reservation as bytes that persist through power loss (APTPL). Integers are big-endian: a version,
+//! the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant: key, target port,
+//! ISID, length of the name, name; in the second version also length of the CHAP user, user. The first version is
+//! written when no registrant has a user, because older versions of this program can read it.
 
 use super::registry::{PersistentReservation, Registrant, Registry};
 use super::types::ReservationType;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_without_aptpl() {
+    fn registration_without_aptpl_is_not_saved() {
         let r = Registry { persists: false, ..registry(Some(ReservationType::WriteExclusive), 3) };
         assert_eq!(encode(&r), []);
         assert_eq!(decode(&[], 64), Ok(Registry::new(64)));
@@ -238,7 +238,7 @@ mod tests {
         assert!(edit(23, 0), "no name");
         assert!(edit(24, 0xff), "no UTF-8");
         assert!(edit(28, b'9'), "out of order");
-        assert!(decode(&good[..6], 64).is_err(), "nobody registered");
+        assert!(decode(&good[..6], 64).is_err(), "no registrant");
         for at in 1..good.len() {
             assert!(decode(&good[..at], 64).is_err(), "cut at {at}");
         }

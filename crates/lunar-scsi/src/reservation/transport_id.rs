@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn transport_id_matches_golden_bytes() {
         let who = Registrant {
             initiator: "iqn.a:b".into(),
             isid: [0, 2, 0x3d, 0, 0, 0xaf],

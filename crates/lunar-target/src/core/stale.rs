@@ -21,11 +21,11 @@
 //! | is replaced by another login | are dropped; the login waits for those that have started |
 //!
 //! READs change nothing and are not checked. A message that aborts tasks, from another session of the same initiator or
-//! about a nexus of this one, first takes all that has arrived. These commands were in no task set yet, so their status is
-//! BUSY, whatever TAS says. An initiator that gave them up does not see it; one that lives repeats them. An SRP command
-//! whose descriptor table is being read counts as one of them. SRP ports name no host, so a reset by any session recalls the
-//! commands of an SRP session. Sessions of other initiators lose only tasks, because nobody repeated their commands
-//! elsewhere.
+//! about a nexus of this one, first takes all that has arrived. These commands were in no task set yet, so their status
+//! is BUSY, whatever TAS says. An initiator that gave them up does not see it; one that lives repeats them. An SRP
+//! command whose descriptor table is being read counts as one of them. SRP ports name no host, so a reset by any
+//! session recalls the commands of an SRP session. Sessions of other initiators lose only tasks, because their commands
+//! were not repeated elsewhere.
 //!
 //! Three gaps remain. A core may stall between the check and the system call, for at most one tick. A started operation of
 //! the kernel runs to its end. A connection that was cut without a packet looks open, as does one whose peer's kernel still

@@ -214,7 +214,7 @@ impl Outbound {
         }
     }
 
-    /// Bytes in the send queue that no pool counts, where they can be told apart.
+    /// Bytes in the send queue that no pool counts, where the transport can separate them.
     pub fn own(&self) -> usize {
         match self {
             Outbound::Tcp(out) => out.own(),

@@ -70,9 +70,7 @@ impl LockInner {
                 }
                 return;
             }
-            Ok(None) => {
-                "another server has locked the new one, and hosts cannot tell the two servers apart".into()
-            }
+            Ok(None) => "another server has locked the new one, and hosts see both servers as one".into(),
             Err(e) => format!("it cannot be created again, and another server may get the lock: {e}"),
         };
         let mut state = self.state();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
+    fn numbers_are_parsed_or_rejected() {
         for (text, want) in [
             ("0", Some(0)),
             ("262144", Some(262144)),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_values() {
+    fn binary_values_are_decoded_or_rejected() {
         for (text, want) in [
             ("0x", Some(b"".as_slice())),
             ("0xabc", Some(&[0x0a, 0xbc])),

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn full_status() {
+    fn full_status_descriptors_are_decoded() {
         let id = b"\x45\0\0\x18iqn.a,i,0x80\x1b0000000001\0";
         let one =
             [&[0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 3, 8, 0, 0, 0, 0, 0, 2][..], &[0, 0, 0, 28], id].concat();

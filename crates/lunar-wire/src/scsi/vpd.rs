@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn designators_decode() {
+    fn designators_are_decoded_in_order() {
         let body = [
             &[1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7][..],
             &[0x51, 0x94, 0, 4, 0, 0, 1, 2],

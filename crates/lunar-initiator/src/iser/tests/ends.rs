@@ -49,7 +49,7 @@ fn aborted_command_is_resent_with_its_own_memory() {
     }
 }
 
-/// Its owner is told, but the target may still use the memory: that stays until it is answered.
+/// The owner gets the time-out, but the target may still use the memory: it stays registered until the response.
 #[test]
 fn late_command_keeps_its_memory_until_the_target_ends_it() {
     let mut peer = Peer::new(parameters());

@@ -14,7 +14,7 @@ const NAME: &str = "iqn.2026-11.org.example:disk";
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A target that reads a login and says what it is told to.
+/// A target that reads a login request and sends scripted responses.
 struct Target {
     end: Rc<dyn Endpoint>,
     stat_sn: u32,

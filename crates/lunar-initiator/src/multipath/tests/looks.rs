@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// One that nobody looks at but for news, and when there is doubt.
+/// Paths that are checked only after events and errors, not by the clock.
 async fn join_unhurried(wires: &[Arc<Wire>; 2]) -> Arc<Multipath> {
     let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
     let settings = MultipathOptions { check: Duration::from_secs(3600), ..MultipathOptions::default() };

@@ -121,7 +121,7 @@ fn data_that_did_not_come_are_not_counted_whatever_the_status() {
     let tag = peer.read(512);
     peer.data_in(tag, 0, &[1; 512], true, None);
     peer.respond(tag, 0x02, 2, 412, &sense);
-    assert_eq!(peer.done(tag).0.transferred, 100, "as the residual tells");
+    assert_eq!(peer.done(tag).0.transferred, 100, "wanted bytes minus the residual");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn text_refusal_differs_from_loss_and_violation() {
     }
 }
 
-/// Who stops to wait leaves the connection as it is; those that have not been asked are not asked.
+/// A caller that stops waiting does not disturb the connection. Requests that were not sent are dropped.
 #[test]
 fn abandoned_text_request_does_not_delay_others() {
     let mut peer = Peer::new(parameters());
@@ -182,7 +182,7 @@ thread_local! {
     static LATER_MS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// A clock that stands still until it is told to go on.
+/// A clock that advances only when the test moves it.
 fn clock() -> Instant {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     *START.get_or_init(Instant::now) + Duration::from_millis(LATER_MS.get())

@@ -63,7 +63,7 @@ struct World {
     writes: Vec<Write>,
     latest: u64,
     acknowledged: [u64; BLOCKS],
-    /// What the owner was told of the order of its writes, and the target broke.
+    /// A violation of the order of acknowledged writes.
     broken: Option<String>,
     /// Newer writes that were acknowledged after the loss of a path.
     counted: usize,

@@ -63,7 +63,7 @@ fn writes_that_waited_are_counted_by_their_end() {
     peer.state.finish(write, Ok(good));
     assert!(!peer.state.has_waiting());
     assert_eq!(peer.state.tasks.count_waited(), [1, 0, 1]);
-    assert_eq!(peer.state.tasks.count_waited(), [0; 3], "it is told once");
+    assert_eq!(peer.state.tasks.count_waited(), [0; 3], "counted once");
 }
 
 #[test]

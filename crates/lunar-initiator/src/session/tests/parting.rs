@@ -6,9 +6,9 @@ fn inquiry() -> Command {
     Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)))
 }
 
-/// LGO-007: whatever the target asks for, and whoever asks for something here.
+/// LGO-007: neither requests of the target nor those of owners are sent after the logout request.
 #[test]
-fn nothing_follows_our_logout() {
+fn logout_request_is_the_last_pdu_sent() {
     let mut peer = Peer::new(parameters());
     let (read, write) = (peer.read(512), peer.write(4096));
     let logout = peer.state.log_out();

@@ -282,7 +282,7 @@ fn status_in_data_in_ends_the_command() {
 
 /// DAT-033, REC-015: at level 0 nothing answers an A bit.
 #[test]
-fn a_bit_is_not_answered() {
+fn acknowledge_bit_at_level_0_is_not_answered() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     peer.sent();
@@ -381,7 +381,7 @@ fn cold_reset_may_stay_unanswered() {
     assert_eq!(peer.sent()[0].0.itt(), tag);
 }
 
-/// TMF-035: who asked for a function is told the code that came.
+/// TMF-035: the caller of a function gets the response code.
 #[test]
 fn task_management_response_codes_are_returned() {
     for code in [0, 1, 2, 3, 4, 5, 6, 255] {
@@ -403,7 +403,7 @@ fn nop_in_without_tags_is_not_answered() {
 
 /// NOP-007: a ping acknowledges what came.
 #[test]
-fn a_ping_acknowledges() {
+fn ping_acknowledges_received_status() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     peer.sent();
@@ -429,10 +429,10 @@ fn dropped_connection_says_when_to_come_back() {
     }
 }
 
-/// ASY-010: who wants to negotiate anew gets a logout, and a new session. ASY-011: what vendors mean is passed
-/// over, but counted.
+/// ASY-010: a request to renegotiate leads to a logout and a new session. ASY-011: vendor-specific events are ignored,
+/// but advance StatSN.
 #[test]
-fn asynchronous_messages() {
+fn async_message_of_each_kind_is_handled() {
     let mut peer = Peer::new(parameters());
     for code in [248, 250, 255] {
         peer.say(pdu::async_message(0, code, [1, 2, 3]), &[7; 33], true);

@@ -15,7 +15,7 @@ fn tags(peer: &mut Peer) -> Vec<u32> {
 }
 
 fn verify_first(peer: &mut Peer, lun: u64) -> u32 {
-    peer.state.unverified.add(lun, Instant::now()).expect("nobody looks yet")
+    peer.state.unverified.add(lun, Instant::now()).expect("no check is under way")
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn time_runs_while_there_is_a_connection() {
         assert_eq!(unverified.late(begun + s(61), s(10)).len(), late);
         assert_eq!(unverified.late(begun + s(70), s(10)).len(), 1);
         unverified.give_up(FIRST, Error::new(ErrorCode::TimedOut, "late"));
-        assert!(unverified.late(begun + s(80), s(10)).is_empty(), "told once");
+        assert!(unverified.late(begun + s(80), s(10)).is_empty(), "reported once");
         assert!(unverified.obstacle(FIRST).is_some() && unverified.obstacle(SECOND).is_none());
     }
 }

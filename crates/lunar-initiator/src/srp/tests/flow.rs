@@ -60,7 +60,7 @@ fn event_is_answered_and_reported() {
     unit.clear();
     Aer { solicited: false, credits: 0, tag: 6, lun: LUN, sense: &[] }.encode(&mut unit);
     assert!(matches!(peer.say(&unit), Ok(ReceiveStatus::More)));
-    assert!(peer.one()[15] == 6 && peer.state.events.is_empty(), "answered, and nothing to tell");
+    assert!(peer.one()[15] == 6 && peer.state.events.is_empty(), "answered, without an event");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn reject_reasons_have_text_and_hint() {
             LoginRejectReason::NOT_ASSOCIATED,
             ErrorCode::NotFound,
             "no such target port",
-            "chap lets nobody in by SRP",
+            "chap admits no SRP port",
         ),
         (LoginRejectReason::FORMATS, ErrorCode::Refused, "data buffer formats", "log"),
         (LoginRejectReason::NO_MULTICHANNEL, ErrorCode::Refused, "one channel", "log"),

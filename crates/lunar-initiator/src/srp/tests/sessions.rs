@@ -159,7 +159,7 @@ fn target(manners: &'static [Manner]) -> (SocketAddr, JoinHandle<Vec<Seen>>) {
     (address, serving)
 }
 
-/// Does something in a session with a target, and tells what the target has seen.
+/// Runs `work` in a session with a scripted target, and returns the requests that the target received.
 fn with(manners: &'static [Manner], options: Options, work: impl AsyncFnOnce(&Session)) -> Vec<Seen> {
     let (address, serving) = target(manners);
     let portal = Portal { host: address.ip().to_string(), port: address.port() };
@@ -187,7 +187,7 @@ async fn read(session: &Session, lba: u32, blocks: u16) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn written_data_is_read_back() {
     let seen = with(&[Manner::Serves], options(), async |session| {
         for (lba, blocks) in [(0, 1), (8, 16), (100, 17), (200, 1024)] {
             let data = pattern(usize::from(blocks) * 512);

@@ -30,7 +30,7 @@ fn send(step: TextStep) -> Pdu {
 
 /// DSC-007, TXT-002, TXT-003, TXT-010: the first request byte for byte, and one that carries on.
 #[test]
-fn golden_requests() {
+fn text_requests_match_golden_bytes() {
     let (mut text, first) = TextClient::new(ITT, ALL.to_vec(), 8192, 65536);
     let want = [
         [0x44, 0x80, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -85,9 +85,9 @@ fn responses_that_break_the_rules() {
     }
 }
 
-/// Neither long texts nor endless ones are borne.
+/// A text that is too long, or that does not end, is an error.
 #[test]
-fn exchanges_end() {
+fn long_or_endless_text_ends_the_exchange() {
     let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
     send(text.response(&response(CONTINUE, 1), &[b'A'; 65536]));
     assert!(
@@ -137,9 +137,9 @@ fn at(host: &str, port: u16, tag: Option<u16>) -> PortalAddress {
 
 /// DSC-013, KEY-008, LOG-045: records with and without addresses, ports and tags.
 #[test]
-fn records() {
+fn send_targets_records_are_parsed() {
     let text = "TargetName=iqn.2026-11.org.example:a\0TargetAddress=192.0.2.1:3261,1\0\
-        TargetAddress=[2001:db8::1],2\0TargetAddress=192.0.2.1:3261,1\0TargetAlias=told by some\0\
+        TargetAddress=[2001:db8::1],2\0TargetAddress=192.0.2.1:3261,1\0TargetAlias=sent by some\0\
         TargetName=iqn.2026-11.org.example:b\0TargetName=eui.02004567A425678D\0\
         TargetAddress=disks.example.org:860\0TargetName=iqn.2026-11.org.example:a\0TargetAddress=a_b\0";
     let target = |name: &str, addresses: Vec<_>| DiscoveredTarget { name: name.into(), addresses };
@@ -195,7 +195,7 @@ fn record_that_is_not_utf8_hides_no_other() {
 }
 
 #[test]
-fn addresses() {
+fn portal_addresses_are_parsed_or_rejected() {
     for (text, want) in [
         ("192.0.2.1", Some(at("192.0.2.1", 3260, None))),
         ("192.0.2.1:1", Some(at("192.0.2.1", 1, None))),
@@ -238,7 +238,7 @@ fn addresses() {
     assert_eq!(at("a", 860, None).to_string(), "a:860");
 }
 
-/// NAM-001, NAM-003: answers that are refused, without their control characters being told on.
+/// NAM-001, NAM-003: errors about rejected answers contain no control characters.
 #[test]
 fn answers_that_are_refused() {
     let too_long = format!("TargetName=iqn.2026-11.org.example:{}\0", "a".repeat(201));

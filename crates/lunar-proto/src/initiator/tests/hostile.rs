@@ -80,7 +80,7 @@ fn target_may_count_the_login() {
 
 /// LOG-009, LOG-011, LOG-013, LOG-016, LOG-017: stages and bits.
 #[test]
-fn stages() {
+fn invalid_stage_or_flag_ends_the_login() {
     for (flags, why) in [
         (TRANSIT | CONTINUE | 1, "T and C"),
         (TRANSIT | 3, "NSG"),
@@ -101,9 +101,9 @@ fn stages() {
     assert!(why.contains("T bit"), "{why}");
 }
 
-/// NEG-001 to NEG-003, NEG-009: texts that are none. A NUL that is missing at the very end is no fault.
+/// NEG-001 to NEG-003, NEG-009: malformed texts. A missing NUL at the very end is accepted.
 #[test]
-fn malformed_texts() {
+fn malformed_key_text_ends_the_login() {
     let long = format!("{}=1\0", "K".repeat(64));
     for text in ["AuthMethod\0", "=None\0", "Auth Method=None\0", &long] {
         assert!(Script::new(wish()).broke(TO_OPERATIONAL, text).contains("key text"), "{text:?}");
@@ -158,8 +158,8 @@ fn keys_out_of_place() {
     ));
 }
 
-/// NEG-005, NEG-006, NEG-007, NEG-009, NEG-020 to NEG-023, KEY-001, KEY-002, KEY-010 to KEY-020, KEY-022,
-/// KEY-027, KEY-034, KEY-035, A-22: answers that the offer does not allow, each told with its key.
+/// NEG-005, NEG-006, NEG-007, NEG-009, NEG-020 to NEG-023, KEY-001, KEY-002, KEY-010 to KEY-020, KEY-022, KEY-027,
+/// KEY-034, KEY-035, A-22: answers that the offer does not allow are errors that name the key.
 #[test]
 fn answers_that_were_not_offered() {
     let level = Offer { error_recovery_level: 1, max_outstanding_r2t: 1, ..Offer::default() };
@@ -244,9 +244,9 @@ fn text_that_is_interrupted() {
     }
 }
 
-/// LOG-040, LOG-041, LOG-042: nothing goes on for ever, and nothing grows.
+/// LOG-040, LOG-041, LOG-042: the number of exchanges and the bytes of text have limits.
 #[test]
-fn logins_end() {
+fn login_beyond_a_limit_ends() {
     let mut script = Script::new(wish());
     (1..=EXCHANGES).for_each(|_| assert_eq!(script.send(SECURITY, "").0, TO_OPERATIONAL));
     assert!(script.broke(SECURITY, "").contains("exchanges"));
@@ -264,9 +264,9 @@ fn logins_end() {
     assert!(script.broke(OPERATIONAL, &keys).contains("unknown keys"));
 }
 
-/// LOG-035, LOG-036, LOG-039, NEG-016: what is refused is refused, whatever else the header says.
+/// LOG-035, LOG-036, LOG-039, NEG-016: a refusal counts, whatever the other header fields contain.
 #[test]
-fn refusals() {
+fn refused_login_returns_its_status() {
     for (class, detail) in [(2, 0), (2, 1), (2, 3), (2, 0x7f), (3, 1), (3, 0x7f)] {
         let step = Script::new(wish()).reply_with(SECURITY, b"", |h| {
             h.set_login_status(LoginStatus(class, detail));
@@ -279,9 +279,9 @@ fn refusals() {
     assert!(matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("Status-Class")));
 }
 
-/// LOG-037, LOG-038, A-21: redirects, before CHAP and after; and those that lead nowhere.
+/// LOG-037, LOG-038, A-21: redirects before and after CHAP, and redirects without a valid address.
 #[test]
-fn redirects() {
+fn redirect_returns_the_address_or_an_error() {
     let moved = |h: &mut Bhs| h.set_login_status(LoginStatus(1, 1));
     for (detail, permanent) in [(1, false), (2, true), (0x7f, false)] {
         let step = Script::new(wish()).reply_with(SECURITY, b"TargetAddress=[2001:db8::1]:3261\0", |h| {
@@ -357,13 +357,13 @@ fn chap_one_way() {
         let text = script.agree(&[]);
         let got = script.done(&text);
         assert_eq!(got.chap, Some(algorithm));
-        assert!(got.answers.iter().all(|a| !a.0.starts_with("CHAP")), "nothing of it is told");
+        assert!(got.answers.iter().all(|a| !a.0.starts_with("CHAP")), "no CHAP key is reported");
     }
 }
 
-/// KEY-028, NEG-021, SEC-009, SEC-023, complaint 14: CHAP that is wanted is not left out unseen.
+/// KEY-028, NEG-021, SEC-009, SEC-023, complaint 14: a target cannot skip required CHAP.
 #[test]
-fn methods() {
+fn required_chap_cannot_be_skipped() {
     let failed = |wish: LoginParams, flags, text: &str| Script::new(wish).failed(flags, text);
     let optional = Credentials { required: false, ..alice() };
     for (wish, text, broke) in [
@@ -440,7 +440,10 @@ fn challenges_that_do_not_fit() {
     assert!(matches!(script.failed(SECURITY, "CHAP_A=Reject\0"), LoginError::Authentication(_)), "SEC-007");
     let mut script = Script::new(with(alice()));
     script.challenged("7", "0x0102");
-    assert!(script.broke(SECURITY, "CHAP_N=t\0CHAP_R=0x01\0").contains("no more"), "nobody asked");
+    assert!(
+        script.broke(SECURITY, "CHAP_N=t\0CHAP_R=0x01\0").contains("no more"),
+        "mutual CHAP was not requested"
+    );
 }
 
 /// SEC-001, SEC-005, SEC-006, SEC-010 to SEC-012, SEC-017, KEY-032, KEY-033: the target proves itself, or does not.
@@ -493,9 +496,9 @@ fn one_secret_for_both_ways() {
     assert!(matches!(failure, LoginError::Authentication(why) if why.contains("secret")));
 }
 
-/// CMD-010: a MaxCmdSN that lies too far back is not believed.
+/// CMD-010: a MaxCmdSN that is too old is ignored.
 #[test]
-fn windows() {
+fn max_cmd_sn_too_far_back_is_ignored() {
     for (max, want) in
         [(30, 30), (u32::MAX - 1, u32::MAX - 1), (u32::MAX - 2, u32::MAX), (0x7fff_ffff, u32::MAX)]
     {

@@ -208,7 +208,7 @@ impl Script {
 
 /// FRM-001, LOG-007, LOG-008: the first PDU, byte for byte.
 #[test]
-fn golden_request() {
+fn login_request_matches_golden_bytes() {
     let script =
         Script::new(LoginParams { cmd_sn: 0x0102_0304, initiator_alias: Some("host".into()), ..wish() });
     let want = [
@@ -263,7 +263,7 @@ fn login_of_two_exchanges() {
 
 /// KEY-001, KEY-022, KEY-023, NEG-018: what is offered follows the wish.
 #[test]
-fn offers() {
+fn offered_keys_follow_the_options() {
     let none = Digests { none: true, crc32c: false };
     let crc32c = Digests { none: false, crc32c: true };
     let offer = Offer { header_digest: none, data_digest: crc32c, ..Offer::default() };
@@ -311,7 +311,7 @@ fn connection_that_joins() {
 
 /// KEY-007: an alias is a name for people, of at most 255 bytes, and cannot forge other keys.
 #[test]
-fn aliases() {
+fn aliases_are_sent_and_received() {
     for (alias, want) in [
         ("host\0TargetName=x".to_owned(), "host?TargetName=x".to_owned()),
         ("\u{fc}".repeat(200), "\u{fc}".repeat(127)),

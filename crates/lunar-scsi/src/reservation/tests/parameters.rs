@@ -105,7 +105,7 @@ fn register_and_move_has_exactly_one_transport_id() {
 }
 
 #[test]
-fn capabilities() {
+fn report_capabilities_matches_golden_bytes() {
     let mut world = TestTarget::new("A");
     let a = world.nexuses.get_mut("A").unwrap();
     assert_eq!(read(a, 2).unwrap(), [0, 8, 0x1d, 0xb0, 0xea, 0x01, 0, 0]);

@@ -127,7 +127,7 @@ fn release_is_for_the_holder() {
 
 #[test]
 fn release_is_reported_to_registrants() {
-    for (kind, told) in
+    for (kind, result) in
         [(1, "good"), (3, "good"), (5, "6/2a/04"), (6, "6/2a/04"), (7, "6/2a/04"), (8, "6/2a/04")]
     {
         play(
@@ -138,7 +138,7 @@ fn release_is_reported_to_registrants() {
                  A reserve a {kind} -> good
                  A release a {kind} -> good
                  A tur -> good
-                 B tur -> {told}
+                 B tur -> {result}
                  B tur -> good
                  C tur -> good"
             ),
@@ -148,7 +148,7 @@ fn release_is_reported_to_registrants() {
 
 #[test]
 fn holder_who_unregisters_releases() {
-    for (kind, told) in [(1, "good"), (3, "good"), (5, "6/2a/04"), (6, "6/2a/04")] {
+    for (kind, result) in [(1, "good"), (3, "good"), (5, "6/2a/04"), (6, "6/2a/04")] {
         play(
             "A B C",
             &format!(
@@ -157,7 +157,7 @@ fn holder_who_unregisters_releases() {
                  A reserve a {kind} -> good
                  A register a 0 -> good
                  A tur -> good
-                 B tur -> {told}
+                 B tur -> {result}
                  C tur -> good
                  B held -> none"
             ),
@@ -331,7 +331,7 @@ fn preempt_of_all_registrants() {
 }
 
 #[test]
-fn who_preempts_its_own_key_leaves() {
+fn preempt_of_own_key_removes_the_sender() {
     play(
         "A B",
         "A register 0 a -> good

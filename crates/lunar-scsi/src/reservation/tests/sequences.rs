@@ -10,7 +10,7 @@ use proptest::prelude::*;
 const NAMES: [&str; 7] = ["A", "B", "C", "A2", "A'", "s", "B@u"];
 const MAX: usize = 6;
 
-/// Who, service action, scope and type, the two keys, flags, whom it names, and what else happens.
+/// Sender, service action, scope and type, the two keys, flags, the named port, and another event.
 type Step = (usize, u8, u8, u64, u64, u8, usize, u8);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -86,7 +86,7 @@ fn check(lu: &std::sync::Arc<Lu>) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn what_must_hold_holds(steps in steps()) {
+    fn any_sequence_keeps_the_invariants(steps in steps()) {
         let mut world = TestTarget::with(settings(), None, &NAMES.join(" "));
         for step in &steps {
             play(&mut world, step);
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_saved_is_what_was(steps in steps()) {
+    fn saved_state_restores_unchanged(steps in steps()) {
         let mut world = TestTarget::with(settings(), None, &NAMES.join(" "));
         for step in &steps {
             play(&mut world, step);
