@@ -1,14 +1,10 @@
 //! The trait of block backends.
 
 use crate::MissingMedium;
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, LocalBoxFuture};
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-
-/// A future that runs on one core.
-pub type LocalBoxFuture<'a, T> = Pin<Box<dyn std::future::Future<Output = T> + 'a>>;
 
 /// The result of an operation that owned a buffer, and the buffer.
 pub type BufResult = (io::Result<()>, Buf);

@@ -16,8 +16,9 @@ pub mod testing;
 #[cfg(test)]
 mod turns;
 
-pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, TryIo};
+pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, TryIo};
 pub use file::{next_turn, users};
+pub use lunar_runtime::LocalBoxFuture;
 pub use missing::{FileId, MissingMedium};
 pub use open::{BackendKind, BackendSpec, ExamineReport, InUse, OpenError, examine, open};
 

@@ -1,6 +1,6 @@
 //! Copies that the storage makes by itself.
 
-use crate::LocalBoxFuture;
+use lunar_runtime::LocalBoxFuture;
 use std::io;
 
 /// The alignment of copies, in bytes: each request of a copy, but the last, is a multiple of it and begins at one.

@@ -29,18 +29,14 @@ mod keys;
 
 pub use diagnostics::{NO_DEVICE, NO_DEVICE_HINT, explained};
 pub use events::{EndpointEvent, EndpointEvents};
+pub use lunar_runtime::LocalBoxFuture;
 
 use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
-
-/// A future that runs on one core.
-pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The limit of private data at connection setup, in bytes (RFC 5044 section 7.1.1).
 pub const MAX_PRIVATE: usize = 512;

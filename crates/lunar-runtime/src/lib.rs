@@ -40,3 +40,6 @@ pub use scratch::{SCRATCH, with_scratch};
 pub use stream::{Hangup, Listener, PeerState, Stream};
 pub use threads::{ThreadPermit, blocking};
 pub use timer::sleep_until;
+
+/// A boxed future of one core: it need not be `Send`.
+pub type LocalBoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;
