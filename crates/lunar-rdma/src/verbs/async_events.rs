@@ -25,7 +25,7 @@ enum EventScope {
     /// All connections of the device.
     All,
     /// None: the event is only logged.
-    Nobody,
+    LogOnly,
 }
 
 /// The events of one connection.
@@ -59,21 +59,21 @@ impl AsyncEvents {
     }
 
     /// Adds a connection with these queues.
-    pub fn enter(&self, queues: [usize; 3]) -> Arc<AsyncEventSink> {
+    pub fn add(&self, queues: [usize; 3]) -> Arc<AsyncEventSink> {
         let (event, is_last) = (AtomicI32::new(NONE), AtomicBool::new(false));
-        let trouble = Arc::new(AsyncEventSink { queues, event, is_last, wakeup: Wakeup::new() });
+        let sink = Arc::new(AsyncEventSink { queues, event, is_last, wakeup: Wakeup::new() });
         let mut list = self.list();
         list.retain(|one| one.strong_count() > 0);
-        list.push(Arc::downgrade(&trouble));
-        trouble
+        list.push(Arc::downgrade(&sink));
+        sink
     }
 
     /// Delivers an event to the connections that it concerns. Every event but the last WQE ends them.
-    fn tell(&self, about: EventScope, event: c_int) {
+    fn deliver(&self, about: EventScope, event: c_int) {
         let is_meant = |one: &Arc<AsyncEventSink>| match about {
             EventScope::Queue(queue) => one.queues.contains(&queue),
             EventScope::All => true,
-            EventScope::Nobody => false,
+            EventScope::LogOnly => false,
         };
         for one in self.list().iter().filter_map(Weak::upgrade).filter(is_meant) {
             match event {
@@ -125,8 +125,8 @@ impl EventThread {
 
 impl Drop for EventThread {
     fn drop(&mut self) {
-        let told = rustix::io::write(&self.end, &1u64.to_ne_bytes()).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| told) {
+        let is_notified = rustix::io::write(&self.end, &1u64.to_ne_bytes()).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| is_notified) {
             _ = thread.join();
         }
     }
@@ -155,10 +155,10 @@ fn take(library: &Library, context: &DeviceContext, name: &str, async_events: &A
         let text = library.device_text(event.event_type);
         match about {
             _ if event.event_type == EVENT_QP_LAST_WQE_REACHED => {}
-            EventScope::Nobody => tracing::debug!(device = name, event = text, "RDMA device event"),
+            EventScope::LogOnly => tracing::debug!(device = name, event = text, "RDMA device event"),
             _ => tracing::warn!(device = name, event = text, "RDMA device event ends connections"),
         }
-        async_events.tell(about, event.event_type);
+        async_events.deliver(about, event.event_type);
         (library.ibv_ack_async_event)(&raw mut event);
     }
     true
@@ -174,7 +174,7 @@ fn about(event: &ibv_async_event) -> EventScope {
         | EVENT_QP_LAST_WQE_REACHED => EventScope::Queue(event.element as usize),
         EVENT_DEVICE_FATAL => EventScope::All,
         // A port may be up again before it is needed.
-        _ => EventScope::Nobody,
+        _ => EventScope::LogOnly,
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
                 let fake = FakeDevice::new();
                 let ends = [connection(fake, 4), connection(fake, 4)];
                 let queues = fake.first_queues();
-                fake.trouble(queues[which], event);
+                fake.raise_async_event(queues[which], event);
                 if first {
                     until(|| fake.state().pairs_gone == usize::from(first) + usize::from(second)).await;
                 } else {
@@ -224,7 +224,7 @@ mod tests {
             let fake = FakeDevice::new();
             let (end, alone) = sharing(fake, 4);
             let shared = fake.state().shared[0];
-            fake.trouble(shared, EVENT_SRQ_ERR);
+            fake.raise_async_event(shared, EVENT_SRQ_ERR);
             until(|| fake.state().disconnects == 1).await;
             assert!(has_failed(&*end) && !has_failed(&*alone[0]));
             let later = connection(fake, 4);
@@ -240,9 +240,9 @@ mod tests {
             let fake = FakeDevice::new();
             drop(connection(fake, 4));
             until(|| fake.held() == (0, 0)).await;
-            fake.trouble(1, EVENT_DEVICE_FATAL);
+            fake.raise_async_event(1, EVENT_DEVICE_FATAL);
             std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(fake.has_troubles());
+            assert!(fake.has_async_events());
         });
     }
 }

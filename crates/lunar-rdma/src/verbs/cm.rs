@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::ffi::*;
-use super::library::{Library, last_error, library, said};
+use super::library::{Library, cannot, last_error, library};
 use compio::runtime::fd::PollFd;
 use lunar_runtime::error::with_hint;
 use std::ffi::c_int;
@@ -79,7 +79,7 @@ impl CmEvent {
             // InfiniBand: nobody listens there.
             8 => io::Error::new(io::ErrorKind::ConnectionRefused, format!("{text}: nobody listens there")),
             // The kernel has errors as negative numbers; a positive one is a reason of the protocol.
-            n if n < 0 => said(&format!("connect ({text})"), io::Error::from_raw_os_error(-n)),
+            n if n < 0 => cannot(&format!("connect ({text})"), io::Error::from_raw_os_error(-n)),
             n => io::Error::other(format!("{text}, reason {n}")),
         }
     }
@@ -118,7 +118,7 @@ impl CmChannel {
             let e = io::Error::last_os_error();
             return match e.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                _ => Err(said("take an event of the RDMA connection manager", e)),
+                _ => Err(cannot("take an event of the RDMA connection manager", e)),
             };
         }
         // SAFETY: an event that the library gave, which is not acknowledged yet.

@@ -6,7 +6,7 @@ use super::bounce::{BounceBuffer, BouncePool, RegisterFn, RegisteredMemory};
 use super::ffi::*;
 use super::library::{Library, last_error};
 use super::outgoing::PIECE;
-use super::shared::{ALONE, SharedReceives};
+use super::shared::{SharedReceives, UNSHARED};
 use lunar_runtime::Buf;
 use lunar_runtime::regions::REGION;
 use std::cell::RefCell;
@@ -64,7 +64,7 @@ impl RegisteredRegion {
 
 impl RegisteredRegion {
     /// Deregisters the memory; false if that fails. A device that is gone counts as success.
-    pub fn forget(&mut self) -> bool {
+    pub fn deregister(&mut self) -> bool {
         if !self.mr.is_null() {
             // SAFETY: ours, and not forgotten yet.
             let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
@@ -80,7 +80,7 @@ impl RegisteredRegion {
 
 impl Drop for RegisteredRegion {
     fn drop(&mut self) {
-        self.forget();
+        self.deregister();
     }
 }
 
@@ -109,7 +109,7 @@ pub struct Domain {
     /// Memory for messages that connections share, while there are any that do.
     shared: Mutex<Weak<SharedReceives>>,
     /// One for each connection, and this one.
-    seats: Arc<()>,
+    users: Arc<()>,
     /// Its name, as `mlx5_0`.
     pub name: String,
     pub is_iwarp: bool,
@@ -143,7 +143,10 @@ impl Domain {
         // SAFETY: the context lives, and the answer has its full size.
         let status = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) };
         if status != 0 {
-            return Err(super::library::said("query the device", io::Error::from_raw_os_error(status.abs())));
+            return Err(super::library::cannot(
+                "query the device",
+                io::Error::from_raw_os_error(status.abs()),
+            ));
         }
         // SAFETY: the context lives, with its device, whose name ends with a zero.
         let (transport, name) = unsafe {
@@ -171,7 +174,7 @@ impl Domain {
             zeros: OnceLock::new(),
             buffers: Mutex::default(),
             shared: Mutex::default(),
-            seats: Arc::default(),
+            users: Arc::default(),
             name,
             is_iwarp,
             attr,
@@ -184,18 +187,18 @@ impl Domain {
     }
 
     /// What a connection holds as long as it uses the device.
-    pub fn seat(&self) -> Arc<()> {
-        self.seats.clone()
+    pub fn user(&self) -> Arc<()> {
+        self.users.clone()
     }
 
     /// Memory for messages that one more connection is to share; None if it is to have its own.
     pub fn shared(&self) -> Option<Arc<SharedReceives>> {
-        let are_many = Arc::strong_count(&self.seats) > ALONE;
+        let are_many = Arc::strong_count(&self.users) > UNSHARED;
         if self.is_iwarp || self.attr.max_srq <= 0 || !are_many {
             return None;
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = shared.upgrade().filter(|shared| shared.is_sound()) {
+        if let Some(there) = shared.upgrade().filter(|shared| shared.is_healthy()) {
             return Some(there);
         }
         let made = SharedReceives::new(self).inspect_err(|e| tracing::debug!("{e}")).ok().map(Arc::new)?;

@@ -45,7 +45,7 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let ConnectionParts { queues, receives, domain, id } = parts;
     let [pair, completed] = queues.places();
-    let trouble = domain.async_events.enter([pair, completed, receives.place()]);
+    let async_sink = domain.async_events.add([pair, completed, receives.place()]);
     let (local, peer) = id.addresses();
     let facts = EndpointInfo {
         provider: format!("verbs {}", domain.name),
@@ -56,13 +56,13 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
         peer,
     };
     let state = RefCell::new(State {
-        out: Outgoing::new(queues.depths.0, ord.into()).telling_all(domain.is_iwarp),
+        out: Outgoing::new(queues.depths.0, ord.into()).with_all_signalled(domain.is_iwarp),
         receives,
         exposed: HashMap::new(),
         inbox: EndpointEvents::default(),
         end: EndStage::None,
         resets: false,
-        cut: None,
+        disconnected_at: None,
         completions: [ibv_wc::default(); BATCH],
     });
     let (memory, woken) = (memory(&domain), Wakeup::new());
@@ -72,9 +72,9 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
         memory,
         domain,
         facts,
-        silent: Recheck::default(),
+        cm_recheck: Recheck::default(),
         woken,
-        trouble,
+        async_sink,
         id,
     });
     lunar_runtime::spawn(drive(inner.clone(), completions, events));
@@ -90,7 +90,7 @@ fn memory(domain: &Arc<Domain>) -> SendMemory {
         sinks: domain.sinks(),
         key: Box::new(domain.keys()),
         zeros: Box::new(move || zeros.zeros()),
-        lands: !domain.is_iwarp,
+        reads_in_place: !domain.is_iwarp,
     }
 }
 
@@ -102,7 +102,7 @@ struct ExposedMemory {
 
 impl Drop for ExposedMemory {
     fn drop(&mut self) {
-        if !self.region.forget() {
+        if !self.region.deregister() {
             std::mem::forget(self.memory.take());
         }
     }
@@ -112,11 +112,11 @@ impl Drop for ExposedMemory {
 pub enum EndStage {
     None,
     /// It is over, and is told of when all that came before is taken.
-    Near(Option<io::Error>),
+    Pending(Option<io::Error>),
     /// It is over, and is told of when the device writes into no buffer any more that is to be given back.
     TearingDown(Option<io::Error>),
     /// It is told of.
-    Told,
+    Reported,
 }
 
 pub struct State {
@@ -129,7 +129,7 @@ pub struct State {
     /// Every end is a reset.
     pub resets: bool,
     /// Since when the device ends what it has.
-    pub cut: Option<Instant>,
+    pub disconnected_at: Option<Instant>,
     pub completions: [ibv_wc; BATCH],
 }
 
@@ -141,11 +141,11 @@ pub struct VerbsInner {
     domain: Arc<Domain>,
     facts: EndpointInfo,
     /// The connection manager was seen to have nothing to say.
-    silent: Recheck,
+    cm_recheck: Recheck,
     /// Something has changed.
     pub woken: Wakeup,
     /// What the device tells of it; its task is woken by that, also when it is over.
-    pub trouble: Arc<AsyncEventSink>,
+    pub async_sink: Arc<AsyncEventSink>,
     pub id: CmId,
 }
 
@@ -158,7 +158,7 @@ impl Drop for VerbsEndpoint {
         match std::thread::panicking() {
             // The event that follows wakes the task. That may not be done here: compio would end the process.
             true => self.inner.id.disconnect(),
-            false => self.inner.leave(true),
+            false => self.inner.shut_down(true),
         }
     }
 }
@@ -168,8 +168,8 @@ async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
     // The manager is silent but at the end: it is asked once whether it has something, and not again after each completion.
     let mut manager = pin!(events.read_ready());
     loop {
-        let told = inner.trouble.wakeup.listen();
-        if let Some(event) = inner.trouble.event() {
+        let notified = inner.async_sink.wakeup.listen();
+        if let Some(event) = inner.async_sink.event() {
             inner.fail(event);
         }
         if inner.state.borrow().end.is_over() {
@@ -178,19 +178,19 @@ async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
         let completed = async { EventSource::Completions(completions.read_ready().await) };
         let said = async { EventSource::Manager(manager.as_mut().await) };
         let over = async {
-            told.await;
+            notified.await;
             EventSource::AsyncEventSink
         };
         match lunar_runtime::either(lunar_runtime::either(completed, said), over).await {
-            EventSource::Completions(ready) => inner.see(ready.map(|()| inner.queues.take_event())),
+            EventSource::Completions(ready) => inner.process(ready.map(|()| inner.queues.take_event())),
             EventSource::Manager(ready) => {
                 manager.set(events.read_ready());
-                inner.see(ready.and_then(|()| inner.see_events(&mut inner.state.borrow_mut())));
+                inner.process(ready.and_then(|()| inner.process_cm_events(&mut inner.state.borrow_mut())));
             }
             EventSource::AsyncEventSink => {}
         }
     }
-    inner.part().await;
+    inner.tear_down().await;
 }
 
 /// Who has something to tell.
@@ -205,20 +205,20 @@ impl VerbsInner {
     fn fail(&self, event: c_int) {
         let text = format!("the RDMA device tells of it: {}", self.id.library.device_text(event));
         let mut state = self.state.borrow_mut();
-        state.end.near(Some(Some(io::Error::new(io::ErrorKind::ConnectionAborted, text))));
+        state.end.set_pending(Some(Some(io::Error::new(io::ErrorKind::ConnectionAborted, text))));
         while !self.take(&mut state) {}
     }
 
     /// Looks what has happened, where that much was seen already.
-    fn see(&self, seen: io::Result<()>) {
+    fn process(&self, seen: io::Result<()>) {
         let mut state = self.state.borrow_mut();
-        state.end.near(seen.err().map(Some));
+        state.end.set_pending(seen.err().map(Some));
         self.take(&mut state);
         self.woken.notify(usize::MAX);
     }
 
     /// Takes what the connection manager says. All of it but two things is the end.
-    fn see_events(&self, state: &mut State) -> io::Result<()> {
+    fn process_cm_events(&self, state: &mut State) -> io::Result<()> {
         while let Some(event) = self.id.event()? {
             let end = match event.kind {
                 ESTABLISHED => None,
@@ -226,7 +226,7 @@ impl VerbsInner {
                 TIMEWAIT_EXIT => Some(None),
                 _ => Some(Some(event.error(self.id.library))),
             };
-            state.end.near(end);
+            state.end.set_pending(end);
         }
         Ok(())
     }
@@ -240,7 +240,7 @@ impl VerbsInner {
         let (mut is_drained, mut moved) = (false, false);
         for _ in 0..ROUNDS {
             let n = self.queues.poll(&mut state.completions).unwrap_or_else(|e| {
-                state.end.near(Some(Some(e)));
+                state.end.set_pending(Some(Some(e)));
                 0
             });
             for n in 0..n {
@@ -255,11 +255,11 @@ impl VerbsInner {
         if moved && matches!(state.end, EndStage::None) {
             let refilled = state.receives.refill(&self.queues);
             let sent = if state.out.has_more() { self.send(state) } else { Ok(()) };
-            state.end.near(refilled.and(sent).err().map(Some));
+            state.end.set_pending(refilled.and(sent).err().map(Some));
         }
-        if is_drained && let EndStage::Near(reason) = &mut state.end {
+        if is_drained && let EndStage::Pending(reason) = &mut state.end {
             let reason = reason.take();
-            self.over(state, reason, false);
+            self.begin_teardown(state, reason, false);
         }
         if moved || state.inbox.list.len() > before {
             self.woken.notify(usize::MAX);
@@ -276,14 +276,14 @@ impl VerbsInner {
             let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
             let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
             match slot {
-                Some(slot) => state.receives.forget(slot),
+                Some(slot) => state.receives.discard(slot),
                 None => state.out.failed(wc.wr_id),
             }
             if is_flushed && matches!(state.end, EndStage::None) {
-                let seen = self.see_events(state);
-                state.end.near(seen.err().map(Some));
+                let seen = self.process_cm_events(state);
+                state.end.set_pending(seen.err().map(Some));
             }
-            return state.end.near(Some(reason));
+            return state.end.set_pending(Some(reason));
         }
         match slot {
             None => state.inbox.list.extend(state.out.completed(wc.wr_id)),
@@ -292,7 +292,7 @@ impl VerbsInner {
                 let (chunk, len) = match state.receives.take(slot, bytes) {
                     Ok(Some(taken)) => taken,
                     Ok(None) => return,
-                    Err(e) => return state.end.near(Some(Some(e))),
+                    Err(e) => return state.end.set_pending(Some(Some(e))),
                 };
                 let invalidated = (wc.wc_flags & WC_WITH_INV != 0).then_some(wc.invalidated_rkey);
                 state.inbox.message(&chunk.bytes()[..len.min(bytes)], invalidated);
@@ -321,12 +321,12 @@ impl VerbsInner {
     }
 
     /// Takes what there is for somebody who waits for `is_there`.
-    fn look(&self, is_there: impl Fn(&State) -> bool) -> PollOutcome {
+    fn poll_for(&self, is_there: impl Fn(&State) -> bool) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let is_drained = self.take(&mut state);
         match (is_there(&state), &state.end, is_drained) {
-            (true, ..) => PollOutcome::There,
-            (_, EndStage::Told, _) => PollOutcome::Over,
+            (true, ..) => PollOutcome::Ready,
+            (_, EndStage::Reported, _) => PollOutcome::Over,
             (.., true) => PollOutcome::Nothing,
             (.., false) => PollOutcome::More,
         }
@@ -341,8 +341,8 @@ impl VerbsInner {
             if woken.is_some() {
                 self.queues.arm()?;
             }
-            match (self.look(&is_there), woken) {
-                (PollOutcome::There, _) => return Ok(()),
+            match (self.poll_for(&is_there), woken) {
+                (PollOutcome::Ready, _) => return Ok(()),
                 (PollOutcome::Over, _) => return Err(io::ErrorKind::NotConnected.into()),
                 (PollOutcome::More, _) => {}
                 (PollOutcome::Nothing, None) => empty_rounds += 1,
@@ -357,7 +357,7 @@ impl VerbsInner {
 
 /// What there was for somebody who waits.
 enum PollOutcome {
-    There,
+    Ready,
     Over,
     Nothing,
     /// Not all was looked at.
@@ -367,14 +367,14 @@ enum PollOutcome {
 impl EndStage {
     /// Nothing more comes, and nothing more is sent.
     pub fn is_over(&self) -> bool {
-        matches!(self, EndStage::TearingDown(_) | EndStage::Told)
+        matches!(self, EndStage::TearingDown(_) | EndStage::Reported)
     }
 
     /// The end is near, if there is one; the first reason counts.
-    fn near(&mut self, end: Option<Option<io::Error>>) {
+    fn set_pending(&mut self, end: Option<Option<io::Error>>) {
         match (&self, end) {
-            (EndStage::None, Some(reason)) => *self = EndStage::Near(reason),
-            (EndStage::Near(None), Some(Some(reason))) => *self = EndStage::Near(Some(reason)),
+            (EndStage::None, Some(reason)) => *self = EndStage::Pending(reason),
+            (EndStage::Pending(None), Some(Some(reason))) => *self = EndStage::Pending(Some(reason)),
             _ => {}
         }
     }
@@ -398,7 +398,7 @@ impl Endpoint for VerbsEndpoint {
         let mut state = self.inner.state.borrow_mut();
         let added = state.receives.add(&self.inner.queues, count, len);
         if let Err(e) = added {
-            state.end.near(Some(Some(e)));
+            state.end.set_pending(Some(Some(e)));
             self.inner.woken.notify(usize::MAX);
         }
     }
@@ -413,12 +413,12 @@ impl Endpoint for VerbsEndpoint {
 
     fn gather(&self, id: u64, from: &[RemoteRange], buf: Buf, at: usize) {
         let mut state = self.inner.state.borrow_mut();
-        if matches!(state.end, EndStage::Told) {
+        if matches!(state.end, EndStage::Reported) {
             return;
         }
-        let told = state.out.read(id, from, buf, at);
-        if told.is_some() {
-            state.inbox.list.extend(told);
+        let at_once = state.out.read(id, from, buf, at);
+        if at_once.is_some() {
+            state.inbox.list.extend(at_once);
             self.inner.woken.notify(usize::MAX);
         }
     }
@@ -434,7 +434,7 @@ impl Endpoint for VerbsEndpoint {
 
     fn revoke(&self, stag: u32) -> Option<MemoryRegion> {
         let mut state = self.inner.state.borrow_mut();
-        if !state.exposed.get_mut(&stag)?.region.forget() {
+        if !state.exposed.get_mut(&stag)?.region.deregister() {
             return None;
         }
         state.exposed.remove(&stag)?.memory.take()
@@ -468,14 +468,14 @@ impl Endpoint for VerbsEndpoint {
     fn fence_done(&self, mark: u64) -> bool {
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);
-        state.cut.is_some() || state.out.delivered() >= mark
+        state.disconnected_at.is_some() || state.out.delivered() >= mark
     }
 
     fn has_ended(&self) -> bool {
         let mut state = self.inner.state.borrow_mut();
-        if matches!(state.end, EndStage::None) && self.inner.silent.is_due() {
-            let seen = self.inner.see_events(&mut state);
-            state.end.near(seen.err().map(Some));
+        if matches!(state.end, EndStage::None) && self.inner.cm_recheck.is_due() {
+            let seen = self.inner.process_cm_events(&mut state);
+            state.end.set_pending(seen.err().map(Some));
         }
         let has_ended = !matches!(state.end, EndStage::None);
         drop(state);
@@ -486,11 +486,11 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn recheck_peer(&self) {
-        self.inner.silent.next_batch();
+        self.inner.cm_recheck.next_batch();
     }
 
     fn poll(&self, into: &mut EndpointEvents) {
-        self.inner.silent.next_batch();
+        self.inner.cm_recheck.next_batch();
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);
         append(into, &mut state.inbox);
@@ -505,11 +505,11 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn close(&self) {
-        self.inner.leave(true);
+        self.inner.shut_down(true);
     }
 
     fn reset(&self) {
-        self.inner.leave(false);
+        self.inner.shut_down(false);
     }
 
     /// A process that dies takes its queues with it.

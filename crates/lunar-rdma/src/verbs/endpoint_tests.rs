@@ -5,7 +5,7 @@ use super::endpoint::{EMPTY_ROUNDS, endpoint};
 use super::fake::{FakeDevice, INLINE};
 use super::ffi::{SEND_INLINE, SEND_SIGNALED, WR_RDMA_WRITE, WR_SEND};
 use super::parts::ConnectionParts;
-use super::shared::ALONE;
+use super::shared::UNSHARED;
 use crate::{Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
@@ -277,23 +277,23 @@ fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
 fn connections_beyond_a_number_share_their_memory_for_messages() {
     run(async {
         let fake = FakeDevice::new();
-        let alone: Vec<_> = (0..ALONE).map(|_| connection(fake, 10)).collect();
+        let alone: Vec<_> = (0..UNSHARED).map(|_| connection(fake, 10)).collect();
         assert_eq!(fake.state().shares, 0);
-        assert_eq!(fake.receives(), (ALONE, 0));
+        assert_eq!(fake.receives(), (UNSHARED, 0));
         let mut sharing: Vec<_> = (0..3).map(|_| connection(fake, 10)).collect();
         assert_eq!(fake.state().shares, 3);
-        assert_eq!(fake.receives(), (ALONE, 3), "each brings what it was promised");
+        assert_eq!(fake.receives(), (UNSHARED, 3), "each brings what it was promised");
         let room: usize = fake.state().shared_receives.iter().map(Vec::len).sum();
         assert_eq!(room, 30);
         // What was promised to one that is gone is there for the next.
         sharing.pop();
         until(|| fake.state().pairs_gone == 1).await;
         sharing.push(connection(fake, 10));
-        assert_eq!(fake.receives(), (ALONE, 3));
+        assert_eq!(fake.receives(), (UNSHARED, 3));
         drop(alone);
-        until(|| fake.state().pairs_gone == ALONE + 1).await;
+        until(|| fake.state().pairs_gone == UNSHARED + 1).await;
         connection(fake, 10);
-        assert_eq!(fake.receives(), (ALONE + 1, 3), "there are few again");
+        assert_eq!(fake.receives(), (UNSHARED + 1, 3), "there are few again");
     });
 }
 
@@ -306,7 +306,7 @@ fn each_completion_queue_has_room_for_the_shared_receives() {
             fake.state().attr.max_cqe = max_cqe;
             let (_end, _alone) = sharing(fake, 4);
             let rooms = fake.state().rooms.clone();
-            assert_eq!((rooms[0], rooms[ALONE]), (alone, sharing_room));
+            assert_eq!((rooms[0], rooms[UNSHARED]), (alone, sharing_room));
         });
     }
 }
@@ -317,20 +317,20 @@ fn iwarp_and_devices_without_srq_share_no_receives() {
     for fake in [FakeDevice::iwarp(), FakeDevice::new()] {
         run(async move {
             fake.state().attr.max_srq = 0;
-            let all: Vec<_> = (0..ALONE + 2).map(|_| connection(fake, 10)).collect();
-            assert_eq!((fake.state().shares, all.len()), (0, ALONE + 2));
+            let all: Vec<_> = (0..UNSHARED + 2).map(|_| connection(fake, 10)).collect();
+            assert_eq!((fake.state().shares, all.len()), (0, UNSHARED + 2));
         });
     }
     run(async {
         let fake = FakeDevice::iwarp();
-        let all: Vec<_> = (0..ALONE + 2).map(|_| connection(fake, 10)).collect();
-        assert_eq!((fake.state().shares, all.len()), (0, ALONE + 2));
+        let all: Vec<_> = (0..UNSHARED + 2).map(|_| connection(fake, 10)).collect();
+        assert_eq!((fake.state().shares, all.len()), (0, UNSHARED + 2));
     });
 }
 
 /// The last connection of a device of which the others have memory of their own.
 pub fn sharing(fake: &'static FakeDevice, receives: usize) -> (Rc<dyn Endpoint>, Vec<Rc<dyn Endpoint>>) {
-    let alone = (0..ALONE).map(|_| connection(fake, 0)).collect();
+    let alone = (0..UNSHARED).map(|_| connection(fake, 0)).collect();
     (connection(fake, receives), alone)
 }
 

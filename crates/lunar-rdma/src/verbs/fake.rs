@@ -179,7 +179,7 @@ impl FakeDevice {
     }
 
     /// The device tells of a queue, or of itself.
-    pub fn trouble(&self, queue: usize, event: c_int) {
+    pub fn raise_async_event(&self, queue: usize, event: c_int) {
         self.state().async_events.push_back((queue, event));
         ring(self.context.async_fd);
     }
@@ -191,7 +191,7 @@ impl FakeDevice {
     }
 
     /// Some of that is not heard yet.
-    pub fn has_troubles(&self) -> bool {
+    pub fn has_async_events(&self) -> bool {
         !self.state().async_events.is_empty()
     }
 

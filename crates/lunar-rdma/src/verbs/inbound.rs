@@ -21,9 +21,9 @@ pub struct ReceiveShare {
     shared: Arc<SharedReceives>,
     /// Messages that may come: how many, and how long. The queue does not know whose turn it is.
     allowed: VecDeque<(usize, usize)>,
-    /// Their number, and the most that it has been: so many were promised.
+    /// Their number, and the most that it has been: so many were reserved.
     open: usize,
-    promised: usize,
+    reserved: usize,
     /// Memory that was taken, and is to be given back.
     taken: usize,
 }
@@ -31,7 +31,7 @@ pub struct ReceiveShare {
 impl ReceiveShare {
     /// One that may take nothing yet.
     pub fn new(shared: Arc<SharedReceives>) -> ReceiveShare {
-        ReceiveShare { shared, allowed: VecDeque::new(), open: 0, promised: 0, taken: 0 }
+        ReceiveShare { shared, allowed: VecDeque::new(), open: 0, reserved: 0, taken: 0 }
     }
 
     /// So many more of them may come.
@@ -41,9 +41,9 @@ impl ReceiveShare {
             _ => self.allowed.push_back((count, len)),
         }
         self.open += count;
-        let more = self.open.saturating_sub(self.promised);
-        self.promised += more;
-        self.shared.promise(more)
+        let more = self.open.saturating_sub(self.reserved);
+        self.reserved += more;
+        self.shared.reserve(more)
     }
 
     /// A message of so many bytes may come now.
@@ -66,7 +66,7 @@ impl ReceiveShare {
 
 impl Drop for ReceiveShare {
     fn drop(&mut self) {
-        self.shared.take_back(self.promised);
+        self.shared.release(self.reserved);
     }
 }
 
@@ -95,7 +95,7 @@ impl Inbound {
             Inbound::Own(receives) => receives.refill(queues),
             Inbound::Shared(share) => match std::mem::take(&mut share.taken) {
                 0 => Ok(()),
-                taken => share.shared.give_back(taken),
+                taken => share.shared.repost(taken),
             },
         }
     }
@@ -117,7 +117,7 @@ impl Inbound {
     }
 
     /// No message has come to a slot, and none will.
-    pub fn forget(&mut self, slot: usize) {
+    pub fn discard(&mut self, slot: usize) {
         match self {
             Inbound::Own(receives) => drop(receives.take(slot)),
             Inbound::Shared(share) => share.taken += usize::from(share.shared.take(slot).is_some()),

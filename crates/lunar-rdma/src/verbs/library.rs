@@ -44,7 +44,7 @@ struct SharedLibrary {
 }
 
 /// What the loader said last.
-fn loader_says() -> String {
+fn loader_error() -> String {
     // SAFETY: dlerror has no demands; what it returns is valid until the next call of this thread, and is copied.
     unsafe {
         let text = libc::dlerror();
@@ -58,7 +58,7 @@ impl SharedLibrary {
         // SAFETY: the name ends with a zero. The initializers of these two libraries have no demands.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match handle.is_null() {
-            true => Err(MissingLibrary { what: loader_says() }),
+            true => Err(MissingLibrary { what: loader_error() }),
             false => Ok(SharedLibrary { name, handle }),
         }
     }
@@ -213,11 +213,11 @@ fn text(constant: *const c_char) -> String {
 
 /// What the kernel said of the last call, with what was tried.
 pub fn last_error(tried: &str) -> io::Error {
-    said(tried, io::Error::last_os_error())
+    cannot(tried, io::Error::last_os_error())
 }
 
 /// An error with what was tried.
-pub fn said(tried: &str, e: io::Error) -> io::Error {
+pub fn cannot(tried: &str, e: io::Error) -> io::Error {
     with_context(e, format!("cannot {tried}"))
 }
 

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 }
 /// Takes connections at one address, of all devices that have it. Belongs to one core.
 pub struct Listener {
     /// None while there is no device.
-    door: Option<DeviceListener>,
+    device_listener: Option<DeviceListener>,
     addr: SocketAddr,
     options: Options,
 }
@@ -40,9 +40,9 @@ pub struct Listener {
 /// # Errors
 /// When the libraries or the kernel's modules are missing, or the address is in use, or not that of a device.
 pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
-    let door = DeviceListener::open(addr, options)?;
-    let addr = door.id.addresses().0;
-    Ok(Listener { door: Some(door), addr, options })
+    let listener = DeviceListener::open(addr, options)?;
+    let addr = listener.id.addresses().0;
+    Ok(Listener { device_listener: Some(listener), addr, options })
 }
 
 /// Looks whether [`listen`] would fail now. Nobody can connect meanwhile.
@@ -50,11 +50,11 @@ pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
 /// # Errors
 /// As [`listen`].
 pub fn can_listen(addr: SocketAddr) -> io::Result<()> {
-    door(addr)?.bind(addr)
+    listener_id(addr)?.bind(addr)
 }
 
 /// An id to listen with.
-fn door(addr: SocketAddr) -> io::Result<CmId> {
+fn listener_id(addr: SocketAddr) -> io::Result<CmId> {
     let id = CmId::new()?;
     id.set(OPTION_ID_REUSEADDR)?;
     if addr.is_ipv6() {
@@ -74,19 +74,19 @@ impl Listener {
     pub async fn next(&mut self) -> PendingRequest {
         let at = self.addr;
         loop {
-            match &self.door {
-                Some(door) => match door.next().await {
+            match &self.device_listener {
+                Some(listener) => match listener.next().await {
                     Ok(pending) => return pending,
                     Err(e) => {
                         tracing::error!(%at, error = %e, "no connections come by RDMA until that is over");
-                        self.door = None;
+                        self.device_listener = None;
                     }
                 },
                 None => {
                     compio::time::sleep(PAUSE).await;
                     let opened =
                         DeviceListener::open(at, self.options).inspect_err(|e| tracing::debug!("{e}"));
-                    self.door =
+                    self.device_listener =
                         opened.ok().inspect(|_| tracing::info!(%at, "connections come by RDMA again"));
                 }
             }
@@ -102,7 +102,7 @@ struct DeviceListener {
 
 impl DeviceListener {
     fn open(addr: SocketAddr, options: Options) -> io::Result<DeviceListener> {
-        let id = door(addr)?;
+        let id = listener_id(addr)?;
         let watch = id.watch()?;
         id.listen(addr, options.backlog.into())?;
         Ok(DeviceListener { watch, id })
@@ -132,7 +132,7 @@ impl DeviceListener {
 /// A connection that somebody wants.
 pub struct PendingRequest {
     private: Vec<u8>,
-    asked: ReadDepths,
+    requested: ReadDepths,
     /// Taken by accepting it or turning it down.
     id: Option<CmId>,
     addresses: (SocketAddr, SocketAddr),
@@ -141,12 +141,12 @@ pub struct PendingRequest {
 
 impl PendingRequest {
     fn new(id: CmId, event: CmEvent) -> PendingRequest {
-        let asked = ReadDepths { ird: event.responder_resources, ord: event.initiator_depth };
+        let requested = ReadDepths { ird: event.responder_resources, ord: event.initiator_depth };
         // One whose device does not answer cannot be accepted either.
         let domain = id.context().and_then(|context| Domain::of(id.library, context));
         let sends_invalidate = domain.is_ok_and(|domain| domain.sends_invalidate());
         let addresses = id.addresses();
-        PendingRequest { private: event.private, asked, addresses, sends_invalidate, id: Some(id) }
+        PendingRequest { private: event.private, requested, addresses, sends_invalidate, id: Some(id) }
     }
 }
 
@@ -176,10 +176,10 @@ impl ConnectRequest for PendingRequest {
         private: Vec<u8>,
         terms: ConnParam,
     ) -> LocalBoxFuture<'static, io::Result<Rc<dyn Endpoint>>> {
-        let (id, asked) = (self.id.take(), self.asked);
+        let (id, requested) = (self.id.take(), self.requested);
         Box::pin(async move {
             let id = id.ok_or(io::ErrorKind::NotConnected)?;
-            parts::accept(id, asked, private, terms).await
+            parts::accept(id, requested, private, terms).await
         })
     }
 

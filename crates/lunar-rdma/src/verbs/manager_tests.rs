@@ -32,7 +32,7 @@ async fn request(
     number: usize,
     depths: (u8, u8),
 ) -> PendingRequest {
-    fake.tell(number, FakeId { private: b"let me in", depths, ..said(CONNECT_REQUEST) });
+    fake.queue_event(number, FakeId { private: b"let me in", depths, ..said(CONNECT_REQUEST) });
     listener.next().await
 }
 
@@ -43,7 +43,7 @@ fn portal_listens_again_when_its_device_or_address_returns() {
             let fake = FakeDevice::new();
             let mut listener = portal(fake, "192.0.2.1:3260");
             fake.state().manager.is_gone = true;
-            fake.tell(0, said(kind));
+            fake.queue_event(0, said(kind));
             // A queue for each attempt, and none of them stays.
             let gone = async {
                 until(|| fake.state().manager.queues() > 3).await;
@@ -76,7 +76,7 @@ fn other_portals_do_not_hear_of_a_device_that_is_gone() {
         let mut gone = portal(fake, "192.0.2.1:3260");
         let mut other = portal(fake, "192.0.2.2:3260");
         fake.state().manager.is_gone = true;
-        fake.tell(0, said(DEVICE_REMOVAL));
+        fake.queue_event(0, said(DEVICE_REMOVAL));
         let waits = async {
             gone.next().await;
         };
@@ -134,7 +134,7 @@ async fn connected(fake: &'static FakeDevice, answer: FakeId) -> Result<(u16, Ve
     fake.install();
     let answered = async {
         until(|| !fake.state().manager.params.is_empty()).await;
-        fake.tell(0, answer);
+        fake.queue_event(0, answer);
         std::future::pending().await
     };
     let connected = lunar_runtime::either(connect(at("192.0.2.1:3260"), b"let me in", TERMS), answered).await;
@@ -186,8 +186,8 @@ fn connection_manager_event_ends_the_connection() {
         run(async move {
             let fake = FakeDevice::new();
             let end = connection(fake, 4);
-            fake.tell(0, said(ESTABLISHED));
-            fake.tell(0, FakeId { status, ..said(kind) });
+            fake.queue_event(0, said(ESTABLISHED));
+            fake.queue_event(0, FakeId { status, ..said(kind) });
             end.readable().await.unwrap();
             let mut events = EndpointEvents::default();
             end.poll(&mut events);

@@ -66,7 +66,7 @@ pub struct SendMemory {
     /// So many zeros as a piece has, which the device knows.
     pub zeros: ZeroLookup,
     /// What is read may land in memory with such a key.
-    pub lands: bool,
+    pub reads_in_place: bool,
 }
 
 impl SendMemory {
@@ -84,7 +84,7 @@ impl SendMemory {
 
     /// The same of a buffer that is read into.
     fn of_buffer(&self, buf: &mut Buf, at: usize) -> Option<(u64, u32)> {
-        let key = if self.lands { (self.key)(buf)? } else { return None };
+        let key = if self.reads_in_place { (self.key)(buf)? } else { return None };
         Some((buf[at..].as_mut_ptr() as u64, key))
     }
 }
@@ -94,14 +94,14 @@ enum WorkMemory {
     Chunk(BounceBuffer),
     /// In memory of a buffer: its address and key. The last piece of a payload holds it; the buffer of a read is that
     /// of its job.
-    There((u64, u32), Option<Payload>),
+    InPlace((u64, u32), Option<Payload>),
 }
 
 impl WorkMemory {
     fn place(&self) -> (u64, u32) {
         match self {
             WorkMemory::Chunk(chunk) => chunk.place(),
-            WorkMemory::There(place, _) => *place,
+            WorkMemory::InPlace(place, _) => *place,
         }
     }
 }
@@ -113,7 +113,7 @@ struct StagedWork {
     body: WorkMemory,
     len: usize,
     /// Its end will be told of.
-    is_told: bool,
+    is_signalled: bool,
     /// Of a read.
     piece: Option<ReadPiece>,
 }
@@ -136,7 +136,7 @@ pub struct Outgoing {
     slots: usize,
     ord: usize,
     /// Every end is told of, that of writes as well.
-    tells_all: bool,
+    signals_all: bool,
     /// Bytes of messages and writes that were ever queued.
     pushed: u64,
     /// Bytes that wait, and bytes of chunks on their way out and in.
@@ -161,7 +161,7 @@ impl Outgoing {
             seq: 0,
             slots,
             ord: ord.min(slots / 2),
-            tells_all: false,
+            signals_all: false,
             pushed: 0,
             queued: 0,
             out: 0,
@@ -172,8 +172,8 @@ impl Outgoing {
 
     /// For a device that goes on sending of a write's memory after the message behind it has ended, unless the write's
     /// own end is asked for: soft iWARP, which else lends the memory to TCP and does not wait until TCP is done.
-    pub fn telling_all(self, tells_all: bool) -> Outgoing {
-        Outgoing { tells_all, ..self }
+    pub fn with_all_signalled(self, signals_all: bool) -> Outgoing {
+        Outgoing { signals_all, ..self }
     }
 
     /// Queues a message or a write.
@@ -282,7 +282,7 @@ impl Outgoing {
             }
             let job = self.jobs.get_mut(&piece.job);
             let body = match job.and_then(|job| memory.of_buffer(&mut job.buf, piece.at)) {
-                Some(place) => WorkMemory::There(place, None),
+                Some(place) => WorkMemory::InPlace(place, None),
                 None => WorkMemory::Chunk(memory.sinks.chunk(piece.len)?),
             };
             self.pieces.pop_front();
@@ -308,7 +308,7 @@ impl Outgoing {
                 _ => None,
             };
             let mut body = match there {
-                Some(place) => WorkMemory::There(place, None),
+                Some(place) => WorkMemory::InPlace(place, None),
                 None => {
                     let part = first.done..first.done + len - first.head.len();
                     WorkMemory::Chunk(memory.pool.filled(&first.head, &first.payload.bytes()[part])?)
@@ -317,7 +317,7 @@ impl Outgoing {
             first.done += len;
             if first.done == first.head.len() + first.payload.bytes().len()
                 && let Some(whole) = self.waiting.pop_front()
-                && let WorkMemory::There(_, holds) = &mut body
+                && let WorkMemory::InPlace(_, holds) = &mut body
             {
                 *holds = Some(whole.payload);
             }
@@ -330,7 +330,7 @@ impl Outgoing {
 
     fn put(&mut self, verb: Verb, body: WorkMemory, len: usize, piece: Option<ReadPiece>) {
         self.seq += 1;
-        self.staged.push(StagedWork { seq: self.seq, verb, body, len, is_told: false, piece });
+        self.staged.push(StagedWork { seq: self.seq, verb, body, len, is_signalled: false, piece });
     }
 
     /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
@@ -339,7 +339,7 @@ impl Outgoing {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         for (n, one) in self.staged.iter_mut().enumerate() {
             // Messages and reads are told of, each.
-            one.is_told = self.tells_all || Some(n) == last || !matches!(one.verb, Verb::Write(_));
+            one.is_signalled = self.signals_all || Some(n) == last || !matches!(one.verb, Verb::Write(_));
         }
         self.staged.iter().map(to_work)
     }
@@ -395,7 +395,7 @@ impl Outgoing {
 
     /// The device has messages or writes whose end it will tell.
     pub fn is_sending(&self) -> bool {
-        self.posted.iter().any(|one| one.is_told)
+        self.posted.iter().any(|one| one.is_signalled)
     }
 
     /// The device has nothing at all.
@@ -404,9 +404,9 @@ impl Outgoing {
     }
 
     /// The device may be writing into buffers of reads.
-    pub fn lands(&self) -> bool {
+    pub fn has_reads_in_place(&self) -> bool {
         let mut reads = self.staged.iter().filter(|one| one.piece.is_some()).chain(self.reading.values());
-        reads.any(|one| matches!(one.body, WorkMemory::There(..)))
+        reads.any(|one| matches!(one.body, WorkMemory::InPlace(..)))
     }
 
     /// The connection is over: what waits is dropped, and the reads have failed, with their buffers, in which the device
@@ -426,7 +426,13 @@ impl Outgoing {
 }
 
 fn to_work(one: &StagedWork) -> WorkRequest {
-    WorkRequest { id: one.seq, verb: one.verb, at: one.body.place(), len: one.len, is_signalled: one.is_told }
+    WorkRequest {
+        id: one.seq,
+        verb: one.verb,
+        at: one.body.place(),
+        len: one.len,
+        is_signalled: one.is_signalled,
+    }
 }
 
 #[cfg(test)]

@@ -9,12 +9,18 @@ const BUFFERS: u32 = 2;
 /// Memory of a device that knows no buffers.
 fn pool() -> SendMemory {
     let pool = BouncePool::new(Box::new(|_, _| Ok(RegisteredMemory { lkey: CHUNKS, _keep: Box::new(()) })));
-    SendMemory { sinks: pool.clone(), pool, key: Box::new(|_| None), zeros: Box::new(|| None), lands: true }
+    SendMemory {
+        sinks: pool.clone(),
+        pool,
+        key: Box::new(|_| None),
+        zeros: Box::new(|| None),
+        reads_in_place: true,
+    }
 }
 
 /// Of one that knows those of at least so many bytes.
-fn known(least: usize, lands: bool) -> SendMemory {
-    SendMemory { key: Box::new(move |buf| (buf.len() >= least).then_some(BUFFERS)), lands, ..pool() }
+fn known(least: usize, reads_in_place: bool) -> SendMemory {
+    SendMemory { key: Box::new(move |buf| (buf.len() >= least).then_some(BUFFERS)), reads_in_place, ..pool() }
 }
 
 fn remote(offset: u64) -> RemoteAddress {
@@ -31,7 +37,7 @@ fn post(out: &mut Outgoing, pool: &SendMemory) -> Vec<(u64, Verb, Vec<u8>, bool)
     let work = work(out).into_iter().enumerate();
     let bytes = |n: usize| match &out.staged[n].body {
         WorkMemory::Chunk(chunk) => chunk.bytes()[..out.staged[n].len].to_vec(),
-        WorkMemory::There(..) => Vec::new(),
+        WorkMemory::InPlace(..) => Vec::new(),
     };
     let posted: Vec<_> = work.map(|(n, w)| (w.id, w.verb, bytes(n), w.is_signalled)).collect();
     out.taken(posted.len());
@@ -59,7 +65,7 @@ fn writes_are_told_of_only_when_no_message_follows() {
 
 #[test]
 fn each_write_is_told_of_where_its_memory_would_still_be_in_use() {
-    let (mut out, pool) = (Outgoing::new(16, 4).telling_all(true), pool());
+    let (mut out, pool) = (Outgoing::new(16, 4).with_all_signalled(true), pool());
     out.push(Verb::Write(remote(0)), &[], Payload::Zeros(2 * PIECE));
     out.push(Verb::Send(None), b"head", Payload::Empty);
     assert_eq!(post(&mut out, &pool).iter().map(|(.., told)| *told).collect::<Vec<_>>(), [true; 3]);
@@ -271,8 +277,8 @@ fn partly_posted_payload_outlives_the_connection() {
 
 #[test]
 fn read_goes_to_registered_memory_where_allowed() {
-    for (least, lands, want) in [(100, true, true), (100, false, false), (1 << 30, true, false)] {
-        let (mut out, memory) = (Outgoing::new(16, 4), known(least, lands));
+    for (least, in_place, want) in [(100, true, true), (100, false, false), (1 << 30, true, false)] {
+        let (mut out, memory) = (Outgoing::new(16, 4), known(least, in_place));
         let buf = Buf::zeroed(2 * PIECE);
         let at = buf.as_ptr() as u64;
         assert!(out.read(1, &[(remote(0), PIECE + 1)], buf, 3).is_none());
@@ -280,10 +286,13 @@ fn read_goes_to_registered_memory_where_allowed() {
         let work = work(&mut out);
         let places: Vec<_> = work.iter().map(|one| one.at).collect();
         let landing = [(at + 3, BUFFERS), (at + 3 + PIECE as u64, BUFFERS)];
-        assert_eq!((places == landing, out.lands()), (want, want), "{least} {lands}");
+        assert_eq!((places == landing, out.has_reads_in_place()), (want, want), "{least} {in_place}");
         out.taken(work.len());
-        assert_eq!(out.lands(), want);
+        assert_eq!(out.has_reads_in_place(), want);
         assert!(out.completed(work[0].id).is_none());
-        assert!(matches!(out.completed(work[1].id), Some(EndpointEvent::Read(1, _, Ok(())))) && !out.lands());
+        assert!(
+            matches!(out.completed(work[1].id), Some(EndpointEvent::Read(1, _, Ok(()))))
+                && !out.has_reads_in_place()
+        );
     }
 }

@@ -55,12 +55,12 @@ impl ConnectionParts {
 /// When the other side has gone, or the device has no more of something.
 pub async fn accept(
     id: CmId,
-    asked: ReadDepths,
+    requested: ReadDepths,
     private: Vec<u8>,
     terms: ConnParam,
 ) -> io::Result<Rc<dyn Endpoint>> {
     let parts = ConnectionParts::new(id, terms.receives)?;
-    let wanted = parts.depths(terms.ird.min(asked.ird.into()), terms.ord.min(asked.ord.into()));
+    let wanted = parts.depths(terms.ird.min(requested.ird.into()), terms.ord.min(requested.ord.into()));
     // The first message may come before the connection is said to be there, so nobody waits for that.
     parts.id.accept(&private, wanted)?;
     endpoint(parts, wanted.ord)

@@ -5,7 +5,7 @@ use super::bounce::BounceBuffer;
 use super::cm::{CmId, FdWatch, watch};
 use super::domain::Domain;
 use super::ffi::*;
-use super::library::{last_error, said};
+use super::library::{cannot, last_error};
 use super::shared::SharedReceives;
 use crate::RemoteAddress;
 use std::cell::{Cell, RefCell};
@@ -91,7 +91,7 @@ pub struct QueuePair {
     /// Memory for what is posted together, to be used again.
     chain: RefCell<(Vec<ibv_sge>, Vec<ibv_send_wr>)>,
     /// Counts it among the connections of its device.
-    _seat: Arc<()>,
+    _user: Arc<()>,
 }
 
 // SAFETY: the library takes calls for queues from any thread, and this is not shared.
@@ -119,7 +119,7 @@ impl QueuePair {
             library: id.library,
             depths: (depth as usize, depth as usize),
             chain: RefCell::default(),
-            _seat: domain.seat(),
+            _user: domain.user(),
         };
         let library = id.library;
         // SAFETY: the context lives as long as the id.
@@ -332,7 +332,7 @@ fn taken(status: c_int, first: usize, bad: usize, size: usize, all: usize) -> us
 }
 
 fn check(status: c_int, tried: &str) -> io::Result<()> {
-    if status == 0 { Ok(()) } else { Err(said(tried, io::Error::from_raw_os_error(status.abs()))) }
+    if status == 0 { Ok(()) } else { Err(cannot(tried, io::Error::from_raw_os_error(status.abs()))) }
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ impl Receives {
     }
 
     /// So many of those that were wanted last are not wanted any more.
-    pub fn give_up(&mut self, mut count: usize) {
+    pub fn cancel_wanted(&mut self, mut count: usize) {
         while count > 0
             && let Some((more, _)) = self.wanted.back_mut()
         {
@@ -204,7 +204,7 @@ mod tests {
         assert!(receives.add(&All, 90_000, 8268).is_err());
         let posted = receives.used();
         assert!(posted > 0 && receives.count() == 90_000);
-        receives.give_up(90_000 - posted);
+        receives.cancel_wanted(90_000 - posted);
         assert_eq!(receives.count(), posted);
         // What is taken is memory for the next.
         for _ in 0..3 {

@@ -1,8 +1,8 @@
 //! Memory for messages that many connections of a device share.
 //!
-//! Each of the first [`ALONE`] connections has memory of its own for all that its peer may send. That is about two
+//! Each of the first [`UNSHARED`] connections has memory of its own for all that its peer may send. That is about two
 //! mebibytes for one that may have 128 commands under way, and most of it waits in vain. Those that come later take it
-//! from one queue of the device, in which there is less than was promised to all of them together. When it is empty
+//! from one queue of the device, in which there is less than was reserved to all of them together. When it is empty
 //! InfiniBand and RoCE let the sender wait (RNR). iWARP would end the connection, so its devices share nothing.
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Connections of a device that have memory of their own.
-pub const ALONE: usize = 16;
+pub const UNSHARED: usize = 16;
 /// Messages that there is memory for, if the device takes so many.
 const DEPTH: u32 = 4096;
 /// Bytes of each: one of iSER with all its headers and 8 KiB of data is shorter, and so is every one of SRP.
@@ -58,14 +58,14 @@ impl Drop for SrqHandle {
 pub struct SharedReceives {
     queue: SrqHandle,
     depth: u32,
-    trouble: Arc<AsyncEventSink>,
+    async_sink: Arc<AsyncEventSink>,
     inside: Mutex<SrqSlots>,
 }
 
 struct SrqSlots {
     receives: Receives,
     /// Messages that may come to all connections.
-    promised: usize,
+    reserved: usize,
 }
 
 impl SharedReceives {
@@ -84,14 +84,19 @@ impl SharedReceives {
         if srq.is_null() {
             return Err(last_error("make a shared receive queue"));
         }
-        let inside = SrqSlots { receives: Receives::new(domain.pool(), most as usize), promised: 0 };
-        let trouble = domain.async_events.enter([srq as usize, 0, 0]);
-        Ok(SharedReceives { queue: SrqHandle { srq, pd }, depth: most, trouble, inside: Mutex::new(inside) })
+        let inside = SrqSlots { receives: Receives::new(domain.pool(), most as usize), reserved: 0 };
+        let async_sink = domain.async_events.add([srq as usize, 0, 0]);
+        Ok(SharedReceives {
+            queue: SrqHandle { srq, pd },
+            depth: most,
+            async_sink,
+            inside: Mutex::new(inside),
+        })
     }
 
     /// The device has said nothing else.
-    pub fn is_sound(&self) -> bool {
-        self.trouble.event().is_none()
+    pub fn is_healthy(&self) -> bool {
+        self.async_sink.event().is_none()
     }
 
     /// Messages that there is memory for at most, to all connections together.
@@ -112,23 +117,23 @@ impl SharedReceives {
     ///
     /// # Errors
     /// When there is no memory at all.
-    pub fn promise(&self, count: usize) -> io::Result<()> {
+    pub fn reserve(&self, count: usize) -> io::Result<()> {
         let mut inside = self.inside();
-        inside.promised += count;
-        let more = inside.promised.min(inside.receives.depth()).saturating_sub(inside.receives.count());
+        inside.reserved += count;
+        let more = inside.reserved.min(inside.receives.depth()).saturating_sub(inside.receives.count());
         let before = inside.receives.used();
         let added = inside.receives.add(&self.queue, more, LEN);
         if added.is_err() {
             // Else those who share would be asked for it at their next message.
             let filled = inside.receives.used().saturating_sub(before);
-            inside.receives.give_up(more.saturating_sub(filled));
+            inside.receives.cancel_wanted(more.saturating_sub(filled));
         }
         added
     }
 
-    /// So many of them are not to come any more. The memory stays for those to whom it will be promised next.
-    pub fn take_back(&self, count: usize) {
-        self.inside().promised -= count;
+    /// So many of them are not to come any more. The memory stays for those to whom it will be reserved next.
+    pub fn release(&self, count: usize) {
+        self.inside().reserved -= count;
     }
 
     /// The device is done with a slot: its memory.
@@ -140,7 +145,7 @@ impl SharedReceives {
     ///
     /// # Errors
     /// When the device has no memory for messages at all.
-    pub fn give_back(&self, count: usize) -> io::Result<()> {
+    pub fn repost(&self, count: usize) -> io::Result<()> {
         let mut inside = self.inside();
         let added = inside.receives.add(&self.queue, count, LEN);
         if inside.receives.used() > 0 { Ok(()) } else { added }

@@ -13,91 +13,93 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// For what was said last to arrive.
-const WORDS: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(1);
 /// For the device to end what it has.
 const DRAIN: Duration = Duration::from_secs(1);
 /// For messages that are coming, and of which nothing is known yet, to end in memory that is shared; for devices that do
 /// not tell when that is so.
-const COMING: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 200 });
+const INBOUND_DRAIN: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 200 });
 /// Between looks.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// How long the connections of a loop that ends may keep it from that, together.
-    static LAST: Cell<Duration> = const { Cell::new(Duration::from_millis(200)) };
+    static LOOP_EXIT_BUDGET: Cell<Duration> = const { Cell::new(Duration::from_millis(200)) };
 }
 
 impl VerbsInner {
-    /// Ends the connection, if it has not ended; with `words` what was said may still arrive.
-    pub fn leave(&self, words: bool) {
+    /// Ends the connection, if it has not ended; with `is_graceful` what was said may still arrive.
+    pub fn shut_down(&self, is_graceful: bool) {
         let mut state = self.state.borrow_mut();
-        let words = words && !state.resets;
+        let is_graceful = is_graceful && !state.resets;
         if !state.end.is_over() {
-            self.over(&mut state, None, words);
-        } else if !words {
-            self.cut(&mut state);
+            self.begin_teardown(&mut state, None, is_graceful);
+        } else if !is_graceful {
+            self.disconnect(&mut state);
         }
     }
 
     /// Ends the connection, and tells of it as soon as may be.
-    pub fn over(&self, state: &mut State, reason: Option<io::Error>, words: bool) {
+    pub fn begin_teardown(&self, state: &mut State, reason: Option<io::Error>, is_graceful: bool) {
         state.end = EndStage::TearingDown(reason);
-        if !words || !state.out.is_sending() {
-            self.cut(state);
+        if !is_graceful || !state.out.is_sending() {
+            self.disconnect(state);
         }
-        self.tell(state);
-        self.trouble.wakeup.notify(usize::MAX);
+        self.report_end(state);
+        self.async_sink.wakeup.notify(usize::MAX);
     }
 
     /// From now on the device ends what it has, with errors.
-    fn cut(&self, state: &mut State) {
-        if state.cut.is_none() {
+    fn disconnect(&self, state: &mut State) {
+        if state.disconnected_at.is_none() {
             self.id.disconnect();
-            state.cut = Some(Instant::now());
+            state.disconnected_at = Some(Instant::now());
         }
     }
 
     /// Tells of the end, unless buffers that come back with it are still written to.
-    fn tell(&self, state: &mut State) {
+    fn report_end(&self, state: &mut State) {
         if let EndStage::TearingDown(reason) = &mut state.end
-            && (self.queues.is_ended() || !state.out.lands())
+            && (self.queues.is_ended() || !state.out.has_reads_in_place())
         {
             let reason = reason.take();
             let reads = state.out.fail();
             state.inbox.list.extend(reads);
             state.inbox.list.push(EndpointEvent::End(reason));
-            state.end = EndStage::Told;
+            state.end = EndStage::Reported;
             self.woken.notify(usize::MAX);
         }
     }
 
     /// Waits until the device is done with a connection that is over, and lets its queues go.
-    pub async fn part(&self) {
+    pub async fn tear_down(&self) {
         let begun = Instant::now();
-        while !self.has_parted(begun) {
-            compio::time::sleep(LOOK).await;
+        while !self.advance_teardown(begun) {
+            compio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn has_parted(&self, begun: Instant) -> bool {
+    fn advance_teardown(&self, begun: Instant) -> bool {
         let state = &mut *self.state.borrow_mut();
         // Before what it is about is taken.
-        let is_last = self.trouble.is_last();
+        let is_last = self.async_sink.is_last();
         self.reap(state);
-        match state.cut {
-            None if self.is_left() || !state.out.is_sending() || begun.elapsed() >= WORDS => self.cut(state),
+        match state.disconnected_at {
+            None if self.is_peer_gone() || !state.out.is_sending() || begun.elapsed() >= GRACE => {
+                self.disconnect(state)
+            }
             Some(since) if is_done(state, is_last, since.elapsed()) => {
                 self.queues.end();
                 self.reap(state);
             }
             _ => {}
         }
-        self.tell(state);
+        self.report_end(state);
         self.queues.is_ended()
     }
 
     /// The other side does not listen any more.
-    fn is_left(&self) -> bool {
+    fn is_peer_gone(&self) -> bool {
         std::iter::from_fn(|| self.id.event().transpose())
             .any(|event| !event.is_ok_and(|e| e.kind == ESTABLISHED))
     }
@@ -107,7 +109,7 @@ impl VerbsInner {
         while let Ok(n @ 1..) = self.queues.poll(&mut state.completions) {
             for wc in &state.completions[..n] {
                 match receives::slot(wc.wr_id) {
-                    Some(slot) => state.receives.forget(slot),
+                    Some(slot) => state.receives.discard(slot),
                     None if wc.status == WC_SUCCESS => {
                         state.inbox.list.extend(state.out.completed(wc.wr_id));
                     }
@@ -124,7 +126,7 @@ impl VerbsInner {
 
 /// The device has ended what it had, or had so long for it that it will not.
 fn is_done(state: &State, is_last: bool, after: Duration) -> bool {
-    let is_quiet = !state.receives.is_shared() || is_last || after >= COMING;
+    let is_quiet = !state.receives.is_shared() || is_last || after >= INBOUND_DRAIN;
     after >= DRAIN || (is_quiet && state.out.is_at_rest())
 }
 
@@ -134,13 +136,17 @@ impl Drop for VerbsInner {
         let state = &mut *self.state.borrow_mut();
         self.reap(state);
         let begun = Instant::now();
-        while state.cut.is_none() && !state.resets && state.out.is_sending() && begun.elapsed() < LAST.get() {
-            std::thread::sleep(LOOK);
+        while state.disconnected_at.is_none()
+            && !state.resets
+            && state.out.is_sending()
+            && begun.elapsed() < LOOP_EXIT_BUDGET.get()
+        {
+            std::thread::sleep(POLL_INTERVAL);
             self.reap(state);
         }
-        LAST.set(LAST.get().saturating_sub(begun.elapsed()));
+        LOOP_EXIT_BUDGET.set(LOOP_EXIT_BUDGET.get().saturating_sub(begun.elapsed()));
         if !self.queues.is_ended() {
-            self.cut(state);
+            self.disconnect(state);
             self.reap(state);
         }
     }

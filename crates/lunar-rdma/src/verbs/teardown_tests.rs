@@ -1,4 +1,4 @@
-use super::{COMING, WORDS};
+use super::{GRACE, INBOUND_DRAIN};
 use crate::verbs::endpoint_tests::{connection, run, sharing, until};
 use crate::verbs::fake::FakeDevice;
 use crate::verbs::ffi::EVENT_QP_LAST_WQE_REACHED;
@@ -75,10 +75,10 @@ fn undelivered_message_is_waited_for_a_bounded_time() {
         let begun = Instant::now();
         drop(end);
         until(|| disconnects(fake) > 0).await;
-        assert!(begun.elapsed() >= WORDS);
+        assert!(begun.elapsed() >= GRACE);
         fake.flush(&[word]);
         until(|| gone(fake) == 1).await;
-        assert!(begun.elapsed() < 2 * WORDS);
+        assert!(begun.elapsed() < 2 * GRACE);
     });
 }
 
@@ -169,10 +169,10 @@ fn device_with_last_wqe_event_is_not_waited_for() {
             drop(end);
             let pair = *fake.state().pairs.last().unwrap();
             if tells {
-                fake.trouble(pair, EVENT_QP_LAST_WQE_REACHED);
+                fake.raise_async_event(pair, EVENT_QP_LAST_WQE_REACHED);
             }
             until(|| gone(fake) == 1).await;
-            assert_eq!(begun.elapsed() < COMING, tells);
+            assert_eq!(begun.elapsed() < INBOUND_DRAIN, tells);
         });
     }
 }
@@ -196,7 +196,7 @@ fn ending_loop_delivers_the_last_message() {
     let (word, end) = std::sync::mpsc::channel();
     let device = std::thread::spawn(move || {
         let word = end.recv().expect("a word");
-        std::thread::sleep(super::LOOK * 20);
+        std::thread::sleep(super::POLL_INTERVAL * 20);
         assert_eq!(disconnects(fake), 0);
         fake.complete(&[word]);
     });

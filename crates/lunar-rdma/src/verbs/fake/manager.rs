@@ -96,7 +96,7 @@ impl FakeDevice {
     }
 
     /// Tells something of an id, by the number of its queue, which are counted in the order in which they are made.
-    pub fn tell(&self, number: usize, said: FakeId) {
+    pub fn queue_event(&self, number: usize, said: FakeId) {
         let mut state = self.state();
         let (id, events) = &mut state.manager.channels[number];
         events.push_back(said);
@@ -192,7 +192,7 @@ extern "C" fn listen(id: *mut rdma_cm_id, _: c_int) -> c_int {
 fn resolved(id: *mut rdma_cm_id, kind: c_int) -> c_int {
     // SAFETY: an id of ours, with its queue.
     let number = unsafe { (*(*id).channel.cast::<FakeChannel>()).number };
-    of(id).tell(number, FakeId { kind, ..FakeId::default() });
+    of(id).queue_event(number, FakeId { kind, ..FakeId::default() });
     0
 }
 
