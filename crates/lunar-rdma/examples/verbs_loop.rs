@@ -89,7 +89,7 @@ fn main() {
 }
 
 async fn run(addr: SocketAddr) {
-    nobody_listens(addr).await;
+    no_listener(addr).await;
     let mut listener = verbs::listen(addr, Options::default()).unwrap_or_else(|e| panic!("{e}"));
     let addr = listener.local_addr();
     println!("listening at {addr}");
@@ -110,11 +110,11 @@ async fn run(addr: SocketAddr) {
     on_another_core(listener, addr).await;
 }
 
-async fn nobody_listens(addr: SocketAddr) {
+async fn no_listener(addr: SocketAddr) {
     match verbs::connect(addr, b"hello", TERMS).await {
-        Err(ConnectError::Io(e)) => println!("nobody listens: {e}"),
-        Err(ConnectError::Rejected(_)) => panic!("nobody was there to say no"),
-        Ok(_) => panic!("nobody listens"),
+        Err(ConnectError::Io(e)) => println!("no listener: {e}"),
+        Err(ConnectError::Rejected(_)) => panic!("rejected without a listener"),
+        Ok(_) => panic!("connected without a listener"),
     }
 }
 
@@ -288,11 +288,11 @@ async fn crowd(listener: &mut verbs::Listener, addr: SocketAddr) {
     println!("{CROWD} connections at a time");
 }
 
-/// Other devices than soft iWARP let nobody end the tags of user space, which are those of whole regions. Its library
-/// does not say which tag a message has ended, so only what becomes of the message is looked at.
+/// Only soft iWARP lets a message invalidate the tags of regions that user space registered. Its library does not report
+/// the invalidated tag, so this checks only the message.
 async fn invalidate(client: &End, server: &End) {
     if !server.endpoint.facts().provider.contains("siw") {
-        return println!("no invalidation: it is for keys of kernels");
+        return println!("no invalidation: the device supports it only for kernel memory");
     }
     let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(64))).expect("memory");
     client.endpoint.receives(1, 64);

@@ -213,11 +213,10 @@ impl Engine {
         }
     }
 
-    /// Goes on with the FPDU of which a part has come before, and copies no more than what is missing of it. The bytes behind
-    /// it.
+    /// Completes the partial FPDU. Copies only its missing bytes, and returns the bytes behind it.
     fn complete<'a>(&mut self, mut bytes: &'a [u8], into: &mut EndpointEvents) -> &'a [u8] {
         let mut partial = std::mem::take(&mut self.partial);
-        // At first that may be its length.
+        // Twice if the length field itself is incomplete.
         loop {
             let missing = framing::missing(&partial).min(bytes.len());
             if missing == 0 {
@@ -236,7 +235,7 @@ impl Engine {
         bytes
     }
 
-    /// Takes the FPDU that these bytes begin with, if it is whole: how many bytes that were.
+    /// Takes the FPDU at the start of `bytes` if it is complete. Returns its length.
     fn take_first(&mut self, bytes: &[u8], into: &mut EndpointEvents) -> Option<usize> {
         match framing::first(bytes, self.crc) {
             Ok(None) => None,
@@ -251,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Takes what came with the handshake.
+    /// Processes the bytes that arrived with the handshake.
     pub fn take_begun(&mut self, into: &mut EndpointEvents) {
         if std::mem::take(&mut self.has_begun) {
             let begun = std::mem::take(&mut self.partial);
@@ -384,7 +383,7 @@ impl Engine {
             into.list.extend(self.reads.take(t, payload)?);
             self.begin_reads();
         } else if !payload.is_empty() {
-            // What writes nothing needs no right to (RFC 5040 section 5.2).
+            // An empty Write needs no access right (RFC 5040 section 5.2).
             self.memory.write(t, payload)?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::io::{self, IoSlice};
 use std::time::Duration;
 
 /// The read depth for a peer that does not announce one. One read more than it allows ends the connection.
-const UNTOLD: u16 = 8;
+const DEFAULT_DEPTH: u16 = 8;
 /// Bytes of one receive.
 const RECEIVE: usize = 1024;
 
@@ -26,9 +26,8 @@ pub(super) async fn read(
     bytes: Vec<u8>,
     limit: Duration,
 ) -> io::Result<FrameResult> {
-    let slow = |_| {
-        io::Error::new(io::ErrorKind::TimedOut, "the other side did not say all of its MPA frame in time")
-    };
+    let slow =
+        |_| io::Error::new(io::ErrorKind::TimedOut, "the peer did not send a complete MPA frame in time");
     compio::time::timeout(limit, read_unbounded(stream, key, bytes)).await.map_err(slow)?
 }
 
@@ -54,7 +53,7 @@ async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> 
 /// Sends all of a frame.
 ///
 /// # Errors
-/// Those of the socket; that it took too long.
+/// Those of the socket; a timeout.
 pub(super) async fn write(stream: &Stream, mut bytes: &[u8], limit: Duration) -> io::Result<()> {
     let all = async {
         while !bytes.is_empty() {
@@ -65,14 +64,14 @@ pub(super) async fn write(stream: &Stream, mut bytes: &[u8], limit: Duration) ->
         }
         Ok(())
     };
-    let slow = |_| io::Error::new(io::ErrorKind::TimedOut, "the other side takes no MPA frame");
+    let slow = |_| io::Error::new(io::ErrorKind::TimedOut, "the peer did not receive an MPA frame in time");
     compio::time::timeout(limit, all).await.map_err(slow)?
 }
 
 /// Checks the length of private data.
 ///
 /// # Errors
-/// When they are too long.
+/// When it is too long.
 pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
     let why = format!("{} bytes of private data are more than {MAX_PRIVATE}", private.len());
     match private.len() > MAX_PRIVATE {
@@ -154,7 +153,7 @@ fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, FirstFrame)
 /// The read depth, from the wanted one and the peer's limit, if announced.
 fn reads(wanted: u16, taken: Option<u16>) -> u16 {
     match taken {
-        None | Some(UNKNOWN) => wanted.min(UNTOLD),
+        None | Some(UNKNOWN) => wanted.min(DEFAULT_DEPTH),
         Some(taken) => wanted.min(taken),
     }
 }
@@ -176,7 +175,8 @@ mod tests {
 
     #[test]
     fn read_depth_is_limited_by_the_peer() {
-        for (theirs, agreed, told) in [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, UNTOLD, UNKNOWN)] {
+        for (theirs, agreed, told) in [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, DEFAULT_DEPTH, UNKNOWN)]
+        {
             let wanted = EnhancedData { ird: theirs, ord: 2, ..EnhancedData::default() };
             let (reply, ours) = answer(&wanting(Some(wanted)), vec![], &TERMS, &Options::default());
             let reply = reply.enhanced.unwrap();
@@ -185,8 +185,8 @@ mod tests {
             assert_eq!(asked(&MpaFrame::default(), &frame, &TERMS).ord, agreed, "of {theirs}");
         }
         let (reply, ours) = answer(&wanting(None), vec![], &TERMS, &Options::default());
-        assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, UNTOLD));
-        assert_eq!(asked(&MpaFrame::default(), &wanting(None), &TERMS).ord, UNTOLD);
+        assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, DEFAULT_DEPTH));
+        assert_eq!(asked(&MpaFrame::default(), &wanting(None), &TERMS).ord, DEFAULT_DEPTH);
         let few = ConnParam { ord: 1, ..TERMS };
         assert_eq!(asked(&MpaFrame::default(), &wanting(None), &few).ord, 1, "no more than are wanted");
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_first_words_one_is_granted() {
+    fn cheapest_offered_first_message_is_selected() {
         let offer =
             |send, write, read| EnhancedData { peer_to_peer: true, send, write, read, ird: 1, ord: 1 };
         for (wanted, granted, first) in [

@@ -69,7 +69,7 @@ impl Inbox {
         if (header.opcode, header.stag) != (partial.opcode, partial.stag) {
             return Err(IwarpError::new(
                 Terminate::OPCODE,
-                "a part of another kind of message amid a message",
+                "a segment of another message type within a message",
             ));
         }
         if header.offset as usize != partial.bytes.len() {
@@ -77,7 +77,7 @@ impl Inbox {
             return Err(IwarpError::new(Terminate::OFFSET, what));
         }
         if partial.bytes.len() + payload.len() > partial.max {
-            let what = format!("a message longer than the {} bytes that were there to take it", partial.max);
+            let what = format!("a message longer than its receive of {} bytes", partial.max);
             return Err(IwarpError::new(Terminate::TOO_LONG, what));
         }
         if !header.last {
@@ -102,7 +102,7 @@ impl Inbox {
     /// Uses a receive for the message that starts with this segment.
     fn begin(&mut self, header: &UntaggedHeader) -> Result<PartialMessage, IwarpError> {
         let Some((count, len)) = self.receives.front_mut() else {
-            return Err(IwarpError::new(Terminate::NO_BUFFER, "a message that nothing was there to take"));
+            return Err(IwarpError::new(Terminate::NO_BUFFER, "a message without a posted receive"));
         };
         let max = *len;
         *count -= 1;

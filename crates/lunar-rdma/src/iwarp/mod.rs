@@ -39,59 +39,59 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Each steering tag is for one piece of memory and one connection, and ends when the other side says so.
+/// Whether a message of the peer may invalidate a local steering tag. Here it may: each tag belongs to one connection and
+/// one piece of memory.
 pub const TAKES_INVALIDATE: bool = true;
 
-/// A request has to come within this time.
+/// The time limit for receiving a request.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// So does a reply, and to take a frame of ours.
+/// The time limit for receiving a reply, and for sending a frame.
 const REPLY_TIME: Duration = Duration::from_secs(5);
 
-/// What is asked for.
+/// The options of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Each frame is protected by a CRC. The other side can ask for that, too.
+    /// Whether to request CRCs. The peer may request them as well.
     pub crc: bool,
-    /// Bytes of a frame, where it is not to be what the kernel says of the TCP segments.
+    /// The limit of an FPDU in bytes. The default is the TCP segment size that the kernel reports.
     pub mss: Option<usize>,
-    /// Bytes of the socket's buffers, as [`Stream::set_window`] has them, where another connection is made in place of the
-    /// one that was given.
+    /// The size of the socket buffers in bytes ([`Stream::set_window`]). It applies to a second TCP connection in place of
+    /// the given one.
     pub window: Option<usize>,
 }
 
-/// The first word of who called, before which who was called must not speak.
+/// The first FPDU of the initiator, before which the responder must not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstFrame {
-    /// Anything.
+    /// Any FPDU.
     Any,
-    /// It may be a Send without content, that is no message (RFC 6581 section 5.1).
+    /// Any FPDU. An empty Send is not a message (RFC 6581 section 5.1).
     Send,
 }
 
-/// What both sides agree on.
+/// The negotiated parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedMpa {
-    /// CRCs are used.
+    /// Whether CRCs are used.
     pub crc: bool,
-    /// RDMA Reads that we may have under way.
+    /// The limit of outstanding RDMA Reads of this end.
     pub ord: u16,
-    /// RDMA Reads that the other side may have under way.
+    /// The limit of outstanding RDMA Reads of the peer.
     pub ird: u16,
-    /// Messages that are taken at first: how many, and how long in bytes each may be.
+    /// The receives that are posted at first: their number, and the length of each in bytes.
     pub receives: (usize, usize),
-    /// The other side has to speak first, and may say this.
+    /// The expected first FPDU, if the peer has to send first.
     pub first: Option<FirstFrame>,
 }
 
-/// Asks for an iWARP connection over a TCP connection to `peer`, with at most [`MAX_PRIVATE`](crate::MAX_PRIVATE)
-/// bytes of private data.
+/// Requests an iWARP connection over a TCP connection to `peer`, with at most [`MAX_PRIVATE`](crate::MAX_PRIVATE) bytes
+/// of private data.
 ///
-/// Who seems not to know revision 2 of MPA (RFC 6581) is asked once more in revision 1 (RFC 5044), over another TCP
-/// connection: those of before closed, or answered no in their own revision and without a word.
+/// The request has MPA revision 2 (RFC 6581). If the peer closes, or rejects it with revision 1 and no private data, one
+/// more request follows with revision 1 (RFC 5044), over another TCP connection.
 ///
 /// # Errors
-/// The other side turns it down, with a word of its own; or it does not speak MPA, wants markers, does not answer
-/// within 5 s, or is gone.
+/// When the peer rejects the request, does not speak MPA, requires markers, does not reply within 5 s, or has gone.
 pub async fn connect(
     stream: Stream,
     peer: SocketAddr,
@@ -108,7 +108,7 @@ pub async fn connect(
     if !is_old {
         return Err(refused);
     }
-    // Who is gone by now has said all that it had to say.
+    // If the peer is unreachable now, its first error counts.
     let Ok(stream) = dial(peer, options).await else { return Err(refused) };
     let ask = MpaFrame { revision: 1, enhanced: None, ..ask };
     call(stream, peer, &ask, &terms, options).await.map_err(|again| match again.refused {
@@ -117,17 +117,17 @@ pub async fn connect(
     })
 }
 
-/// Another TCP connection, like the one that was given.
+/// Another TCP connection, like the given one.
 async fn dial(peer: SocketAddr, options: &Options) -> io::Result<Stream> {
     let stream = Stream::connect(peer).await?;
     options.window.map_or(Ok(()), |bytes| stream.set_window(bytes))?;
     Ok(stream)
 }
 
-/// A call that came to nothing.
+/// A failed request.
 struct AcceptError {
     refused: ConnectError,
-    /// It may be because the other side knows only revision 1.
+    /// Whether the peer may know only revision 1.
     is_old: bool,
 }
 
@@ -139,7 +139,7 @@ impl From<io::Error> for AcceptError {
     }
 }
 
-/// Asks once.
+/// Sends one request, and waits for the reply.
 async fn call(
     stream: Stream,
     peer: SocketAddr,
@@ -162,12 +162,12 @@ async fn call(
     Ok((endpoint(stream, &agreed, (local, peer), options, begun), reply.private))
 }
 
-/// Reads what an iWARP connection is asked for with. `begun` is what has been read of it already, maybe nothing or
-/// more than the request.
+/// Receives the MPA request of a TCP connection. `begun` has the bytes received so far, perhaps none, perhaps more than
+/// the request.
 ///
 /// # Errors
-/// It is no request, or one that cannot be taken: markers, a wrong revision, too much private data. Then the other
-/// side has been told no. Or it does not come within 10 s, or the connection is lost.
+/// When the bytes are not a request, it does not arrive within 10 s, or the connection is lost. A request with markers,
+/// a wrong revision or too much private data is rejected as well.
 pub async fn request(
     stream: Stream,
     begun: Vec<u8>,
@@ -186,7 +186,7 @@ pub async fn request(
     let asked =
         IwarpRequest { frame, begun, addresses: (local, peer), options: *options, stream: Some(stream) };
     match asked.frame.markers {
-        // Dropping it turns it down.
+        // Dropping the request rejects it.
         true => Err(unsupported_markers()),
         false => Ok(Box::new(asked)),
     }
@@ -219,14 +219,14 @@ fn endpoint(
     Rc::new(IwarpEndpoint::new(stream, facts, Engine::new(agreed, mss, begun)))
 }
 
-/// A connection that is asked for.
+/// A connection request that is not answered yet.
 struct IwarpRequest {
     frame: MpaFrame,
-    /// What came behind the request.
+    /// The bytes received behind the request.
     begun: Vec<u8>,
     addresses: (SocketAddr, SocketAddr),
     options: Options,
-    /// Until it is answered.
+    /// None once it is answered.
     stream: Option<Stream>,
 }
 
@@ -262,7 +262,7 @@ impl ConnectRequest for IwarpRequest {
         Box::pin(async move {
             if let Some(stream) = self.stream.take() {
                 let refusal = handshake::refusal(Some(&self.frame), private);
-                // Who is gone needs no answer.
+                // A peer that has gone needs no reply.
                 _ = handshake::write(&stream, &refusal, REPLY_TIME).await;
             }
         })
@@ -273,7 +273,7 @@ impl Drop for IwarpRequest {
     fn drop(&mut self) {
         if let Some(stream) = &self.stream {
             let refusal = handshake::refusal(Some(&self.frame), Vec::new());
-            // Nothing was sent before: it is taken, unless the other side is gone.
+            // The first bytes of the socket: the send does not block.
             _ = stream.send(&[io::IoSlice::new(&refusal)]);
         }
     }

@@ -1,4 +1,4 @@
-//! Between two ends: how what is queued at one has its effect at the other.
+//! The link between two endpoints: it moves queued work from one to the other.
 
 use super::side::{EndpointSide, SideMessage, SideWork, broken};
 use super::{EndpointOp, Faults};
@@ -7,12 +7,12 @@ use std::cell::{RefCell, RefMut};
 use std::io;
 use std::rc::Rc;
 
-/// A connection.
+/// A connection in memory.
 pub(super) struct MemLink(RefCell<LinkState>);
 
 struct LinkState {
     sides: [EndpointSide; 2],
-    /// It is over, and why.
+    /// Set when the connection has ended: the reason, if there is one.
     over: Option<Option<String>>,
 }
 
@@ -22,12 +22,12 @@ impl MemLink {
         Rc::new(MemLink(RefCell::new(LinkState { sides, over: None })))
     }
 
-    /// One end of it.
+    /// One of its endpoints.
     pub fn side(&self, which: usize) -> RefMut<'_, EndpointSide> {
         RefMut::map(self.0.borrow_mut(), |state| &mut state.sides[which])
     }
 
-    /// Queues something. When the connection is over it comes to nothing, or back.
+    /// Queues work. After the end of the connection, a read fails and other work is dropped.
     pub fn queue(&self, me: usize, job: SideWork) {
         let mut state = self.0.borrow_mut();
         match (&state.over, job) {
@@ -44,12 +44,12 @@ impl MemLink {
         }
     }
 
-    /// Gives the other end a right to memory.
+    /// Registers memory for access by the peer.
     pub fn expose(&self, me: usize, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         self.side(me).expose(memory)
     }
 
-    /// Does what one end has queued, in order. False: some of it is held up.
+    /// Processes the queue of one endpoint, in order. False: a gate holds some of it back.
     pub fn flush(&self, me: usize) -> io::Result<bool> {
         let mut state = self.0.borrow_mut();
         while state.over.is_none()
@@ -65,7 +65,7 @@ impl MemLink {
         state.alive().map(|()| state.sides[me].queue.is_empty())
     }
 
-    /// Takes what has come to one end.
+    /// Takes the events of one endpoint.
     pub fn poll(&self, me: usize, into: &mut EndpointEvents) {
         let mut state = self.0.borrow_mut();
         state.advance();
@@ -79,7 +79,7 @@ impl MemLink {
         came.bytes.clear();
     }
 
-    /// Whether something has come to one end.
+    /// Whether one endpoint has events.
     pub fn has_come(&self, me: usize) -> io::Result<bool> {
         let mut state = self.0.borrow_mut();
         state.advance();
@@ -89,7 +89,7 @@ impl MemLink {
         }
     }
 
-    /// Whether so many messages and RDMA Writes of one end have left, or never will.
+    /// Whether the first `count` messages and RDMA Writes of one endpoint were sent, or never will be.
     pub fn has_sent(&self, me: usize, count: u64) -> bool {
         let mut state = self.0.borrow_mut();
         state.advance();
@@ -153,7 +153,7 @@ impl LinkState {
         self.sides[1 - me].arriving.push_back(message);
     }
 
-    /// What was posted leaves, in order.
+    /// Sends posted work, in order.
     fn transmit(&mut self, me: usize) {
         while self.over.is_none()
             && let Some(job) = self.sides[me].next_posted()
@@ -162,13 +162,13 @@ impl LinkState {
         }
     }
 
-    /// Whatever may move at either end does.
+    /// Moves all work of both endpoints that no gate holds back.
     fn advance(&mut self) {
         [0, 1].into_iter().for_each(|me| self.transmit(me));
         self.settle();
     }
 
-    /// What has left arrives.
+    /// Delivers sent work, and processes reads.
     fn settle(&mut self) {
         for me in [0, 1] {
             self.deliver(me);

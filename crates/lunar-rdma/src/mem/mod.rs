@@ -18,14 +18,14 @@ use crate::{ConnParam, ConnectError, ConnectRequest, ConnectedEndpoint, Endpoint
 use link::MemLink;
 use std::rc::Rc;
 
-/// Both ends of a connection that is made already, and what goes wrong at each.
+/// Both endpoints of an established connection, with the faults of each.
 pub fn pair(a: ConnParam, b: ConnParam, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endpoint>, Rc<dyn Endpoint>) {
     let [a, b] = endpoint::both(MemLink::new([a, b], faults));
     (a, b)
 }
 
-/// Both sides of a connection that is being made, without faults: the request as a target sees it, and what comes of
-/// it for the initiator, who has said `private`.
+/// Both sides of a connection setup without faults: the request as the target sees it, and its outcome for the
+/// initiator. The request has the private data `private`.
 pub fn request(
     private: &[u8],
     terms: ConnParam,
@@ -33,7 +33,7 @@ pub fn request(
     request_with(private, terms, [Rc::default(), Rc::default()])
 }
 
-/// The same, and what goes wrong at the initiator and at the target.
+/// The same, with the faults of the initiator and of the target.
 pub fn request_with(
     private: &[u8],
     terms: ConnParam,

@@ -1,4 +1,4 @@
-//! A connection that is being made.
+//! Connection setup.
 
 use super::endpoint::{ADDRESSES, both};
 use super::{Faults, MemLink};
@@ -11,15 +11,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// Lengths of private data on InfiniBand: in a request, when it is accepted, and when it is turned down.
+/// The lengths of private data on InfiniBand, in bytes: in a request, an acceptance, and a rejection.
 const PADDED: [usize; 3] = [56, 196, 148];
 
-/// What both sides know of it.
+/// The state that both sides share.
 #[derive(Default)]
 struct Rendezvous {
     outcome: RefCell<Option<Result<ConnectedEndpoint, ConnectError>>>,
     decided: Event,
-    /// The initiator waits no more.
+    /// Whether the initiator has stopped waiting.
     gone: Cell<bool>,
 }
 
@@ -94,7 +94,7 @@ impl TargetSide {
             return Err(too_much());
         }
         if self.meeting.gone.get() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the initiator waits no more"));
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the initiator has gone"));
         }
         let [initiator, target] = both(MemLink::new([self.terms, terms], self.faults.clone()));
         self.answer(Ok((initiator, padded(private, PADDED[1], &self.faults[0]))));

@@ -1,4 +1,4 @@
-//! What belongs to one end of a connection.
+//! The state of one endpoint.
 
 use super::faults::{EndpointOp, Faults};
 use crate::keys::SteeringTags;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
-/// RDMA Reads to one buffer, which are under way and end together: their number, where from, and where to.
+/// A gather: RDMA Reads into one buffer, which end together.
 pub(super) struct SideRead {
     pub id: u64,
     pub from: Vec<RemoteRange>,
@@ -17,7 +17,7 @@ pub(super) struct SideRead {
     pub at: usize,
 }
 
-/// What was queued.
+/// Queued work.
 pub(super) enum SideWork {
     Send(SideMessage),
     Write(RemoteAddress, Payload),
@@ -25,7 +25,7 @@ pub(super) enum SideWork {
 }
 
 impl SideWork {
-    /// Bytes of it, with what holds them.
+    /// Its bytes, including overhead.
     pub fn size(&self) -> usize {
         let bytes = match self {
             SideWork::Send(message) => message.bytes.len(),
@@ -36,33 +36,33 @@ impl SideWork {
     }
 }
 
-/// A message, and the steering tag that it ends where it arrives.
+/// A message, and the steering tag that it invalidates at its arrival.
 pub(super) struct SideMessage {
     pub bytes: Vec<u8>,
     pub invalidate: Option<u32>,
 }
 
-/// One end.
+/// One endpoint.
 pub(super) struct EndpointSide {
     pub faults: Rc<Faults>,
     keys: SteeringTags,
-    /// Messages that are taken, in this order: how many, and how long.
+    /// The posted receives, in order: their number, and the length of each in bytes.
     pub receives: VecDeque<(usize, usize)>,
-    /// What was not flushed.
+    /// Work that was not flushed yet.
     pub queue: VecDeque<SideWork>,
-    /// Messages and RDMA Writes that were flushed and have not left.
+    /// Messages and RDMA Writes that were flushed and not sent yet.
     pub posted: VecDeque<SideWork>,
-    /// Messages and RDMA Writes that were ever queued, and that have left.
+    /// The totals of queued and of sent messages and RDMA Writes.
     pub queued: u64,
     pub sent: u64,
-    /// Reads that were flushed and have not ended; so many of the first are under way, the others wait.
+    /// Flushed reads that have not ended. The first `under_way` are in flight, the others wait.
     pub reads: VecDeque<SideRead>,
     pub under_way: usize,
     pub ord: u16,
     pub invalidates: bool,
-    /// Messages to this end that have not arrived.
+    /// Messages to this endpoint that have not arrived yet.
     pub arriving: VecDeque<SideMessage>,
-    /// What has come and was not taken.
+    /// Events that were not taken yet.
     pub came: EndpointEvents,
     pub moved: bool,
 }
@@ -98,14 +98,14 @@ impl EndpointSide {
         self.keys.revoke(stag)
     }
 
-    /// The other end writes here.
+    /// Executes an RDMA Write of the peer.
     pub fn written(&mut self, to: RemoteAddress, bytes: &[u8]) -> Result<(), String> {
         let sink = self.keys.sink(to, bytes.len());
         sink.map_err(|fault| format!("RDMA Write to {:#010x}: {fault}", to.stag))?.copy_from_slice(bytes);
         Ok(())
     }
 
-    /// The other end reads here.
+    /// Executes RDMA Reads of the peer.
     pub fn read_by(&self, read: &mut SideRead) -> Result<(), String> {
         let mut at = read.at;
         for (from, len) in &read.from {
@@ -119,20 +119,20 @@ impl EndpointSide {
         Ok(())
     }
 
-    /// A message arrives.
+    /// Receives a message.
     pub fn arrives(&mut self, message: &SideMessage) -> Result<(), String> {
         let len = self.next_receive().ok_or("a message found no receive posted")?;
         if message.bytes.len() > len {
             return Err(format!("a message of {} bytes found a receive of {len}", message.bytes.len()));
         }
         if let Some(stag) = message.invalidate.filter(|stag| !self.keys.end(*stag)) {
-            return Err(format!("a message ended {stag:#010x}, which names nothing"));
+            return Err(format!("a message invalidated {stag:#010x}, which is not a valid steering tag"));
         }
         self.came.message(&message.bytes, message.invalidate);
         Ok(())
     }
 
-    /// What is to be done next of what was queued, if it is not held up.
+    /// The next queued work, unless a gate holds it back.
     pub fn next_job(&mut self) -> Option<SideWork> {
         self.queue.front()?;
         let is_read = |job: &SideWork| matches!(job, SideWork::Read(_));
@@ -140,7 +140,7 @@ impl EndpointSide {
         self.queue.remove(at)
     }
 
-    /// The next message or RDMA Write to leave, if it is not held up.
+    /// The next message or RDMA Write to send, unless a gate holds it back.
     pub fn next_posted(&mut self) -> Option<SideWork> {
         self.posted.front()?;
         let job = if self.faults.line.admits() { self.posted.pop_front() } else { None };
@@ -148,7 +148,7 @@ impl EndpointSide {
         job
     }
 
-    /// Begins as many RDMA Reads as may be under way.
+    /// Starts the RDMA Reads that ORD allows.
     pub fn begin_reads(&mut self) {
         while self.under_way < self.ord.into()
             && let Some(SideRead { id, from, .. }) = self.reads.get(self.under_way)
@@ -160,7 +160,7 @@ impl EndpointSide {
         }
     }
 
-    /// The RDMA Read that ends next, if one is under way and not held up.
+    /// The RDMA Read that ends next, unless a gate holds it back.
     pub fn next_read(&mut self) -> Option<SideRead> {
         if self.under_way == 0 || !self.faults.reads.admits() {
             return None;
@@ -178,13 +178,13 @@ impl EndpointSide {
         Some(*len)
     }
 
-    /// An RDMA Read of this end has ended.
+    /// Ends a gather of this endpoint.
     pub fn read_ended(&mut self, read: SideRead, result: io::Result<()>) {
         self.faults.ended(read.id);
         self.came.list.push(EndpointEvent::Read(read.id, read.buf, result));
     }
 
-    /// The connection is over: reads fail, and everything else that waits is dropped.
+    /// Ends the connection: reads fail, and other queued work is dropped.
     pub fn over(&mut self, reason: Option<&str>) {
         self.arriving.clear();
         self.posted.clear();
@@ -201,7 +201,7 @@ impl EndpointSide {
         self.tell();
     }
 
-    /// Keeps the count of what is outstanding, and rings if something has come.
+    /// Updates the count of outstanding work, and wakes waiters if there are events.
     pub fn tell(&self) {
         self.faults.set_outstanding(self.queue.len() + self.posted.len() + self.reads.len());
         if !self.came.is_empty() {
@@ -210,7 +210,7 @@ impl EndpointSide {
     }
 }
 
-/// Why something did not go through.
+/// The error of work that fails with the connection.
 pub(super) fn broken(reason: Option<&str>) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, reason.unwrap_or("the connection was closed").to_string())
 }

@@ -271,7 +271,7 @@ fn ending_a_tag_that_names_nothing_ends_the_connection() {
     let Pair { a, b, .. } = ready();
     a.send(b"done", Payload::Empty, Some(0x1_0000));
     assert!(a.flush().is_err());
-    assert_eq!(came(&b), ["end: a message ended 0x00010000, which names nothing"]);
+    assert_eq!(came(&b), ["end: a message invalidated 0x00010000, which is not a valid steering tag"]);
 }
 
 #[test]

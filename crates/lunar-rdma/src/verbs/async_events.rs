@@ -185,16 +185,16 @@ mod tests {
     use crate::verbs::fake::FakeDevice;
     use crate::{Endpoint, EndpointEvent, EndpointEvents};
 
-    /// Whether it has ended, with a reason.
+    /// Whether an event of the device has ended the connection.
     fn has_failed(end: &dyn Endpoint) -> bool {
         let mut events = EndpointEvents::default();
         end.poll(&mut events);
-        matches!(&events.list[..], [EndpointEvent::End(Some(e))] if e.to_string().contains("the RDMA device tells"))
+        matches!(&events.list[..], [EndpointEvent::End(Some(e))] if e.to_string().starts_with("RDMA device event"))
     }
 
     #[test]
     fn device_failure_ends_the_affected_connections() {
-        // Which of the queues of the first connection, or none; what; and which of two connections that ends.
+        // The index of a queue of the first connection (2: no queue), the event, and which connections it ends.
         let rows = [
             (0, EVENT_QP_FATAL, (true, false)),
             (0, EVENT_QP_ACCESS_ERR, (true, false)),
@@ -233,7 +233,7 @@ mod tests {
         });
     }
 
-    /// Else it would use a context that is not there any more.
+    /// Otherwise the thread would use a destroyed context.
     #[test]
     fn unused_device_has_no_event_thread() {
         run(async {

@@ -1,4 +1,4 @@
-//! Ids and events of the connection manager.
+//! Ids and events of the RDMA connection manager (librdmacm).
 #![allow(unsafe_code)]
 
 use super::ffi::*;
@@ -11,15 +11,15 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
-/// A file descriptor of a library whose readiness is waited for. It is a duplicate, and may outlive the original.
+/// A duplicate of a library's file descriptor, to wait for. It may outlive the original.
 pub type FdWatch = PollFd<OwnedFd>;
 
-/// Makes a descriptor of a library fit for waiting: its calls return at once from now on.
+/// Creates a watch of a library's descriptor, and makes the descriptor non-blocking.
 ///
 /// # Errors
 /// When there are too many descriptors.
 pub fn watch(fd: c_int) -> io::Result<FdWatch> {
-    // SAFETY: the caller holds what the descriptor belongs to.
+    // SAFETY: the caller owns the object of this descriptor.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
     rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? | rustix::fs::OFlags::NONBLOCK)?;
     PollFd::new(fd)
@@ -28,25 +28,25 @@ pub fn watch(fd: c_int) -> io::Result<FdWatch> {
 /// An event, copied and acknowledged.
 #[derive(Debug)]
 pub struct CmEvent {
-    /// The id that it is about. Only for [`CONNECT_REQUEST`] may it be used: it is a new one, and nobody else's.
+    /// The id of the event. Use it only for [`CONNECT_REQUEST`]: then it is new, and the caller owns it.
     pub id: *mut rdma_cm_id,
     pub kind: c_int,
     pub status: c_int,
     pub private: Vec<u8>,
-    /// RDMA Reads that the other side may have under way here.
+    /// The limit of outstanding RDMA Reads of the peer.
     pub responder_resources: u8,
-    /// RDMA Reads that we may have under way there.
+    /// The limit of outstanding RDMA Reads of this end.
     pub initiator_depth: u8,
 }
 
 impl CmEvent {
     fn copy(event: &rdma_cm_event) -> CmEvent {
-        // Other events have other things there.
+        // In other events the union has other members.
         let has_param = matches!(event.event, CONNECT_REQUEST | REJECTED | ESTABLISHED);
         let param = &event.param;
         let len = usize::from(param.private_data_len);
         let private = match has_param && len > 0 && !param.private_data.is_null() {
-            // SAFETY: the library holds so many bytes there until the event is acknowledged.
+            // SAFETY: the library keeps that many bytes until the event is acknowledged.
             true => unsafe { std::slice::from_raw_parts(param.private_data.cast::<u8>(), len) }.to_vec(),
             false => Vec::new(),
         };
@@ -62,30 +62,32 @@ impl CmEvent {
         }
     }
 
-    /// A rejection comes from who listens there, and not from a host where nobody does. InfiniBand has reasons (28 is
-    /// the listener's). iWARP has a flag, which drivers tell of as a refused connection or as a reset one: the latter
-    /// may be a real reset, which brings no words.
+    /// Whether a listener rejected the connection, rather than a host without a listener. InfiniBand has reason codes; 28 is
+    /// that of the listener. iWARP has only a flag, which drivers report as a refused or a reset connection. A real reset
+    /// has no private data.
     pub fn is_by_user(&self) -> bool {
         self.status == 28
             || self.status == -libc::ECONNREFUSED
             || (self.status < 0 && !self.private.is_empty())
     }
 
-    /// What it means for who did not want it.
+    /// The error for a caller that waits for another event.
     pub fn error(&self, library: &Library) -> io::Error {
         let text = library.event_text(self.kind);
         match self.status {
             0 => io::Error::other(text),
-            // InfiniBand: nobody listens there.
-            8 => io::Error::new(io::ErrorKind::ConnectionRefused, format!("{text}: nobody listens there")),
-            // The kernel has errors as negative numbers; a positive one is a reason of the protocol.
+            // InfiniBand: invalid service id.
+            8 => {
+                io::Error::new(io::ErrorKind::ConnectionRefused, format!("{text}: no listener at that port"))
+            }
+            // A negative status is an errno; a positive one is a reason of the protocol.
             n if n < 0 => cannot(&format!("connect ({text})"), io::Error::from_raw_os_error(-n)),
             n => io::Error::other(format!("{text}, reason {n}")),
         }
     }
 }
 
-/// A queue of events.
+/// An event channel.
 pub struct CmChannel {
     library: &'static Library,
     channel: NonNull<rdma_event_channel>,
@@ -98,7 +100,7 @@ impl CmChannel {
         let channel = NonNull::new(unsafe { (library.rdma_create_event_channel)() }).ok_or_else(|| {
             let e = last_error("open the RDMA connection manager");
             let hint =
-                "load the kernel's modules rdma_ucm and ib_uverbs, and see who may use /dev/infiniband";
+                "load the kernel modules rdma_ucm and ib_uverbs, and check the permissions of /dev/infiniband";
             with_hint(e, hint)
         })?;
         Ok(CmChannel { library, channel })
@@ -109,10 +111,10 @@ impl CmChannel {
         unsafe { self.channel.as_ref().fd }
     }
 
-    /// The next event, if there is one. Its descriptor is watched, so that this does not wait.
+    /// The next event, if there is one. A watch must exist, which makes the descriptor non-blocking.
     fn next(&self) -> io::Result<Option<CmEvent>> {
         let mut event = null_mut();
-        // SAFETY: the channel lives, and there is a place for the answer.
+        // SAFETY: the channel lives, and the result has a place.
         let status = unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) };
         if status != 0 {
             let e = io::Error::last_os_error();
@@ -121,9 +123,9 @@ impl CmChannel {
                 _ => Err(cannot("take an event of the RDMA connection manager", e)),
             };
         }
-        // SAFETY: an event that the library gave, which is not acknowledged yet.
+        // SAFETY: an event of the library that is not acknowledged yet.
         let copy = CmEvent::copy(unsafe { &*event });
-        // SAFETY: the same, once.
+        // SAFETY: the same event, acknowledged once.
         unsafe { (self.library.rdma_ack_cm_event)(event) };
         Ok(Some(copy))
     }
@@ -131,12 +133,12 @@ impl CmChannel {
 
 impl Drop for CmChannel {
     fn drop(&mut self) {
-        // SAFETY: ours, and no id uses it any more.
+        // SAFETY: owned, and no id uses it.
         unsafe { (self.library.rdma_destroy_event_channel)(self.channel.as_ptr()) }
     }
 }
 
-/// A connection, or a listener, of the connection manager, with a queue of events of its own.
+/// A connection or a listener of the connection manager, with its own event channel.
 pub struct CmId {
     /// The library it belongs to.
     pub library: &'static Library,
@@ -148,37 +150,37 @@ pub struct CmId {
 unsafe impl Send for CmId {}
 
 impl CmId {
-    /// A new one, for reliable connections.
+    /// Creates an id for reliable connections.
     ///
     /// # Errors
-    /// When there is no connection manager, or no library.
+    /// When the library or the kernel's connection manager is missing.
     pub fn new() -> io::Result<CmId> {
         let channel = CmChannel::new()?;
         let (library, mut id) = (channel.library, null_mut());
-        // SAFETY: the channel lives, and there is a place for the answer.
+        // SAFETY: the channel lives, and the result has a place.
         let status =
             unsafe { (library.rdma_create_id)(channel.channel.as_ptr(), &raw mut id, null_mut(), PS_TCP) };
         match NonNull::new(id) {
             Some(id) if status == 0 => Ok(CmId { library, id, channel }),
-            _ => Err(last_error("make an RDMA id")),
+            _ => Err(last_error("create an RDMA id")),
         }
     }
 
-    /// That of a connection request, which gets a queue of its own. Without one the request is turned down.
+    /// The id of a connection request, which moves to its own event channel. On an error the request is rejected.
     ///
     /// # Errors
-    /// When there are too many descriptors, or the other side has gone.
+    /// When there are too many descriptors, or the peer has gone.
     pub fn of_request(&self, request: &CmEvent) -> io::Result<CmId> {
         let library = self.library;
         let id = NonNull::new(request.id).ok_or(io::ErrorKind::InvalidData)?;
         let made = CmChannel::new();
         if let Ok(channel) = made {
             let id = CmId { library, id, channel };
-            // SAFETY: both live; all its events are acknowledged. When it fails the id goes together with its channel.
+            // SAFETY: both live, and all events are acknowledged. On failure the id is destroyed with its channel.
             let status = unsafe { (library.rdma_migrate_id)(id.id.as_ptr(), id.channel.channel.as_ptr()) };
             return if status == 0 { Ok(id) } else { Err(last_error("take an RDMA connection request")) };
         }
-        // SAFETY: the id is nobody else's, and ends here.
+        // SAFETY: the id is owned, and ends here.
         unsafe {
             (library.rdma_reject)(id.as_ptr(), null_mut(), 0);
             (library.rdma_destroy_id)(id.as_ptr());
@@ -186,11 +188,11 @@ impl CmId {
         Err(made.err().unwrap_or_else(|| io::ErrorKind::Other.into()))
     }
 
-    /// One of a library that is not that of this host.
+    /// An id of a test library.
     ///
     /// # Safety
-    /// Both belong to that library, and to nobody else.
-    // SAFETY: what is asked for is said above.
+    /// Both pointers come from that library, and the caller owns them.
+    // SAFETY: the contract is above.
     #[cfg(test)]
     pub unsafe fn with(
         library: &'static Library,
@@ -200,17 +202,17 @@ impl CmId {
         CmId { library, id, channel: CmChannel { library, channel } }
     }
 
-    /// The id as the library knows it.
+    /// The id as a pointer of the library.
     pub fn as_ptr(&self) -> *mut rdma_cm_id {
         self.id.as_ptr()
     }
 
     fn inside(&self) -> &rdma_cm_id {
-        // SAFETY: it lives as long as this; the library writes these fields only in calls for this id.
+        // SAFETY: the id lives as long as this, and the library writes these fields only in calls for this id.
         unsafe { self.id.as_ref() }
     }
 
-    /// The device that it uses; none before the address of the other side is resolved.
+    /// The device of the id; none before the address of the peer is resolved.
     ///
     /// # Errors
     /// When there is none.
@@ -218,13 +220,13 @@ impl CmId {
         NonNull::new(self.inside().verbs).ok_or_else(|| io::Error::other("the connection has no RDMA device"))
     }
 
-    /// Our address and that of the other side.
+    /// The local address, and that of the peer.
     pub fn addresses(&self) -> (SocketAddr, SocketAddr) {
         let inside = self.inside();
         [&inside.src_addr, &inside.dst_addr].map(socket_addr).into()
     }
 
-    /// Waits for events.
+    /// A watch that becomes readable with an event.
     ///
     /// # Errors
     /// When there are too many descriptors.
@@ -232,7 +234,7 @@ impl CmId {
         watch(self.channel.fd())
     }
 
-    /// The next event, if there is one; the descriptor must be watched.
+    /// The next event, if there is one. A watch must exist.
     ///
     /// # Errors
     /// When the queue is broken.
@@ -253,13 +255,13 @@ impl CmId {
         }
     }
 
-    /// Sets a flag.
+    /// Turns an option on.
     ///
     /// # Errors
-    /// When the kernel does not know it.
+    /// When the kernel does not know the option.
     pub fn set(&self, option: c_int) -> io::Result<()> {
         let mut yes: c_int = 1;
-        // SAFETY: the value has the length that is told.
+        // SAFETY: the value has the passed length.
         let status = unsafe {
             let value = (&raw mut yes).cast();
             (self.library.rdma_set_option)(self.as_ptr(), OPTION_ID, option, value, size_of::<c_int>())
@@ -267,18 +269,18 @@ impl CmId {
         done(status, "set an option of an RDMA id")
     }
 
-    /// Takes an address, and no connections.
+    /// Binds to an address, without listening.
     ///
     /// # Errors
-    /// When it is in use, or not ours.
+    /// When the address is in use, or no device has it.
     pub fn bind(&self, at: SocketAddr) -> io::Result<()> {
         let mut bytes = sockaddr(at);
-        // SAFETY: an address with its family, in a place that is long enough for all of them.
+        // SAFETY: an address with its family, in a buffer that is long enough for every family.
         let status = unsafe { (self.library.rdma_bind_addr)(self.as_ptr(), (&raw mut bytes).cast()) };
         done(status, &format!("bind {at} for RDMA"))
     }
 
-    /// Takes connections at an address.
+    /// Listens at an address.
     ///
     /// # Errors
     /// As [`CmId::bind`].
@@ -289,10 +291,10 @@ impl CmId {
         done(status, &format!("listen at {at} for RDMA"))
     }
 
-    /// Begins to look for the device that leads to an address.
+    /// Starts to resolve an address to a device.
     ///
     /// # Errors
-    /// When that cannot be tried.
+    /// When the call fails; the result itself is an event.
     pub fn resolve_addr(&self, to: SocketAddr, timeout_ms: c_int) -> io::Result<()> {
         let mut bytes = sockaddr(to);
         // SAFETY: as for `listen`.
@@ -302,29 +304,29 @@ impl CmId {
         done(status, &format!("find an RDMA device that leads to {to}"))
     }
 
-    /// Begins to look for the way.
+    /// Starts to resolve the route.
     ///
     /// # Errors
-    /// When that cannot be tried.
+    /// When the call fails; the result itself is an event.
     pub fn resolve_route(&self, timeout_ms: c_int) -> io::Result<()> {
         // SAFETY: the id lives.
         done(unsafe { (self.library.rdma_resolve_route)(self.as_ptr(), timeout_ms) }, "find an RDMA route")
     }
 
-    /// Begins to connect. May wait, with soft devices.
+    /// Starts to connect. With software devices the call may block.
     ///
     /// # Errors
-    /// Those of the kernel: the other side is not there, or does not want to.
+    /// Those of the kernel: the peer is unreachable, or rejects the connection.
     pub fn connect(&self, private: &[u8], depths: ReadDepths) -> io::Result<()> {
         let mut param = depths.param(private)?;
         // SAFETY: the id lives, and the private data until the call returns.
         done(unsafe { (self.library.rdma_connect)(self.as_ptr(), &raw mut param) }, "connect by RDMA")
     }
 
-    /// Takes the connection.
+    /// Accepts a connection request.
     ///
     /// # Errors
-    /// When the other side is gone, or the device refuses.
+    /// When the peer has gone, or the device rejects the parameters.
     pub fn accept(&self, private: &[u8], depths: ReadDepths) -> io::Result<()> {
         let mut param = depths.param(private)?;
         // SAFETY: as for `connect`.
@@ -334,29 +336,29 @@ impl CmId {
         )
     }
 
-    /// Turns a request down.
+    /// Rejects a connection request.
     pub fn reject(&self, private: &[u8]) {
         let len = u8::try_from(private.len()).unwrap_or(u8::MAX);
-        // SAFETY: the id lives; the private data is at least so long. The other side may be gone, and that is as good.
+        // SAFETY: the id lives, and the private data has at least that length. The call fails harmlessly if the peer has gone.
         unsafe { (self.library.rdma_reject)(self.as_ptr(), private.as_ptr().cast(), len) };
     }
 
-    /// Ends the connection; its operations end with errors.
+    /// Disconnects. The device flushes the operations of the connection.
     pub fn disconnect(&self) {
-        // SAFETY: the id lives. It may not be connected any more, and that is as good.
+        // SAFETY: the id lives. The call fails harmlessly if it is not connected any more.
         unsafe { (self.library.rdma_disconnect)(self.as_ptr()) };
     }
 }
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: ours; its events are acknowledged as they are taken, so this does not wait for us. The channel goes
-        // after it.
+        // SAFETY: owned. Events are acknowledged when they are taken, so the call does not block. The channel is
+        // destroyed after it.
         unsafe { (self.library.rdma_destroy_id)(self.as_ptr()) };
     }
 }
 
-/// RDMA Reads at a time: of the other side here, and ours there.
+/// The limits of outstanding RDMA Reads: of the peer (IRD), and of this end (ORD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDepths {
     pub ird: u8,
@@ -366,7 +368,7 @@ pub struct ReadDepths {
 impl ReadDepths {
     fn param(self, private: &[u8]) -> io::Result<rdma_conn_param> {
         let too_long = |_| {
-            let text = format!("{} bytes are too many to say when connecting", private.len());
+            let text = format!("private data of {} bytes: the limit is 255", private.len());
             io::Error::new(io::ErrorKind::InvalidInput, text)
         };
         Ok(rdma_conn_param {
@@ -375,7 +377,7 @@ impl ReadDepths {
             responder_resources: self.ird,
             initiator_depth: self.ord,
             flow_control: 1,
-            // The most that there are; of the second one 7 means without end.
+            // The maxima. For RNR, 7 means no limit.
             retry_count: 7,
             rnr_retry_count: 7,
             srq: 0,
@@ -388,7 +390,7 @@ fn done(status: c_int, tried: &str) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(last_error(tried)) }
 }
 
-/// An address as C has it (struct sockaddr_in, struct sockaddr_in6).
+/// Encodes an address as struct sockaddr_in or sockaddr_in6.
 fn sockaddr(addr: SocketAddr) -> sockaddr_any {
     let mut bytes = [0; 128];
     bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
@@ -406,7 +408,7 @@ fn sockaddr(addr: SocketAddr) -> sockaddr_any {
     sockaddr_any(bytes)
 }
 
-/// The other way; of an unknown family nothing but zeros.
+/// Decodes an address; zeros for an unknown family.
 pub fn socket_addr(addr: &sockaddr_any) -> SocketAddr {
     let bytes = &addr.0;
     let four = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
@@ -424,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_the_form_of_c() {
+    fn address_survives_encoding_as_sockaddr() {
         let v4 = sockaddr("10.0.2.15:3260".parse().unwrap());
         assert_eq!(v4.0[..8], [2, 0, 0x0c, 0xbc, 10, 0, 2, 15]);
         for text in ["10.0.2.15:3260", "[fd00:1ab::15]:5555", "[fe80::1%3]:1", "0.0.0.0:0"] {
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn more_private_data_than_there_is_room_for_is_not_cut() {
+    fn too_long_private_data_is_rejected() {
         let depths = ReadDepths { ird: 3, ord: 4 };
         let param = depths.param(&[1; 255]).unwrap();
         let what = (param.private_data_len, param.responder_resources, param.initiator_depth);

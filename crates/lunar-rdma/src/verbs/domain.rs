@@ -47,7 +47,7 @@ unsafe impl Send for RegisteredRegion {}
 
 impl RegisteredRegion {
     fn new(pd: &Arc<Pd>, at: NonNull<u8>, len: usize, access: i32) -> io::Result<RegisteredRegion> {
-        // SAFETY: the domain lives; that the memory lives longer than the region is up to the callers, which keep both.
+        // SAFETY: the domain lives. The callers keep the memory for longer than the region.
         let mr = unsafe { (pd.library.ibv_reg_mr)(pd.pd, at.as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(memory_error(len));
@@ -57,7 +57,7 @@ impl RegisteredRegion {
 
     /// The local and the remote key; zeros after deregistration.
     pub fn keys(&self) -> (u32, u32) {
-        // SAFETY: the region lives until it is forgotten, and then there is none.
+        // SAFETY: the region lives until its deregistration, which makes the pointer null.
         unsafe { self.mr.as_ref() }.map_or((0, 0), |mr| (mr.lkey, mr.rkey))
     }
 }
@@ -66,7 +66,7 @@ impl RegisteredRegion {
     /// Deregisters the memory; false if that fails. A device that is gone counts as success.
     pub fn deregister(&mut self) -> bool {
         if !self.mr.is_null() {
-            // SAFETY: ours, and not forgotten yet.
+            // SAFETY: owned, and registered.
             let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
             if status != 0 {
                 tracing::warn!(status, "memory deregistration failed");
@@ -96,34 +96,34 @@ fn memory_error(len: usize) -> io::Error {
 
 /// A device in use.
 pub struct Domain {
-    /// Goes first: it uses the context.
+    /// Dropped first, because it uses the context.
     _watcher: Option<EventThread>,
     pub async_events: Arc<AsyncEvents>,
     pd: Arc<Pd>,
-    /// Memory for what is sent and received, and on other devices than iWARP ones for what is read.
+    /// Bounce buffers of messages and writes; of reads too, except on iWARP.
     pool: Arc<BouncePool>,
-    /// Zeros of one piece, as soon as some are sent; None if there is no memory for them.
+    /// Registered zeros of one piece, from their first use on; None if there is no memory for them.
     zeros: OnceLock<Option<BounceBuffer>>,
-    /// Regions of buffers, by number, as soon as they are used; None if the device does not want to know one.
+    /// Registered regions of pools, by index, from their first use on; None if the registration failed.
     buffers: Mutex<Vec<Option<Option<RegisteredRegion>>>>,
-    /// Memory for messages that connections share, while there are any that do.
+    /// The shared receive queue, while a connection uses it.
     shared: Mutex<Weak<SharedReceives>>,
-    /// One for each connection, and this one.
+    /// Counts the connections: one reference for each, and this one.
     users: Arc<()>,
-    /// Its name, as `mlx5_0`.
+    /// The name, such as `mlx5_0`.
     pub name: String,
     pub is_iwarp: bool,
     pub attr: ibv_device_attr,
 }
 
-/// The devices in use, by their contexts. A context lives as long as an id that uses it.
+/// The devices in use, by the address of their context. A context lives as long as an id that uses it.
 static DOMAINS: Mutex<Vec<(usize, Weak<Domain>)>> = Mutex::new(Vec::new());
 
 impl Domain {
-    /// That of a context. The caller holds an id with this context for longer than the domain.
+    /// The domain of a context. The caller keeps an id with this context for longer than the domain.
     ///
     /// # Errors
-    /// When the device does not answer, or has no domain left.
+    /// When the device does not answer, or has no protection domain left.
     pub fn of(library: &'static Library, context: NonNull<ibv_context>) -> io::Result<Arc<Domain>> {
         let mut domains = DOMAINS.lock().unwrap_or_else(PoisonError::into_inner);
         domains.retain(|(_, domain)| domain.strong_count() > 0);
@@ -156,17 +156,17 @@ impl Domain {
         // SAFETY: the context lives.
         let pd = unsafe { (library.ibv_alloc_pd)(context.as_ptr()) };
         if pd.is_null() {
-            return Err(last_error(&format!("make a protection domain of {name}")));
+            return Err(last_error(&format!("create a protection domain of {name}")));
         }
         let pd = Arc::new(Pd { library, pd });
         let pool = BouncePool::new(register(&pd, ACCESS_LOCAL_WRITE));
-        // What I/O uses from now on can be made known to the device, once for all of it.
+        // From now on pools cut buffers from regions, which are registered once.
         lunar_runtime::regions::enable();
         let is_iwarp = transport == TRANSPORT_IWARP;
         let async_events = Arc::<AsyncEvents>::default();
         let watcher = EventThread::new(library, context, &name, async_events.clone());
         Ok(Domain {
-            // Without it what fails is found out by and by.
+            // Without it, failures appear later, in the operations of each connection.
             _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
             async_events,
             pd,
@@ -181,17 +181,17 @@ impl Domain {
         })
     }
 
-    /// Its protection domain, for what needs it for longer.
+    /// The protection domain, for an owner that outlives this.
     pub fn shared_pd(&self) -> Arc<Pd> {
         self.pd.clone()
     }
 
-    /// What a connection holds as long as it uses the device.
+    /// A reference that counts a connection.
     pub fn user(&self) -> Arc<()> {
         self.users.clone()
     }
 
-    /// Memory for messages that one more connection is to share; None if it is to have its own.
+    /// The shared receive queue for a new connection; None if it gets its own receives.
     pub fn shared(&self) -> Option<Arc<SharedReceives>> {
         let are_many = Arc::strong_count(&self.users) > UNSHARED;
         if self.is_iwarp || self.attr.max_srq <= 0 || !are_many {
@@ -216,13 +216,13 @@ impl Domain {
         self.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0
     }
 
-    /// Memory for what is sent and received.
+    /// Bounce buffers of messages and writes.
     pub fn pool(&self) -> Arc<BouncePool> {
         self.pool.clone()
     }
 
-    /// Memory for what a connection reads. On iWARP its key is told to the other side, which then may write there
-    /// (RFC 5040 section 5.2): so each connection has its own.
+    /// Bounce buffers of reads. An iWARP Read Request carries the key of its destination, and the peer may write there
+    /// (RFC 5040 section 5.2): so each iWARP connection has its own.
     pub fn sinks(&self) -> Arc<BouncePool> {
         match self.is_iwarp {
             true => BouncePool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
@@ -230,16 +230,16 @@ impl Domain {
         }
     }
 
-    /// Where as many zeros are as go in one piece, and their key.
+    /// The address and the key of zeros of one piece.
     pub fn zeros(&self) -> Option<(u64, u32)> {
         let zeros = self.zeros.get_or_init(|| {
-            // Without them zeros are copied.
+            // Without them, zeros are copied.
             self.pool.zeros(PIECE).inspect_err(|e| tracing::debug!("{e}")).ok()
         });
         zeros.as_ref().map(BounceBuffer::place)
     }
 
-    /// The key of a buffer for operations of ours, if it is of a region, and the device knows that or can.
+    /// The local key of a buffer, if it is in a region that is or can be registered.
     fn key(&self, buf: &Buf) -> Option<u32> {
         let region = buf.region()?;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,14 +248,14 @@ impl Domain {
         }
         let known = buffers[region.index].get_or_insert_with(|| {
             let known = RegisteredRegion::new(&self.pd, region.at, REGION, ACCESS_LOCAL_WRITE);
-            // Without it data is copied.
+            // Without it, data is copied.
             known.inspect_err(|e| tracing::warn!("{e}")).ok()
         });
         known.as_ref().map(|known| known.keys().0)
     }
 
-    /// The same for one connection, which asks once for each region: what is known stays known, and the lock is that of
-    /// all cores.
+    /// The same with a cache for one connection, because all cores share the lock. A registration never ends, so the cache
+    /// stays valid.
     pub fn keys(self: &Arc<Domain>) -> impl Fn(&Buf) -> Option<u32> + 'static {
         let (domain, known) = (self.clone(), RefCell::new(Vec::<Option<u32>>::new()));
         move |buf| {
@@ -271,7 +271,7 @@ impl Domain {
         }
     }
 
-    /// Makes memory known that the other side may use. The caller keeps it for longer than the region.
+    /// Registers memory for access by the peer. The caller keeps the memory for longer than the region.
     pub fn expose(&self, at: NonNull<u8>, len: usize, access: i32) -> io::Result<RegisteredRegion> {
         RegisteredRegion::new(&self.pd, at, len, access)
     }

@@ -1,9 +1,9 @@
-//! One end of a connection.
+//! The endpoint of a connection.
 //!
-//! Completions are taken by whoever looks: [`Endpoint::poll`], those who wait, and a task that sleeps until the device
-//! or the connection manager has something to say, and wakes all of them. An event is asked of the device only by who
-//! is about to sleep. The task stays until the device is done with the connection (`teardown`), also when nobody holds that
-//! any more.
+//! Three callers take completions: [`Endpoint::poll`], futures that wait, and the task of the connection. The task sleeps
+//! until the device or the connection manager has an event, and then wakes the futures. Only a caller that is about to
+//! sleep arms the completion queue. The task outlives the endpoint, until the device has released the connection
+//! (`teardown`).
 
 use super::async_events::AsyncEventSink;
 use super::cm::{CmId, FdWatch};
@@ -31,17 +31,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Empty rounds of looking for completions before sleep.
+/// The number of polls without a completion before a future sleeps.
 pub const EMPTY_ROUNDS: usize = 4;
-/// Batches of completions that are taken in one go.
+/// The limit of completion batches of one poll.
 const ROUNDS: usize = 8;
 
-/// The end of a connection that is made, or is being made.
+/// Creates the endpoint of a connection, and starts its task.
 ///
 /// # Errors
 /// When there are too many descriptors.
 pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
-    // Before they are taken apart: together they are dropped in their order.
+    // Before the parts are taken apart: on an error they are dropped in the order of their fields.
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let ConnectionParts { queues, receives, domain, id } = parts;
     let [pair, completed] = queues.places();
@@ -81,8 +81,8 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
     Ok(Rc::new(VerbsEndpoint { inner }))
 }
 
-/// What a connection uses of its device. On iWARP the key of what is read is told to the other side, which then may write
-/// wherever it is good for: so reads land only in memory of this connection.
+/// The memory of a connection. An iWARP Read Request carries the key of its destination, and the peer may write wherever
+/// that key is valid. So there, reads use only memory of this connection.
 fn memory(domain: &Arc<Domain>) -> SendMemory {
     let zeros = domain.clone();
     SendMemory {
@@ -94,7 +94,7 @@ fn memory(domain: &Arc<Domain>) -> SendMemory {
     }
 }
 
-/// Memory that the other side may use. The device forgets it before it goes; if it does not, the memory stays for good.
+/// Memory that the peer may access. It is deregistered before it is freed; if that fails, it is leaked.
 struct ExposedMemory {
     region: RegisteredRegion,
     memory: Option<MemoryRegion>,
@@ -108,14 +108,14 @@ impl Drop for ExposedMemory {
     }
 }
 
-/// How far the end of a connection has come.
+/// The stages of the end of a connection.
 pub enum EndStage {
     None,
-    /// It is over, and is told of when all that came before is taken.
+    /// Ended; the end is reported after all earlier completions.
     Pending(Option<io::Error>),
-    /// It is over, and is told of when the device writes into no buffer any more that is to be given back.
+    /// Ended; the end is reported when the device no longer writes into buffers that return to their owner.
     TearingDown(Option<io::Error>),
-    /// It is told of.
+    /// Ended, and the end was reported.
     Reported,
 }
 
@@ -123,28 +123,28 @@ pub struct State {
     pub out: Outgoing,
     pub receives: Inbound,
     exposed: HashMap<u32, ExposedMemory>,
-    /// What somebody took who was not asked for it.
+    /// Events that await [`Endpoint::poll`].
     pub inbox: EndpointEvents,
     pub end: EndStage,
-    /// Every end is a reset.
+    /// Whether every end of the connection is a reset.
     pub resets: bool,
-    /// Since when the device ends what it has.
+    /// The time of the disconnect, which makes the device flush its work.
     pub disconnected_at: Option<Instant>,
     pub completions: [ibv_wc; BATCH],
 }
 
-/// Dropped in this order: the device is done with the memory when the queues are gone, and they need the id.
+/// Dropped in this order: the device uses the memory until the queues are destroyed, and the queues need the id.
 pub struct VerbsInner {
     pub queues: QueuePair,
     pub state: RefCell<State>,
     memory: SendMemory,
     domain: Arc<Domain>,
     facts: EndpointInfo,
-    /// The connection manager was seen to have nothing to say.
+    /// Caches that the connection manager had no event.
     cm_recheck: Recheck,
-    /// Something has changed.
+    /// Notified of every change.
     pub woken: Wakeup,
-    /// What the device tells of it; its task is woken by that, also when it is over.
+    /// The asynchronous events of this connection. It also wakes the task when the connection ends.
     pub async_sink: Arc<AsyncEventSink>,
     pub id: CmId,
 }
@@ -156,16 +156,16 @@ struct VerbsEndpoint {
 impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
         match std::thread::panicking() {
-            // The event that follows wakes the task. That may not be done here: compio would end the process.
+            // The event that follows wakes the task. Waking it here during a panic would make compio abort the process.
             true => self.inner.id.disconnect(),
             false => self.inner.shut_down(true),
         }
     }
 }
 
-/// Wakes who waits, until the connection is over; and then until the device is done with it.
+/// The task of a connection: wakes waiting futures until the connection ends, then tears it down.
 async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
-    // The manager is silent but at the end: it is asked once whether it has something, and not again after each completion.
+    // The manager has no event before the end, so one wait serves many completions.
     let mut manager = pin!(events.read_ready());
     loop {
         let notified = inner.async_sink.wakeup.listen();
@@ -193,7 +193,7 @@ async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
     inner.tear_down().await;
 }
 
-/// Who has something to tell.
+/// The sources of events.
 enum EventSource {
     Completions(io::Result<()>),
     Manager(io::Result<()>),
@@ -201,15 +201,15 @@ enum EventSource {
 }
 
 impl VerbsInner {
-    /// The device has told of something that is the end.
+    /// Ends the connection after an asynchronous event.
     fn fail(&self, event: c_int) {
-        let text = format!("the RDMA device tells of it: {}", self.id.library.device_text(event));
+        let text = format!("RDMA device event: {}", self.id.library.device_text(event));
         let mut state = self.state.borrow_mut();
         state.end.set_pending(Some(Some(io::Error::new(io::ErrorKind::ConnectionAborted, text))));
         while !self.take(&mut state) {}
     }
 
-    /// Looks what has happened, where that much was seen already.
+    /// Takes completions after an event of the device or the manager. An error ends the connection.
     fn process(&self, seen: io::Result<()>) {
         let mut state = self.state.borrow_mut();
         state.end.set_pending(seen.err().map(Some));
@@ -217,7 +217,7 @@ impl VerbsInner {
         self.woken.notify(usize::MAX);
     }
 
-    /// Takes what the connection manager says. All of it but two things is the end.
+    /// Takes events of the connection manager. All but ESTABLISHED end the connection.
     fn process_cm_events(&self, state: &mut State) -> io::Result<()> {
         while let Some(event) = self.id.event()? {
             let end = match event.kind {
@@ -231,7 +231,7 @@ impl VerbsInner {
         Ok(())
     }
 
-    /// Takes completions into the inbox. True when there are no more.
+    /// Moves completions into the inbox. True if the completion queue is empty.
     fn take(&self, state: &mut State) -> bool {
         if state.end.is_over() {
             return true;
@@ -267,12 +267,12 @@ impl VerbsInner {
         is_drained
     }
 
-    /// What one completion means.
+    /// Processes one completion.
     fn complete(&self, state: &mut State, n: usize) {
         let wc = state.completions[n];
         let slot = receives::slot(wc.wr_id);
         if wc.status != WC_SUCCESS {
-            // Flushed is what was begun when the connection ended: the reason is elsewhere.
+            // Work is flushed because the connection has ended: the reason is in another completion or event.
             let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
             let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
             match slot {
@@ -300,7 +300,7 @@ impl VerbsInner {
         }
     }
 
-    /// Hands the device what it has room for.
+    /// Posts queued work while the device has room.
     fn send(&self, state: &mut State) -> io::Result<()> {
         loop {
             state.out.stage(&self.memory)?;
@@ -313,14 +313,14 @@ impl VerbsInner {
             state.out.taken(taken);
             if taken < all {
                 return match state.out.is_idle() {
-                    true => Err(io::Error::other("the device takes nothing to send")),
+                    true => Err(io::Error::other("the device accepts no send requests")),
                     false => Ok(()),
                 };
             }
         }
     }
 
-    /// Takes what there is for somebody who waits for `is_there`.
+    /// Takes completions for a future that waits for `is_there`.
     fn poll_for(&self, is_there: impl Fn(&State) -> bool) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let is_drained = self.take(&mut state);
@@ -332,11 +332,11 @@ impl VerbsInner {
         }
     }
 
-    /// Waits until `is_there`, or the connection is over.
+    /// Waits until `is_there` holds, or the connection has ended.
     async fn until(&self, is_there: impl Fn(&State) -> bool) -> io::Result<()> {
         let mut empty_rounds = 0;
         loop {
-            // Who has looked often enough asks for an event, looks once more, and sleeps.
+            // After enough empty polls: arm the queue, poll once more, then sleep. A completion in between is not missed.
             let woken = (empty_rounds == EMPTY_ROUNDS).then(|| self.woken.listen());
             if woken.is_some() {
                 self.queues.arm()?;
@@ -355,22 +355,22 @@ impl VerbsInner {
     }
 }
 
-/// What there was for somebody who waits.
+/// The result of a poll for a waiting future.
 enum PollOutcome {
     Ready,
     Over,
     Nothing,
-    /// Not all was looked at.
+    /// Nothing yet, but more completions are there.
     More,
 }
 
 impl EndStage {
-    /// Nothing more comes, and nothing more is sent.
+    /// Whether the connection has ended: nothing more arrives or is sent.
     pub fn is_over(&self) -> bool {
         matches!(self, EndStage::TearingDown(_) | EndStage::Reported)
     }
 
-    /// The end is near, if there is one; the first reason counts.
+    /// Records the end, if there is one. The first reason is kept.
     fn set_pending(&mut self, end: Option<Option<io::Error>>) {
         match (&self, end) {
             (EndStage::None, Some(reason)) => *self = EndStage::Pending(reason),
@@ -380,7 +380,7 @@ impl EndStage {
     }
 }
 
-/// Memory as the device is told of it: where, how long, and what the other side may do there.
+/// The arguments of a registration: address, length in bytes, and access flags.
 fn place(memory: &mut MemoryRegion) -> Option<(NonNull<u8>, usize, i32)> {
     let (at, len, access) = match memory {
         MemoryRegion::Sink(buf) => (buf.as_mut_ptr(), buf.len(), ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE),
@@ -447,7 +447,7 @@ impl Endpoint for VerbsEndpoint {
         }
         self.inner.send(&mut state)?;
         if state.out.is_blocked() {
-            // Perhaps some of it has ended.
+            // Completions may have freed room.
             self.inner.take(&mut state);
         }
         Ok(!state.out.is_blocked())
@@ -512,14 +512,14 @@ impl Endpoint for VerbsEndpoint {
         self.inner.shut_down(false);
     }
 
-    /// A process that dies takes its queues with it.
+    /// Needs no call: the kernel destroys the queues of a process that dies.
     fn reset_on_close(&self, reset: bool) -> io::Result<()> {
         self.inner.state.borrow_mut().resets = reset;
         Ok(())
     }
 }
 
-/// Adds what has come to what is there.
+/// Moves the events of the inbox behind those of a batch.
 fn append(into: &mut EndpointEvents, inbox: &mut EndpointEvents) {
     if into.is_empty() {
         into.clear();

@@ -73,7 +73,7 @@ fn receive_memory_is_posted_and_returned_in_one_call() {
         let mut events = EndpointEvents::default();
         end.poll(&mut events);
         assert_eq!(messages(&events), (0..10).map(|n| [n]).collect::<Vec<_>>());
-        assert_eq!(fake.state().receives.len(), 1, "nobody wants more yet");
+        assert_eq!(fake.state().receives.len(), 1, "no more receives are wanted");
         end.receives(10, 100);
         assert_eq!(fake.state().receives.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10]);
     });
@@ -123,7 +123,7 @@ fn ready_completion_arms_no_event() {
     });
 }
 
-/// Its event is that of before: nobody would be woken.
+/// The completion comes after the poll and before the arming, so it makes no event.
 #[test]
 fn completion_during_arming_is_not_missed() {
     run(async {
@@ -250,7 +250,7 @@ fn unregistered_memory_is_copied() {
     });
 }
 
-/// The key of what is read is told to an iWARP peer, which could write all that it is good for.
+/// An iWARP peer gets the key of the destination, and could write wherever that key is valid.
 #[test]
 fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
     for (fake, lands) in [(FakeDevice::new(), true), (FakeDevice::iwarp(), false)] {
@@ -351,7 +351,7 @@ fn shared_receive_is_reposted_once_its_message_is_taken() {
 
 #[test]
 fn peer_over_its_limits_takes_no_receives_of_others() {
-    for (count, len, why) in [(3, 100, "too many"), (1, 101, "too long")] {
+    for (count, len, why) in [(3, 100, "without a posted receive"), (1, 101, "longer than its receive")] {
         run(async move {
             let fake = FakeDevice::new();
             let (end, _alone) = sharing(fake, 2);

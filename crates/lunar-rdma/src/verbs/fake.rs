@@ -1,5 +1,4 @@
-//! A device that is none: the functions of both libraries with nothing behind them, which count how they are called, and
-//! complete what they are told to.
+//! A fake device: both libraries without a device. They count their calls, and tests decide what completes.
 #![allow(unsafe_code)]
 
 mod manager;
@@ -15,10 +14,10 @@ use std::mem::MaybeUninit;
 use std::ptr::{addr_of_mut, null, null_mut};
 use std::sync::{Mutex, MutexGuard};
 
-/// Bytes that it takes inline.
+/// The limit of inline bytes.
 pub const INLINE: u32 = 80;
 
-/// A device, with its context first: so a context, and what has one, leads here.
+/// A fake device. Its context is the first field, so that a pointer to the context leads here.
 #[repr(C)]
 pub struct FakeDevice {
     context: ibv_context,
@@ -27,7 +26,7 @@ pub struct FakeDevice {
     state: Mutex<State>,
 }
 
-/// What it was told, and what it is to say.
+/// The recorded calls, and the results of later ones.
 #[derive(Default)]
 pub struct State {
     /// Calls of `post_send`, each with its chain.
@@ -35,39 +34,39 @@ pub struct State {
     /// Calls of `post_recv` and of `post_srq_recv`, each with the numbers of its chain.
     pub receives: Vec<Vec<u64>>,
     pub shared_receives: Vec<Vec<u64>>,
-    /// Where each memory for messages is.
+    /// The posted receives: their ids and memory.
     places: Vec<(u64, ibv_sge)>,
     pub polls: usize,
     pub arms: usize,
     pub disconnects: usize,
     pub pairs_gone: usize,
-    /// Completions that there are, and those that come as it is armed.
+    /// The completions, and those that arrive during arming.
     completions: VecDeque<ibv_wc>,
     pub when_armed: VecDeque<ibv_wc>,
-    /// Bytes of the longest inline message; a pair that wants more is not made.
+    /// The limit of inline bytes; a pair that requests more is not created.
     pub most_inline: u32,
     pub least_inline: u32,
-    /// Regions: those that there are, all that were made, and how many there may be.
+    /// Regions: the current number, the total, and the limit.
     pub regions: usize,
     pub registered: usize,
     pub most_regions: usize,
     pub attr: ibv_device_attr,
-    /// Descriptor of the completion events.
+    /// The descriptor of completion events.
     completed_fd: c_int,
-    /// Pairs, completion queues and shared receive queues, as they were made.
+    /// Queue pairs, completion queues and shared receive queues, in order of creation.
     pub pairs: Vec<usize>,
     pub queues: Vec<usize>,
     pub shared: Vec<usize>,
-    /// What the device tells of itself: of which queue, and what.
+    /// Asynchronous events: the queue, and the type.
     async_events: VecDeque<(usize, c_int)>,
-    /// Completions that the queues have room for, each.
+    /// The sizes of the completion queues.
     pub rooms: Vec<c_int>,
-    /// Pairs have a shared receive queue.
+    /// The number of pairs with a shared receive queue.
     pub shares: usize,
     pub manager: manager::State,
 }
 
-/// An operation as it came.
+/// A posted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PostedWork {
     pub id: u64,
@@ -163,39 +162,39 @@ impl FakeDevice {
         self.state().completions.extend(ids.iter().map(flushed));
     }
 
-    /// The completion of a message that comes into the first memory that there is for one.
+    /// Writes a message into the first posted receive, and returns its completion.
     pub fn message(&self, text: &[u8]) -> ibv_wc {
         let (wr_id, place) = self.state().places.remove(0);
         assert!(text.len() <= place.length as usize);
-        // SAFETY: memory for a message, of which nobody else knows before it is complete.
+        // SAFETY: the memory of a posted receive, which its owner does not access before the completion.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), place.addr as *mut u8, text.len()) };
         ibv_wc { wr_id, byte_len: text.len() as u32, ..ibv_wc::default() }
     }
 
-    /// A message is there; nobody is told.
+    /// Adds a message without an event.
     pub fn say(&self, text: &[u8]) {
         let wc = self.message(text);
         self.state().completions.push_back(wc);
     }
 
-    /// The device tells of a queue, or of itself.
+    /// Adds an asynchronous event of a queue, or of the device.
     pub fn raise_async_event(&self, queue: usize, event: c_int) {
         self.state().async_events.push_back((queue, event));
         ring(self.context.async_fd);
     }
 
-    /// The first pair and the first completion queue that were made, and one that was not.
+    /// The first queue pair, the first completion queue, and an unknown queue.
     pub fn first_queues(&self) -> [usize; 3] {
         let state = self.state();
         [state.pairs[0], state.queues[0], 1]
     }
 
-    /// Some of that is not heard yet.
+    /// Whether asynchronous events were not taken yet.
     pub fn has_async_events(&self) -> bool {
         !self.state().async_events.is_empty()
     }
 
-    /// Tells who sleeps that something is there.
+    /// Raises a completion event.
     pub fn ring(&self) {
         ring(self.state().completed_fd);
     }

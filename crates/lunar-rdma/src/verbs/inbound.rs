@@ -1,4 +1,4 @@
-//! Memory for the messages of one connection: its own, or a part of what all share.
+//! The receives of one connection: its own, or those of the shared queue.
 
 use super::bounce::BounceBuffer;
 use super::queues::QueuePair;
@@ -8,33 +8,33 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Where messages come to.
+/// The receives of a connection.
 pub enum Inbound {
-    /// Memory of its own.
+    /// Its own receives.
     Own(Receives),
-    /// What all share.
+    /// The shared receive queue.
     Shared(ReceiveShare),
 }
 
-/// The part of one connection.
+/// The use of the shared receive queue by one connection.
 pub struct ReceiveShare {
     shared: Arc<SharedReceives>,
-    /// Messages that may come: how many, and how long. The queue does not know whose turn it is.
+    /// The messages that the peer may send: their number, and their length in bytes. The shared queue does not check them.
     allowed: VecDeque<(usize, usize)>,
-    /// Their number, and the most that it has been: so many were reserved.
+    /// Their number, and its maximum so far, which is reserved in the queue.
     open: usize,
     reserved: usize,
-    /// Memory that was taken, and is to be given back.
+    /// The number of taken receives that are not replaced yet.
     taken: usize,
 }
 
 impl ReceiveShare {
-    /// One that may take nothing yet.
+    /// Creates a share that allows no message yet.
     pub fn new(shared: Arc<SharedReceives>) -> ReceiveShare {
         ReceiveShare { shared, allowed: VecDeque::new(), open: 0, reserved: 0, taken: 0 }
     }
 
-    /// So many more of them may come.
+    /// Allows `count` more messages of `len` bytes.
     fn add(&mut self, count: usize, len: usize) -> io::Result<()> {
         match self.allowed.back_mut() {
             Some((more, same)) if *same == len => *more += count,
@@ -46,7 +46,7 @@ impl ReceiveShare {
         self.shared.reserve(more)
     }
 
-    /// A message of so many bytes may come now.
+    /// Checks a message against the allowed ones.
     fn allow(&mut self, len: usize) -> io::Result<()> {
         while let Some((0, _)) = self.allowed.front() {
             self.allowed.pop_front();
@@ -58,8 +58,8 @@ impl ReceiveShare {
                 self.open -= 1;
                 Ok(())
             }
-            Some(_) => wrong("the other side sent a message that is too long"),
-            None => wrong("the other side sent a message too many"),
+            Some(_) => wrong("the peer sent a message longer than its receive"),
+            None => wrong("the peer sent a message without a posted receive"),
         }
     }
 }
@@ -71,7 +71,7 @@ impl Drop for ReceiveShare {
 }
 
 impl Inbound {
-    /// Takes so many more messages of at most so many bytes.
+    /// Adds `count` receives of `len` bytes.
     ///
     /// # Errors
     /// When there is no memory for them.
@@ -79,17 +79,20 @@ impl Inbound {
         match self {
             Inbound::Own(receives) => receives.add(queues, count, len),
             Inbound::Shared(_) if len > shared::LEN => {
-                let text = format!("messages of {len} bytes are too long for memory that is shared");
+                let text = format!(
+                    "a receive of {len} bytes: the limit of the shared queue is {} bytes",
+                    shared::LEN
+                );
                 Err(io::Error::new(io::ErrorKind::InvalidInput, text))
             }
             Inbound::Shared(share) => share.add(count, len),
         }
     }
 
-    /// Gives the device what it has room for.
+    /// Posts receives while the device has room.
     ///
     /// # Errors
-    /// When there is no memory for that, or the device takes none at all.
+    /// When there is no memory, or the device takes no receives at all.
     pub fn refill(&mut self, queues: &QueuePair) -> io::Result<()> {
         match self {
             Inbound::Own(receives) => receives.refill(queues),
@@ -100,10 +103,10 @@ impl Inbound {
         }
     }
 
-    /// A message of so many bytes has come to a slot: its memory, and how much of that a message may have.
+    /// Takes the buffer of a message of `len` bytes, and the length of its receive.
     ///
     /// # Errors
-    /// When it may not come.
+    /// When the peer must not send it.
     pub fn take(&mut self, slot: usize, len: usize) -> io::Result<Option<(BounceBuffer, usize)>> {
         match self {
             Inbound::Own(receives) => Ok(receives.take(slot)),
@@ -116,7 +119,7 @@ impl Inbound {
         }
     }
 
-    /// No message has come to a slot, and none will.
+    /// Frees the slot of a failed receive.
     pub fn discard(&mut self, slot: usize) {
         match self {
             Inbound::Own(receives) => drop(receives.take(slot)),
@@ -124,7 +127,7 @@ impl Inbound {
         }
     }
 
-    /// The queue that is shared, as the library knows it; zero if none is.
+    /// The address of the shared queue, by which asynchronous events name it; zero if there is none.
     pub fn place(&self) -> usize {
         match self {
             Inbound::Own(_) => 0,
@@ -132,7 +135,7 @@ impl Inbound {
         }
     }
 
-    /// What has come and is not taken is missed by others.
+    /// Whether the receives are those of the shared queue. Then unprocessed completions withhold receives from others.
     pub fn is_shared(&self) -> bool {
         matches!(self, Inbound::Shared(_))
     }

@@ -1,4 +1,4 @@
-//! libibverbs and librdmacm, found when they are first wanted.
+//! libibverbs and librdmacm, loaded at their first use.
 #![allow(unsafe_code)]
 
 use super::ffi::*;
@@ -8,10 +8,10 @@ use std::fmt;
 use std::io;
 use std::sync::OnceLock;
 
-/// The libraries are not here, or are not what they should be.
+/// The libraries are missing or unsuitable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingLibrary {
-    /// What the loader said of what.
+    /// The error of the loader.
     pub what: String,
 }
 
@@ -37,15 +37,15 @@ impl From<MissingLibrary> for io::Error {
     }
 }
 
-/// A library that stays loaded for as long as the process lives: what it hands out may outlive everything of ours.
+/// A library that is never unloaded: its objects may live as long as the process.
 struct SharedLibrary {
     name: &'static str,
     handle: *mut c_void,
 }
 
-/// What the loader said last.
+/// The last error of the loader.
 fn loader_error() -> String {
-    // SAFETY: dlerror has no demands; what it returns is valid until the next call of this thread, and is copied.
+    // SAFETY: dlerror has no preconditions. Its text is valid until the next call of this thread, and is copied.
     unsafe {
         let text = libc::dlerror();
         if text.is_null() { "no reason".into() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
@@ -55,7 +55,7 @@ fn loader_error() -> String {
 impl SharedLibrary {
     fn open(name: &'static str) -> Result<SharedLibrary, MissingLibrary> {
         let path = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
-        // SAFETY: the name ends with a zero. The initializers of these two libraries have no demands.
+        // SAFETY: the name ends with a zero. The initializers of these two libraries have no preconditions.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match handle.is_null() {
             true => Err(MissingLibrary { what: loader_error() }),
@@ -63,7 +63,7 @@ impl SharedLibrary {
         }
     }
 
-    /// The address of a function. Of several versions it is the default one, as a linker would take.
+    /// The address of a function: its default version, as a linker resolves it.
     fn symbol(&self, name: &str) -> Result<*mut c_void, MissingLibrary> {
         let text = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
         // SAFETY: the handle is of a library that is loaded, and the name ends with a zero.
@@ -77,25 +77,25 @@ impl SharedLibrary {
 
 macro_rules! functions {
     ($($file:literal { $($name:ident($($arg:ty),*) $(-> $ret:ty)?;)* })*) => {
-        /// The functions that are used, as the headers declare them.
-        // SAFETY: these are types; who calls such a function says why that is sound.
+        /// The used functions, as the headers declare them.
+        // SAFETY: these are types; each call has its own reason.
         pub struct Library { $($(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*)* }
 
         /// Names of the libraries.
         const FILES: &[&str] = &[$($file),*];
 
         impl Library {
-            /// The functions that are at these addresses, by the library and the name of each.
+            /// The functions at the addresses that `find` returns for a library and a name.
             ///
             /// # Safety
-            /// A function of each name must have the signature that is written here.
-            // SAFETY: what is asked for is said above.
+            /// Each address must be that of a function with the signature below.
+            // SAFETY: the contract is above.
             pub unsafe fn with(
                 find: &mut dyn FnMut(&'static str, &str) -> Result<*mut c_void, MissingLibrary>,
             ) -> Result<Library, MissingLibrary> {
                 $($(
                     let address = find($file, stringify!($name))?;
-                    // SAFETY: as the caller promises.
+                    // SAFETY: by the contract of this function.
                     let $name = unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address)
                     };
@@ -153,14 +153,14 @@ functions! {
 
 #[cfg(test)]
 thread_local! {
-    /// What a thread is to find.
+    /// The library that this thread uses instead.
     pub static INSTEAD: std::cell::Cell<Option<&'static Library>> = const { std::cell::Cell::new(None) };
 }
 
 /// The libraries of this host.
 ///
 /// # Errors
-/// When they are not here; they are not looked for again.
+/// When they are missing; that result is kept.
 pub fn library() -> Result<&'static Library, MissingLibrary> {
     #[cfg(test)]
     if let Some(instead) = INSTEAD.get() {
@@ -184,21 +184,21 @@ impl Library {
         unsafe { Library::with(&mut find) }
     }
 
-    /// What the library calls the status of a completion.
+    /// The library's text for the status of a completion.
     pub fn status_text(&self, status: c_int) -> String {
-        // SAFETY: any number may be asked for; the text is constant.
+        // SAFETY: the function accepts every number, and the text is constant.
         text(unsafe { (self.ibv_wc_status_str)(status) })
     }
 
-    /// What the library calls an event of a device.
+    /// The library's text for an event of a device.
     pub fn device_text(&self, event: c_int) -> String {
-        // SAFETY: any number may be asked for; the text is constant.
+        // SAFETY: the function accepts every number, and the text is constant.
         text(unsafe { (self.ibv_event_type_str)(event) })
     }
 
-    /// What the library calls an event of the connection manager.
+    /// The library's text for an event of the connection manager.
     pub fn event_text(&self, event: c_int) -> String {
-        // SAFETY: any number may be asked for; the text is constant.
+        // SAFETY: the function accepts every number, and the text is constant.
         text(unsafe { (self.rdma_event_str)(event) })
     }
 }
@@ -207,16 +207,16 @@ fn text(constant: *const c_char) -> String {
     if constant.is_null() {
         return "unknown".into();
     }
-    // SAFETY: constant text of the library, which stays loaded.
+    // SAFETY: constant text of a library that is never unloaded.
     unsafe { CStr::from_ptr(constant) }.to_string_lossy().into_owned()
 }
 
-/// What the kernel said of the last call, with what was tried.
+/// The error of the last system call, with the attempted action.
 pub fn last_error(tried: &str) -> io::Error {
     cannot(tried, io::Error::last_os_error())
 }
 
-/// An error with what was tried.
+/// An error with the attempted action: "cannot ...".
 pub fn cannot(tried: &str, e: io::Error) -> io::Error {
     with_context(e, format!("cannot {tried}"))
 }

@@ -1,4 +1,4 @@
-//! Taking connections.
+//! Listening for connections.
 
 use super::cm::{CmEvent, CmId, FdWatch, ReadDepths};
 use super::domain::Domain;
@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How to listen.
+/// The options of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Connections that the kernel holds until they are asked for.
+    /// The limit of connection requests that wait in the kernel.
     pub backlog: u16,
 }
 
@@ -23,10 +23,10 @@ impl Default for Options {
     }
 }
 
-/// Between attempts to listen again.
+/// The interval between attempts to listen again.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 });
 
-/// Takes connections at one address, of all devices that have it. Belongs to one core.
+/// A listener at one address, for all devices that have it. It belongs to one core.
 pub struct Listener {
     /// None while there is no device.
     device_listener: Option<DeviceListener>,
@@ -34,18 +34,18 @@ pub struct Listener {
     options: Options,
 }
 
-/// Listens at an address; an IPv6 one takes IPv6 only. An address without a host is that of all devices, also of those
-/// that come later. With soft iWARP the port must not be that of a TCP listener.
+/// Listens at an address. An IPv6 address accepts IPv6 only. The unspecified address covers all devices, even later ones.
+/// With soft iWARP, no TCP listener may use the port.
 ///
 /// # Errors
-/// When the libraries or the kernel's modules are missing, or the address is in use, or not that of a device.
+/// When the libraries or the kernel modules are missing, the address is in use, or no device has it.
 pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
     let listener = DeviceListener::open(addr, options)?;
     let addr = listener.id.addresses().0;
     Ok(Listener { device_listener: Some(listener), addr, options })
 }
 
-/// Looks whether [`listen`] would fail now. Nobody can connect meanwhile.
+/// Checks whether [`listen`] would succeed now, without accepting connections.
 ///
 /// # Errors
 /// As [`listen`].
@@ -53,7 +53,7 @@ pub fn can_listen(addr: SocketAddr) -> io::Result<()> {
     listener_id(addr)?.bind(addr)
 }
 
-/// An id to listen with.
+/// A new id for a listener.
 fn listener_id(addr: SocketAddr) -> io::Result<CmId> {
     let id = CmId::new()?;
     id.set(OPTION_ID_REUSEADDR)?;
@@ -64,13 +64,13 @@ fn listener_id(addr: SocketAddr) -> io::Result<CmId> {
 }
 
 impl Listener {
-    /// Where it listens, with the port that was found if none was asked for.
+    /// The listening address. Its port is the assigned one if port 0 was requested.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The next connection that somebody wants; it may be accepted on another core. When the device of the address goes,
-    /// this waits until there is one again.
+    /// The next connection request, which may be accepted on another core. If the device of the address disappears, this
+    /// waits until a device has the address again.
     pub async fn next(&mut self) -> PendingRequest {
         let at = self.addr;
         loop {
@@ -78,7 +78,7 @@ impl Listener {
                 Some(listener) => match listener.next().await {
                     Ok(pending) => return pending,
                     Err(e) => {
-                        tracing::error!(%at, error = %e, "no connections come by RDMA until that is over");
+                        tracing::error!(%at, error = %e, "RDMA listener failed; it is opened again later");
                         self.device_listener = None;
                     }
                 },
@@ -87,14 +87,14 @@ impl Listener {
                     let opened =
                         DeviceListener::open(at, self.options).inspect_err(|e| tracing::debug!("{e}"));
                     self.device_listener =
-                        opened.ok().inspect(|_| tracing::info!(%at, "connections come by RDMA again"));
+                        opened.ok().inspect(|_| tracing::info!(%at, "RDMA listener is open again"));
                 }
             }
         }
     }
 }
 
-/// Where connections come in, as long as the device of the address is there.
+/// The listener while a device has the address.
 struct DeviceListener {
     watch: FdWatch,
     id: CmId,
@@ -116,24 +116,24 @@ impl DeviceListener {
             match event.kind {
                 CONNECT_REQUEST => match self.id.of_request(&event) {
                     Ok(id) => return Ok(PendingRequest::new(id, event)),
-                    // One that cannot be taken is no reason to take no others.
+                    // One failed request does not end the listener.
                     Err(e) => tracing::warn!("{e}"),
                 },
                 DEVICE_REMOVAL if is_ours => return gone("the RDMA device is gone"),
-                // Of a bond that uses another link now, and with it another device.
+                // A bond has moved to another link, and so to another device.
                 ADDR_CHANGE if is_ours => return gone("the address has moved to another RDMA device"),
-                // Of requests that have ended before they were taken.
+                // Events of requests that ended before they were accepted.
                 kind => tracing::debug!(kind, status = event.status, "an event of an RDMA listener"),
             }
         }
     }
 }
 
-/// A connection that somebody wants.
+/// A connection request that is not answered yet.
 pub struct PendingRequest {
     private: Vec<u8>,
     requested: ReadDepths,
-    /// Taken by accepting it or turning it down.
+    /// None once it is accepted or rejected.
     id: Option<CmId>,
     addresses: (SocketAddr, SocketAddr),
     sends_invalidate: bool,
@@ -142,7 +142,7 @@ pub struct PendingRequest {
 impl PendingRequest {
     fn new(id: CmId, event: CmEvent) -> PendingRequest {
         let requested = ReadDepths { ird: event.responder_resources, ord: event.initiator_depth };
-        // One whose device does not answer cannot be accepted either.
+        // If the device does not answer, accepting fails as well.
         let domain = id.context().and_then(|context| Domain::of(id.library, context));
         let sends_invalidate = domain.is_ok_and(|domain| domain.sends_invalidate());
         let addresses = id.addresses();

@@ -1,4 +1,4 @@
-//! What the connection manager is told, and what it tells.
+//! Calls to the connection manager, and its events.
 
 use super::endpoint_tests::{connection, run, until};
 use super::fake::{FakeDevice, FakeId};
@@ -25,7 +25,7 @@ fn portal(fake: &'static FakeDevice, text: &str) -> Listener {
     listen(at(text), Options::default()).unwrap()
 }
 
-/// The request that is told by the queue of this number.
+/// A connection request on the event channel of this number.
 async fn request(
     fake: &'static FakeDevice,
     listener: &mut Listener,
@@ -44,7 +44,7 @@ fn portal_listens_again_when_its_device_or_address_returns() {
             let mut listener = portal(fake, "192.0.2.1:3260");
             fake.state().manager.is_gone = true;
             fake.queue_event(0, said(kind));
-            // A queue for each attempt, and none of them stays.
+            // Each attempt makes a channel, and none is leaked.
             let gone = async {
                 until(|| fake.state().manager.queues() > 3).await;
                 assert_eq!(fake.held(), (0, 0));

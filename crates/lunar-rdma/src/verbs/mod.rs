@@ -1,17 +1,19 @@
-//! rdma-core, loaded at run time where it is: InfiniBand, RoCE and iWARP devices.
+//! InfiniBand, RoCE and iWARP devices through rdma-core, which is loaded at run time if it is installed.
 //!
-//! Each connection has queues of its own, and an event queue of the connection manager. Where there are many, they take
-//! memory for messages from one queue of their device (`shared`).
+//! Each connection has its own queue pair, completion queue, and event channel of the connection manager. If a device has
+//! many connections, the later ones share one receive queue (`shared`).
 //!
-//! What is flushed together is one call of the device. Messages are copied into memory that it knows (`bounce`), and
-//! short ones go inline. Data of RDMA Writes leaves from where it lies if that is a buffer of a pool: those are cut from
-//! a few regions ([`lunar_runtime::regions`]), each of which is made known once. Zeros leave from one place, all of them. Data of
-//! RDMA Reads lands in buffers as well, but not on iWARP, where the key of a read's memory is told to the other side, and
-//! would be good for all of the region. Memory that the other side may use is made known as it is exposed, and forgotten
-//! when the right is taken back.
+//! One flush posts all queued work in one call. The memory of an operation is one of these:
 //!
-//! All connections of a device share one protection domain, so a steering tag of one names memory for the other side of
-//! another as well. Nobody is told the tags of others.
+//! - Messages are copied into registered bounce buffers (`bounce`); short ones go inline.
+//! - The data of an RDMA Write is sent in place if it is in a pool buffer. Pools cut their buffers from a few regions
+//!   ([`lunar_runtime::regions`]), and each region is registered once. All zeros are sent from one registered buffer.
+//! - The data of an RDMA Read arrives in place too, but not on iWARP: there the request carries the key of the
+//!   destination, and the peer could use that key for the whole region.
+//! - Memory for the peer is registered when it is exposed, and deregistered when it is revoked.
+//!
+//! All connections of a device share one protection domain, so a steering tag is valid on each of them. A peer learns only
+//! the tags of its own connection.
 
 mod async_events;
 mod bounce;
@@ -31,8 +33,8 @@ mod receives;
 mod shared;
 mod teardown;
 
-/// A message of the other side must not end a steering tag of ours: those of user space are of whole regions, which the
-/// devices let nobody else end. Such a message would end the connection.
+/// Whether a message of the peer may invalidate a local steering tag. Devices do not allow that for the regions that user
+/// space registers: such a message ends the connection.
 pub const TAKES_INVALIDATE: bool = false;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! What is to go out, and what of it the device has: messages and RDMA Writes in order, and RDMA Reads beside them.
+//! The send side of a connection: messages and RDMA Writes in order, and RDMA Reads, which may overtake them.
 //!
-//! A message or a write waits here until the device has room for it, and then is copied into a chunk; the payload of a
-//! write goes from where it lies if the device knows that memory, and so does a read. A read that waits for an earlier one
-//! (ORD) holds up nothing but reads.
+//! Work waits here until the device has room for it. Messages are copied into a bounce buffer. Writes and reads use the
+//! memory of their buffer in place if it is registered. A read that waits because of ORD delays only other reads.
 
 use super::bounce::{BounceBuffer, BouncePool};
 use super::queues::{Verb, WorkRequest};
@@ -13,17 +12,17 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// Writes and reads are cut into pieces of so many bytes.
+/// The length in bytes of the pieces of writes and reads.
 pub const PIECE: usize = 256 << 10;
-/// Bytes of chunks that a connection may have at the device, for each direction; one chunk may always be there.
+/// The limit of bytes in flight for each direction. One piece may always be in flight.
 const BUDGET: usize = 8 << 20;
 
-/// A message or a write that waits.
+/// A message or a write that is not staged completely.
 struct QueuedSend {
     verb: Verb,
     head: Vec<u8>,
     payload: Payload,
-    /// Bytes of a write that are at the device already.
+    /// Bytes of a write that are staged already.
     done: usize,
 }
 
@@ -33,16 +32,16 @@ impl QueuedSend {
     }
 }
 
-/// A read that has not ended.
+/// A gather that has not ended.
 struct ReadJob {
-    /// The number of who wants it.
+    /// The id that the caller chose.
     id: u64,
     buf: Buf,
-    /// Bytes that are not there yet.
+    /// Missing bytes.
     left: usize,
 }
 
-/// A piece of a read: which one, from where, and to which place in its buffer.
+/// A piece of a gather: its job, its source, and the offset in the buffer.
 #[derive(Clone, Copy)]
 struct ReadPiece {
     job: u64,
@@ -51,49 +50,48 @@ struct ReadPiece {
     len: usize,
 }
 
-/// Tells the key of the memory of a buffer, if the device knows it.
+/// Returns the local key of a buffer, if it is registered.
 pub type KeyLookup = Box<dyn Fn(&Buf) -> Option<u32>>;
 
-/// Tells the place and the key of [`PIECE`] zeros.
+/// Returns the address and the key of [`PIECE`] zeros.
 pub type ZeroLookup = Box<dyn Fn() -> Option<(u64, u32)>>;
 
-/// Memory that a connection uses.
+/// The memory of a connection.
 pub struct SendMemory {
-    /// For what goes out, and for what is read.
+    /// Bounce buffers of messages and writes, and of reads.
     pub pool: Arc<BouncePool>,
     pub sinks: Arc<BouncePool>,
     pub key: KeyLookup,
-    /// So many zeros as a piece has, which the device knows.
+    /// The registered zeros.
     pub zeros: ZeroLookup,
-    /// What is read may land in memory with such a key.
+    /// Whether a read may use the memory of its buffer in place.
     pub reads_in_place: bool,
 }
 
 impl SendMemory {
-    /// The place of a byte of a payload, and its key, if the device knows it.
+    /// The address and the key of byte `at` of a payload, if it is registered.
     fn of_payload(&self, payload: &Payload, at: usize) -> Option<(u64, u32)> {
         let (buf, start) = match payload {
             Payload::Buf(buf, _) => (buf, 0),
             Payload::Part(buf, start, _) => (&**buf, *start),
-            // Each piece is the same.
+            // All pieces share the same zeros.
             Payload::Zeros(_) => return (self.zeros)(),
             Payload::Empty | Payload::Bytes(_) => return None,
         };
         Some((buf[start + at..].as_ptr() as u64, (self.key)(buf)?))
     }
 
-    /// The same of a buffer that is read into.
+    /// The same for the destination of a read.
     fn of_buffer(&self, buf: &mut Buf, at: usize) -> Option<(u64, u32)> {
         let key = if self.reads_in_place { (self.key)(buf)? } else { return None };
         Some((buf[at..].as_mut_ptr() as u64, key))
     }
 }
 
-/// Where the bytes of an operation are.
+/// The memory of an operation.
 enum WorkMemory {
     Chunk(BounceBuffer),
-    /// In memory of a buffer: its address and key. The last piece of a payload holds it; the buffer of a read is that
-    /// of its job.
+    /// Buffer memory: its address and key. The last piece of a payload owns it; the job of a read owns its buffer.
     InPlace((u64, u32), Option<Payload>),
 }
 
@@ -106,40 +104,40 @@ impl WorkMemory {
     }
 }
 
-/// What the device has, or is about to have.
+/// An operation that is at the device, or will be posted next.
 struct StagedWork {
     seq: u64,
     verb: Verb,
     body: WorkMemory,
     len: usize,
-    /// Its end will be told of.
+    /// Whether its success makes a completion.
     is_signalled: bool,
-    /// Of a read.
+    /// The piece, if it is a read.
     piece: Option<ReadPiece>,
 }
 
-/// The queues.
+/// The queues of a connection.
 pub struct Outgoing {
     waiting: VecDeque<QueuedSend>,
     pieces: VecDeque<ReadPiece>,
     jobs: HashMap<u64, ReadJob>,
     staged: Vec<StagedWork>,
-    /// Messages and writes at the device, oldest first; they end in order.
+    /// Messages and writes at the device, oldest first. They complete in order.
     posted: VecDeque<StagedWork>,
-    /// Reads at the device, by number; they end in any order.
+    /// Reads at the device, by sequence number. They complete in any order.
     reading: HashMap<u64, StagedWork>,
-    /// Those that have failed: not every driver is done with their memory by then.
+    /// Failed operations. Some drivers still use their memory, so it is kept to the end of the connection.
     ended: Vec<StagedWork>,
-    /// Of a connection that is over: a payload of which the device may still have pieces.
+    /// After the end of the connection: a payload whose first pieces may still be at the device.
     kept: Option<QueuedSend>,
     seq: u64,
     slots: usize,
     ord: usize,
-    /// Every end is told of, that of writes as well.
+    /// Whether writes are signalled too.
     signals_all: bool,
-    /// Bytes of messages and writes that were ever queued.
+    /// The total of bytes of messages and writes that were queued.
     pushed: u64,
-    /// Bytes that wait, and bytes of chunks on their way out and in.
+    /// Bytes that wait, and bytes in flight in both directions.
     queued: usize,
     out: usize,
     inward: usize,
@@ -147,7 +145,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// For a device that takes `slots` operations, of which `ord` may be reads.
+    /// Creates the queues for a device with room for `slots` operations, of which at most `ord` are reads.
     pub fn new(slots: usize, ord: usize) -> Outgoing {
         Outgoing {
             waiting: VecDeque::new(),
@@ -170,8 +168,8 @@ impl Outgoing {
         }
     }
 
-    /// For a device that goes on sending of a write's memory after the message behind it has ended, unless the write's
-    /// own end is asked for: soft iWARP, which else lends the memory to TCP and does not wait until TCP is done.
+    /// Sets whether writes are signalled. Soft iWARP needs it: it lends the memory of a write to TCP, and waits for TCP only
+    /// if the write is signalled. So the completion of a later message does not release that memory.
     pub fn with_all_signalled(self, signals_all: bool) -> Outgoing {
         Outgoing { signals_all, ..self }
     }
@@ -187,7 +185,7 @@ impl Outgoing {
         }
     }
 
-    /// Queues reads of pieces to `at` in a buffer. What can be told of it at once is returned.
+    /// Queues a gather: pieces that go to `at` in the buffer, consecutively. An empty or invalid one ends at once.
     pub fn read(
         &mut self,
         id: u64,
@@ -223,29 +221,29 @@ impl Outgoing {
         self.jobs.insert(job, ReadJob { id, buf, left: at - begin });
     }
 
-    /// Bytes that wait, and what holds them.
+    /// Queued bytes, including overhead.
     pub fn waiting(&self) -> usize {
         self.queued
             + self.waiting.len() * size_of::<QueuedSend>()
             + self.pieces.len() * size_of::<ReadPiece>()
     }
 
-    /// Bytes of messages and writes that were ever queued.
+    /// The total of bytes of messages and writes that were queued.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// Those of them that have ended.
+    /// The bytes of those that have completed.
     pub fn delivered(&self) -> u64 {
         self.pushed - (self.queued + self.out) as u64
     }
 
-    /// Messages and writes wait.
+    /// Whether messages or writes wait.
     pub fn is_blocked(&self) -> bool {
         !self.waiting.is_empty() || !self.staged.is_empty()
     }
 
-    /// Anything waits, reads among it.
+    /// Whether anything waits, reads included.
     pub fn has_more(&self) -> bool {
         self.is_blocked() || !self.pieces.is_empty()
     }
@@ -259,16 +257,16 @@ impl Outgoing {
         self.staged.len() + self.posted.len() + self.reading.len() < self.slots
     }
 
-    /// Gets what there is room for ready for the device, and copies what lies in memory that it does not know.
+    /// Stages queued work while the device has room, and copies data of unregistered memory.
     ///
     /// # Errors
-    /// When there is no memory, and nothing at the device whose end would give some back.
+    /// When there is no memory, and no completion to come that would free some.
     pub fn stage(&mut self, memory: &SendMemory) -> io::Result<()> {
         let staged = self.stage_reads(memory).and_then(|()| self.stage_waiting(memory));
         if self.staged.is_empty() && self.is_idle() { staged } else { Ok(()) }
     }
 
-    /// The device has nothing whose end could be waited for.
+    /// Whether no completion is to come.
     pub fn is_idle(&self) -> bool {
         self.reading.is_empty() && !self.is_sending()
     }
@@ -333,18 +331,18 @@ impl Outgoing {
         self.staged.push(StagedWork { seq: self.seq, verb, body, len, is_signalled: false, piece });
     }
 
-    /// What is to be handed to the device now. Writes end unseen, with the message behind them; so the last one that
-    /// is no read is told of, else its chunk and its slot would never come back.
+    /// The operations to post now. An unsignalled write is released by the completion of a later operation. So the last
+    /// message or write is always signalled; otherwise its memory and its slot would never be free again.
     pub fn work(&mut self) -> impl ExactSizeIterator<Item = WorkRequest> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         for (n, one) in self.staged.iter_mut().enumerate() {
-            // Messages and reads are told of, each.
+            // Messages and reads are always signalled.
             one.is_signalled = self.signals_all || Some(n) == last || !matches!(one.verb, Verb::Write(_));
         }
         self.staged.iter().map(to_work)
     }
 
-    /// The device has taken so many of them.
+    /// Records that the device has taken the first `count` of them.
     pub fn taken(&mut self, count: usize) {
         for one in self.staged.drain(..count) {
             match one.piece {
@@ -354,7 +352,7 @@ impl Outgoing {
         }
     }
 
-    /// An operation has succeeded. What is whole now is returned.
+    /// Processes a successful completion. Returns a gather that is complete now.
     pub fn completed(&mut self, seq: u64) -> Option<EndpointEvent> {
         self.moved = true;
         if let Some(read) = self.reading.remove(&seq) {
@@ -384,7 +382,7 @@ impl Outgoing {
         Some(EndpointEvent::Read(job.id, job.buf, Ok(())))
     }
 
-    /// An operation has failed: the device is done with it, and with the messages and writes before it.
+    /// Processes a failed completion. Of messages and writes, it covers all earlier ones too.
     pub fn failed(&mut self, seq: u64) {
         if let Some(read) = self.reading.remove(&seq) {
             return self.ended.push(read);
@@ -393,25 +391,24 @@ impl Outgoing {
         self.ended.extend(self.posted.drain(..count));
     }
 
-    /// The device has messages or writes whose end it will tell.
+    /// Whether the completion of a message or a write is to come.
     pub fn is_sending(&self) -> bool {
         self.posted.iter().any(|one| one.is_signalled)
     }
 
-    /// The device has nothing at all.
+    /// Whether the device has no operation.
     pub fn is_at_rest(&self) -> bool {
         self.posted.is_empty() && self.reading.is_empty()
     }
 
-    /// The device may be writing into buffers of reads.
+    /// Whether the device may write into the buffers of reads.
     pub fn has_reads_in_place(&self) -> bool {
         let mut reads = self.staged.iter().filter(|one| one.piece.is_some()).chain(self.reading.values());
         reads.any(|one| matches!(one.body, WorkMemory::InPlace(..)))
     }
 
-    /// The connection is over: what waits is dropped, and the reads have failed, with their buffers, in which the device
-    /// must write no more. What else the device has stays, and what it has not taken as well: a driver that has failed
-    /// may have taken more than it says.
+    /// Ends all work: drops what waits, and returns the buffers of reads as failed. The device must no longer write into
+    /// them. Staged and posted work keeps its memory, because a failed driver may have taken more than it reported.
     pub fn fail(&mut self) -> Vec<EndpointEvent> {
         self.kept = self.waiting.pop_front().filter(|first| first.done > 0);
         self.waiting.clear();

@@ -18,7 +18,7 @@ fn pool() -> SendMemory {
     }
 }
 
-/// Of one that knows those of at least so many bytes.
+/// The memory of a device that has registered every buffer of at least `least` bytes.
 fn known(least: usize, reads_in_place: bool) -> SendMemory {
     SendMemory { key: Box::new(move |buf| (buf.len() >= least).then_some(BUFFERS)), reads_in_place, ..pool() }
 }
@@ -31,7 +31,7 @@ fn work(out: &mut Outgoing) -> Vec<WorkRequest> {
     out.work().collect()
 }
 
-/// Hands everything that there is room for to a device that takes it: number, verb, bytes, and whether it is told of.
+/// Posts all work that there is room for. Returns the id, the verb, and the bytes of each, and whether it is signalled.
 fn post(out: &mut Outgoing, pool: &SendMemory) -> Vec<(u64, Verb, Vec<u8>, bool)> {
     out.stage(pool).unwrap();
     let work = work(out).into_iter().enumerate();
@@ -224,7 +224,7 @@ fn reads_of_a_broken_connection_come_back_in_order() {
     let ids: Vec<_> =
         out.fail().iter().map(|e| if let EndpointEvent::Read(id, _, Err(_)) = e { *id } else { 0 }).collect();
     assert_eq!((ids, out.waiting(), out.reading.len()), (vec![5, 4, 6], 0, 1));
-    assert!(out.completed(posted[0].0).is_none(), "it is told of already");
+    assert!(out.completed(posted[0].0).is_none(), "its failure was reported already");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Making a connection: what it needs of its device, and the last steps on both sides.
+//! Connection setup: the resources of the device, and the last steps on both sides.
 
 use super::cm::{CmEvent, CmId, FdWatch, ReadDepths};
 use super::domain::Domain;
@@ -13,7 +13,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a connection is made of before it is one: it may move to another thread. Dropped in this order.
+/// The parts of a connection before its endpoint exists. They may move to another thread, and are dropped in this order.
 pub struct ConnectionParts {
     pub queues: QueuePair,
     pub receives: Inbound,
@@ -22,10 +22,10 @@ pub struct ConnectionParts {
 }
 
 impl ConnectionParts {
-    /// Queues for an id whose device is known, and memory for the first messages: how many, and how long.
+    /// Creates the queues for an id whose device is known, and posts the first receives: their number, and their length.
     ///
     /// # Errors
-    /// When the device has no more of something.
+    /// When the device has no more of a resource.
     pub fn new(id: CmId, first: (usize, usize)) -> io::Result<ConnectionParts> {
         let domain = Domain::of(id.library, id.context()?)?;
         let shared = if first.1 <= shared::LEN { domain.shared() } else { None };
@@ -39,7 +39,7 @@ impl ConnectionParts {
         Ok(parts)
     }
 
-    /// As many RDMA Reads at a time as are wanted, and the device can have.
+    /// The wanted limits of outstanding RDMA Reads, lowered to those of the device.
     pub fn depths(&self, ird: u16, ord: u16) -> ReadDepths {
         let least = |wanted: u16, most: i32| {
             u8::try_from(most.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
@@ -49,10 +49,10 @@ impl ConnectionParts {
     }
 }
 
-/// Accepts a connection whose first messages have their memory.
+/// Accepts a connection request, after posting the first receives.
 ///
 /// # Errors
-/// When the other side has gone, or the device has no more of something.
+/// When the peer has gone, or the device has no more of a resource.
 pub async fn accept(
     id: CmId,
     requested: ReadDepths,
@@ -61,15 +61,15 @@ pub async fn accept(
 ) -> io::Result<Rc<dyn Endpoint>> {
     let parts = ConnectionParts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird.min(requested.ird.into()), terms.ord.min(requested.ord.into()));
-    // The first message may come before the connection is said to be there, so nobody waits for that.
+    // The first message may arrive before the event ESTABLISHED, so that event is not awaited here.
     parts.id.accept(&private, wanted)?;
     endpoint(parts, wanted.ord)
 }
 
-/// Connects by an id whose route is known.
+/// Connects with an id whose route is resolved.
 ///
 /// # Errors
-/// When the other side is not there, or turns it down.
+/// When the peer is unreachable, or rejects the connection.
 pub async fn connect(
     id: CmId,
     watch: &FdWatch,
@@ -78,7 +78,7 @@ pub async fn connect(
 ) -> Result<ConnectedEndpoint, ConnectError> {
     let parts = ConnectionParts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird, terms.ord);
-    // Soft iWARP waits for TCP in this call.
+    // With soft iWARP this call blocks until TCP has connected.
     let begin = move || parts.id.connect(&private, wanted).map(|()| parts);
     let parts = lunar_runtime::blocking(begin).await?;
     let event = parts.id.next(watch).await?;
@@ -92,8 +92,8 @@ pub async fn connect(
     }
 }
 
-/// Of the RDMA Reads that we want to have under way, those that the other side lets us have. On iWARP it may say
-/// nothing of them (RFC 5044).
+/// The limit of outstanding RDMA Reads of this end: the wanted one, lowered to that of the peer. An iWARP peer may
+/// announce none (RFC 5044).
 fn granted(domain: &Domain, wanted: ReadDepths, event: &CmEvent) -> u8 {
     match event.initiator_depth {
         0 if domain.is_iwarp => wanted.ord,

@@ -1,4 +1,4 @@
-//! A queue pair with its completion queue: the operations of one connection, as the device takes and ends them.
+//! The queue pair and the completion queue of a connection.
 #![allow(unsafe_code)]
 
 use super::bounce::BounceBuffer;
@@ -14,18 +14,19 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Operations of each kind that a connection may have at the device, if the device allows so many.
+/// The limit of sends and of receives of a connection at the device; the device may have a lower one.
 const DEPTH: u32 = 1024;
-/// Completions that are taken at a time.
+/// The limit of completions that one poll takes.
 pub const BATCH: usize = 32;
-/// Bytes of messages that go inline, which saves the device a read of memory: as many as the first of these that it
-/// takes. An answer of SRP with fixed sense has 54 bytes, one of iSER 76, with sense 96; soft iWARP takes 80.
+/// The length in bytes up to which messages go inline, which saves the device a read of memory: the first of these that
+/// it accepts. An SRP response with fixed sense has 54 bytes; an iSER response has 76, with sense 96. Soft iWARP accepts
+/// 80.
 const INLINE: [u32; 3] = [128, 80, 0];
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// A message, which may end a key of the other side.
+    /// A message, which may invalidate a key of the peer.
     Send(Option<u32>),
     Write(RemoteAddress),
     Read(RemoteAddress),
@@ -34,24 +35,25 @@ pub enum Verb {
 /// An operation for the device.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest {
-    /// Comes back with its completion.
+    /// The id of its completion.
     pub id: u64,
     pub verb: Verb,
-    /// The memory: its address and key, and how many bytes of it.
+    /// The address and the key of its memory.
     pub at: (u64, u32),
     pub len: usize,
-    /// Its success is told as well. Failure always is.
+    /// Whether success makes a completion; failure always does.
     pub is_signalled: bool,
 }
 
-/// What takes memory for messages.
+/// A receive queue: that of a queue pair, or a shared one.
 pub trait PostReceive {
-    /// Hands memory for messages to the device: each a number that comes back, a chunk, and how many bytes of it. How
-    /// many it has taken. The chunks must stay until messages are in them, or the queue is gone.
+    /// Posts receives, each with its completion id, its buffer, and its length in bytes. Returns how many the device has
+    /// taken. Their buffers must live until the completion, or until the queue is destroyed.
     fn receive(&self, into: &[(u64, &BounceBuffer, usize)]) -> usize;
 }
 
-/// The same, by a call of the library that takes the first of a chain, and a place for the first bad one.
+/// Implements [`PostReceive::receive`] by a verb. The verb takes the first request of a chain, and returns the first
+/// rejected one by pointer.
 pub fn hand_over(
     into: &[(u64, &BounceBuffer, usize)],
     call: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
@@ -75,22 +77,22 @@ pub fn hand_over(
     taken(status, first as usize, bad as usize, size_of::<ibv_recv_wr>(), chain.len())
 }
 
-/// The queues of a connection. The id they belong to must live longer.
+/// The queues of a connection. Their id must outlive them.
 pub struct QueuePair {
     id: *mut rdma_cm_id,
-    /// None once it is ended.
+    /// Null once it is destroyed.
     qp: Cell<*mut ibv_qp>,
-    /// Bytes of the longest message that goes inline.
+    /// The length in bytes of the longest inline message.
     inline: usize,
     is_iwarp: bool,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
     library: &'static super::library::Library,
-    /// Operations that there is room for: sent ones, and received ones.
+    /// The limits of posted sends and receives.
     pub depths: (usize, usize),
-    /// Memory for what is posted together, to be used again.
+    /// Memory of the last chain of requests, kept for reuse.
     chain: RefCell<(Vec<ibv_sge>, Vec<ibv_send_wr>)>,
-    /// Counts it among the connections of its device.
+    /// Counts this connection among those of its device.
     _user: Arc<()>,
 }
 
@@ -98,16 +100,15 @@ pub struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Queues for a connection that is about to be made. With memory for messages that is shared, that has to live
-    /// longer.
+    /// Creates the queues of a new connection. A shared receive queue must outlive them.
     ///
     /// # Errors
-    /// When the device has no more.
+    /// When the device has no more queues.
     pub fn new(id: &CmId, domain: &Domain, shared: Option<&SharedReceives>) -> io::Result<QueuePair> {
         let context = id.context()?.as_ptr();
         let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
         let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
-        // Of what is shared one connection may get all, if its peer sends more than it may.
+        // One connection may use the whole shared queue, if its peer exceeds its limit.
         let cqe = depth + shared.map_or(depth, SharedReceives::depth);
         let mut queues = QueuePair {
             id: id.as_ptr(),
@@ -151,7 +152,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A pair for so many operations that takes so many bytes inline: how many it really takes.
+    /// Creates a pair for `depth` operations and this inline length. Returns its actual inline length.
     fn pair_with(
         &self,
         domain: &Domain,
@@ -181,8 +182,8 @@ impl QueuePair {
         }
     }
 
-    /// Ends the connection, and all operations: when this returns, the device uses no memory for them any more, and no
-    /// more of them are taken.
+    /// Disconnects and destroys the pair. When this returns, the device no longer uses memory of any operation, and takes no
+    /// new ones.
     pub fn end(&self) {
         if !self.qp.replace(null_mut()).is_null() {
             // SAFETY: the id lives, and has a pair, which is not used after this.
@@ -193,7 +194,7 @@ impl QueuePair {
         }
     }
 
-    /// Waits for completions.
+    /// A watch that becomes readable with a completion event.
     ///
     /// # Errors
     /// When there are too many descriptors.
@@ -202,7 +203,7 @@ impl QueuePair {
         watch(unsafe { (*self.channel).fd })
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event for the next completion.
     ///
     /// # Errors
     /// When the device is gone.
@@ -212,7 +213,7 @@ impl QueuePair {
         check(status, "wait for completions")
     }
 
-    /// Takes an event, if one has come: of each that was asked for there is one. The descriptor must be watched.
+    /// Takes and acknowledges an event, if there is one. A watch must exist, which makes the descriptor non-blocking.
     pub fn take_event(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: the channel lives, and each event is acknowledged at once, for the queue that it names: ours.
@@ -223,7 +224,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes completions: as many as there are and have room.
+    /// Takes up to [`BATCH`] completions. Returns their number.
     ///
     /// # Errors
     /// When the device is gone.
@@ -233,9 +234,9 @@ impl QueuePair {
         usize::try_from(n).map_err(|_| io::Error::other("the completion queue is broken"))
     }
 
-    /// Hands operations to the device, all at once: how many it has taken.
+    /// Posts operations in one call. Returns how many the device has taken.
     ///
-    /// The chunks must stay until their operations are complete, or the queues gone.
+    /// Their memory must live until their completions, or until the queues are destroyed.
     pub fn post(&self, work: impl Iterator<Item = WorkRequest>) -> usize {
         let (places, chain) = &mut *self.chain.borrow_mut();
         places.clear();
@@ -255,17 +256,17 @@ impl QueuePair {
         taken(status, first as usize, bad as usize, size_of::<ibv_send_wr>(), chain.len())
     }
 
-    /// Bytes that go inline with an operation. Soft iWARP refuses a message that ends a key inline.
+    /// The inline length for an operation. Soft iWARP rejects an inline Send with Invalidate.
     fn inline_for(&self, verb: Verb) -> usize {
         if matches!(verb, Verb::Send(Some(_))) && self.is_iwarp { 0 } else { self.inline }
     }
 
-    /// The pair and the completion queue, as the library knows them.
+    /// The addresses of the pair and the completion queue, by which asynchronous events name them.
     pub fn places(&self) -> [usize; 2] {
         [self.qp.get() as usize, self.cq as usize]
     }
 
-    /// All operations were ended.
+    /// Whether the pair is destroyed.
     pub fn is_ended(&self) -> bool {
         self.qp.get().is_null()
     }
@@ -285,9 +286,9 @@ impl PostReceive for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // The device is done with all memory when the pair is gone.
+        // First the pair: then the device no longer uses any memory.
         self.end();
-        // SAFETY: ours, in the order in which they use each other; all events are acknowledged.
+        // SAFETY: both are owned, the queue uses the channel and goes first, and all events are acknowledged.
         unsafe {
             if !self.cq.is_null() {
                 (self.library.ibv_destroy_cq)(self.cq);
@@ -303,15 +304,15 @@ fn place((addr, lkey): (u64, u32), len: usize) -> ibv_sge {
     ibv_sge { addr, length: u32::try_from(len).unwrap_or(0), lkey }
 }
 
-/// An operation as the library wants it; up to `inline` bytes go with it.
+/// The work request of an operation; up to `inline` bytes go inline.
 fn request(work: &WorkRequest, inline: usize) -> ibv_send_wr {
-    // To some devices a length of zero means two to the power of 31.
+    // Some devices read a length of zero as 2^31.
     let num_sge = c_int::from(work.len > 0);
     let wr = ibv_send_wr { wr_id: work.id, num_sge, ..ibv_send_wr::default() };
     let here = RemoteAddress { stag: 0, offset: 0 };
     let (opcode, invalidate_rkey, remote) = match work.verb {
         Verb::Send(None) => (WR_SEND, 0, here),
-        // The library's driver of soft iWARP takes the key from the place of a remote one; the others do not look there.
+        // The driver of soft iWARP takes the key from `rkey`; the others ignore that field.
         Verb::Send(Some(key)) => (WR_SEND_WITH_INV, key, RemoteAddress { stag: key, ..here }),
         Verb::Write(to) => (WR_RDMA_WRITE, 0, to),
         Verb::Read(from) => (WR_RDMA_READ, 0, from),
@@ -322,11 +323,11 @@ fn request(work: &WorkRequest, inline: usize) -> ibv_send_wr {
     ibv_send_wr { opcode, invalidate_rkey, send_flags, remote_addr: remote.offset, rkey: remote.stag, ..wr }
 }
 
-/// How many of a chain were taken, of which the first bad one is named when there is one.
+/// The number of requests of a chain that were taken. `bad` is the address of the first rejected one.
 fn taken(status: c_int, first: usize, bad: usize, size: usize, all: usize) -> usize {
     match status {
         0 => all,
-        // A device that names none, or none of these, has taken none.
+        // An address outside the chain: none were taken.
         _ => bad.checked_sub(first).map(|bytes| bytes / size).filter(|n| *n < all).unwrap_or(0),
     }
 }
@@ -340,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_operation_has_the_form_that_the_library_wants() {
+    fn work_request_has_the_form_of_the_library() {
         let remote = RemoteAddress { stag: 7, offset: 0x1234 };
         let both = SEND_SIGNALED | SEND_INLINE;
         let rows = [

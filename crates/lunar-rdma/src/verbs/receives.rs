@@ -1,4 +1,4 @@
-//! Memory for messages: what the device has of it, and what it has no room for yet.
+//! The receives of a queue: posted ones, and those that the queue has no room for yet.
 
 use super::bounce::{BounceBuffer, BouncePool};
 use super::queues::PostReceive;
@@ -6,37 +6,37 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Handed to the device at a time.
+/// The limit of receives posted by one call.
 const AT_ONCE: usize = 64;
-/// In the number of a completion: it is a message, and the rest is its slot.
+/// The flag in a completion id that marks a receive; the other bits are its slot.
 const MESSAGE: u64 = 1 << 63;
 
-/// The slot of a message that a completion is about; None if it is about something of ours that went out.
+/// The slot of a completed receive; None if the id is that of a send.
 pub fn slot(number: u64) -> Option<usize> {
     (number & MESSAGE != 0).then_some((number & !MESSAGE) as usize)
 }
 
-/// Slots for messages.
+/// The receives of a queue.
 pub struct Receives {
     pool: Arc<BouncePool>,
-    /// What the device has, and how many bytes of it.
+    /// The posted buffers, and the length of each receive in bytes.
     slots: Vec<Option<(BounceBuffer, usize)>>,
     free: Vec<usize>,
     depth: usize,
-    /// More that is wanted: how many, and how long.
+    /// Receives that are not posted yet: their number, and their length in bytes.
     wanted: VecDeque<(usize, usize)>,
 }
 
 impl Receives {
-    /// None yet, for a device that takes `depth`.
+    /// Creates an empty set for a queue with room for `depth` receives.
     pub fn new(pool: Arc<BouncePool>, depth: usize) -> Receives {
         Receives { pool, slots: Vec::new(), free: Vec::new(), depth, wanted: VecDeque::new() }
     }
 
-    /// Takes more messages.
+    /// Adds `count` receives of `len` bytes.
     ///
     /// # Errors
-    /// When there is no memory for them.
+    /// As [`Receives::refill`].
     pub fn add(&mut self, queues: &impl PostReceive, count: usize, len: usize) -> io::Result<()> {
         match self.wanted.back_mut() {
             Some((more, same)) if *same == len => *more += count,
@@ -45,10 +45,10 @@ impl Receives {
         self.refill(queues)
     }
 
-    /// Hands the device what it has room for.
+    /// Posts receives while the queue has room.
     ///
     /// # Errors
-    /// When there is no memory for that, or the device takes none at all.
+    /// When there is no memory, or the device takes no receives at all.
     pub fn refill(&mut self, queues: &impl PostReceive) -> io::Result<()> {
         loop {
             let numbers = self.prepare()?;
@@ -69,7 +69,7 @@ impl Receives {
         Some((MESSAGE | slot as u64, chunk, *len))
     }
 
-    /// Fills slots: which ones.
+    /// Fills free slots, and returns them.
     fn prepare(&mut self) -> io::Result<Vec<usize>> {
         let mut numbers = Vec::new();
         while numbers.len() < AT_ONCE
@@ -83,7 +83,7 @@ impl Receives {
             let chunk = match self.pool.chunk(len) {
                 Ok(chunk) => chunk,
                 Err(e) if numbers.is_empty() => return Err(e),
-                // Those that were filled are to be posted first.
+                // The filled ones are posted first.
                 Err(_) => break,
             };
             self.wanted[0].0 -= 1;
@@ -97,7 +97,7 @@ impl Receives {
         Ok(numbers)
     }
 
-    /// The device has not taken these. It will take them when it gives some back, if it has any.
+    /// Returns rejected slots to the wanted ones. They are posted again when the device completes one, if it has any.
     fn put_back(&mut self, slots: &[usize]) -> io::Result<()> {
         for slot in slots.iter().rev() {
             if let Some((_, len)) = self.take(*slot) {
@@ -105,24 +105,20 @@ impl Receives {
             }
         }
         self.depth = self.used();
-        if self.depth == 0 {
-            Err(io::Error::other("the device takes no memory for messages"))
-        } else {
-            Ok(())
-        }
+        if self.depth == 0 { Err(io::Error::other("the device accepts no receive requests")) } else { Ok(()) }
     }
 
-    /// Messages that the device takes memory for.
+    /// The limit of posted receives.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Those that there is memory for, or will be.
+    /// The number of posted and wanted receives.
     pub fn count(&self) -> usize {
         self.used() + self.wanted.iter().map(|(count, _)| count).sum::<usize>()
     }
 
-    /// So many of those that were wanted last are not wanted any more.
+    /// Removes the last `count` wanted receives.
     pub fn cancel_wanted(&mut self, mut count: usize) {
         while count > 0
             && let Some((more, _)) = self.wanted.back_mut()
@@ -136,12 +132,12 @@ impl Receives {
         }
     }
 
-    /// Messages that the device has memory for.
+    /// The number of posted receives.
     pub fn used(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The device is done with a slot: the chunk, and how many bytes of it a message could have.
+    /// Frees the slot of a completed receive. Returns its buffer, and its length in bytes.
     pub fn take(&mut self, slot: usize) -> Option<(BounceBuffer, usize)> {
         let taken = self.slots.get_mut(slot)?.take()?;
         self.free.push(slot);
@@ -184,7 +180,7 @@ mod tests {
         assert!(receives.put_back(&[]).is_err());
     }
 
-    /// A device that takes all.
+    /// A queue that takes every receive.
     struct All;
 
     impl PostReceive for All {
@@ -206,7 +202,7 @@ mod tests {
         assert!(posted > 0 && receives.count() == 90_000);
         receives.cancel_wanted(90_000 - posted);
         assert_eq!(receives.count(), posted);
-        // What is taken is memory for the next.
+        // A taken buffer serves the next receive.
         for _ in 0..3 {
             drop(receives.take(0));
             receives.add(&All, 1, 8268).unwrap();

@@ -1,9 +1,9 @@
-//! Memory for messages that many connections of a device share.
+//! The shared receive queue of a device.
 //!
-//! Each of the first [`UNSHARED`] connections has memory of its own for all that its peer may send. That is about two
-//! mebibytes for one that may have 128 commands under way, and most of it waits in vain. Those that come later take it
-//! from one queue of the device, in which there is less than was reserved to all of them together. When it is empty
-//! InfiniBand and RoCE let the sender wait (RNR). iWARP would end the connection, so its devices share nothing.
+//! Each of the first [`UNSHARED`] connections has its own receives for all messages that its peer may send. With 128
+//! commands in flight these take about 2 MiB, most of which is rarely used. Later connections use one shared queue, with
+//! fewer receives than their peers may use together. If it is empty, InfiniBand and RoCE make the sender wait (RNR).
+//! iWARP would end the connection, so iWARP devices have no shared queue.
 #![allow(unsafe_code)]
 
 use super::async_events::AsyncEventSink;
@@ -17,11 +17,12 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Connections of a device that have memory of their own.
+/// The number of connections of a device that have their own receives.
 pub const UNSHARED: usize = 16;
-/// Messages that there is memory for, if the device takes so many.
+/// The limit of receives in the queue; the device may have a lower one.
 const DEPTH: u32 = 4096;
-/// Bytes of each: one of iSER with all its headers and 8 KiB of data is shorter, and so is every one of SRP.
+/// The length of a receive in bytes. An iSER message with all headers and 8 KiB of data is shorter, and so is every SRP
+/// message.
 pub const LEN: usize = 12 << 10;
 
 /// A shared receive queue of the library.
@@ -46,15 +47,15 @@ impl PostReceive for SrqHandle {
 
 impl Drop for SrqHandle {
     fn drop(&mut self) {
-        // SAFETY: ours; each connection that uses it holds it for longer than its queues.
+        // SAFETY: owned, and unused: each connection holds this until its queues are destroyed.
         let status = unsafe { (self.pd.library.ibv_destroy_srq)(self.srq) };
         if status != 0 {
-            tracing::debug!(status, "a shared receive queue was not given back");
+            tracing::debug!(status, "shared receive queue was not destroyed");
         }
     }
 }
 
-/// The queue of a device, and what the device has of it. The queue goes before the memory.
+/// The shared queue of a device, and its receives. The queue is destroyed before their memory.
 pub struct SharedReceives {
     queue: SrqHandle,
     depth: u32,
@@ -64,17 +65,17 @@ pub struct SharedReceives {
 
 struct SrqSlots {
     receives: Receives,
-    /// Messages that may come to all connections.
+    /// The number of messages that the peers of all connections may send.
     reserved: usize,
 }
 
 impl SharedReceives {
-    /// A queue without memory.
+    /// Creates an empty queue.
     ///
     /// # Errors
     /// When the device has no more queues.
     pub fn new(domain: &Domain) -> io::Result<SharedReceives> {
-        // All of it has room in half of a completion queue.
+        // Its completions must fit into half of a completion queue.
         let most = domain.attr.max_srq_wr.min(domain.attr.max_cqe / 2);
         let most = u32::try_from(most).unwrap_or(0).clamp(1, DEPTH);
         let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr: most, max_sge: 1, srq_limit: 0 };
@@ -94,17 +95,17 @@ impl SharedReceives {
         })
     }
 
-    /// The device has said nothing else.
+    /// Whether the device has reported no failure of the queue.
     pub fn is_healthy(&self) -> bool {
         self.async_sink.event().is_none()
     }
 
-    /// Messages that there is memory for at most, to all connections together.
+    /// The limit of posted receives.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// The queue as the library knows it.
+    /// The queue as a pointer of the library.
     pub fn as_ptr(&self) -> *mut ibv_srq {
         self.queue.srq
     }
@@ -113,10 +114,10 @@ impl SharedReceives {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many more messages may come. Beyond what the device takes there is no more memory for them.
+    /// Reserves `count` more messages, and posts receives for them up to the limit of the device.
     ///
     /// # Errors
-    /// When there is no memory at all.
+    /// When there is no memory.
     pub fn reserve(&self, count: usize) -> io::Result<()> {
         let mut inside = self.inside();
         inside.reserved += count;
@@ -124,27 +125,27 @@ impl SharedReceives {
         let before = inside.receives.used();
         let added = inside.receives.add(&self.queue, more, LEN);
         if added.is_err() {
-            // Else those who share would be asked for it at their next message.
+            // Otherwise the next message of another connection would retry them, and fail.
             let filled = inside.receives.used().saturating_sub(before);
             inside.receives.cancel_wanted(more.saturating_sub(filled));
         }
         added
     }
 
-    /// So many of them are not to come any more. The memory stays for those to whom it will be reserved next.
+    /// Releases reserved messages. Their receives stay posted for later connections.
     pub fn release(&self, count: usize) {
         self.inside().reserved -= count;
     }
 
-    /// The device is done with a slot: its memory.
+    /// Takes the buffer of a completed receive.
     pub fn take(&self, slot: usize) -> Option<BounceBuffer> {
         self.inside().receives.take(slot).map(|(chunk, _)| chunk)
     }
 
-    /// So much of what was taken is free again.
+    /// Posts receives in place of `count` completed ones.
     ///
     /// # Errors
-    /// When the device has no memory for messages at all.
+    /// When the queue has no receive at all.
     pub fn repost(&self, count: usize) -> io::Result<()> {
         let mut inside = self.inside();
         let added = inside.receives.add(&self.queue, count, LEN);

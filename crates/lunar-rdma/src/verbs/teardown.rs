@@ -1,8 +1,11 @@
-//! The end of a connection, as the device sees it.
+//! Teardown of a connection:
 //!
-//! What was said last is waited for; then the connection is cut, and the device ends all that it has; when that has come
-//! back the queue pair goes. A pair that went sooner would take completions with it, and with them memory for messages
-//! that connections share. All of it takes a bounded time, and nobody waits for it but who wants its buffers back.
+//! 1. Wait until the last messages are sent.
+//! 2. Disconnect, so that the device flushes its work.
+//! 3. Wait for the flushed completions, then destroy the queue pair.
+//!
+//! Destroying the pair earlier would lose completions, and with them buffers of the shared receive queue. Each step has a
+//! time limit. Only callers whose buffers the device still uses wait for the teardown.
 
 use super::endpoint::{EndStage, State, VerbsInner};
 use super::ffi::{ESTABLISHED, WC_SUCCESS};
@@ -12,23 +15,23 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// For what was said last to arrive.
+/// The time limit for sending the last messages.
 const GRACE: Duration = Duration::from_secs(1);
-/// For the device to end what it has.
+/// The time limit for the flush.
 const DRAIN: Duration = Duration::from_secs(1);
-/// For messages that are coming, and of which nothing is known yet, to end in memory that is shared; for devices that do
-/// not tell when that is so.
+/// The time for incoming messages to complete in buffers of the shared receive queue. Only for devices that do not report
+/// the last one.
 const INBOUND_DRAIN: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 200 });
-/// Between looks.
+/// The interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// How long the connections of a loop that ends may keep it from that, together.
+    /// The time for which the connections of an ending event loop may delay its end, in total.
     static LOOP_EXIT_BUDGET: Cell<Duration> = const { Cell::new(Duration::from_millis(200)) };
 }
 
 impl VerbsInner {
-    /// Ends the connection, if it has not ended; with `is_graceful` what was said may still arrive.
+    /// Ends the connection, unless it has ended. `is_graceful` waits for sent messages before the disconnect.
     pub fn shut_down(&self, is_graceful: bool) {
         let mut state = self.state.borrow_mut();
         let is_graceful = is_graceful && !state.resets;
@@ -39,7 +42,7 @@ impl VerbsInner {
         }
     }
 
-    /// Ends the connection, and tells of it as soon as may be.
+    /// Ends the connection, and reports the end as soon as possible.
     pub fn begin_teardown(&self, state: &mut State, reason: Option<io::Error>, is_graceful: bool) {
         state.end = EndStage::TearingDown(reason);
         if !is_graceful || !state.out.is_sending() {
@@ -49,7 +52,7 @@ impl VerbsInner {
         self.async_sink.wakeup.notify(usize::MAX);
     }
 
-    /// From now on the device ends what it has, with errors.
+    /// Disconnects, which makes the device flush its work.
     fn disconnect(&self, state: &mut State) {
         if state.disconnected_at.is_none() {
             self.id.disconnect();
@@ -57,7 +60,7 @@ impl VerbsInner {
         }
     }
 
-    /// Tells of the end, unless buffers that come back with it are still written to.
+    /// Reports the end, unless the device may still write into buffers that return with it.
     fn report_end(&self, state: &mut State) {
         if let EndStage::TearingDown(reason) = &mut state.end
             && (self.queues.is_ended() || !state.out.has_reads_in_place())
@@ -71,7 +74,7 @@ impl VerbsInner {
         }
     }
 
-    /// Waits until the device is done with a connection that is over, and lets its queues go.
+    /// Tears down a connection that has ended.
     pub async fn tear_down(&self) {
         let begun = Instant::now();
         while !self.advance_teardown(begun) {
@@ -81,7 +84,7 @@ impl VerbsInner {
 
     fn advance_teardown(&self, begun: Instant) -> bool {
         let state = &mut *self.state.borrow_mut();
-        // Before what it is about is taken.
+        // Read before the completions: all messages before that event are then in the queue.
         let is_last = self.async_sink.is_last();
         self.reap(state);
         match state.disconnected_at {
@@ -98,13 +101,13 @@ impl VerbsInner {
         self.queues.is_ended()
     }
 
-    /// The other side does not listen any more.
+    /// Whether the peer has disconnected.
     fn is_peer_gone(&self) -> bool {
         std::iter::from_fn(|| self.id.event().transpose())
             .any(|event| !event.is_ok_and(|e| e.kind == ESTABLISHED))
     }
 
-    /// Takes back what the device is done with. Messages come too late.
+    /// Takes completions to free their memory. Messages are discarded.
     fn reap(&self, state: &mut State) {
         while let Ok(n @ 1..) = self.queues.poll(&mut state.completions) {
             for wc in &state.completions[..n] {
@@ -118,19 +121,19 @@ impl VerbsInner {
             }
         }
         if state.receives.is_shared() {
-            // Without memory the others wait, as at other times.
+            // If there is no memory, the other connections wait for it (RNR).
             _ = state.receives.refill(&self.queues);
         }
     }
 }
 
-/// The device has ended what it had, or had so long for it that it will not.
+/// Whether the device has flushed its work, or has exceeded the time limit.
 fn is_done(state: &State, is_last: bool, after: Duration) -> bool {
     let is_quiet = !state.receives.is_shared() || is_last || after >= INBOUND_DRAIN;
     after >= DRAIN || (is_quiet && state.out.is_at_rest())
 }
 
-/// The loop of a connection may end before that has parted.
+/// Finishes the teardown if the event loop ends first.
 impl Drop for VerbsInner {
     fn drop(&mut self) {
         let state = &mut *self.state.borrow_mut();

@@ -7,7 +7,7 @@ use lunar_runtime::send_queue::Payload;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Says something, and nobody hears it yet: its number.
+/// Sends a message that does not complete yet, and returns its id.
 fn said(fake: &FakeDevice, end: &Rc<dyn Endpoint>) -> u64 {
     end.send(b"the last word", Payload::Empty, None);
     assert!(end.flush().unwrap());
@@ -22,7 +22,7 @@ fn gone(fake: &FakeDevice) -> usize {
     fake.state().pairs_gone
 }
 
-/// The device was looked at a few times.
+/// Waits for a few polls of the device.
 async fn looked(fake: &FakeDevice) {
     let looks = fake.looks().0;
     until(|| fake.looks().0 > looks + 10).await;
@@ -50,7 +50,7 @@ fn last_message_arrives_before_the_disconnect() {
                     end.close();
                     assert!(
                         matches!(&come(&end)[..], [EndpointEvent::End(None)]),
-                        "who closes it is told at once"
+                        "a local close is reported at once"
                     );
                     assert!(end.flush().is_err());
                     Some(end)

@@ -1,10 +1,10 @@
-//! What the other side must not do. Each fault ends the connection, and is told.
+//! Protocol errors of the peer. Each one ends the connection, and is reported to the peer by a Terminate.
 
 use super::*;
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::send_queue::Payload;
 
-/// Feeds bytes that end a connection: what the other side is told. It hears the same as whoever polls.
+/// Feeds bytes that end a connection, and returns its Terminate. The local end has the same reason.
 fn told(called: &mut Engine, bytes: &[u8]) -> Terminate {
     let mut into = EndpointEvents::default();
     called.feed(bytes, &mut into);
@@ -176,7 +176,7 @@ fn unsolicited_read_response_ends_the_connection() {
     assert_eq!(told(&mut called(), &response(true, sink, b"")), Terminate::STAG);
 }
 
-/// As `told`, where reads end with the connection.
+/// The same for a connection with reads in flight, which end with it.
 fn told_only(engine: &mut Engine, bytes: &[u8]) -> Terminate {
     let mut into = EndpointEvents::default();
     engine.feed(bytes, &mut into);

@@ -12,18 +12,18 @@ use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, Terminate, Untagge
 
 const TERMS: ConnParam = ConnParam { ord: 4, ird: 4, receives: (8, 256) };
 
-/// An end of a connection on the terms of these tests.
+/// One end of a connection with the parameters of these tests.
 fn engine(crc: bool, mss: Option<usize>, first: Option<FirstFrame>) -> Engine {
     let ConnParam { ord, ird, receives } = TERMS;
     Engine::new(&NegotiatedMpa { crc, ord, ird, receives, first }, mss, vec![])
 }
 
-/// Who called, and who was called.
+/// The initiator and the responder.
 fn pair(crc: bool, mss: Option<usize>) -> [Engine; 2] {
     [engine(crc, mss, None), engine(crc, mss, Some(FirstFrame::Any))]
 }
 
-/// Moves what waits in both directions, in pieces of so many bytes, until nothing does.
+/// Moves queued bytes in both directions, in pieces of this length, until no bytes are left.
 fn exchange_by(ends: &mut [Engine; 2], into: &mut [EndpointEvents; 2], piece: usize) {
     let mut is_idle = false;
     while !std::mem::replace(&mut is_idle, true) {

@@ -144,7 +144,7 @@ async fn stuck() -> [Rc<dyn Endpoint>; 2] {
     [caller, called]
 }
 
-/// The kernel goes on telling what it had not sent.
+/// The kernel still counts bytes that it will never send.
 #[test]
 fn failed_connection_has_nothing_in_flight() {
     run(async {
@@ -428,9 +428,9 @@ fn dropping_an_end_ends_the_other_and_closing_wakes_who_waits() {
     });
 }
 
-/// Else who waits for more would never sleep again.
+/// Otherwise a waiting loop would never sleep again.
 #[test]
-fn nothing_waits_after_the_end_event() {
+fn ended_connection_is_not_readable() {
     run(async {
         for by_itself in [false, true] {
             let [caller, called] = connected(Options::default()).await;

@@ -1,4 +1,4 @@
-//! Its connection manager: who listens and connects is written down, and the events come when they are told to.
+//! The fake connection manager: it records listeners and connections, and tests queue its events.
 
 use super::{FakeDevice, errno, event_fd, fake, ring};
 use crate::verbs::cm::socket_addr;
@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::ptr::{NonNull, null, null_mut};
 
 thread_local! {
-    /// The device that ids of this thread are of.
+    /// The device of ids that this thread creates.
     static HERE: Cell<Option<&'static FakeDevice>> = const { Cell::new(None) };
 }
 
-/// A queue of events, its device, and its number there.
+/// An event channel, its device, and its number there.
 #[repr(C)]
 struct FakeChannel {
     channel: rdma_event_channel,
@@ -23,27 +23,27 @@ struct FakeChannel {
     number: usize,
 }
 
-/// What is told of an id.
+/// An event of an id.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FakeId {
     pub kind: c_int,
     pub status: c_int,
     pub private: &'static [u8],
-    /// RDMA Reads of the other side here, and ours there.
+    /// The limits of outstanding RDMA Reads: of the peer, and of this end.
     pub depths: (u8, u8),
 }
 
-/// What the connection manager was told, and what it is to say.
+/// The recorded calls, and the events to come.
 #[derive(Default)]
 pub struct State {
-    /// By number of the queue: its id, and what is to be told.
+    /// The event channels by number: the id, and the queued events.
     channels: Vec<(usize, VecDeque<FakeId>)>,
-    /// Who listens: the address, and the options that were set before.
+    /// The listeners: the address, and the options that were set before.
     pub listens: Vec<(SocketAddr, Vec<c_int>)>,
     options: Vec<c_int>,
-    /// Nobody may listen now.
+    /// Whether listening fails.
     pub is_gone: bool,
-    /// With what connections were begun and accepted, and what was said then.
+    /// The parameters and the private data of started and accepted connections.
     pub params: Vec<(rdma_conn_param, Vec<u8>)>,
     pub rejects: Vec<Vec<u8>>,
     ids: usize,
@@ -89,18 +89,18 @@ impl FakeDevice {
         id
     }
 
-    /// Ids, and queues of events, that there are.
+    /// The current numbers of ids and event channels.
     pub fn held(&self) -> (usize, usize) {
         let state = self.state();
         (state.manager.ids, state.manager.open)
     }
 
-    /// Tells something of an id, by the number of its queue, which are counted in the order in which they are made.
+    /// Queues an event on the event channel of this number, in order of creation.
     pub fn queue_event(&self, number: usize, said: FakeId) {
         let mut state = self.state();
         let (id, events) = &mut state.manager.channels[number];
         events.push_back(said);
-        // SAFETY: the id of that queue, which is there.
+        // SAFETY: the id of that channel, which exists.
         ring(unsafe { (*(*(*id as *mut rdma_cm_id)).channel).fd });
     }
 }
@@ -128,7 +128,7 @@ extern "C" fn create_id(
     _: *mut c_void,
     _: c_int,
 ) -> c_int {
-    // SAFETY: a queue of ours.
+    // SAFETY: a channel of this module.
     let id = unsafe { (*channel.cast::<FakeChannel>()).fake }.new_id(channel);
     of_channel(id, channel);
     // SAFETY: a place of the caller.
@@ -150,9 +150,9 @@ extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) 
     0
 }
 
-/// What is told by this queue is of this id.
+/// Makes this id the one of the channel's events.
 fn of_channel(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) {
-    // SAFETY: a queue of ours.
+    // SAFETY: a channel of this module.
     let FakeChannel { fake, number, .. } = unsafe { &*channel.cast::<FakeChannel>() };
     fake.state().manager.channels[*number].0 = id as usize;
 }
@@ -227,7 +227,7 @@ extern "C" fn reject(id: *mut rdma_cm_id, private: *const c_void, len: u8) -> c_
 }
 
 extern "C" fn get_cm_event(channel: *mut rdma_event_channel, into: *mut *mut rdma_cm_event) -> c_int {
-    // SAFETY: a queue of ours.
+    // SAFETY: a channel of this module.
     let FakeChannel { fake, number, channel: events } = unsafe { &*channel.cast::<FakeChannel>() };
     let mut state = fake.state();
     let Some(said) = state.manager.channels[*number].1.pop_front() else {
