@@ -17,13 +17,13 @@ use std::time::Duration;
 /// Bytes after which a receive loop yields to other connections.
 const TURN: usize = 1 << 20;
 /// The time limit for sending a Terminate.
-const LAST_WORD_TIME: Duration = Duration::from_secs(5);
+const TERMINATE_TIME: Duration = Duration::from_secs(5);
 /// The limit of connections of a core that are sending a Terminate, which count nowhere else. Further ones end at
 /// once.
-const LAST_WORDS: usize = 32;
+const MAX_TERMINATING: usize = 32;
 
 thread_local! {
-    static SAYING: Cell<usize> = const { Cell::new(0) };
+    static TERMINATING: Cell<usize> = const { Cell::new(0) };
 }
 
 /// An endpoint over TCP.
@@ -84,9 +84,9 @@ impl IwarpEndpoint {
     /// Ends the connection: sends the Terminate, if there is one, and wakes waiters.
     fn shut(&self, engine: &mut Engine) {
         if !self.is_shut.replace(true) {
-            match (engine.flush(&self.stream), engine.last_word()) {
-                (Ok(_), Some(word)) if SAYING.get() < LAST_WORDS => {
-                    lunar_runtime::spawn(say_last(self.stream.clone(), word));
+            match (engine.flush(&self.stream), engine.take_terminate()) {
+                (Ok(_), Some(word)) if TERMINATING.get() < MAX_TERMINATING => {
+                    lunar_runtime::spawn(send_terminate(self.stream.clone(), word));
                 }
                 // The peer may be gone already.
                 _ => self.stream.shutdown(Shutdown::Both),
@@ -97,17 +97,17 @@ impl IwarpEndpoint {
 }
 
 /// Sends the rest of the Terminate and ends the connection.
-async fn say_last(stream: Rc<Stream>, word: Vec<u8>) {
-    SAYING.set(SAYING.get() + 1);
+async fn send_terminate(stream: Rc<Stream>, word: Vec<u8>) {
+    TERMINATING.set(TERMINATING.get() + 1);
     // A peer that does not read in time misses it.
-    _ = compio::time::timeout(LAST_WORD_TIME, say_and_listen(&stream, &word)).await;
-    SAYING.set(SAYING.get() - 1);
+    _ = compio::time::timeout(TERMINATE_TIME, send_and_drain(&stream, &word)).await;
+    TERMINATING.set(TERMINATING.get() - 1);
     stream.shutdown(Shutdown::Both);
 }
 
 /// Reads to the end of the stream: closing a socket with unread data discards unsent data.
-async fn say_and_listen(stream: &Stream, word: &[u8]) -> io::Result<()> {
-    handshake::write(stream, word, LAST_WORD_TIME).await?;
+async fn send_and_drain(stream: &Stream, word: &[u8]) -> io::Result<()> {
+    handshake::write(stream, word, TERMINATE_TIME).await?;
     stream.shutdown(Shutdown::Write);
     loop {
         match with_scratch(|buffer| stream.receive(buffer))? {

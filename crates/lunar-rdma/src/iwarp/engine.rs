@@ -50,7 +50,7 @@ pub struct Engine {
     /// Whether the socket failed or was reset, so that its unsent bytes are lost.
     has_failed: bool,
     /// Whether a Terminate is queued.
-    has_last_word: bool,
+    has_terminate: bool,
     state: State,
 }
 
@@ -71,7 +71,7 @@ impl Engine {
             done: Vec::new(),
             lost: None,
             has_failed: false,
-            has_last_word: false,
+            has_terminate: false,
             state: State::Open,
         }
     }
@@ -182,8 +182,8 @@ impl Engine {
     }
 
     /// The rest of the Terminate, if one is queued. It refers to no other memory.
-    pub(super) fn last_word(&mut self) -> Option<Vec<u8>> {
-        std::mem::take(&mut self.has_last_word).then(|| self.transmit.out.take_bytes())
+    pub(super) fn take_terminate(&mut self) -> Option<Vec<u8>> {
+        std::mem::take(&mut self.has_terminate).then(|| self.transmit.out.take_bytes())
     }
 
     /// All bytes that may be sent. For tests and fuzzers.
@@ -243,8 +243,8 @@ impl Engine {
                 self.take_fpdu(fpdu, into);
                 Some(whole)
             }
-            Err(told) => {
-                self.fail(told.into(), &[]);
+            Err(terminate) => {
+                self.fail(terminate.into(), &[]);
                 Some(bytes.len())
             }
         }
@@ -327,8 +327,8 @@ impl Engine {
         if self.can_send() {
             // Such a peer may not read for long, so queued data would delay the Terminate.
             self.transmit.out.drop_unbegun();
-            self.transmit.terminate(fault.told, wrong);
-            self.has_last_word = true;
+            self.transmit.terminate(fault.terminate, wrong);
+            self.has_terminate = true;
         }
         self.end(Some(fault.into()));
     }

@@ -7,20 +7,20 @@ use std::io;
 #[derive(Debug)]
 pub(super) struct IwarpError {
     /// The Terminate error.
-    pub(super) told: Terminate,
+    pub(super) terminate: Terminate,
     /// The description.
     what: String,
 }
 
 impl IwarpError {
-    pub(super) fn new(told: Terminate, what: impl Into<String>) -> IwarpError {
-        IwarpError { told, what: what.into() }
+    pub(super) fn new(terminate: Terminate, what: impl Into<String>) -> IwarpError {
+        IwarpError { terminate, what: what.into() }
     }
 }
 
 impl From<Terminate> for IwarpError {
-    fn from(told: Terminate) -> IwarpError {
-        IwarpError { told, what: told.text().unwrap_or_default().into() }
+    fn from(terminate: Terminate) -> IwarpError {
+        IwarpError { terminate, what: terminate.text().unwrap_or_default().into() }
     }
 }
 

@@ -175,12 +175,13 @@ mod tests {
 
     #[test]
     fn read_depth_is_limited_by_the_peer() {
-        for (theirs, agreed, told) in [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, DEFAULT_DEPTH, UNKNOWN)]
+        for (theirs, agreed, announced) in
+            [(99, 64, 64), (3, 3, 3), (0, 0, 0), (UNKNOWN, DEFAULT_DEPTH, UNKNOWN)]
         {
             let wanted = EnhancedData { ird: theirs, ord: 2, ..EnhancedData::default() };
             let (reply, ours) = answer(&wanting(Some(wanted)), vec![], &TERMS, &Options::default());
             let reply = reply.enhanced.unwrap();
-            assert_eq!((ours.ord, reply.ord, reply.ird), (agreed, told, 4), "of {theirs}");
+            assert_eq!((ours.ord, reply.ord, reply.ird), (agreed, announced, 4), "of {theirs}");
             let frame = wanting(Some(EnhancedData { ird: theirs, ..EnhancedData::default() }));
             assert_eq!(asked(&MpaFrame::default(), &frame, &TERMS).ord, agreed, "of {theirs}");
         }

@@ -37,12 +37,12 @@ impl TaggedMemory {
     pub(super) fn write(&mut self, t: &TaggedHeader, payload: &[u8]) -> Result<(), IwarpError> {
         let to = RemoteAddress { stag: t.stag, offset: t.offset };
         let sink = self.keys.sink(to, payload.len()).map_err(|denied| {
-            let told = match denied {
+            let terminate = match denied {
                 Denied::Tag => Terminate::STAG,
                 Denied::Direction => Terminate::ACCESS,
                 Denied::Bounds => Terminate::BOUNDS,
             };
-            IwarpError::new(told, format!("an RDMA Write of {} bytes to {denied}", payload.len()))
+            IwarpError::new(terminate, format!("an RDMA Write of {} bytes to {denied}", payload.len()))
         })?;
         sink.copy_from_slice(payload);
         Ok(())
@@ -56,12 +56,12 @@ impl TaggedMemory {
             return Ok(Payload::Empty);
         }
         let (buf, at) = self.keys.source(from, len).map_err(|denied| {
-            let told = match denied {
+            let terminate = match denied {
                 Denied::Tag => Terminate::READ_STAG,
                 Denied::Direction => Terminate::ACCESS,
                 Denied::Bounds => Terminate::READ_BOUNDS,
             };
-            IwarpError::new(told, format!("an RDMA Read of {len} bytes from {denied}"))
+            IwarpError::new(terminate, format!("an RDMA Read of {len} bytes from {denied}"))
         })?;
         Ok(Payload::Part(buf, at, len))
     }

@@ -34,11 +34,11 @@ impl MemLink {
             (None, job) => {
                 state.sides[me].queued += u64::from(!matches!(job, SideWork::Read(_)));
                 state.sides[me].queue.push_back(job);
-                state.sides[me].tell();
+                state.sides[me].update();
             }
             (Some(_), SideWork::Read(read)) => {
                 state.sides[me].read_ended(read, Err(broken(None)));
-                state.sides[me].tell();
+                state.sides[me].update();
             }
             (Some(_), _) => (),
         }
@@ -177,7 +177,7 @@ impl LinkState {
         if self.sides.iter().any(|side| side.faults.lose_after.get() == Some(0)) {
             self.end(Some("the connection was lost, as was asked for".into()));
         }
-        self.sides.iter().for_each(EndpointSide::tell);
+        self.sides.iter().for_each(EndpointSide::update);
     }
 
     fn deliver(&mut self, me: usize) {

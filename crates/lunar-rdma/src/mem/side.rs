@@ -198,11 +198,11 @@ impl EndpointSide {
             self.read_ended(read, Err(broken(reason)));
         }
         self.came.list.push(EndpointEvent::End(reason.map(|reason| broken(Some(reason)))));
-        self.tell();
+        self.update();
     }
 
     /// Updates the count of outstanding work, and wakes waiters if there are events.
-    pub fn tell(&self) {
+    pub fn update(&self) {
         self.faults.set_outstanding(self.queue.len() + self.posted.len() + self.reads.len());
         if !self.came.is_empty() {
             self.faults.bell.notify(usize::MAX);

@@ -51,13 +51,14 @@ fn writes_are_told_of_only_when_no_message_follows() {
     out.push(Verb::Send(None), b"head", Payload::Bytes(b"body".to_vec()));
     out.push(Verb::Write(remote(8)), &[], Payload::Bytes(vec![1]));
     let posted = post(&mut out, &pool);
-    let told: Vec<_> = posted.iter().map(|(_, verb, bytes, told)| (*verb, &bytes[..], *told)).collect();
+    let signals: Vec<_> =
+        posted.iter().map(|(_, verb, bytes, is_signalled)| (*verb, &bytes[..], *is_signalled)).collect();
     let want = [
         (Verb::Write(remote(0)), &[0, 0, 0][..], false),
         (Verb::Send(None), b"headbody", true),
         (Verb::Write(remote(8)), &[1], true),
     ];
-    assert_eq!(told, want);
+    assert_eq!(signals, want);
     assert!(!out.has_moved());
     out.completed(posted[1].0);
     assert_eq!((out.posted.len(), out.out, out.has_moved(), out.has_moved()), (1, 1, true, false));
@@ -68,7 +69,10 @@ fn each_write_is_told_of_where_its_memory_would_still_be_in_use() {
     let (mut out, pool) = (Outgoing::new(16, 4).with_all_signalled(true), pool());
     out.push(Verb::Write(remote(0)), &[], Payload::Zeros(2 * PIECE));
     out.push(Verb::Send(None), b"head", Payload::Empty);
-    assert_eq!(post(&mut out, &pool).iter().map(|(.., told)| *told).collect::<Vec<_>>(), [true; 3]);
+    assert_eq!(
+        post(&mut out, &pool).iter().map(|(.., is_signalled)| *is_signalled).collect::<Vec<_>>(),
+        [true; 3]
+    );
 }
 
 #[test]

@@ -161,18 +161,18 @@ fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
 
 #[test]
 fn device_with_last_wqe_event_is_not_waited_for() {
-    for tells in [true, false] {
+    for reports_last_wqe in [true, false] {
         run(async move {
             let fake = FakeDevice::new();
             let (end, _alone) = sharing(fake, 4);
             let begun = Instant::now();
             drop(end);
             let pair = *fake.state().pairs.last().unwrap();
-            if tells {
+            if reports_last_wqe {
                 fake.raise_async_event(pair, EVENT_QP_LAST_WQE_REACHED);
             }
             until(|| gone(fake) == 1).await;
-            assert_eq!(begun.elapsed() < INBOUND_DRAIN, tells);
+            assert_eq!(begun.elapsed() < INBOUND_DRAIN, reports_last_wqe);
         });
     }
 }

@@ -5,7 +5,7 @@ use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::send_queue::Payload;
 
 /// Feeds bytes that end a connection, and returns its Terminate. The local end has the same reason.
-fn told(called: &mut Engine, bytes: &[u8]) -> Terminate {
+fn terminated(called: &mut Engine, bytes: &[u8]) -> Terminate {
     let mut into = EndpointEvents::default();
     called.feed(bytes, &mut into);
     called.take_news(&mut into);
@@ -37,7 +37,7 @@ fn write_outside_its_window_ends_the_connection() {
         let mut called = called();
         let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
         assert_eq!(
-            told(&mut called, &write(sink.beyond(at), &vec![1; len])),
+            terminated(&mut called, &write(sink.beyond(at), &vec![1; len])),
             Terminate::BOUNDS,
             "{at} {len}"
         );
@@ -45,7 +45,7 @@ fn write_outside_its_window_ends_the_connection() {
     }
     let mut called = called();
     let end = RemoteAddress { stag: 1, offset: u64::MAX };
-    assert_eq!(told(&mut called, &write(end, b"xx")), Terminate::WRAP);
+    assert_eq!(terminated(&mut called, &write(end, b"xx")), Terminate::WRAP);
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn steering_tag_of_another_connection_names_nothing() {
     let (mut other, mut a, mut b) = (called(), called(), called());
     let (sink, source) = (MemoryRegion::Sink(Buf::zeroed(8)), MemoryRegion::Source(Rc::new(Buf::zeroed(8))));
     let (sink, source) = (other.expose(sink).unwrap(), other.expose(source).unwrap());
-    assert_eq!(told(&mut a, &write(sink, b"x")), Terminate::STAG);
-    assert_eq!(told(&mut b, &asking(1, source, 1)), Terminate::READ_STAG);
+    assert_eq!(terminated(&mut a, &write(sink, b"x")), Terminate::STAG);
+    assert_eq!(terminated(&mut b, &asking(1, source, 1)), Terminate::READ_STAG);
 }
 
 #[test]
@@ -64,19 +64,22 @@ fn revoked_access_ends_at_once() {
     let mut into = EndpointEvents::default();
     writable.feed(&tagged(opcode::WRITE, false, sink, b"ab"), &mut into);
     assert_eq!(&sunk(writable.revoke(sink.stag))[..2], b"ab");
-    assert_eq!(told(&mut writable, &tagged(opcode::WRITE, true, sink.beyond(2), b"cd")), Terminate::STAG);
+    assert_eq!(
+        terminated(&mut writable, &tagged(opcode::WRITE, true, sink.beyond(2), b"cd")),
+        Terminate::STAG
+    );
     let source = readable.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(8)))).unwrap();
     assert!(readable.revoke(source.stag).is_some());
-    assert_eq!(told(&mut readable, &asking(1, source, 1)), Terminate::READ_STAG);
+    assert_eq!(terminated(&mut readable, &asking(1, source, 1)), Terminate::READ_STAG);
 }
 
 #[test]
 fn memory_is_for_one_direction() {
     let (mut a, mut b) = (called(), called());
     let source = a.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(8)))).unwrap();
-    assert_eq!(told(&mut a, &write(source, b"x")), Terminate::ACCESS);
+    assert_eq!(terminated(&mut a, &write(source, b"x")), Terminate::ACCESS);
     let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
-    assert_eq!(told(&mut b, &asking(1, sink, 1)), Terminate::ACCESS);
+    assert_eq!(terminated(&mut b, &asking(1, sink, 1)), Terminate::ACCESS);
 }
 
 #[test]
@@ -85,18 +88,21 @@ fn invalid_read_request_ends_the_connection() {
     let mut a = called();
     let from = source(&mut a);
     let five: Vec<u8> = (1..=5).flat_map(|msn| asking(msn, from, 8)).collect();
-    assert_eq!(told(&mut a, &five), Terminate::NO_BUFFER);
+    assert_eq!(terminated(&mut a, &five), Terminate::NO_BUFFER);
     let mut b = called();
     let from = source(&mut b);
-    assert_eq!(told(&mut b, &asking(1, from.beyond(1), 8)), Terminate::READ_BOUNDS);
+    assert_eq!(terminated(&mut b, &asking(1, from.beyond(1), 8)), Terminate::READ_BOUNDS);
     let mut c = called();
     let from = source(&mut c);
-    assert_eq!(told(&mut c, &asking(2, from, 8)), Terminate::MSN);
+    assert_eq!(terminated(&mut c, &asking(2, from, 8)), Terminate::MSN);
     let mut d = called();
     let header = UntaggedHeader { opcode: opcode::READ_REQUEST, queue: queue::READ, ..SEND };
-    assert_eq!(told(&mut d, &send(header, &[0; 27])), Terminate::LENGTH);
+    assert_eq!(terminated(&mut d, &send(header, &[0; 27])), Terminate::LENGTH);
     let mut e = called();
-    assert_eq!(told(&mut e, &send(UntaggedHeader { last: false, ..header }, &[0; 28])), Terminate::OFFSET);
+    assert_eq!(
+        terminated(&mut e, &send(UntaggedHeader { last: false, ..header }, &[0; 28])),
+        Terminate::OFFSET
+    );
 }
 
 #[test]
@@ -104,13 +110,13 @@ fn message_needs_a_receive_that_is_long_enough() {
     let mut a = called();
     let nine: Vec<u8> = (1..=8).flat_map(|msn| send(UntaggedHeader { msn, ..SEND }, b"")).collect();
     a.feed(&nine, &mut EndpointEvents::default());
-    assert_eq!(told(&mut a, &send(UntaggedHeader { msn: 9, ..SEND }, b"")), Terminate::NO_BUFFER);
-    assert_eq!(told(&mut called(), &send(SEND, &[1; 257])), Terminate::TOO_LONG);
+    assert_eq!(terminated(&mut a, &send(UntaggedHeader { msn: 9, ..SEND }, b"")), Terminate::NO_BUFFER);
+    assert_eq!(terminated(&mut called(), &send(SEND, &[1; 257])), Terminate::TOO_LONG);
     let parts = [
         send(UntaggedHeader { last: false, ..SEND }, &[1; 256]),
         send(UntaggedHeader { offset: 256, ..SEND }, &[1; 1]),
     ];
-    assert_eq!(told(&mut called(), &parts.concat()), Terminate::TOO_LONG);
+    assert_eq!(terminated(&mut called(), &parts.concat()), Terminate::TOO_LONG);
 }
 
 #[test]
@@ -130,7 +136,7 @@ fn messages_come_in_sequence_each_in_one_row_and_of_one_kind() {
             Terminate::INVALIDATE,
         ),
     ] {
-        assert_eq!(told(&mut called(), &bytes), reason, "{bytes:?}");
+        assert_eq!(terminated(&mut called(), &bytes), reason, "{bytes:?}");
     }
 }
 
@@ -140,7 +146,7 @@ fn write_is_in_one_row() {
     let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(8))).unwrap();
     let parts =
         [tagged(opcode::WRITE, false, sink, b"ab"), tagged(opcode::WRITE, true, sink.beyond(3), b"cd")];
-    assert_eq!(told(&mut called, &parts.concat()), Terminate::BOUNDS);
+    assert_eq!(terminated(&mut called, &parts.concat()), Terminate::BOUNDS);
 }
 
 /// A caller with one read of ten bytes under way, and where its answer goes.
@@ -160,7 +166,7 @@ fn unsolicited_read_response_ends_the_connection() {
     caller.feed(&response(false, sink, b"0123"), &mut into);
     caller.feed(&response(true, sink.beyond(4), b"456789"), &mut into);
     assert!(matches!(&into.list[..], [EndpointEvent::Read(1, buf, Ok(()))] if buf[..] == *b"0123456789"));
-    assert_eq!(told_only(&mut caller, &response(true, sink, b"0123456789")), Terminate::STAG);
+    assert_eq!(terminated_with_reads(&mut caller, &response(true, sink, b"0123456789")), Terminate::STAG);
     for (beyond, generations, payload, reason) in [
         (1, 0, &b"012345678"[..], Terminate::BOUNDS),
         (0, 0, b"012345678", Terminate::BOUNDS),
@@ -169,15 +175,15 @@ fn unsolicited_read_response_ends_the_connection() {
     ] {
         let (mut caller, sink) = reading();
         let to = RemoteAddress { stag: sink.stag + (generations << 16), ..sink.beyond(beyond) };
-        assert_eq!(told_only(&mut caller, &response(true, to, payload)), reason, "{payload:?}");
+        assert_eq!(terminated_with_reads(&mut caller, &response(true, to, payload)), reason, "{payload:?}");
     }
     let (mut caller, sink) = reading();
-    assert_eq!(told_only(&mut caller, &write(sink, b"0123456789")), Terminate::STAG);
-    assert_eq!(told(&mut called(), &response(true, sink, b"")), Terminate::STAG);
+    assert_eq!(terminated_with_reads(&mut caller, &write(sink, b"0123456789")), Terminate::STAG);
+    assert_eq!(terminated(&mut called(), &response(true, sink, b"")), Terminate::STAG);
 }
 
 /// The same for a connection with reads in flight, which end with it.
-fn told_only(engine: &mut Engine, bytes: &[u8]) -> Terminate {
+fn terminated_with_reads(engine: &mut Engine, bytes: &[u8]) -> Terminate {
     let mut into = EndpointEvents::default();
     engine.feed(bytes, &mut into);
     engine.take_news(&mut into);
@@ -191,11 +197,11 @@ fn malformed_frame_ends_the_connection() {
     for len in 0..18u8 {
         let mut bytes = [&[0, len, 0x41, 0x43][..], &[0; 40]].concat();
         bytes.truncate(mpa::fpdu_len(len.into()));
-        assert_eq!(told(&mut called(), &bytes), Terminate::LENGTH, "{len}");
+        assert_eq!(terminated(&mut called(), &bytes), Terminate::LENGTH, "{len}");
     }
     let mut bytes = send(SEND, b"x");
     bytes[3] = 0x48;
-    assert_eq!(told(&mut called(), &bytes), Terminate::OPCODE);
+    assert_eq!(terminated(&mut called(), &bytes), Terminate::OPCODE);
 }
 
 #[test]
@@ -223,7 +229,7 @@ fn crc_mismatch_ends_the_connection_and_drops_the_frame() {
 fn terminate_overtakes_queued_messages() {
     let mut called = called();
     called.send(b"an answer", Payload::Zeros(9000), None);
-    assert_eq!(told(&mut called, &write(RemoteAddress { stag: 7, offset: 0 }, b"x")), Terminate::STAG);
+    assert_eq!(terminated(&mut called, &write(RemoteAddress { stag: 7, offset: 0 }, b"x")), Terminate::STAG);
 }
 
 #[test]
