@@ -5,13 +5,13 @@ use crate::server::Server;
 use crate::tool::ToolOutput;
 
 impl Server {
-    /// Runs `lunar WORDS` on its socket.
+    /// Runs `lunar WORDS` with its admin socket.
     pub fn asked(&self, words: &[&str]) -> ToolOutput {
         let socket = self.dir().join("admin.sock").display().to_string();
         lunar(&[words, &["--socket", &socket]].concat())
     }
 
-    /// Runs `lunar WORDS`, which must succeed; its output.
+    /// Runs `lunar WORDS` with its admin socket, and returns the output. The command must succeed.
     pub fn said(&self, words: &[&str]) -> String {
         let ran = self.asked(words);
         assert!(ran.ok(), "{words:?}: {}", ran.said);

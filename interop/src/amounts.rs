@@ -1,4 +1,4 @@
-//! Commands with Data-Out whose Expected Data Transfer Length differs from what their CDB asks for.
+//! Commands with Data-Out whose Expected Data Transfer Length differs from the length that their CDB requires.
 
 use crate::pdu::NONE;
 use crate::raw::Raw;
@@ -6,12 +6,12 @@ use crate::scsi::{READ, Reply, WRITE, designator, extended_copy, read_keys};
 use std::collections::HashSet;
 
 /// INVALID FIELD IN COMMAND INFORMATION UNIT.
-const REFUSED: u32 = 0x05_0e03;
+const INVALID_FIELD_IN_IU: u32 = 0x05_0e03;
 /// INVALID FIELD IN CDB.
-const TOO_LITTLE_ASKED: u32 = 0x05_2400;
+const INVALID_FIELD_IN_CDB: u32 = 0x05_2400;
 const OVER: u8 = 4;
 const UNDER: u8 = 2;
-/// First block of commands that write; the blocks before it stay zeros.
+/// The first block of commands that write. The blocks before it are zeros.
 const LBA: u8 = 8;
 const SANITIZE: u8 = 0x48;
 
@@ -21,14 +21,14 @@ const NO_DATA_OUT: &[u8] = &[
     0x56, 0x57, 0x5a, 0x5e, 0x84, 0x88, 0x90, 0x91, 0x9e, 0xa0, 0xa3, 0xa8, 0xb7,
 ];
 
-/// How the Data-Out travels.
+/// How the Data-Out reaches the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutMode {
-    /// With the command.
+    /// As immediate data.
     Immediate,
-    /// Behind it, and not asked for.
+    /// As unsolicited Data-Out after the command.
     Unsolicited,
-    /// In answer to R2Ts.
+    /// In response to R2Ts.
     Solicited,
 }
 
@@ -37,7 +37,7 @@ impl DataOutMode {
     pub const ALL: [DataOutMode; 3] =
         [DataOutMode::Immediate, DataOutMode::Unsolicited, DataOutMode::Solicited];
 
-    /// The keys that a login negotiates for it.
+    /// The keys that a login negotiates for this mode.
     pub fn keys(self) -> [(&'static str, &'static str); 2] {
         let yes_if = |wanted: bool| if wanted { "Yes" } else { "No" };
         [
@@ -51,9 +51,9 @@ impl DataOutMode {
 struct DataOutCase {
     cdb: Vec<u8>,
     data: Vec<u8>,
-    /// More data than the CDB asks for are refused, too.
+    /// The target also rejects more data than the CDB requires.
     exact: bool,
-    /// It stores its data in blocks from [`LBA`] on.
+    /// It writes its data to the blocks from [`LBA`] on.
     stores: bool,
 }
 
@@ -74,7 +74,7 @@ impl DataOutCase {
         self.cdb[0]
     }
 
-    /// It ends with GOOD when it gets all of its data, and does not change the disk.
+    /// With all of its data, it ends with GOOD and does not change the state of the logical unit.
     fn is_good(&self) -> bool {
         self.opcode() != SANITIZE && (self.opcode() != 0x5f || matches!(self.cdb[1], 0 | 6))
     }
@@ -136,13 +136,13 @@ fn lists(raw: &mut Raw) -> Vec<DataOutCase> {
     cases
 }
 
-/// Every operation code that the logical unit knows is one of these, or has no Data-Out.
-fn is_whole_table(raw: &mut Raw, cases: &[DataOutCase]) {
-    let told = raw.read(0, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096).good();
+/// Checks that the cases and [`NO_DATA_OUT`] contain each operation code that the logical unit supports.
+fn check_completeness(raw: &mut Raw, cases: &[DataOutCase]) {
+    let supported = raw.read(0, &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0], 4096).good();
     let known: HashSet<u8> =
         cases.iter().map(DataOutCase::opcode).chain(NO_DATA_OUT.iter().copied()).collect();
-    for descriptor in told[4..].chunks_exact(8) {
-        assert!(known.contains(&descriptor[0]), "operation code {:02x} is not tried", descriptor[0]);
+    for descriptor in supported[4..].chunks_exact(8) {
+        assert!(known.contains(&descriptor[0]), "no case for operation code {:02x}", descriptor[0]);
     }
 }
 
@@ -156,8 +156,8 @@ fn state(raw: &mut Raw) -> Vec<Vec<u8>> {
     ]
 }
 
-fn ask(raw: &mut Raw, way: DataOutMode, cdb: &[u8], data: &[u8]) -> Reply {
-    if way != DataOutMode::Unsolicited || data.is_empty() {
+fn send(raw: &mut Raw, mode: DataOutMode, cdb: &[u8], data: &[u8]) -> Reply {
+    if mode != DataOutMode::Unsolicited || data.is_empty() {
         return raw.write(0, cdb, data);
     }
     let command = raw.command(0, WRITE, cdb, data.len() as u32);
@@ -166,42 +166,42 @@ fn ask(raw: &mut Raw, way: DataOutMode, cdb: &[u8], data: &[u8]) -> Reply {
     raw.collect(command.tag(), data)
 }
 
-fn is_refused(reply: &Reply, residual: (u8, u32), what: &str) {
-    is_refused_with(REFUSED, reply, residual, what);
+fn check_rejected(reply: &Reply, residual: (u8, u32), what: &str) {
+    check_rejected_with(INVALID_FIELD_IN_IU, reply, residual, what);
 }
 
-fn is_refused_with(sense: u32, reply: &Reply, residual: (u8, u32), what: &str) {
+fn check_rejected_with(sense: u32, reply: &Reply, residual: (u8, u32), what: &str) {
     assert_eq!((reply.status, reply.sense()), (2, sense), "{what}: {reply:?}");
     assert_eq!((reply.flags, reply.residual), residual, "{what}: {reply:?}");
 }
 
-fn too_little(raw: &mut Raw, way: DataOutMode, case: &DataOutCase) {
+fn send_less(raw: &mut Raw, mode: DataOutMode, case: &DataOutCase) {
     let needed = case.data.len();
     let before = state(raw);
     let less = [0, 1, needed / 2, needed - 1, needed / 512 * 512].into_iter().filter(|len| *len < needed);
     for len in less {
-        let what = format!("{way:?}, {:02x?} with {len} bytes", case.cdb);
-        let reply = ask(raw, way, &case.cdb, &vec![0xee; len]);
-        is_refused(&reply, (OVER, (needed - len) as u32), &what);
-        assert!(state(raw) == before, "{what}: something has changed");
+        let what = format!("{mode:?}, {:02x?} with {len} bytes", case.cdb);
+        let reply = send(raw, mode, &case.cdb, &vec![0xee; len]);
+        check_rejected(&reply, (OVER, (needed - len) as u32), &what);
+        assert!(state(raw) == before, "{what}: the state has changed");
     }
-    // Neither direction is announced, or the wrong one.
-    is_refused(&raw.simple(0, &case.cdb), (OVER, needed as u32), "no direction");
+    // The command announces no direction, or the wrong one.
+    check_rejected(&raw.simple(0, &case.cdb), (OVER, needed as u32), "no direction");
     let read = raw.command(0, 0x80 | READ, &case.cdb, needed as u32);
-    is_refused(&raw.execute(&read, &[]), (UNDER, needed as u32), "R for W");
-    assert!(state(raw) == before, "{:02x?}: something has changed", case.cdb);
+    check_rejected(&raw.execute(&read, &[]), (UNDER, needed as u32), "R for W");
+    assert!(state(raw) == before, "{:02x?}: the state has changed", case.cdb);
 }
 
-fn too_much(raw: &mut Raw, way: DataOutMode, case: &DataOutCase) {
+fn send_more(raw: &mut Raw, mode: DataOutMode, case: &DataOutCase) {
     let needed = case.data.len();
     for more in [1, 100, 512] {
-        let what = format!("{way:?}, {:02x?} with {more} bytes more", case.cdb);
+        let what = format!("{mode:?}, {:02x?} with {more} bytes more", case.cdb);
         let whole = [&case.data[..], &vec![0xee; more]].concat();
         let before = raw.read_blocks(0, 0, 32);
-        let reply = ask(raw, way, &case.cdb, &whole);
+        let reply = send(raw, mode, &case.cdb, &whole);
         let mut after = before;
         if case.exact {
-            is_refused_with(TOO_LITTLE_ASKED, &reply, (UNDER, whole.len() as u32), &what);
+            check_rejected_with(INVALID_FIELD_IN_CDB, &reply, (UNDER, whole.len() as u32), &what);
         } else {
             assert_eq!((reply.status, reply.sense()), (0, 0), "{what}: {reply:?}");
             assert_eq!((reply.flags, reply.residual), (UNDER, more as u32), "{what}: {reply:?}");
@@ -209,22 +209,22 @@ fn too_much(raw: &mut Raw, way: DataOutMode, case: &DataOutCase) {
                 after[usize::from(LBA) * 512..][..needed].copy_from_slice(&case.data);
             }
         }
-        assert!(raw.read_blocks(0, 0, 32) == after, "{what}: the disk holds something else");
+        assert!(raw.read_blocks(0, 0, 32) == after, "{what}: the disk has other data");
     }
 }
 
-/// Tries every command with Data-Out of LUN 0, except these, with less data and with more than its CDB asks for.
-pub fn walk(raw: &mut Raw, way: DataOutMode, except: &[u8]) {
+/// Sends each command with Data-Out to LUN 0, except these, with less and with more data than its CDB requires.
+pub fn walk(raw: &mut Raw, mode: DataOutMode, except: &[u8]) {
     raw.write_blocks(0, 0, &[0; 32 * 512]).good();
     let mut cases = media();
     cases.extend(lists(raw));
-    is_whole_table(raw, &cases);
+    check_completeness(raw, &cases);
     for case in cases.iter().filter(|case| !except.contains(&case.opcode())) {
-        too_little(raw, way, case);
+        send_less(raw, mode, case);
         if case.is_good() {
-            let reply = ask(raw, way, &case.cdb, &case.data);
+            let reply = send(raw, mode, &case.cdb, &case.data);
             assert_eq!((reply.status, reply.sense(), reply.residual), (0, 0, 0), "{:02x?}", case.cdb);
-            too_much(raw, way, case);
+            send_more(raw, mode, case);
         }
         raw.write_blocks(0, 0, &[0; 32 * 512]).good();
     }

@@ -9,7 +9,7 @@ use sha2::Sha256;
 use sha3::Sha3_256;
 use std::net::SocketAddr;
 
-/// A challenge of a target.
+/// The CHAP challenge of a target.
 #[derive(Debug, Clone)]
 pub struct Chap {
     pub algorithm: u8,
@@ -48,7 +48,7 @@ impl Chap {
         Chap { algorithm: number("CHAP_A"), identifier: number("CHAP_I"), challenge }
     }
 
-    /// A complete one-way login; the error is the status of the refusal.
+    /// A complete login with one-way CHAP. The error is the status of the rejected login.
     pub fn login(
         login: &Login,
         address: SocketAddr,

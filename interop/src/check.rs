@@ -18,7 +18,7 @@ const LAYOUTS: &[Layout] = &[
     (op::REJECT, 0xff, 0x80, &[(3, 4), (8, 16), (20, 24), (40, 48)]),
 ];
 
-/// Tells what is wrong with the layout of a PDU that a target sent at ErrorRecoveryLevel 0.
+/// Checks the layout of a PDU that a target sent at ErrorRecoveryLevel 0. The error names the first fault.
 pub fn layout(pdu: &Pdu) -> Result<(), String> {
     let Some((_, mask, value, reserved)) = LAYOUTS.iter().find(|l| l.0 == pdu.bhs[0]) else {
         return Err(format!("first byte {:#04x} is no opcode of a target", pdu.bhs[0]));
@@ -30,7 +30,7 @@ pub fn layout(pdu: &Pdu) -> Result<(), String> {
         return Err(format!("reserved bytes {range:?} are not zero"));
     }
     if !pdu.ahs.is_empty() {
-        return Err("a target's PDU has additional headers".into());
+        return Err("additional header segments from a target".into());
     }
     by_opcode(pdu)
 }
@@ -38,8 +38,8 @@ pub fn layout(pdu: &Pdu) -> Result<(), String> {
 fn by_opcode(pdu: &Pdu) -> Result<(), String> {
     let (f, c) = (pdu.is_final(), pdu.bhs[1] & 0x40 != 0);
     let wrong = match pdu.opcode() {
-        op::NOP_IN if pdu.tag() == NONE && !pdu.data.is_empty() => "NOP-In of its own with data",
-        op::NOP_IN if pdu.tag() != NONE && pdu.transfer_tag() != NONE => "NOP-In that answers has a TTT",
+        op::NOP_IN if pdu.tag() == NONE && !pdu.data.is_empty() => "unsolicited NOP-In with data",
+        op::NOP_IN if pdu.tag() != NONE && pdu.transfer_tag() != NONE => "NOP-In response with a TTT",
         op::DATA_IN if pdu.transfer_tag() != NONE => "Data-In has a TTT without A",
         op::DATA_IN if pdu.bhs[1] & 1 == 0 && (pdu.bhs[3] != 0 || pdu.bhs[1] & 6 != 0) => {
             "Data-In: status without S"
@@ -49,23 +49,23 @@ fn by_opcode(pdu: &Pdu) -> Result<(), String> {
         op::R2T if pdu.transfer_tag() == NONE || pdu.get32(44) == 0 => "R2T without tag or length",
         op::R2T if !pdu.data.is_empty() => "R2T with data",
         op::ASYNC | op::REJECT if pdu.tag() != NONE => "ITT is not reserved",
-        op::REJECT if !matches!(pdu.bhs[2], 2..=0x0a | 0x0c) => "a reason that is reserved or retired",
+        op::REJECT if !matches!(pdu.bhs[2], 2..=0x0a | 0x0c) => "Reject: reason is reserved or obsolete",
         op::REJECT if pdu.data.len() < 48 => "Reject without the header of the bad PDU",
         op::TEXT_RESPONSE if f != (pdu.transfer_tag() == NONE) => "Text Response: F and TTT disagree",
         op::TEXT_RESPONSE if f && c => "Text Response: F and C",
         op::LOGIN_RESPONSE if f && c => "Login Response: T and C",
         op::SCSI_RESPONSE if pdu.bhs[1] & 0x06 == 0x06 || pdu.bhs[1] & 0x18 == 0x18 => {
-            "overflow and underflow"
+            "SCSI Response: overflow and underflow"
         }
         op::SCSI_RESPONSE if pdu.bhs[2] != 0 && (pdu.bhs[1] & 0x1e != 0 || pdu.get32(36) != 0) => {
-            "flags of a failure"
+            "SCSI Response: residual without command completion"
         }
         _ => return Ok(()),
     };
     Err(wrong.into())
 }
 
-/// Whether StatSN counts this PDU (sections 11.4.9, 11.7.3, 11.8.3, 11.19.2)
+/// Whether this PDU increments StatSN (sections 11.4.9, 11.7.3, 11.8.3, 11.19.2).
 pub fn counts(pdu: &Pdu) -> bool {
     match pdu.opcode() {
         op::R2T => false,
@@ -75,7 +75,7 @@ pub fn counts(pdu: &Pdu) -> bool {
     }
 }
 
-/// Does StatSN of this PDU have a meaning?
+/// Whether the StatSN field of this PDU is valid.
 pub fn has_stat_sn(pdu: &Pdu) -> bool {
     pdu.opcode() != op::DATA_IN || counts(pdu)
 }

@@ -6,14 +6,13 @@ pub const TARGET: &str = "iqn.2026-11.org.example:disks";
 pub const INITIATOR: &str = "iqn.2026-11.org.example:host";
 
 /// One portal, no keepalive, and the target with LUN 0 (memory, 64 MiB), LUN 1 (null, 1 GiB) and LUN 2
-/// (memory, 16 MiB, half a second late in reads and writes). LUN 0 has a serial number: it is the same disk after a
-/// restart, and keeps reservations.
+/// (memory, 16 MiB, reads and writes delayed by 0.5 s). LUN 0 has a serial number, so it is the same disk after a restart,
+/// and keeps its reservations.
 pub fn standard() -> String {
     with("", "", "")
 }
 
-/// [`standard`] with more keys in `[session]`, more keys of the target (before its LUNs), and more tables at
-/// the end.
+/// [`standard`] with further keys in `[session]`, further keys of the target, and further tables at the end.
 pub fn with(session: &str, target: &str, tables: &str) -> String {
     format!(
         r#"

@@ -17,7 +17,7 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// The four bytes of the digest of `bytes` in the order they travel.
+/// The digest of `bytes`: four bytes in wire order.
 pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
     let crc = bytes.iter().fold(!0u32, |c, b| TABLE[((c ^ *b as u32) & 0xff) as usize] ^ c >> 8);
     (!crc).to_le_bytes()
@@ -29,7 +29,7 @@ mod tests {
 
     /// The five vectors of RFC 7143 appendix A.4.
     #[test]
-    fn vectors_of_the_rfc() {
+    fn digests_are_those_of_the_rfc() {
         let up: Vec<u8> = (0..32).collect();
         let down: Vec<u8> = (0..32).rev().collect();
         let mut read10 = [0u8; 48];

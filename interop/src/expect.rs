@@ -1,4 +1,4 @@
-//! Results that the RFC leaves open.
+//! Responses where RFC 7143 permits several.
 
 use crate::login::Login;
 use crate::pdu::{Pdu, op};
@@ -15,7 +15,7 @@ pub enum PduOutcome {
 }
 
 impl PduOutcome {
-    /// Rejected with one of these reasons, or closed.
+    /// Fails unless the PDU was rejected with one of these reasons, or the connection closed.
     pub fn refused(self, reasons: &[u8]) {
         match self {
             PduOutcome::Rejected(reason) if reasons.contains(&reason) => {}
@@ -26,13 +26,13 @@ impl PduOutcome {
 }
 
 impl Raw {
-    /// Sends a PDU and waits for the reaction; asynchronous messages are skipped.
+    /// Sends a PDU and waits for the reaction. Asynchronous messages are skipped.
     pub fn outcome(&mut self, pdu: &Pdu) -> PduOutcome {
         self.send(pdu);
         self.next_outcome()
     }
 
-    /// Waits for the next PDU or the close; asynchronous messages are skipped.
+    /// Waits for the next PDU or the close. Asynchronous messages are skipped.
     pub fn next_outcome(&mut self) -> PduOutcome {
         loop {
             match self.get(patience()) {
@@ -40,12 +40,12 @@ impl Raw {
                 Received::Pdu(pdu) if pdu.opcode() == op::REJECT => return PduOutcome::Rejected(pdu.bhs[2]),
                 Received::Pdu(pdu) => return PduOutcome::Answered(pdu),
                 Received::Closed => return PduOutcome::Closed,
-                Received::Nothing => panic!("neither answer nor close"),
+                Received::Nothing => panic!("no response and no close in time"),
             }
         }
     }
 
-    /// Takes the Reject that must come next, with the header of `bad`; returns its reason.
+    /// Receives a Reject with the header of `bad`, and returns its reason.
     pub fn rejected(&mut self, bad: &Pdu) -> u8 {
         let reject = self.recv_op(op::REJECT);
         assert_eq!(reject.data, bad.header(), "the header of the bad PDU");
@@ -63,12 +63,12 @@ pub enum KeyResponse {
 }
 
 impl KeyResponse {
-    /// An answer with this value.
+    /// Whether the response is this value.
     pub fn is(&self, value: &str) -> bool {
         matches!(self, KeyResponse::Value(v) if v == value)
     }
 
-    /// `Reject`, or a login that failed with an initiator error.
+    /// Whether the response is `Reject`, or the login failed with an initiator error.
     pub fn refused(&self) -> bool {
         self.is("Reject") || matches!(self, KeyResponse::Failed(status) if status >> 8 == 2)
     }
@@ -89,7 +89,7 @@ pub fn negotiate(address: SocketAddr, key: &str, offer: &str) -> KeyResponse {
         Ok(pairs) => {
             let mut found = pairs.into_iter().filter(|(k, _)| k == key);
             let answer = found.next().map_or(KeyResponse::Silence, |(_, value)| KeyResponse::Value(value));
-            assert!(found.next().is_none(), "{key} is answered twice");
+            assert!(found.next().is_none(), "two responses to {key}");
             answer
         }
     }

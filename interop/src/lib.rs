@@ -1,9 +1,9 @@
-//! Helpers of the tests of the running program: starting `lunar serve`, and a raw iSCSI client.
+//! Helpers for tests of the running program: they start `lunar serve`, and contain an iSCSI client and a scripted target.
 //!
-//! The client uses none of the product's crates on purpose: a mistake in the encoding of a PDU must not
-//! cancel out because both ends make it. Everything here panics with a reason: it is for tests only. Every
-//! PDU that comes in is checked against the layout and the numbering rules of RFC 7143 (see [`check`]), so
-//! that each test also watches reserved bits, padding, digests, StatSN, ExpCmdSN and MaxCmdSN.
+//! The client uses no crate of the product. With shared code, both ends could make the same encoding error, and no test
+//! would detect it. Failures panic with a reason. The client checks each received PDU against the layout and numbering
+//! rules of RFC 7143 (see [`check`]). So each test also checks reserved bits, padding, digests, StatSN, ExpCmdSN and
+//! MaxCmdSN.
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -16,7 +16,7 @@ const CONNECTION_KEYS: [&str; 6] = [
     "MaxRecvDataSegmentLength",
 ];
 
-/// The parameters of a login. By default each has an ISID of its own.
+/// The parameters of a login. By default, each login has a new ISID.
 #[derive(Clone)]
 pub struct Login {
     pub isid: [u8; 6],
@@ -24,7 +24,7 @@ pub struct Login {
     pub cid: u16,
     pub cmd_sn: u32,
     pub keys: Vec<(String, String)>,
-    /// The address that it comes from, if that matters.
+    /// The source address of the connection. None: any.
     pub source: Option<IpAddr>,
 }
 
@@ -79,13 +79,13 @@ impl Login {
         self
     }
 
-    /// Sets the address that it comes from.
+    /// Sets the source address of the connection.
     pub fn source(mut self, source: IpAddr) -> Login {
         self.source = Some(source);
         self
     }
 
-    /// Sets TSIH and CID; a login that is not the leading one (TSIH not 0) has no keys of the whole session.
+    /// Sets TSIH and CID. A login that is not the leading one (TSIH not 0) has no session-wide keys.
     pub fn session(mut self, tsih: u16, cid: u16) -> Login {
         (self.tsih, self.cid) = (tsih, cid);
         if tsih != 0 {
@@ -113,7 +113,7 @@ impl Login {
         self.empty(csg, nsg).keys(&keys)
     }
 
-    /// Connects without sending, with the numbers of this login.
+    /// Connects, and sends nothing yet.
     pub fn connect(&self, address: SocketAddr) -> Raw {
         let mut raw = match self.source {
             None => Raw::connect(address),
@@ -123,8 +123,8 @@ impl Login {
         raw
     }
 
-    /// Logs in from the operational stage; the error is the status of the refusal, after which the connection
-    /// closed.
+    /// Logs in from the operational stage. After a rejected login, the target must close the connection, and the error is
+    /// the status.
     pub fn try_on(&self, address: SocketAddr) -> Result<Raw, u16> {
         let mut raw = self.connect(address);
         self.finish(&mut raw, self.request(1, Some(3))).map(|_| raw)
@@ -135,7 +135,7 @@ impl Login {
         self.try_on(address).unwrap_or_else(|status| panic!("login refused: {status:#06x}; {:?}", self.keys))
     }
 
-    /// Sends `pdu` and what else is needed up to full feature phase; gives all pairs that the target sent.
+    /// Sends `pdu`, and further requests up to full feature phase. Returns all pairs that the target sent.
     pub fn finish(&self, raw: &mut Raw, mut pdu: Pdu) -> Result<Vec<(String, String)>, u16> {
         let mut all = Pdu::new(op::LOGIN_RESPONSE);
         for _ in 0..20 {
@@ -159,7 +159,7 @@ impl Login {
         panic!("the login does not end: {all:?}");
     }
 
-    /// Logs in from the operational stage with these keys too; gives all pairs that the target sent.
+    /// Logs in from the operational stage, with these keys too. Returns all pairs that the target sent.
     pub fn answers(&self, address: SocketAddr, keys: &[(&str, &str)]) -> Result<Vec<(String, String)>, u16> {
         let login = self.clone().with(keys);
         login.finish(&mut login.connect(address), login.request(1, Some(3)))
@@ -170,17 +170,17 @@ impl Login {
         let find = |list: &[(String, String)], key: &str| {
             list.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone())
         };
-        let told = |key: &str| find(pairs, key);
+        let declared = |key: &str| find(pairs, key);
         let number =
             |text: Option<String>, default: usize| text.and_then(|v| v.parse().ok()).unwrap_or(default);
-        raw.header_digest = told("HeaderDigest").is_some_and(|v| v == "CRC32C");
-        raw.data_digest = told("DataDigest").is_some_and(|v| v == "CRC32C");
+        raw.header_digest = declared("HeaderDigest").is_some_and(|v| v == "CRC32C");
+        raw.data_digest = declared("DataDigest").is_some_and(|v| v == "CRC32C");
         raw.receive_max = number(find(&self.keys, "MaxRecvDataSegmentLength"), 8192);
-        raw.send_max = number(told("MaxRecvDataSegmentLength"), 8192);
-        raw.max_burst = number(told("MaxBurstLength"), 262144);
-        raw.first_burst = number(told("FirstBurstLength"), 65536).min(raw.max_burst);
-        raw.immediate_data = told("ImmediateData").is_none_or(|v| v == "Yes");
-        raw.initial_r2t = told("InitialR2T").is_none_or(|v| v == "Yes");
+        raw.send_max = number(declared("MaxRecvDataSegmentLength"), 8192);
+        raw.max_burst = number(declared("MaxBurstLength"), 262144);
+        raw.first_burst = number(declared("FirstBurstLength"), 65536).min(raw.max_burst);
+        raw.immediate_data = declared("ImmediateData").is_none_or(|v| v == "Yes");
+        raw.initial_r2t = declared("InitialR2T").is_none_or(|v| v == "Yes");
         raw.tsih = answer.get16(14);
     }
 }
@@ -192,7 +192,7 @@ impl Default for Login {
 }
 
 impl Raw {
-    /// Sends a Login Request with ExpStatSN filled in and gives the Login Response, which must match it.
+    /// Sends a Login Request with the current ExpStatSN. Returns the Login Response, which must match the request.
     pub fn login(&mut self, request: &Pdu) -> Pdu {
         let request = request.clone().exp_stat_sn(self.exp_stat_sn);
         self.send(&request);
@@ -209,7 +209,7 @@ impl Raw {
         answer
     }
 
-    /// A normal session with more keys, ready for commands: pending unit attentions of LUN 0 to 2 are taken.
+    /// A normal session with these keys too. Pending unit attentions of LUN 0 to 2 are cleared.
     pub fn session(address: SocketAddr, keys: &[(&str, &str)]) -> Raw {
         let mut raw = Login::new().with(keys).on(address);
         (0..3).for_each(|lun| raw.clear_attentions(lun));

@@ -1,4 +1,4 @@
-//! A client of NBD on a Unix socket, with simple replies and many requests in flight.
+//! An NBD client on a Unix socket, with simple replies and many requests in flight.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ const OPTION_GO: u32 = 7;
 const ACK: u32 = 1;
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: [u8; 4] = [0x67, 0x44, 0x66, 0x98];
-/// Commands of the protocol.
+/// Commands of the NBD protocol.
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
 pub const FLUSH: u16 = 3;
@@ -19,17 +19,17 @@ pub struct Nbd {
     socket: UnixStream,
     cookie: u64,
     input: Vec<u8>,
-    /// Cookies and lengths of reads in flight
+    /// Cookies and lengths of reads in flight.
     reads: Vec<(u64, usize)>,
 }
 
 /// The next event of a session.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NbdReply {
-    /// Cookie, error, data of a read
+    /// A reply: cookie, error, data of a read.
     End(u64, u32, Vec<u8>),
     Closed,
-    /// The time limit expired
+    /// The time limit expired.
     Nothing,
 }
 
@@ -64,7 +64,7 @@ impl Nbd {
         }
     }
 
-    /// Sends a request; its cookie. That the peer closed is seen by [`Nbd::next`].
+    /// Sends a request, and returns its cookie. [`Nbd::next`] reports a connection that the peer has closed.
     pub fn send(&mut self, command: u16, offset: u64, length: u32, data: &[u8]) -> u64 {
         self.cookie += 1;
         let head = [&REQUEST.to_be_bytes()[..], &[0, 0], &command.to_be_bytes(), &self.cookie.to_be_bytes()];

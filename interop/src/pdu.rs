@@ -1,4 +1,4 @@
-//! One PDU as bytes: every field can be set to anything (RFC 7143 section 11).
+//! One PDU as bytes. Each field can have any value, also an invalid one (RFC 7143 section 11).
 
 use crate::digest::crc32c;
 
@@ -82,7 +82,7 @@ impl Pdu {
         self.set32(16, tag)
     }
 
-    /// Sets the Target Transfer Tag (or whatever the opcode keeps at byte 20).
+    /// Sets the Target Transfer Tag, or another field that the opcode has at byte 20.
     pub fn ttt(self, tag: u32) -> Pdu {
         self.set32(20, tag)
     }
@@ -171,7 +171,7 @@ impl Pdu {
         self.get16(36)
     }
 
-    /// The pairs of the data segment, in order; text that is no pair is kept with an empty value.
+    /// The pairs of the data segment, in order. Text without `=` becomes a key with an empty value.
     pub fn pairs(&self) -> Vec<(String, String)> {
         let text = String::from_utf8_lossy(&self.data).into_owned();
         let pair = |kv: &str| {
@@ -180,15 +180,15 @@ impl Pdu {
         text.split('\0').filter(|kv| !kv.is_empty()).map(pair).collect()
     }
 
-    /// The value of `key`, if the data segment holds it; a key that is there twice is a failure.
+    /// The value of `key` in the data segment. Fails if the key occurs twice.
     pub fn value(&self, key: &str) -> Option<String> {
         let mut found = self.pairs().into_iter().filter(|(k, _)| k == key);
         let value = found.next().map(|(_, v)| v);
-        assert!(found.next().is_none(), "{key} comes twice in {self:?}");
+        assert!(found.next().is_none(), "{key} occurs twice in {self:?}");
         value
     }
 
-    /// Header and additional headers as they travel, with the lengths filled in.
+    /// Header and additional header segments as on the wire, with their lengths.
     pub fn header(&self) -> Vec<u8> {
         let mut out = self.bhs.to_vec();
         out[4] = (self.ahs.len() / 4) as u8;

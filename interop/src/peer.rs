@@ -1,5 +1,5 @@
-//! Targets on loopback for the initiator: those of other projects, and Lunar's own. All have the same three
-//! disks: one for everybody, one behind CHAP, and one behind mutual CHAP.
+//! Targets on loopback for the initiator: those of other projects, and Lunar's own. Each has the same three disks: one
+//! without authentication, one that requires CHAP, and one that requires mutual CHAP.
 
 use crate::tool::{self, Tool};
 use crate::{Folder, Server};
@@ -10,15 +10,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The user that [`CHAP`] and [`MUTUAL`] want, and the secret.
+/// User and secret that [`CHAP`] and [`MUTUAL`] require.
 pub const USER: (&str, &str) = ("ann", "annsecret12345");
-/// User and secret with which the target of [`MUTUAL`] answers.
+/// User and secret that prove the identity of the target [`MUTUAL`].
 pub const TARGET_USER: (&str, &str) = ("moon", "moonsecret1234");
-/// The target for everybody.
+/// The target without authentication.
 pub const OPEN: &str = "iqn.2026-11.org.example:open";
-/// The target behind CHAP.
+/// The target that requires CHAP.
 pub const CHAP: &str = "iqn.2026-11.org.example:chap";
-/// The target behind mutual CHAP.
+/// The target that requires mutual CHAP.
 pub const MUTUAL: &str = "iqn.2026-11.org.example:mutual";
 
 const TARGETS: [&str; 3] = [OPEN, CHAP, MUTUAL];
@@ -38,22 +38,22 @@ enum Process {
     Lunar(Box<Server>),
 }
 
-/// A target that runs; it is killed on drop.
+/// A running target. Dropping it kills its process.
 pub struct Peer {
     process: Process,
     address: SocketAddr,
-    /// Two portals share what is served: this is the other one.
+    /// The address of a second portal of the same targets.
     second: SocketAddr,
     dir: Folder,
 }
 
 impl Peer {
-    /// STGT; None, and `skipped`, where it is not installed.
+    /// STGT. If it is not installed: None, after printing `skipped`.
     pub fn tgt() -> Option<Peer> {
         tool::have(&TGT).then(|| Peer::foreign(|dir, ports| Process::Tgt(start_tgt(dir, ports))))
     }
 
-    /// istgt; None, and `skipped`, where it is not installed.
+    /// istgt. If it is not installed: None, after printing `skipped`.
     pub fn istgt() -> Option<Peer> {
         tool::have(&ISTGT).then(|| Peer::foreign(|dir, ports| Process::Istgt(start_istgt(dir, ports))))
     }
@@ -83,7 +83,7 @@ impl Peer {
         self.second
     }
 
-    /// The number of the disk's LUN: STGT keeps 0 for a controller.
+    /// The LUN of the disk. STGT uses LUN 0 for a controller.
     pub fn lun(&self) -> u16 {
         matches!(self.process, Process::Tgt(_)).into()
     }
@@ -99,12 +99,12 @@ impl Peer {
         format!("iscsi://{user}{at}{portal}/{target}/{}?{settings}", self.lun())
     }
 
-    /// The URL of the disk for everybody, at the first portal.
+    /// The URL of the disk of [`OPEN`] at the first portal.
     pub fn open(&self, settings: &str) -> String {
         self.url(self.address, "", OPEN, settings)
     }
 
-    /// Ends it without any warning.
+    /// Kills its process with SIGKILL.
     pub fn kill9(&mut self) {
         match &mut self.process {
             Process::Tgt(child) | Process::Istgt(child) => {
@@ -115,7 +115,7 @@ impl Peer {
         }
     }
 
-    /// Starts it again, on the same portals and disks.
+    /// Kills it if necessary, and starts it again with the same portals and disks.
     pub fn restart(&mut self) {
         self.kill9();
         let ports = [self.address.port(), self.second.port()];
@@ -126,7 +126,7 @@ impl Peer {
         }
     }
 
-    /// Gives the open disk another identity. STGT reports that to no initiator.
+    /// Changes the identity of the disk of [`OPEN`]. STGT reports the change to no initiator.
     ///
     /// # Panics
     /// If the peer is not STGT.
@@ -136,7 +136,7 @@ impl Peer {
         tgtadm(&self.dir, &[&unit[..], &["--params", "scsi_id=another,scsi_sn=another"]].concat());
     }
 
-    /// Makes the disk for everybody larger; false where it can only be done by a restart.
+    /// Enlarges the disk of [`OPEN`]. False: the target needs a restart for it.
     pub fn grow(&self, size: u64) -> bool {
         let path = disk(&self.dir, OPEN);
         fs::File::options().write(true).open(&path).and_then(|f| f.set_len(size)).expect("a larger disk");
@@ -189,10 +189,10 @@ fn spawn(command: &mut Command, log: &str) -> Child {
     command.stdin(Stdio::null()).stdout(log).stderr(log2).spawn().expect("the program starts")
 }
 
-/// Waits until something is so.
-fn until(what: &str, so: impl Fn() -> bool) {
+/// Waits until `is_ready` returns true.
+fn until(what: &str, is_ready: impl Fn() -> bool) {
     let end = Instant::now() + START;
-    while !so() {
+    while !is_ready() {
         assert!(Instant::now() < end, "{what} is not ready");
         sleep(Duration::from_millis(20));
     }

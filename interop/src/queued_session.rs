@@ -18,9 +18,9 @@ pub struct Command {
     pub attribute: u8,
     pub cdb: Vec<u8>,
     pub out: Vec<u8>,
-    /// Bytes that it reads
+    /// Bytes to read.
     pub expected: u32,
-    /// It carries as much immediate data as the session allows; otherwise all data are sent for R2Ts
+    /// The command contains as much immediate data as the session permits. Otherwise all data are sent in response to R2Ts.
     pub is_immediate: bool,
 }
 
@@ -42,11 +42,11 @@ impl Command {
     }
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub tag: u32,
-    /// 0xff when the target failed without a SCSI status
+    /// The SCSI status; 0xff if the response code is not 0.
     pub status: u8,
     pub sense: u32,
     pub data: Vec<u8>,
@@ -73,7 +73,7 @@ pub enum SessionEvent {
     Nothing,
 }
 
-/// A session with its tasks.
+/// A session and its tasks.
 pub struct QueuedSession {
     pub raw: Raw,
     tasks: HashMap<u32, Task>,
@@ -129,7 +129,7 @@ impl QueuedSession {
                 continue;
             }
             let tag = pdu.tag();
-            let task = self.tasks.get_mut(&tag).unwrap_or_else(|| panic!("of no task: {pdu:?}"));
+            let task = self.tasks.get_mut(&tag).unwrap_or_else(|| panic!("a PDU without a task: {pdu:?}"));
             match pdu.opcode() {
                 op::R2T => self.raw.answer(&pdu, &task.out),
                 op::DATA_IN => place(&mut task.data, &pdu),
@@ -144,7 +144,7 @@ impl QueuedSession {
         }
     }
 
-    /// Sends a command and waits for its end; `Err` is why there is none.
+    /// Sends a command and waits for its end. The error is the reason why it has none.
     pub fn ask(&mut self, command: Command, limit: Duration) -> Result<Completion, &'static str> {
         let tag = self.send(command);
         loop {

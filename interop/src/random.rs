@@ -1,11 +1,11 @@
-//! Random choices that a seed repeats.
+//! Random choices that are the same for each run with the same seed.
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// The generator with this seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
@@ -18,22 +18,22 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// A number below `n`, which is not 0.
+    /// A number below `n`. `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next_u64() % n
     }
 
-    /// True once in `n` times.
+    /// True with probability 1/`n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these.
+    /// A random element of the list.
     pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
         &list[self.below(list.len() as u64) as usize]
     }
 
-    /// A sequence of its own, for a thread.
+    /// A new generator for another thread, with a seed from this one.
     pub fn fork(&mut self) -> Random {
         Random(self.next_u64())
     }
