@@ -34,7 +34,7 @@ told 0 "round trip" doctor "$(url open)"
 
 step "what is wrong is told soon"
 told 24 "hint:" ls "$(url chap ann%wrong-secret-12)"
-told 24 "does not know its secret" ls "$(url mutual "$ann" "${moon/moonsecret/sunsecret}")"
+told 24 "wrong CHAP response of the target" ls "$(url mutual "$ann" "${moon/moonsecret/sunsecret}")"
 told 4 "may want CHAP" ls "$(url chap)"
 told 4 "hint: .*LIO" ls "$(url none)"
 told 21 "LUN 7: there is no such logical unit" ls "iscsi://127.0.0.1:3260/$IQN:open/7"

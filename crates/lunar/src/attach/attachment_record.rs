@@ -1,4 +1,4 @@
-//! The record of an attachment while its process lives. It names the session of each path before that sends a command: the next
+//! The record of a live attachment. It names the session of each path before that session sends a command. The next
 //! process ends the writes of these sessions, and of no others.
 
 use super::disk::session_of;
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The record, which paths and the main thread change. Its lock is taken before that of the folder.
+/// The record, which paths and the main thread change. Lock order: this record, then the folder.
 pub struct AttachmentRecord {
     attached: Attached,
     state: Mutex<RecordState>,
@@ -20,39 +20,40 @@ pub struct AttachmentRecord {
 
 struct RecordState {
     record: Record,
-    /// Counts the paths that have logged in.
+    /// Recorded logins of all paths.
     logins: u64,
-    /// The record belongs to who ends the process.
+    /// The process is ending: paths must not change the record any more.
     is_over: bool,
 }
 
 impl AttachmentRecord {
-    /// Of a record that is written already.
+    /// Shares a record that is already on disk.
     pub fn of(attached: &Attached, record: Record) -> Arc<AttachmentRecord> {
         let state = Mutex::new(RecordState { record, logins: 0, is_over: false });
         Arc::new(AttachmentRecord { attached: attached.clone(), state })
     }
 
-    /// The record as it is now. Not to be called with the lock of the folder.
+    /// The current record. The caller must not hold the lock of the folder.
     pub fn record(&self) -> Record {
         self.lock().record.clone()
     }
 
-    /// So many paths have logged in.
+    /// Recorded logins of all paths.
     pub fn logins(&self) -> u64 {
         self.lock().logins
     }
 
-    /// Changes the record, and writes it. Not to be called with the lock of the folder.
+    /// Changes the record, and writes it. The caller must not hold the lock of the folder.
     ///
     /// # Errors
-    /// When it cannot be written: it stays as it was.
+    /// When the record cannot be written: it stays unchanged.
     pub fn change(&self, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
         let mut state = self.lock();
         self.write(&mut state, change)
     }
 
-    /// The target carries out no writes any more of sessions that are over, unless a path has logged in since this number.
+    /// Removes ended sessions from the record: the target executes no write of them any more. Does nothing if a path has
+    /// logged in since the caller read `logins`.
     ///
     /// # Errors
     /// As [`AttachmentRecord::change`].
@@ -64,7 +65,7 @@ impl AttachmentRecord {
         self.write(&mut state, |record| record.left_behind.clear())
     }
 
-    /// Paths write nothing any more. The record at the end.
+    /// Ends all changes by paths, and returns the final record.
     pub fn end(&self) -> Record {
         let mut state = self.lock();
         state.is_over = true;
@@ -86,19 +87,19 @@ impl AttachmentRecord {
     }
 }
 
-/// The row of a path.
+/// The part of the record that belongs to one path.
 #[derive(Clone)]
 pub struct PathRecord {
     /// The record.
     pub record: Arc<AttachmentRecord>,
-    /// Which of the paths it is.
+    /// Position among the paths.
     pub index: usize,
-    /// Where the path leads.
+    /// URL of the path.
     pub url: Url,
 }
 
 impl PathRecord {
-    /// The hook that records the logins of a session with these options.
+    /// A hook that records the logins of a session with these options.
     pub fn recorder(&self, options: &Options) -> Arc<LoginRecorder> {
         Arc::new(LoginRecorder {
             path: self.clone(),
@@ -108,7 +109,8 @@ impl PathRecord {
     }
 }
 
-/// Records the logins of a session from [`LoginRecorder::begin`] on: a session that leads elsewhere never gets a record.
+/// Records the logins of a session, from [`LoginRecorder::begin`] on. A session to a wrong logical unit is thus never
+/// recorded.
 pub struct LoginRecorder {
     path: PathRecord,
     options: Options,
@@ -116,16 +118,16 @@ pub struct LoginRecorder {
 }
 
 impl LoginRecorder {
-    /// Records this session, and from now on each of its logins.
+    /// Records this session, and each later login of it.
     ///
     /// # Errors
-    /// When the record cannot be written: nothing may be sent.
+    /// When the record cannot be written: the session must not send a command.
     pub async fn begin(&self, session: &Session) -> Result<(), Error> {
         self.is_used.store(true, SeqCst);
         loop {
             let facts = session.facts();
             self.record_login(&facts, false).await?;
-            // The session may have logged in again meanwhile.
+            // A login during the write above must be recorded, too.
             let now = session.facts();
             if (now.target_port(), now.user) == (facts.target_port(), facts.user) {
                 return Ok(());
@@ -136,7 +138,7 @@ impl LoginRecorder {
     async fn record_login(&self, facts: &SessionInfo, has_orphans: bool) -> Result<(), Error> {
         let session = session_of(&self.path.url, &self.options, facts);
         let (record, index) = (self.path.record.clone(), self.path.index);
-        // The lock of the folder may have to be waited for.
+        // The lock of the folder may block.
         let write = lunar_runtime::blocking(move || {
             let mut state = record.lock();
             if state.is_over {

@@ -1,4 +1,4 @@
-//! Who may attach what: nothing is attached twice, and a ublk device that was left behind is taken over.
+//! The right to attach a LUN. A LUN is attached once per method; a ublk device of a dead process is taken over.
 
 use crate::exit::{Exit, Failure};
 use lunar_initiator::Url;
@@ -7,32 +7,32 @@ use lunar_server::config::attachment::{self, Attachment, How};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The right to attach.
+/// The right of this process to attach a LUN under a name.
 pub struct AttachClaim {
-    /// Held for the life of the process.
+    /// Lock that shows that the process is alive; held until it ends.
     pub alive: ProcessLock,
-    /// The record, which is not complete yet.
+    /// The record, without device and identity yet.
     pub record: Record,
-    /// What was left by a process that is gone.
+    /// Device and sessions of processes that are gone.
     pub left: StaleAttachment,
 }
 
-/// What a process that is gone has left of a disk.
+/// Device and sessions that dead processes left of the same LUN.
 #[derive(Default)]
 pub struct StaleAttachment {
-    /// The record of its device, which is to be taken over.
+    /// The record of the block device to take over.
     pub device: Option<Record>,
-    /// It had the disk: what it has written may not be stable.
+    /// A dead process had the LUN attached: its last writes may not be on stable storage.
     pub is_unstable: bool,
-    /// Sessions whose writes the target may still carry out.
+    /// Sessions whose writes the target may still execute.
     pub sessions: Vec<LeftSession>,
 }
 
-/// Takes the name for this process.
+/// Claims the name for this process.
 ///
 /// # Errors
-/// [`Exit::Exists`] when the name or the disk is attached already, or the name left a device or writes behind that are
-/// of another disk.
+/// [`Exit::Exists`] if the name or the LUN is already attached, or if the name left a device or unfinished writes of
+/// another LUN.
 pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<AttachClaim, Failure> {
     let look = attached.look()?;
     let mut record = record(attachment);
@@ -41,7 +41,7 @@ pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<AttachClaim
     record.left_behind.clone_from(&left.sessions);
     let Some(alive) = look.take(&attachment.name)? else { return Err(already_attached(&record)) };
     match &left.device {
-        // Should this process die too, or end early, the device must still be found.
+        // The next process must find the device even if this one dies early.
         Some(before) => {
             (record.ublk_id, record.identity) = (before.ublk_id, before.identity.clone());
             look.write(&record)?;
@@ -54,7 +54,7 @@ pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<AttachClaim
     Ok(AttachClaim { alive, record, left })
 }
 
-/// An ISID for each path: that of a process that is gone and had the path, or a new one.
+/// An ISID for each path: the one that a dead process used on this path, or else a new one.
 fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
     let (alive, dead): (Vec<Record>, Vec<Record>) =
         look.all()?.into_iter().partition(|other| look.is_alive(&other.name));
@@ -78,21 +78,24 @@ fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
     Ok(record.urls.iter().map(&mut isid_of).collect())
 }
 
-/// The URLs with the ISIDs of the record, where they name none.
+/// Adds the ISIDs of the record to URLs that have none.
 pub fn with_isids(of: &Attachment, record: &Record) -> Attachment {
     let with = |(url, isid): (&String, &String)| attachment::with_setting(url, "isid", isid);
     let urls = of.urls.iter().zip(&record.isids).map(with).collect();
     Attachment { urls, ..of.clone() }
 }
 
-/// What others have left of the disk, unless one of them keeps this from being attached.
+/// Device and sessions that other attachments left of this LUN.
+///
+/// # Errors
+/// [`Exit::Exists`] if one of them prevents this attachment.
 fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
     let mut left = StaleAttachment::default();
     for other in look.all()? {
         let had_it = same_disk(&other.urls, &record.urls);
         let is_same = other.how == record.how && had_it;
         if look.is_alive(&other.name) {
-            // Writes that were left behind are being ended.
+            // The other process is ending unfinished writes of this LUN.
             let is_settling = had_it && !other.left_behind.is_empty();
             if is_same || other.name == record.name || is_settling {
                 return Err(already_attached(&other));
@@ -124,17 +127,17 @@ fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
     Ok(left)
 }
 
-/// Why a device that was left behind is in the way, if it is.
+/// Why a device that a dead process left prevents this attachment, if it does.
 fn takeover_obstacle(device: &Record, record: &Record, is_same: bool) -> Option<String> {
     match is_same {
         false if device.name == record.name => Some(format!("of {}", device.urls.join(", "))),
-        // Its users go on to write.
+        // Programs that have the device open continue to write.
         true if record.read_only && !device.read_only => Some("which can be written".into()),
         _ => None,
     }
 }
 
-/// What has the disk already in the same way, and lives.
+/// The live attachment of this LUN by the same method, if there is one.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -146,7 +149,7 @@ pub fn alive(look: &Look<'_>, attachment: &Attachment) -> Result<Option<Record>,
     Ok(look.all()?.into_iter().find(has_it))
 }
 
-/// It is attached already.
+/// The error for a LUN or a name that is already attached.
 pub fn already_attached(record: &Record) -> Failure {
     let what = match &record.device {
         Some(device) => format!("the LUN is already attached: {} as {device}", record.name),
@@ -159,7 +162,7 @@ pub fn already_attached(record: &Record) -> Failure {
     )
 }
 
-/// The number of its block device, if that has outlived its process, and is not by now another's.
+/// The number of the block device that outlived its process. None if another live attachment has that number now.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -173,19 +176,19 @@ pub fn left_behind(look: &Look<'_>, record: &Record) -> Result<Option<u32>, Fail
     Ok((!is_taken).then_some(id))
 }
 
-/// Some path of the one is a path of the other, whatever their settings.
+/// Whether both lists of URLs share a path, regardless of URL settings.
 pub fn same_disk(a: &[String], b: &[String]) -> bool {
     let b: Vec<String> = b.iter().map(|url| without_settings(url)).collect();
     a.iter().any(|url| b.contains(&without_settings(url)))
 }
 
-/// A URL without its settings.
+/// A URL without its query.
 pub fn without_settings(url: &str) -> String {
     Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.plain())
 }
 
 fn record(attachment: &Attachment) -> Record {
-    // A path with a name that is wrong is never opened.
+    // A path whose initiator name is invalid is never opened, so its name does not matter.
     let name = |url: &String| Url::parse(url).and_then(|url| url.initiator()).unwrap_or_default();
     let shown = |url: &String| Url::parse(url).map_or_else(|_| String::new(), |url| url.to_string());
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -226,7 +229,7 @@ mod tests {
     const A: &str = "iscsi://h/iqn.2026-11.org.example:a/0";
 
     #[test]
-    fn nothing_is_attached_twice() {
+    fn second_attachment_of_a_name_or_lun_is_rejected() {
         let folder = std::env::temp_dir().join(format!("lunar-claim-{}", std::process::id()));
         let attached = Attached::at(folder.clone()).unwrap();
         let first = claim(&attached, &attachment("a", &format!("{A}?commands=3"), How::Nbd)).unwrap();

@@ -1,4 +1,4 @@
-//! `lunar detach`: takes away what was attached.
+//! `lunar detach`: ends an attachment, and removes what a dead process left of one.
 
 use super::claim::{left_behind, same_disk};
 use super::export::failed;
@@ -49,25 +49,24 @@ pub struct Detach {
     json: bool,
 }
 
-/// What was taken away, as JSON has it.
+/// A detached attachment, for `--json`.
 #[derive(Serialize)]
 struct DetachReport {
     name: String,
     device: Option<String>,
-    /// Its process did not end in time, and was killed.
+    /// The process did not end in time, and was killed.
     killed: bool,
 }
 
-/// How often the end of a process is looked for.
+/// Interval of checks whether a process has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long the kernel may take to end a process that is killed.
+/// Limit for the kernel to end a killed process.
 const KILLED: Duration = Duration::from_secs(5);
 
 /// The text to print.
 ///
 /// # Errors
-/// [`Exit::NotFound`], [`Exit::InUse`], [`Exit::TimedOut`]; [`Exit::General`] when not everything could be made
-/// stable.
+/// [`Exit::NotFound`], [`Exit::InUse`], [`Exit::TimedOut`]; [`Exit::General`] if not all data could be flushed.
 pub fn detach(args: Detach) -> Result<String, Failure> {
     let limit = Instant::now().checked_add(args.timeout);
     let attached = open_attached()?;
@@ -88,7 +87,7 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What was meant, and whether its process lives.
+/// The attachment that the argument names, and whether its process is alive.
 fn find(attached: &Attached, what: &str) -> Result<(Record, bool), Failure> {
     let look = attached.look()?;
     let all = look.all()?;
@@ -115,7 +114,7 @@ fn is_meant(record: &Record, what: &str) -> bool {
     record.name == what || is_place || is_left || is_url
 }
 
-/// Asks its process to end, and waits for that; whether it had to be killed.
+/// Ends the process, and waits for its end. True: it had to be killed.
 fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instant>) -> Result<bool, Failure> {
     let waiting = match args.force {
         true => attached.force(&record.name).map(|()| 0)?,
@@ -177,7 +176,7 @@ fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Fa
     })
 }
 
-/// Waits until the process is gone; false when the time is over before.
+/// Waits for the end of the process; false after the time limit.
 fn is_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Failure> {
     let end = Instant::now().checked_add(limit);
     loop {
@@ -191,8 +190,8 @@ fn is_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Fai
     }
 }
 
-/// Removes what its process has left: a device that outlived it, and the record. That stays while the target may still carry
-/// out writes.
+/// Removes what the process left: a block device and the record. The record stays while the target may still execute
+/// writes of it.
 fn finish(
     attached: &Attached,
     record: &Record,
@@ -212,7 +211,7 @@ fn finish(
     drop(look);
     let is_owed = !left.sessions().is_empty() && !args.forget;
     match (is_owed, &left.failure) {
-        // It has just tried.
+        // The process has just tried to end these writes, and failed.
         (true, Some(what)) if ends_now => Err(kept(attached, &left, what)),
         (true, _) => {
             let _alive = unfinished_writes::end_of_record(attached, &left, self::left(limit).max(KILLED))?;
@@ -226,10 +225,10 @@ fn finish(
 /// Removes the record of a process that is gone.
 ///
 /// # Errors
-/// Why it has not ended well.
+/// The failure that the process recorded when it ended.
 fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
     let look = attached.look()?;
-    // Another process may have it by now.
+    // Another process may have taken the name since.
     if !look.is_alive(&record.name) {
         look.clear(&record.name);
     }
@@ -239,7 +238,7 @@ fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
     Err(Problem::new(format!("{}: {what}", record.name), hint).into())
 }
 
-/// Its record stays.
+/// The error for a record that stays because the target may still execute writes.
 fn kept(attached: &Attached, record: &Record, what: &str) -> Failure {
     let log = attached.file(&record.name, "log");
     let hint =

@@ -1,4 +1,4 @@
-//! The disk of an attachment: a logical unit, over one path or several.
+//! The disk of an attachment: a logical unit on one or several paths.
 
 use super::attachment_record::{AttachmentRecord, PathRecord};
 use super::path::LunPath;
@@ -11,34 +11,34 @@ use lunar_server::config::attachment::{Attachment, Policy};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How long a lost network is waited out where nothing says otherwise.
+/// Default of `--recovery-timeout`.
 pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
-/// So often a path is asked whether it is still as it was.
+/// Interval of checks whether capacity and state of a single path have changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// So long the other paths are waited for when one is open.
+/// How long the other paths may still open after the first one.
 const OTHER_PATHS_TIMEOUT: Duration = Duration::from_secs(1);
-/// An operation may take so much longer than the recovery that it waits for.
+/// The time limit of an operation exceeds the recovery timeout by this much.
 const OPERATION_MARGIN: Duration = Duration::from_secs(60);
 
-/// A disk that is open.
+/// An open disk.
 pub struct Disk {
-    /// Its bytes.
+    /// Reads and writes its data.
     pub backend: Arc<dyn Backend>,
-    /// Bytes of a logical block.
+    /// Logical block size in bytes.
     pub block_size: u32,
-    /// The best designator of VPD page 83h, or else the page in hexadecimal.
+    /// The best designator of VPD page 83h, or else the whole page in hexadecimal.
     pub identity: String,
-    /// How long a lost network is waited out.
+    /// How long I/O waits for a lost connection.
     pub recovery: Duration,
     paths: Vec<Arc<LunPath>>,
     joined: Option<Arc<Multipath>>,
 }
 
-/// Opens the disk, inside an event loop. Where there are several paths, one that works is enough; the others
-/// are tried again and again. `missing` gets the error of each try. Each session is in the record before it is used.
+/// Opens the disk, inside an event loop. One open path is enough; the others are retried while the disk is in use.
+/// `missing` receives the error of each attempt. Each session is recorded before it is used.
 ///
 /// # Errors
-/// Those of the first path that fails, when none can be opened; when the paths lead to different logical units.
+/// The error of the first failed path if none can be opened; an error if the paths lead to different logical units.
 pub async fn open(
     attachment: &Attachment,
     record: &Arc<AttachmentRecord>,
@@ -80,7 +80,7 @@ pub async fn open(
     Ok(Disk { backend, block_size, identity, recovery, paths, joined })
 }
 
-/// A URL with the waits of an attachment. Of several paths a command is to come back at once, and to go on another.
+/// Sets the timeouts of an attachment. With several paths, a command fails at once, so that another path can retry it.
 fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url, Error> {
     if several {
         url = url.with_default("transition_timeout", "0")?;
@@ -91,15 +91,15 @@ fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url,
     Ok(url)
 }
 
-/// How several paths are used: an operation may wait for a path, and then ends as it does on one.
+/// Settings for several paths. An operation may wait `recovery` for a path, and then takes as long as on a single path.
 fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: Policy) -> MultipathOptions {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
     let operation = longest.max(recovery.saturating_add(OPERATION_MARGIN));
     MultipathOptions { policy: policy.of_paths(), queue: recovery, operation, ..MultipathOptions::default() }
 }
 
-/// Opens all paths at a time; the first that is open. The others have a moment more; what is missing then is
-/// looked for while the disk is in use.
+/// Opens all paths concurrently, and returns the first LUN. The other paths have [`OTHER_PATHS_TIMEOUT`] to open; a path
+/// that misses it is retried while the disk is in use.
 async fn open_all(
     paths: &[Arc<LunPath>],
     missing: impl Fn(&Error) + Clone + 'static,
@@ -109,11 +109,11 @@ async fn open_all(
         let (path, done, missing) = (path.clone(), done.clone(), missing.clone());
         compio::runtime::spawn(async move {
             let opened = path.open_with_retry(missing).await;
-            // Who waited may be gone.
+            // The receiver is gone if opening has ended already.
             _ = done.send(opened.inspect_err(|e| tracing::warn!("the path {} is missing: {e}", path.name())));
         })
     };
-    // Dropped, they end: a path is opened by one task at a time.
+    // Dropping them cancels the tasks: only one task at a time opens a path.
     let _openers: Vec<_> = paths.iter().map(open).collect();
     drop(done);
     let mut failure = None;
@@ -133,7 +133,7 @@ async fn open_all(
     open.ok_or_else(|| Error::new(ErrorCode::SessionClosed, "no path was opened").into())
 }
 
-/// A host that only waits would not hear that the capacity has changed: the target tells it with an answer.
+/// Sends commands while the host is idle: a target reports a capacity change only with a response.
 async fn check_periodically(lun: Weak<Lun>) {
     loop {
         compio::time::sleep(CHECK_INTERVAL).await;
@@ -142,23 +142,23 @@ async fn check_periodically(lun: Weak<Lun>) {
     }
 }
 
-/// A logical unit as a path reaches it.
+/// A logical unit on one path.
 pub struct ProbedLun {
-    /// Where the path leads.
+    /// URL of the path.
     pub url: Url,
     /// The logical unit, with the session of the path.
     pub lun: Arc<Lun>,
 }
 
 impl ProbedLun {
-    /// The session of the path, as a record keeps it.
+    /// The session of the path, in the form of the record.
     pub fn session(&self) -> LeftSession {
         let session = self.lun.session();
         session_of(&self.url, session.options(), &session.facts())
     }
 }
 
-/// A session, as a record keeps it.
+/// A session in the form of the record.
 pub fn session_of(url: &Url, options: &Options, facts: &SessionInfo) -> LeftSession {
     LeftSession {
         url: without_isid(&url.to_string()),
@@ -169,21 +169,21 @@ pub fn session_of(url: &Url, options: &Options, facts: &SessionInfo) -> LeftSess
     }
 }
 
-/// A URL as a record has it, to which no ISID was added.
+/// Removes the ISID that [`super::claim::with_isids`] added.
 fn without_isid(url: &str) -> String {
     let Some((head, query)) = url.split_once('?') else { return url.to_owned() };
     let others: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("isid=")).collect();
     if others.is_empty() { head.to_owned() } else { format!("{head}?{}", others.join("&")) }
 }
 
-/// The waiting of a disk for its target.
+/// I/O of a disk that waits for its target.
 pub struct PendingIo {
     paths: Vec<Arc<LunPath>>,
     joined: Option<Arc<Multipath>>,
 }
 
 impl PendingIo {
-    /// What waits for a target that is away fails now.
+    /// Fails all I/O that waits for an unreachable target.
     pub fn fail(&self) {
         self.paths.iter().filter_map(|path| path.lun()).for_each(|lun| lun.session().give_up());
         if let Some(joined) = &self.joined {
@@ -193,26 +193,26 @@ impl PendingIo {
 }
 
 impl Disk {
-    /// How its paths are.
+    /// The state of each path.
     pub fn paths(&self) -> Vec<PathState> {
         let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
         let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
         self.paths.iter().enumerate().map(|(at, path)| path.state(state(at))).collect()
     }
 
-    /// What ends all waiting for a target that is away.
+    /// A handle that can fail waiting I/O.
     pub fn pending_io(&self) -> PendingIo {
         PendingIo { paths: self.paths.clone(), joined: self.joined.clone() }
     }
 
-    /// Its logical unit as each open path reaches it.
+    /// The logical unit on each open path.
     pub fn reached(&self) -> Vec<ProbedLun> {
         let reached =
             |path: &Arc<LunPath>| Some(ProbedLun { url: path.url().clone(), lun: path.lun()?.clone() });
         self.paths.iter().filter_map(reached).collect()
     }
 
-    /// The target may still carry out writes of connections that are lost.
+    /// Whether the target may still execute writes of lost connections.
     pub async fn has_orphans(reached: &[ProbedLun]) -> bool {
         for path in reached {
             if path.lun.session().oldest_orphan(None).await.is_some() {
@@ -222,15 +222,15 @@ impl Disk {
         false
     }
 
-    /// Logs out, on every path, inside the event loop. The sessions of which the target may still carry out writes, and how
-    /// many writes.
+    /// Logs out on every path, inside the event loop. Returns the sessions whose writes the target may still execute, and
+    /// the number of these writes.
     pub async fn close(reached: Vec<ProbedLun>) -> (Vec<LeftSession>, usize) {
         let (mut left, mut writes) = (Vec::new(), 0);
         for path in reached {
             if let Err(e) = path.lun.session().close().await {
                 tracing::info!("logout: {e}");
             }
-            // A session that was over before has left no less behind.
+            // A session that had ended before this logout may have left writes, too.
             let count = path.lun.session().facts().left_behind;
             writes += count;
             left.extend((count > 0).then(|| path.session()));

@@ -1,4 +1,4 @@
-//! As what the host sees the disk.
+//! Exports the disk to the host: over NBD, as a block device (ublk), or as a file (FUSE).
 
 use super::disk::Disk;
 use super::process::unstable;
@@ -13,22 +13,21 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A disk that the host can use.
+/// The export of a disk.
 pub enum HostExport {
-    /// Over NBD, and where.
+    /// NBD server.
     Nbd(nbd::NbdServer),
-    /// As a block device.
+    /// Block device.
     Ublk(Box<ublk::UblkDevice>),
-    /// As a file.
+    /// File.
     Fuse(fuse::FuseMount),
 }
 
 impl HostExport {
-    /// Makes it, as a record asks for, or takes over the device of one whose process is gone. Not to be called
-    /// on a core.
+    /// Exports the disk by the method of the record, or takes over the device of a dead process. Must not run on a core.
     ///
     /// # Errors
-    /// When the address is taken, or there is no driver, no folder, no right.
+    /// When the address is in use, the driver or the folder is missing, or the permission is denied.
     pub fn start(
         cores: &Arc<Cores>,
         disk: &Disk,
@@ -61,7 +60,7 @@ impl HostExport {
         }
     }
 
-    /// The NBD URI, the block device, or the file.
+    /// NBD URI, or path of the block device or file.
     pub fn device(&self) -> String {
         match self {
             HostExport::Nbd(handle) => handle.addresses().first().map(|at| at.url("")).unwrap_or_default(),
@@ -70,7 +69,7 @@ impl HostExport {
         }
     }
 
-    /// Where an NBD server listens, as an argument has it.
+    /// Listen address of an NBD server, in the form of `--nbd`.
     pub fn place(&self) -> Option<String> {
         let HostExport::Nbd(handle) = self else { return None };
         handle.addresses().first().map(|at| match at {
@@ -87,7 +86,7 @@ impl HostExport {
         }
     }
 
-    /// Who uses it, in words.
+    /// Descriptions of the current users: clients, mounts, processes.
     pub fn users(&self) -> Vec<String> {
         match self {
             HostExport::Nbd(handle) => match handle.clients() {
@@ -99,9 +98,9 @@ impl HostExport {
         }
     }
 
-    /// Tells the host of another capacity.
+    /// Announces a capacity change to the host.
     pub fn resize(&mut self) {
-        // NBD clients see it when they connect anew, and readers of a file when they look.
+        // NBD clients read the size when they connect, and readers of a file at each stat.
         if let HostExport::Ublk(device) = self
             && let Err(e) = device.resize()
         {
@@ -109,7 +108,7 @@ impl HostExport {
         }
     }
 
-    /// Why it is over: somebody else has ended it, or it has failed.
+    /// Why the export has ended: another process unmounted it, or it failed. None: it is in service.
     pub fn is_over(&mut self) -> Option<&'static str> {
         match self {
             HostExport::Fuse(mount) => (!mount.is_mounted()).then_some("another process unmounted it"),
@@ -120,10 +119,10 @@ impl HostExport {
         }
     }
 
-    /// Lets what is in flight end, makes all stable, and takes it from the host. Not to be called on a core.
+    /// Waits for I/O in flight, flushes, and removes the export from the host. Must not run on a core.
     ///
     /// # Errors
-    /// When not everything could be made stable, or the host does not let go.
+    /// When not all data could be flushed, or the host does not release the device.
     pub fn stop(self) -> Result<(), Failure> {
         match self {
             HostExport::Nbd(handle) => handle.stop().map_err(unstable),
@@ -170,7 +169,7 @@ fn nbd_server(
     })?))
 }
 
-/// An error of an export, with its exit status.
+/// Adds the exit status to an error of an export.
 pub fn failed(e: lunar_host::Error) -> Failure {
     let denied = e.source.as_ref().is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied);
     let exit = if denied { Exit::NoAccess } else { Exit::General };

@@ -1,5 +1,5 @@
-//! The process of an attachment is this program anew: what it is to do comes on its stdin, for secrets have no
-//! place among arguments, and one line on its stdout says how it went.
+//! Starts the process of an attachment: this program, executed again. It reads its settings from stdin, because arguments
+//! are visible to other users and settings may hold secrets. It reports the result in one line on stdout.
 
 use super::process::{self, AttachObserver};
 use super::{cannot, open_attached};
@@ -17,46 +17,46 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A log larger than this, in bytes, begins anew with the next process.
+/// The next process truncates a log that is larger than this, in bytes.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// The program that runs, wherever its file is now.
+/// The running program, even if its file was moved or deleted.
 const RUNNING: &str = "/proc/self/exe";
 
-/// What is handed to the process.
+/// The settings, as the process reads them from stdin.
 #[derive(Serialize, Deserialize)]
 struct LaunchRequest {
     attachment: Attachment,
     timeout: Option<Duration>,
 }
 
-/// What it answers.
+/// A line that the process writes to stdout.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum LaunchReply {
     /// A path could not be opened, and is tried again.
     Missing(String),
-    /// It is attached, as this.
+    /// The LUN is attached.
     Ready(Box<Record>),
-    /// It is not.
+    /// The LUN could not be attached.
     Failed {
         exit: u8,
-        /// What is wrong, and what to do.
+        /// Fault and hint of each problem.
         problems: Vec<(String, Option<String>)>,
     },
 }
 
-/// Starts the process, and waits until its disk is there.
+/// Starts the process, and waits until the disk is attached.
 ///
 /// # Errors
-/// What the process tells of its failure.
+/// The failure that the process reports.
 pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Record, Failure> {
     let attached = open_attached()?;
     let name = attachment.name.clone();
     let handed = serde_json::to_string(&LaunchRequest { attachment, timeout });
-    let handed = handed.map_err(|e| cannot("tell the process what to do", &io::Error::other(e)))?;
+    let handed = handed.map_err(|e| cannot("encode the settings", &io::Error::other(e)))?;
     let mut child = start(&name).map_err(|e| cannot("start a process", &e))?;
-    // A process that is gone already is told of below.
+    // If the process is already gone, its missing reply is reported below.
     _ = child.stdin.take().map(|mut stdin| stdin.write_all(handed.as_bytes()));
     let lines = child
         .stdout
@@ -81,7 +81,7 @@ pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Recor
     Err(unexpected_exit(&mut child, &attached, &name))
 }
 
-/// From here on what the process says stands in its log; true if that is a new one.
+/// Redirects stderr to the log. True: the log did not exist before.
 fn log_to(path: &Path) -> io::Result<bool> {
     let is_new = !path.exists();
     let file = File::options().create(true).append(true).mode(0o600).open(path)?;
@@ -93,16 +93,16 @@ fn log_to(path: &Path) -> io::Result<bool> {
     Ok(is_new)
 }
 
-/// Until it has its name, it says what it has to say where we do.
+/// Starts the process. It shares our stderr until it has claimed its name and opened its log.
 fn start(name: &str) -> io::Result<Child> {
     let mut command = Command::new(program());
     command.arg0("lunar");
-    // What may be a terminal now is a file later.
+    // stderr may be a terminal now, but becomes a log file.
     command.args(["attach", "--handed", name]).env("NO_COLOR", "1");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
 }
 
-/// This program. Its file gives the process its name, unless another stands there by now.
+/// The path of this program, so that the process has its name; `/proc/self/exe` if another file is at that path now.
 fn program() -> PathBuf {
     let id = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
     let running = Path::new(RUNNING);
@@ -111,7 +111,7 @@ fn program() -> PathBuf {
     std::fs::read_link(running).ok().filter(is_same).unwrap_or(running.into())
 }
 
-/// It ended without a word.
+/// The error for a process that ended without a reply.
 fn unexpected_exit(child: &mut Child, attached: &Attached, name: &str) -> Failure {
     let how = child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
     let said = last_lines(&attached.file(name, "log"), 5).join("\n  ");
@@ -122,7 +122,7 @@ fn unexpected_exit(child: &mut Child, attached: &Attached, name: &str) -> Failur
     )
 }
 
-/// The last lines of a log.
+/// The last `count` lines of a log.
 pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     const TAIL: u64 = 16 << 10;
     let read = || -> io::Result<String> {
@@ -138,17 +138,17 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     lines[lines.len().saturating_sub(count)..].to_vec()
 }
 
-/// The process itself: serves what stdin says, out of its parent's session, and answers.
+/// Runs the process of an attachment, in a session (setsid(2)) of its own.
 ///
 /// # Errors
-/// What went wrong after it was attached; what went wrong before is answered.
+/// A failure after the attachment. An earlier failure is written to stdout.
 pub fn run_launched() -> Result<(), Failure> {
     let mut text = String::new();
     let read =
         io::stdin().read_to_string(&mut text).and_then(|_| Ok(serde_json::from_str::<LaunchRequest>(&text)?));
     let handed =
         read.map_err(|e| Failure::new(Exit::Invalid, format!("--handed is internal: {e}"), "leave it out"))?;
-    // It leads its group already when a shell has started it: then it stays where it is.
+    // Fails if the process already leads its group, as it does when a shell started it.
     _ = rustix::process::setsid();
     let attached = open_attached()?;
     let log = attached.file(&handed.attachment.name, "log");
@@ -161,7 +161,7 @@ pub fn run_launched() -> Result<(), Failure> {
         missing: |why: &str| _ = reply(&LaunchReply::Missing(why.to_owned())),
         ready: |record: &Record| {
             was_ready = true;
-            // Nothing of where it was started is kept busy.
+            // The file system of the working directory can be unmounted.
             _ = std::env::set_current_dir("/");
             reply(&LaunchReply::Ready(Box::new(record.clone())))
         },
@@ -170,7 +170,7 @@ pub fn run_launched() -> Result<(), Failure> {
     match process::serve(&handed.attachment, handed.timeout, watch) {
         Err(failure) if !was_ready => {
             if new_log {
-                // Nothing was attached: nobody would look for it.
+                // Without an attachment, no command shows this log.
                 _ = std::fs::remove_file(&log);
             }
             let problems = failure.problems.iter().map(|problem| (problem.fault(), problem.hint.clone()));
@@ -181,7 +181,7 @@ pub fn run_launched() -> Result<(), Failure> {
     }
 }
 
-/// False when nobody waits for it any more.
+/// Writes a reply. False: the command that reads it is gone.
 fn reply(reply: &LaunchReply) -> bool {
     let Ok(mut line) = serde_json::to_string(reply) else { return false };
     line.push('\n');

@@ -1,4 +1,4 @@
-//! `lunar attached`: what is attached, and how it is.
+//! `lunar attached`: lists attachments and their state.
 
 use super::launch::last_lines;
 use super::open_attached;
@@ -23,20 +23,20 @@ pub struct AttachedArgs {
     common: ClientArgs,
 }
 
-/// Lines of the log that are shown.
+/// Shown lines at the end of the log.
 const LOG_LINES: usize = 10;
 
-/// An attachment as it is told.
+/// An attachment, for `--json` and the table.
 #[derive(Serialize)]
 struct AttachmentReport {
     #[serde(flatten)]
     record: Record,
-    /// attached; degraded or lost when some or all paths are; starting; ended when its process is gone, and unsettled
-    /// when that has left writes behind.
+    /// `attached`; `degraded` or `lost` if some or all paths are lost; `starting`; `silent` if the process does not
+    /// answer; `ended` if it is gone; `unsettled` if it is gone and the target may still execute its writes.
     state: &'static str,
     paths: Vec<PathState>,
     users: Vec<String>,
-    /// Writes on the way to the target.
+    /// Writes in flight.
     waiting_writes: u64,
     log: PathBuf,
 }
@@ -44,7 +44,7 @@ struct AttachmentReport {
 /// The text to print.
 ///
 /// # Errors
-/// [`Exit::NotFound`] when there is none of this name; [`Exit::TimedOut`].
+/// [`Exit::NotFound`] if no attachment has this name; [`Exit::TimedOut`].
 pub fn list(args: AttachedArgs) -> Result<String, Failure> {
     let all = all(args.name.as_deref(), args.common.timeout)?;
     let Some(name) = &args.name else {
@@ -57,7 +57,7 @@ pub fn list(args: AttachedArgs) -> Result<String, Failure> {
     if args.common.json { Ok(json(one)?) } else { Ok(details(one)) }
 }
 
-/// All attachments, or the one of a name. Those that are silent may take the time of all.
+/// All attachments, or the one with this name. The time limit is for all of them together.
 fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<AttachmentReport>, Failure> {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let attached = open_attached()?;
@@ -135,7 +135,7 @@ fn details(report: &AttachmentReport) -> String {
     let Record { name, how, device, size_bytes, read_only, recovery_timeout, pid, since_unix_s, .. } =
         &report.record;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let users = if report.users.is_empty() { "nobody".to_owned() } else { report.users.join(", ") };
+    let users = if report.users.is_empty() { "-".to_owned() } else { report.users.join(", ") };
     let mut rows = vec![
         ("name", name.clone()),
         ("as", how.name().to_owned()),
@@ -171,7 +171,7 @@ fn details(report: &AttachmentReport) -> String {
         _ = writeln!(text, "{key:16}  {value}");
     }
     for line in last_lines(&report.log, LOG_LINES) {
-        // What a target has said may stand in it.
+        // The log may quote a target: remove control characters.
         let plain: String = line.chars().filter(|c| !c.is_control()).collect();
         _ = writeln!(text, "  {plain}");
     }

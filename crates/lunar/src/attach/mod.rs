@@ -1,14 +1,14 @@
-//! `lunar attach`: a disk of a target for this host, in a process of its own.
+//! `lunar attach`: attaches a LUN to this host. A process for each attachment serves it.
 //!
-//! 1. `launch.rs` starts the program again with the settings on its stdin, and waits for one line.
-//! 2. `process.rs` takes a claim (`claim.rs`): under the lock of the folder it reads all records, and locks a file of its
-//!    own. That lock shows that the process is alive.
-//! 3. It opens the disk. `attachment_record.rs` records each session before that sends a command.
-//! 4. It makes the export, and watches both on its main thread, which may block. It sends its state to programs that connect
-//!    to its socket.
+//! 1. `launch.rs` starts this program again, writes the settings to its stdin, and waits for one line on its stdout.
+//! 2. `process.rs` claims the name (`claim.rs`): it holds the lock of the folder, reads all records, and locks a file of
+//!    its own. That lock shows that the process is alive.
+//! 3. It opens the disk. `attachment_record.rs` records each session before the session sends a command.
+//! 4. It exports the disk. Its main thread, which may block, watches disk and export. It sends its state to each client of
+//!    its socket.
 //!
-//! A record whose lock is free was left by a dead process. If its block device still exists, the next process takes that
-//! over, after it has compared the identity of the logical unit.
+//! A record without a locked file was left by a dead process. If its block device still exists, the next process compares
+//! the identity of the logical unit, and takes the device over.
 
 mod attachment_record;
 mod claim;
@@ -105,7 +105,7 @@ pub struct Attach {
     #[arg(conflicts_with = "late_writes")]
     all: bool,
 
-    /// Take the settings from stdin, and answer on stdout: how the command starts the process of an attachment
+    /// Internal: read the settings from stdin, and report the result on stdout
     #[arg(long, hide = true)]
     handed: bool,
 
@@ -113,10 +113,10 @@ pub struct Attach {
     common: ClientArgs,
 }
 
-/// Attaches, and prints as what.
+/// Attaches LUNs, and prints the device of each.
 ///
 /// # Errors
-/// [`Exit::Exists`] when it is attached already; those of opening the disk and making the export.
+/// [`Exit::Exists`] if the LUN is already attached; errors of opening and exporting the disk.
 pub fn attach(args: Attach) -> Result<(), Failure> {
     if args.handed {
         return launch::run_launched();
@@ -127,7 +127,7 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
     }
     let attachment = requested(&args)?;
     if args.save {
-        // Better known before than when it is attached.
+        // A file that cannot be saved is reported before anything is attached.
         attachment::check_save(&attachment)?;
     }
     if args.foreground {
@@ -157,12 +157,12 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
     save_if_requested(args.save, &attachment).and(print_attached)
 }
 
-/// What is attached is kept, if that was asked for.
+/// Saves the attachment if `--save` is given.
 fn save_if_requested(asked: bool, attachment: &Attachment) -> Result<(), Failure> {
     if asked { save(attachment) } else { Ok(()) }
 }
 
-/// All that are saved; what is attached already is left alone. The last failure is the command's.
+/// Attaches every saved attachment that is not attached yet. The exit status is that of the last failure.
 fn all(common: ClientArgs) -> Result<(), Failure> {
     let names = attachment::names()?;
     if names.is_empty() {
@@ -185,7 +185,7 @@ fn all(common: ClientArgs) -> Result<(), Failure> {
     Err(Failure { exit, problems: failures.into_iter().flat_map(|failure| failure.problems).collect() })
 }
 
-/// None if it is attached already, by its own name or as something else.
+/// Attaches one saved attachment. None: its name or its LUN is already attached.
 fn one_of_all(attached: &Attached, name: &str, common: ClientArgs) -> Result<Option<Record>, Failure> {
     if attached.look()?.is_alive(name) {
         return Ok(None);
@@ -198,7 +198,7 @@ fn one_of_all(attached: &Attached, name: &str, common: ClientArgs) -> Result<Opt
     launch::launch(attachment, common.timeout).map(Some)
 }
 
-/// Problems of one of several attachments name it, or its file.
+/// Adds the name of the attachment to problems that name no file.
 fn with_attachment_name(name: &str, failure: Failure) -> Failure {
     let named = |problem: Problem| match problem.file {
         Some(_) => problem,
@@ -207,7 +207,7 @@ fn with_attachment_name(name: &str, failure: Failure) -> Failure {
     Failure { problems: failure.problems.into_iter().map(named).collect(), ..failure }
 }
 
-/// What the arguments ask for.
+/// The attachment that the arguments describe: a URL with options, or the name of a saved one.
 fn requested(args: &Attach) -> Result<Attachment, Failure> {
     let what = args.lun.as_deref().unwrap_or_default();
     if what.contains("://") {
@@ -250,13 +250,13 @@ fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> 
     Ok(Attachment { name, urls, how, place, read_only, recovery_timeout, policy })
 }
 
-/// The value of `--late-writes`.
+/// Parses the value of `--late-writes`.
 fn late_writes(text: &str) -> Result<&'static str, String> {
     let named = LateWrites::NAMES.into_iter().find(|(name, _)| *name == text);
     named.map(|(name, _)| name).ok_or_else(|| "write wait or risk".into())
 }
 
-/// The policy of an argument.
+/// Parses the value of `--policy`.
 fn policy(text: &str) -> Result<Policy, String> {
     let named = |policy: &Policy| policy.name() == text;
     let names = || Policy::ALL.map(Policy::name).join(", ");
@@ -267,7 +267,7 @@ fn cannot(what: &str, e: &std::io::Error) -> Failure {
     Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
-/// The last part of the target's name and the LUN, or else the host.
+/// Target name after its last colon and LUN; the host if the URL has no target.
 fn default_name(url: &str) -> String {
     let Ok(url) = Url::parse(url) else { return attachment::name_of(url) };
     let Some(target) = &url.target else { return attachment::name_of(&url.portal.host) };
@@ -275,7 +275,7 @@ fn default_name(url: &str) -> String {
     attachment::name_of(&url.lun.map_or(tail.to_owned(), |lun| format!("{tail}-{lun}")))
 }
 
-/// The saved attachment of this name, or one whose process is gone.
+/// The saved attachment of this name, or else the record of one whose process is gone.
 fn saved(name: &str) -> Result<Attachment, Failure> {
     if let Some(found) = attachment::load(name)? {
         return Ok(found);
@@ -298,7 +298,7 @@ fn saved(name: &str) -> Result<Attachment, Failure> {
     }
 }
 
-/// What an attachment was whose process is gone.
+/// Restores an attachment from the record of a process that is gone.
 fn attachment_of_record(record: Record) -> Attachment {
     let Record { name, urls, how, place, read_only, recovery_timeout, policy, .. } = record;
     Attachment { name, urls, how, place, read_only, recovery_timeout: Some(recovery_timeout), policy }
@@ -315,10 +315,10 @@ fn save(attachment: &Attachment) -> Result<(), Failure> {
     Ok(())
 }
 
-/// It is attached, and only that could not be told.
+/// Hint for a failed write to stdout after a successful attachment.
 const STILL_LISTED: &str = "lunar attached still lists the attachment";
 
-/// Tells as what it is attached: the device to stdout, how to use it to stderr. `print_failure`: what to do if that cannot be.
+/// Prints the device to stdout, and examples of its use to stderr. `print_failure` replaces the hint of a failed write.
 fn print_attached(record: &Record, as_json: bool, print_failure: Option<&str>) -> Result<(), Failure> {
     let device = record.device.as_deref().unwrap_or_default();
     let text = match as_json {
@@ -338,7 +338,7 @@ fn print_attached(record: &Record, as_json: bool, print_failure: Option<&str>) -
     output::stdout(text).map_err(|problem| hinted(problem).into())
 }
 
-/// Lines to paste.
+/// Commands that use the device, for copy and paste.
 fn example_commands(record: &Record, device: &str) -> Vec<String> {
     let name = &record.name;
     let mut lines = match record.how {
@@ -367,12 +367,12 @@ fn example_commands(record: &Record, device: &str) -> Vec<String> {
     lines
 }
 
-/// The folder for a path that is to be absolute.
+/// The absolute path, or the path itself if the working directory is unknown.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The folder of what is attached.
+/// The folder with the records of all attachments of this user.
 fn open_attached() -> Result<Attached, Failure> {
     let folder = folders::attached()?;
     Ok(Attached::at(folder)?)

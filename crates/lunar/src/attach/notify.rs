@@ -1,10 +1,10 @@
-//! A word to systemd, or whoever else has set NOTIFY_SOCKET: sd_notify(3).
+//! Service notification by NOTIFY_SOCKET: sd_notify(3).
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says that the service is ready.
+/// Reports to the service manager that the service is ready.
 pub fn ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else { return };
     if let Err(e) = send(path.as_encoded_bytes(), b"READY=1") {
@@ -12,7 +12,7 @@ pub fn ready() {
     }
 }
 
-/// A leading `@` stands for an address that is no path.
+/// Sends to a Unix socket. A leading `@` marks an abstract address.
 fn send(path: &[u8], words: &[u8]) -> io::Result<()> {
     let address = match path.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

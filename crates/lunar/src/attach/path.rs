@@ -1,4 +1,4 @@
-//! A path of an attachment, which may be missing at first: it is opened when it can be.
+//! A path of an attachment. It may be unreachable at first, and is opened later.
 
 use super::attachment_record::PathRecord;
 use lunar_block::range_lock::RangeLocks;
@@ -12,28 +12,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Between the first two tries.
+/// Pause after the first attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// It grows, up to this.
+/// Limit of the pause, which doubles with each attempt.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// A path to a logical unit.
 pub struct LunPath {
     url: Url,
-    /// Where its session is written down.
+    /// Records the session of the path.
     record: Option<PathRecord>,
-    /// Times that it is tried at first.
+    /// Attempts to open the path at the start.
     tries: u32,
     lun: OnceLock<Arc<Lun>>,
-    /// What the logical unit is, as another path tells while this one is missing.
+    /// Identity and properties of the logical unit, from another path; used while this path is closed.
     expected: OnceLock<(Vec<u8>, BackendInfo)>,
     was_tried: AtomicBool,
-    /// Nothing is ever sent: a path that is missing has no news.
+    /// An empty channel: a closed path has no events.
     no_events: (flume::Sender<Event>, flume::Receiver<Event>),
 }
 
 impl LunPath {
-    /// A path that is not open yet.
+    /// A closed path.
     pub fn new(mut url: Url, record: Option<PathRecord>) -> Arc<LunPath> {
         let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
         let (lun, expected) = (OnceLock::new(), OnceLock::new());
@@ -48,16 +48,16 @@ impl LunPath {
         })
     }
 
-    /// Opens it, inside an event loop.
+    /// Opens the path, inside an event loop.
     ///
     /// # Errors
-    /// As [`lunar_initiator::open`]; [`ErrorCode::IdentityMismatch`] when it leads elsewhere than it should.
+    /// As [`lunar_initiator::open`]; [`ErrorCode::IdentityMismatch`] if the path leads to another logical unit.
     pub async fn open(&self) -> Result<(), Error> {
         let mut options = self.url.options()?;
         let recorder = self.record.as_ref().map(|record| record.recorder(&options));
         options.hooks = recorder.clone().map(|recorder| recorder as Arc<dyn SessionHooks>);
         let lun = lunar_initiator::open_with(&self.url, &options).await?;
-        // Its capacity may be another one by now.
+        // Only the identity must match: the capacity may have changed.
         if let Some((identity, _)) = self.expected.get()
             && lun.identity() != *identity
         {
@@ -69,13 +69,13 @@ impl LunPath {
         if let Some(recorder) = recorder {
             recorder.begin(lun.session()).await?;
         }
-        // Nobody else opens it: it is looked at by one task.
+        // Cannot fail: one task at a time opens a path.
         _ = self.lun.set(lun);
         Ok(())
     }
 
-    /// Opens it; while the target cannot be reached it is tried again, as often as the URL says, and `missing` is
-    /// told why.
+    /// Opens the path, with as many attempts as the URL says while the target cannot be reached. `missing` receives each
+    /// error.
     ///
     /// # Errors
     /// As [`LunPath::open`].
@@ -100,22 +100,22 @@ impl LunPath {
         self.open().await
     }
 
-    /// Where it leads.
+    /// URL of the path.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// What it has to be, should it be opened later; and then at the first try.
+    /// Sets identity and properties that the logical unit must have when the path is opened later.
     pub fn set_expected(&self, identity: Vec<u8>, facts: BackendInfo) {
         _ = self.expected.set((identity, facts));
     }
 
-    /// Its logical unit, if it is open.
+    /// The logical unit, if the path is open.
     pub fn lun(&self) -> Option<&Arc<Lun>> {
         self.lun.get()
     }
 
-    /// How it is; `state` is what several paths say of it.
+    /// The state of the path for `lunar attached`; `state` comes from multipath.
     pub fn state(&self, state: Option<State>) -> PathState {
         let Some(lun) = self.lun() else {
             return PathState { url: self.name(), state: "missing".into(), connected: false, recoveries: 0 };
@@ -127,7 +127,7 @@ impl LunPath {
     }
 
     async fn try_again(&self) -> State {
-        // It has just been found missing.
+        // The start has just tried this path: the first check would only repeat that.
         if !self.was_tried.swap(true, Ordering::Relaxed) {
             return State::Down;
         }
@@ -206,7 +206,7 @@ impl multipath::LunPath for LunPath {
     }
 }
 
-/// Several paths ask only those that are open.
+/// The error of I/O on a closed path. Multipath sends I/O to open paths only.
 fn missing() -> io::Error {
     is_missing().into()
 }
@@ -215,7 +215,7 @@ fn is_missing() -> Error {
     Error::new(ErrorCode::Unreachable, "the path is missing")
 }
 
-/// The same operation of the logical unit, or an error without it.
+/// Forwards an operation to the logical unit; an error if the path is closed.
 macro_rules! pass {
     ($self:ident, $lun:ident => $operation:expr) => {
         match $self.lun() {

@@ -1,4 +1,4 @@
-//! The process of an attachment: opens the disk, hands it to the host, and looks after it until it is to end.
+//! The process of an attachment: opens the disk, exports it to the host, and watches both until it is stopped.
 
 use super::attachment_record::AttachmentRecord;
 use super::claim::{AttachClaim, StaleAttachment, claim, left_behind, with_isids};
@@ -21,18 +21,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// So often the capacity is looked at.
+/// Interval of checks of capacity and export.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a login may take that ends writes which were left behind on a path that is not open.
+/// Time limit of a login that ends unfinished writes on a path that is not open.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one who asks may take to listen.
+/// Time limit for a client to read the status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Events of the main thread.
 enum AttachEvent {
     /// SIGINT or SIGTERM.
     Stop,
-    /// The disk is open, or will not be.
+    /// The disk is open, or could not be opened.
     Opened(Box<Result<Disk, Failure>>),
     /// A path could not be opened, and is tried again.
     Missing(String),
@@ -42,20 +42,20 @@ enum AttachEvent {
 
 /// Callbacks of an attachment in progress.
 pub struct AttachObserver<C, M, R> {
-    /// The name is taken.
+    /// Called when the name is claimed.
     pub claimed: C,
-    /// A path could not be opened, and is tried again.
+    /// Called when a path could not be opened and is tried again.
     pub missing: M,
-    /// The disk is there; false if nobody waits for that any more, and all is to be taken back.
+    /// Called when the disk is attached. False: the caller is gone, and the attachment is undone.
     pub ready: R,
-    /// SIGHUP ends it, as SIGTERM does; otherwise it means nothing.
+    /// SIGHUP stops the process, as SIGTERM does. If false, SIGHUP is ignored.
     pub ends_with_terminal: bool,
 }
 
-/// Attaches, and stays until a signal.
+/// Attaches, and serves until a signal.
 ///
 /// # Errors
-/// When it cannot be attached, or not everything could be made stable at the end.
+/// When the LUN cannot be attached, or not all data could be flushed at the end.
 pub fn serve(
     attachment: &Attachment,
     timeout: Option<Duration>,
@@ -92,14 +92,14 @@ pub fn serve(
     );
     let mut service = match begun {
         Ok(Some(service)) => service,
-        // It was told to stop meanwhile.
+        // A signal came before the disk was open.
         Ok(None) => return release(&attached, &shared_record.end(), Ok(())),
         Err(failure) => return release(&attached, &shared_record.end(), Err(failure)),
     };
     let record = shared_record.record();
     _ = force.waits.set((service.disk.pending_io(), service.written.clone()));
     tracing::info!(device = record.device, "{name} is attached");
-    // What was taken over has users, whether or not somebody waits for it here.
+    // A device that was taken over has users, even if the command that attaches is gone.
     if (watch.ready)(&record) || left.device.is_some() {
         service.run(&cores, &inbox);
     } else {
@@ -121,13 +121,13 @@ pub fn serve(
     } else {
         attached.look()?.clear(&name);
     }
-    // Whoever waits for the end waits for this.
+    // `lunar detach` waits for this lock.
     drop(alive);
     stopped
 }
 
-/// The sessions that have left writes behind at the end; None: that is not known. A path that has moved may have left some at its
-/// earlier ports.
+/// The sessions whose writes the target may still execute. `left`: those found at logout; None if that is unknown. A path
+/// that moved may have unfinished writes at earlier ports.
 fn left_behind_by(record: &Record, left: Option<Vec<LeftSession>>) -> Vec<LeftSession> {
     let Some(mut left) = left else { return record.sessions() };
     if !left.is_empty() {
@@ -138,18 +138,18 @@ fn left_behind_by(record: &Record, left: Option<Vec<LeftSession>>) -> Vec<LeftSe
     left
 }
 
-/// `lunar detach --force`: what waits for a target that is away fails.
+/// `lunar detach --force`: fails I/O that waits for an unreachable target.
 struct ForcedDetach {
     attached: Attached,
     name: String,
-    /// The disk, once it is open, and its writes.
+    /// Waiting I/O and writes of the disk, once it is open.
     waits: OnceLock<(PendingIo, Arc<WriteTracker>)>,
-    /// Writes that had failed before.
+    /// Failed writes before the forced detach.
     failed: OnceLock<u64>,
 }
 
 impl ForcedDetach {
-    /// Does what was asked for, if it was.
+    /// Fails waiting I/O, once, if the detach is forced.
     fn fail_io_if_forced(&self) {
         if let Some((pending_io, written)) = self.waits.get()
             && self.attached.is_forced(&self.name)
@@ -162,7 +162,7 @@ impl ForcedDetach {
     }
 }
 
-/// Nothing is left of it, unless a device still has to be found, or writes of others have not ended.
+/// Removes the record. It stays if a block device must still be found, or if unfinished writes have not ended.
 fn release(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
     let look = attached.look()?;
     if left_behind(&look, record)?.is_none() {
@@ -171,7 +171,7 @@ fn release(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Re
     end
 }
 
-/// SIGINT while it stops already ends the process at once. SIGTERM does not: `lunar detach` may be asked twice.
+/// A second SIGINT ends the process at once. A second SIGTERM does not: `lunar detach` may run twice.
 fn watch_signals(
     events: Sender<AttachEvent>,
     stopping: &Arc<AtomicBool>,
@@ -186,7 +186,7 @@ fn watch_signals(
                 tracing::info!("SIGHUP ignored: there is no configuration file");
                 continue;
             }
-            // The main thread hears nothing while it waits for the target.
+            // The main thread reads no events while it waits for the target.
             force.fail_io_if_forced();
             _ = events.send(AttachEvent::Stop);
         }
@@ -198,7 +198,7 @@ fn cannot(what: &str, e: &io::Error) -> Failure {
     Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
-/// Writes of the host that have failed at the end.
+/// The failure for writes that failed during the detach.
 fn not_stored(count: u64) -> Option<Failure> {
     let hint = "the writers got an error if they were still running: check the target, and repeat the writes";
     (count > 0).then(|| Problem::new(format!("{} not stored", were(count)), hint).into())
@@ -209,19 +209,19 @@ fn were(count: u64) -> String {
     format!("{} {verb}", crate::output::count(count as usize, "write"))
 }
 
-/// What was written may not be there for good.
+/// The failure for data that could not be flushed.
 pub fn unstable(e: io::Error) -> Failure {
     let hint = "unflushed writes may be lost: check the target";
     Problem::new(format!("cannot flush all data: {e}"), hint).into()
 }
 
-/// Where events come from and arrive.
+/// Both ends of the channel of events.
 type EventChannel<'a> = (&'a Sender<AttachEvent>, &'a Receiver<AttachEvent>);
 
-/// How long the disk is waited for, and who is told what it still waits for.
+/// Deadline for opening the disk, and a callback for the error of each attempt.
 type OpenDeadline<'a> = (Option<Instant>, &'a mut dyn FnMut(&str));
 
-/// Opens the disk and hands it to the host; None when it is to stop before.
+/// Opens and exports the disk. None: a signal came first.
 fn open_and_export(
     cores: &Arc<Cores>,
     attachment: &Attachment,
@@ -233,7 +233,7 @@ fn open_and_export(
 ) -> Result<Option<Service>, Failure> {
     let (events_sender, attachment, rows) = (events.clone(), attachment.clone(), shared_record.clone());
     cores.run_on(0, move || {
-        // Who waited may be gone.
+        // The receiver is gone if the process is already stopping.
         let open = async move {
             let missing = events_sender.clone();
             let missing = move |e: &Error| drop(missing.send(AttachEvent::Missing(e.to_string())));
@@ -266,14 +266,14 @@ fn open_and_export(
     Ok(Some(Service { disk, export, written, shared_record: shared_record.clone() }))
 }
 
-/// Ends writes that others have left behind, before anything is written here.
+/// Ends unfinished writes of earlier processes before this one writes.
 fn settle(
     cores: &Cores,
     disk: &Disk,
     shared_record: &AttachmentRecord,
     attached: &Attached,
 ) -> Result<(), Failure> {
-    // A path that logs in takes the record first, then the folder.
+    // Lock order: the record, then the folder, as at the login of a path.
     let record = shared_record.record();
     let owed = unfinished_writes::sessions(&attached.look()?, &record)?;
     let reached = disk.reached();
@@ -285,7 +285,7 @@ fn settle(
     unfinished_writes::clear_ended(&attached.look()?, &record)
 }
 
-/// Waits for the disk; None when it is to stop before.
+/// Waits until the disk is open. None: a signal came first.
 fn wait_until_open(
     inbox: &Receiver<AttachEvent>,
     (end, missing): OpenDeadline<'_>,
@@ -315,7 +315,7 @@ fn wait_until_open(
     }
 }
 
-/// A device that was left behind is given to no other disk.
+/// Checks that the device to take over belongs to this logical unit.
 fn check_identity(before: &Record, disk: &Disk) -> Result<(), Failure> {
     let is_other = !before.identity.is_empty() && before.identity != disk.identity;
     if !is_other {
@@ -328,9 +328,9 @@ fn check_identity(before: &Record, disk: &Disk) -> Result<(), Failure> {
     Err(Failure::new(Exit::Exists, what, format!("remove it with: lunar detach {}", before.name)))
 }
 
-/// Whoever connects to the socket is told how it is.
+/// Listens on the status socket. The main thread answers each client.
 fn serve_status(path: &Path, events: Sender<AttachEvent>) -> Result<(), Failure> {
-    // One that was left behind is nobody's.
+    // The claim proves that a socket at this path belongs to a dead process.
     _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(|e| {
         let what = format!("cannot listen on {}: {e}", path.display());
@@ -347,7 +347,7 @@ fn serve_status(path: &Path, events: Sender<AttachEvent>) -> Result<(), Failure>
     started.map(drop).map_err(|e| cannot("start a thread", &e))
 }
 
-/// A disk that the host has.
+/// An exported disk.
 struct Service {
     disk: Disk,
     export: HostExport,
@@ -356,7 +356,7 @@ struct Service {
 }
 
 impl Service {
-    /// Until it is to stop.
+    /// Handles events until the service must stop.
     fn run(&mut self, cores: &Cores, inbox: &Receiver<AttachEvent>) {
         let mut look = Instant::now() + POLL_INTERVAL;
         loop {
@@ -378,7 +378,7 @@ impl Service {
         }
     }
 
-    /// Sessions at ports that paths have moved from go from the record once nothing of a lost connection waits any more.
+    /// Removes the sessions at earlier ports of moved paths from the record, once no write of a lost connection is pending.
     fn settle_moved(&self, cores: &Cores) {
         let (record, logins) = (self.shared_record.record(), self.shared_record.logins());
         if record.left_behind.is_empty() {
@@ -407,12 +407,12 @@ impl Service {
         _ = told.inspect_err(|e| tracing::debug!("cannot report to the command that attaches: {e}"));
     }
 
-    /// Takes the disk from the host, flushes, and logs out. Also the sessions that have left writes behind, where that is
-    /// known.
+    /// Removes the export, flushes, and logs out. Also returns the sessions whose writes the target may still execute; None
+    /// if that is unknown.
     fn stop(self, cores: &Cores, force: &ForcedDetach) -> (Result<(), Failure>, Option<Vec<LeftSession>>) {
         let (written, failed) = (self.written.clone(), self.written.failed());
         let stopped = self.export.stop();
-        // Who unmounts a file by other means has not flushed it.
+        // An unmount by another program does not flush.
         let disk = self.disk.backend.clone();
         let flushed = cores.wait(0, move || async move { disk.flush().await }).and_then(|flushed| flushed);
         let reached = self.disk.reached();

@@ -1,5 +1,5 @@
-//! Writes that a process has left behind: the target may still carry them out. They are ended before the disk is served
-//! again, or its record is forgotten.
+//! Unfinished writes of a dead or failed process: the target may still execute them. They are ended before the disk is
+//! attached again, or before its record is removed.
 
 use super::claim::{same_disk, without_settings};
 use super::disk::{Disk, ProbedLun};
@@ -13,11 +13,11 @@ use lunar_server::config::attachment::{self, Attachment};
 use std::io;
 use std::time::Duration;
 
-/// How writes that were left behind are ended.
+/// Hint of a failure that leaves unfinished writes.
 pub const HINT: &str = "attach it before anything else writes to the LUN: that ends those writes at the target. \
     After a restart of the target: lunar detach NAME --forget";
 
-/// Writes were left behind: how many of the host's have failed, and how many commands the target may still execute.
+/// The failure at a detach: `failed` writes of the host failed, and the target may still execute `left` commands.
 pub fn failure(failed: u64, left: usize) -> Failure {
     let writes = |count: u64| crate::output::count(count as usize, "write");
     let what = match failed {
@@ -32,14 +32,15 @@ pub fn failure(failed: u64, left: usize) -> Failure {
     Problem::new(what, HINT).into()
 }
 
-/// A session that has left writes, and the URL with its secrets.
+/// A session with unfinished writes, and its URL with secrets.
 type UnfinishedSession = (LeftSession, Url);
 
-/// Ends what these sessions have left. A login with the same name and ISID has ended a session before the target answered it (RFC
-/// 7143 section 6.3.5); where none succeeds in this time, LOGICAL UNIT RESET ends the commands of all (SAM-5 section 7.7).
+/// Ends the unfinished writes of these sessions. A login with the same name and ISID ends the old session before the target
+/// responds (RFC 7143 section 6.3.5). If a login fails within `limit`, LOGICAL UNIT RESET ends the commands of all sessions
+/// (SAM-5 section 7.7).
 ///
 /// # Errors
-/// When no login has ended a session, and no path takes the reset.
+/// When a session was not ended by a login, and no path accepts the reset.
 pub async fn end(
     mut left: Vec<UnfinishedSession>,
     reached: &[ProbedLun],
@@ -62,7 +63,7 @@ fn retain_others(left: &mut Vec<UnfinishedSession>, reached: &[ProbedLun]) {
     left.retain(|(session, _)| !ours.iter().any(|ours| is_replaced(session, ours)));
 }
 
-/// Resets the logical unit on the first path that takes it; false if none does.
+/// Resets the logical unit on the first path that accepts the reset; false if none does.
 async fn reset(paths: impl Iterator<Item = &ProbedLun>) -> bool {
     for path in paths {
         let (session, lun) = (path.lun.session(), path.lun.address());
@@ -81,9 +82,8 @@ fn unsettled(left: &[UnfinishedSession]) -> Failure {
     Problem::new(what, hint).into()
 }
 
-/// The login of this session has ended the other one. A URL may lead to several ports of the target, each with a nexus of its
-/// own, and a target may have one nexus for each CHAP user. Which name, port and user a session of an older version had is not
-/// known.
+/// Whether the login of session `by` ended session `left`. A URL may lead to several target ports, each with its own nexus,
+/// and a target may have one nexus per CHAP user. Records of older versions lack name, port and user.
 fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
     let is_same_port = left.port == by.port && left.port.as_deref() != Some(UNKNOWN_PORT);
     (left.port.is_none() || is_same_port)
@@ -92,7 +92,7 @@ fn is_replaced(left: &LeftSession, by: &LeftSession) -> bool {
         && is_same_initiator(left, by)
 }
 
-/// A login for the first session may end the second one: it may lead to the same port.
+/// Whether a login for session `left` may end session `other`: both may be at the same port.
 fn may_end(left: &LeftSession, other: &LeftSession) -> bool {
     let port = |session: &LeftSession| session.port.clone().filter(|port| port != UNKNOWN_PORT);
     let is_elsewhere = without_settings(&left.url) != without_settings(&other.url)
@@ -100,7 +100,7 @@ fn may_end(left: &LeftSession, other: &LeftSession) -> bool {
     is_same_initiator(left, other) && !is_elsewhere
 }
 
-/// Both have one name and ISID. At one port a target may take them for one, whatever their users.
+/// Whether name and ISID are equal. A target may treat such sessions at one port as the same, whatever their users.
 fn is_same_initiator(left: &LeftSession, other: &LeftSession) -> bool {
     let is_same_name = left.initiator.is_none() || name_of(left) == name_of(other);
     is_same_name && left.isid.eq_ignore_ascii_case(&other.isid)
@@ -111,7 +111,7 @@ fn name_of(session: &LeftSession) -> Option<String> {
     session.initiator.as_deref().map(|name| lunar_proto::name::fold(name).into_owned())
 }
 
-/// Both are one session.
+/// Whether both records describe the same session.
 fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
     let [(a_url, b_url), (a_isid, b_isid)] = [
         (without_settings(&a.url), without_settings(&b.url)),
@@ -120,7 +120,7 @@ fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
     (a_url, a_isid, name_of(a), &a.port, &a.user) == (b_url, b_isid, name_of(b), &b.port, &b.user)
 }
 
-/// Records of processes that are gone, of this disk under other names.
+/// Records of dead processes that had this disk under other names.
 fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Problem> {
     let has_it = |other: &Record| {
         let is_same = !other.identity.is_empty() && other.identity == record.identity;
@@ -129,7 +129,7 @@ fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Problem> {
     Ok(look.all()?.into_iter().filter(|other| has_it(other) && !look.is_alive(&other.name)).collect())
 }
 
-/// All sessions that have left writes to this disk, also at other URLs.
+/// All sessions with unfinished writes to this disk, also at other URLs.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -144,7 +144,7 @@ pub fn sessions(look: &Look<'_>, record: &Record) -> Result<Vec<UnfinishedSessio
     with_urls(record, left)
 }
 
-/// Those writes have ended: a record that was kept for them goes.
+/// Updates the records of dead processes after their writes have ended: a record that was kept only for them is removed.
 ///
 /// # Errors
 /// When a record cannot be read or written.
@@ -165,7 +165,7 @@ pub fn clear_ended(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A start has failed: what it had taken over stays in the record, unless another record has it.
+/// Keeps the record of a failed start while it names unfinished sessions that no other record names; else removes it.
 ///
 /// # Errors
 /// When a record cannot be read or written.
@@ -180,10 +180,10 @@ pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
     Ok(look.write(&Record { isids: Vec::new(), device: None, left_behind, ..record.clone() })?)
 }
 
-/// Ends what the process of this record has left, by logins with its ISIDs. Nobody attaches it while the lock is held.
+/// Ends the unfinished writes of this record, by logins with its ISIDs. The returned lock prevents an attachment of the name.
 ///
 /// # Errors
-/// When the target cannot be reached in this time, or does not end it: the record stays.
+/// When the target cannot be reached within `limit`, or the writes cannot be ended: the record stays.
 pub fn end_of_record(attached: &Attached, record: &Record, limit: Duration) -> Result<ProcessLock, Failure> {
     let left = record.sessions();
     let look = attached.look()?;
@@ -202,7 +202,7 @@ fn cannot(e: io::Error) -> Failure {
     super::cannot("start an event loop", &e)
 }
 
-/// Why the record stays.
+/// The error for a record that stays.
 fn named(name: &str, failure: Failure) -> Failure {
     let why = failure.problems.first().map(|problem| problem.what.clone()).unwrap_or_default();
     let what = format!(
@@ -215,7 +215,7 @@ fn named(name: &str, failure: Failure) -> Failure {
     Failure::new(failure.exit, what, hint)
 }
 
-/// Each with the URL to log in at. Secrets are only in the file of a saved attachment.
+/// Adds the URL for the login. Only the file of a saved attachment holds secrets.
 fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<UnfinishedSession>, Failure> {
     let saved = attachment::load(&record.name).ok().flatten();
     let saved: Vec<String> = saved.into_iter().flat_map(|Attachment { urls, .. }| urls).collect();
@@ -227,8 +227,8 @@ fn with_urls(record: &Record, left: Vec<LeftSession>) -> Result<Vec<UnfinishedSe
     left.into_iter().map(url).collect()
 }
 
-/// Logs in at all of them, each in this time; those that have succeeded, and why another one has not. A login that may end a
-/// session of our own is left out, and so is a second one that may end the first.
+/// Logs in once for each session, concurrently, each within `limit`. Returns the logins that succeeded, and the first error.
+/// Skips a login that may end a session in `own`, or the login of another session.
 async fn log_in(
     left: &[UnfinishedSession],
     own: &[ProbedLun],

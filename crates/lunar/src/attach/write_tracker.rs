@@ -1,4 +1,4 @@
-//! A backend that is flushed only if something was written since it last was.
+//! A backend that flushes only after a write.
 
 use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, TryIo};
 use lunar_runtime::Buf;
@@ -6,19 +6,19 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Remembers whether there is anything to flush: a target that is gone loses no writes of a host that only read.
+/// Tracks whether data must be flushed. A host that only read can thus detach from an unreachable target without an error.
 pub struct WriteTracker {
     inner: Arc<dyn Backend>,
-    /// Writes that have begun, and those that have ended.
+    /// Writes that have begun or ended.
     begun: AtomicU64,
     ended: AtomicU64,
-    /// Of those that have ended, those that have failed.
+    /// Ended writes that failed.
     failed: AtomicU64,
-    /// Begins and ends that a flush has found.
+    /// The sum of `begun` and `ended` at the start of the last successful flush.
     stable: AtomicU64,
 }
 
-/// A write that has begun. It has ended when this goes.
+/// A write in progress; it ends when the guard is dropped.
 struct WriteGuard<'a>(&'a WriteTracker);
 
 impl Drop for WriteGuard<'_> {
@@ -28,20 +28,20 @@ impl Drop for WriteGuard<'_> {
 }
 
 impl WriteTracker {
-    /// Over this; `dirty`: something may have been written before.
+    /// Wraps a backend. `dirty`: unflushed writes may exist.
     pub fn over(inner: Arc<dyn Backend>, dirty: bool) -> Arc<WriteTracker> {
         let before = u64::from(dirty);
         let (begun, ended) = (before.into(), before.into());
         Arc::new(WriteTracker { inner, begun, ended, failed: 0.into(), stable: 0.into() })
     }
 
-    /// Writes that have begun and not ended.
+    /// Writes in progress.
     pub fn waiting(&self) -> u64 {
         let ended = self.ended.load(SeqCst);
         self.begun.load(SeqCst).saturating_sub(ended)
     }
 
-    /// Writes that have failed.
+    /// Failed writes.
     pub fn failed(&self) -> u64 {
         self.failed.load(SeqCst)
     }
@@ -50,7 +50,7 @@ impl WriteTracker {
         self.begun.load(SeqCst) + self.ended.load(SeqCst)
     }
 
-    /// A flush that began before a write has ended does not make it stable.
+    /// Counts a write. It counts twice, because a flush that began before the write ended does not cover it.
     async fn writing<T>(&self, write: LocalBoxFuture<'_, T>, is_stored: fn(&T) -> bool) -> T {
         self.begun.fetch_add(1, SeqCst);
         let _under = WriteGuard(self);
