@@ -1,4 +1,4 @@
-//! `lunar bench`: what the crate `bench` measures, on the command line.
+//! `lunar bench`: command line of the benchmarks.
 
 mod progress;
 
@@ -68,7 +68,7 @@ struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// A comparison is told as text or JSON.
+    /// Rejects the options that do not apply to a comparison.
     fn of_comparison(&self) -> Result<(), Failure> {
         let other = [("--terse", self.terse), ("--report", self.report.is_some())];
         match other.into_iter().find(|option| option.1) {
@@ -82,7 +82,7 @@ impl OutputArgs {
     }
 }
 
-/// Measurements of a kind of their own.
+/// Subcommands of `lunar bench`.
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
     /// Repeat a published experiment, and compare its figures with ours
@@ -97,8 +97,8 @@ enum BenchCommand {
     DbMix(compat::db_mix::Args),
 }
 
-// A comparison is not told as measurements are: these options are not in its help, and are refused. They are given to `OutputArgs`
-// all the same, being of its names.
+// `--terse` and `--report` are global options, but do not apply to a comparison. Defining them here hides them from its
+// help; their values still reach `OutputArgs`, which rejects them.
 #[derive(Args, Debug)]
 struct CompareArgs {
     #[command(flatten)]
@@ -109,7 +109,7 @@ struct CompareArgs {
     _report: Option<PathBuf>,
 }
 
-/// Runs it.
+/// Runs a benchmark or a comparison, and prints the results.
 pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     let Bench { command, plain, output_args } = args;
     if let Some(BenchCommand::Compare(CompareArgs { files, .. })) = &command {
@@ -142,7 +142,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
         (_, true) => terse(&measured.document),
         _ => measured.text,
     };
-    // The one is there where the other has no room.
+    // Write both before returning an error: one may succeed where the other fails.
     let (printed, reported) = (output::stdout(text), report.map(|report| report.write(&measured.document)));
     measured.printed.and(printed)?;
     reported.transpose()?;
@@ -152,7 +152,7 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
     }
 }
 
-/// There is no such file, and its name is near that of a face.
+/// Suggests a subcommand if a target does not exist and its name resembles one.
 fn with_command_hint(e: lunar_bench::Error, targets: &[String]) -> Failure {
     let is_missing = matches!(e.kind, lunar_bench::ErrorKind::Medium(ErrorCode::NotFound));
     let mut failure = Failure::from(e);
@@ -171,16 +171,16 @@ fn with_command_hint(e: lunar_bench::Error, targets: &[String]) -> Failure {
     failure
 }
 
-/// What was measured, and what is told of it beside what was told while it ran.
+/// Results of a run, and the output that was not printed during the run.
 struct BenchResult {
     document: Document,
     text: String,
-    /// How it went to print while it ran.
+    /// The first error of output during the run.
     printed: Result<(), Problem>,
     problem: Option<lunar_bench::Error>,
 }
 
-/// Runs a face. It prints as its tool does, line by line, unless something else is to be printed.
+/// Runs a subcommand. It prints line by line, as the original tool does, unless `silent`.
 fn run_command(command: BenchCommand, silent: bool, handle: &RunHandle) -> Result<BenchResult, Failure> {
     let progress = ProgressLine::start(handle);
     if let BenchCommand::Reproduce(seed) = &command {
@@ -191,11 +191,11 @@ fn run_command(command: BenchCommand, silent: bool, handle: &RunHandle) -> Resul
     let mut nothing = io::sink();
     let out: &mut dyn Write = lines.as_mut().map_or(&mut nothing, |lines| lines);
     let mut document = run_tool(command, RunContext { handle, out })?;
-    // One that was told to print nothing goes on to do so. What cannot be printed is told at the end.
+    // A tool that printed nothing prints no note either. `StdoutLines::end` reports a failed write.
     let progress_output =
         lines.as_mut().filter(|lines| lines.has_output()).map(|lines| lines as &mut dyn Write);
     _ = overhead::add_note(&mut document, handle, progress_output);
-    // Their notes have been told as they came up.
+    // The tools print their notes during the run.
     let printed = lines.map_or(Ok(()), |lines| lines.into_inner().end());
     Ok(BenchResult { document, text: String::new(), printed, problem: None })
 }
@@ -211,12 +211,12 @@ fn run_tool(command: BenchCommand, context: RunContext) -> Result<Document, luna
     }
 }
 
-/// The page that is written at the end. Whether it can be is found out before anything is measured. Where nothing is,
-/// no empty page is left behind.
+/// The file of `--report`. It is opened before the run, so that a path that cannot be written fails early. A new file that
+/// stays empty is removed.
 struct ReportFile {
     path: PathBuf,
     file: File,
-    /// It was made now, and nothing is in it.
+    /// The file was created by this run, and is still empty.
     is_empty: bool,
 }
 
@@ -249,13 +249,13 @@ impl ReportFile {
 impl Drop for ReportFile {
     fn drop(&mut self) {
         if self.is_empty {
-            // It does no harm if it stays.
+            // An empty file that cannot be removed does no harm.
             _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// On one line: histograms are long, and programs do not mind.
+/// JSON on one line, because histograms are long.
 fn json(document: &Document) -> Result<String, Problem> {
     let text = serde_json::to_string(document);
     let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))?;
@@ -274,8 +274,8 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
     }
 }
 
-/// The first signal ends what runs, and its results are told; a second one ends the process, once what it started and made is
-/// gone; a third one at once.
+/// The first signal ends the run and prints its results. A second one cleans up and ends the process; a third one ends it at
+/// once.
 fn watch_signals(handle: &RunHandle) -> Result<Arc<AtomicI32>, Problem> {
     let cannot = |e: std::io::Error| {
         Problem::new(format!("cannot watch for signals: {e}"), error_hints::process_limits(&e))

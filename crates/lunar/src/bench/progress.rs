@@ -1,4 +1,4 @@
-//! A line that tells how it goes, on a terminal.
+//! A progress line on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lunar_bench::RunHandle;
@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two looks.
+/// Interval of updates.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Tells until it is dropped.
+/// Shows progress until it is dropped.
 pub struct ProgressLine {
     bar: ProgressBar,
     over: Option<Sender<()>>,
@@ -18,7 +18,7 @@ pub struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// Begins to tell, if stderr is a terminal.
+    /// Starts a thread that shows progress, if stderr is a terminal.
     pub fn start(handle: &RunHandle) -> ProgressLine {
         if !io::stderr().is_terminal() {
             return ProgressLine { bar: ProgressBar::hidden(), over: None, thread: None };
@@ -33,7 +33,7 @@ impl ProgressLine {
         ProgressLine { bar, over: Some(over), thread }
     }
 
-    /// A writer of lines beside which it tells: the line of it goes away while one is written.
+    /// A writer that hides the progress line while it writes.
     pub fn suspending_writer<W: Write>(&self, out: W) -> ProgressWriter<W> {
         ProgressWriter { out, bar: self.bar.clone(), line: Vec::new(), has_output: false }
     }
@@ -43,7 +43,7 @@ impl Drop for ProgressLine {
     fn drop(&mut self) {
         drop(self.over.take());
         if let Some(thread) = self.thread.take() {
-            // Nothing depends on what it told.
+            // A panic of this thread does not affect the run.
             _ = thread.join();
         }
     }
@@ -61,14 +61,14 @@ fn show(handle: &RunHandle, bar: &ProgressBar, ended: &Receiver<()>) {
     bar.finish_and_clear();
 }
 
-/// Commands and bytes before and now.
+/// The rates between two counts of commands and bytes.
 fn line(before: (u64, u64), now: (u64, u64), time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-9);
     let per_s = |before: u64, now: u64| (now - before) as f64 / seconds;
     format!("{:.0} IOPS, {:.1} MB/s", per_s(before.0, now.0), per_s(before.1, now.1) / 1e6)
 }
 
-/// A writer that hands on what it is given when it is flushed: whole lines.
+/// A writer that buffers until it is flushed, and then writes whole lines.
 pub struct ProgressWriter<W> {
     out: W,
     bar: ProgressBar,
@@ -77,7 +77,7 @@ pub struct ProgressWriter<W> {
 }
 
 impl<W: Write> ProgressWriter<W> {
-    /// Something was written.
+    /// Whether anything was written.
     pub fn has_output(&self) -> bool {
         self.has_output
     }

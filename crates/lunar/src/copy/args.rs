@@ -103,11 +103,11 @@ pub enum SparseMode {
     Never,
 }
 
-/// Memory that requests in flight may take, in bytes.
+/// Limit of memory for requests in flight, in bytes.
 const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
 impl Args {
-    /// How to copy.
+    /// The style of the copy, from --block, --depth, --sparse and --skip-errors.
     pub fn style(&self) -> Result<CopyStyle, Problem> {
         let block = size("--block", &self.block)?;
         if block == 0 || !block.is_multiple_of(GRANULE) || block > 32 << 20 {
@@ -125,7 +125,7 @@ impl Args {
         Ok(CopyStyle { block, depth: self.depth.into(), sparse, skip_errors: self.skip_errors })
     }
 
-    /// Bytes between two updates of the journal; None if it is not kept while all goes well.
+    /// Bytes between updates of the journal; None: without --resume or --journal it is written only when the copy fails.
     pub fn checkpoint_bytes(&self) -> Result<Option<u64>, Problem> {
         let every = size("--checkpoint", &self.checkpoint)?;
         Ok((self.resume || self.journal.is_some()).then_some(every))

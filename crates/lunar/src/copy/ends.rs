@@ -1,4 +1,4 @@
-//! The two ends of a copy: from what was written to what can be read or written.
+//! Source and destination of a copy: opens what the command line names.
 
 use crate::client;
 use crate::error_hints::with_url_hint;
@@ -14,27 +14,27 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An end of a copy, open.
+/// An open source or destination.
 pub struct CopyEnd {
-    /// As people know it, without secrets.
+    /// Name for messages, without secrets.
     pub name: String,
-    /// What tells it from others when a copy is resumed.
+    /// Identifies the end: a resumed copy must use the same one.
     pub identity: String,
-    /// What it is.
+    /// How it is read or written.
     pub medium: Medium,
-    /// It reads as zeros throughout.
+    /// It is known to read as zeros.
     pub zeroed: bool,
-    /// The path, if it is a regular file that is written.
+    /// Path of a regular file that is written.
     pub file: Option<PathBuf>,
-    /// It was made, or made large, for this copy.
+    /// This copy created the file, or extended an empty one.
     pub created: bool,
-    /// The LUN, if it is one: its session is logged out at the end.
+    /// The LUN of a URL: its session is logged out at the end.
     pub lun: Option<Arc<Lun>>,
-    /// The export of an NBD server, if it is one: its connection is closed at the end.
+    /// The NBD export of a URL: its connection is closed at the end.
     pub export: Option<Arc<nbd::NbdDisk>>,
 }
 
-/// What is read or written.
+/// How an end is read or written.
 pub enum Medium {
     /// At any offset.
     Disk(Arc<dyn Backend>),
@@ -42,22 +42,22 @@ pub enum Medium {
     Stream(File),
 }
 
-/// Which end it is to be.
+/// Source or destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndRole {
     /// Only read.
     Source,
     /// Written.
     Destination {
-        /// Bytes of a file that has to be made.
+        /// Size in bytes of a file to create.
         size: u64,
-        /// Data that is there may be overwritten.
+        /// A file with data may be overwritten.
         overwrite: bool,
     },
 }
 
 impl CopyEnd {
-    /// A disk, only read or not known to be zeros.
+    /// A disk without further properties.
     pub fn disk(name: &str, identity: String, disk: Arc<dyn Backend>) -> CopyEnd {
         CopyEnd::new(name, identity, Medium::Disk(disk))
     }
@@ -71,7 +71,7 @@ impl CopyEnd {
         CopyEnd { name, identity, medium, zeroed: false, file: None, created: false, lun: None, export: None }
     }
 
-    /// Bytes of a disk; a stream does not tell.
+    /// Size in bytes; None for a stream.
     pub fn size(&self) -> Option<u64> {
         self.as_disk().map(|disk| disk.facts().capacity)
     }
@@ -85,9 +85,9 @@ impl CopyEnd {
     }
 }
 
-/// Opens what is written on the command line. Runs on an event loop, where the end is also used.
+/// Opens an end from its argument. Runs on the event loop that uses the end.
 ///
-/// `raw`: the bytes of a file or device are copied as they are, whatever they look like.
+/// `raw`: copy the bytes of a file or device, even if they look like an image format.
 pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
     Ok(match text.split_once(':') {
         _ if text == "-" => standard(role)?,
@@ -100,7 +100,7 @@ pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, F
     })
 }
 
-/// An export of an NBD server. Nothing but its place and its size tells it from others.
+/// An NBD export. Its identity is URL and size: NBD has no identifier of a disk.
 async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     let cannot = |e: OpenError| {
         Problem::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
@@ -116,7 +116,7 @@ async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     Ok(CopyEnd { export: Some(disk.clone()), ..CopyEnd::disk(&url.to_string(), identity, disk) })
 }
 
-/// A LUN. It is known again by the identity that it tells, whichever way leads to it.
+/// A LUN. Its identity is VPD page 83h, which is the same on every path; the URL if the page is missing.
 async fn remote(text: &str) -> Result<CopyEnd, Failure> {
     let url = client::url(text)?;
     let lun = lunar_initiator::open(&url).await.map_err(|e| with_url_hint(&url, e.into()))?;
@@ -129,7 +129,7 @@ fn is_url(text: &str) -> bool {
     lunar_initiator::is_url(text)
 }
 
-/// Whether it is read as a path.
+/// Whether an argument is a path.
 pub fn is_path(text: &str) -> bool {
     text != "-" && !text.starts_with("null:") && !is_url(text) && !nbd::is_url(text)
 }
@@ -147,7 +147,7 @@ fn standard(role: EndRole) -> Result<CopyEnd, Problem> {
     Ok(CopyEnd::stream(name, file.into()))
 }
 
-/// Zeros of this size; as a destination it takes whatever comes.
+/// A null disk. As a destination it accepts any amount of data.
 fn null(text: &str, size: u64, role: EndRole) -> Result<CopyEnd, Problem> {
     const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
     let size = if role == EndRole::Source { size } else { ENDLESS };
@@ -157,7 +157,7 @@ fn null(text: &str, size: u64, role: EndRole) -> Result<CopyEnd, Problem> {
 }
 
 async fn at_path(text: &str, path: &Path, role: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
-    // What was served once stays raw, whatever its host has written.
+    // A host may write an image header into a served file: it stays raw.
     let is_raw = || raw || folders::state().is_ok_and(|state| lunar_server::was_served(&state, path));
     let found = match std::fs::metadata(path) {
         Ok(found) => Some(found),
@@ -168,7 +168,7 @@ async fn at_path(text: &str, path: &Path, role: EndRole, raw: bool) -> Result<Co
         (Some(found), _) if found.is_dir() => {
             Err(Failure::new(Exit::Invalid, format!("{text} is a directory"), "name a file in it"))
         }
-        // What has no bytes is a stream that ends at once.
+        // An empty file, such as one in /proc, may still deliver data: read it as a stream.
         (Some(found), EndRole::Source) if found.is_file() && found.len() == 0 => {
             Ok(stream(text, path, role)?)
         }
@@ -184,7 +184,7 @@ async fn at_path(text: &str, path: &Path, role: EndRole, raw: bool) -> Result<Co
     }
 }
 
-/// A pipe, or a device of characters.
+/// A pipe or a character device.
 fn stream(text: &str, path: &Path, role: EndRole) -> Result<CopyEnd, Problem> {
     let (read, write) = (role == EndRole::Source, role != EndRole::Source);
     let file = OpenOptions::new().read(read).write(write).open(path);
@@ -200,11 +200,11 @@ fn source(text: &str, spec: BackendSpec) -> Result<CopyEnd, Problem> {
              snapshot"
         ));
     }
-    // Measured when it is open: what is resumed must be what was begun.
+    // Read after the open, so that it describes the opened file.
     let found = std::fs::metadata(path).map_err(|e| cannot_open(text, EndRole::Source, e))?;
     let mut identity = identity(path, &found);
     if found.is_file() {
-        // A program can set the time of a write back, but not that of a change.
+        // A program can set mtime back, but not ctime.
         let [written, changed] = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())]
             .map(|(s, ns)| format!("{s}.{ns:09}"));
         identity += &format!(", written at {written}, changed at {changed}");
@@ -232,7 +232,7 @@ async fn destination(
     Ok(CopyEnd { zeroed, file, created, ..CopyEnd::disk(text, identity(path, &found), disk) })
 }
 
-/// It is one hole: there is nothing that could be lost.
+/// Whether the whole disk is one hole, so that overwriting it loses no data.
 async fn has_no_data(disk: &dyn Backend) -> bool {
     let capacity = disk.facts().capacity;
     disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
@@ -268,7 +268,7 @@ fn identity(path: &Path, found: &Metadata) -> String {
     }
 }
 
-/// Whether both texts name one and the same thing that has bytes of its own.
+/// Whether both arguments name the same file, block device or URL.
 pub fn same(source: &str, destination: &str) -> bool {
     let found = |text| std::fs::metadata(text).ok();
     match (found(source), found(destination)) {

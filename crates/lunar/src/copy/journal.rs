@@ -1,4 +1,4 @@
-//! How far a copy is, kept in a small file.
+//! The journal of a copy: a small file that holds its progress, for `--resume`.
 
 use super::ends::CopyEnd;
 use lunar_server::{ErrorCode, Problem};
@@ -10,12 +10,12 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The form of the file; another one is not understood.
+/// Version of the file format.
 const FORMAT_VERSION: u32 = 1;
-/// No journal is larger, in bytes.
+/// Limit of the file size, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// One end of a copy, so that it is known again.
+/// Identity and size of an end: a resumed copy must have equal ones.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndFingerprint {
@@ -24,53 +24,53 @@ pub struct EndFingerprint {
 }
 
 impl EndFingerprint {
-    /// Of an end that has a size.
+    /// Fingerprint of a disk; a stream has size 0.
     pub fn of(end: &CopyEnd) -> EndFingerprint {
         EndFingerprint { identity: end.identity.clone(), size: end.size().unwrap_or(0) }
     }
 }
 
-/// What is kept.
+/// Contents of the journal.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     form: u32,
     source: EndFingerprint,
     destination: EndFingerprint,
-    /// All bytes before this offset are copied and stable.
+    /// All bytes before this offset are copied and flushed.
     pub stable: u64,
-    /// What of them could not be read, as first byte and end.
+    /// Unreadable ranges before that offset.
     pub unreadable: Vec<Range<u64>>,
 }
 
-/// A journal at its place.
+/// A journal file, which may not exist yet.
 #[derive(Clone, Debug)]
 pub struct CopyJournal {
     path: PathBuf,
 }
 
 impl CopyJournal {
-    /// At this path, whether it is there or not.
+    /// A journal at this path.
     pub fn at(path: PathBuf) -> CopyJournal {
         CopyJournal { path }
     }
 
-    /// Beside a file.
+    /// The default journal of a destination file.
     pub fn beside(file: &Path) -> CopyJournal {
         CopyJournal::at(with_end(file, ".lunar-copy"))
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Is there one?
+    /// Whether the file exists.
     pub fn exists(&self) -> bool {
         self.path.symlink_metadata().is_ok()
     }
 
-    /// What an unfinished copy has kept; None if there is none.
+    /// Reads the state of an interrupted copy; None if the file does not exist.
     pub fn read(&self) -> Result<Option<State>, Problem> {
         let damaged = |why: String| {
             let what = format!("{} is not a copy journal: {why}", self.path.display());
@@ -94,7 +94,7 @@ impl CopyJournal {
         }
     }
 
-    /// Replaces what is kept, at once and for good.
+    /// Replaces the file atomically and durably.
     pub fn save(
         &self,
         ends: &(EndFingerprint, EndFingerprint),
@@ -107,14 +107,14 @@ impl CopyJournal {
         let new = self.new_path();
         let replaced = self.replace(&new, &serde_json::to_vec(&state)?);
         if replaced.is_err() {
-            // What could not be written whole is of no use.
+            // A partial file is useless.
             _ = fs::remove_file(&new);
         }
         replaced
     }
 
     fn replace(&self, new: &Path, text: &[u8]) -> io::Result<()> {
-        // Left by a copy that was killed while it wrote. What somebody else puts there meanwhile, also a link, is not followed.
+        // A killed copy may have left this file. `create_new` follows no link that another process creates meanwhile.
         _ = fs::remove_file(new);
         let mut file = File::options().write(true).create_new(true).open(new)?;
         file.write_all(text)?;
@@ -123,14 +123,14 @@ impl CopyJournal {
         self.folder()?.sync_all()
     }
 
-    /// Where the next one is written.
+    /// Path of the temporary file.
     fn new_path(&self) -> PathBuf {
         with_end(&self.path, ".new")
     }
 
-    /// The copy is over, for good.
+    /// Removes the journal, durably.
     pub fn remove(&self) -> io::Result<()> {
-        // Left by a copy that was killed while it wrote.
+        // A killed copy may have left it.
         _ = fs::remove_file(self.new_path());
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -145,7 +145,7 @@ impl CopyJournal {
 }
 
 impl State {
-    /// Whether it is about these ends.
+    /// Checks that the journal belongs to these ends.
     pub fn check(&self, ends: &(EndFingerprint, EndFingerprint), journal: &Path) -> Result<(), Problem> {
         match () {
             () if self.source != ends.0 => Err(other("source", &self.source, &ends.0, journal)),
@@ -157,7 +157,7 @@ impl State {
     }
 }
 
-/// The end of a copy is not the one that it began with.
+/// The error for an end that differs from that of the interrupted copy.
 fn other(side: &str, then: &EndFingerprint, now: &EndFingerprint, journal: &Path) -> Problem {
     let what = format!(
         "the {side} differs from that of the interrupted copy, or has changed: it was {then}, it is {now}"

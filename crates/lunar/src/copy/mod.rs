@@ -1,6 +1,6 @@
-//! `lunar copy`: from a disk or a stream to a disk or a stream.
+//! `lunar copy`: copies a disk or a stream to a disk or a stream.
 //!
-//! The copy runs on one event loop. The main thread watches signals and time, and says how it went.
+//! The copy runs on one event loop. The main thread handles signals and the timeout, and reports the result.
 
 mod args;
 mod ends;
@@ -27,25 +27,25 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// What is in flight when the time is over may still end, and become stable.
+/// Time after the timeout for requests in flight and a flush.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Events of the main thread.
 enum CopyEvent {
     Signal(i32),
     Ended(Box<Result<CopyReport, Failure>>),
-    /// The copy is gone without a word.
+    /// The task of the copy ended without a result: it panicked.
     Died,
 }
 
-/// Why it was told to stop.
+/// Why the copy was stopped early.
 #[derive(Clone, Copy)]
 enum StopReason {
     Signal(i32),
     Time,
 }
 
-/// Copies, and ends as it went.
+/// Copies, and returns the exit status.
 pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     let stop = Arc::<StopFlag>::default();
     let (events, inbox) = channel();
@@ -72,7 +72,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Reports the result, also after a panic.
+/// Sends the result to the main thread, also after a panic.
 struct ExitNotifier(Option<Sender<CopyEvent>>);
 
 impl ExitNotifier {
@@ -92,7 +92,7 @@ impl Drop for ExitNotifier {
     }
 }
 
-/// Waits for the end. None if the time is over and it does not end.
+/// Waits for the end of the copy. None: it did not end within the timeout and [`GRACE`].
 fn wait(
     inbox: &Receiver<CopyEvent>,
     stop: &StopFlag,
@@ -145,7 +145,7 @@ fn print_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Re
     Ok(exit(report.end, early))
 }
 
-/// The exit status.
+/// The exit status for a result.
 fn exit(end: CopyStatus, early: Option<StopReason>) -> ExitCode {
     let status = match (end, early) {
         (CopyStatus::Complete, _) => 0,
@@ -158,10 +158,10 @@ fn exit(end: CopyStatus, early: Option<StopReason>) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// The first signal stops it in good order, a second one ends the process at once.
+/// The first signal stops the copy gracefully; a second one ends the process at once.
 fn watch_signals(events: Sender<CopyEvent>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
     let mut wanted = vec![SIGINT, SIGTERM];
-    // nohup has it ignored, and so it stays.
+    // nohup(1) ignores SIGHUP: keep that.
     if !is_ignored(SIGHUP) {
         wanted.push(SIGHUP);
     }

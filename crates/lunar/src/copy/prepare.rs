@@ -1,4 +1,4 @@
-//! What is refused before a byte is written, and where the journal is.
+//! Checks before the first write, and the path of the journal.
 
 use super::args::Args;
 use super::ends::{CopyEnd, EndRole, is_path, open_end, same};
@@ -7,10 +7,10 @@ use crate::exit::{Exit, Failure, invalid};
 use lunar_server::Problem;
 use std::path::Path;
 
-/// What can be refused before the destination is opened.
+/// Rejects arguments that are invalid whatever the destination is.
 pub fn arguments(args: &Args, source: &CopyEnd) -> Result<(), Problem> {
     let to_stdout = args.destination == "-";
-    // A file without bytes is read as a stream is, and read again as it is.
+    // An empty file is read as a stream, but can be read again.
     let is_empty = std::fs::metadata(&args.source).is_ok_and(|found| found.is_file() && found.len() == 0);
     let from_stream = source.size().is_none() && !is_empty;
     let refusals = [
@@ -31,7 +31,7 @@ pub fn arguments(args: &Args, source: &CopyEnd) -> Result<(), Problem> {
     refused(&refusals)
 }
 
-/// What is known only of open ends, before a byte is written.
+/// Checks the open ends, before the first write.
 pub fn ends(args: &Args, source: &CopyEnd, destination: &CopyEnd) -> Result<(), Failure> {
     let null = destination.as_disk().is_some_and(|disk| disk.facts().null);
     let to_stream = destination.size().is_none();
@@ -72,7 +72,7 @@ fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Problem> {
     }
 }
 
-/// Where it is kept how far the copy is, if anywhere.
+/// The journal of --journal, or the default one beside a destination file.
 pub fn journal(args: &Args) -> Option<CopyJournal> {
     if let Some(path) = &args.journal {
         return Some(CopyJournal::at(path.clone()));
@@ -101,7 +101,7 @@ pub async fn destination(
     }
     let side = EndRole::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
     let resumable = !resumed && journal.is_some_and(CopyJournal::exists);
-    // A copy that has begun is known to be raw.
+    // The interrupted copy may have written an image header.
     let raw = args.raw || resumed;
     open_end(&args.destination, side, raw).await.map_err(|failure| Failure {
         problems: failure.problems.into_iter().map(|problem| with_resume(problem, resumable)).collect(),

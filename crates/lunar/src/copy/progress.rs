@@ -1,4 +1,4 @@
-//! Telling how far it is, while it runs.
+//! Progress of a running copy, on stderr.
 
 use crate::output;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressFormat {
-    /// A bar that is drawn over and over.
+    /// A bar that is redrawn.
     Bar,
-    /// A line now and then.
+    /// A line every few seconds.
     Lines,
     /// Not at all.
     Nothing,
 }
 
 impl ProgressFormat {
-    /// What suits stderr; `wanted`: also where it is no terminal.
+    /// A bar on a terminal. Elsewhere lines if `wanted`, else nothing.
     pub fn suitable(wanted: bool) -> ProgressFormat {
         match (std::io::stderr().is_terminal(), wanted) {
             (true, _) => ProgressFormat::Bar,
@@ -39,21 +39,21 @@ impl ProgressFormat {
     }
 }
 
-/// Bytes are copied, and made stable at the end.
+/// Bytes are copied, and flushed at the end.
 pub const COPIED: &str = "copied";
 /// Bytes are compared.
 pub const COMPARED: &str = "compared";
 
-/// The phase that the progress shows.
+/// The phase of the copy that is shown.
 #[derive(Clone)]
 pub struct CopyPhase {
-    /// What was done: [`COPIED`] or [`COMPARED`].
+    /// [`COPIED`] or [`COMPARED`].
     pub what: &'static str,
-    /// Bytes that were done before.
+    /// Bytes that an earlier run has done.
     pub start: u64,
-    /// Bytes in all, if that is known.
+    /// All bytes, if known.
     pub total: Option<u64>,
-    /// What is done since.
+    /// Counts the bytes of this run.
     pub meter: Arc<CopyMeter>,
 }
 
@@ -64,7 +64,7 @@ pub struct ProgressReporter {
 }
 
 impl ProgressReporter {
-    /// Begins to tell. Without a thread for it nothing is told.
+    /// Starts a thread that shows progress. If the thread cannot start, no progress is shown.
     pub fn start(form: ProgressFormat, phase: CopyPhase) -> ProgressReporter {
         let (over, ended) = channel();
         let show = move || {
@@ -86,7 +86,7 @@ impl Drop for ProgressReporter {
     fn drop(&mut self) {
         drop(self.over.take());
         if let Some(thread) = self.thread.take() {
-            // Nothing depends on what it told.
+            // A panic of this thread does not affect the copy.
             _ = thread.join();
         }
     }
@@ -128,7 +128,7 @@ impl ProgressThread {
     }
 }
 
-/// How far it is, in words.
+/// The progress as text.
 fn line(phase: &CopyPhase, new: u64, per_s: f64) -> String {
     let done = phase.start + new;
     let mut text = format!("{} {}", phase.what, size(done));
@@ -148,7 +148,7 @@ fn line(phase: &CopyPhase, new: u64, per_s: f64) -> String {
     text
 }
 
-/// A number of bytes for people.
+/// A number of bytes with a binary unit.
 pub fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -158,7 +158,7 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.2} {}", units[unit]) }
 }
 
-/// A rate in both units that go by similar names: 10^6 and 2^20 bytes a second.
+/// A rate in MB/s (10^6 bytes per second) and MiB/s (2^20).
 pub fn rate(per_s: f64) -> String {
     format!("{:.1} MB/s ({:.1} MiB/s)", per_s / 1e6, per_s / f64::from(1 << 20))
 }
@@ -168,10 +168,10 @@ fn clock(seconds: u64) -> String {
     if h > 0 { format!("{h}:{m:02}:{s:02}") } else { format!("{m}:{s:02}") }
 }
 
-/// The pace of the last seconds.
+/// The rate over the last [`WINDOW`].
 struct RateWindow(VecDeque<(Instant, u64)>);
 
-/// What is older says little about now.
+/// Length of the window of a rate.
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl RateWindow {

@@ -1,4 +1,4 @@
-//! What is said when it is over.
+//! The result of a copy: summary, messages and exit status.
 
 use super::progress::{rate, size};
 use crate::exit::{self, Exit};
@@ -11,66 +11,66 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-/// No more ranges are listed for people.
+/// Limit of ranges in a message; JSON lists all.
 const LISTED: usize = 50;
 
-/// How it ended.
+/// The result of a copy.
 pub struct CopyReport {
-    /// For programs.
+    /// Summary for `--json`.
     pub summary: Summary,
-    /// For people, when it is complete.
+    /// Summary line of a complete copy, for stderr.
     pub line: String,
-    /// What is to be said on stderr.
+    /// Problem for stderr.
     pub problem: Option<Problem>,
-    /// How the process ends.
+    /// Determines the exit status.
     pub end: CopyStatus,
 }
 
-/// The kinds of ends, each with an exit status of its own.
+/// Outcome of a copy; each has its own exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStatus {
-    /// All is copied.
+    /// All data is copied.
     Complete,
-    /// Something failed, or the ends differ; of targets it has the status that any command gives.
+    /// An operation failed, or verification found a difference.
     Failed(Exit),
-    /// What could not be read was left out.
+    /// All data is copied except for unreadable ranges.
     Incomplete,
-    /// It was told to stop.
+    /// A signal or the timeout stopped it.
     Stopped,
 }
 
-/// What was done.
+/// Summary of a copy.
 #[derive(Debug, Default, Serialize)]
 pub struct Summary {
     /// The source.
     pub source: String,
     /// The destination.
     pub destination: String,
-    /// Everything was copied and is stable.
+    /// All data is copied and flushed.
     pub complete: bool,
-    /// All bytes before this offset are copied and stable.
+    /// All bytes before this offset are copied and flushed.
     pub bytes: u64,
-    /// Where it went on; 0 if it began.
+    /// Offset at which this run resumed; 0 if it started.
     pub resumed_at: u64,
-    /// Read from the source.
+    /// Bytes read from the source.
     pub bytes_read: u64,
-    /// Written to the destination.
+    /// Bytes written to the destination.
     pub bytes_written: u64,
-    /// Made zeros without being written.
+    /// Bytes that the destination zeroed without a transfer of data.
     pub zeroes_cleared: u64,
-    /// Zeros that were there already.
+    /// Bytes that were zero already.
     pub zeroes_skipped: u64,
-    /// Copied by the target itself.
+    /// Bytes copied by the target itself.
     pub bytes_offloaded: u64,
-    /// How long it took, with the comparison.
+    /// Duration, with verification.
     pub seconds: f64,
-    /// Whether both ends were compared and are equal; None: not compared.
+    /// Result of verification; None: not verified.
     pub verified: Option<bool>,
-    /// What could not be read.
+    /// Unreadable ranges of the source.
     pub unreadable: Vec<UnreadableRange>,
 }
 
-/// A range that could not be read.
+/// An unreadable range.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct UnreadableRange {
     /// First byte.
@@ -80,7 +80,7 @@ pub struct UnreadableRange {
 }
 
 impl Summary {
-    /// Takes over what was counted.
+    /// Copies the counts of a meter.
     pub fn count(&mut self, meter: &CopyMeter) {
         self.bytes_read = meter.read.get();
         self.bytes_written = meter.written.get();
@@ -89,7 +89,7 @@ impl Summary {
         self.bytes_offloaded = meter.offloaded.get();
     }
 
-    /// Takes over what could not be read.
+    /// Sets the unreadable ranges.
     pub fn left_out(&mut self, bad: &[Range<u64>]) {
         self.unreadable = bad
             .iter()
@@ -104,7 +104,7 @@ impl Summary {
             .map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))
     }
 
-    /// One line for people, of a copy that is complete.
+    /// The summary line of a complete copy.
     pub fn line(&self, copying: Duration) -> String {
         let new = self.bytes - self.resumed_at;
         let per_s = new as f64 / copying.as_secs_f64().max(1e-9);
@@ -124,7 +124,7 @@ impl Summary {
     }
 }
 
-/// What could not be read, for people.
+/// The problem that lists unreadable ranges.
 pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Problem {
     let mut what = format!("{} of {source} unreadable: replaced by zeros", output::count(bad.len(), "range"));
     for UnreadableRange { offset, len } in bad.iter().take(LISTED) {
@@ -137,13 +137,13 @@ pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Problem {
 }
 
 impl CopyStatus {
-    /// Of a copy that has failed so.
+    /// The status for a failure.
     pub fn of(failure: &CopyFailure) -> CopyStatus {
         CopyStatus::Failed(exit_of(failure))
     }
 }
 
-/// The status of a failure.
+/// The exit status for a failure.
 pub fn exit_of(failure: &CopyFailure) -> Exit {
     match failure.cause {
         CopyErrorCause::Differs => Exit::Differs,
@@ -151,7 +151,7 @@ pub fn exit_of(failure: &CopyFailure) -> Exit {
     }
 }
 
-/// How any command would end that meets this failure, if a target or the way to it has to do with it.
+/// Exit status and hint that every command gives for an error of a target or its connection; None for other errors.
 fn of_target(failure: &CopyFailure) -> Option<exit::Failure> {
     match &failure.cause {
         CopyErrorCause::Read(e)
@@ -162,7 +162,7 @@ fn of_target(failure: &CopyFailure) -> Option<exit::Failure> {
     }
 }
 
-/// A failure, for people. `resume_hint` says how to go on, if that is possible.
+/// The problem for a failure. `resume_hint`: how to continue the copy, if possible.
 pub fn failed(names: (&str, &str), failure: &CopyFailure, resume_hint: Option<&str>) -> Problem {
     let what = format!("{} to {}: {failure}", names.0, names.1);
     let target_hint = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);

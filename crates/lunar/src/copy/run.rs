@@ -1,4 +1,4 @@
-//! The course of one copy, on an event loop.
+//! Runs one copy on an event loop: open both ends, copy, verify, report.
 
 use super::args::Args;
 use super::ends::{CopyEnd, EndRole, Medium, open_end};
@@ -20,10 +20,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For a logout.
+/// Time limit of a logout.
 const LOGOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Copies as the arguments say. An error: nothing was copied.
+/// Copies as the arguments say.
+///
+/// # Errors
+/// When nothing was copied. A failure after the first write is part of the report.
 pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Failure> {
     let began = Instant::now();
     let copy = CopyRun::prepare(args, stop).await?;
@@ -32,7 +35,7 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Fa
     let exports = [&copy.source, &copy.destination].map(|end| end.export.clone());
     let report = copy.perform(began).await;
     for session in sessions.into_iter().flatten() {
-        // The copy is over: a target that does not answer the logout changes nothing.
+        // The data is flushed: a missing logout response does not matter.
         _ = compio::time::timeout(LOGOUT_TIMEOUT, session.close()).await;
     }
     for export in exports.into_iter().flatten() {
@@ -41,22 +44,22 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Fa
     Ok(report?)
 }
 
-/// A copy with both ends open, checked, and where it begins.
+/// A copy whose ends are open and checked.
 struct CopyRun {
     args: Args,
     style: CopyStyle,
     checkpoint_bytes: Option<u64>,
     source: CopyEnd,
-    /// What is read: a stream can be read only once.
+    /// What is read; for a stream, the channel of its reader thread.
     from: CopySource,
     destination: CopyEnd,
-    /// A target that copies from one to the other by itself.
+    /// Copying by the target itself, if it supports that between both LUNs.
     offload: Option<Arc<dyn Offload>>,
     journal: Option<CopyJournal>,
-    /// What was stable before, and what of it could not be read.
+    /// Start offset, from the journal, and the unreadable ranges before it.
     start: u64,
     bad: Vec<Range<u64>>,
-    /// How far it is has been written down.
+    /// The journal holds the progress, so that `--resume` can continue.
     is_journal_current: bool,
     meter: Arc<CopyMeter>,
     stop: Arc<StopFlag>,
@@ -114,7 +117,7 @@ impl CopyRun {
         self.end(outcome, began, copying).await
     }
 
-    /// Goes to where an earlier copy stopped, or to the beginning.
+    /// Restores the progress of an interrupted copy, or starts a new journal.
     async fn begin(&mut self, state: Option<State>) -> Result<(), exit::Failure> {
         let Some(journal) = &self.journal else { return Ok(()) };
         match state {
@@ -130,14 +133,14 @@ impl CopyRun {
                         .into()
                 })
             }
-            // What an earlier copy has kept is no longer true.
+            // This copy makes the journal of an earlier one invalid.
             None => journal
                 .remove()
                 .map_err(|e| Problem::new(format!("{}: {e}", journal.path().display()), "remove it").into()),
         }
     }
 
-    /// The last block that was copied must be there.
+    /// Checks that the last block before the start offset is equal at both ends.
     async fn check_last_block(&self) -> Result<(), exit::Failure> {
         let Some(mut job) = self.job(None) else { return Ok(()) };
         job.range = self.start.saturating_sub(self.style.block)..self.start;
@@ -168,7 +171,7 @@ impl CopyRun {
         ProgressReporter::start(ProgressFormat::suitable(self.args.progress), phase)
     }
 
-    /// What there is to do; None if the destination is a stream.
+    /// The job for [`copy`] and [`verify`]; None if the destination is a stream.
     fn job(&self, grow: Option<GrowFn>) -> Option<CopyJob> {
         let destination = self.destination.as_disk()?.clone();
         let end = self.source.size().unwrap_or_else(|| destination.facts().capacity);
@@ -215,7 +218,7 @@ impl CopyRun {
         let range = 0..self.source.size().unwrap_or(u64::MAX);
         let (meter, stop) = (self.meter.clone(), self.stop.clone());
         let mut outcome = lunar_copy::stream(self.from.clone(), range, self.style, out, meter, stop).await;
-        // The writer may wait for ever, where nobody reads what it writes.
+        // A pipe without a reader may block the writer forever: a stop ends the wait.
         match self.stop.or(written.recv_async()).await {
             Some(Ok(Ok(()))) => {}
             Some(Ok(Err(e))) => {
@@ -227,7 +230,7 @@ impl CopyRun {
         Ok(outcome)
     }
 
-    /// Compares if that is asked, removes what is no longer needed, and says how it went.
+    /// Verifies if requested, removes the journal, and makes the report.
     async fn end(
         self,
         outcome: CopyOutcome,
@@ -263,7 +266,7 @@ impl CopyRun {
             false => None,
         };
         if let Some(journal) = &self.journal {
-            // All is copied; but --resume would believe it should the source change.
+            // A later --resume must not skip data of a source that changed since.
             let path = journal.path().display();
             _ = journal.remove().inspect_err(|e| tracing::warn!("cannot remove the journal {path}: {e}"));
         }
@@ -297,7 +300,7 @@ impl CopyRun {
         Some(verify(job, bad).await)
     }
 
-    /// A file has at least a byte while it is written, also for a stream that had none.
+    /// Truncates the file if the stream was empty: while open, a file has at least one byte.
     fn truncate_if_empty(&self, bytes: u64) -> Result<(), Problem> {
         let CopyEnd { file: Some(path), created: true, name, .. } = &self.destination else { return Ok(()) };
         if bytes > 0 {
@@ -325,7 +328,7 @@ impl CopyRun {
     }
 }
 
-/// The target of two LUNs, if it copies between them by itself.
+/// Copying by the target itself, if it supports that between both LUNs.
 async fn offload(source: &CopyEnd, destination: &CopyEnd) -> Option<Arc<dyn Offload>> {
     let (from, to) = (source.lun.as_ref()?, destination.lun.as_ref()?);
     match ExtendedCopy::between(from, to).await {
@@ -337,7 +340,7 @@ async fn offload(source: &CopyEnd, destination: &CopyEnd) -> Option<Arc<dyn Offl
     }
 }
 
-/// Makes a file longer as a stream needs it. What lies beyond its end stays as it is.
+/// Extends a file as the data of a stream arrives. Existing data beyond the end of the stream is not changed.
 fn grow(path: &Path, end: &CopyEnd) -> Result<GrowFn, Problem> {
     let file = OpenOptions::new().write(true).open(path);
     let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check its permissions"))?;
@@ -376,7 +379,7 @@ mod tests {
         lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).expect("memory")
     }
 
-    /// From a disk that cannot be read at all.
+    /// Copies from a disk whose reads all fail.
     async fn from_broken(options: &[&str]) -> CopyReport {
         let words = ["copy", "broken", "sound"].iter().chain(options);
         let args = Line::parse_from(words).args;

@@ -1,4 +1,4 @@
-//! Streams of the system as streams of buffers: a thread for each, since they wait.
+//! Files and pipes as streams of buffers. Each has a thread, because reads and writes block.
 
 use lunar_runtime::Buf;
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 /// Buffers between the thread and the copy.
 const AHEAD: usize = 8;
 
-/// Reads to the end, in buffers of `block` bytes; the last may have less.
+/// Reads to the end, in buffers of `block` bytes; the last one may be shorter.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -45,8 +45,7 @@ fn fill(file: &mut File, block: usize) -> io::Result<Buf> {
     Ok(buf)
 }
 
-/// What is sent is written; when all senders have gone it is made stable where that can be, and the second
-/// value tells how it went.
+/// Writes each buffer that is sent. When all senders are dropped, it flushes, and sends the result to the second channel.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -55,19 +54,19 @@ pub fn writer(mut file: File) -> io::Result<(flume::Sender<Buf>, flume::Receiver
     let (ended, end) = flume::bounded(1);
     let write = move || {
         let mut written = stream.iter().try_for_each(|buf| file.write_all(&buf));
-        // Whoever still sends shall hear that nobody listens.
+        // Senders get an error from now on.
         drop(stream);
         if written.is_ok() {
             written = sync(&file);
         }
-        // Who asked may have gone.
+        // The receiver may be gone.
         _ = ended.send(written);
     };
     std::thread::Builder::new().name("writer".into()).spawn(write)?;
     Ok((sender, end))
 }
 
-/// A pipe or a terminal keeps nothing that could be made stable.
+/// Flushes a file. Pipes and terminals do not support that.
 fn sync(file: &File) -> io::Result<()> {
     match rustix::fs::fdatasync(file) {
         Err(Errno::INVAL | Errno::ROFS | Errno::OPNOTSUPP) => Ok(()),

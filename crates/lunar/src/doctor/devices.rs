@@ -1,4 +1,4 @@
-//! The RDMA devices of this host, and what is wrong with them.
+//! The RDMA devices of this host, and findings about them.
 
 use super::report::{DoctorReport, Finding, Port, Severity};
 use lunar_initiator::ErrorCode;
@@ -8,7 +8,7 @@ const DOWN: &str = "look at the cable, and at the switch or subnet manager; of a
                     device (ip link set DEVICE up)";
 const UNUSED: &str = "provider=verbs uses it, where the target is reached by it";
 
-/// All ports; None if there are no libraries to look with.
+/// All ports; None if the RDMA libraries are not installed.
 pub fn of_this_host() -> Option<Vec<Port>> {
     let devices = lunar_rdma::verbs::devices().ok()?;
     let ports = devices.into_iter().flat_map(|device| {
@@ -24,7 +24,7 @@ pub fn of_this_host() -> Option<Vec<Port>> {
     Some(ports.collect())
 }
 
-/// What is wrong with them, or could be better.
+/// Findings about the devices.
 pub fn findings(report: &DoctorReport) -> Vec<Finding> {
     let Some(ports) = &report.devices else { return Vec::new() };
     if !report.by_device {
@@ -34,7 +34,7 @@ pub fn findings(report: &DoctorReport) -> Vec<Finding> {
     }
     if ports.is_empty() {
         let what = lunar_rdma::NO_DEVICE;
-        // A login that finds no way by devices ends with the same.
+        // A login that needs a device has already reported this.
         let is_reported = report.findings.iter().any(|found| found.code == Some(ErrorCode::Unreachable));
         return if is_reported {
             Vec::new()

@@ -1,34 +1,34 @@
-//! What is wrong or slow, one row each.
+//! Rules that detect faults and slow spots: a table with one row per rule.
 
 use super::devices;
 use super::report::{DoctorReport, Finding, Severity};
 
-/// Windows below this keep the network idle.
+/// A command window below this leaves the network idle.
 const WINDOW: u32 = 16;
 /// Data segments below this cost more than they need, in bytes.
 const SEGMENT: u32 = 64 << 10;
 /// A receive buffer below this stalls large reads, in bytes.
 const RECEIVE_BUFFER: usize = 64 << 10;
-/// What a link of 1 Gbit/s carries at most, in bytes per second.
+/// Limit of a 1 Gbit/s link, in bytes per second.
 const GIGABIT: u64 = 125_000_000;
-/// Slow name services, in microseconds.
+/// Name resolution above this is slow, in microseconds.
 const SLOW_NAME_US: u64 = 100_000;
-/// Slow round trips, in microseconds.
+/// Round trips above this are slow, in microseconds.
 const SLOW_ROUND_TRIP_US: u64 = 5000;
-/// Round trips of a local network, in microseconds.
+/// Round trips below this are those of a local network, in microseconds.
 const NEAR_US: u64 = 1000;
 
-/// Reads that are slow however far the target is, in microseconds.
+/// Reads above this are slow at any distance, in microseconds.
 const SLOW_READ_US: u64 = 100_000;
-/// Above this many round trips it is the disk that is slow, and not the network.
+/// A read that takes more round trips than this is slow because of the disk, not the network.
 const SLOW_READ_TRIPS: u64 = 10;
-/// Slow answers to a login request, in microseconds.
+/// Responses to a login request above this are slow, in microseconds.
 const SLOW_LOGIN_US: u64 = 1_000_000;
 
-/// What a row looks at.
+/// Input of the rules.
 struct Evidence<'a> {
     report: &'a DoctorReport,
-    /// There is a user and a password.
+    /// The URL or the options hold user and password.
     has_password: bool,
     /// The URL names no LUN.
     any_lun: bool,
@@ -36,7 +36,7 @@ struct Evidence<'a> {
 
 type Row = (Severity, fn(&Evidence<'_>) -> Option<String>, &'static str);
 
-/// What, and what to do about it.
+/// Severity, rule and hint.
 const TABLE: &[Row] = &[
     (
         Severity::Warning,
@@ -67,7 +67,7 @@ const TABLE: &[Row] = &[
         Severity::Note,
         |s| {
             session(s)
-                // Over iSER it is always so.
+                // iSER requires InitialR2T=Yes (RFC 7145).
                 .filter(|p| p.initial_r2t == "Yes" && !is_rdma(s))
                 .map(|_| "InitialR2T=Yes: writes larger than the immediate data wait for an R2T".into())
         },
@@ -177,14 +177,14 @@ fn window(s: &Evidence<'_>) -> Option<String> {
     (window < WINDOW).then(|| format!("the target takes {window} commands at once, and that is little"))
 }
 
-/// SRP's window: one credit is kept for task management.
+/// The window of SRP: its credits, without the one for task management.
 fn credits(s: &Evidence<'_>) -> Option<String> {
     let window = s.report.session.as_ref().filter(|_| is_srp(s))?.window;
     (window < WINDOW).then(|| format!("the target's credits are for {window} commands, and that is little"))
 }
 
 fn segment(s: &Evidence<'_>) -> Option<String> {
-    // Over RDMA the target takes data from memory, and segments are those of messages.
+    // Over RDMA, data does not travel in data segments.
     let bytes = session(s).filter(|_| !is_rdma(s))?.max_xmit_data_segment_length;
     (bytes < SEGMENT)
         .then(|| format!("MaxRecvDataSegmentLength of the target is {bytes}: large writes are slow"))
@@ -196,7 +196,7 @@ fn mtu(s: &Evidence<'_>) -> Option<String> {
     Some(format!("the MTU is {mtu} on a link that carries {} MB/s or more", speed / 1_000_000))
 }
 
-/// Far away it is worth its timers.
+/// BBR on a local network. On long round trips its pacing is worth the timers.
 fn pacing(s: &Evidence<'_>) -> Option<String> {
     let control = s.report.path.congestion_control.as_ref().filter(|name| name.starts_with("bbr"))?;
     let is_near = s.report.round_trip.is_some_and(|trip| trip.median_us < NEAR_US);
@@ -209,7 +209,7 @@ fn pacing(s: &Evidence<'_>) -> Option<String> {
 
 fn dead_address(s: &Evidence<'_>) -> Option<String> {
     let dead = s.report.connections.iter().find(|c| c.error.is_some())?;
-    // If all are dead, that is said already.
+    // If no address answers, the login has already failed.
     s.report
         .connections
         .iter()
@@ -242,7 +242,7 @@ fn round_trip(s: &Evidence<'_>) -> Option<String> {
     (median > SLOW_ROUND_TRIP_US).then(|| format!("a round trip takes {:.1} ms", median as f64 / 1e3))
 }
 
-/// Everything that the table finds.
+/// All findings about a report.
 pub fn of(report: &DoctorReport, has_password: bool, any_lun: bool) -> Vec<Finding> {
     let seen = Evidence { report, has_password, any_lun };
     let finding = |(weight, find, hint): &Row| {

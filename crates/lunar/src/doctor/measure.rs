@@ -1,4 +1,4 @@
-//! Short measures of a logical unit. They only read.
+//! Short measurements of a logical unit. They only read.
 
 use super::report::{ReadStats, RoundTrip, us};
 use lunar_block::Backend;
@@ -10,18 +10,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Round trips.
+/// Commands for the measurement of round trips.
 const ROUND_TRIPS: usize = 20;
-/// What each of the two measures of reads takes.
+/// Duration of each of the two read measurements.
 const PHASE: Duration = Duration::from_millis(500);
-/// Bytes of a small read, at least.
+/// Minimum bytes of a small read.
 const SMALL: u64 = 4096;
 /// Bytes of a large read.
 const LARGE: u64 = 256 << 10;
 /// Large reads in flight.
 const DEPTH: usize = 16;
 
-/// Sends TEST UNIT READY and waits, some times.
+/// Measures TEST UNIT READY, one command at a time.
 pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
     let mut times = Vec::new();
     for _ in 0..ROUND_TRIPS {
@@ -38,8 +38,8 @@ pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
     })
 }
 
-/// Reads for a second: small ones one by one all over the medium, then large ones together from its begin.
-/// None if it is too small to tell.
+/// Reads for a second: first small reads, one at a time, all over the medium; then concurrent large reads from its start.
+/// None if the medium is smaller than a large read.
 pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
     let capacity = lun.facts().capacity;
     let small = SMALL.max(lun.block_size().into());
@@ -62,7 +62,7 @@ async fn one_by_one(lun: &Lun, size: u64, places: u64) -> std::io::Result<u64> {
     let (mut buf, mut n) = (Buf::zeroed(size as usize), 0u64);
     while since.elapsed() < PHASE {
         let begun = Instant::now();
-        // A multiplicative walk: no read ahead helps, and no random numbers are needed.
+        // A multiplicative walk defeats read-ahead without random numbers.
         let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
         let (result, back) = lun.read(place * size, buf).await;
         result?;

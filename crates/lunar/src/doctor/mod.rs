@@ -1,4 +1,4 @@
-//! `lunar doctor`: what is between here and a LUN, what is wrong with it, and what to do.
+//! `lunar doctor`: examines network, login, session and LUN behind a URL, and reports faults with hints.
 
 mod devices;
 mod findings;
@@ -40,13 +40,13 @@ pub struct Doctor {
     common: ClientArgs,
 }
 
-/// The text to print, and why the URL cannot be used, if so.
+/// The report to print, and the failure if the URL cannot be used.
 ///
 /// # Errors
-/// When there is nothing to look at.
+/// When the URL is invalid.
 pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
     let url = client::url(&args.url)?;
-    // What was seen until the time is over is told.
+    // A timeout ends the examination only: the report shows what was found until then.
     let (limit, without_timeout) = (args.common.timeout, ClientArgs { timeout: None, ..args.common });
     let (report, failure) = run(without_timeout, move || async move { examine(&url, limit).await })?;
     let text = if args.common.json { json(&report)? } else { report.text() };
@@ -55,7 +55,7 @@ pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
 
 async fn examine(url: &Url, limit: Option<Duration>) -> Result<(DoctorReport, Option<Failure>), Failure> {
     let mut options = url.options()?;
-    // What cannot be reached is what is asked for here.
+    // An unreachable target is a result, not a reason to retry.
     options.timeouts.login_tries = 1;
     let initiator = options.initiator.clone();
     let mut report = DoctorReport {
@@ -86,7 +86,7 @@ async fn within(limit: Duration, examine_lun: impl Future<Output = Result<(), Er
     compio::time::timeout(limit, examine_lun).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// What makes it unusable is found; what is left to say beside the report is that there is something.
+/// Adds the error to the findings. The returned failure only refers to the report.
 fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
     let code = Some(e.code);
     let mut failure = with_url_hint(url, Failure::from(e));
@@ -108,13 +108,13 @@ fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
 
 async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<LoggedIn>, Error> {
     probe.log_in(url.target.clone(), options).await;
-    // After a redirection it is the last one that has answered.
+    // After redirects, the last portal is the one that responded.
     let portal = probe.portals.last().unwrap_or(&url.portal);
     probe.login.clone().map_err(|e| e.during(format!("login to {portal}")))
 }
 
-/// Logs in at the first portal of the target that can be reached. The probe is that of the last login; each portal
-/// before it is a finding.
+/// Logs in at the first reachable portal of the target. The probe describes the last login; each unreachable portal is a
+/// finding.
 async fn log_in_at_one(
     probe: &mut Probe,
     ways: &[Url],
@@ -137,7 +137,7 @@ async fn log_in_at_one(
     }
 }
 
-/// Goes on until something fails. The probe is that of the last login.
+/// Examines login, session and LUN, up to the first failure. The probe describes the last login.
 async fn examine_lun(
     url: &Url,
     options: &Options,

@@ -1,4 +1,4 @@
-//! What the doctor found, for people and for programs.
+//! The report of the doctor, as text and JSON.
 
 use lunar_admin::Parameters;
 use lunar_initiator::{ErrorCode, Probe};
@@ -7,18 +7,18 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Everything.
+/// The report.
 #[derive(Default, Serialize)]
 pub struct DoctorReport {
     pub url: String,
     pub initiator: String,
     /// `tcp`, `iser` or `srp`.
     pub transport: &'static str,
-    /// RDMA devices are to be used, and not software.
+    /// The URL asks for RDMA devices (`provider=verbs`) instead of software.
     pub by_device: bool,
-    /// The ports of the RDMA devices of this host, where RDMA is asked for; None if there are no libraries to look with.
+    /// RDMA ports of this host; None for TCP, or if the RDMA libraries are not installed.
     pub devices: Option<Vec<Port>>,
-    /// What carries it, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    /// Transport and provider of the connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub carrier: Option<String>,
     pub portals: Vec<String>,
     pub addresses: Vec<String>,
@@ -39,7 +39,7 @@ pub struct DoctorReport {
 pub struct Port {
     pub device: String,
     pub port: u32,
-    /// As the kernel has it: `ACTIVE`, `DOWN`.
+    /// State in the kernel's words: `ACTIVE`, `DOWN`.
     pub state: String,
     pub addresses: Vec<String>,
     /// The libraries have a driver for the device.
@@ -54,7 +54,7 @@ pub struct ConnectAttempt {
     pub error: Option<String>,
 }
 
-/// The way of the connection.
+/// Properties of the TCP connection.
 #[derive(Default, Serialize)]
 pub struct NetworkPath {
     pub local: Option<String>,
@@ -72,11 +72,11 @@ pub struct LoginExchange {
     pub offered: Vec<(String, String)>,
     pub answered: Vec<(String, String)>,
     pub status: Option<String>,
-    /// None: there was no response.
+    /// None: no response.
     pub took_us: Option<u64>,
 }
 
-/// A session that was opened.
+/// The session.
 #[derive(Serialize)]
 pub struct SessionSummary {
     pub target: String,
@@ -84,15 +84,15 @@ pub struct SessionSummary {
     pub portal_group: Option<u16>,
     pub chap: Option<&'static str>,
     pub parameters: Parameters,
-    /// Commands that the target takes at once, as it told last.
+    /// The last command window of the target.
     pub window: u32,
-    /// Commands that we send at once.
+    /// Limit of commands in flight of this initiator.
     pub commands: u16,
-    /// LUNs that the target shows.
+    /// LUNs that the target reports.
     pub luns: Vec<u16>,
 }
 
-/// The logical unit that was looked at.
+/// The examined logical unit.
 #[derive(Serialize)]
 pub struct LunProperties {
     pub lun: u16,
@@ -107,7 +107,7 @@ pub struct LunProperties {
     pub thin: bool,
 }
 
-/// TEST UNIT READY, one after the other.
+/// Round trips of TEST UNIT READY, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundTrip {
     pub count: usize,
@@ -116,13 +116,13 @@ pub struct RoundTrip {
     pub max_us: u64,
 }
 
-/// A short measure of reads.
+/// Results of the read measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReadStats {
-    /// The median of reads of one block size each, one after the other.
+    /// Median latency of small reads, one at a time.
     pub small_bytes: usize,
     pub small_median_us: u64,
-    /// Bytes per second of large reads in flight together.
+    /// Throughput of concurrent large reads.
     pub large_bytes: usize,
     pub large_depth: usize,
     pub large_bytes_per_s: u64,
@@ -132,19 +132,19 @@ pub struct ReadStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It cannot be used.
+    /// The LUN is unusable.
     Broken,
-    /// It is slow, or will be trouble.
+    /// The LUN is slow or at risk.
     Warning,
-    /// Worth knowing.
+    /// For information.
     Note,
 }
 
-/// What is wrong or slow, and what to do.
+/// A fault or slow spot, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub weight: Severity,
-    /// The code of the error that it is; JSON has its stable name.
+    /// Error code of a broken LUN; JSON has its stable name.
     #[serde(serialize_with = "code_name", skip_serializing_if = "Option::is_none")]
     pub code: Option<ErrorCode>,
     pub what: String,
@@ -161,14 +161,14 @@ pub fn us(time: Duration) -> u64 {
 }
 
 impl Port {
-    /// It could be used.
+    /// Whether the port can be used.
     pub fn is_up(&self) -> bool {
         self.usable && self.state == "ACTIVE"
     }
 }
 
 impl DoctorReport {
-    /// Takes what a probe saw.
+    /// Copies the observations of a probe.
     pub fn take(&mut self, probe: &Probe) {
         self.carrier = probe.carrier.clone();
         self.portals = probe.portals.iter().map(ToString::to_string).collect();
@@ -199,7 +199,7 @@ impl DoctorReport {
         self.login = probe.exchanges.iter().map(exchange).collect();
     }
 
-    /// What it waits for, and what to do about that; judged by what there is not yet.
+    /// The step that the examination waits for, and a hint. Derived from the first step that is missing.
     pub fn waits_for(&self) -> (String, &'static str) {
         let portal = self.portals.last().cloned().unwrap_or_default();
         let is_connected = self.connections.iter().any(|c| c.error.is_none());
@@ -234,7 +234,7 @@ impl DoctorReport {
         }
     }
 
-    /// The whole report for people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n  as {}\n", self.url, self.initiator);
         self.write_network(&mut text);

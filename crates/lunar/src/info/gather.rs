@@ -1,4 +1,4 @@
-//! The questions, in the order in which their answers are told.
+//! The commands of `lunar info`, in the order of the report.
 
 use super::pages::{self, Facts};
 use crate::exit::Failure;
@@ -9,24 +9,23 @@ use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::{inquiry, pr, report, vpd};
 
-/// Bytes for an answer whose length is told in 16 bits. Devices that heed only the low eight of them still
-/// give 252.
+/// ALLOCATION LENGTH where the CDB has 16 bits for it. A device that uses only the low eight bits returns 252 bytes.
 const ALLOCATION_LENGTH: u16 = 0x0ffc;
-/// Bytes for an answer whose length is told in 32 bits.
+/// ALLOCATION LENGTH where the CDB has 32 bits for it.
 const LONG_ALLOCATION_LENGTH: u32 = 64 << 10;
-/// GET LBA STATUS is asked so often at most: a medium in more pieces is counted in part.
+/// Limit of GET LBA STATUS commands: of a medium with more extents, only a part is counted.
 const MAX_LBA_STATUS_COMMANDS: usize = 64;
-/// Log pages that are read at most.
+/// Limit of log pages.
 const MAX_LOG_PAGES: usize = 64;
 
-/// What was found.
+/// The report about a logical unit.
 #[derive(Default)]
 pub struct LuReport {
-    /// The decoded answers.
+    /// Decoded responses.
     pub facts: Facts,
-    /// The answers as they came, by name.
+    /// Raw responses, with the names of their commands.
     pub answers: Vec<(String, Vec<u8>)>,
-    /// What it could not tell, and why.
+    /// Commands that failed, and why.
     pub errors: Vec<String>,
 }
 
@@ -35,7 +34,7 @@ struct LuReader {
     report: LuReport,
 }
 
-/// One VPD page.
+/// Reads one VPD page.
 pub async fn page(url: &Url, code: u8) -> Result<LuReport, Failure> {
     let mut reader = start(url).await?;
     let page = reader.vpd(code).await;
@@ -46,7 +45,7 @@ pub async fn page(url: &Url, code: u8) -> Result<LuReport, Failure> {
     Ok(reader.report)
 }
 
-/// All that is told.
+/// Reads all pages; `commands`: supported commands and task management functions, too.
 pub async fn all(url: &Url, commands: bool) -> Result<LuReport, Failure> {
     let mut reader = start(url).await?;
     let ended = reader.all(commands).await;
@@ -60,7 +59,8 @@ async fn start(url: &Url) -> Result<LuReader, Failure> {
 }
 
 impl LuReader {
-    /// An answer; None if the logical unit has none. What is refused as unknown is no trouble.
+    /// Sends a command. None: the logical unit rejected it. ILLEGAL REQUEST only means that it does not support the
+    /// command, and is no error.
     async fn query(&mut self, what: &str, cdb: Cdb, len: usize) -> Result<Option<Vec<u8>>, Error> {
         match self.lu.read(cdb, len).await {
             Ok(bytes) => {
@@ -181,7 +181,7 @@ impl LuReader {
         Ok(answer.map(|b| (pages::key(code, 0), Node::Map(pages::vpd_page(code, &b)))))
     }
 
-    /// All VPD pages; our target port group.
+    /// Reads all VPD pages. Returns the target port group of the port in use.
     async fn pages(&mut self) -> Result<Option<u16>, Error> {
         let list = self
             .query("VPD page 00h", cdb::inquiry(Some(0), ALLOCATION_LENGTH), ALLOCATION_LENGTH.into())
@@ -200,7 +200,7 @@ impl LuReader {
         Ok(ours)
     }
 
-    /// All mode pages, with their subpages if it knows of such.
+    /// Reads all mode pages, with subpages if the logical unit supports them.
     async fn modes(&mut self) -> Result<(), Error> {
         for subpage in [0xff, 0] {
             let cdb = cdb::mode_sense_10(0x3f, subpage, ALLOCATION_LENGTH);

@@ -1,4 +1,4 @@
-//! `lunar info`: all that a logical unit tells of itself, decoded.
+//! `lunar info`: properties and pages that a logical unit reports, decoded.
 
 mod gather;
 pub mod pages;
@@ -48,7 +48,7 @@ fn code(text: &str) -> Result<u8, String> {
 /// The text to print.
 ///
 /// # Errors
-/// When there is no such logical unit, or it does not answer.
+/// When the logical unit does not exist or does not respond.
 pub fn info(args: Info) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
     let asked = url.clone();

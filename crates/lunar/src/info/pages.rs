@@ -1,11 +1,11 @@
-//! Decoded answers as facts.
+//! Decodes pages and responses into named values.
 
 use crate::hex;
 use crate::tree::{Node, read};
 use lunar_wire::scsi::vpd::{self, Designator};
 use lunar_wire::scsi::{inquiry, mode, op, pr, report};
 
-/// Facts by name.
+/// Named values, in order.
 pub type Facts = Vec<(String, Node)>;
 
 fn list(all: impl Iterator<Item = Node>) -> Node {
@@ -88,7 +88,7 @@ pub fn mode_pages(b: &[u8]) -> Facts {
         }
         inner.push(("saveable".into(), Node::flag(page.saveable)));
         let key = key(page.code, page.subpage);
-        // istgt sends one twice, and a key of JSON stands once.
+        // istgt sends one page twice, and JSON keys must be unique.
         if facts.iter().all(|(there, _)| *there != key) {
             facts.push((key, Node::Map(inner)));
         }
@@ -96,7 +96,7 @@ pub fn mode_pages(b: &[u8]) -> Facts {
     facts
 }
 
-/// Target port groups; ours is that of the port that was asked.
+/// Target port groups; `ours`: the group of the port in use.
 pub fn groups(b: &[u8], ours: Option<u16>) -> Node {
     list(report::groups(b).map(|group| {
         Node::map([
