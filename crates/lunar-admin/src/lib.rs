@@ -14,8 +14,8 @@ mod session;
 
 pub use difference::{Change, Difference};
 pub use parameters::Parameters;
-pub use router::Router;
-pub use session::{Counters, Session, Srp, table};
+pub use router::RouterReport;
+pub use session::{Counters, SessionReport, Srp, table};
 
 use connect::{connect, is_answered};
 use lunar_config::{Diagnostic, ErrorCode, io_text};
@@ -84,9 +84,9 @@ pub enum RouterAction {
 #[serde(rename_all = "snake_case")]
 pub enum Response {
     /// All sessions.
-    Sessions(Vec<Session>),
+    Sessions(Vec<SessionReport>),
     /// All SCSI routing instances.
-    Routers(Vec<Router>),
+    Routers(Vec<RouterReport>),
     /// The differences between two configurations.
     Differences(Vec<Difference>),
     /// Success, with a message for the user.
@@ -106,7 +106,7 @@ pub enum Response {
 /// Interface of the server for the admin socket.
 pub trait ServerControl: Send + Sync + 'static {
     /// All sessions.
-    fn sessions(&self) -> Vec<Session>;
+    fn sessions(&self) -> Vec<SessionReport>;
 
     /// Executes any other request. It may take long; the client limits its own wait.
     fn ask(&self, request: Request) -> Response;
@@ -347,7 +347,7 @@ pub fn listening(first: &Path) -> Vec<PathBuf> {
 }
 
 /// Asks the server at `path` for its sessions.
-pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<Session>, Diagnostic> {
+pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<SessionReport>, Diagnostic> {
     match request(path, &Request::Sessions {}, timeout)? {
         Response::Sessions(sessions) => Ok(sessions),
         _ => Err(strange()),
@@ -355,7 +355,7 @@ pub fn sessions(path: &Path, timeout: Duration) -> Result<Vec<Session>, Diagnost
 }
 
 /// Asks the server at `path` for its SCSI routing instances.
-pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<Router>, Diagnostic> {
+pub fn routers(path: &Path, timeout: Duration) -> Result<Vec<RouterReport>, Diagnostic> {
     match request(path, &Request::Routers {}, timeout)? {
         Response::Routers(routers) => Ok(routers),
         _ => Err(strange()),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// A SCSI routing instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Router {
+pub struct RouterReport {
     /// Its name.
     pub name: String,
     /// `serving`, `draining`, or its part in a pair: `active`, `standby`, `taking`, `yielding`.
@@ -24,9 +24,9 @@ pub struct Router {
     /// Logins rejected by CHAP.
     pub authentication_failures: u64,
     /// Its targets.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TargetReport>,
     /// Its upstreams.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<UpstreamReport>,
     /// From the arrival of a command to its execution.
     pub front: Hop,
     /// Wait for a path or for room in the upstream's queue.
@@ -39,16 +39,16 @@ pub struct Router {
 
 /// A target of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
+pub struct TargetReport {
     /// Its name.
     pub name: String,
     /// Its logical units.
-    pub luns: Vec<Lun>,
+    pub luns: Vec<LunReport>,
 }
 
 /// A logical unit of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lun {
+pub struct LunReport {
     /// Its LUN here.
     pub lun: u16,
     /// Where it is.
@@ -57,7 +57,7 @@ pub struct Lun {
     pub health: String,
 }
 
-impl Lun {
+impl LunReport {
     /// True if hosts see it.
     fn is_there(&self) -> bool {
         !["awaited", "not found", "not served"].contains(&self.health.as_str())
@@ -66,7 +66,7 @@ impl Lun {
 
 /// An upstream of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Upstream {
+pub struct UpstreamReport {
     /// Its name.
     pub name: String,
     /// Where it is, without secrets.
@@ -76,12 +76,12 @@ pub struct Upstream {
     /// Why it cannot be used.
     pub obstacle: Option<String>,
     /// The paths to its logical units.
-    pub paths: Vec<Path>,
+    pub paths: Vec<PathReport>,
 }
 
 /// A path to a logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Path {
+pub struct PathReport {
     /// The logical unit there.
     pub lun: String,
     /// Where the path leads, without secrets.
@@ -122,7 +122,7 @@ pub struct Failover {
     pub preferred: bool,
 }
 
-impl Router {
+impl RouterReport {
     /// State for display: in a failover pair, draining combines with each role.
     fn state(&self) -> String {
         match self.draining && self.failover.is_some() {
@@ -131,14 +131,14 @@ impl Router {
         }
     }
 
-    fn luns(&self) -> impl Iterator<Item = &Lun> {
+    fn luns(&self) -> impl Iterator<Item = &LunReport> {
         self.targets.iter().flat_map(|target| &target.luns)
     }
 }
 
 /// All instances, a line each.
-pub fn list(routers: &[Router]) -> String {
-    let row = |r: &Router| {
+pub fn list(routers: &[RouterReport]) -> String {
+    let row = |r: &RouterReport| {
         let (luns, there) = (r.luns().count(), r.luns().filter(|lun| lun.is_there()).count());
         let luns = if luns == there { luns.to_string() } else { format!("{there} of {luns}") };
         let peer = r.failover.as_ref().map_or("-".into(), |p| {
@@ -161,7 +161,7 @@ pub fn list(routers: &[Router]) -> String {
 }
 
 /// The columns of `show scsirouter all stats` of the SN 5420, and the latency of each hop.
-pub fn stats(routers: &[Router]) -> String {
+pub fn stats(routers: &[RouterReport]) -> String {
     const HEAD: [&str; 6] = [
         "Router",
         "Started",
@@ -170,7 +170,7 @@ pub fn stats(routers: &[Router]) -> String {
         "Target Access Failures",
         "Authentication Failures",
     ];
-    let row = |r: &Router| {
+    let row = |r: &RouterReport| {
         [
             r.name.clone(),
             started(r.started),
@@ -180,7 +180,7 @@ pub fn stats(routers: &[Router]) -> String {
             r.authentication_failures.to_string(),
         ]
     };
-    let hop = |router: &Router, name: &str, hop: &Hop| {
+    let hop = |router: &RouterReport, name: &str, hop: &Hop| {
         let us = |us: f64| format!("{us:.1}");
         [router.name.clone(), name.into(), hop.commands.to_string(), us(hop.mean_us), us(hop.max_us)]
     };
@@ -198,9 +198,9 @@ fn started(s: u64) -> String {
 }
 
 /// All paths, a line each.
-pub fn paths(routers: &[Router]) -> String {
+pub fn paths(routers: &[RouterReport]) -> String {
     let or_none = |text: Option<String>| text.unwrap_or("-".into());
-    let row = |r: &Router, u: &Upstream, p: &Path| {
+    let row = |r: &RouterReport, u: &UpstreamReport, p: &PathReport| {
         [
             r.name.clone(),
             u.name.clone(),
@@ -222,7 +222,7 @@ pub fn paths(routers: &[Router]) -> String {
 }
 
 /// Everything about an instance.
-pub fn show(r: &Router, now: u64) -> String {
+pub fn show(r: &RouterReport, now: u64) -> String {
     let mut text =
         format!("router {}: {}, for {}\n", r.name, r.state(), duration(now.saturating_sub(r.started)));
     if let Some(failover) = &r.failover {
@@ -254,8 +254,8 @@ pub fn show(r: &Router, now: u64) -> String {
 mod tests {
     use super::*;
 
-    fn router() -> Router {
-        Router {
+    fn router() -> RouterReport {
+        RouterReport {
             name: "r1".into(),
             state: "active".into(),
             started: 1_795_343_400,
@@ -263,18 +263,18 @@ mod tests {
             logins_active: 2,
             target_access_failures: 1,
             front: Hop { commands: 3, mean_us: 1.25, max_us: 9.0 },
-            targets: vec![Target {
+            targets: vec![TargetReport {
                 name: "iqn.2026-11.org.example:t1".into(),
-                luns: vec![Lun { lun: 0, from: "a, LUN 3".into(), health: "up".into() }],
+                luns: vec![LunReport { lun: 0, from: "a, LUN 3".into(), health: "up".into() }],
             }],
-            upstreams: vec![Upstream {
+            upstreams: vec![UpstreamReport {
                 name: "a".into(),
                 urls: vec!["iscsi://h/t".into()],
                 luns: 1,
                 ..Default::default()
             }],
             failover: Some(Failover { peer: "10.0.0.6:3260".into(), preferred: true, ..Failover::default() }),
-            ..Router::default()
+            ..RouterReport::default()
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn router_show_lists_missing_luns_and_draining() {
         let mut router = router();
-        let absent = |lun, health: &str| Lun { lun, from: "a, LUN 4".into(), health: health.into() };
+        let absent = |lun, health: &str| LunReport { lun, from: "a, LUN 4".into(), health: health.into() };
         router.targets[0].luns.extend([
             absent(1, "awaited"),
             absent(2, "not found"),
@@ -305,21 +305,25 @@ mod tests {
         assert!(text.contains("  LUN 0: a, LUN 3 (up)\n  LUN 1: a, LUN 4 (awaited)\n"), "{text}");
         let all = list(std::slice::from_ref(&router));
         assert!(all.contains("r1      active, draining  1        1 of 4  1          2 "), "{all}");
-        let one = Router { failover: None, state: "draining".into(), ..router };
+        let one = RouterReport { failover: None, state: "draining".into(), ..router };
         assert!(show(&one, 1_795_343_460).starts_with("router r1: draining, for 1m 0s\n"));
     }
 
     #[test]
     fn path_row_shows_counters_and_host() {
         let mut router = router();
-        let used = Path {
+        let used = PathReport {
             lun: "t/0".into(),
             url: "iscsi://h/t/0".into(),
             state: "optimized".into(),
-            ..Path::default()
+            ..PathReport::default()
         };
-        let own =
-            Path { host: Some("iqn.x:h".into()), in_flight: Some(2), recoveries: Some(1), ..used.clone() };
+        let own = PathReport {
+            host: Some("iqn.x:h".into()),
+            in_flight: Some(2),
+            recoveries: Some(1),
+            ..used.clone()
+        };
         router.upstreams[0].paths = vec![used, own];
         let text = paths(&[router]);
         assert!(text.contains("t/0  iscsi://h/t/0  optimized  -     -          -           -\n"), "{text}");

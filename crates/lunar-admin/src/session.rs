@@ -7,7 +7,7 @@ use std::fmt;
 
 /// A session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Session {
+pub struct SessionReport {
     /// Target session identifying handle.
     pub tsih: u16,
     /// iSCSI name of the initiator.
@@ -81,7 +81,7 @@ impl fmt::Display for Srp {
 }
 
 /// Who it is, the keys and values of the listing, then the counters; one a line.
-impl fmt::Display for Session {
+impl fmt::Display for SessionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Initiator={}", shown(&self.initiator))?;
         writeln!(f, "InitiatorAddress={}", self.initiator_address)?;
@@ -112,14 +112,14 @@ impl fmt::Display for Session {
 const DISCOVERY: &str = "(discovery)";
 
 /// All sessions as a table.
-pub fn table(sessions: &[Session]) -> String {
+pub fn table(sessions: &[SessionReport]) -> String {
     const HEAD: [&str; 8] =
         ["ID", "INITIATOR", "ADDRESS", "TRANSPORT", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
     rows::table(HEAD, sessions.iter().map(row))
 }
 
 /// What carries it. Each channel of SRP is a session here.
-fn carried(session: &Session) -> String {
+fn carried(session: &SessionReport) -> String {
     match &session.srp {
         Some(Srp { channel, channels, .. }) if *channels > 1 => {
             format!("{}, channel {channel} of {channels}", session.transport)
@@ -128,7 +128,7 @@ fn carried(session: &Session) -> String {
     }
 }
 
-fn row(session: &Session) -> [String; 8] {
+fn row(session: &SessionReport) -> [String; 8] {
     [
         session.tsih.to_string(),
         shown(&session.initiator),
@@ -145,13 +145,13 @@ fn row(session: &Session) -> [String; 8] {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn session(tsih: u16) -> Session {
+    pub(crate) fn session(tsih: u16) -> SessionReport {
         let parameters = lunar_proto::parameters::Parameters {
             initial_r2t: false,
             max_xmit_data_segment_length: 131072,
             ..Default::default()
         };
-        Session {
+        SessionReport {
             tsih,
             initiator: "iqn.1993-08.org.debian:01:abc".into(),
             initiator_address: "127.0.0.1:40000".into(),
@@ -172,7 +172,7 @@ pub(crate) mod tests {
     #[test]
     fn srp_channel_shows_its_ports() {
         let srp = Srp { initiator_port: "0x1".into(), target_port: "0x2".into(), channel: 2, channels: 3 };
-        let one = Session {
+        let one = SessionReport {
             transport: "SRP".into(),
             provider: Some("iwarp".into()),
             srp: Some(srp),
@@ -185,14 +185,14 @@ pub(crate) mod tests {
         let text = table(std::slice::from_ref(&one));
         assert!(text.contains("  SRP, channel 2 of 3  iqn."), "{text}");
         let text = serde_json::to_string(&one).unwrap();
-        assert_eq!(serde_json::from_str::<Session>(&text).unwrap(), one);
+        assert_eq!(serde_json::from_str::<SessionReport>(&text).unwrap(), one);
         let text = serde_json::to_string(&session(1)).unwrap();
-        assert!(!text.contains("srp") && serde_json::from_str::<Session>(&text).is_ok());
+        assert!(!text.contains("srp") && serde_json::from_str::<SessionReport>(&text).is_ok());
     }
 
     #[test]
     fn names_cannot_write_lines_of_their_own() {
-        let strange = Session { initiator: "iqn\nTSIH=9\u{1b}".into(), target: None, ..session(1) };
+        let strange = SessionReport { initiator: "iqn\nTSIH=9\u{1b}".into(), target: None, ..session(1) };
         let text = strange.to_string();
         assert!(text.starts_with("Initiator=iqn\\nTSIH=9\\u{1b}\nInitiatorAddress="), "{text}");
         assert!(text.contains("\nTarget=(discovery)\nTSIH=1\n"));
@@ -200,7 +200,7 @@ pub(crate) mod tests {
 
     #[test]
     fn table_has_a_line_for_each() {
-        let strange = Session { initiator: "iqn\u{1b}[2J".into(), target: None, ..session(20) };
+        let strange = SessionReport { initiator: "iqn\u{1b}[2J".into(), target: None, ..session(20) };
         let text = table(&[session(1), strange]);
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").collect()).collect();
         let words = |row: usize| -> Vec<&str> {

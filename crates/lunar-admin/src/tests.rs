@@ -5,13 +5,15 @@ use folder::TempDir;
 struct Fake;
 
 impl ServerControl for Fake {
-    fn sessions(&self) -> Vec<Session> {
+    fn sessions(&self) -> Vec<SessionReport> {
         vec![session(1), session(2)]
     }
 
     fn ask(&self, request: Request) -> Response {
         match request {
-            Request::Routers {} => Response::Routers(vec![Router { name: "r1".into(), ..Router::default() }]),
+            Request::Routers {} => {
+                Response::Routers(vec![RouterReport { name: "r1".into(), ..RouterReport::default() }])
+            }
             other => refused(format!("{other:?}"), "no"),
         }
     }
@@ -93,7 +95,7 @@ struct Slow {
 }
 
 impl ServerControl for Slow {
-    fn sessions(&self) -> Vec<Session> {
+    fn sessions(&self) -> Vec<SessionReport> {
         Vec::new()
     }
 

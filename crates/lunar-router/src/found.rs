@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 /// Instance and upstream, as the configuration names them.
-pub type Upstream = (String, String);
+pub type UpstreamKey = (String, String);
 
 /// What was found so far, at each upstream that was ever reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found(pub BTreeMap<Upstream, Vec<FoundTarget>>);
+pub struct Found(pub BTreeMap<UpstreamKey, Vec<FoundTarget>>);
 
 /// A target of an upstream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! `lunar serve` without a configuration file: a configuration made of arguments and defaults.
 
 use crate::build::create_folder;
-use crate::config::{self, Config, Lun, OneFile, Source};
+use crate::config::{self, Config, LunConfig, OneFile, Source};
 use crate::{Diagnostic, ErrorCode, identity};
 use lunar_config::{InvalidValue, invalid, nearest};
 use lunar_scsi::PeripheralDeviceType;
@@ -94,7 +94,7 @@ impl Arguments {
         size: Option<u64>,
         place: ServeContext<'_>,
         note: &mut impl FnMut(&str, Diagnostic),
-    ) -> Vec<Lun> {
+    ) -> Vec<LunConfig> {
         if self.luns.is_empty() {
             let path = place.state_dir.join("disk.img");
             match create_folder(place.state_dir) {
@@ -109,7 +109,7 @@ impl Arguments {
         let mut seen: BTreeMap<OneFile, (&str, bool)> = BTreeMap::new();
         let mut luns = Vec::new();
         for text in &self.luns {
-            match lun(target, text, size).map(|lun| Lun { raw: self.raw, ..lun }) {
+            match lun(target, text, size).map(|lun| LunConfig { raw: self.raw, ..lun }) {
                 Ok(lun) => {
                     let (Source::File { path, .. } | Source::Device { path }) = &lun.source else {
                         luns.push(lun);
@@ -145,7 +145,7 @@ fn one_file(first: &str, second: &str) -> InvalidValue {
     InvalidValue { what, hint: "remove one of them".into() }
 }
 
-fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
+fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config {
     let mut config = config::defaults();
     config.portal_groups = vec![PortalGroup { tag: 1, portals }];
     config.targets = vec![config::Target {
@@ -155,7 +155,7 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
         redirects: Vec::new(),
         offline: false,
         mutual: None,
-        luns: (0..).zip(luns).collect::<BTreeMap<u16, Lun>>(),
+        luns: (0..).zip(luns).collect::<BTreeMap<u16, LunConfig>>(),
         access: Vec::new(),
         router: None,
         depth: None,
@@ -164,16 +164,16 @@ fn assemble(name: String, luns: Vec<Lun>, portals: Vec<Portal>) -> Config {
 }
 
 /// A LUN as it is written on the command line.
-fn lun(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> {
+fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
     if text.is_empty() {
         invalid("the LUN is empty", "write a path, null:SIZE or memory:SIZE")?;
     }
     match text.split_once(':') {
         Some(("null", size)) => {
-            Ok(Lun::new(Source::Null { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
+            Ok(LunConfig::new(Source::Null { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
         }
         Some(("memory", size)) => {
-            Ok(Lun::new(Source::Memory { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
+            Ok(LunConfig::new(Source::Memory { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
         }
         _ => path(target, text, size),
     }
@@ -197,7 +197,7 @@ fn disk_size(text: &str) -> Result<u64, InvalidValue> {
     }
 }
 
-fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> {
+fn path(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
     let path = PathBuf::from(text);
     let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
     match std::fs::metadata(&path) {
@@ -215,7 +215,13 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<Lun, Diagnostic> 
     }
 }
 
-fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>) -> Result<Lun, Diagnostic> {
+fn missing(
+    target: &str,
+    text: &str,
+    path: PathBuf,
+    iso: bool,
+    size: Option<u64>,
+) -> Result<LunConfig, Diagnostic> {
     let what = format!("{} does not exist", text.escape_debug());
     if let Some((kind, rest)) = text.split_once(':')
         && let Some(meant) = nearest(kind, ["null", "memory"])
@@ -233,14 +239,14 @@ fn missing(target: &str, text: &str, path: PathBuf, iso: bool, size: Option<u64>
     }
 }
 
-fn disk(target: &str, path: PathBuf, size: Option<u64>) -> Lun {
+fn disk(target: &str, path: PathBuf, size: Option<u64>) -> LunConfig {
     named(target, Source::File { path, size }, PeripheralDeviceType::Disk)
 }
 
 /// A LUN whose identity and state belong to its path, not to its place on the command line: two disks that
 /// are served at different times must never be taken for one.
-fn named(target: &str, source: Source, kind: PeripheralDeviceType) -> Lun {
-    let mut lun = Lun::new(source, kind);
+fn named(target: &str, source: Source, kind: PeripheralDeviceType) -> LunConfig {
+    let mut lun = LunConfig::new(source, kind);
     if let Source::File { path, .. } | Source::Device { path } = &lun.source {
         let serial = identity::serial(&[target, &config::one_name(path).to_string_lossy()]);
         lun.state_name = Some(serial.clone());

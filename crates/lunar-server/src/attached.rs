@@ -1,7 +1,7 @@
 //! What is attached now: for each attachment a record, and a lock that its process holds for as long as it
 //! lives. Whoever looks at either holds the lock of the whole folder meanwhile.
 
-use crate::config::attachment::{How, Policy, check_name};
+use crate::config::attachment::{How, PathPolicy, check_name};
 use crate::{Diagnostic, create_folder_or, io_text};
 use lunar_target::lock_file;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub struct Record {
     pub recovery_timeout: Duration,
     /// Which of several paths takes the next operation, where that was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Policy>,
+    pub policy: Option<PathPolicy>,
     /// Its process.
     pub pid: u32,
     /// When it was attached, in seconds since 1970.

@@ -17,7 +17,7 @@ use settings::passing;
 pub(crate) use settings::settings;
 pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, lockable, serial_twice};
 
-use crate::config::{Config, Lun, Share, Source};
+use crate::config::{Config, LunConfig, Share, Source};
 use crate::{Diagnostic, ErrorCode, folders, identity, io_text};
 use kept::TrialMemory;
 use lunar_block::filter::RateLimit;
@@ -60,7 +60,7 @@ pub type Rest<'a> = &'a dyn Fn(Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (
 /// An open logical unit and what it was made of.
 #[derive(Clone)]
 struct OpenUnit {
-    lun: Lun,
+    lun: LunConfig,
     max_registrants: usize,
     medium: Medium,
     unit: Arc<LogicalUnit>,
@@ -101,7 +101,7 @@ impl Medium {
     }
 
     /// The blocks behind the filters of a LUN, at the rate that it has a part in.
-    fn filtered(&self, lun: &Lun) -> Arc<dyn Backend> {
+    fn filtered(&self, lun: &LunConfig) -> Arc<dyn Backend> {
         let blocks = filtered(self.blocks.clone(), lun);
         match &self.rate {
             Some(rate) => lunar_block::filter::rate(blocks, rate.clone()),
@@ -121,7 +121,7 @@ impl Medium {
 
 /// What a unit is to be, once nothing can go wrong any more.
 struct PlannedUnit {
-    lun: Lun,
+    lun: LunConfig,
     settings: LuSettings,
     medium: Medium,
     holds: Vec<Arc<StateLock>>,
@@ -180,7 +180,7 @@ impl Units {
     /// The units that are not as before, changed.
     fn change(
         &self,
-        wanted: &BTreeMap<Name, &Lun>,
+        wanted: &BTreeMap<Name, &LunConfig>,
         max_registrants: usize,
         staying: &BTreeMap<Name, OpenUnit>,
         leaving: &BTreeMap<Name, OpenUnit>,
@@ -193,7 +193,7 @@ impl Units {
         }
         let mut resting = to_rest(leaving, wanted, rest)?;
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
-        let changed: Vec<(&Name, Lun)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
+        let changed: Vec<(&Name, LunConfig)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
         let media = ReusableMedia::offer(
             staying,
             leaving,
@@ -251,7 +251,7 @@ impl Units {
     fn next(
         &self,
         name: &Name,
-        lun: Lun,
+        lun: LunConfig,
         max_registrants: usize,
         media: &ReusableMedia<'_>,
         before: Option<&OpenUnit>,
@@ -272,7 +272,7 @@ impl Units {
         let medium = self.medium(name, &lun, media)?;
         let before = before.filter(|open| open.medium.passes_as(&medium));
         let known = known(&lun, self.kept.find(name, &lun).or(before))?;
-        let known = Lun { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
+        let known = LunConfig { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
             None => LuSettings {
@@ -303,14 +303,14 @@ impl Units {
     }
 
     /// What the share that a LUN has a part in lets through; [`PlannedUnit::set_rate`] says how much that is.
-    fn rate(&self, lun: &Lun, always: bool) -> Option<Arc<RateLimit>> {
+    fn rate(&self, lun: &LunConfig, always: bool) -> Option<Arc<RateLimit>> {
         let share = share(lun, always)?;
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         Some(rates.entry(share.router).or_insert_with(|| RateLimit::new(0, 0)).clone())
     }
 
     /// What stands behind a LUN; it is opened unless it is open in the same way already.
-    fn medium(&self, name: &Name, lun: &Lun, media: &ReusableMedia<'_>) -> Result<Medium, Diagnostic> {
+    fn medium(&self, name: &Name, lun: &LunConfig, media: &ReusableMedia<'_>) -> Result<Medium, Diagnostic> {
         if let Some(place) = lun.source.place() {
             let routes =
                 self.routes.as_ref().ok_or_else(|| Diagnostic::new("nothing is routed", "restart lunar"))?;
@@ -329,7 +329,7 @@ impl Units {
     }
 
     /// The file that keeps a unit's state, in a folder that exists.
-    fn state_file(&self, name: &Name, lun: &Lun) -> Result<PathBuf, Diagnostic> {
+    fn state_file(&self, name: &Name, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
         let file = state_path(&self.state_dir, name, lun);
         file.parent().map_or(Ok(()), create_folder)?;
         Ok(file)
@@ -417,7 +417,7 @@ fn is_led_to(open: &OpenUnit, routes: Option<&Routes>) -> bool {
 /// Brings to rest what leaves or changes.
 fn to_rest(
     leaving: &BTreeMap<Name, OpenUnit>,
-    wanted: &BTreeMap<Name, &Lun>,
+    wanted: &BTreeMap<Name, &LunConfig>,
     rest: Rest<'_>,
 ) -> Result<BTreeMap<Name, Quiesced>, Vec<Diagnostic>> {
     let hint = "the configuration is unchanged: try again later, or restart lunar";
@@ -443,7 +443,7 @@ fn to_rest(
 
 /// Whether a LUN under another definition is the same logical unit: of the same type, and the same disk, or
 /// known to be the same by its identity.
-fn goes_on(name: &Name, open: &OpenUnit, lun: &Lun) -> bool {
+fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
     let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
     open.lun.kind == lun.kind
         && open.lun.state_name == lun.state_name
@@ -451,12 +451,12 @@ fn goes_on(name: &Name, open: &OpenUnit, lun: &Lun) -> bool {
 }
 
 /// The blocks are the same, however they are reached.
-fn same_place(a: &Lun, b: &Lun) -> bool {
+fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
     match (&a.source, &b.source) {
         (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
         // Whatever way leads there, it is told by its identity.
         (Source::Routed { .. }, Source::Routed { .. }) => {
-            let identity = |lun: &Lun| lun.found.as_ref().map(|found| found.designators.clone());
+            let identity = |lun: &LunConfig| lun.found.as_ref().map(|found| found.designators.clone());
             identity(a) == identity(b) && identity(a).is_some_and(|identity| !identity.is_empty())
         }
         (a, b) => a == b,
@@ -465,12 +465,12 @@ fn same_place(a: &Lun, b: &Lun) -> bool {
 
 /// Memory that is known by no serial number: a disk of its own each time, with an identity that nobody had
 /// before and nothing that is kept.
-fn is_nameless(lun: &Lun) -> bool {
+fn is_nameless(lun: &LunConfig) -> bool {
     lun.serial.is_none() && matches!(lun.source, Source::Memory { .. })
 }
 
 /// A LUN with the serial number by which hosts know it, where neither configuration nor names can say it.
-fn known(lun: &Lun, before: Option<&OpenUnit>) -> Result<Lun, Diagnostic> {
+fn known(lun: &LunConfig, before: Option<&OpenUnit>) -> Result<LunConfig, Diagnostic> {
     if !is_nameless(lun) {
         return Ok(lun.clone());
     }
@@ -478,11 +478,11 @@ fn known(lun: &Lun, before: Option<&OpenUnit>) -> Result<Lun, Diagnostic> {
         Some(open) => open.unit.lu.settings().identity.serial.clone(),
         None => identity::random_serial()?,
     };
-    Ok(Lun { serial: Some(serial), ..lun.clone() })
+    Ok(LunConfig { serial: Some(serial), ..lun.clone() })
 }
 
 /// Memory cannot have another size without losing all that is in it.
-fn would_forget(open: &Lun, lun: &Lun) -> Option<Diagnostic> {
+fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
     match (&open.source, &lun.source) {
         (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Diagnostic::new(
             format!(
@@ -498,7 +498,7 @@ fn would_forget(open: &Lun, lun: &Lun) -> Option<Diagnostic> {
 
 /// The share that a LUN has a part in. Commands that are carried elsewhere `always` have one, which may be without a
 /// limit: it can have one later.
-fn share(lun: &Lun, always: bool) -> Option<Share> {
+fn share(lun: &LunConfig, always: bool) -> Option<Share> {
     let none =
         || lun.source.place().map(|place| Share { router: place.router.clone(), iops: 0, bytes_per_s: 0 });
     lun.share.clone().or_else(|| none().filter(|_| always))
@@ -538,7 +538,7 @@ impl<'a> ReusableMedia<'a> {
         staying: &'a BTreeMap<Name, OpenUnit>,
         leaving: &'a BTreeMap<Name, OpenUnit>,
         kept: &'a TrialMemory,
-        wanted: impl Iterator<Item = (&'l Name, &'l Lun)>,
+        wanted: impl Iterator<Item = (&'l Name, &'l LunConfig)>,
     ) -> ReusableMedia<'a> {
         let mut media = ReusableMedia { staying, leaving, kept, offered: Vec::new() };
         let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
@@ -555,7 +555,7 @@ impl<'a> ReusableMedia<'a> {
     }
 
     /// The medium of a LUN if it is open in the same way already.
-    fn find(&self, name: &Name, lun: &Lun) -> Option<Arc<dyn Backend>> {
+    fn find(&self, name: &Name, lun: &LunConfig) -> Option<Arc<dyn Backend>> {
         let same = |open: &&OpenUnit| same_way(&open.lun, lun);
         let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
         // Two LUNs of memory are not one.
@@ -564,12 +564,12 @@ impl<'a> ReusableMedia<'a> {
     }
 
     /// What is open by the path of a LUN is still there.
-    fn in_place(&self, lun: &Lun) -> Result<(), Diagnostic> {
+    fn in_place(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
         unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
     }
 
     /// `raw`: no image format is looked for.
-    fn open(&self, lun: &Lun, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Diagnostic> {
+    fn open(&self, lun: &LunConfig, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Diagnostic> {
         let Some(mut spec) = spec(lun) else {
             return Err(Diagnostic::new(
                 format!("{} is not open", lun.source),
@@ -602,7 +602,7 @@ impl<'a> ReusableMedia<'a> {
 
 /// What is to be known of a medium of `capacity` bytes: that hosts do not see all of it, or that a file which was there
 /// kept its size, though another was asked for.
-pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
+pub(crate) fn notes_of_size(lun: &LunConfig, capacity: u64) -> Vec<String> {
     let mut notes = Vec::new();
     let (block, rest) = (lun.block_size, capacity % u64::from(lun.block_size));
     if rest > 0 {
@@ -619,7 +619,7 @@ pub(crate) fn notes_of_size(lun: &Lun, capacity: u64) -> Vec<String> {
 }
 
 /// The LUNs of a configuration.
-pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
+pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &LunConfig> {
     let luns = config
         .targets
         .iter()
@@ -627,12 +627,12 @@ pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &Lun> {
     luns.collect()
 }
 
-pub(crate) fn has_path(lun: &Lun) -> bool {
+pub(crate) fn has_path(lun: &LunConfig) -> bool {
     matches!(lun.source, Source::File { .. } | Source::Device { .. })
 }
 
 /// Where the state of a unit is kept.
-pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &Lun) -> PathBuf {
+pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &LunConfig) -> PathBuf {
     let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
     state_dir.join("lu").join(&name.0).join(file)
 }
@@ -686,7 +686,7 @@ pub(crate) fn of_lun(name: &Name, problem: Diagnostic) -> Diagnostic {
 }
 
 /// How a medium is opened; None: it is that of an upstream.
-pub(crate) fn spec(lun: &Lun) -> Option<BackendSpec> {
+pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
     let (kind, path, size) = match &lun.source {
         Source::Null { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Null, *size)),
         Source::Memory { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Memory, *size)),
@@ -708,8 +708,8 @@ pub(crate) fn spec(lun: &Lun) -> Option<BackendSpec> {
 
 /// Whether a medium that is open for one LUN is as another wants it. The size matters only to what is not there
 /// yet.
-fn same_way(a: &Lun, b: &Lun) -> bool {
-    let way = |lun: &Lun| match spec(lun) {
+fn same_way(a: &LunConfig, b: &LunConfig) -> bool {
+    let way = |lun: &LunConfig| match spec(lun) {
         Some(spec) if spec.kind == lunar_block::BackendKind::File => {
             Some(BackendSpec { size: None, create: false, raw: true, ..spec })
         }

@@ -4,13 +4,13 @@ mod settings;
 
 use crate::config::Config;
 use lunar_admin::{Change, Difference};
-use settings::{Setting, Settings};
+use settings::{ConfigSettings, Setting};
 use std::collections::BTreeSet;
 
 /// All that changes when `b` takes the place of `a`, in the order of a configuration. Secrets are compared, and not
 /// told.
 pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
-    let (a, b) = (Settings::of(a), Settings::of(b));
+    let (a, b) = (ConfigSettings::of(a), ConfigSettings::of(b));
     let places: BTreeSet<_> = a.0.keys().chain(b.0.keys()).collect();
     let mut differences = Vec::new();
     for place in places {

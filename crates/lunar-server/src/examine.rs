@@ -5,7 +5,7 @@ use crate::build::{
     load, lockable, notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
-use crate::config::{Config, Lun, Router};
+use crate::config::{Config, LunConfig, RouterConfig};
 use crate::routes::{Found, expand};
 use crate::{Diagnostic, ErrorCode, folders, io_text, listeners};
 use lunar_block::{BackendInfo, BackendSpec, InUse};
@@ -73,7 +73,7 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
 }
 
 /// What is wrong with the SCSI devices of a router.
-fn devices(router: &Router) -> Vec<Diagnostic> {
+fn devices(router: &RouterConfig) -> Vec<Diagnostic> {
     let look = |(name, path): (&String, &Path)| {
         let of_upstream = |what: String, hint: &str| {
             let place = format!("upstream {name} of router {}: {}", router.name, path.display());
@@ -108,7 +108,7 @@ struct MediaCheck<'a> {
 
 impl MediaCheck<'_> {
     /// In the order in which a server finds it.
-    fn at(&mut self, name: &Name, lun: &Lun) -> Result<(), Diagnostic> {
+    fn at(&mut self, name: &Name, lun: &LunConfig) -> Result<(), Diagnostic> {
         let mut note = |text: String| self.found.notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
         let Some(spec) = spec(lun) else { return Ok(()) };
         let mut server = None;
@@ -161,7 +161,7 @@ impl MediaCheck<'_> {
             write_through: false,
         };
         let blocks = past.blocks(lun, found.block_size);
-        let lun = &Lun { block_size: blocks.bytes(), ..lun.clone() };
+        let lun = &LunConfig { block_size: blocks.bytes(), ..lun.clone() };
         let settings = settings(name, lun, facts, self.max_registrants)?;
         blocks.note().into_iter().chain(notes_of_size(lun, capacity)).for_each(note);
         load(settings, &state_file).map(drop)

@@ -4,10 +4,10 @@ use lunar_scsi::LuIdentity;
 use sha2::{Digest, Sha256};
 
 use crate::Diagnostic;
-use crate::config::Lun;
+use crate::config::LunConfig;
 
 /// The identity of a logical unit of a target.
-pub(crate) fn identity(target: &str, number: u16, lun: &Lun) -> LuIdentity {
+pub(crate) fn identity(target: &str, number: u16, lun: &LunConfig) -> LuIdentity {
     let serial = lun.serial.clone().unwrap_or_else(|| serial(&[target, &number.to_string()]));
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
@@ -74,7 +74,7 @@ mod tests {
     /// Hosts know disks by these: a change here would make every disk a new one.
     #[test]
     fn identities_never_change() {
-        let lun = Lun::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
+        let lun = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
         let identity = identity("iqn.2026-11.org.example:disks", 3, &lun);
         assert_eq!(identity.serial, "d8c20d33e66d8d43");
         let naa: String = identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn identities_differ() {
-        let plain = Lun::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
-        let named = Lun { serial: Some("7".into()), ..plain.clone() };
+        let plain = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
+        let named = LunConfig { serial: Some("7".into()), ..plain.clone() };
         let a = identity("iqn.2026-11.org.example:a", 0, &plain);
         for other in [
             identity("iqn.2026-11.org.example:b", 0, &plain),

@@ -6,13 +6,13 @@ pub use lunar_router::{Found, FoundLun, FoundTarget};
 pub use missing::{Missing, missing};
 
 use crate::config::router::{
-    Failover, From, Map, Mode, Policy, Reach, RouterTarget, Upstream, UpstreamSource,
+    Failover, From, Map, Mode, Reach, RouterTarget, UpstreamConfig, UpstreamPolicy, UpstreamSource,
 };
-use crate::config::{Config, Lun, Router, Share, Source, Target, iscsi_name};
+use crate::config::{Config, LunConfig, RouterConfig, Share, Source, Target, iscsi_name};
 use crate::{Diagnostic, identity};
 use lunar_initiator::multipath;
 use lunar_router::failover;
-use lunar_router::routes::{self, LuAddress, Spec};
+use lunar_router::routes::{self, LuAddress, UpstreamSpec};
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::AccessRule;
 use std::collections::btree_map::Entry;
@@ -79,7 +79,7 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
 
 /// Nothing was seen yet of what is mapped. A host that logs in again after a restart of the router must not hear that its
 /// disk is no more: it is told to come back later, until there is something to see.
-fn is_awaited(router: &Router, mapping: &RouterTarget, found: &Found) -> bool {
+fn is_awaited(router: &RouterConfig, mapping: &RouterTarget, found: &Found) -> bool {
     let is_local = |upstream: &str| {
         router.upstreams.get(upstream).is_some_and(|u| matches!(u.source, UpstreamSource::Local(_)))
     };
@@ -91,13 +91,13 @@ fn is_awaited(router: &Router, mapping: &RouterTarget, found: &Found) -> bool {
 }
 
 /// An upstream was reached at least once.
-fn is_seen(router: &Router, upstream: &str, found: &Found) -> bool {
+fn is_seen(router: &RouterConfig, upstream: &str, found: &Found) -> bool {
     found.0.contains_key(&(router.name.clone(), upstream.to_owned()))
 }
 
 /// The portal groups of routers that do not know the names of their targets yet: who asks for one is told to come back, too.
 fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
-    let is_awaited = |router: &&Router| {
+    let is_awaited = |router: &&RouterConfig| {
         let mut unnamed = router.targets.iter().filter(|mapping| mapping.map.name().is_none());
         unnamed.any(|mapping| is_awaited(router, mapping, found))
     };
@@ -108,12 +108,16 @@ fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
 type FirstLun = (String, bool);
 
 /// Tells of LUNs in front of a disk that another LUN serves, too.
-fn warn_of_twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) {
+fn warn_of_twins(target: &str, luns: &BTreeMap<u16, LunConfig>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) {
     twins(target, luns, disks).iter().for_each(|twin| tracing::warn!("{twin}"));
 }
 
 /// Where both are passed on, the disk itself keeps the reservations of both.
-fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) -> Vec<String> {
+fn twins(
+    target: &str,
+    luns: &BTreeMap<u16, LunConfig>,
+    disks: &mut BTreeMap<Vec<u8>, FirstLun>,
+) -> Vec<String> {
     let mut twins = Vec::new();
     for (number, lun) in luns {
         let Some(found) = lun.found.as_ref().filter(|found| !found.designators.is_empty()) else { continue };
@@ -139,7 +143,7 @@ fn twins(target: &str, luns: &BTreeMap<u16, Lun>, disks: &mut BTreeMap<Vec<u8>, 
 }
 
 /// Who has a name, for people.
-fn owner(router: &Router, mapping: &RouterTarget) -> String {
+fn owner(router: &RouterConfig, mapping: &RouterTarget) -> String {
     match &mapping.map {
         Map::Transparent { upstream } => {
             format!("a target of the upstream {upstream} of router {}", router.name)
@@ -156,15 +160,15 @@ fn collision(name: &str, first: &str, second: &str) -> Diagnostic {
 }
 
 /// All of them have a part in the share of their router.
-fn shared(router: &Router, luns: BTreeMap<u16, Lun>) -> BTreeMap<u16, Lun> {
-    let Router { iops, bytes_per_s, .. } = *router;
+fn shared(router: &RouterConfig, luns: BTreeMap<u16, LunConfig>) -> BTreeMap<u16, LunConfig> {
+    let RouterConfig { iops, bytes_per_s, .. } = *router;
     let limited = iops > 0 || bytes_per_s > 0;
     let share = limited.then(|| Share { router: router.name.clone(), iops, bytes_per_s });
-    luns.into_iter().map(|(number, lun)| (number, Lun { share: share.clone(), ..lun })).collect()
+    luns.into_iter().map(|(number, lun)| (number, LunConfig { share: share.clone(), ..lun })).collect()
 }
 
 /// As many commands as the upstream takes that takes the fewest: what a host has in flight has to wait for nobody.
-fn depth(luns: &BTreeMap<u16, Lun>, found: &Found) -> Option<u32> {
+fn depth(luns: &BTreeMap<u16, LunConfig>, found: &Found) -> Option<u32> {
     let places = luns.values().filter_map(|lun| lun.source.place());
     let there = places.filter_map(|place| {
         found.targets(&place.router, &place.upstream).iter().find(|there| there.name == place.target)
@@ -185,10 +189,10 @@ fn nobody() -> AccessRule {
 }
 
 fn target(
-    router: &Router,
+    router: &RouterConfig,
     mapping: &RouterTarget,
     name: String,
-    luns: BTreeMap<u16, Lun>,
+    luns: BTreeMap<u16, LunConfig>,
     depth: Option<u32>,
 ) -> Target {
     Target {
@@ -206,7 +210,11 @@ fn target(
 }
 
 /// The targets that a mapping makes, by name, with their LUNs.
-fn made(router: &Router, mapping: &RouterTarget, found: &Found) -> BTreeMap<String, BTreeMap<u16, Lun>> {
+fn made(
+    router: &RouterConfig,
+    mapping: &RouterTarget,
+    found: &Found,
+) -> BTreeMap<String, BTreeMap<u16, LunConfig>> {
     match &mapping.map {
         Map::Transparent { upstream } => {
             let there = found.targets(&router.name, upstream).iter().filter(|there| is_servable(there));
@@ -240,7 +248,12 @@ fn is_servable(there: &FoundTarget) -> bool {
 }
 
 /// The target that an upstream names, if it was found.
-fn there<'f>(router: &Router, upstream: &str, reach: Reach<'_>, found: &'f Found) -> Option<&'f FoundTarget> {
+fn there<'f>(
+    router: &RouterConfig,
+    upstream: &str,
+    reach: Reach<'_>,
+    found: &'f Found,
+) -> Option<&'f FoundTarget> {
     let name = match reach {
         Reach::Portal => return None,
         Reach::Target(name) | Reach::Lun(name, _) => name,
@@ -250,13 +263,13 @@ fn there<'f>(router: &Router, upstream: &str, reach: Reach<'_>, found: &'f Found
 }
 
 /// All LUNs of a target, under their own numbers.
-fn all(router: &Router, upstream: &str, there: &FoundTarget) -> BTreeMap<u16, Lun> {
+fn all(router: &RouterConfig, upstream: &str, there: &FoundTarget) -> BTreeMap<u16, LunConfig> {
     let luns = there.luns.keys().filter(|number| **number <= LAST_LUN);
     luns.filter_map(|number| Some((*number, routed(router, upstream, there, *number)?))).collect()
 }
 
 /// What stands behind a LUN of a target that is put together.
-fn one(router: &Router, from: &From, found: &Found) -> Option<Lun> {
+fn one(router: &RouterConfig, from: &From, found: &Found) -> Option<LunConfig> {
     let upstream = router.upstreams.get(&from.upstream)?;
     if let UpstreamSource::Local(source) = &upstream.source {
         return Some(local(upstream, source));
@@ -266,7 +279,7 @@ fn one(router: &Router, from: &From, found: &Found) -> Option<Lun> {
 }
 
 /// The LUN of an upstream that stands behind one here.
-fn number(upstream: &Upstream, from: &From) -> Option<u16> {
+fn number(upstream: &UpstreamConfig, from: &From) -> Option<u16> {
     match (upstream.reach(), from.lun) {
         (Reach::Target(_), Some(number)) | (Reach::Lun(_, number), None) => Some(number),
         (Reach::Local, None) => Some(0),
@@ -275,9 +288,9 @@ fn number(upstream: &Upstream, from: &From) -> Option<u16> {
 }
 
 /// A disk of this host needs nobody to find it.
-fn local(upstream: &Upstream, source: &Source) -> Lun {
-    let lun = Lun::new(source.clone(), PeripheralDeviceType::Disk);
-    Lun {
+fn local(upstream: &UpstreamConfig, source: &Source) -> LunConfig {
+    let lun = LunConfig::new(source.clone(), PeripheralDeviceType::Disk);
+    LunConfig {
         vendor: upstream.vendor.clone().unwrap_or(lun.vendor),
         product: upstream.product.clone().unwrap_or(lun.product),
         serial: upstream.serial.clone(),
@@ -287,7 +300,7 @@ fn local(upstream: &Upstream, source: &Source) -> Lun {
 }
 
 /// A LUN that was found, as the same here; None if it was not found, or cannot be served.
-fn routed(router: &Router, name: &str, there: &FoundTarget, number: u16) -> Option<Lun> {
+fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -> Option<LunConfig> {
     let (upstream, found) = (router.upstreams.get(name)?, there.luns.get(&number)?);
     let source = Source::Routed(LuAddress {
         router: router.name.clone(),
@@ -302,7 +315,7 @@ fn routed(router: &Router, name: &str, there: &FoundTarget, number: u16) -> Opti
     // A pair has no way to take reservations of hosts along.
     let reservable = router.failover.is_none();
     let is_block = upstream.mode == Mode::Block;
-    Some(Lun { reservable, is_block, ..as_found(upstream, found, source) })
+    Some(LunConfig { reservable, is_block, ..as_found(upstream, found, source) })
 }
 
 /// Why the device server cannot speak for a logical unit.
@@ -321,8 +334,8 @@ fn is_block_size(bytes: u32) -> bool {
     bytes.is_power_of_two() && (512..=65536).contains(&bytes)
 }
 
-fn as_found(upstream: &Upstream, found: &FoundLun, source: Source) -> Lun {
-    let lun = Lun::new(
+fn as_found(upstream: &UpstreamConfig, found: &FoundLun, source: Source) -> LunConfig {
+    let lun = LunConfig::new(
         source,
         if found.kind == CD { PeripheralDeviceType::CdRom } else { PeripheralDeviceType::Disk },
     );
@@ -330,7 +343,7 @@ fn as_found(upstream: &Upstream, found: &FoundLun, source: Source) -> Lun {
     let physical = found.physical_block_size;
     // READ CAPACITY tells the ratio of both by an exponent of four bits (SBC-4 section 5.16.2).
     let is_ratio = physical.is_power_of_two() && (block_size..=block_size << 15).contains(&physical);
-    Lun {
+    LunConfig {
         block_size,
         physical_block_size: if is_ratio { physical } else { block_size },
         read_only: found.read_only,
@@ -362,15 +375,15 @@ fn text(text: &str, most: usize) -> String {
 }
 
 /// What is to be watched for a configuration.
-pub fn specs(config: &Config) -> Vec<Spec> {
-    let of = |router: &Router| -> Vec<Spec> {
+pub fn specs(config: &Config) -> Vec<UpstreamSpec> {
+    let of = |router: &RouterConfig| -> Vec<UpstreamSpec> {
         router.upstreams.iter().filter_map(|(name, upstream)| spec(router, name, upstream)).collect()
     };
     config.routers.iter().flat_map(of).collect()
 }
 
 /// None for a disk of this host, which is there or not.
-fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
+fn spec(router: &RouterConfig, name: &str, upstream: &UpstreamConfig) -> Option<UpstreamSpec> {
     let (urls, written, mode) = match &upstream.source {
         UpstreamSource::Local(_) => return None,
         UpstreamSource::Sg { path } => (Vec::new(), Vec::new(), routes::Mode::Device(path.clone())),
@@ -385,14 +398,14 @@ fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
         }
     };
     let policy = match upstream.policy {
-        Policy::Failover => multipath::PathPolicy::Failover,
-        Policy::RoundRobin => multipath::PathPolicy::RoundRobin,
-        Policy::LeastQueue | Policy::Alua => multipath::PathPolicy::LeastQueue,
+        UpstreamPolicy::Failover => multipath::PathPolicy::Failover,
+        UpstreamPolicy::RoundRobin => multipath::PathPolicy::RoundRobin,
+        UpstreamPolicy::LeastQueue | UpstreamPolicy::Alua => multipath::PathPolicy::LeastQueue,
     };
     let known = lunar_router::upstream::Upstream::new(&router.name, name, urls);
     let (path_loss_timeout, identity) = (router.path_loss_timeout, upstream.identity.clone());
     let fence = router.failover.as_ref().map(|pair| key(router, pair));
-    Some(Spec {
+    Some(UpstreamSpec {
         upstream: lunar_router::upstream::Upstream { policy, path_loss_timeout, identity, fence, ..known },
         written,
         mode,
@@ -400,10 +413,10 @@ fn spec(router: &Router, name: &str, upstream: &Upstream) -> Option<Spec> {
 }
 
 /// The failover pairs of a configuration.
-pub fn pairs(config: &Config) -> Vec<failover::Spec> {
-    let one = |router: &Router| {
+pub fn pairs(config: &Config) -> Vec<failover::PairSpec> {
+    let one = |router: &RouterConfig| {
         let pair = router.failover.as_ref()?;
-        Some(failover::Spec {
+        Some(failover::PairSpec {
             router: router.name.clone(),
             peer: pair.peer.clone(),
             group: pair.group,
@@ -418,13 +431,13 @@ pub fn pairs(config: &Config) -> Vec<failover::Spec> {
 }
 
 /// What tells a router from its peer, which has other portal groups, also where both are on one host.
-fn seed(router: &Router) -> String {
+fn seed(router: &RouterConfig) -> String {
     format!("{} {} {:?}", lunar_runtime::host::name(), router.name, router.portal_groups)
 }
 
 /// The reservation key: that of the configuration, or one made of the host's name, the instance and its portal
 /// groups.
-fn key(router: &Router, pair: &Failover) -> u64 {
+fn key(router: &RouterConfig, pair: &Failover) -> u64 {
     pair.key.unwrap_or_else(|| identity::key(&seed(router)))
 }
 

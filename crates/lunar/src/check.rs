@@ -2,7 +2,7 @@
 
 use crate::output::{self, count};
 use crate::serve::cannot_serve;
-use lunar_server::config::router::{From, Map, Router, RouterTarget};
+use lunar_server::config::router::{From, Map, RouterConfig, RouterTarget};
 use lunar_server::config::{self, Config};
 use lunar_server::{ErrorCode, Problem, folders};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn counts(config: &Config) -> String {
 }
 
 /// What routers will serve, as a table; nothing without routers.
-fn routes(routers: &[Router]) -> String {
+fn routes(routers: &[RouterConfig]) -> String {
     let mut rows = vec![["ROUTER", "MAP", "NAME", "UPSTREAM", "ACCESS"].map(String::from)];
     rows.extend(routers.iter().flat_map(|router| router.targets.iter().map(|target| row(router, target))));
     if rows.len() == 1 {
@@ -65,7 +65,7 @@ fn routes(routers: &[Router]) -> String {
     "\n".to_owned() + &rows.iter().map(line).collect::<String>()
 }
 
-fn row(router: &Router, target: &RouterTarget) -> [String; 5] {
+fn row(router: &RouterConfig, target: &RouterTarget) -> [String; 5] {
     let upstream = match &target.map {
         Map::Transparent { upstream } | Map::Target { upstream, .. } => placed(router, upstream),
         Map::Lun { luns, .. } => behind(luns),
@@ -76,7 +76,7 @@ fn row(router: &Router, target: &RouterTarget) -> [String; 5] {
 }
 
 /// An upstream with where it is.
-fn placed(router: &Router, name: &str) -> String {
+fn placed(router: &RouterConfig, name: &str) -> String {
     router.upstreams.get(name).map_or(name.into(), |upstream| format!("{name}: {}", upstream.place()))
 }
 

@@ -2,7 +2,7 @@
 
 use lunar_proto::chap::Algorithm;
 use lunar_server::config::router::Map;
-use lunar_server::config::{Config, Lun, Target};
+use lunar_server::config::{Config, LunConfig, Target};
 use lunar_target::BoundPortal;
 use lunar_target::srp::port_id;
 use std::fmt::Write;
@@ -290,7 +290,7 @@ fn targets_of(config: &Config, tag: u16) -> Vec<(&str, Option<u16>)> {
     own.chain(routed).collect()
 }
 
-fn describe(lun: &Lun) -> String {
+fn describe(lun: &LunConfig) -> String {
     let what = &lun.source;
     if lun.read_only { format!("{what}, read-only") } else { what.to_string() }
 }

@@ -4,7 +4,7 @@
 use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::json;
 use crate::session::{of_each, one, servers};
-use lunar_admin::{self as admin, Difference, Request, Router as RouterStatus, RouterAction, Session};
+use lunar_admin::{self as admin, Difference, Request, RouterAction, RouterReport, SessionReport};
 use lunar_proto::duration::{self, NotationError};
 use lunar_server::{ErrorCode, Problem};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Problem> {
     if all.len() == 1 {
         return one(all);
     }
-    let is_meant = |router: &RouterStatus| name.is_none_or(|name| router.name == name);
+    let is_meant = |router: &RouterReport| name.is_none_or(|name| router.name == name);
     let answers = of_each(&all, |path| admin::routers(path, common.timeout));
     let (mut meant, mut failed) = (Vec::new(), Vec::new());
     for (path, answer) in all.iter().zip(answers) {
@@ -56,7 +56,7 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Problem> {
     }
 }
 
-fn status_text(which: &RouterShowArgs, text: fn(&[RouterStatus]) -> String) -> Result<String, Problem> {
+fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> Result<String, Problem> {
     let routers = chosen(which, &routing(which.name.as_deref(), &which.common)?)?;
     match which.common.json {
         true => json(&routers),
@@ -66,10 +66,10 @@ fn status_text(which: &RouterShowArgs, text: fn(&[RouterStatus]) -> String) -> R
 }
 
 /// The routers that are asked about.
-fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterStatus>, Problem> {
+fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterReport>, Problem> {
     let all = admin::routers(server, which.common.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
-    let found: Vec<RouterStatus> = all.into_iter().filter(|router| router.name == *name).collect();
+    let found: Vec<RouterReport> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
         let what = format!("no router {name}");
         return Err(Problem::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound));
@@ -77,7 +77,7 @@ fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterStatus>, Pr
     Ok(found)
 }
 
-fn show(routers: &[RouterStatus]) -> String {
+fn show(routers: &[RouterReport]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let texts: Vec<String> = routers.iter().map(|router| admin::router::show(router, now)).collect();
     texts.join("\n")
@@ -87,11 +87,11 @@ fn show(routers: &[RouterStatus]) -> String {
 fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
     let server = routing(which.name.as_deref(), &which.common)?;
     let routers = chosen(which, &server)?;
-    let ours = |session: &Session| {
+    let ours = |session: &SessionReport| {
         let targets = routers.iter().flat_map(|router| &router.targets);
         session.target.as_ref().is_some_and(|name| targets.into_iter().any(|target| target.name == *name))
     };
-    let sessions: Vec<Session> =
+    let sessions: Vec<SessionReport> =
         admin::sessions(&server, which.common.timeout)?.into_iter().filter(ours).collect();
     match which.common.json {
         true => json(&sessions),

@@ -1,6 +1,6 @@
 //! The target as `lunar serve` runs it.
 
-use lunar_admin::{Counters, Parameters, Session, Srp};
+use lunar_admin::{Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
 use lunar_target::{BoundPortal, LogicalUnit, Quiesced, SessionInfo, SessionTransport};
 use std::io;
@@ -21,7 +21,7 @@ pub trait TargetServer: Send + Sync + 'static {
     fn dismiss(&self, instance: &str);
 
     /// All sessions.
-    fn sessions(&self) -> Vec<Session>;
+    fn sessions(&self) -> Vec<SessionReport>;
 
     /// Takes no more commands, finishes those in flight, says goodbye, makes everything stable. `last` is called before its
     /// event loops end.
@@ -43,10 +43,10 @@ impl RunningServer {
 }
 
 impl TargetServer for RunningServer {
-    fn sessions(&self) -> Vec<Session> {
+    fn sessions(&self) -> Vec<SessionReport> {
         let list = self.server().as_ref().map(lunar_target::TargetServer::sessions).unwrap_or_default();
         list.iter()
-            .map(|(tsih, info)| Session { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
+            .map(|(tsih, info)| SessionReport { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
             .collect()
     }
 
@@ -102,11 +102,11 @@ fn names(transport: SessionTransport) -> (&'static str, Option<&'static str>) {
 }
 
 /// A session as it is told.
-fn session(tsih: u16, info: &SessionInfo) -> Session {
+fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
     let counters = &info.counters;
     let (transport, provider) = names(info.transport);
     let is_srp = matches!(info.transport, SessionTransport::Srp(_));
-    Session {
+    SessionReport {
         tsih,
         initiator: info.initiator.clone(),
         initiator_address: info.address.to_string(),

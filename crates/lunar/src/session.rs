@@ -3,7 +3,7 @@
 use crate::args::{AdminArgs, SessionCommand};
 use crate::client::json;
 use crate::exit::Failure;
-use lunar_admin::{self as admin, Session as SessionReport};
+use lunar_admin::{self as admin, SessionReport};
 use lunar_server::{ErrorCode, Problem, folders};
 use serde::Serialize;
 use std::panic::resume_unwind;

@@ -1,6 +1,6 @@
 //! Heartbeats: a discovery session with one of the peer's portals asks for the peer's status.
 
-use super::{KEY, Pair, PeerStatus, Spec};
+use super::{KEY, Pair, PairSpec, PeerStatus};
 use lunar_initiator::{Discovery, Error, ErrorCode, Url};
 use std::sync::Weak;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub async fn listen(pair: Weak<Pair>) {
     }
 }
 
-async fn ask(session: &mut Option<Discovery>, spec: &Spec) -> Result<PeerStatus, Error> {
+async fn ask(session: &mut Option<Discovery>, spec: &PairSpec) -> Result<PeerStatus, Error> {
     let open = match session {
         Some(open) => open,
         None => session.insert(connect(spec).await?),
@@ -44,7 +44,7 @@ async fn ask(session: &mut Option<Discovery>, spec: &Spec) -> Result<PeerStatus,
     reported.ok_or_else(|| Error::new(ErrorCode::ProtocolError, "the answer is not a heartbeat"))
 }
 
-async fn connect(spec: &Spec) -> Result<Discovery, Error> {
+async fn connect(spec: &PairSpec) -> Result<Discovery, Error> {
     let url = Url::parse(&format!("iscsi://{}", spec.peer))
         .map_err(|e| Error::new(ErrorCode::InvalidArgument, e.to_string()))?;
     let mut options = url.options()?;

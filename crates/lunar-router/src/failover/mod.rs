@@ -39,7 +39,7 @@ pub type PairEnd = flume::Receiver<Infallible>;
 
 /// The configuration of a pair, on one of its routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
+pub struct PairSpec {
     /// The routing instance, which has the same name on both.
     pub router: String,
     /// A portal of the peer.
@@ -84,7 +84,7 @@ pub struct PairStatus {
 
 /// One router's part of a pair.
 pub struct Pair {
-    spec: Spec,
+    spec: PairSpec,
     instance: Arc<Instance>,
     state: Mutex<State>,
     /// Rings when there is something to do before the next look.
@@ -110,7 +110,7 @@ impl Pair {
     /// Begins as standby, `eligible` or not, and does nothing until the one `before` is over. To be called inside an event
     /// loop; ends, and gives back what it holds, when it is dropped.
     pub fn start(
-        spec: Spec,
+        spec: PairSpec,
         eligible: bool,
         instance: Arc<Instance>,
         before: Option<PairEnd>,
@@ -149,7 +149,7 @@ impl Pair {
     }
 
     /// How it was started.
-    pub fn spec(&self) -> &Spec {
+    pub fn spec(&self) -> &PairSpec {
         &self.spec
     }
 
@@ -195,7 +195,7 @@ impl Pair {
             Role::Standby if state.history.is_yielding(now) => Role::Yielding,
             role => role,
         };
-        let Spec { preferred, key, .. } = self.spec;
+        let PairSpec { preferred, key, .. } = self.spec;
         PeerStatus { role, eligible: state.eligible, preferred, healthy: state.healthy, key }.encode()
     }
 

@@ -1,6 +1,6 @@
 //! One logical unit of a pair: what is seen of its reservation, and what is done about it.
 
-use super::Spec;
+use super::PairSpec;
 use super::fence::{Fence, FencePort, KIND, ReservationState};
 use super::gate::IoGate;
 use super::machine::Holder;
@@ -40,7 +40,7 @@ pub struct ReservationOwner {
 
 impl ReservationOwner {
     /// None for what has no gate.
-    pub fn new(remote: &Arc<UpstreamLu>, spec: &Spec) -> Option<ReservationOwner> {
+    pub fn new(remote: &Arc<UpstreamLu>, spec: &PairSpec) -> Option<ReservationOwner> {
         let gate = remote.gate()?.clone();
         let name = remote.place();
         let port = FencePort { initiator: spec.initiator.clone(), isid: isid(&spec.seed, &name) };

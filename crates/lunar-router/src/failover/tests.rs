@@ -1,7 +1,7 @@
 use super::fence::{Fence, FencePort, reservation};
 use super::gate::IoGate;
 use super::owner::ReservationOwner;
-use super::{FailoverRequest, Pair, Role, Spec};
+use super::{FailoverRequest, Pair, PairSpec, Role};
 use crate::loops::LoopDetector;
 use crate::upstream::{Upstream, UpstreamLu, probe};
 use interop::{Peer, Server};
@@ -49,8 +49,8 @@ async fn disk_over(urls: Vec<Url>, key: u64) -> Arc<UpstreamLu> {
 }
 
 /// A router whose peer is not there.
-fn spec(key: u64) -> Spec {
-    Spec {
+fn spec(key: u64) -> PairSpec {
+    PairSpec {
         router: "r1".into(),
         peer: "127.0.0.1:1".parse().expect("a portal"),
         group: 2,
@@ -62,7 +62,7 @@ fn spec(key: u64) -> Spec {
     }
 }
 
-fn pair(spec: Spec, before: Option<&Arc<Pair>>) -> Arc<Pair> {
+fn pair(spec: PairSpec, before: Option<&Arc<Pair>>) -> Arc<Pair> {
     let before = before.map(|before| before.end());
     Pair::start(spec, true, Arc::new(Instance::new("r1")), before, || {}, |job| job())
 }
@@ -409,7 +409,7 @@ fn new_pair_waits_for_release_of_the_old_one() {
         before.add_lu(&disk);
         until(|| gate.is_open()).await;
         let inside = gate.enter();
-        let after = pair(Spec { group: 3, ..spec(0xa) }, Some(&before));
+        let after = pair(PairSpec { group: 3, ..spec(0xa) }, Some(&before));
         after.add_lu(&disk);
         drop(before);
         until(|| !gate.is_open()).await;

@@ -28,10 +28,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A logical unit of another target, and how to get there.
-pub struct PassthroughUpstream(Arc<Shared>);
+pub struct PassthroughUpstream(Arc<PassthroughInner>);
 
 /// How to reach a target, and what its logical unit has to be.
-pub struct Spec {
+pub struct PassthroughSpec {
     /// The SCSI routing instance.
     pub router: String,
     /// Its upstream. Both are part of what we are to the target.
@@ -52,14 +52,14 @@ pub struct Spec {
     pub isids: Option<Arc<RouterIsids>>,
 }
 
-struct Shared {
-    spec: Spec,
+struct PassthroughInner {
+    spec: PassthroughSpec,
     hops: HopCounters,
     /// What hosts have of it, on all cores.
     host_lus: Mutex<Vec<std::sync::Weak<HostLu>>>,
 }
 
-impl Shared {
+impl PassthroughInner {
     /// What the hosts have of it that are there.
     fn host_lus(&self) -> Vec<Arc<HostLu>> {
         let host_lus = self.host_lus.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +79,7 @@ impl Shared {
     }
 }
 
-impl Spec {
+impl PassthroughSpec {
     /// Where a path leads, without secrets.
     fn place(&self, url: &Url) -> String {
         url.at(url.target.as_deref().unwrap_or_default(), Some(self.lun)).plain()
@@ -93,8 +93,8 @@ thread_local! {
 
 impl PassthroughUpstream {
     /// Nothing is connected before somebody enters.
-    pub fn new(spec: Spec) -> PassthroughUpstream {
-        PassthroughUpstream(Arc::new(Shared {
+    pub fn new(spec: PassthroughSpec) -> PassthroughUpstream {
+        PassthroughUpstream(Arc::new(PassthroughInner {
             spec,
             hops: HopCounters::default(),
             host_lus: Mutex::default(),

@@ -2,7 +2,7 @@
 
 use super::stale::StaleSessions;
 use super::status::{HostLu, NexusStatus};
-use super::{Shared, Spec, reply};
+use super::{PassthroughInner, PassthroughSpec, reply};
 use crate::isids::RouterIsids;
 use crate::upstream::is_about_luns;
 use event_listener::Event as Notifier;
@@ -46,7 +46,7 @@ pub struct Key {
 }
 
 impl Key {
-    pub fn of(spec: &Spec, port: &NexusPorts) -> Key {
+    pub fn of(spec: &PassthroughSpec, port: &NexusPorts) -> Key {
         let paths = spec.paths.iter().map(|(url, _)| url.plain()).collect();
         let instance = format!("{}/{}", spec.router, spec.upstream);
         Key { instance, port: port.clone(), paths }
@@ -88,7 +88,7 @@ pub struct UpstreamNexus {
 }
 
 impl UpstreamNexus {
-    pub fn start(spec: &Spec, key: &Key) -> Rc<UpstreamNexus> {
+    pub fn start(spec: &PassthroughSpec, key: &Key) -> Rc<UpstreamNexus> {
         let isid = Some(key.isid());
         let paths =
             spec.paths.iter().map(|(url, options)| (url.clone(), Options { isid, ..options.clone() }));
@@ -233,7 +233,7 @@ impl UpstreamNexus {
 
     /// Whether a logical unit has the expected identity; None while it does not answer. INQUIRY takes no unit attention from the
     /// host.
-    async fn is_meant(&self, session: &Session, lun: u64, spec: &Spec) -> Option<bool> {
+    async fn is_meant(&self, session: &Session, lun: u64, spec: &PassthroughSpec) -> Option<bool> {
         let identity = &spec.identity;
         if identity.is_empty() {
             return Some(true);
@@ -366,7 +366,7 @@ async fn next_event(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>
 
 /// A logical unit at the end of a line.
 pub struct LuNexus {
-    shared: Arc<Shared>,
+    shared: Arc<PassthroughInner>,
     nexus: Rc<UpstreamNexus>,
     host_lu: Arc<HostLu>,
     lun: u64,
@@ -383,7 +383,7 @@ enum CommandStage {
 }
 
 impl LuNexus {
-    pub fn new(shared: Arc<Shared>, nexus: Rc<UpstreamNexus>) -> LuNexus {
+    pub fn new(shared: Arc<PassthroughInner>, nexus: Rc<UpstreamNexus>) -> LuNexus {
         let (lun, host_lu) = (lun::encode(shared.spec.lun), HostLu::new(nexus.status.clone()));
         shared.add(&host_lu);
         let stale = StaleSessions::new(shared.clone(), nexus.clone(), lun);

@@ -1,7 +1,7 @@
 //! Sessions that an earlier process of this router left at the storage. They are ended before a logical unit takes commands
 //! that may change it. A host may already be back with the same ISID, but at another portal group that is another nexus.
 
-use super::Shared;
+use super::PassthroughInner;
 use super::nexus::UpstreamNexus;
 use crate::isids::{self, OldSession, PathKey, Reinstatement, RouterIsids};
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// The past of a logical unit at the end of a line.
 pub struct StaleSessions {
-    shared: Arc<Shared>,
+    shared: Arc<PassthroughInner>,
     nexus: Rc<UpstreamNexus>,
     lun: u64,
     /// Nothing is left of it.
@@ -32,7 +32,7 @@ pub struct StaleSessions {
 }
 
 impl StaleSessions {
-    pub fn new(shared: Arc<Shared>, nexus: Rc<UpstreamNexus>, lun: u64) -> Rc<StaleSessions> {
+    pub fn new(shared: Arc<PassthroughInner>, nexus: Rc<UpstreamNexus>, lun: u64) -> Rc<StaleSessions> {
         let (is_over, is_being_ended) = (Cell::new(false), Cell::new(false));
         let (recorded, since, has_failed) = (Cell::new(0), Cell::new(None), Cell::new(false));
         Rc::new(StaleSessions { shared, nexus, lun, is_over, recorded, is_being_ended, since, has_failed })

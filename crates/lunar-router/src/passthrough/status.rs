@@ -1,7 +1,7 @@
 //! Status of the nexuses at another target, visible to every core. An [`UpstreamNexus`](super::nexus::UpstreamNexus) itself
 //! stays on its own core.
 
-use super::Spec;
+use super::PassthroughSpec;
 use crate::identity_change::{self, IdentityChange};
 use crate::upstream::{PathStatus, State};
 use lunar_initiator::Url;
@@ -31,7 +31,7 @@ pub struct NexusStatus {
 
 impl NexusStatus {
     /// The nexus of this core that stands for one of ours. There is no session yet.
-    pub fn begin(spec: &Spec, port: &NexusPorts) -> Arc<NexusStatus> {
+    pub fn begin(spec: &PassthroughSpec, port: &NexusPorts) -> Arc<NexusStatus> {
         Arc::new(NexusStatus {
             router: spec.router.clone(),
             upstream: spec.upstream.clone(),

@@ -1,6 +1,6 @@
 //! ALUA states (SPC-5 section 5.18): the target port groups that hosts see follow the health of the upstream logical units.
 
-use super::{LuAddress, Shared, State};
+use super::{LuAddress, RoutesInner, State};
 use crate::upstream::{Health, UpstreamLu};
 use lunar_scsi::{AccessState, Lu, TargetPortGroup};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl State {
 const ONE_RESET: Duration = Duration::from_millis(500);
 
 /// Notifies hosts of an upstream reset: their unflushed writes may be lost.
-async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<Shared>) {
+async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<RoutesInner>) {
     while resets.recv_async().await.is_ok() {
         let served = shared.state().served.clone();
         served.iter().filter(|one| one.place == place).for_each(|one| one.lu.backing_device_reset());
@@ -70,7 +70,7 @@ async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<
 }
 
 /// Looks after one logical unit, for as long as it is open.
-pub(super) async fn watch_lu(place: LuAddress, remote: Arc<UpstreamLu>, shared: Arc<Shared>) {
+pub(super) async fn watch_lu(place: LuAddress, remote: Arc<UpstreamLu>, shared: Arc<RoutesInner>) {
     let changes = remote.watch();
     lunar_runtime::spawn(tell_resets(place, remote.resets(), shared.clone()));
     drop(remote);

@@ -8,7 +8,7 @@ mod trial;
 
 pub use access::ServedLu;
 pub use open_lus::{LuStatus, RoutedLu, UpstreamStatus};
-pub use spec::{LuAddress, Mode, Spec};
+pub use spec::{LuAddress, Mode, UpstreamSpec};
 
 use crate::Found;
 use crate::failover::{self, Pair};
@@ -29,10 +29,10 @@ use trial::PreviousRoutes;
 /// All that the routers of a server have open.
 pub struct Routes {
     cores: Cores,
-    shared: Arc<Shared>,
+    shared: Arc<RoutesInner>,
 }
 
-struct Shared {
+struct RoutesInner {
     loops: Arc<LoopDetector>,
     isids: isids::IsidStore,
     state: Mutex<State>,
@@ -42,7 +42,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     instances: BTreeMap<String, Arc<Instance>>,
-    specs: BTreeMap<Key, Spec>,
+    specs: BTreeMap<Key, UpstreamSpec>,
     found: Found,
     open_lus: OpenLus,
     /// The failover pairs, by instance.
@@ -60,7 +60,7 @@ struct State {
 /// Routing instance and upstream.
 type Key = (String, String);
 
-impl Shared {
+impl RoutesInner {
     /// Something else was found, unless the watch that found it is over.
     fn learn(&self, found: Found, stop: &flume::Receiver<()>) {
         let mut state = self.state();
@@ -91,12 +91,12 @@ impl Routes {
         changed: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Routes> {
         let (loops, state, changed) = (Arc::new(loops), Mutex::default(), Box::new(changed));
-        Ok(Routes { cores: Cores::one()?, shared: Arc::new(Shared { loops, isids, state, changed }) })
+        Ok(Routes { cores: Cores::one()?, shared: Arc::new(RoutesInner { loops, isids, state, changed }) })
     }
 
     /// The upstreams from here on. What was found of those that stay stays known.
-    pub fn set(&self, specs: Vec<Spec>) {
-        let with_ports = |mut spec: Spec| {
+    pub fn set(&self, specs: Vec<UpstreamSpec>) {
+        let with_ports = |mut spec: UpstreamSpec| {
             spec.upstream.isids = Some(self.shared.isids.of(&spec.upstream.router));
             (spec.key(), spec)
         };
@@ -105,14 +105,14 @@ impl Routes {
         if spec::are_alike(&state.specs, &specs) {
             return;
         }
-        let stays = |key: &Key, spec: &Spec| specs.get(key).is_some_and(|new| new.is_same(spec));
+        let stays = |key: &Key, spec: &UpstreamSpec| specs.get(key).is_some_and(|new| new.is_same(spec));
         let gone: Vec<Key> =
             state.specs.iter().filter(|(key, spec)| !stays(key, spec)).map(|(key, _)| key.clone()).collect();
         for key in &gone {
             state.open_lus.forget(key);
             // An upstream that is only reached differently stays known: its LUNs do not leave.
             let previous = state.specs.get(key);
-            let leads_there = |new: &Spec| previous.is_some_and(|previous| previous.overlaps(new));
+            let leads_there = |new: &UpstreamSpec| previous.is_some_and(|previous| previous.overlaps(new));
             if !specs.get(key).is_some_and(leads_there) {
                 state.found.0.remove(key);
                 self.shared.loops.forget(&name(&key.0, &key.1));
@@ -124,10 +124,10 @@ impl Routes {
 
     /// Watches what is to be watched from here on, and nothing else.
     fn watch(&self, state: &mut State) {
-        let remote = |spec: &&Spec| !matches!(spec.mode, Mode::Device(_));
+        let remote = |spec: &&UpstreamSpec| !matches!(spec.mode, Mode::Device(_));
         let upstreams: Vec<Upstream> =
             state.specs.values().filter(remote).map(|spec| spec.upstream.clone()).collect();
-        let devices: Vec<_> = state.specs.values().filter_map(Spec::device).collect();
+        let devices: Vec<_> = state.specs.values().filter_map(UpstreamSpec::device).collect();
         let (watching, stop) = flume::bounded::<()>(0);
         // The watch before ends with its sender.
         state.watching = Some(watching);
@@ -173,7 +173,7 @@ impl Routes {
     }
 
     /// Sets the failover pairs; call it before their upstreams are set. Unchanged pairs keep running.
-    pub fn pairs(&self, specs: Vec<failover::Spec>) {
+    pub fn pairs(&self, specs: Vec<failover::PairSpec>) {
         let mut previous = std::mem::take(&mut self.shared.state().pairs);
         let mut pairs = BTreeMap::new();
         for spec in specs {
@@ -193,7 +193,7 @@ impl Routes {
         self.shared.state().pairs = pairs;
     }
 
-    fn begin(&self, spec: failover::Spec, eligible: bool) -> Arc<Pair> {
+    fn begin(&self, spec: failover::PairSpec, eligible: bool) -> Arc<Pair> {
         let shared = Arc::downgrade(&self.shared);
         let changed = move || {
             if let Some(shared) = shared.upgrade() {
@@ -300,8 +300,8 @@ mod tests {
     use std::time::Duration;
 
     /// Part of a pair that waits so many seconds for storage.
-    pub(super) fn pair(path_loss_timeout: u64) -> failover::Spec {
-        failover::Spec {
+    pub(super) fn pair(path_loss_timeout: u64) -> failover::PairSpec {
+        failover::PairSpec {
             router: "r1".into(),
             peer: "127.0.0.1:1".parse().expect("a portal"),
             group: 2,

@@ -1,6 +1,6 @@
 //! The open logical units. Each stays open while its upstream still shows the discovered identity.
 
-use super::{Key, LuAddress, Mode, Spec};
+use super::{Key, LuAddress, Mode, UpstreamSpec};
 use crate::passthrough::HostPath;
 use crate::upstream::{Health, PathStatus, State, Upstream, UpstreamLu};
 use crate::{FoundLun, Hops, passthrough, sg};
@@ -65,7 +65,7 @@ impl OpenLus {
     pub fn open(
         &mut self,
         place: &LuAddress,
-        spec: &Spec,
+        spec: &UpstreamSpec,
         found: &FoundLun,
     ) -> Result<(RoutedLu, Option<Arc<UpstreamLu>>), Error> {
         if let Some((was, way)) = self.0.get(place)
@@ -115,7 +115,7 @@ impl OpenLus {
         remote.and_then(|remote| remote.gate()).is_some_and(|gate| gate.is_open())
     }
 
-    pub fn status(&self, key: &Key, spec: &Spec, luns: usize) -> UpstreamStatus {
+    pub fn status(&self, key: &Key, spec: &UpstreamSpec, luns: usize) -> UpstreamStatus {
         let mine = self.0.iter().filter(|(place, _)| place.key() == *key);
         let units = mine.map(|(place, (_, way))| way.status(place, spec)).collect();
         let obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -123,7 +123,7 @@ impl OpenLus {
     }
 }
 
-fn open(spec: &Spec, place: &LuAddress, found: &FoundLun) -> Result<OpenLu, Error> {
+fn open(spec: &UpstreamSpec, place: &LuAddress, found: &FoundLun) -> Result<OpenLu, Error> {
     Ok(match &spec.mode {
         Mode::Block => {
             OpenLu::Block(UpstreamLu::open(&spec.upstream, &place.target, place.lun, found.clone())?)
@@ -147,7 +147,7 @@ fn passthrough_spec(
     upstream: &Upstream,
     place: &LuAddress,
     found: &FoundLun,
-) -> Result<passthrough::Spec, Error> {
+) -> Result<passthrough::PassthroughSpec, Error> {
     let path = |url: &Url| {
         let url = url.at(&place.target, None);
         let mut options = url.options()?;
@@ -157,7 +157,7 @@ fn passthrough_spec(
         times.recovery = if upstream.urls.len() > 1 { Duration::ZERO } else { upstream.path_loss_timeout };
         Ok((url, options))
     };
-    Ok(passthrough::Spec {
+    Ok(passthrough::PassthroughSpec {
         router: place.router.clone(),
         upstream: place.upstream.clone(),
         paths: upstream.session_urls()?.iter().map(path).collect::<Result<_, Error>>()?,
@@ -192,7 +192,7 @@ impl OpenLu {
         }
     }
 
-    fn status(&self, place: &LuAddress, spec: &Spec) -> LuStatus {
+    fn status(&self, place: &LuAddress, spec: &UpstreamSpec) -> LuStatus {
         let (paths, hops) = match self {
             OpenLu::Block(remote) => {
                 (remote.paths().into_iter().map(|path| (None, path)).collect(), remote.hops())

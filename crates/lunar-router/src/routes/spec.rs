@@ -1,6 +1,6 @@
 //! What is wanted: upstreams, and logical units of them.
 
-use super::{Key, Shared};
+use super::{Key, RoutesInner};
 use crate::upstream::Upstream;
 use crate::{FoundLun, FoundTarget, sg};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// An upstream that is to be found.
 #[derive(Clone)]
-pub struct Spec {
+pub struct UpstreamSpec {
     /// Where it is; of a device of this host only its names count.
     pub upstream: Upstream,
     /// Its URLs as they are written, by which a change is seen. They may hold secrets.
@@ -49,7 +49,7 @@ impl LuAddress {
     }
 }
 
-impl Spec {
+impl UpstreamSpec {
     pub(super) fn key(&self) -> Key {
         (self.upstream.router.clone(), self.upstream.name.clone())
     }
@@ -70,7 +70,7 @@ impl Spec {
     }
 
     /// It leads to the same place, whatever else has changed.
-    pub(super) fn overlaps(&self, other: &Spec) -> bool {
+    pub(super) fn overlaps(&self, other: &UpstreamSpec) -> bool {
         match (&self.mode, &other.mode) {
             (Mode::Device(a), Mode::Device(b)) => a == b,
             _ => self.written.iter().any(|url| other.written.contains(url)),
@@ -78,7 +78,7 @@ impl Spec {
     }
 
     /// It leads to the same place in the same way.
-    pub(super) fn is_same(&self, other: &Spec) -> bool {
+    pub(super) fn is_same(&self, other: &UpstreamSpec) -> bool {
         let (a, b) = (&self.upstream, &other.upstream);
         self.mode == other.mode
             && (a.policy, a.path_loss_timeout, &a.identity, a.fence, &self.written)
@@ -87,8 +87,9 @@ impl Spec {
 }
 
 /// The same upstreams, each used as in the other.
-pub(super) fn are_alike(some: &BTreeMap<Key, Spec>, others: &BTreeMap<Key, Spec>) -> bool {
-    let is_there = |(key, spec): (&Key, &Spec)| others.get(key).is_some_and(|other| other.is_same(spec));
+pub(super) fn are_alike(some: &BTreeMap<Key, UpstreamSpec>, others: &BTreeMap<Key, UpstreamSpec>) -> bool {
+    let is_there =
+        |(key, spec): (&Key, &UpstreamSpec)| others.get(key).is_some_and(|other| other.is_same(spec));
     some.len() == others.len() && some.iter().all(is_there)
 }
 
@@ -97,7 +98,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Looks at a SCSI device of this host until it is there, and again when it has gone. Another one in the place of one that
 /// is known is logged, and not served: numbers of sg devices change.
-pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<Shared>) {
+pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<RoutesInner>) {
     let mut is_there = false;
     loop {
         if is_there && shared.has_gone(&key) {
@@ -113,7 +114,7 @@ pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<Shared>) 
     }
 }
 
-impl Shared {
+impl RoutesInner {
     /// A device that is used has gone. It is let go, so that its number is free for the one that comes.
     fn has_gone(&self, key: &Key) -> bool {
         let device = self.state().open_lus.device(key).filter(|device| device.is_gone());

@@ -1,7 +1,7 @@
 //! A configuration on trial: the previous routes keep serving until the new ones are confirmed, or return on rollback.
 
 use super::open_lus::OpenLus;
-use super::{Key, Routes, Spec, State, spec};
+use super::{Key, Routes, State, UpstreamSpec, spec};
 use crate::Found;
 use crate::failover::{self, Pair};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// What was there before.
 pub(super) struct PreviousRoutes {
-    specs: BTreeMap<Key, Spec>,
+    specs: BTreeMap<Key, UpstreamSpec>,
     found: Found,
     open_lus: OpenLus,
     /// Those that are set up anew meanwhile wait for the end of these.
@@ -76,12 +76,12 @@ mod tests {
 
     const TARGET: &str = "iqn.2026-11.org.example:a";
 
-    fn upstream(path_loss_timeout: u64) -> Spec {
+    fn upstream(path_loss_timeout: u64) -> UpstreamSpec {
         let url = format!("iscsi://127.0.0.1:1/{TARGET}");
         let known = Upstream::new("r1", "u", vec![Url::parse(&url).expect("a URL")]);
         let upstream =
             Upstream { path_loss_timeout: Duration::from_secs(path_loss_timeout), fence: Some(7), ..known };
-        Spec { upstream, written: vec![url], mode: Mode::Block }
+        UpstreamSpec { upstream, written: vec![url], mode: Mode::Block }
     }
 
     fn open(routes: &Routes) -> Arc<dyn Backend> {

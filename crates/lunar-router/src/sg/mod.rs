@@ -53,11 +53,11 @@ struct Slot {
     path: PathBuf,
     ways: AtomicU64,
     /// None from [`Device::close`] on.
-    now: Mutex<Option<Arc<Shared>>>,
+    now: Mutex<Option<Arc<OpenSgDevice>>>,
 }
 
 /// A device that is open.
-struct Shared {
+struct OpenSgDevice {
     place: ScsiId,
     max_transfer: usize,
     depth: usize,
@@ -89,7 +89,7 @@ impl Device {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         std::thread::Builder::new().name(name).spawn(move || worker.run())?;
         let requests = Some(requests);
-        let open = Shared { place, max_transfer, depth, driver, requests, counters };
+        let open = OpenSgDevice { place, max_transfer, depth, driver, requests, counters };
         let (ways, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
         Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
     }
@@ -126,11 +126,11 @@ impl Device {
 }
 
 impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Shared>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<OpenSgDevice>>> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Option<Arc<Shared>> {
+    fn now(&self) -> Option<Arc<OpenSgDevice>> {
         self.lock().clone()
     }
 }
@@ -148,7 +148,7 @@ impl PassthroughLu for Device {
     }
 }
 
-impl Shared {
+impl OpenSgDevice {
     fn describe(&self) -> [(&'static str, String); 9] {
         let ScsiId { host, channel, target, lun, .. } = self.place;
         let count = |counter: &AtomicU64| counter.load(Relaxed).to_string();
@@ -194,7 +194,7 @@ impl Shared {
         ended
     }
 
-    /// As [`Shared::end`], and waits for the others. False: the device has gone, and has not said how they ended.
+    /// As [`OpenSgDevice::end`], and waits for the others. False: the device has gone, and has not said how they ended.
     async fn ended(&self, which: CancelScope) -> bool {
         // Nothing is sent, so that it ends with an error.
         let _ = self.end(which).recv_async().await;
@@ -217,7 +217,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for OpenSgDevice {
     fn drop(&mut self) {
         self.requests = None;
         self.driver.wake();

@@ -1,12 +1,12 @@
 //! The filters of a LUN.
 
-use crate::config::{Fail, Filter, Lun};
+use crate::config::{Fail, Filter, LunConfig};
 use lunar_block::Backend;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The medium inside of its filters.
-pub(super) fn filtered(medium: Arc<dyn Backend>, lun: &Lun) -> Arc<dyn Backend> {
+pub(super) fn filtered(medium: Arc<dyn Backend>, lun: &LunConfig) -> Arc<dyn Backend> {
     lun.filters.iter().fold(medium, |inner, filter| match *filter {
         Filter::Stats => lunar_block::filter::stats(inner).0,
         Filter::Delay { read_us, write_us } => {

@@ -1,7 +1,7 @@
 //! Memory that a change on trial has removed: a roll-back brings it back with its data. Hosts do not reach it meanwhile.
 
 use super::{Name, OpenUnit, Units, same_way};
-use crate::config::{Lun, Source};
+use crate::config::{LunConfig, Source};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) struct TrialMemory {
 
 impl TrialMemory {
     /// The memory that a LUN had before the trial.
-    pub(super) fn find(&self, name: &Name, lun: &Lun) -> Option<&OpenUnit> {
+    pub(super) fn find(&self, name: &Name, lun: &LunConfig) -> Option<&OpenUnit> {
         self.open.get(name).filter(|open| same_way(&open.lun, lun))
     }
 

@@ -5,7 +5,7 @@
 //! knows the paths of before too, because a LUN may go back to one.
 
 use super::{MAX_STATE_BYTES, Medium, Name, ReusableMedia, Units, notes_of_size};
-use crate::config::{Lun, Source, one_name};
+use crate::config::{LunConfig, Source, one_name};
 use crate::{Diagnostic, ErrorCode, io_text};
 use lunar_block::Backend;
 use lunar_scsi::PeripheralDeviceType;
@@ -98,7 +98,7 @@ impl Units {
     pub(super) fn at_path(
         &self,
         name: &Name,
-        lun: &Lun,
+        lun: &LunConfig,
         media: &ReusableMedia<'_>,
     ) -> Result<Medium, Diagnostic> {
         let past = MediumHistory::read(&self.state_file(name, lun)?)?;
@@ -114,7 +114,7 @@ impl Units {
         let is_there = blocks.missing().is_none();
         let record = is_there.then(|| past.followed_by(lun, own, seen, size)).flatten();
         if is_new {
-            let lun = Lun { block_size: seen.bytes(), ..lun.clone() };
+            let lun = LunConfig { block_size: seen.bytes(), ..lun.clone() };
             let notes = faults.map(|problem| problem.line()).chain(seen.note());
             for note in notes.chain(notes_of_size(&lun, size)) {
                 tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
@@ -127,7 +127,7 @@ impl Units {
     /// Opens a path that leads to nothing else than before.
     fn open_anew(
         &self,
-        lun: &Lun,
+        lun: &LunConfig,
         media: &ReusableMedia<'_>,
         past: &MediumHistory,
     ) -> Result<Arc<dyn Backend>, Diagnostic> {
@@ -149,7 +149,7 @@ pub fn was_served(state_dir: &Path, path: &Path) -> bool {
         Ok(_) => Source::Device { path: path_buf },
         Err(_) => return false,
     };
-    let lun = Lun::new(source, PeripheralDeviceType::Disk);
+    let lun = LunConfig::new(source, PeripheralDeviceType::Disk);
     let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries(state_dir.join("lu")).flat_map(|target| entries(target.path()));
     let mut records =
@@ -166,13 +166,13 @@ impl MediumHistory {
     }
 
     /// The bytes of the medium are those of the disk: somebody said so, or it was served like this before.
-    pub(crate) fn is_raw(&self, lun: &Lun) -> bool {
+    pub(crate) fn is_raw(&self, lun: &LunConfig) -> bool {
         lun.raw || self.of(lun).is_some()
     }
 
     /// Refuses a file that is not there, or is empty, though this unit was served from its path: an empty disk under the
     /// identity of the old one would look to hosts as if all data were lost.
-    pub(crate) fn check_there(&self, lun: &Lun) -> Result<(), Diagnostic> {
+    pub(crate) fn check_there(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
         let Source::File { path, .. } = &lun.source else { return Ok(()) };
         let Some(record) = self.at(&one_name(path)) else { return Ok(()) };
         let fault = match std::fs::metadata(path) {
@@ -189,7 +189,7 @@ impl MediumHistory {
     }
 
     /// Another file is at the path of the one that was served.
-    pub(crate) fn replaced(&self, lun: &Lun) -> Option<Diagnostic> {
+    pub(crate) fn replaced(&self, lun: &LunConfig) -> Option<Diagnostic> {
         let now = MediumLocation::of(lun)?;
         let before = self.at(&now.path)?.place();
         let is_other = now.inode.is_some() && !now.is(&before);
@@ -200,7 +200,7 @@ impl MediumHistory {
     }
 
     /// The medium has less than the one that was served from this path.
-    pub(crate) fn shrunk(&self, lun: &Lun, size: u64) -> Option<Diagnostic> {
+    pub(crate) fn shrunk(&self, lun: &LunConfig, size: u64) -> Option<Diagnostic> {
         let path = MediumLocation::of(lun)?.path;
         let before = self.at(&path)?.size.filter(|before| size < *before)?;
         let what = format!(
@@ -211,7 +211,7 @@ impl MediumHistory {
     }
 
     /// The path of a LUN is the one that it was served from last.
-    pub(crate) fn is_newest(&self, lun: &Lun) -> bool {
+    pub(crate) fn is_newest(&self, lun: &LunConfig) -> bool {
         let (now, newest) = (MediumLocation::of(lun), self.newest.as_ref());
         now.zip(newest).is_some_and(|(now, newest)| now.path == newest.path)
     }
@@ -223,13 +223,13 @@ impl MediumHistory {
     }
 
     /// The record of the medium of a LUN.
-    fn of(&self, lun: &Lun) -> Option<&MediumRecord> {
+    fn of(&self, lun: &LunConfig) -> Option<&MediumRecord> {
         let now = MediumLocation::of(lun)?;
         self.at(&now.path).filter(|record| now.is(&record.place()))
     }
 
     /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
-    pub(crate) fn blocks(&self, lun: &Lun, of_device: Option<u32>) -> Blocks {
+    pub(crate) fn blocks(&self, lun: &LunConfig, of_device: Option<u32>) -> Blocks {
         let Some(own) = of_device.filter(|_| !lun.has_block_size && lun.kind == PeripheralDeviceType::Disk)
         else {
             return Blocks::Defined(lun.block_size);
@@ -251,7 +251,7 @@ impl MediumHistory {
     /// What is to be recorded of the medium that follows; None: that is recorded already.
     fn followed_by(
         &self,
-        lun: &Lun,
+        lun: &LunConfig,
         of_device: Option<u32>,
         blocks: Blocks,
         size: u64,
@@ -317,7 +317,7 @@ struct MediumLocation {
 }
 
 impl MediumLocation {
-    fn of(lun: &Lun) -> Option<MediumLocation> {
+    fn of(lun: &LunConfig) -> Option<MediumLocation> {
         let (path, found) = match &lun.source {
             Source::File { path, .. } => (path, statx(CWD, path, AtFlags::empty(), WANTED).ok()),
             Source::Device { path } => (path, None),
@@ -355,7 +355,7 @@ fn birth_ns(found: &Statx) -> Option<i64> {
 }
 
 /// A partition table (GPT) at byte 512, and none at byte 4096: hosts have used blocks of 512 bytes.
-fn has_table_of_usual(lun: &Lun) -> bool {
+fn has_table_of_usual(lun: &LunConfig) -> bool {
     const HEADER: &[u8] = b"EFI PART";
     let Source::Device { path } = &lun.source else { return false };
     let mut start = [0; 8192];
@@ -384,8 +384,8 @@ mod tests {
     use super::*;
     use crate::config::tests::Folder;
 
-    fn device(path: &Path) -> Lun {
-        Lun::new(Source::Device { path: path.into() }, PeripheralDeviceType::Disk)
+    fn device(path: &Path) -> LunConfig {
+        LunConfig::new(Source::Device { path: path.into() }, PeripheralDeviceType::Disk)
     }
 
     fn past(folder: &Folder) -> MediumHistory {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     /// A LUN is served.
-    fn keep(folder: &Folder, lun: &Lun, of_device: Option<u32>, blocks: Blocks, size: u64) {
+    fn keep(folder: &Folder, lun: &LunConfig, of_device: Option<u32>, blocks: Blocks, size: u64) {
         past(folder).followed_by(lun, of_device, blocks, size).iter().for_each(PendingRecord::write);
     }
 
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(fresh(512), Blocks::Defined(512));
         assert_eq!(fresh(4096), Blocks::OfDevice(4096));
         assert_eq!(fresh(16384), Blocks::OfDevice(4096));
-        let defined = Lun { has_block_size: true, ..disk.clone() };
+        let defined = LunConfig { has_block_size: true, ..disk.clone() };
         assert_eq!(past(&folder).blocks(&defined, Some(4096)), Blocks::Defined(512));
         keep(&folder, &disk, Some(4096), Blocks::OfBefore(512, 4096), 8192);
         assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096));
@@ -439,8 +439,8 @@ mod tests {
     fn file_that_was_served_stays_raw_and_another_does_not() {
         let folder = Folder::new("record-raw");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
-        assert!(!past(&folder).is_raw(&lun) && past(&folder).is_raw(&Lun { raw: true, ..lun.clone() }));
+        let lun = LunConfig::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
+        assert!(!past(&folder).is_raw(&lun) && past(&folder).is_raw(&LunConfig { raw: true, ..lun.clone() }));
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).is_raw(&lun));
         let other = folder.file("other", vec![0; 8192], 0o600);
@@ -452,7 +452,7 @@ mod tests {
     fn new_file_with_the_inode_of_an_old_one_is_not_raw() {
         let folder = Folder::new("record-birth");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
+        let lun = LunConfig::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         let mut record = past(&folder).newest.unwrap();
         let Some(birth_ns) = record.birth_ns else { return println!("skipped: no time of birth") };
@@ -483,7 +483,7 @@ mod tests {
         let link = folder.0.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let of = |path: &Path| {
-            Lun::new(Source::File { path: path.into(), size: Some(8192) }, PeripheralDeviceType::Disk)
+            LunConfig::new(Source::File { path: path.into(), size: Some(8192) }, PeripheralDeviceType::Disk)
         };
         assert!(past(&folder).check_there(&of(&path)).is_ok());
         keep(&folder, &of(&path), None, Blocks::Defined(512), 8192);
@@ -505,7 +505,7 @@ mod tests {
     fn replaced_file_is_named_with_the_previous_one() {
         let folder = Folder::new("record-other");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
+        let lun = LunConfig::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk);
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none());
         std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
@@ -520,7 +520,7 @@ mod tests {
     fn shrunk_medium_is_reported_with_both_sizes() {
         let folder = Folder::new("record-shrunk");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
+        let lun = LunConfig::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).shrunk(&lun, 8192).is_none() && past(&folder).shrunk(&lun, 9000).is_none());
         let shrunk = past(&folder).shrunk(&lun, 4096).unwrap();
@@ -554,7 +554,7 @@ mod tests {
         let folder = Folder::new("record-paths");
         let paths: Vec<_> = (0..MAX_PATHS + 2).map(|i| folder.file(&i.to_string(), "", 0o600)).collect();
         let of = |path: &PathBuf| {
-            Lun::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk)
+            LunConfig::new(Source::File { path: path.clone(), size: None }, PeripheralDeviceType::Disk)
         };
         for path in paths.iter().chain(&paths) {
             keep(&folder, &of(path), None, Blocks::Defined(512), 8192);
@@ -571,7 +571,7 @@ mod tests {
     fn record_of_one_path_of_an_older_version_is_read() {
         let folder = Folder::new("record-older");
         let path = folder.file("disk", vec![0; 8192], 0o600);
-        let lun = Lun::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
+        let lun = LunConfig::new(Source::File { path, size: None }, PeripheralDeviceType::Disk);
         let MediumLocation { path, inode, .. } = MediumLocation::of(&lun).unwrap();
         let older = format!(
             r#"{{"path":{path:?},"inode":{},"birth_ns":null,"format":"raw","device_block_size":null,"block_size":null}}"#,

@@ -1,7 +1,7 @@
 //! What a LUN is to hosts: on a medium of this host, and where another device carries its commands out.
 
 use super::Name;
-use crate::config::Lun;
+use crate::config::LunConfig;
 use crate::{Diagnostic, identity};
 use lunar_block::BackendInfo;
 use lunar_scsi::{LuSettings, PassthroughMode, PeripheralDeviceType};
@@ -9,7 +9,7 @@ use lunar_scsi::{LuSettings, PassthroughMode, PeripheralDeviceType};
 /// What a LUN is on a medium like this.
 pub(crate) fn settings(
     name: &Name,
-    lun: &Lun,
+    lun: &LunConfig,
     facts: BackendInfo,
     max_registrants: usize,
 ) -> Result<LuSettings, Diagnostic> {
@@ -42,7 +42,7 @@ pub(crate) fn settings(
 /// What a LUN is whose commands are carried out elsewhere: what is said there passes.
 pub(super) fn passing(
     name: &Name,
-    lun: &Lun,
+    lun: &LunConfig,
     passthrough: PassthroughMode,
     max_registrants: usize,
 ) -> LuSettings {

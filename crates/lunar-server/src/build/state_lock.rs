@@ -5,7 +5,7 @@
 //! alone, and a lock counts only while the file is at its path.
 
 use super::{Name, TRIAL, can_create, of_lun, state_path};
-use crate::config::{Lun, Source, one_name};
+use crate::config::{LunConfig, Source, one_name};
 use crate::{Diagnostic, ErrorCode, create_folder, identity, io_text};
 use lunar_target::lock_file::{self, LockFile, has_no_locks};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl StateLocks {
         &self,
         state_dir: &Path,
         name: &Name,
-        lun: &Lun,
+        lun: &LunConfig,
     ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
         let place = place(name, lun);
         wanted(state_dir, name, lun).into_iter().filter_map(|one| self.one(one, &place).transpose()).collect()
@@ -71,7 +71,7 @@ impl StateLocks {
 }
 
 /// Writes into the locks of a unit what it is served from.
-pub(super) fn sign(holds: &[Arc<StateLock>], name: &Name, lun: &Lun) {
+pub(super) fn sign(holds: &[Arc<StateLock>], name: &Name, lun: &LunConfig) {
     let place = place(name, lun);
     holds.iter().for_each(|hold| hold.sign(&place));
 }
@@ -87,7 +87,7 @@ pub(crate) struct LockConflict {
 }
 
 /// The locks that a unit needs and others have. Nothing is taken.
-pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<LockConflict> {
+pub(crate) fn held(state_dir: &Path, name: &Name, lun: &LunConfig) -> Vec<LockConflict> {
     let place = place(name, lun);
     let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
     let one = |wanted: LockRequest| {
@@ -106,7 +106,7 @@ pub(crate) fn held(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<LockConflict
 ///
 /// # Errors
 /// Those of a server.
-pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &Lun) -> Result<Vec<String>, Diagnostic> {
+pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &LunConfig) -> Result<Vec<String>, Diagnostic> {
     let mut notes = Vec::new();
     for wanted in wanted(state_dir, name, lun) {
         let Some(folder) = wanted.path.parent() else { continue };
@@ -131,18 +131,18 @@ fn can_lock(folder: &Path) -> io::Result<()> {
 }
 
 /// A unit has an identity that it holds: the server that has it is known by that.
-pub(crate) fn has_identity(lun: &Lun) -> bool {
+pub(crate) fn has_identity(lun: &LunConfig) -> bool {
     !super::is_nameless(lun)
 }
 
 /// The serial number by which hosts know a medium of this host; None: it has none that stays, or it is that of an upstream.
-fn serial(name: &Name, lun: &Lun) -> Option<String> {
+fn serial(name: &Name, lun: &LunConfig) -> Option<String> {
     let is_own = lun.source.place().is_none() && !super::is_nameless(lun);
     is_own.then(|| identity::identity(&name.0, name.1, lun).serial.trim().to_string())
 }
 
 /// Hosts take two disks with one serial number for one, whether it is written or made of names.
-pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Diagnostic>> {
+pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &LunConfig>) -> Result<(), Vec<Diagnostic>> {
     let mut first = BTreeMap::new();
     for (name, lun) in wanted {
         let Some(serial) = serial(name, lun) else { continue };
@@ -155,7 +155,7 @@ pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &Lun>) -> Result<(), Vec<Diag
 }
 
 /// A medium by a path that holds in every folder, and the unit.
-fn place(name: &Name, lun: &Lun) -> String {
+fn place(name: &Name, lun: &LunConfig) -> String {
     let medium = match &lun.source {
         Source::File { path, .. } | Source::Device { path } => one_name(path).display().to_string(),
         other => other.to_string(),
@@ -163,7 +163,7 @@ fn place(name: &Name, lun: &Lun) -> String {
     format!("{medium}, LUN {} of {}", name.1, name.0)
 }
 
-fn wanted(state_dir: &Path, name: &Name, lun: &Lun) -> Vec<LockRequest> {
+fn wanted(state_dir: &Path, name: &Name, lun: &LunConfig) -> Vec<LockRequest> {
     if super::is_nameless(lun) {
         return Vec::new();
     }
@@ -277,16 +277,16 @@ mod tests {
 
     const TARGET: &str = "iqn.2026-11.org.example:d";
 
-    fn lun(path: &str, serial: Option<&str>) -> Lun {
+    fn lun(path: &str, serial: Option<&str>) -> LunConfig {
         let source = Source::File { path: path.into(), size: None };
-        Lun { serial: serial.map(Into::into), ..Lun::new(source, PeripheralDeviceType::Disk) }
+        LunConfig { serial: serial.map(Into::into), ..LunConfig::new(source, PeripheralDeviceType::Disk) }
     }
 
     fn take(
         folder: &Folder,
         target: &str,
         number: u16,
-        lun: &Lun,
+        lun: &LunConfig,
     ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
         // Each as another process does it.
         StateLocks::default().take(&folder.0, &(target.into(), number), lun)
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn memory_without_a_serial_holds_nothing() {
         let folder = Folder::new("hold-memory");
-        let lun = Lun::new(Source::Memory { size: 4096 }, PeripheralDeviceType::Disk);
+        let lun = LunConfig::new(Source::Memory { size: 4096 }, PeripheralDeviceType::Disk);
         assert!(take(&folder, TARGET, 0, &lun).ok().unwrap().is_empty());
         assert!(!folder.0.join("lu").exists());
     }

@@ -3,7 +3,7 @@
 
 use super::{Name, OpenUnit, Units, has_path, of_lun, same_place, same_way, wanted};
 use crate::Diagnostic;
-use crate::config::{Config, Lun};
+use crate::config::{Config, LunConfig};
 use lunar_block::MissingMedium;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn unlinked(name: &Name, open: &OpenUnit) -> Option<Diagnostic> {
 /// A path is opened once more only if it still leads to what is open by it.
 pub(super) fn in_place<'a>(
     mut open: impl Iterator<Item = &'a OpenUnit>,
-    lun: &Lun,
+    lun: &LunConfig,
 ) -> Result<(), Diagnostic> {
     let at_path = |open: &OpenUnit| has_path(lun) && same_place(&open.lun, lun);
     let missing = open.find(|open| at_path(open)).and_then(|open| open.medium.blocks.missing());
@@ -73,7 +73,7 @@ fn not_in_place(missing: &MissingMedium) -> Diagnostic {
 pub(super) fn lost(
     leaving: &BTreeMap<Name, OpenUnit>,
     staying: &BTreeMap<Name, OpenUnit>,
-    wanted: &BTreeMap<Name, &Lun>,
+    wanted: &BTreeMap<Name, &LunConfig>,
 ) -> Vec<Diagnostic> {
     let goes = |open: &OpenUnit| {
         let is_shared = |other: &OpenUnit| Arc::ptr_eq(&other.medium.blocks, &open.medium.blocks);

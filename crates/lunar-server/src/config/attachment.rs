@@ -8,7 +8,7 @@ use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_initiator::{LateWrites, Url};
 use lunar_proto::duration::{self, NotationError};
-pub use policy::Policy;
+pub use policy::PathPolicy;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -57,7 +57,7 @@ pub struct Attachment {
     pub recovery_timeout: Option<Duration>,
     /// Which of several paths takes the next operation; None is the default.
     #[serde(default)]
-    pub policy: Option<Policy>,
+    pub policy: Option<PathPolicy>,
 }
 
 /// Without its secrets.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// A logical unit as it is wanted.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lun {
+pub struct LunConfig {
     /// Where its blocks live.
     pub source: Source,
     /// Device type.
@@ -231,11 +231,11 @@ pub enum Fail {
     Flush,
 }
 
-impl Lun {
+impl LunConfig {
     /// A logical unit with every default.
-    pub fn new(source: Source, kind: PeripheralDeviceType) -> Lun {
+    pub fn new(source: Source, kind: PeripheralDeviceType) -> LunConfig {
         let cdrom = kind == PeripheralDeviceType::CdRom;
-        Lun {
+        LunConfig {
             source,
             kind,
             block_size: if cdrom { 2048 } else { 512 },
@@ -268,10 +268,10 @@ pub(super) fn lun(
     s: &mut Section<'_>,
     base: &Path,
     unique: &mut UniqueValues,
-) -> Option<Lun> {
+) -> Option<LunConfig> {
     let source = source(p, s, base);
     let kind = s.parsed(p, "kind", device_kind).unwrap_or(PeripheralDeviceType::Disk);
-    let mut lun = Lun::new(source.clone().unwrap_or(Source::Null { size: 0 }), kind);
+    let mut lun = LunConfig::new(source.clone().unwrap_or(Source::Null { size: 0 }), kind);
     block_sizes(p, s, &mut lun);
     flags(p, s, &mut lun);
     if let Some(value) = s.find("serial") {
@@ -343,7 +343,7 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<S
     }
 }
 
-fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
     let allowed: &[u64] = if lun.kind == PeripheralDeviceType::CdRom { &[2048] } else { &[512, 4096] };
     if let (Some(value), Some(size)) = (s.find("block_size"), s.size(p, "block_size", 0..=1 << 20)) {
         if allowed.contains(&size) {
@@ -371,7 +371,7 @@ fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
     }
 }
 
-fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
+fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
     let cdrom = lun.kind == PeripheralDeviceType::CdRom;
     lun.read_only = s.flag(p, "read_only", cdrom);
     lun.removable = s.flag(p, "removable", lun.removable);
@@ -389,7 +389,7 @@ fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun) {
 }
 
 /// Settings of files and devices alone.
-fn of_medium(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut Lun, in_memory: bool) {
+fn of_medium(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig, in_memory: bool) {
     lun.raw = s.parsed(p, "format", format).is_some();
     lun.on_missing_file = s.parsed(p, "on_missing_file", on_missing).unwrap_or_default();
     for key in ["format", "on_missing_file"] {

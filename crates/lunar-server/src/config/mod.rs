@@ -16,10 +16,10 @@ mod value;
 
 pub use access_lint::access_lint;
 pub use exposed::exposed;
-pub use lun::{Fail, Filter, Lun, Share, Source};
+pub use lun::{Fail, Filter, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, one_name};
 pub(crate) use lunar_config::iscsi_name;
-pub use router::Router;
+pub use router::RouterConfig;
 pub use unused::unused;
 pub use value::PORT;
 pub(crate) use value::listen;
@@ -34,7 +34,7 @@ use toml::de::DeTable;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The process itself.
-    pub server: Server,
+    pub server: ServerConfig,
     /// Bounds on what peers can make the process hold.
     pub limits: lunar_target::config::TargetLimits,
     /// Persistent reservation registrants of one LUN at most.
@@ -48,7 +48,7 @@ pub struct Config {
     /// What is served.
     pub targets: Vec<Target>,
     /// What is routed. It becomes targets once it is found ([`crate::routes::expand`]).
-    pub routers: Vec<Router>,
+    pub routers: Vec<RouterConfig>,
     /// Tags of portal groups at which more targets are to come, whose names are not known yet.
     pub awaited: BTreeSet<u16>,
     /// The names of all `[access.NAME]`.
@@ -57,7 +57,7 @@ pub struct Config {
 
 /// The process itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerConfig {
     /// The cores that serve.
     pub cores: CoreSelection,
     /// Where state is kept; None: the user's state folder.
@@ -82,7 +82,7 @@ pub struct Target {
     /// As whom it answers a challenge.
     pub mutual: Option<lunar_target::config::ChapAccount>,
     /// Its logical units.
-    pub luns: BTreeMap<u16, Lun>,
+    pub luns: BTreeMap<u16, LunConfig>,
     /// Who may use which of them.
     pub access: Vec<lunar_target::config::AccessRule>,
     /// The instance that made it of its mappings; None for a `[[target]]` of the file.
@@ -173,7 +173,7 @@ fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -
     }
 }
 
-fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> Server {
+fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> ServerConfig {
     let cores = match s.find("cores") {
         Some(v) if v.get_ref().is_integer() => {
             number(p, "cores", v, 0..=CoreSelection::MAX_CORES as u64).and_then(CoreSelection::from_number)
@@ -183,7 +183,7 @@ fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> Server {
     let state_dir = s.parsed(p, "state_dir", |text| path(text, base));
     let admin_socket = s.parsed(p, "admin_socket", |text| socket_path(text, base));
     s.done(p);
-    Server { cores: cores.unwrap_or(CoreSelection::All), state_dir, admin_socket }
+    ServerConfig { cores: cores.unwrap_or(CoreSelection::All), state_dir, admin_socket }
 }
 
 /// A path; a relative one starts at the folder of the configuration.

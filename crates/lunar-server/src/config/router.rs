@@ -6,7 +6,7 @@ mod upstream;
 
 pub use super::access::Grant;
 pub use failover::Failover;
-pub use upstream::{Policy, Reach, RemoteUrl, Upstream, UpstreamSource};
+pub use upstream::{Reach, RemoteUrl, UpstreamConfig, UpstreamPolicy, UpstreamSource};
 
 use super::access::AccessLists;
 use super::lun::UniqueValues;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// A SCSI routing instance.
 #[derive(Clone, Debug)]
-pub struct Router {
+pub struct RouterConfig {
     /// Its name.
     pub name: String,
     /// Tags of the portal groups where its targets are found.
@@ -37,7 +37,7 @@ pub struct Router {
     /// Bytes a second of all its LUNs together; 0 is no limit.
     pub bytes_per_s: u64,
     /// What it routes to, by name.
-    pub upstreams: BTreeMap<String, Upstream>,
+    pub upstreams: BTreeMap<String, UpstreamConfig>,
     /// Its mappings.
     pub targets: Vec<RouterTarget>,
     /// The other router of a failover pair.
@@ -141,7 +141,7 @@ pub(super) struct Context<'a> {
 
 /// A router whose portal group is not known yet.
 struct RouterDraft {
-    router: Router,
+    router: RouterConfig,
     portals: Option<Vec<Portal>>,
     listen_at: Option<Range<usize>>,
     tag: Option<(u16, Range<usize>)>,
@@ -154,7 +154,7 @@ pub(super) fn routers(
     root: &mut Section<'_>,
     mut around: Context<'_>,
     groups: &mut PortalGroups,
-) -> Vec<Router> {
+) -> Vec<RouterConfig> {
     let sections = root.named(p, "router", "[router.NAME]");
     let drafts = sections.into_iter().map(|(name, at, s)| router(p, name, &at, s, &mut around, groups));
     let drafts: Vec<RouterDraft> = drafts.collect();
@@ -165,7 +165,7 @@ pub(super) fn routers(
     let (shared, chosen) = (groups.tags(), drafts.iter().filter_map(|draft| Some(draft.tag.as_ref()?.0)));
     let chosen: Vec<u16> = chosen.collect();
     let routers = drafts.into_iter().map(|draft| placed(draft, &shared, &chosen, groups));
-    let (routers, peer_groups): (Vec<Router>, Vec<_>) = routers.unzip();
+    let (routers, peer_groups): (Vec<RouterConfig>, Vec<_>) = routers.unzip();
     failover::check_groups(p, &routers, &peer_groups, &groups.tags());
     routers
 }
@@ -201,7 +201,7 @@ fn placed(
     shared: &[u16],
     chosen: &[u16],
     groups: &mut PortalGroups,
-) -> (Router, Option<Range<usize>>) {
+) -> (RouterConfig, Option<Range<usize>>) {
     let RouterDraft { mut router, portals, tag, peer_group_at, .. } = draft;
     router.portal_groups = match portals {
         Some(portals) => vec![groups.add(portals, tag.map(|(tag, _)| tag), chosen)],
@@ -223,7 +223,7 @@ fn router(
     let portals = groups.portals(p, &mut s, "listen");
     let tag = tag(p, &mut s, listen_at.is_some(), groups);
     let mode = s.parsed(p, "mode", mode).unwrap_or(Mode::Block);
-    let mut router = Router {
+    let mut router = RouterConfig {
         name: name.into(),
         portal_groups: Vec::new(),
         has_own_portals: listen_at.is_some(),
@@ -293,7 +293,7 @@ fn mode(text: &str) -> Result<Mode, InvalidValue> {
 
 /// The upstreams of a router with where they stand. One that is wrong has problems of its own and stands here
 /// without.
-struct Upstreams(BTreeMap<String, (Option<Upstream>, Range<usize>)>);
+struct Upstreams(BTreeMap<String, (Option<UpstreamConfig>, Range<usize>)>);
 
 impl Upstreams {
     fn read(p: &mut Diagnostics<'_>, s: &mut Section<'_>, mode: Mode, around: &mut Context<'_>) -> Upstreams {
@@ -309,7 +309,7 @@ impl Upstreams {
         &'a self,
         p: &mut Diagnostics<'_>,
         s: &mut Section<'_>,
-    ) -> Option<(&'a str, Option<&'a Upstream>, Range<usize>)> {
+    ) -> Option<(&'a str, Option<&'a UpstreamConfig>, Range<usize>)> {
         if s.find("upstream").is_none() {
             s.missing(p, "upstream", "the name of an upstream");
         }
@@ -325,7 +325,7 @@ impl Upstreams {
         None
     }
 
-    fn good(self) -> BTreeMap<String, Upstream> {
+    fn good(self) -> BTreeMap<String, UpstreamConfig> {
         self.0.into_iter().filter_map(|(name, (upstream, _))| Some((name, upstream?))).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! `[[target]]` with its logical units and its access list.
 
 use super::chap::{ChapUsers, NamedUser};
-use super::lun::{Lun, UniqueValues, lun};
+use super::lun::{LunConfig, UniqueValues, lun};
 use super::value::network;
 use lunar_config::{Diagnostics, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind, number, table};
@@ -127,7 +127,7 @@ fn luns(
     s: &mut Section<'_>,
     base: &Path,
     unique: &mut UniqueValues,
-) -> (BTreeMap<u16, Lun>, Vec<u16>) {
+) -> (BTreeMap<u16, LunConfig>, Vec<u16>) {
     let mut luns = BTreeMap::new();
     let mut numbers = Vec::new();
     let mut once = UniqueKeys::new("LUN");

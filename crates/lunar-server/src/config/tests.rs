@@ -78,10 +78,10 @@ fn example_is_good_and_says_the_defaults() {
     let disks = &config.targets[0];
     assert_eq!(
         disks.luns[&1],
-        Lun::new(Source::Null { size: 1 << 40 }, lunar_scsi::PeripheralDeviceType::Disk)
+        LunConfig::new(Source::Null { size: 1 << 40 }, lunar_scsi::PeripheralDeviceType::Disk)
     );
-    let memory = Lun::new(Source::Memory { size: 64 << 20 }, lunar_scsi::PeripheralDeviceType::Disk);
-    assert_eq!(Lun { filters: Vec::new(), ..disks.luns[&0].clone() }, memory);
+    let memory = LunConfig::new(Source::Memory { size: 64 << 20 }, lunar_scsi::PeripheralDeviceType::Disk);
+    assert_eq!(LunConfig { filters: Vec::new(), ..disks.luns[&0].clone() }, memory);
     assert_eq!(disks.luns[&0].filters.len(), 4);
     assert_eq!(disks.access[0].luns.clone().unwrap(), BTreeMap::from([(0, 0), (5, 1)]));
     assert_eq!(config.portal_groups[0].portals[1].advertise.as_deref(), Some("[::1]:3260"));

@@ -1,6 +1,6 @@
 //! What stands in a configuration and does nothing.
 
-use super::{Config, Router};
+use super::{Config, RouterConfig};
 
 /// A line for each access list that no target names, and for each upstream that no target leads to.
 pub fn unused(config: &Config) -> Vec<String> {
@@ -15,7 +15,7 @@ pub fn unused(config: &Config) -> Vec<String> {
     lists.chain(config.routers.iter().flat_map(upstreams)).collect()
 }
 
-fn upstreams(router: &Router) -> Vec<String> {
+fn upstreams(router: &RouterConfig) -> Vec<String> {
     let used: Vec<&str> = router.targets.iter().flat_map(|target| target.map.upstreams()).collect();
     let idle = router.upstreams.keys().filter(|name| !used.contains(&name.as_str()));
     let name = &router.name;

@@ -1,7 +1,7 @@
 //! A configuration as facts: what there is, and each setting of it as text.
 
-use crate::config::router::{Map, Router, RouterTarget, Upstream, UpstreamSource};
-use crate::config::{Config, Filter, Lun, Source, Target};
+use crate::config::router::{Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource};
+use crate::config::{Config, Filter, LunConfig, Source, Target};
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
@@ -68,11 +68,11 @@ impl ConfigPart {
 }
 
 /// All parts of a configuration. The first fact of each is what it is.
-pub(super) struct Settings(pub(super) BTreeMap<ConfigPart, Vec<Setting>>);
+pub(super) struct ConfigSettings(pub(super) BTreeMap<ConfigPart, Vec<Setting>>);
 
-impl Settings {
+impl ConfigSettings {
     /// What a configuration says. Targets that routers made of what they found are none of it.
-    pub(super) fn of(config: &Config) -> Settings {
+    pub(super) fn of(config: &Config) -> ConfigSettings {
         let server = &config.server;
         let server = vec![
             setting("cores", cores(&server.cores)),
@@ -93,7 +93,7 @@ impl Settings {
                 .extend(one.luns.iter().map(|(n, unit)| (ConfigPart::Lun(one.name.clone(), *n), lun(unit))));
         }
         config.routers.iter().for_each(|one| router(one, &mut settings));
-        Settings(settings)
+        ConfigSettings(settings)
     }
 }
 
@@ -247,7 +247,7 @@ fn who(entry: &AccessRule, chap: &str) -> String {
     if parts.is_empty() { "everybody".into() } else { parts.join(" ") }
 }
 
-fn lun(l: &Lun) -> Vec<Setting> {
+fn lun(l: &LunConfig) -> Vec<Setting> {
     vec![
         setting("source", &l.source),
         setting("kind", format!("{:?}", l.kind).to_lowercase()),
@@ -267,7 +267,7 @@ fn lun(l: &Lun) -> Vec<Setting> {
     ]
 }
 
-fn block_size(l: &Lun) -> String {
+fn block_size(l: &LunConfig) -> String {
     match l.source {
         Source::Device { .. } if !l.has_block_size => "that of the device".into(),
         _ => l.block_size.to_string(),
@@ -285,7 +285,7 @@ fn filter(filter: &Filter) -> String {
     }
 }
 
-fn router(r: &Router, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
+fn router(r: &RouterConfig, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
     let failover = r.failover.as_ref().map(|pair| {
         let preferred = if pair.is_preferred { ", this one preferred" } else { "" };
         let key = pair.key.map_or(String::new(), |key| format!(", key {key:#x}"));
@@ -307,7 +307,7 @@ fn router(r: &Router, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
     r.targets.iter().for_each(|one| mapping(r, one, settings));
 }
 
-fn upstream(u: &Upstream) -> Vec<Setting> {
+fn upstream(u: &UpstreamConfig) -> Vec<Setting> {
     let hidden = match &u.source {
         UpstreamSource::Remote { urls } => {
             urls.iter().flat_map(|url| url.secret_text().bytes().chain([0])).collect()
@@ -330,7 +330,7 @@ fn upstream(u: &Upstream) -> Vec<Setting> {
 }
 
 /// A mapping is known by the target that it makes, or else by its upstream.
-fn mapping(router: &Router, one: &RouterTarget, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
+fn mapping(router: &RouterConfig, one: &RouterTarget, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
     let name = match &one.map {
         Map::Transparent { upstream } => format!("targets of {upstream}"),
         Map::Target { name, .. } | Map::Lun { name, .. } => format!("target {name}"),

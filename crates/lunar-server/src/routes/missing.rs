@@ -2,7 +2,7 @@
 
 use super::{is_seen, number, there};
 use crate::config::router::{From, Map, Reach};
-use crate::config::{Config, Router};
+use crate::config::{Config, RouterConfig};
 use lunar_router::Found;
 use lunar_router::routes::LuAddress;
 
@@ -21,7 +21,7 @@ pub struct Missing {
 }
 
 /// The mapped LUNs of a router that are not there in an expanded configuration.
-pub fn missing(router: &Router, whole: &Config, found: &Found) -> Vec<Missing> {
+pub fn missing(router: &RouterConfig, whole: &Config, found: &Found) -> Vec<Missing> {
     let is_there = |name: &str, number: u16| {
         let mut mine = whole.targets.iter().filter(|target| target.router.as_ref() == Some(&router.name));
         mine.any(|target| target.name == name && target.luns.contains_key(&number))
@@ -36,7 +36,7 @@ pub fn missing(router: &Router, whole: &Config, found: &Found) -> Vec<Missing> {
         .collect()
 }
 
-fn absent(router: &Router, (target, lun): (&str, u16), from: &From, found: &Found) -> Option<Missing> {
+fn absent(router: &RouterConfig, (target, lun): (&str, u16), from: &From, found: &Found) -> Option<Missing> {
     let upstream = router.upstreams.get(&from.upstream)?;
     let behind = number(upstream, from)?;
     let name = match upstream.reach() {

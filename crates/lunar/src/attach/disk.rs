@@ -7,7 +7,7 @@ use lunar_block::Backend;
 use lunar_initiator::multipath::{self, LunPath as _, Multipath, MultipathOptions};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
-use lunar_server::config::attachment::{Attachment, Policy};
+use lunar_server::config::attachment::{Attachment, PathPolicy};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url,
 }
 
 /// Settings for several paths. An operation may wait `recovery` for a path, and then takes as long as on a single path.
-fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: Policy) -> MultipathOptions {
+fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: PathPolicy) -> MultipathOptions {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
     let operation = longest.max(recovery.saturating_add(OPERATION_MARGIN));
     MultipathOptions { policy: policy.of_paths(), queue: recovery, operation, ..MultipathOptions::default() }
@@ -248,8 +248,8 @@ mod tests {
         use lunar_initiator::multipath::PathPolicy as ClientArgs;
         let policy = |policy| multipath_settings(&mut [], Duration::ZERO, policy).policy;
         let asked = [ClientArgs::Failover, ClientArgs::RoundRobin, ClientArgs::LeastQueue];
-        assert_eq!(Policy::ALL.map(policy), asked);
-        assert_eq!(policy(Policy::default()), MultipathOptions::default().policy);
+        assert_eq!(PathPolicy::ALL.map(policy), asked);
+        assert_eq!(policy(PathPolicy::default()), MultipathOptions::default().policy);
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
             (["", ""], s(600), s(660)),
             (["", ""], Duration::MAX, Duration::MAX),
         ] {
-            let joined = multipath_settings(&mut settings.map(url), recovery, Policy::default());
+            let joined = multipath_settings(&mut settings.map(url), recovery, PathPolicy::default());
             assert_eq!((joined.queue, joined.operation), (recovery, operation), "{settings:?}");
         }
     }

@@ -29,7 +29,7 @@ use crate::output;
 use clap::Args;
 use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
-use lunar_server::config::attachment::{self, Attachment, How, Policy};
+use lunar_server::config::attachment::{self, Attachment, How, PathPolicy};
 use lunar_server::{Problem, folders};
 use process::AttachObserver;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub struct Attach {
 
     /// Path selection for the next I/O [default: least-queue, the path with the fewest I/Os in flight]
     #[arg(long, value_name = "failover|round-robin|least-queue", value_parser = policy, requires = "paths")]
-    policy: Option<Policy>,
+    policy: Option<PathPolicy>,
 
     /// Attach as an NBD server at this address [default: a Unix socket in the runtime folder]
     #[arg(long, value_name = "unix:PATH|ADDR:PORT", conflicts_with_all = ["ublk", "fuse"])]
@@ -257,10 +257,10 @@ fn late_writes(text: &str) -> Result<&'static str, String> {
 }
 
 /// Parses the value of `--policy`.
-fn policy(text: &str) -> Result<Policy, String> {
-    let named = |policy: &Policy| policy.name() == text;
-    let names = || Policy::ALL.map(Policy::name).join(", ");
-    Policy::ALL.into_iter().find(named).ok_or_else(|| format!("policies are {}", names()))
+fn policy(text: &str) -> Result<PathPolicy, String> {
+    let named = |policy: &PathPolicy| policy.name() == text;
+    let names = || PathPolicy::ALL.map(PathPolicy::name).join(", ");
+    PathPolicy::ALL.into_iter().find(named).ok_or_else(|| format!("policies are {}", names()))
 }
 
 fn cannot(what: &str, e: &std::io::Error) -> Failure {
@@ -405,7 +405,7 @@ mod tests {
         let parse = |more: &[&str]| Line::try_parse_from([&["attach", url], more].concat());
         let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);
         let attachment = requested(&several.unwrap().attach).unwrap();
-        assert_eq!((attachment.policy, attachment.urls.len()), (Some(Policy::RoundRobin), 2));
+        assert_eq!((attachment.policy, attachment.urls.len()), (Some(PathPolicy::RoundRobin), 2));
         assert!(parse(&["--policy", "failover"]).is_err(), "there is one path");
         assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "there is no such policy");
     }

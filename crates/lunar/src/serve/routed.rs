@@ -2,8 +2,8 @@
 
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::router::{Failover, Hop, Lun, Path, Router, Target, Upstream};
-use lunar_admin::{Request, Response, RouterAction, ServerControl, Session};
+use lunar_admin::router::{Failover, Hop, LunReport, PathReport, RouterReport, TargetReport, UpstreamReport};
+use lunar_admin::{Request, Response, RouterAction, ServerControl, SessionReport};
 use lunar_router::failover::{FailoverRequest, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
@@ -30,7 +30,7 @@ pub fn send_event(events: &Mutex<Sender<ServeEvent>>, event: ServeEvent) {
 }
 
 impl<S: TargetServer> ServerControl for AdminHandler<S> {
-    fn sessions(&self) -> Vec<Session> {
+    fn sessions(&self) -> Vec<SessionReport> {
         self.server.sessions()
     }
 
@@ -114,7 +114,7 @@ impl<S: TargetServer> Service<S> {
         Response::Done(format!("router {name}: {done}{warning}"))
     }
 
-    fn routers(&self) -> Vec<Router> {
+    fn routers(&self) -> Vec<RouterReport> {
         self.config.routers.iter().map(|router| self.router(&router.name)).collect()
     }
 
@@ -125,7 +125,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// All upstreams of an instance, also disks of this host, which nobody has to look for.
-    fn upstreams(&self, name: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<Upstream> {
+    fn upstreams(&self, name: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<UpstreamReport> {
         let Some(router) = self.config.routers.iter().find(|router| router.name == name) else {
             return Vec::new();
         };
@@ -141,7 +141,7 @@ impl<S: TargetServer> Service<S> {
         .collect()
     }
 
-    fn router(&self, name: &str) -> Router {
+    fn router(&self, name: &str) -> RouterReport {
         let instance = self.routes.instance(name);
         let status = self.routes.status(name);
         let units = || status.iter().flat_map(|upstream| &upstream.units);
@@ -149,7 +149,7 @@ impl<S: TargetServer> Service<S> {
             hop(units().map(total).fold(LatencyTotal::default(), LatencyTotal::and))
         };
         let missing = self.missing(name);
-        Router {
+        RouterReport {
             name: name.to_owned(),
             state: self.routes.state(name),
             draining: instance.draining.load(Relaxed),
@@ -178,9 +178,9 @@ impl<S: TargetServer> Service<S> {
         })
     }
 
-    fn targets(&self, router: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<Target> {
+    fn targets(&self, router: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<TargetReport> {
         let mine = self.whole.targets.iter().filter(|target| target.router.as_deref() == Some(router));
-        let health = |lun: &lunar_server::config::Lun| {
+        let health = |lun: &lunar_server::config::LunConfig| {
             let place = lun.source.place()?;
             let both =
                 status.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
@@ -194,23 +194,23 @@ impl<S: TargetServer> Service<S> {
                 None => "up",
             })
         };
-        let lun = |(number, lun): (&u16, &lunar_server::config::Lun)| Lun {
+        let lun = |(number, lun): (&u16, &lunar_server::config::LunConfig)| LunReport {
             lun: *number,
             from: lun.source.to_string(),
             health: health(lun).unwrap_or("up").into(),
         };
-        let absent = |missing: &Missing| Lun {
+        let absent = |missing: &Missing| LunReport {
             lun: missing.lun,
             from: Source::Routed(missing.place.clone()).to_string(),
             health: missing.why.into(),
         };
         let luns = |target: &lunar_server::config::Target| {
             let missing = missing.iter().filter(|missing| missing.target == target.name);
-            let mut luns: Vec<Lun> = target.luns.iter().map(lun).chain(missing.map(absent)).collect();
+            let mut luns: Vec<LunReport> = target.luns.iter().map(lun).chain(missing.map(absent)).collect();
             luns.sort_by_key(|lun| lun.lun);
             luns
         };
-        mine.map(|target| Target { name: target.name.clone(), luns: luns(target) }).collect()
+        mine.map(|target| TargetReport { name: target.name.clone(), luns: luns(target) }).collect()
     }
 }
 
@@ -254,8 +254,8 @@ fn hop(total: LatencyTotal) -> Hop {
 }
 
 /// What is at an upstream, and with it what is to be there and is not.
-fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missing>) -> Upstream {
-    let path = |unit: &LuStatus, (host, path): &HostPath| Path {
+fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missing>) -> UpstreamReport {
+    let path = |unit: &LuStatus, (host, path): &HostPath| PathReport {
         lun: shown(&unit.place),
         url: path.url.clone(),
         state: path.state.map_or("unused".into(), |state| state.to_string()),
@@ -266,10 +266,10 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
     };
     let of_unit = |unit: &LuStatus| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
     let absent = |missing: &Missing| {
-        let one = |url: &String| Path { lun: shown(&missing.place), ..plain(url, missing.why) };
+        let one = |url: &String| PathReport { lun: shown(&missing.place), ..plain(url, missing.why) };
         status.places.iter().map(one).collect::<Vec<_>>()
     };
-    let mut paths: Vec<Path> =
+    let mut paths: Vec<PathReport> =
         status.units.iter().flat_map(of_unit).chain(missing.flat_map(absent)).collect();
     if paths.is_empty() {
         let state = if status.luns == 0 { "awaited" } else { "unused" };
@@ -277,7 +277,7 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
     }
     let mut obstacles =
         status.units.iter().flat_map(|unit| &unit.paths).filter_map(|(_, path)| path.obstacle.clone());
-    Upstream {
+    UpstreamReport {
         name: status.name.clone(),
         urls: status.places.clone(),
         luns: status.luns,
@@ -287,8 +287,8 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
 }
 
 /// A path of which no more is known.
-fn plain(place: &str, state: &str) -> Path {
-    Path { lun: "-".into(), url: place.into(), state: state.into(), ..Path::default() }
+fn plain(place: &str, state: &str) -> PathReport {
+    PathReport { lun: "-".into(), url: place.into(), state: state.into(), ..PathReport::default() }
 }
 
 /// A logical unit of an upstream: that of this host is the only one.
@@ -300,9 +300,9 @@ fn shown(place: &LuAddress) -> String {
 }
 
 /// A disk of this host, which is there as long as the server is.
-fn local(name: &str, source: &Source, is_used: bool) -> Upstream {
+fn local(name: &str, source: &Source, is_used: bool) -> UpstreamReport {
     let place = source.to_string();
     let state = if is_used { "up" } else { "unused" };
     let paths = vec![plain(&place, state)];
-    Upstream { name: name.to_owned(), urls: vec![place], luns: 1, obstacle: None, paths }
+    UpstreamReport { name: name.to_owned(), urls: vec![place], luns: 1, obstacle: None, paths }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use lunar_admin::Session;
+use lunar_admin::SessionReport;
 use lunar_runtime::error::with_hint;
 use lunar_target::BoundPortal;
 use lunar_target::config::Transports;
@@ -11,7 +11,7 @@ use std::time::Duration;
 struct Fake(Arc<Mutex<Vec<String>>>);
 
 impl TargetServer for Fake {
-    fn sessions(&self) -> Vec<Session> {
+    fn sessions(&self) -> Vec<SessionReport> {
         Vec::new()
     }
 

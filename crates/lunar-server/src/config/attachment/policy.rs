@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Which of the best paths takes the next operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Policy {
+pub enum PathPolicy {
     /// The first that works takes all.
     Failover,
     /// One after another.
@@ -17,32 +17,32 @@ pub enum Policy {
     LeastQueue,
 }
 
-impl Policy {
+impl PathPolicy {
     /// All of them.
-    pub const ALL: [Policy; 3] = [Policy::Failover, Policy::RoundRobin, Policy::LeastQueue];
+    pub const ALL: [PathPolicy; 3] = [PathPolicy::Failover, PathPolicy::RoundRobin, PathPolicy::LeastQueue];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::Failover => "failover",
-            Policy::RoundRobin => "round-robin",
-            Policy::LeastQueue => "least-queue",
+            PathPolicy::Failover => "failover",
+            PathPolicy::RoundRobin => "round-robin",
+            PathPolicy::LeastQueue => "least-queue",
         }
     }
 
     /// As several paths take it.
     pub fn of_paths(self) -> multipath::PathPolicy {
         match self {
-            Policy::Failover => multipath::PathPolicy::Failover,
-            Policy::RoundRobin => multipath::PathPolicy::RoundRobin,
-            Policy::LeastQueue => multipath::PathPolicy::LeastQueue,
+            PathPolicy::Failover => multipath::PathPolicy::Failover,
+            PathPolicy::RoundRobin => multipath::PathPolicy::RoundRobin,
+            PathPolicy::LeastQueue => multipath::PathPolicy::LeastQueue,
         }
     }
 }
 
 /// The policy of a name.
-pub(super) fn policy(text: &str) -> Result<Policy, InvalidValue> {
-    let names = Policy::ALL.map(Policy::name);
-    let named = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+pub(super) fn policy(text: &str) -> Result<PathPolicy, InvalidValue> {
+    let names = PathPolicy::ALL.map(PathPolicy::name);
+    let named = PathPolicy::ALL.into_iter().find(|policy| policy.name() == text);
     named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))
 }

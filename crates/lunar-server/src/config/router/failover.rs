@@ -1,6 +1,6 @@
 //! `[router.NAME.failover]`: the other router of a failover pair.
 
-use super::{Mode, Router, UpstreamSource, Upstreams};
+use super::{Mode, RouterConfig, UpstreamSource, Upstreams};
 use lunar_config::Section;
 use lunar_config::iscsi_name;
 use lunar_config::{Diagnostics, InvalidValue, invalid};
@@ -79,7 +79,7 @@ fn fits(p: &mut Diagnostics<'_>, s: &Section<'_>, upstreams: &Upstreams) {
 /// The portals of the peer and ours are different ports of one target (SPC-5 section 5.18).
 pub(super) fn check_groups(
     p: &mut Diagnostics<'_>,
-    routers: &[Router],
+    routers: &[RouterConfig],
     at: &[Option<Range<usize>>],
     own: &[u16],
 ) {

@@ -1,6 +1,6 @@
 //! `[[router.NAME.target]]`: what of the upstreams becomes what.
 
-use super::{Context, From, Map, Mode, Reach, RouterTarget, Upstream, Upstreams};
+use super::{Context, From, Map, Mode, Reach, RouterTarget, UpstreamConfig, Upstreams};
 use crate::config::target::LUN_RANGE;
 use lunar_config::iscsi_name;
 use lunar_config::{Diagnostics, InvalidValue, unknown};
@@ -121,7 +121,12 @@ fn whole(
     Some(name.into())
 }
 
-fn misfit(p: &mut Diagnostics<'_>, (name, upstream): (&str, &Upstream), at: &Range<usize>, wanted: &str) {
+fn misfit(
+    p: &mut Diagnostics<'_>,
+    (name, upstream): (&str, &UpstreamConfig),
+    at: &Range<usize>,
+    wanted: &str,
+) {
     let hint = match upstream.reach() {
         Reach::Portal => "map = \"transparent\" takes a portal",
         Reach::Target(_) => "map = \"target\" takes a target, and map = \"lun\" a LUN of it with `from`",

@@ -53,7 +53,7 @@ fn router_of_nine_lines_has_defaults() {
     assert_eq!((router.path_loss_timeout, router.max_sessions), (Duration::from_secs(8), None));
     assert_eq!((router.iops, router.bytes_per_s, router.has_own_portals), (0, 0, false));
     let a = &router.upstreams["a"];
-    assert_eq!((a.mode, a.policy, a.reach()), (Mode::Block, Policy::Failover, Reach::Portal));
+    assert_eq!((a.mode, a.policy, a.reach()), (Mode::Block, UpstreamPolicy::Failover, Reach::Portal));
     assert_eq!(router.targets[0].map, Map::Transparent { upstream: "a".into() });
     assert_eq!((router.targets[0].access.none, router.targets[0].access.entries.len()), (false, 0));
 }

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 
 /// Something that has logical units.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
+pub struct UpstreamConfig {
     /// Where it is.
     pub source: UpstreamSource,
     /// How commands are routed there.
     pub mode: Mode,
     /// Which of several ways to it is taken.
-    pub policy: Policy,
+    pub policy: UpstreamPolicy,
     /// The designator (VPD page 83h) that its LUN must have, such as `naa.6001405...`.
     pub identity: Option<String>,
     /// T10 vendor identification instead of its own.
@@ -92,7 +92,7 @@ impl fmt::Display for RemoteUrl {
 
 /// Which of several ways is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum UpstreamPolicy {
     /// The first that works takes all.
     #[default]
     Failover,
@@ -104,16 +104,21 @@ pub enum Policy {
     Alua,
 }
 
-impl Policy {
-    const ALL: [Policy; 4] = [Policy::Failover, Policy::RoundRobin, Policy::LeastQueue, Policy::Alua];
+impl UpstreamPolicy {
+    const ALL: [UpstreamPolicy; 4] = [
+        UpstreamPolicy::Failover,
+        UpstreamPolicy::RoundRobin,
+        UpstreamPolicy::LeastQueue,
+        UpstreamPolicy::Alua,
+    ];
 
     /// Its name, as files have it.
     pub fn name(self) -> &'static str {
         match self {
-            Policy::Failover => "failover",
-            Policy::RoundRobin => "round-robin",
-            Policy::LeastQueue => "least-queue",
-            Policy::Alua => "alua",
+            UpstreamPolicy::Failover => "failover",
+            UpstreamPolicy::RoundRobin => "round-robin",
+            UpstreamPolicy::LeastQueue => "least-queue",
+            UpstreamPolicy::Alua => "alua",
         }
     }
 }
@@ -143,7 +148,7 @@ impl Reach<'_> {
     }
 }
 
-impl Upstream {
+impl UpstreamConfig {
     /// What it is, by its first URL.
     pub fn reach(&self) -> Reach<'_> {
         match &self.source {
@@ -193,12 +198,12 @@ pub(super) fn upstream(
     mut s: Section<'_>,
     default: Mode,
     around: &mut Context<'_>,
-) -> Option<Upstream> {
+) -> Option<UpstreamConfig> {
     s.renamed(&[("path", "mode")]);
     let late = s.parsed(p, "late_writes", attachment::late_writes);
     let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
     let mode = s.parsed(p, "mode", mode).unwrap_or(default);
-    let mut upstream = Upstream {
+    let mut upstream = UpstreamConfig {
         // Without a source there is no upstream, and what else is wrong is told all the same.
         source: source.clone().unwrap_or(UpstreamSource::Local(Source::Null { size: 0 })),
         mode,
@@ -306,9 +311,9 @@ fn refuse_open_secret(p: &mut Diagnostics<'_>, url: &RemoteUrl, at: &Range<usize
     }
 }
 
-fn policy(text: &str) -> Result<Policy, InvalidValue> {
-    let names = Policy::ALL.map(Policy::name);
-    let named = Policy::ALL.into_iter().find(|policy| policy.name() == text);
+fn policy(text: &str) -> Result<UpstreamPolicy, InvalidValue> {
+    let names = UpstreamPolicy::ALL.map(UpstreamPolicy::name);
+    let named = UpstreamPolicy::ALL.into_iter().find(|policy| policy.name() == text);
     named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))
 }
 
@@ -331,7 +336,7 @@ fn identity(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// Which keys fit which kind of upstream.
-fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut Upstream) {
+fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut UpstreamConfig) {
     let (is_remote, is_pass) =
         (matches!(u.source, UpstreamSource::Remote { .. }), u.mode == Mode::Passthrough);
     let is_sg = matches!(u.source, UpstreamSource::Sg { .. });
@@ -352,7 +357,7 @@ fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut Upstream) {
         ("policy", !is_remote, "`policy` requires `urls`", "remove `policy`"),
         (
             "policy",
-            is_remote && is_pass && u.policy != Policy::Failover,
+            is_remote && is_pass && u.policy != UpstreamPolicy::Failover,
             "mode = \"passthrough\" uses one path at a time",
             "write policy = \"failover\", or mode = \"block\"",
         ),
