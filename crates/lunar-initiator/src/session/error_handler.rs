@@ -10,6 +10,7 @@ use super::task::{Data, Task, TaskState};
 use crate::{Error, ErrorCode, hints};
 use lunar_proto::window::precedes;
 use lunar_wire::scsi::TaskManagementFunction;
+use lunar_wire::iscsi::status::management_response::{COMPLETE, NO_SUCH_TASK};
 use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -17,10 +18,6 @@ use std::time::{Duration, Instant};
 /// The interval of the clock with and without commands.
 const TICK: Duration = Duration::from_millis(250);
 const IDLE_TICK: Duration = Duration::from_secs(1);
-
-/// Function complete; Task does not exist (RFC 7143 section 11.6.1).
-pub const COMPLETE: u8 = 0;
-pub const NO_SUCH_TASK: u8 = 1;
 
 /// The clock of a session.
 pub async fn watch(local: Rc<LocalSession>) {

@@ -16,16 +16,16 @@ use lunar_runtime::iscsi::receive::{PduData, PduHandler, PredictedPdu, ReceivePr
 use lunar_wire::be;
 use lunar_wire::iscsi::flag::{OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::request;
+use lunar_wire::iscsi::status::{RejectReason, async_event};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::scsi::{Sense, Status};
 
-/// Reasons of a Reject (RFC 7143 section 11.17.1).
-const DATA_DIGEST_ERROR: u8 = 0x02;
-const WAITING_FOR_LOGOUT: u8 = 0x0c;
+/// Reasons of a Reject, as patterns.
+const DATA_DIGEST_ERROR: u8 = RejectReason::DataDigest as u8;
+const WAITING_FOR_LOGOUT: u8 = RejectReason::WaitingForLogout as u8;
 
-/// Of a SCSI Response (RFC 7143 section 11.4.3).
+/// The response "Target Failure" of a SCSI Response (RFC 7143 section 11.4.3).
 const TARGET_FAILURE: u8 = 0x01;
-const NEGOTIATION_RESET: u8 = 0x0b;
 
 impl PduHandler for SessionState {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
@@ -240,7 +240,7 @@ impl SessionState {
     fn async_message(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
         match header.async_event() {
-            0 => {
+            async_event::SCSI => {
                 if let Some(sense) = Sense::decode(&sense_of(data)?) {
                     if raises_doubt(&sense) {
                         self.doubt();
@@ -248,20 +248,20 @@ impl SessionState {
                     self.events.push(Event::Attention { lun: header.lun(), sense });
                 }
             }
-            // It asks for a logout, wants to negotiate anew (which we answer with a new session), or ends
-            // this connection by itself.
-            1 | 4 => self.asked_to_leave(header.async_parameters()[2]),
-            2 | 3 => {
+            // A new session negotiates again.
+            async_event::LOGOUT_REQUEST | async_event::NEGOTIATION_REQUEST => {
+                self.asked_to_leave(header.async_parameters()[2]);
+            }
+            async_event::CONNECTION_DROP | async_event::SESSION_DROP => {
                 self.connection.set_time2wait_s(header.async_parameters()[1]);
                 return Err(Error::new(ErrorCode::ConnectionLost, "the target ends the connection"));
             }
-            5 => {
+            async_event::TASK_TERMINATION => {
                 let lun = header.lun();
                 let ended: Vec<u32> = self.tasks.iter().filter(|t| t.lun == lun).map(|t| t.tag).collect();
                 self.ended_by_abort(ended, "the target ended the command");
             }
-            // Those of vendors may be passed over.
-            248..=255 => {}
+            code if async_event::VENDOR_SPECIFIC.contains(&code) => {}
             code => return Err(broke(format!("an Asynchronous Message of the unknown kind {code}"))),
         }
         self.pump();
@@ -283,7 +283,7 @@ impl SessionState {
             self.rejected_text(reason);
             return Ok(());
         }
-        if reason == NEGOTIATION_RESET {
+        if reason == RejectReason::NegotiationReset as u8 {
             return Err(error);
         }
         match rejected.opcode() {

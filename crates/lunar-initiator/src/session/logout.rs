@@ -6,11 +6,9 @@ use super::session_state::SessionState;
 use super::task::TaskState;
 use super::transport::TransportHandle;
 use crate::{Error, ErrorCode};
+use lunar_wire::iscsi::status::logout_response;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
-
-/// Of a Logout Response: the connection or session was closed (RFC 7143 section 11.15.1).
-const CLOSED: u8 = 0;
 
 /// Logs out of this connection at the request of the target. Commands in flight end first; new ones wait for the next
 /// connection. If the target ends this connection first, the request does not apply to the next one.
@@ -30,7 +28,7 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
     if let Ok(code) = heard {
         // After a graceful end there is no Time2Wait (section 11.15.3).
         local.state.borrow_mut().connection.set_time2wait_s(0);
-        local.part_in_order(code == CLOSED, why);
+        local.part_in_order(code == logout_response::CLOSED, why);
     } else {
         local.give_up_connection(why);
     }
@@ -85,7 +83,7 @@ async fn end(local: &Rc<LocalSession>) {
     }
     let heard = if is_there() { local.answer(limit, SessionState::log_out).await.ok() } else { None };
     match heard {
-        Some(code) => local.part_in_order(code == CLOSED, closed()),
+        Some(code) => local.part_in_order(code == logout_response::CLOSED, closed()),
         None => local.give_up_connection(closed()),
     }
 }

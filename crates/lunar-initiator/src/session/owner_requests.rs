@@ -1,6 +1,5 @@
 //! Requests of owners: the abort of a command, and text requests.
 
-use super::error_handler::{COMPLETE, NO_SUCH_TASK};
 use super::errors::closed;
 use super::local_session::LocalSession;
 use super::proof::Proof;
@@ -9,6 +8,7 @@ use super::session_state::SessionState;
 use super::task::{Task, TaskState, Waiter};
 use crate::{Error, ErrorCode};
 use lunar_wire::scsi::TaskManagementFunction;
+use lunar_wire::iscsi::status::management_response::{COMPLETE, NO_SUCH_TASK};
 use std::rc::Rc;
 
 /// A text request.

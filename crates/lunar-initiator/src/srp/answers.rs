@@ -2,13 +2,9 @@
 
 use crate::session::transport;
 use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
+use lunar_wire::iscsi::status::{async_event, management_response};
 use lunar_wire::iscsi::{Bhs, pdu};
 use lunar_wire::srp::{Aer, Residual, SrpResponse, task_status};
-
-/// Function complete, not supported, and rejected (RFC 7143 section 11.6.1).
-const COMPLETE: u8 = 0;
-pub const NOT_SUPPORTED: u8 = 5;
-const REJECTED: u8 = 255;
 
 /// Which way the data of a command goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,16 +52,16 @@ pub fn scsi_response(itt: u32, way: DataDirection, response: &SrpResponse<'_>) -
 /// The response to a task management function.
 pub fn managed(itt: u32, response: &SrpResponse<'_>) -> Bhs {
     let code = match response.task_status() {
-        Some(task_status::COMPLETE) => COMPLETE,
-        Some(task_status::NOT_SUPPORTED) => NOT_SUPPORTED,
-        Some(_) | None => REJECTED,
+        Some(task_status::COMPLETE) => management_response::COMPLETE,
+        Some(task_status::NOT_SUPPORTED) => management_response::UNSUPPORTED,
+        Some(_) | None => management_response::REJECTED,
     };
     pdu::task_management_response(itt, code)
 }
 
 /// The Asynchronous Message of an event, and its data segment.
 pub fn event(aer: &Aer<'_>) -> (Bhs, Vec<u8>) {
-    (pdu::async_message(aer.lun, 0, [0; 3]), sense(aer.sense))
+    (pdu::async_message(aer.lun, async_event::SCSI, [0; 3]), sense(aer.sense))
 }
 
 /// Sense data as they stand in a data segment: their length goes before them.

@@ -1,7 +1,6 @@
 //! A session with several channels (SRP r16a section 5.4): each command goes to the first that has most room, and what is
 //! about commands goes where they are. One that is lost takes the session with it, which is made anew as a whole.
 
-use super::answers::NOT_SUPPORTED;
 use super::datamover::SrpDatamover;
 use crate::Error;
 use crate::session::task::Task;
@@ -10,6 +9,8 @@ use lunar_proto::parameters::Parameters;
 use lunar_rdma::LocalBoxFuture;
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
 use lunar_runtime::send_queue::Payload;
+use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::iscsi::status::management_response;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use lunar_wire::scsi::TaskManagementFunction;
 use std::cell::Cell;
@@ -69,7 +70,12 @@ impl transport::Datamover for Channels {
         let mover = match (header.opcode(), header.itt()) {
             (opcode::TASK_MANAGEMENT, itt) => match self.to_manage(&header) {
                 Some(mover) => mover,
-                None => return first.answer(pdu::task_management_response(itt, NOT_SUPPORTED), Vec::new()),
+                None => {
+                    return first.answer(
+                        pdu::task_management_response(itt, management_response::UNSUPPORTED),
+                        Vec::new(),
+                    );
+                }
             },
             (opcode::NOP_OUT, itt) if itt != NONE => self.next_to_ping(),
             _ => first,

@@ -1,6 +1,6 @@
 //! The data mover over SRP: each command lends its memory to the target, and has it back with the answer.
 
-use super::answers::{DataDirection, NOT_SUPPORTED};
+use super::answers::DataDirection;
 use super::credits::Credits;
 use super::requests::{self, BufferPlace};
 use crate::Error;
@@ -12,6 +12,7 @@ use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion};
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
 use lunar_runtime::send_queue::Payload;
+use lunar_wire::iscsi::status::{RejectReason, management_response};
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use lunar_wire::srp::{self, IMMEDIATE_OFFSET};
 use std::cell::RefCell;
@@ -22,8 +23,6 @@ use std::rc::Rc;
 /// Bytes of the longest unit of a target. Responses with all sense data that there can be are much shorter.
 pub const RECEIVE_LEN: usize = lunar_wire::srp::LINUX_IU_LEN;
 
-/// Reason of a Reject: command not supported (RFC 7143 section 11.17.1).
-const COMMAND_NOT_SUPPORTED: u8 = 0x05;
 /// SCSI Response of a command that is not sent: one of the vendor-specific codes (RFC 7143 section 11.4.3).
 const NOT_SENT: u8 = 0x80;
 /// What a login agreed on.
@@ -192,7 +191,9 @@ impl SrpDatamover {
                     Open { tag: requests::tag(itt, 0), asked: ControlKind::Manage, lent: None, sent: false };
                 self.request(itt, open, unit, Payload::Empty);
             }
-            None => self.answer(pdu::task_management_response(itt, NOT_SUPPORTED), Vec::new()),
+            None => {
+                self.answer(pdu::task_management_response(itt, management_response::UNSUPPORTED), Vec::new())
+            }
         }
     }
 
@@ -231,7 +232,7 @@ impl transport::Datamover for SrpDatamover {
             (opcode::NOP_OUT, NONE) => {}
             (opcode::NOP_OUT, itt) => self.ping(itt),
             (opcode::LOGOUT, itt) => self.answer(pdu::logout_response(itt, 0, 0, 0), Vec::new()),
-            _ => self.answer(pdu::reject(COMMAND_NOT_SUPPORTED), header.as_bytes().to_vec()),
+            _ => self.answer(pdu::reject(RejectReason::Unsupported as u8), header.as_bytes().to_vec()),
         }
     }
 

@@ -15,14 +15,9 @@ use lunar_proto::window::precedes;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::flag;
 use lunar_wire::iscsi::pdu;
+use lunar_wire::iscsi::status::async_event;
 use lunar_wire::scsi::{Sense, Status};
 use std::rc::Rc;
-
-/// Events of asynchronous messages (RFC 7143 section 11.9.1).
-const SCSI_EVENT: u8 = 0;
-const LOGOUT_REQUEST: u8 = 1;
-const SESSION_DROP: u8 = 3;
-const TASK_TERMINATION: u8 = 5;
 
 impl FrontEnd for IscsiSession {
     #[inline]
@@ -108,7 +103,7 @@ impl FrontEnd for IscsiSession {
     }
 
     fn report_termination(&mut self, lun: u64) {
-        self.announce(lun, TASK_TERMINATION, [0; 3], Vec::new());
+        self.announce(lun, async_event::TASK_TERMINATION, [0; 3], Vec::new());
     }
 
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
@@ -116,17 +111,17 @@ impl FrontEnd for IscsiSession {
         if has_room {
             let sense = event.encode(false);
             let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
-            self.announce(lun, SCSI_EVENT, [0; 3], data);
+            self.announce(lun, async_event::SCSI, [0; 3], data);
         }
         has_room
     }
 
     fn report_gone(&mut self) {
-        self.announce(0, SESSION_DROP, [0, 2, 0], Vec::new());
+        self.announce(0, async_event::SESSION_DROP, [0, 2, 0], Vec::new());
     }
 
     fn request_logout(&mut self, time_s: u16) -> bool {
-        self.announce(0, LOGOUT_REQUEST, [0, 0, time_s], Vec::new());
+        self.announce(0, async_event::LOGOUT_REQUEST, [0, 0, time_s], Vec::new());
         true
     }
 

@@ -9,17 +9,15 @@ use crate::core::AbortResponse;
 use crate::end_reason::EndReason;
 use lunar_proto::name::fold;
 use lunar_proto::text::{SendTargets, TargetRecord, TextStep};
-use lunar_wire::iscsi::status::RejectReason;
+use lunar_wire::iscsi::status::{RejectReason, logout_response};
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-/// Logout reasons and responses (RFC 7143 sections 11.14.1 and 11.15.1).
+/// Logout reasons (RFC 7143 section 11.14.1).
 const CLOSE_SESSION: u8 = 0;
 const CLOSE_CONNECTION: u8 = 1;
 const RECOVERY: u8 = 2;
-const CID_NOT_FOUND: u8 = 1;
-const RECOVERY_UNSUPPORTED: u8 = 2;
 
 impl PduDispatcher<'_> {
     /// NOP-Out: a ping of the initiator, or its answer to ours (RFC 7143 section 11.18).
@@ -60,14 +58,14 @@ impl PduDispatcher<'_> {
         let p = self.state.front().parameters();
         let (wait, retain) = (p.default_time2wait, p.default_time2retain);
         let response = match reason {
-            CLOSE_SESSION => 0,
-            CLOSE_CONNECTION | RECOVERY if !self.state.front().has_cid(cid) => CID_NOT_FOUND,
-            CLOSE_CONNECTION => 0,
-            RECOVERY => RECOVERY_UNSUPPORTED,
+            CLOSE_SESSION => logout_response::CLOSED,
+            CLOSE_CONNECTION | RECOVERY if !self.state.front().has_cid(cid) => logout_response::CID_NOT_FOUND,
+            CLOSE_CONNECTION => logout_response::CLOSED,
+            RECOVERY => logout_response::RECOVERY_UNSUPPORTED,
             _ => return self.reject(RejectReason::Protocol, header, ahs),
         };
         let answer = pdu::logout_response(header.itt(), response, wait, retain);
-        if response == 0 {
+        if response == logout_response::CLOSED {
             self.state.end_with(EndReason::Logout);
             self.connection.set_logout_response(answer);
         } else {

@@ -7,17 +7,11 @@ use crate::core::{FrontEnd, Function, ItNexus, MAX_FUNCTIONS, ManagementResponse
 use crate::fence;
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::status::RejectReason;
+use lunar_wire::iscsi::status::management_response::{
+    COMPLETE, NO_SUCH_LUN, NO_SUCH_TASK, REASSIGN_UNSUPPORTED, REJECTED, UNAUTHORIZED, UNSUPPORTED,
+};
 use lunar_wire::iscsi::{Bhs, pdu};
 use std::rc::Rc;
-
-/// Responses (RFC 7143 section 11.6.1).
-const COMPLETE: u8 = 0;
-const NO_SUCH_TASK: u8 = 1;
-const NO_SUCH_LUN: u8 = 2;
-const REASSIGN_UNSUPPORTED: u8 = 4;
-const UNSUPPORTED: u8 = 5;
-const UNAUTHORIZED: u8 = 6;
-const REJECTED: u8 = 255;
 
 /// TASK REASSIGN.
 const TASK_REASSIGN: u8 = 8;

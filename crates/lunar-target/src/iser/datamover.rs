@@ -11,6 +11,7 @@ use lunar_rdma::{Endpoint, EndpointEvents, RemoteAddress};
 use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::{self, STATUS};
+use lunar_wire::iscsi::status::async_event;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
 use lunar_wire::iser::{self, AdvertisedBuffer, HEADER_LEN, IserHeader, OVERHEAD, SAFE_DATA_LEN};
 use std::cell::RefCell;
@@ -20,8 +21,6 @@ use std::rc::Rc;
 
 /// Asynchronous messages that initiators have receive buffers for. Linux has two (ISER_MAX_RX_MISC_PDUS).
 const MAX_EVENTS: usize = 2;
-/// Event of the Asynchronous Message that ends tasks (RFC 7143 section 11.9.1).
-const TASK_TERMINATION: u8 = 5;
 
 /// The memory that a command advertises.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +236,7 @@ impl DatamoverState {
 fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
     match header.opcode() {
         opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !pending_reads.is_empty(),
-        opcode::ASYNC => header.async_event() == TASK_TERMINATION && !pending_reads.is_empty(),
+        opcode::ASYNC => header.async_event() == async_event::TASK_TERMINATION && !pending_reads.is_empty(),
         opcode::SCSI_RESPONSE => {
             pending_reads.values().any(|pending_reads| pending_reads.header.itt() == header.itt())
         }

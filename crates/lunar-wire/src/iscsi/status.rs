@@ -1,4 +1,4 @@
-//! Status codes of login and Reject (RFC 7143 sections 11.13.5 and 11.17.1).
+//! Codes of responses, Reject and Asynchronous Message (RFC 7143 section 11).
 
 /// Status-Class and Status-Detail of a Login Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,56 @@ pub enum RejectReason {
     InvalidField = 0x09,
     /// No resources for a long operation: here, key text above the limit.
     LongOperation = 0x0a,
+    /// The target resets an earlier negotiation.
+    NegotiationReset = 0x0b,
     /// The target waits for a logout.
     WaitingForLogout = 0x0c,
+}
+
+/// Responses to a task management function (RFC 7143 section 11.6.1).
+pub mod management_response {
+    /// The function is complete.
+    pub const COMPLETE: u8 = 0;
+    /// The referenced task does not exist.
+    pub const NO_SUCH_TASK: u8 = 1;
+    /// The LUN does not exist.
+    pub const NO_SUCH_LUN: u8 = 2;
+    /// The target does not reassign tasks.
+    pub const REASSIGN_UNSUPPORTED: u8 = 4;
+    /// The target does not support the function.
+    pub const UNSUPPORTED: u8 = 5;
+    /// The initiator may not use the function.
+    pub const UNAUTHORIZED: u8 = 6;
+    /// The target rejects the function.
+    pub const REJECTED: u8 = 255;
+}
+
+/// Responses to a logout (RFC 7143 section 11.15.1).
+pub mod logout_response {
+    /// The connection or session was closed.
+    pub const CLOSED: u8 = 0;
+    /// The session has no connection with this CID.
+    pub const CID_NOT_FOUND: u8 = 1;
+    /// The target does not support connection recovery.
+    pub const RECOVERY_UNSUPPORTED: u8 = 2;
+}
+
+/// Events of an Asynchronous Message (RFC 7143 section 11.9.1).
+pub mod async_event {
+    use std::ops::RangeInclusive;
+
+    /// SCSI event: the data segment contains sense data.
+    pub const SCSI: u8 = 0;
+    /// The target requests a logout.
+    pub const LOGOUT_REQUEST: u8 = 1;
+    /// The target drops the connection.
+    pub const CONNECTION_DROP: u8 = 2;
+    /// The target drops all connections of the session.
+    pub const SESSION_DROP: u8 = 3;
+    /// The target requests a negotiation of parameters.
+    pub const NEGOTIATION_REQUEST: u8 = 4;
+    /// The target has ended all tasks of a logical unit.
+    pub const TASK_TERMINATION: u8 = 5;
+    /// Vendor-specific events.
+    pub const VENDOR_SPECIFIC: RangeInclusive<u8> = 248..=255;
 }
