@@ -1,4 +1,4 @@
-//! From a portal's name to a connection that is logged in.
+//! Connects to a portal and logs in.
 
 pub use crate::addresses::resolve;
 use crate::io_error::{lost, no_connection};
@@ -20,7 +20,7 @@ use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Redirections that are followed, one after another.
+/// The limit of redirections in a row.
 const REDIRECTIONS: u32 = 5;
 /// CmdSN of a new session.
 const FIRST_CMD_SN: u32 = 1;
@@ -29,14 +29,14 @@ const FIRST_CMD_SN: u32 = 1;
 pub struct Connected {
     /// The connection.
     pub wire: LoginConnection,
-    /// Where it leads, after redirections.
+    /// The portal, after redirections.
     pub portal: Portal,
-    /// What came of the login.
+    /// The result of the login.
     pub login: Box<LoggedIn>,
 }
 
 impl Connected {
-    /// The session that it is the connection of.
+    /// The information about a new session on this connection.
     pub fn facts(&self, login_target: &LoginTarget, options: &Options) -> SessionInfo {
         SessionInfo {
             portal: self.portal.clone(),
@@ -55,7 +55,7 @@ impl Connected {
         }
     }
 
-    /// The user that has authenticated; a target that asks for no authentication knows none.
+    /// The authenticated CHAP user. Empty if the target requested no authentication.
     pub fn user(&self, options: &Options) -> String {
         let credentials = options.credentials.as_ref().filter(|_| self.login.chap.is_some());
         credentials.map(|credentials| credentials.name.clone()).unwrap_or_default()
@@ -74,8 +74,8 @@ impl Connected {
     }
 }
 
-/// Connects and logs in. While the target cannot be reached it is tried again, as often as the options say;
-/// a refusal ends it at once.
+/// Connects and logs in. Retries while the target is unreachable, up to the number of attempts in the options. A
+/// refusal ends the attempts.
 pub async fn connect_with_retry(login_target: &LoginTarget, options: &Options) -> Result<Connected, Error> {
     let mut pause = Duration::from_millis(500);
     for _ in 1..options.timeouts.login_tries.max(1) {
@@ -148,17 +148,17 @@ pub fn login_timed_out(limit: Duration) -> Error {
     Error::new(ErrorCode::TimedOut, what).with_hint(hints::LOGIN_TIMEOUT)
 }
 
-/// What came of one login.
+/// The outcome of one login.
 pub enum LoginOutcome {
     /// A connection.
     LoggedIn(Box<Connected>),
-    /// It is to be tried there.
+    /// A redirection to this portal.
     Redirected(Portal),
 }
 
-/// Sees the PDUs of a login, both ways.
+/// Records the PDUs of a login in both directions.
 pub trait LoginTrace {
-    /// A PDU that was sent, or has come.
+    /// Records a sent or received PDU.
     fn record(&mut self, header: &Bhs, data: &[u8]);
 }
 
@@ -186,7 +186,7 @@ pub async fn log_in(
     trace: &mut impl LoginTrace,
 ) -> Result<LoginOutcome, Error> {
     if let LoginConnection::Srp(srp) = &wire {
-        // It came with the connection.
+        // SRP logs in when it connects.
         let login = Box::new(srp.login().clone());
         return Ok(LoginOutcome::LoggedIn(Box::new(Connected { wire, portal: portal.clone(), login })));
     }
@@ -245,11 +245,11 @@ fn with_algorithms(e: Error, options: &Options) -> Error {
     }
 }
 
-/// What a target may mean that closes without an answer.
+/// The possible causes when a target closes the connection during login.
 struct ClosedDuringLogin {
-    /// It was offered no user.
+    /// Whether no CHAP user was offered.
     anonymous: bool,
-    /// It has not said a word of iSCSI yet, over TCP.
+    /// Whether it has sent no PDU yet over TCP, so that it may use another protocol.
     may_be_other: bool,
 }
 
@@ -270,8 +270,8 @@ impl ClosedDuringLogin {
     }
 }
 
-/// Logs out on a connection that has done nothing else. Digests are left out where they were agreed on:
-/// then the target only sees the end of the connection. Over SRP it is the same: SRP has no logout.
+/// Logs out on a connection that only logged in. With negotiated digests, and over SRP, which has no logout, the
+/// connection is closed instead.
 pub async fn log_out(connected: Connected) -> Result<(), Error> {
     let Connected { mut wire, login, .. } = connected;
     let has_digests = login.parameters.header_digest || login.parameters.data_digest;
@@ -326,7 +326,7 @@ fn redirected(address: &str) -> Result<Portal, Error> {
         .map_err(|e: Error| Error::new(ErrorCode::ProtocolError, format!("invalid redirection: {e}")))
 }
 
-/// A connection on which one PDU goes out and one comes back.
+/// A connection during login, with one request in flight.
 pub enum LoginConnection {
     /// A stream of bytes.
     Tcp(TcpLoginConnection),
@@ -337,7 +337,7 @@ pub enum LoginConnection {
 }
 
 impl LoginConnection {
-    /// Connects to the first address of a portal that answers, in time for a login.
+    /// Connects to the first address of a portal that answers within the login timeout.
     pub async fn connect(
         portal: &Portal,
         login_target: &LoginTarget,
@@ -357,7 +357,7 @@ impl LoginConnection {
         LoginConnection::over(tcp.stream, login_target, options).await
     }
 
-    /// As many channels more as the options want, over SRP. What the target does not give is done without, as Linux does.
+    /// Adds the further channels of an SRP session. As in Linux, a session may have fewer channels than requested.
     async fn add_channels(&mut self, portal: &Portal, login_target: &LoginTarget, options: &Options) {
         let LoginConnection::Srp(session) = self else { return };
         let is_extra_channel = LoginTarget { is_extra_channel: true, ..login_target.clone() };
@@ -373,7 +373,7 @@ impl LoginConnection {
         }
     }
 
-    /// To the first of these addresses that answers.
+    /// Connects to the first of these addresses that answers.
     pub async fn by_device(
         addresses: &[SocketAddr],
         login_target: &LoginTarget,
@@ -397,7 +397,7 @@ impl LoginConnection {
         Err(last)
     }
 
-    /// A connection over a stream of bytes that nothing was said on yet.
+    /// A connection over a byte stream on which nothing was sent yet.
     pub async fn over(
         stream: Stream,
         login_target: &LoginTarget,
@@ -436,7 +436,7 @@ impl LoginConnection {
         }
     }
 
-    /// Receives a PDU with at most so many bytes of data.
+    /// Receives a PDU with at most `limit` bytes of data.
     pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
         match self {
             LoginConnection::Tcp(wire) => wire.receive(limit).await,
@@ -445,7 +445,7 @@ impl LoginConnection {
         }
     }
 
-    /// What carries a session that has logged in, and bytes that came behind the login.
+    /// The transport of a session after login, and the bytes received after the login.
     pub fn into_line(self) -> (TransportHandle, Vec<u8>) {
         match self {
             LoginConnection::Tcp(wire) => (TransportHandle::Tcp(wire.stream), wire.begun),
@@ -459,7 +459,7 @@ fn no_pdus() -> Error {
     Error::new(ErrorCode::InvalidArgument, "no PDUs travel over SRP")
 }
 
-/// The same over a stream of bytes.
+/// A connection during login over a byte stream.
 pub struct TcpLoginConnection {
     stream: Stream,
     begun: Vec<u8>,
@@ -471,12 +471,12 @@ impl TcpLoginConnection {
         TcpLoginConnection::to_one_of(&resolve(portal).await?, limit).await
     }
 
-    /// Each address has its share of the time, so that one that is silent leaves some for the next.
+    /// Each address gets a share of the time, so that a silent one leaves time for the next.
     async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpLoginConnection, Error> {
         let share = limit / (addresses.len().max(1) + 1) as u32;
         let mut last = Error::new(ErrorCode::Unreachable, "its name has no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
-            // The last one has all that is left: the caller limits the whole.
+            // The last one gets all remaining time: the caller limits the total.
             let share = if left == 0 { limit } else { share };
             match compio::time::timeout(share, Stream::connect(*address)).await {
                 Ok(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
@@ -501,7 +501,7 @@ impl TcpLoginConnection {
         Ok(())
     }
 
-    /// Receives a PDU with at most so many bytes of data.
+    /// Receives a PDU with at most `limit` bytes of data.
     pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
         self.fill(BHS_LEN).await?;
         let header = Bhs::from_bytes(self.begun[..BHS_LEN].try_into().expect("48 bytes"));

@@ -1,11 +1,11 @@
-//! Portals of another protocol than the expected one.
+//! Errors about portals that use another protocol.
 
 use crate::{Error, ErrorCode};
 use lunar_runtime::error::text;
 use std::io;
 
-/// There is no RDMA connection. A portal without RDMA closes or waits for more, so its protocol is unknown; nor may one
-/// that has enough connections say more.
+/// The error when a portal closes without an RDMA connection. The cause is unknown: another protocol, or the connection
+/// limit of the portal.
 pub fn no_rdma(e: &io::Error) -> Error {
     let hint = match e.kind() {
         io::ErrorKind::UnexpectedEof
@@ -29,7 +29,7 @@ pub const SRP: Protocol = Protocol(
     "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target shows its id_ext and ioc_guid",
 );
 
-/// The portal seems to use this protocol, because `happened`.
+/// The error when a portal seems to use this protocol. `happened` is the reason.
 pub fn mismatch(happened: &str, Protocol(what, hint): Protocol) -> Error {
     Error::new(ErrorCode::Unreachable, format!("{happened}: it seems to be a portal of {what}"))
         .with_hint(hint)

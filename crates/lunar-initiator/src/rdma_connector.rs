@@ -1,10 +1,10 @@
-//! RDMA connections that devices, measurements and tests make.
+//! The source of RDMA connections: devices, measurements and tests.
 
 use crate::{Error, ErrorCode};
 use lunar_rdma::{ConnParam, ConnectError, LocalBoxFuture};
 use lunar_runtime::error::Hint;
 
-/// Makes an RDMA connection of private data and terms.
+/// Makes an RDMA connection from private data and connection parameters.
 pub trait RdmaConnector:
     FnOnce(&[u8], ConnParam) -> LocalBoxFuture<'static, Result<lunar_rdma::ConnectedEndpoint, ConnectError>>
 {
@@ -16,7 +16,7 @@ impl<
 {
 }
 
-/// No RDMA device of this host leads there. The provider's hint is used where it has one.
+/// The error when no RDMA device of this host reaches the portal, with the hint of the provider, if any.
 pub fn no_device(e: std::io::Error) -> Error {
     by_device(&lunar_rdma::explained(e))
 }

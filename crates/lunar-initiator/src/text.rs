@@ -1,16 +1,16 @@
-//! Key text of full feature phase: what is asked, and what is answered (RFC 7143 sections 6.4 and 11.10).
+//! Key text of full feature phase: requests and answers (RFC 7143 sections 6.4 and 11.10).
 
 use crate::{Error, ErrorCode};
 use lunar_proto::keys;
 use lunar_wire::iscsi::text::{pairs, push};
 
-/// Bytes of text that a target may send.
+/// The limit of text from a target, in bytes.
 pub const LIMIT: usize = 16 << 20;
 
 /// Keys with their values.
 pub type Pairs = Vec<(String, String)>;
 
-/// The text of a question.
+/// Encodes a request.
 pub fn question(asked: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     asked.iter().for_each(|(key, value)| push(&mut text, key, value));
@@ -28,12 +28,12 @@ pub fn question(asked: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// A key that login negotiates, or that the session itself would have to know of.
+/// Whether a key belongs to login, or changes the state of the session.
 fn is_settled(key: &str) -> bool {
     key != "SendTargets" && keys::find(key).is_some()
 }
 
-/// The pairs of an answer.
+/// Decodes an answer.
 pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     let malformed = |e: lunar_wire::iscsi::text::MalformedText| {

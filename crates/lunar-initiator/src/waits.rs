@@ -1,4 +1,4 @@
-//! What the tasks of a core wait for, as text for a message about a time-out.
+//! Descriptions of the waits of a core's tasks, for messages about timeouts.
 
 use std::cell::RefCell;
 
@@ -8,14 +8,14 @@ thread_local! {
 
 struct Waits {
     last: u64,
-    /// Each with its number, the latest last.
+    /// The descriptions with their numbers, latest last.
     all: Vec<(u64, String)>,
 }
 
-/// Something is waited for while this is there.
+/// A guard: its wait lasts until it is dropped.
 pub(crate) struct Wait(u64);
 
-/// From now on this is waited for.
+/// Starts a wait with this description.
 pub(crate) fn on(what: String) -> Wait {
     WAITS.with_borrow_mut(|waits| {
         waits.last += 1;
@@ -26,12 +26,12 @@ pub(crate) fn on(what: String) -> Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        // The thread may be ending.
+        // The thread-local value may be destroyed already.
         _ = WAITS.try_with(|waits| waits.borrow_mut().all.retain(|(number, _)| *number != self.0));
     }
 }
 
-/// What was begun last of all that is waited for on this core.
+/// The latest wait on this core that has not ended.
 pub fn latest() -> Option<String> {
     WAITS.with_borrow(|waits| waits.all.last().map(|(_, what)| what.clone()))
 }

@@ -1,5 +1,5 @@
-//! The data mover over RDMA (RFC 7145 section 7), as the initiator plays it: each command lends its memory to the target,
-//! and has it back with the answer.
+//! The initiator's data mover over RDMA (RFC 7145 section 7). The memory of a command is registered for the target
+//! until its response.
 
 use crate::session::tag_map::TagMap;
 use crate::session::task::{Data as Memory, Task};
@@ -20,7 +20,7 @@ use std::rc::Rc;
 struct State {
     /// The steering tags of commands, by Initiator Task Tag.
     lent: TagMap<u32>,
-    /// What has come and was not taken yet.
+    /// The received events that were not handled yet.
     events: EndpointEvents,
 }
 
@@ -31,7 +31,7 @@ pub struct IserDatamover {
 }
 
 impl IserDatamover {
-    /// A connection that has logged in, and what has come on it since.
+    /// The data mover of a connection after login, and the events since then.
     pub fn new(endpoint: Rc<dyn Endpoint>, events: EndpointEvents) -> IserDatamover {
         IserDatamover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
     }
@@ -42,13 +42,13 @@ impl IserDatamover {
         Ok(place)
     }
 
-    /// Ends the right of the target to the memory of a command.
+    /// Revokes the memory of a command.
     fn take_back(&self, itt: u32) -> Option<MemoryRegion> {
         let stag = self.state.borrow_mut().lent.remove(itt)?;
         self.endpoint.revoke(stag)
     }
 
-    /// Hands a PDU over; false: nothing more is taken.
+    /// Delivers a PDU. False if the session accepts no more.
     fn message(&self, session: &mut dyn DatamoverEvents, message: &[u8]) -> bool {
         let pdu = match iser::IserPdu::decode(message) {
             Ok(pdu) => pdu,
@@ -73,7 +73,7 @@ impl IserDatamover {
         })
     }
 
-    /// The memory of a command that is answered; the residual says what was not filled.
+    /// Returns the memory of an answered command. The residual gives the number of bytes that were not filled.
     fn give_back(&self, session: &mut dyn DatamoverEvents, response: &Bhs, data: &[u8]) {
         if let Some(MemoryRegion::Sink(buf)) = self.take_back(response.itt()) {
             let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
@@ -105,14 +105,14 @@ impl transport::Datamover for IserDatamover {
                 read = lent.transpose()?.map(advertised);
             }
             Memory::Out(buf) => {
-                // Linux takes messages of its longest data segment behind the plain headers, and none longer.
+                // Linux accepts messages up to its longest data segment with the headers.
                 let room = (p.target_recv_data_segment_length as usize).saturating_sub(ahs.len());
                 let first = (p.first_burst_length as usize).min(room).min(buf.len());
                 let immediate = if p.immediate_data { first } else { 0 };
                 request::set_write(&mut header, task.expected, false);
                 if immediate < buf.len() {
                     let place = self.lend(task.tag, MemoryRegion::Source(buf.clone()))?;
-                    // As Linux has it: what is advertised begins behind what goes with the command.
+                    // As in Linux, the advertised memory begins after the immediate data.
                     write = Some(advertised(place.beyond(immediate as u64)));
                 }
                 if immediate > 0 {
@@ -180,13 +180,13 @@ fn advertised(place: RemoteAddress) -> AdvertisedBuffer {
     AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }
 
-/// The target broke a rule: nothing more is taken from it.
+/// Ends the connection after a violation of the protocol.
 fn breaks(session: &mut dyn DatamoverEvents, what: &str) -> bool {
     session.fail(Error::new(ErrorCode::ProtocolError, what));
     false
 }
 
-/// The message of a PDU: its head, and its data with what pads it.
+/// The message of a PDU: headers, data and padding.
 pub fn message(header: IserHeader, mut bhs: Bhs, ahs: &[u8], payload: Payload) -> (Vec<u8>, Payload) {
     let len = payload.bytes().len();
     bhs.set_data_len(len);
@@ -197,7 +197,7 @@ pub fn message(header: IserHeader, mut bhs: Bhs, ahs: &[u8], payload: Payload) -
             bytes.resize(padded(len), 0);
             Payload::Bytes(bytes)
         }
-        // Not all of it needs padding, and the receiver does not require it.
+        // Other payloads stay unpadded, which the receiver accepts.
         other => other,
     };
     (head, payload)

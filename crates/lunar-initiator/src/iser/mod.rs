@@ -1,5 +1,5 @@
-//! iSER: the same sessions over RDMA (RFC 7145). PDUs travel in messages, and the target reads and writes the memory of
-//! commands itself.
+//! iSER: iSCSI over RDMA (RFC 7145). PDUs are sent in messages. The target reads and writes the memory of commands by
+//! RDMA.
 
 #[cfg(feature = "rdma")]
 mod datamover;

@@ -1,4 +1,4 @@
-//! What a target answers, as the PDUs that a session knows.
+//! Converts responses of a target to PDUs.
 
 use crate::session::transport;
 use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
@@ -6,18 +6,18 @@ use lunar_wire::iscsi::status::{async_event, management_response};
 use lunar_wire::iscsi::{Bhs, pdu};
 use lunar_wire::srp::{Aer, Residual, SrpResponse, task_status};
 
-/// Which way the data of a command goes.
+/// The direction of the data of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataDirection {
-    /// There is none.
+    /// No data.
     None,
     /// From the target.
     In,
-    /// To it.
+    /// To the target.
     Out,
 }
 
-/// What was left of the data of a command.
+/// The residual of a command.
 fn residual(way: DataDirection, response: &SrpResponse<'_>) -> Residual {
     match (way, response.residual_in) {
         (DataDirection::Out, _) | (DataDirection::None, Residual::None) => response.residual_out,
@@ -25,7 +25,7 @@ fn residual(way: DataDirection, response: &SrpResponse<'_>) -> Residual {
     }
 }
 
-/// Bytes of its memory that the target has not filled.
+/// The number of bytes of a read that the target has not filled.
 pub fn unfilled(way: DataDirection, response: &SrpResponse<'_>) -> u32 {
     let told = match residual(way, response) {
         Residual::None => None,
@@ -42,7 +42,7 @@ pub fn scsi_response(itt: u32, way: DataDirection, response: &SrpResponse<'_>) -
         Residual::Over(bytes) => (OVERFLOW, bytes),
         Residual::Under(bytes) => (UNDERFLOW, bytes),
     };
-    // Response data show that the target could not interpret the command.
+    // Response data mean that the target could not interpret the command.
     let code = response.task_status().unwrap_or(0);
     let mut header = pdu::scsi_response(itt, flags, code, response.status);
     header.set_residual_count(bytes);
@@ -64,7 +64,7 @@ pub fn event(aer: &Aer<'_>) -> (Bhs, Vec<u8>) {
     (pdu::async_message(aer.lun, async_event::SCSI, [0; 3]), sense(aer.sense))
 }
 
-/// Sense data as they stand in a data segment: their length goes before them.
+/// Sense data in the format of a data segment: after their length.
 fn sense(bytes: &[u8]) -> Vec<u8> {
     match u16::try_from(bytes.len()) {
         Ok(len) if len > 0 => [&len.to_be_bytes()[..], bytes].concat(),

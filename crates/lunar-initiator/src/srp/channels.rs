@@ -1,5 +1,6 @@
-//! A session with several channels (SRP r16a section 5.4): each command goes to the first that has most room, and what is
-//! about commands goes where they are. One that is lost takes the session with it, which is made anew as a whole.
+//! A session with several channels (SRP r16a section 5.4). A command uses the channel with the most room. A task
+//! management function uses the channel of its commands. The loss of one channel ends the session, which then recovers
+//! with all channels.
 
 use super::datamover::SrpDatamover;
 use crate::Error;
@@ -22,25 +23,25 @@ use std::task::Poll;
 /// A channel.
 struct Channel {
     mover: Rc<SrpDatamover>,
-    /// Not all that waits on it could be sent.
+    /// Whether it still has queued units.
     is_blocked: Cell<bool>,
 }
 
 /// The channels of a session.
 pub struct Channels {
     list: Vec<Channel>,
-    /// Where the next ping goes: each has its turn.
+    /// The channel of the next ping. The channels take turns.
     pinged: Cell<usize>,
 }
 
 impl Channels {
-    /// Those that were joined; at least one.
+    /// Creates it from at least one channel.
     pub fn new(movers: Vec<Rc<SrpDatamover>>) -> Channels {
         let channel = |mover| Channel { mover, is_blocked: Cell::new(false) };
         Channels { list: movers.into_iter().map(channel).collect(), pinged: Cell::new(0) }
     }
 
-    /// The channel that has a request.
+    /// The channel of a request.
     fn with(&self, itt: u32) -> Option<&SrpDatamover> {
         self.list.iter().map(|channel| &*channel.mover).find(|mover| mover.has(itt))
     }
@@ -51,8 +52,8 @@ impl Channels {
         &self.list[next].mover
     }
 
-    /// Where a task management function goes. One about all commands of a logical unit goes where they are; None: they are
-    /// on several channels, and the target may take some of them behind what is said on another.
+    /// The channel of a task management function: that of the affected commands. None if these are on several channels,
+    /// because the target may receive some of them after the function.
     fn to_manage(&self, header: &Bhs) -> Option<&SrpDatamover> {
         let first = &*self.list[0].mover;
         if header.flags() & 0x7f == TaskManagementFunction::AbortTask as u8 {
@@ -84,8 +85,7 @@ impl transport::Datamover for Channels {
     }
 
     fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error> {
-        // The first of those, which is the last from behind: a single command always goes the same way, and finds its core
-        // awake there.
+        // The first of the equal ones, so that a single command always uses the same channel, whose core is awake.
         let roomiest = self.list.iter().rev().max_by_key(|channel| channel.mover.room());
         let mover = roomiest.map_or(&self.list[0].mover, |channel| &channel.mover);
         mover.command(header, task, parameters)
@@ -102,7 +102,7 @@ impl transport::Datamover for Channels {
     }
 
     fn has_moved(&self) -> bool {
-        // Each has to be asked: each keeps its own mark.
+        // Every channel must be asked, because each has its own flag.
         self.list.iter().fold(false, |moved, channel| channel.mover.has_moved() | moved)
     }
 
@@ -148,7 +148,7 @@ impl transport::Datamover for Channels {
     }
 }
 
-/// Waits until one of them is over; without any, not at all.
+/// Waits until one of the futures ends. Returns at once without any.
 fn first<'a>(mut waits: Vec<LocalBoxFuture<'a, io::Result<()>>>) -> LocalBoxFuture<'a, io::Result<()>> {
     Box::pin(poll_fn(move |cx| {
         let done = waits.iter_mut().find_map(|wait| match wait.as_mut().poll(cx) {

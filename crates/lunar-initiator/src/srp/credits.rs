@@ -1,7 +1,7 @@
 //! Credits of SRP as the command window of a session (SRP r16a section 5.4; RFC 7143 section 4.2.2).
 //!
-//! Each command and each task management function takes a credit, and answers give them back. One is kept for task
-//! management, so that commands that hang can be aborted.
+//! Each command and each task management function takes a credit, and responses return credits. One credit is reserved
+//! for task management, so that hanging commands can be aborted.
 
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::{Bhs, pdu};
@@ -10,10 +10,10 @@ use std::rc::Rc;
 
 /// CmdSN and StatSN of a connection's first PDUs.
 pub const FIRST: u32 = 1;
-/// No window is wider: more commands than a session ever sends.
+/// The limit of the window, above the number of commands that a session sends.
 const WIDEST: i64 = 4096;
 
-/// The command window of a session, and the numbers of the PDUs that are made of answers: those of all its channels.
+/// The command window of a session, and the sequence numbers of converted responses. All channels share it.
 #[derive(Debug)]
 struct Window {
     /// CmdSN of the next command.
@@ -22,7 +22,7 @@ struct Window {
     max_cmd_sn: u32,
     /// StatSN of the next answer.
     stat_sn: u32,
-    /// Commands that each channel has room for.
+    /// The room of each channel, in commands.
     rooms: Vec<i64>,
 }
 
@@ -32,7 +32,7 @@ impl Window {
         Window { cmd_sn: FIRST, max_cmd_sn, stat_sn: FIRST, rooms }
     }
 
-    /// Opens as far as there is room.
+    /// Opens the window to the available room.
     fn widen(&mut self) {
         let room = self.rooms.iter().sum::<i64>().clamp(0, WIDEST) as u32;
         let max = self.cmd_sn.wrapping_add(room).wrapping_sub(1);
@@ -42,10 +42,10 @@ impl Window {
     }
 }
 
-/// What the target takes on one channel.
+/// The credits of one channel.
 #[derive(Debug)]
 pub struct Credits {
-    /// Requests that may be sent. Below zero if the target took back what was in use.
+    /// Requests that may be sent. Negative if the target has revoked credits in use.
     left: i64,
     /// Those that are no commands'.
     kept: i64,
@@ -55,9 +55,9 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// Those of a login.
+    /// The credits of a login.
     pub fn new(granted: u32) -> Credits {
-        // With one credit, no command would ever be sent.
+        // With one credit, no command could be sent.
         let (left, kept) = (i64::from(granted), i64::from(granted > 1));
         let window = Rc::new(RefCell::new(Window::new(0)));
         let credits = Credits { left, kept, window, channel: 0 };
@@ -66,7 +66,7 @@ impl Credits {
         credits
     }
 
-    /// From now on they are those of one more channel of this session.
+    /// Adds them to a session, as those of one more channel.
     pub fn join(&mut self, session: &Credits) {
         self.window = session.window.clone();
         self.channel = {
@@ -78,22 +78,22 @@ impl Credits {
         self.window.borrow_mut().widen();
     }
 
-    /// There is one.
+    /// Whether there is a credit.
     pub fn is_left(&self) -> bool {
         self.left > 0
     }
 
-    /// There is one beside that which is kept for task management.
+    /// Whether there is a credit in addition to the reserved one.
     pub fn is_spare(&self) -> bool {
         self.left > self.kept
     }
 
-    /// A request leaves.
+    /// Takes a credit for a request.
     pub fn take(&mut self) {
         self.left -= 1;
     }
 
-    /// The target gives some, or takes some back.
+    /// Adds or removes credits at the request of the target.
     pub fn give(&mut self, credits: i32) {
         self.left = self.left.saturating_add(credits.into());
     }
@@ -108,7 +108,7 @@ impl Credits {
         self.window.borrow().max_cmd_sn
     }
 
-    /// Commands that there is room for, as noted last.
+    /// The room in commands, as last updated.
     pub fn room(&self) -> i64 {
         self.window.borrow().rooms[self.channel]
     }

@@ -1,4 +1,4 @@
-//! The data mover over SRP: each command lends its memory to the target, and has it back with the answer.
+//! The data mover over SRP. The memory of a command is registered for the target until its response.
 
 use super::answers::DataDirection;
 use super::credits::Credits;
@@ -20,24 +20,24 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
-/// Bytes of the longest unit of a target. Responses with all sense data that there can be are much shorter.
+/// The maximum length of an information unit from the target. Responses with the longest sense data are much shorter.
 pub const RECEIVE_LEN: usize = lunar_wire::srp::LINUX_IU_LEN;
 
-/// SCSI Response of a command that is not sent: one of the vendor-specific codes (RFC 7143 section 11.4.3).
+/// The SCSI Response code of a command that cannot be sent: a vendor-specific one (RFC 7143 section 11.4.3).
 const NOT_SENT: u8 = 0x80;
-/// What a login agreed on.
+/// The negotiated parameters of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedLimits {
-    /// Bytes of the longest unit that may be sent.
+    /// The maximum length of a sent unit in bytes.
     pub it_iu_len: usize,
-    /// Data may go with a command.
+    /// Whether commands may contain immediate data.
     pub immediate: bool,
-    /// Requests that may be under way: there is a receive for each answer.
+    /// The limit of requests in flight: each response has a posted receive.
     pub under_way: usize,
 }
 
 impl NegotiatedLimits {
-    /// Bytes of data that may go with a command.
+    /// The limit of immediate data in bytes.
     pub fn immediate_len(&self) -> usize {
         let room = self.it_iu_len.saturating_sub(IMMEDIATE_OFFSET.into());
         if self.immediate { room } else { 0 }
@@ -52,12 +52,12 @@ pub(super) enum ControlKind {
     Ping,
 }
 
-/// A request that the target has not answered.
+/// A request without a response.
 pub(super) struct Open {
-    /// As the target knows it.
+    /// The tag in SRP.
     pub tag: u64,
     pub asked: ControlKind,
-    /// The steering tag of its memory.
+    /// The steering tag of the registered memory.
     pub lent: Option<u32>,
     /// The target has it.
     pub sent: bool,
@@ -67,13 +67,13 @@ pub(super) struct State {
     pub credits: Credits,
     /// By Initiator Task Tag.
     open: TagMap<Open>,
-    /// Those of them that wait for a credit, in order.
+    /// The requests that wait for a credit, in order.
     pub waiting: VecDeque<(u32, Vec<u8>, Payload)>,
-    /// Answers of our own, with their data.
+    /// PDUs that this side generates, with their data.
     pub ours: VecDeque<(Bhs, Vec<u8>)>,
     /// Answers to requests of the target since nothing waited to be sent.
     pub replies: u32,
-    /// Emptied after each turn; its memory is used again.
+    /// A buffer that is reused.
     events: EndpointEvents,
 }
 
@@ -82,12 +82,12 @@ pub struct SrpDatamover {
     pub(super) endpoint: Rc<dyn Endpoint>,
     agreed: NegotiatedLimits,
     state: RefCell<State>,
-    /// Rings when there is an answer of our own.
+    /// Notified when this side has generated a PDU.
     bell: Bell,
 }
 
 impl SrpDatamover {
-    /// A connection that has logged in.
+    /// The data mover of a connection after login.
     pub fn new(endpoint: Rc<dyn Endpoint>, agreed: NegotiatedLimits, credits: Credits) -> SrpDatamover {
         let state = State {
             credits,
@@ -100,7 +100,7 @@ impl SrpDatamover {
         SrpDatamover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
     }
 
-    /// It becomes one more channel of the session of another, before anything was said on it.
+    /// Joins the session of another channel, before the first request.
     pub fn join(&self, session: &SrpDatamover) {
         self.with_state(|state| session.with_state(|first| state.credits.join(&first.credits)));
     }
@@ -139,7 +139,8 @@ impl SrpDatamover {
         });
     }
 
-    /// Sends what waits, as far as credits go: in order, so that task management is about what came before it.
+    /// Sends queued requests, as far as credits allow. The order matters: task management applies to the commands
+    /// before it.
     pub(super) fn send_on(&self, state: &mut State) {
         while state.may_send(self.agreed.under_way)
             && let Some((itt, unit, payload)) = state.waiting.pop_front()
@@ -152,7 +153,7 @@ impl SrpDatamover {
         }
     }
 
-    /// Answers a request of the session here.
+    /// Answers a request of the session locally.
     pub(super) fn answer(&self, header: Bhs, data: Vec<u8>) {
         self.with_state(|state| state.ours.push_back((header, data)));
         self.bell.notify(usize::MAX);
@@ -197,7 +198,7 @@ impl SrpDatamover {
         }
     }
 
-    /// Without a credit to spare there are commands under way, which have time-outs of their own.
+    /// Without a free credit there are commands in flight, whose timeouts detect a dead target.
     fn ping(&self, itt: u32) {
         let spare = self.with_state(|state| state.waiting.is_empty() && state.credits.is_spare());
         match requests::ping(itt) {
@@ -216,7 +217,7 @@ impl State {
         self.credits.is_left() && self.open.len().saturating_sub(self.waiting.len()) < most
     }
 
-    /// Ends a request that the target has answered.
+    /// Ends a request after its response.
     pub fn close(&mut self, tag: u64) -> Option<(u32, Open)> {
         let itt = tag as u32;
         let is_it = self.open.get(itt).is_some_and(|open| open.tag == tag && open.sent);

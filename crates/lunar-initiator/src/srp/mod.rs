@@ -1,7 +1,7 @@
-//! SRP, the SCSI RDMA Protocol (SRP r16a): the same sessions where nothing of iSCSI travels. The session exchanges PDUs with a
-//! data mover, which puts their commands into SRP's units, and makes PDUs of what the target answers.
+//! SRP, the SCSI RDMA Protocol (SRP r16a). A session exchanges PDUs with a data mover, which converts them to SRP
+//! information units and back. No iSCSI PDU is transmitted.
 //!
-//! There is one login, with the connection itself, and neither discovery nor key text nor CHAP.
+//! Login is part of connecting. There is no discovery, key text or CHAP.
 
 #[cfg(feature = "rdma")]
 mod answers;

@@ -20,7 +20,7 @@ use std::str::FromStr;
 
 /// The longest URL, in bytes.
 const LONGEST: usize = 8192;
-/// What carries a session, each with a scheme of its own.
+/// The transports, each with its own scheme.
 const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Iser, Transport::Srp];
 /// The form of a URL.
 const FORM: &str = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
@@ -162,7 +162,7 @@ impl Url {
         credentials::options(self, &credentials::variable)
     }
 
-    /// Our iSCSI name, as in [`Url::options`].
+    /// The initiator name, as in [`Url::options`].
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when it is wrong.
@@ -170,7 +170,7 @@ impl Url {
         credentials::name(self, &credentials::variable)
     }
 
-    /// Sessions have this name and ISID, also where the URL names others.
+    /// Sets the initiator name and the ISID of sessions, in place of those in the URL.
     pub(crate) fn take_port(&mut self, initiator: Option<&str>, isid: [u8; 6]) {
         self.settings.isid = Some(isid);
         if let Some(name) = initiator {
@@ -178,33 +178,33 @@ impl Url {
         }
     }
 
-    /// How long to wait for what; it may be changed before anything is opened.
+    /// The timeouts, which may be changed before a session is opened.
     pub fn timeouts_mut(&mut self) -> &mut Timeouts {
         &mut self.settings.timeouts
     }
 
-    /// There is a password in it, rather than in a file or in the environment.
+    /// Whether the URL itself contains a password.
     pub fn holds_secret(&self) -> bool {
         self.password.is_some() || self.settings.texts.target_password.is_some()
     }
 
-    /// The same URL, of this target and LUN.
+    /// The same URL with this target and LUN.
     pub fn at(&self, target: impl Into<String>, lun: Option<u16>) -> Url {
         Url { target: Some(target.into()), lun, ..self.clone() }
     }
 
-    /// The same URL, through another portal.
+    /// The same URL with another portal.
     pub fn through(&self, portal: Portal) -> Url {
         Url { portal, named_by: None, ..self.clone() }
     }
 
-    /// The same URL, through the portal that its own portal named in discovery.
+    /// The same URL with a portal that its own portal named in discovery.
     pub(crate) fn sent_to(&self, portal: Portal) -> Url {
         let named_by = (portal != self.portal).then(|| self.portal.clone());
         Url { portal, named_by, ..self.clone() }
     }
 
-    /// An error of a login at this URL. Where its portal cannot be reached, it says which portal named it.
+    /// Adds to an error of a login at this URL: if its portal is unreachable, the portal that named it.
     pub fn explain(&self, e: Error) -> Error {
         let Some(named_by) = self.named_by.as_ref().filter(|_| e.is_away()) else { return e };
         let e = e.during(format!("{}, which {named_by} named", self.portal));
@@ -230,18 +230,18 @@ impl Url {
         Ok(self)
     }
 
-    /// It names this key.
+    /// Whether the URL has this key.
     pub fn has(&self, key: &str) -> bool {
         self.named.contains(&key)
     }
 
-    /// The URL without settings and user.
+    /// The URL without user and settings.
     pub fn plain(&self) -> String {
         Url { user: None, shown: Vec::new(), ..self.clone() }.to_string()
     }
 
-    /// Paths to one logical unit log in under one name. A target takes a LOGICAL UNIT RESET for the end of older commands that
-    /// it has not read yet only from the same initiator.
+    /// Checks that paths to one logical unit have the same initiator name. Only then does LOGICAL UNIT RESET through
+    /// one path also end commands of another path that the target has not read yet.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when `initiator=` differs from that of the first path.
@@ -267,7 +267,7 @@ pub fn without_scheme(text: &str) -> Option<&str> {
     scheme_of(text).map(|(_, rest)| rest)
 }
 
-/// It is to be read as a URL: its scheme is one of ours, or so like one that it must be meant.
+/// Whether a text is meant as a URL: its scheme is a known one, or similar to one.
 pub fn is_url(text: &str) -> bool {
     scheme_of(text).is_some() || meant_scheme(text).is_some()
 }
@@ -276,7 +276,7 @@ fn meant_scheme(text: &str) -> Option<&'static str> {
     nearest(text.split_once("://")?.0, TRANSPORTS.map(Transport::scheme))
 }
 
-/// What is wrong with a text that no URL begins.
+/// The error for a text without a known scheme.
 fn no_scheme(text: &str) -> Error {
     match meant_scheme(text).filter(|_| text.len() <= LONGEST) {
         Some(meant) => wrong("the URL has an unknown scheme", format!("did you mean {meant}://?")),
@@ -370,7 +370,7 @@ impl FromStr for Url {
     }
 }
 
-/// As it can be read again, without secrets.
+/// Parses back to the same URL, without secrets.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_path = |c| percent::is_plain(c) && c != '/';

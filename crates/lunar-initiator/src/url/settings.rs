@@ -9,7 +9,7 @@ use lunar_proto::parameters::{Digests, Offer, TaskReporting};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// What the settings of a URL say; what they do not say stands at its default.
+/// The settings of a URL, with defaults.
 #[derive(Clone)]
 pub struct UrlSettings {
     /// The keys that are offered in negotiation.
@@ -24,7 +24,7 @@ pub struct UrlSettings {
     pub provider: Carrier,
     /// Buffers of the socket in bytes.
     pub window: Option<u32>,
-    /// Our part of the session's identifier.
+    /// The ISID.
     pub isid: Option<[u8; 6]>,
     /// The halves of our port over SRP.
     pub initiator_ext: Option<u64>,
@@ -35,11 +35,11 @@ pub struct UrlSettings {
     pub late_writes: LateWrites,
     /// CHAP algorithms, preferred first.
     pub algorithms: Vec<Algorithm>,
-    /// Names, and where secrets are.
+    /// Names, and the places of secrets.
     pub texts: Texts,
 }
 
-/// Settings that are texts.
+/// Settings with text values.
 #[derive(Clone, Default)]
 pub struct Texts {
     /// Our iSCSI name.
@@ -54,7 +54,7 @@ pub struct Texts {
     pub target_password_file: Option<String>,
 }
 
-/// How the value of a setting is read, and where it goes.
+/// The type of the value of a setting, and its field.
 enum Takes {
     Flag(fn(&mut Offer) -> &mut bool),
     Bytes(fn(&mut Offer) -> &mut u32),
@@ -76,7 +76,7 @@ enum Takes {
     /// A time, or 0.
     TimeOrNone(fn(&mut Timeouts) -> &mut Duration),
     Text(fn(&mut Texts) -> &mut Option<String>),
-    /// A text that is not to be shown.
+    /// A text that is a secret.
     Secret(fn(&mut Texts) -> &mut Option<String>),
 }
 use Takes::*;
@@ -184,10 +184,10 @@ pub fn find(key: &str) -> Result<&'static Row, Option<&'static str>> {
     found.ok_or_else(|| nearest(key, TABLE.iter().map(|row| row.name)))
 }
 
-/// Where a setting means something.
+/// The transports to which a setting applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Belongs {
-    /// Everywhere, or it does no harm.
+    /// All transports. It is accepted even where it has no effect.
     All,
     /// Keys of a login of PDUs: they authenticate.
     Iscsi,
@@ -198,7 +198,7 @@ pub enum Belongs {
 }
 
 impl Row {
-    /// Where it means something.
+    /// The transports to which it applies.
     pub fn belongs(&self) -> Belongs {
         match self.takes {
             Half(_) | Channels => Belongs::Srp,
@@ -215,7 +215,7 @@ impl Row {
         matches!(self.takes, Time(_) | TimeOrNone(_))
     }
 
-    /// May its value be shown?
+    /// Whether its value may be shown.
     pub fn is_secret(&self) -> bool {
         matches!(self.takes, Secret(_))
     }
@@ -253,7 +253,7 @@ impl Row {
                 settings.crc32c_first |= crc32c_first;
             }
             Reporting => {
-                // FastAbort wants more of an initiator than this one does (RFC 7143 section 4.2.3.4).
+                // This initiator does not implement FastAbort (RFC 7143 section 4.2.3.4).
                 let mut names = TaskReporting::NAMES.iter().filter(|row| row.1 < TaskReporting::FastAbort);
                 let found = names.find(|(name, _)| name.eq_ignore_ascii_case(value));
                 settings.offer.task_reporting = found.ok_or("it takes RFC3720 or ResponseFence")?.1;
