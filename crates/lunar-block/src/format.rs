@@ -1,4 +1,4 @@
-//! Image formats: files whose bytes are not those of the disk in them.
+//! Detects disk image formats, whose files are not raw disks.
 
 use crate::{BackendSpec, OpenError};
 use lunar_runtime::Buf;
@@ -6,7 +6,7 @@ use rustix::io::{Errno, pread};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 
-/// Bytes that tell a format, at an offset from the start.
+/// The magic bytes of each format, and their offset from the start.
 const HEADS: [(usize, &[u8], &str); 11] = [
     (0, b"QFI\xfb\0\0\0\x01", "qcow"),
     (0, b"QFI\xfb", "qcow2"),
@@ -21,14 +21,15 @@ const HEADS: [(usize, &[u8], &str); 11] = [
     (0, b"WithouFreSpacExt", "Parallels"),
 ];
 
-/// A VHD of fixed size begins like a disk and ends with a footer: its cookie, and the version of the format.
+/// The footer of a fixed VHD, which starts like a raw disk: its cookie, and its format version.
 const FOOTER: (&[u8], &[u8]) = (b"conectix", b"\0\x01\0\0");
 const FOOTER_BYTES: usize = 512;
 
-/// Bytes looked at, at either end. Past the page cache offset, length and memory must be multiples of a block.
+/// The number of bytes that are examined at either end. With O_DIRECT, offset, length and memory must be multiples of a
+/// block.
 const LOOK: usize = 64 << 10;
 
-/// Refuses the file of an image format.
+/// Rejects a file in an image format.
 pub(crate) fn check(spec: &BackendSpec, file: &File, size: u64) -> Result<(), OpenError> {
     let cannot = |e: io::Error| {
         let subject = spec.path.display().to_string();
@@ -43,9 +44,8 @@ pub(crate) fn check(spec: &BackendSpec, file: &File, size: u64) -> Result<(), Op
 fn refused(spec: &BackendSpec, format: &str) -> OpenError {
     let path = spec.path.display();
     let hint = format!(
-        "where these bytes themselves are the disk, as of a disk whose host has written them: --raw, in a configuration \
-         format = \"raw\"; an image of yours can be converted (qemu-img convert -f {} -O raw {path} disk.img), or exported \
-         (qemu-nbd) and used by its nbd: URL",
+        "convert the image (qemu-img convert -f {} -O raw {path} disk.img), or export it with qemu-nbd and use its nbd: URL; \
+        if the bytes of the file are the disk itself: --raw, or format = \"raw\" in the configuration",
         if format == "VHD" { "vpc".into() } else { format.to_lowercase() }
     );
     let what = format!("is a disk image in the format {format}, not raw");
@@ -59,14 +59,14 @@ fn find(file: &File, size: u64) -> io::Result<Option<&'static str>> {
     }
     let last = size.saturating_sub(1) / LOOK as u64 * LOOK as u64;
     let tail = if last == 0 { head } else { read(file, last)? };
-    // The footer may lie across the last border.
+    // The footer may cross the boundary between the last two blocks.
     let before =
         if tail.len() < FOOTER_BYTES && last > 0 { read(file, last - LOOK as u64)? } else { Buf::zeroed(0) };
     let end = [&before[..], &tail[..]].concat();
     Ok(is_footer(&end).then_some("VHD"))
 }
 
-/// `LOOK` bytes, or fewer at the end.
+/// Reads `LOOK` bytes, or fewer at the end.
 fn read(file: &File, offset: u64) -> io::Result<Buf> {
     let mut buf = Buf::zeroed(LOOK);
     let len = loop {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_format_is_known_by_its_bytes() {
+    fn format_is_detected_by_its_magic_bytes() {
         for (at, magic, format) in HEADS {
             let mut head = vec![0; 512];
             head[at..at + magic.len()].copy_from_slice(magic);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_vhd_is_known_by_its_footer() {
+    fn fixed_vhd_is_detected_by_its_footer() {
         let path = std::env::temp_dir().join(format!("lunar-vhd-{}", std::process::id()));
         let mut footer = [0; FOOTER_BYTES];
         footer[..8].copy_from_slice(FOOTER.0);

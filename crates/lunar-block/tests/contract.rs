@@ -58,7 +58,7 @@ fn pattern(seed: u8, offset: u64, len: u64) -> Vec<u8> {
 }
 
 async fn read(disk: &dyn Backend, offset: u64, len: u64, now: bool) -> Vec<u8> {
-    // Not zeros, so that bytes that nobody filled are seen.
+    // Not zeros, so that unfilled bytes are detected.
     let mut buf = filled(&vec![0xEE; len as usize]);
     if now && let TryIo::Done(result) = disk.try_read(offset, &mut buf) {
         result.expect("read at once");

@@ -408,7 +408,7 @@ fn failed_flush_is_no_success() {
     });
 }
 
-/// A disk whose flush fails once, as that of many which tell a lost page but once.
+/// A disk whose flush fails once. Many file systems report a lost page only once.
 struct Forgetful {
     inner: Arc<dyn Backend>,
     flushes: AtomicU32,
@@ -668,7 +668,7 @@ impl Backend for Stuck {
     }
 }
 
-/// Who stops it may not wait for what is in flight.
+/// The caller of a stop may exit before requests in flight end.
 #[test]
 fn stop_checkpoints_before_in_flight_requests_end() {
     runtimes().remove(0).block_on(async {
@@ -686,7 +686,7 @@ fn stop_checkpoints_before_in_flight_requests_end() {
         }
         stop.stop();
         let first = compio::time::timeout(Duration::from_secs(10), told.recv_async()).await;
-        assert_eq!(first.expect("told in time"), Ok(6 * GRANULE));
+        assert_eq!(first.expect("a checkpoint in time"), Ok(6 * GRANULE));
         drop(open);
         let outcome = copying.await.expect("joined");
         assert!(!outcome.complete && outcome.failure.is_none(), "{outcome:?}");

@@ -90,7 +90,7 @@ mod tests {
             if is_free { Ok(7) } else { Err(rustix::io::Errno::MFILE.into()) }
         });
         assert_eq!((done.expect("the spares are free"), tries.get()), (7, 2));
-        assert_eq!(SPARES.lock().expect("nobody else").len(), SPARE, "they are held again");
+        assert_eq!(SPARES.lock().expect("not poisoned").len(), SPARE, "they are held again");
         let failed = with_spares(|| Err::<(), _>(rustix::io::Errno::NOSPC.into()));
         assert_eq!(failed.expect_err("another error").raw_os_error(), Some(28));
     }

@@ -630,7 +630,7 @@ mod tests {
         drop((all, first, one, two));
         assert_eq!(pool.used(), 0);
         assert!(pool.share_of("a").try_get(Pool::MAX_BUFFER).is_some());
-        assert_eq!(pool.0.account.owners.lock().unwrap().len(), 2, "nobody is remembered for good");
+        assert_eq!(pool.0.account.owners.lock().unwrap().len(), 2, "unused owners are removed");
     }
 
     #[test]

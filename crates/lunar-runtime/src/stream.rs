@@ -3,7 +3,7 @@
 //!
 //! The alternative is to receive by completion, into a buffer for each receive that waits. Readiness needs one buffer per
 //! core, and large segments land in place, because the receiver chooses the place after it has parsed the header. A receive
-//! that leaves room has taken everything, so nobody asks twice. In measurements both were equal within a few percent.
+//! that leaves room has taken everything, so no second call follows. In measurements both were equal within a few percent.
 
 use crate::Recheck;
 use crate::multishot_poll::MultishotPoll;

@@ -22,7 +22,7 @@ fn buffers_of_pools_lie_in_regions_once_that_is_asked_for() {
     let first = place(&buf);
     let other = pool.try_get(5000).expect("room");
     assert_ne!(place(&other), first);
-    assert!(other.iter().all(|b| *b == 0), "nobody has used it");
+    assert!(other.iter().all(|b| *b == 0), "unused memory");
     // Given back by another core, which keeps nothing once it is gone.
     thread::spawn(move || assert!(buf.iter().all(|b| *b == 7))).join().expect("a core");
     assert_eq!(place(&pool.try_get(8192).expect("room")), first);

@@ -21,11 +21,11 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
-/// A record that may be valid. No other write begins until it is cleared: done again later, it would replace newer data.
+/// The state of the record. While it may be valid, no other write starts: a later replay would overwrite newer data.
 #[derive(Default)]
 pub(super) struct OpenRecord {
     is_open: AtomicBool,
-    /// The old blocks of a write that failed, and where they belong.
+    /// The old blocks of a failed write, and their offset.
     undo: Mutex<Option<(u64, Buf)>>,
 }
 
@@ -44,7 +44,7 @@ impl OpenRecord {
         self.is_open.store(false, SeqCst);
     }
 
-    /// As after a write that failed.
+    /// Sets the state after a failed write.
     #[cfg(test)]
     pub(super) fn fail(&self, offset: u64, old: Buf) {
         self.begin();
@@ -61,7 +61,7 @@ impl OpenRecord {
 }
 
 impl FileBackend {
-    /// Keeps a record, writes, and clears the record: one atomic write of a medium at a time.
+    /// Executes an atomic write. A medium has at most one at a time.
     pub(super) async fn write_recorded(&self, offset: u64, buf: Buf) -> BufResult {
         let Some(journal) = self.journal.clone().filter(|_| buf.len() <= MAX_ATOMIC as usize) else {
             return (Err(io::ErrorKind::Unsupported.into()), buf);
@@ -90,7 +90,7 @@ impl FileBackend {
         (result.and(ended), buf)
     }
 
-    /// The blocks as they are, on stable storage too: after a power loss the record must know each of them.
+    /// Makes the medium stable and returns the old blocks. After a power loss, the record must match each old or new sector.
     async fn stable_old(&self, offset: u64, len: usize) -> io::Result<Buf> {
         self.end_record().await?;
         self.syncer.flush().await?;
@@ -98,7 +98,7 @@ impl FileBackend {
         result.map(|()| old)
     }
 
-    /// Another write may begin: the record of the last atomic write is cleared.
+    /// Clears the record of the last atomic write, so that other writes may start.
     pub(super) async fn no_record(&self) -> io::Result<()> {
         if !self.open.is_open() {
             return Ok(());
@@ -107,7 +107,7 @@ impl FileBackend {
         self.end_record().await
     }
 
-    /// Clears the record, and before that restores the old blocks if its write failed.
+    /// Restores the old blocks if the write failed, then clears the record.
     async fn end_record(&self) -> io::Result<()> {
         let Some(journal) = self.journal.clone().filter(|_| self.open.is_open()) else { return Ok(()) };
         if let Some((offset, old)) = self.open.copy() {
@@ -119,8 +119,8 @@ impl FileBackend {
         Ok(())
     }
 
-    /// Restores the old blocks: only those that have changed, for the others may be shared with another file, and writing
-    /// them would take space. What was beyond the end of a file when it became shorter is gone.
+    /// Restores the old blocks that have changed. The others may be shared with another file, so writing them would need
+    /// space. Blocks beyond the end of a file that became shorter are not restored.
     async fn undo(&self, offset: u64, old: &Buf) -> io::Result<()> {
         look_again();
         self.look_for_end();
@@ -135,7 +135,7 @@ impl FileBackend {
         Ok(())
     }
 
-    /// What cannot be written as a whole is to be undone.
+    /// Writes the new blocks. After a failure, the old blocks are kept for the undo.
     async fn write_or_undo(&self, offset: u64, buf: Buf, old: Buf) -> BufResult {
         look_again();
         if let Err(e) = wait(self.reserve(offset, buf.len() as u64)).await {
@@ -148,7 +148,7 @@ impl FileBackend {
         (result, buf)
     }
 
-    /// Sees to it that there is space, where that can be asked for.
+    /// Reserves the space for the write, on file systems that can.
     async fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.medium.is_device() {
             return Ok(());
@@ -168,10 +168,11 @@ impl FileBackend {
     }
 }
 
-/// `linux/magic.h`, and those of OpenZFS and bcachefs: each write of a block takes a new one.
+/// The magic numbers of file systems that allocate a new block for each write: btrfs (`linux/magic.h`), OpenZFS,
+/// bcachefs.
 const COPY_ON_WRITE: [u32; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
 
-/// A write that fails in the middle can be undone: on a file system that copies on each write, that takes space too.
+/// Whether there is space for the write and its undo. On a copy-on-write file system, both need it.
 fn has_room(file_system: u32, free: u64, len: u64) -> bool {
     !COPY_ON_WRITE.contains(&file_system) || free >= 2 * len
 }

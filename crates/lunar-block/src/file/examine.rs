@@ -1,4 +1,4 @@
-//! A look at what stands behind a path, which changes nothing.
+//! Examines the medium at a path without changing it.
 
 use super::identity::MediumIdentity;
 use super::journal::WriteJournal;
@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What opening would find.
+/// Reports what [`open`](crate::open) would find.
 pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
     let fault = ErrorContext { spec };
     let device = spec.kind == BackendKind::Device;
@@ -63,13 +63,13 @@ pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
     Ok(found)
 }
 
-/// The folder that a path is in.
+/// The directory of a path.
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a file of this folder can have the size that is wanted. The file of the trial has no name, so nobody sees it;
-/// where the file system has no such files, only opening can tell.
+/// Checks that the file system of this directory allows a file of the wanted size. The check uses a file without a name
+/// (O_TMPFILE). File systems without such files pass it, and fail at the open.
 fn try_size(spec: &BackendSpec, folder: &Path) -> Result<(), OpenError> {
     let (fault, Some(size)) = (ErrorContext { spec }, spec.size) else { return Ok(()) };
     let flags = claims(spec) | OFlags::TMPFILE;
@@ -87,7 +87,7 @@ fn try_size(spec: &BackendSpec, folder: &Path) -> Result<(), OpenError> {
     fault.check_size(size, align)
 }
 
-/// As it would be opened, but for reading alone.
+/// Opens the medium read-only, otherwise as a server does.
 fn open(spec: &BackendSpec) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(claims(spec).bits() as i32).open(&spec.path)
 }

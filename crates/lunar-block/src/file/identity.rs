@@ -1,4 +1,4 @@
-//! Which medium it is, whatever its path: the record of an atomic write belongs to one.
+//! The identity of a medium, independent of its path. The record of an atomic write belongs to one medium.
 
 use super::loops;
 use crate::FileId;
@@ -10,23 +10,23 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-/// What the system names a disk by, in its folder of /sys: the first that is there counts.
+/// The files in the directory of a disk in /sys that identify it. The first existing one counts.
 const NAMES: [&str; 7] =
     ["wwid", "device/wwid", "serial", "device/serial", "dm/uuid", "md/uuid", "device/cid"];
 
-/// Where a disk has no slot: the number of one follows the order in which disks were added.
+/// Directories of disks without a slot, whose numbers depend on the order in which they were added.
 const SLOTLESS: [&str; 2] = ["/sys/devices/virtual", "/sys/devices/rbd"];
 
-/// A medium, and the path that it was opened by.
+/// The identity of a medium, and the path by which it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MediumIdentity {
-    /// The same for this medium as long as it lives, and for no other one.
+    /// Constant for the life of the medium, and unique.
     pub(super) id: String,
     pub(super) path: PathBuf,
 }
 
 impl MediumIdentity {
-    /// `size`: bytes of the medium.
+    /// The identity of an open medium of `size` bytes.
     pub(super) fn of(file: &File, path: &Path, size: u64) -> io::Result<MediumIdentity> {
         let (found, path) = (file.metadata()?, one_name(path));
         let id = match found.file_type().is_block_device() {
@@ -36,20 +36,21 @@ impl MediumIdentity {
         Ok(MediumIdentity { id, path })
     }
 
-    /// The same for a path for all time.
+    /// A hash of the path. It must never change between versions: record files are named by it.
     pub(super) fn hash_of_path(&self) -> u64 {
         fnv1a(self.path.as_os_str().as_bytes())
     }
 }
 
-/// One name for each place, though the last part of it may be a link that leads elsewhere the next time.
+/// The canonical path of the directory, with the file name. A link in the last component is kept, because it may have
+/// another target next time.
 fn one_name(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
     folder.zip(path.file_name()).map_or(path.clone(), |(folder, name)| folder.join(name))
 }
 
-/// An inode number is used again for another file. Where no time of birth is kept, the path has to be the same too.
+/// Inode numbers are reused, so the birth time is part of the identity. File systems without one use the path instead.
 fn of_file(found: &Metadata, path: &Path) -> String {
     let birth = found.created().ok().and_then(|birth| birth.duration_since(UNIX_EPOCH).ok());
     match birth {
@@ -70,13 +71,13 @@ fn of_device(number: u64, size: u64) -> String {
     }
 }
 
-/// A disk that has a name may grow and stays the same.
+/// The identity of a disk. With a name it does not contain the size, so the disk may grow.
 fn of_disk(disk: &Path, size: u64) -> String {
     let named = NAMES.iter().find_map(|name| Some(format!("{name} {}", text(&disk.join(name))?)));
     named.or_else(|| of_loop(disk)).unwrap_or_else(|| format!("{}, {size} bytes", of_place(disk)))
 }
 
-/// A loop device is the file below it, from a byte of it on.
+/// The identity of a loop device: its file, and the offset there in bytes.
 fn of_loop(disk: &Path) -> Option<String> {
     let path = PathBuf::from(text(&disk.join("loop/backing_file"))?);
     let below = loops::backing(&Path::new("/dev").join(disk.file_name()?));
@@ -88,7 +89,7 @@ fn of_loop(disk: &Path) -> Option<String> {
     Some(format!("loop over {file} from byte {}", text(&disk.join("loop/offset")).unwrap_or_default()))
 }
 
-/// A disk without a name is known by its slot. Without a slot, only until the next boot.
+/// The identity of a disk without a name: its slot; without a slot, its number in this boot.
 fn of_place(disk: &Path) -> String {
     let has_slot = disk.starts_with("/sys/devices") && !SLOTLESS.iter().any(|of| disk.starts_with(of));
     if has_slot {

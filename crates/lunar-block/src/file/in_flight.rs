@@ -261,9 +261,9 @@ mod tests {
     #[test]
     fn read_during_a_write_is_repeated() {
         let table = InFlightWrites::default();
-        let before = table.before(ONE).expect("nobody writes");
-        assert!(table.is_as_before(ONE, before), "nobody wrote");
-        let mark = InFlightWrites::try_write(&table, ONE).expect("nobody reads");
+        let before = table.before(ONE).expect("no write is in flight");
+        assert!(table.is_as_before(ONE, before), "no write has started");
+        let mark = InFlightWrites::try_write(&table, ONE).expect("no reader blocks it");
         assert!(table.before(ONE).is_none(), "a write is under way");
         assert!(!table.is_as_before(ONE, before), "one has begun");
         drop(mark);
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn reader_that_blocks_writers_ends_and_unblocks_them() {
         let table = Arc::new(InFlightWrites::default());
-        let begun = InFlightWrites::try_write(&*table, ONE).expect("nobody reads");
+        let begun = InFlightWrites::try_write(&*table, ONE).expect("no reader blocks it");
         let mut still = pin!(table.still(ONE));
         assert!(poll(still.as_mut()).is_pending(), "a write is under way");
         assert!(InFlightWrites::try_write(&*table, ONE).is_none(), "no other one begins");
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn abandoned_reader_blocks_no_writer() {
         let table = InFlightWrites::default();
-        let begun = InFlightWrites::try_write(&table, ONE).expect("nobody reads");
+        let begun = InFlightWrites::try_write(&table, ONE).expect("no reader blocks it");
         {
             let mut still = pin!(table.still(ONE));
             assert!(poll(still.as_mut()).is_pending());

@@ -694,7 +694,7 @@ mod tests {
             let record = journal(path).record(SECTOR as u64, &[1; LEN], &[2; LEN]);
             journal(path).put(&record).expect("kept");
         }
-        let stuck = journal("/third").replay(&place.medium()).expect_err("nobody knows which");
+        let stuck = journal("/third").replay(&place.medium()).expect_err("two records match");
         assert!(stuck.error.to_string().contains("of the same medium"), "{stuck:?}");
         assert_eq!(journal("/second").replay(&place.medium()).expect("replayed"), [DONE]);
         assert!(journal("/first").is_pending().expect("readable"), "it waits");

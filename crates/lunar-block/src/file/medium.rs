@@ -135,8 +135,8 @@ impl OpenMedium {
                 offset,
                 len,
                 %error,
-                "{name}: an atomic write that was cut off cannot be done again; the old blocks stay, and its host was not told \
-                 that it was done"
+                "{name}: an interrupted atomic write cannot be replayed; the old blocks stay, and its host received no GOOD \
+                status for it"
             ),
             ReplayOutcome::Aside { offset, len, path } => tracing::error!(
                 offset,
@@ -412,10 +412,10 @@ impl ErrorContext<'_> {
     pub(super) fn locked(&self, by: LockOwner) -> InUse {
         let LockOwner::Known(user) = by else { return self.locked(LockOwner::Known(users::unknown())) };
         let (how, hint) = match self.spec.read_only {
-            true => ("is being written by", "stop that server (fuser -v tells which)"),
+            true => ("is being written by", "stop that server (find it with fuser -v)"),
             false => (
                 "is in use by",
-                "stop that server (fuser -v tells which), or serve the file read-only in both",
+                "stop that server (find it with fuser -v), or serve the file read-only in both",
             ),
         };
         let hint = user.remedy.as_deref().unwrap_or(hint);

@@ -211,8 +211,7 @@ impl Backend for FileBackend {
     }
 
     fn refresh(&self) -> bool {
-        // A medium that does not tell its size now keeps the one it had; reads beyond the real end fail by
-        // themselves.
+        // If the size cannot be read now, the last one stays. Reads beyond the real end fail anyway.
         match self.medium.size_now() {
             Ok(size) => self.capacity.swap(size, Relaxed) != size,
             Err(_) => false,
@@ -424,7 +423,7 @@ mod tests {
             drop(mark);
             read.await.0.expect("it has ended");
         });
-        write(&file, false).expect("nobody reads any more");
+        write(&file, false).expect("no reader is left");
     }
 
     /// A file with a folder of records; both go at the end.
@@ -867,7 +866,7 @@ mod tests {
         assert_eq!(chosen(false).as_fd().as_raw_fd(), files.plain.as_raw_fd());
     }
 
-    /// The kernel goes on with it after the process was killed: nobody else may have the file before that.
+    /// The kernel continues the write after the process is killed. No other process may lock the file before it ends.
     #[test]
     fn fua_write_with_o_direct_holds_its_range_lock() {
         let path = std::env::temp_dir().join(format!("lunar-block-direct-{}", std::process::id()));
@@ -896,8 +895,8 @@ mod tests {
         let mut file = nameless();
         file.syncer = broken();
         Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
-        write(&file, false).expect("nobody asked for a sync");
-        assert_eq!(write(&file, true).expect_err("it was asked").raw_os_error(), Some(5));
+        write(&file, false).expect("a write without FUA does not sync");
+        assert_eq!(write(&file, true).expect_err("FUA syncs").raw_os_error(), Some(5));
     }
 
     #[test]

@@ -136,7 +136,7 @@ mod tests {
     fn failed_sync_stays_an_error() {
         let calls = Arc::new(AtomicU32::new(0));
         let counted = calls.clone();
-        // What the kernel does: the first call tells the loss, the next ones know nothing of it.
+        // As the kernel does: the first call reports the loss, later ones succeed.
         let syncer = Arc::new(Syncer::new(move || match counted.fetch_add(1, SeqCst) {
             1 => Err(Errno::IO),
             _ => Ok(()),
@@ -149,7 +149,7 @@ mod tests {
             }
         });
         assert!(syncer.verdict().is_err());
-        assert_eq!(calls.load(SeqCst), 2, "nobody asks the kernel once more");
+        assert_eq!(calls.load(SeqCst), 2, "the failure is kept, without another call");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Programs and parts of the system that use a file or a device, in words.
+//! The users of a file or a device: processes, loop devices, mounts, and swap. Messages name them.
 
 use super::loops;
 use crate::FileId;
@@ -6,14 +6,14 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Who uses it.
+/// A user of a medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MediumUser {
-    /// Follows "is in use by".
+    /// The text behind "is in use by".
     pub(super) who: String,
-    /// How it is made to end; None: as a server is.
+    /// The fix; None: that for a server.
     pub(super) remedy: Option<String>,
-    /// The processes, as far as this user can see them; None: it is no process.
+    /// The processes that this user may see; None if the user is not a process.
     pub(super) pids: Option<Vec<i32>>,
 }
 
@@ -23,13 +23,13 @@ impl MediumUser {
     }
 }
 
-/// What of the system uses it without a lock: a loop device or swap. A loop device that only reads leaves readers alone.
+/// A loop device or swap on the medium: these take no lock. A read-only loop device does not conflict with a reader.
 pub(super) fn of_system(id: &FileId, write: bool) -> Option<MediumUser> {
     let over = |(block, path): (PathBuf, String)| is_over(&block, &path, id).then_some(block);
     loops().filter_map(over).find_map(|block| used_by_loop(&block, write)).or_else(|| is_swap(id))
 }
 
-/// Loop devices by their folders in /sys, each with the path of its file.
+/// The directories of loop devices in /sys, each with the path of its file.
 fn loops() -> impl Iterator<Item = (PathBuf, String)> {
     let of_loop = |block: &PathBuf| name(block).starts_with("loop");
     entries("/sys/block").into_iter().filter(of_loop).filter_map(|block| {
@@ -38,8 +38,8 @@ fn loops() -> impl Iterator<Item = (PathBuf, String)> {
     })
 }
 
-/// A loop device lies over this file or device. The path may have gone, or lead elsewhere in another mount namespace; it
-/// counts where the device may not be asked.
+/// Whether a loop device is backed by this medium. Its path counts only if the device cannot be opened: the path may be
+/// gone, or mean another file in another mount namespace.
 fn is_over(block: &Path, path: &str, id: &FileId) -> bool {
     match loops::backing(&Path::new("/dev").join(name(block))) {
         Some(backing) => backing.contains(id),
@@ -75,7 +75,7 @@ fn is_swap(id: &FileId) -> Option<MediumUser> {
     ))
 }
 
-/// Where a device is mounted, or what is made of it: what keeps it from being opened alone.
+/// The user that prevents an exclusive open of a device: a mount, a device made of it, or swap.
 pub(super) fn of_busy(number: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let of_disk = of_disk(Path::new(&format!("/sys/dev/block/{major}:{minor}")));
@@ -83,7 +83,7 @@ pub(super) fn of_busy(number: u64) -> Option<String> {
     of_disk.into_iter().next().or_else(swap)
 }
 
-/// Where a block device, or a partition of it, is mounted for writing: a reader of the device reads a disk that changes.
+/// The mount of a block device, or of a partition of it, that allows writes. It may change the disk under a reader.
 pub fn mounted_for_writing(device: &Path) -> Option<String> {
     let found = fs::metadata(device).ok().filter(|found| found.file_type().is_block_device())?;
     let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
@@ -95,7 +95,7 @@ pub fn mounted_for_writing(device: &Path) -> Option<String> {
     users.into_iter().find(|user| user.starts_with(MOUNTED))
 }
 
-/// Mounts of a disk by its folder in /sys and what is made of it, with its partitions.
+/// The mounts of a disk and of its partitions, and the devices made of them, by its directory in /sys.
 fn of_disk(block: &Path) -> Vec<String> {
     of_disk_by(block, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
@@ -127,7 +127,7 @@ fn mounted(mountinfo: &str, number: &str) -> Vec<String> {
 pub(super) const SERVER: &str = "another server";
 pub(super) const PROGRAM: &str = "another program";
 
-/// Who holds locks on it, as far as /proc lets this user see that; `kind` says what else is known of them.
+/// The holders of locks on a medium, as far as /proc shows them to this user. `kind` is the text if it shows none.
 pub(super) fn lockers(id: &FileId, kind: &str) -> MediumUser {
     programs(with_open(|fd| has_lock(fd, id)).collect(), kind)
 }
@@ -137,7 +137,7 @@ pub(super) fn process(pid: i32) -> MediumUser {
     programs(vec![pid], PROGRAM)
 }
 
-/// A program that nobody can name.
+/// An unknown program.
 pub(super) fn unknown() -> MediumUser {
     programs(Vec::new(), SERVER)
 }
@@ -147,14 +147,14 @@ fn programs(pids: Vec<i32>, kind: &str) -> MediumUser {
     let is_server = !holders.is_empty() && holders.iter().all(|program| program.starts_with("lunar "));
     let kind = if is_server { SERVER } else { kind };
     let who = if holders.is_empty() { kind.into() } else { format!("{kind}: {}", holders.join(", ")) };
-    let remedy = "stop that program (fuser -v tells which), or let both only read the file";
+    let remedy = "stop that program (find it with fuser -v), or let both only read the file";
     MediumUser { who, remedy: (kind == PROGRAM).then(|| remedy.into()), pids: Some(pids) }
 }
 
-/// Programs that look at every new device for a moment.
+/// Programs that open every new device for a moment.
 const PASSING: [&str; 2] = ["systemd-udevd", "(udev-worker)"];
 
-/// Other processes that have a file open, and loop devices over it. Its file system is not asked for anything.
+/// Other processes that have a file open, and loop devices over it. This does not access its file system.
 pub fn of_file(path: &Path) -> Vec<String> {
     let mut users = others(path);
     let over = loops().filter(|(_, file)| Path::new(file) == path);
@@ -162,7 +162,8 @@ pub fn of_file(path: &Path) -> Vec<String> {
     users
 }
 
-/// Where a block device is mounted, devices that are made of it, processes that have it open, or somebody else.
+/// The mounts of a block device, the devices made of it, and the processes that have it open; or an unknown exclusive
+/// user.
 pub fn of_device(path: &Path) -> Vec<String> {
     let mut users = of_disk(&Path::new("/sys/block").join(name(path)));
     users.extend(others(path));
@@ -172,14 +173,14 @@ pub fn of_device(path: &Path) -> Vec<String> {
     users
 }
 
-/// A mount in another namespace, swap.
+/// Whether a device is open exclusively, such as by a mount in another namespace, or by swap.
 fn is_exclusive(path: &Path) -> bool {
     let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
     let opened = fs::File::options().read(true).custom_flags(exclusive).open(path);
     opened.is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy)
 }
 
-/// Other processes that have it open.
+/// Other processes that have a path open.
 fn others(path: &Path) -> Vec<String> {
     let us = std::process::id();
     let open = with_open(|fd| fs::read_link(fd).is_ok_and(|open| open == path));
@@ -188,7 +189,7 @@ fn others(path: &Path) -> Vec<String> {
     others.map(in_words).collect()
 }
 
-/// `qemu-io (process 7)`
+/// A process as text: `qemu-io (process 7)`.
 fn in_words(pid: i32) -> String {
     match comm(pid) {
         Some(program) => format!("{program} (process {pid})"),
@@ -201,21 +202,21 @@ fn comm(pid: i32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
-/// Processes with such a descriptor: `/proc/PID/fd/N`.
+/// Processes with a matching descriptor, which is a path `/proc/PID/fd/N`.
 fn with_open(is_such: impl Fn(&Path) -> bool) -> impl Iterator<Item = i32> {
     let pids = entries("/proc").into_iter().filter_map(|folder| name(&folder).parse().ok());
     pids.filter(move |pid: &i32| entries(format!("/proc/{pid}/fd")).iter().any(|fd| is_such(fd)))
 }
 
-/// A descriptor of this file holds a lock.
+/// Whether a descriptor is of this file and holds a lock.
 fn has_lock(fd: &Path, id: &FileId) -> bool {
-    // First what needs no answer of a file system.
+    // First the check that does not access the file system.
     let known = fd.parent().map(|folder| folder.with_file_name("fdinfo").join(name(fd)));
     let known = known.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     known.lines().any(|line| line.starts_with("lock:")) && id.is_at(fd)
 }
 
-/// Blanks in the names of /proc are octal (proc(5)).
+/// Decodes the octal escapes of blanks and backslashes in /proc (proc(5)).
 fn unescaped(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

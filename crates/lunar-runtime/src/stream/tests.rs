@@ -110,7 +110,7 @@ fn connection() -> (Stream, TcpStream) {
 /// Waits, and fails when that takes long.
 async fn readable(stream: &Stream) {
     let wait = compio::time::timeout(Duration::from_secs(10), stream.readable());
-    wait.await.expect("it is told in time").expect("the stream is whole");
+    wait.await.expect("readable in time").expect("the stream is whole");
 }
 
 async fn is_quiet(stream: &Stream) -> bool {
@@ -140,7 +140,7 @@ fn readiness_remains_after_a_partial_receive() {
         peer.write_all(&[8]).expect("sent");
         readable(&stream).await;
         assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(1));
-        // There was room for no more than what came: it was told of the ninth byte before that was looked for.
+        // The receive filled its buffer, so the poll may have reported the ninth byte already.
         assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);
         if !is_quiet(&stream).await {
             assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);

@@ -264,7 +264,7 @@ fn upgrade_that_fails_leaves_the_reader_locked() {
     drop(stranger(&other, FileAccess::Read).expect("readers share"));
     drop(other);
     reader.offer(true);
-    let _writer = try_it(&again, FileAccess::Write).expect("nobody else reads");
+    let _writer = try_it(&again, FileAccess::Write).expect("no other reader");
     assert!(is_in_use(stranger(&scratch.open(), FileAccess::Read)));
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use lunar_wire::iscsi::opcode;
 use std::io::Write;
 
-/// Collects PDUs; large ones land at offset 8 of a task's buffer when told so.
+/// Collects PDUs. If configured, it receives large ones at offset 8 of a task's buffer.
 #[derive(Default)]
 struct Seen {
     pdus: Vec<(Bhs, Vec<u8>, Vec<u8>, bool)>,
