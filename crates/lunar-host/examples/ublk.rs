@@ -1,4 +1,4 @@
-//! A file or a piece of memory as `/dev/ublkbN`, until SIGINT or SIGTERM; SIGHUP tells a new capacity.
+//! Serves a file or memory as `/dev/ublkbN` until SIGINT or SIGTERM. SIGHUP updates the capacity.
 //!
 //! ```text
 //! ublk start LUN [id=N] [queues=N] [depth=N] [block-size=N] [read-only=true]

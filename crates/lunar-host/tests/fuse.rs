@@ -19,7 +19,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 const MIB: u64 = 1 << 20;
 const NAME: &str = "disk.img";
 
-/// FUSE works here, or the reason why it does not is told.
+/// Whether FUSE works here. If not, the reason is printed.
 fn possible() -> bool {
     let is_root = fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     let reason = match fs::metadata("/dev/fuse") {
@@ -315,7 +315,7 @@ fn open_file_does_not_block_the_unmount() {
     assert!(mount.is_mounted());
     mount.stop().expect("stop");
     assert!(!is_mounted(&folder.0));
-    assert!(file.write_at(&[1], 0).is_err(), "written although nobody serves it");
+    assert!(file.write_at(&[1], 0).is_err(), "written without a server");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Mounting and unmounting: by fusermount3, which needs no privileges, or as root by the system calls. A small
-//! process beside this one unmounts when this one is gone, for whatever reason. (`auto_unmount` of fusermount3
-//! is not enough: it leaves the mount alone when the kernel closes the device a moment after its socket, as
-//! happens with a device that a ring has been waiting for.)
+//! Mounting and unmounting: by fusermount3, which needs no privileges, or as root by system calls.
+//!
+//! A small watcher process unmounts when this process ends for any reason. The option `auto_unmount` of fusermount3 is
+//! not enough: it keeps the mount if the kernel closes the device a moment after the socket. That happens if an io_uring
+//! waited for the device.
 
 use crate::Error;
 use rustix::io::Errno;
@@ -18,23 +19,23 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Programs that mount for users; the first one there is is taken.
+/// The programs that mount for users, in order of preference.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 const DEVICE: &str = "/dev/fuse";
-/// The type that the mount is listed with.
+/// The file system type in the list of mounts.
 const TYPE: &str = "fuse.lunar";
-/// Runs its arguments when its input ends, unless that has said not to.
+/// Runs its arguments at the end of its input, unless the input was `leave`.
 const WATCHER: &str = r#"cd /; trap "" INT TERM HUP; read -r word; [ "$word" = leave ] || exec "$@""#;
 const LEAVE: &[u8] = b"leave\n";
-/// How long unmounting may take, of this mount, and of one before it whose process has just died.
+/// The time limit for unmounting this mount, and an earlier one whose process has just died.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What unmounts when this process tells it to, or dies.
+/// The watcher. It unmounts when this process closes its input, or dies.
 pub(super) struct MountGuard {
     watcher: Child,
 }
 
-/// Mounts on `dir`, a whole path; the connection to the kernel and what ends it.
+/// Mounts on `dir`, an absolute path. Returns the open FUSE device and the watcher.
 pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, MountGuard), Error> {
     let subject = dir.display().to_string();
     check(dir, &subject)?;
@@ -51,14 +52,14 @@ pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, MountGuard)
         }
     };
     let watcher = watch(dir, &unmount).map_err(|e| {
-        // Nobody else would: what is mounted here has no server.
+        // No watcher exists, and the mount has no server.
         let _ = Command::new(unmount[0]).args(&unmount[1..]).arg(dir).status();
-        Error::refused(&subject, "start /bin/sh, which is to unmount it", e, "install a shell")
+        Error::refused(&subject, "start /bin/sh, which unmounts it later", e, "install a shell")
     })?;
     Ok((device, MountGuard { watcher }))
 }
 
-/// Mounts by this helper, if there is such a program.
+/// Mounts by this helper; None if the program is missing.
 fn with<'a>(program: &'a str, dir: &Path, read_only: bool) -> Option<(&'a str, io::Result<OwnedFd>)> {
     match by_helper(program, dir, read_only) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -72,7 +73,7 @@ fn watch(dir: &Path, unmount: &[&str]) -> io::Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// The folder is one, and nothing dead lies over it.
+/// Checks that `dir` is an empty directory. Waits a bounded time for a dead mount there to disappear.
 fn check(dir: &Path, subject: &str) -> Result<(), Error> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -92,7 +93,7 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
     }
 }
 
-/// What lies in the folder would be out of sight.
+/// Checks that the directory is empty: the mount would hide its files.
 fn empty(dir: &Path, subject: &str) -> Result<(), Error> {
     let first = std::fs::read_dir(dir).map(|mut entries| entries.next());
     match first.map_err(|e| Error::refused(subject, "read it", e, "name a folder of your own"))? {
@@ -101,8 +102,8 @@ fn empty(dir: &Path, subject: &str) -> Result<(), Error> {
     }
 }
 
-/// Lets the helper mount: it sends the open device over the socket that is its standard input. `NotFound`
-/// when there is no such program.
+/// Mounts by the helper, which sends the open device over its standard input, a socket. `NotFound` if the program is
+/// missing.
 fn by_helper(program: &str, dir: &Path, read_only: bool) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let mode = if read_only { "ro" } else { "rw" };
@@ -111,7 +112,7 @@ fn by_helper(program: &str, dir: &Path, read_only: bool) -> io::Result<OwnedFd> 
     command.args(["-o", &options, "--"]).arg(dir).env("_FUSE_COMMFD", "0");
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
-    // What the command holds of the helper's end must be closed, or its death would not be seen.
+    // Close our copy of the helper's end; otherwise its exit would not end the receive.
     drop(command);
     let device = receive(&ours)?;
     let mut said = String::new();
@@ -122,7 +123,7 @@ fn by_helper(program: &str, dir: &Path, read_only: bool) -> io::Result<OwnedFd> 
     device.ok_or_else(|| io::Error::other(said.trim().to_owned()))
 }
 
-/// The descriptor that the helper sends; None when it ends without.
+/// The descriptor that the helper sends; None if it exits without one.
 fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -149,13 +150,13 @@ fn by_system_call(dir: &Path, read_only: bool) -> io::Result<OwnedFd> {
 }
 
 impl MountGuard {
-    /// Unmounts, also under those who still have the file open: they get errors from then on. `is_there` is
-    /// false when somebody else has unmounted it.
+    /// Unmounts, even if the file is open: its users get errors from then on. `is_there` is false if it was unmounted
+    /// from outside.
     pub fn unmount(mut self, dir: &Path, is_there: bool) -> Result<(), Error> {
         if let Some(mut word) = self.watcher.stdin.take()
             && !is_there
         {
-            // A watcher that is gone unmounts nothing either.
+            // A dead watcher unmounts nothing.
             let _ = word.write_all(LEAVE);
         }
         let end = Instant::now() + PATIENCE;
@@ -167,7 +168,7 @@ impl MountGuard {
             }
         }
         let subject = dir.display().to_string();
-        // Where the watcher has been killed, and we are root.
+        // The watcher was killed; as root this works without it.
         rustix::mount::unmount(dir, UnmountFlags::DETACH).map_err(|e| {
             let hint = format!("unmount it by hand: fusermount3 -uz {subject}");
             Error::refused(&subject, "unmount it", e.into(), hint)

@@ -1,4 +1,4 @@
-//! A request of the kernel becomes an operation of a backend, and its result an answer.
+//! Executes requests of the kernel on a backend, and encodes the replies.
 
 use super::abi::{self, *};
 use crate::error::errno;
@@ -10,38 +10,38 @@ use std::io;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Most bytes of a WRITE's data.
+/// The limit of a WRITE's data in bytes.
 pub(super) const MAX_WRITE: usize = 1 << 20;
-/// Requests that are under way at once.
+/// The limit of requests in flight.
 pub(super) const IN_FLIGHT: u16 = 32;
-/// The folder.
+/// The inode number of the directory.
 const ROOT: u64 = 1;
-/// The file.
+/// The inode number of the file.
 const FILE: u64 = 2;
-/// Bytes of a block of the file.
+/// The block size of the file in bytes.
 const BLOCK: u64 = 4096;
-/// For how many seconds the kernel need not ask for the size again.
+/// The time for which the kernel may cache the size, in seconds.
 const SIZE_VALID_S: u64 = 1;
-/// For how many seconds the kernel need not ask for the name again: it never changes.
+/// The time for which the kernel may cache the name, in seconds. The name never changes.
 const NAME_VALID_S: u64 = 3600;
 const KIND_FILE: u32 = 0o100_000;
 const KIND_FOLDER: u32 = 0o040_000;
 
-/// A request as it came: its first bytes, and what follows them, which of a WRITE is the data.
+/// A received request: its header and arguments, and the bytes behind them, which are the data of a WRITE.
 pub(super) struct FuseRequest {
     pub head: [u8; HEAD],
     pub rest: Buf,
-    /// Bytes that came.
+    /// The received length in bytes.
     pub len: usize,
 }
 
-/// What to answer, apart from the header.
+/// The content of a reply, without its header.
 pub(super) enum FuseReply {
-    /// Nothing: the kernel does not wait.
+    /// No reply: the kernel does not wait for one.
     Silence,
     /// A few bytes.
     Bytes(Vec<u8>),
-    /// So many bytes of the request's buffer.
+    /// This many bytes of the request's buffer.
     Data(usize),
 }
 
@@ -60,19 +60,19 @@ impl FuseRequest {
         FuseRequest { head: [0; HEAD], rest: Buf::zeroed(MAX_WRITE), len: 0 }
     }
 
-    /// The header, if there is one, and the request is as long as that says.
+    /// The header, if it is complete and its length matches.
     pub fn header(&self) -> Option<InHeader> {
         let (header, _) = InHeader::read_from_prefix(&self.head).ok()?;
         (header.len as usize == self.len && self.len >= size_of::<InHeader>()).then_some(header)
     }
 
-    /// The arguments after the header, or EINVAL when they are too short.
+    /// The arguments behind the header, or EINVAL if they are too short.
     fn arguments<T: FromBytes>(&self) -> io::Result<T> {
         let all = self.after_header(size_of::<T>());
         T::read_from_bytes(&all).map_err(|_| Errno::INVAL.into())
     }
 
-    /// At most `limit` bytes after the header.
+    /// At most `limit` bytes behind the header.
     fn after_header(&self, limit: usize) -> Vec<u8> {
         let came = self.len.min(HEAD + self.rest.capacity());
         let first = &self.head[size_of::<InHeader>()..HEAD.min(came)];
@@ -81,17 +81,17 @@ impl FuseRequest {
     }
 }
 
-/// The one file and the folder that it is in.
+/// The mounted file and its directory.
 pub(super) struct ExportedFile {
     pub backend: Arc<dyn Backend>,
     pub name: Vec<u8>,
     pub read_only: bool,
-    /// When it was mounted, in seconds since 1970; times of files.
+    /// The time of the mount in seconds since 1970. All file times have this value.
     pub since: u64,
 }
 
 impl ExportedFile {
-    /// Carries out a request. Data that was read is in the request's buffer.
+    /// Executes a request. Read data is in the request's buffer.
     pub async fn answer(&self, header: &InHeader, request: &mut FuseRequest) -> io::Result<FuseReply> {
         match header.opcode {
             op::INIT => init(&request.arguments()?),
@@ -108,9 +108,9 @@ impl ExportedFile {
             op::STATFS => Ok(self.statfs()),
             op::RELEASE | op::RELEASEDIR | op::DESTROY => Ok(FuseReply::empty()),
             op::FORGET | op::BATCH_FORGET => Ok(FuseReply::Silence),
-            // There is this one file.
+            // The directory has only this file.
             op::SYMLINK..=op::LINK | op::CREATE | op::RENAME2 => Err(Errno::PERM.into()),
-            // The kernel has its own way, and asks no more.
+            // The kernel then uses its own implementation, and does not send this request again.
             _ => Err(Errno::NOSYS.into()),
         }
     }
@@ -163,7 +163,7 @@ impl ExportedFile {
         Ok(FuseReply::of(&AttrOut { attr_valid: SIZE_VALID_S, attr, ..AttrOut::default() }))
     }
 
-    /// Times may be set, and are not kept. The size is the medium's.
+    /// Accepts new times and ignores them. The size cannot be changed.
     fn setattr(&self, node: u64, arguments: &SetattrIn) -> io::Result<FuseReply> {
         let fixed = arguments.valid & (attr::MODE | attr::UID | attr::GID) != 0;
         let other_size = arguments.valid & attr::SIZE != 0 && arguments.size != self.capacity();
@@ -218,7 +218,7 @@ impl ExportedFile {
         Ok(FuseReply::Data(len))
     }
 
-    /// Writes all of it or nothing. A file that was opened with O_SYNC or O_DSYNC is written stably.
+    /// Writes all of the data, or reports an error. With O_SYNC or O_DSYNC, the data is stable when the write ends.
     async fn write(&self, arguments: &TransferIn, request: &mut FuseRequest) -> io::Result<FuseReply> {
         let size = arguments.size as usize;
         if self.read_only {
@@ -249,7 +249,7 @@ impl ExportedFile {
         Ok(FuseReply::of(&WriteOut { size: arguments.size, padding: 0 }))
     }
 
-    /// Holes are punched and ranges zeroed; space cannot be reserved.
+    /// Punches holes and zeroes ranges. Space cannot be reserved.
     async fn fallocate(&self, arguments: &FallocateIn) -> io::Result<FuseReply> {
         let mode = FallocateFlags::from_bits_retain(arguments.mode) - FallocateFlags::KEEP_SIZE;
         let punches = match mode {
@@ -260,7 +260,7 @@ impl ExportedFile {
         if self.read_only {
             return Err(Errno::ROFS.into());
         }
-        // A hole may reach beyond the end, where there is nothing to do.
+        // A hole may extend beyond the end of the file, where it has no effect.
         let there = self.capacity().saturating_sub(arguments.offset);
         let len = if punches { arguments.len.min(there) } else { arguments.len };
         if !punches && !self.holds(arguments.offset, len) {
@@ -310,7 +310,7 @@ fn init(arguments: &InitIn) -> io::Result<FuseReply> {
     }))
 }
 
-/// The header of an answer of `len` bytes or of an error.
+/// The header of a reply of `len` bytes, or of an error.
 pub(super) fn out_header(unique: u64, result: &io::Result<FuseReply>) -> OutHeader {
     let (error, len) = match result {
         Err(e) => (-errno(e), 0),

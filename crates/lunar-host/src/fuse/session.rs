@@ -1,5 +1,5 @@
-//! The conversation with the kernel: requests come one by one through the open device, and are answered in
-//! whatever order they end.
+//! The session with the kernel: requests arrive one by one through the open device, and are answered in order of
+//! completion.
 
 use super::reply::{ExportedFile, FuseReply, FuseRequest, IN_FLIGHT, MAX_WRITE, out_header};
 use compio::runtime::fd::PollFd;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use zerocopy::IntoBytes;
 
-/// Serves until it is unmounted, or `stop` is dropped. Dropping `_ended` says that it is over.
+/// Serves until the unmount, or until the sender of `stop` is dropped. Dropping `_ended` signals the end.
 pub(super) async fn serve(
     device: OwnedFd,
     file: ExportedFile,
@@ -43,7 +43,7 @@ pub(super) async fn serve(
     }
 }
 
-/// The first future's end, or None if the second ends before.
+/// The result of the first future, or None if the second one ends first.
 async fn either<T, U>(first: impl Future<Output = T>, second: impl Future<Output = U>) -> Option<T> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     poll_fn(|cx| match first.as_mut().poll(cx) {
@@ -53,8 +53,8 @@ async fn either<T, U>(first: impl Future<Output = T>, second: impl Future<Output
     .await
 }
 
-/// The next request; None once it is unmounted. A WRITE's data comes to lie at the start of the buffer,
-/// aligned as direct I/O wants it.
+/// The next request; None after the unmount. The data of a WRITE is placed at the start of the buffer, aligned for
+/// direct I/O.
 async fn receive(device: &PollFd<OwnedFd>, mut into: FuseRequest) -> io::Result<Option<FuseRequest>> {
     into.rest.set_visible(MAX_WRITE);
     loop {
@@ -65,7 +65,7 @@ async fn receive(device: &PollFd<OwnedFd>, mut into: FuseRequest) -> io::Result<
                 return Ok(Some(into));
             }
             Err(Errno::AGAIN) => device.read_ready().await?,
-            // ENOENT: who asked has been interrupted meanwhile.
+            // ENOENT: the request was interrupted before it was read.
             Err(Errno::INTR | Errno::NOENT) => {}
             Err(Errno::NODEV) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -73,7 +73,7 @@ async fn receive(device: &PollFd<OwnedFd>, mut into: FuseRequest) -> io::Result<
     }
 }
 
-/// Answers a request; its buffer is free then.
+/// Executes a request, sends the reply, and returns the buffer.
 async fn handle(device: &PollFd<OwnedFd>, file: &ExportedFile, mut request: FuseRequest) -> FuseRequest {
     let Some(header) = request.header() else {
         tracing::warn!(len = request.len, "no FUSE request");
@@ -92,7 +92,7 @@ async fn handle(device: &PollFd<OwnedFd>, file: &ExportedFile, mut request: Fuse
         Ok(FuseReply::Data(len)) => &request.rest[..*len],
         Ok(FuseReply::Silence) | Err(_) => &[],
     };
-    // The kernel takes an answer at once, whole or not at all: who asked may be gone, or the mount.
+    // The kernel accepts a reply as a whole or not at all. It fails if the caller or the mount is gone.
     if let Err(e) = rustix::io::writev(device, &[IoSlice::new(head.as_bytes()), IoSlice::new(body)]) {
         tracing::debug!(header.opcode, "a FUSE answer was not taken: {e}");
     }

@@ -1,5 +1,5 @@
-//! Commands to `/dev/ublk-control`, one after the other, on a ring of their own: they need entries of 128
-//! bytes, and some of them block.
+//! Commands to `/dev/ublk-control`, one at a time. They have their own io_uring, because they need entries of 128 bytes
+//! and some of them block.
 #![allow(unsafe_code)]
 
 use super::abi::{ControlCommand, DeviceInfo, NO_QUEUE, Params, UblkCommand};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 const PATH: &str = "/dev/ublk-control";
-/// How long a command may take. To start a device the kernel reads its partition table, and to end one it
-/// waits for what is in flight: longer than a lost network is waited for.
+/// The time limit of a command. The kernel reads the partition table at the start of a device, and waits for requests in
+/// flight at its end. So this is longer than the time limits of network backends.
 const LIMIT: Duration = Duration::from_secs(180);
-/// How often a command that takes long looks whether it is still worth waiting for.
+/// The interval at which a waiting command checks whether to give up.
 const STEP: Timespec = Timespec::new().nsec(50_000_000);
 
 type Ring = IoUring<squeue::Entry128>;
@@ -25,18 +25,18 @@ type Ring = IoUring<squeue::Entry128>;
 pub(super) struct ControlDevice {
     ring: Ring,
     file: File,
-    /// Commands are told in the form of ioctls.
+    /// Whether commands use ioctl-encoded numbers.
     as_ioctl: bool,
     features: Option<u64>,
-    /// Number of the last command: an answer to one that was given up is not an answer to the next.
+    /// The number of the last command, so that the result of an abandoned one is not taken for that of the next.
     last: u64,
 }
 
 impl ControlDevice {
-    /// Opens it, and asks what the driver can do.
+    /// Opens the control device, and queries the features of the driver.
     ///
     /// # Errors
-    /// Without the driver, without privileges, or where io_uring is forbidden.
+    /// No driver, no privileges, or no permission to use io_uring.
     pub fn open() -> Result<ControlDevice, Error> {
         let file = File::options().read(true).write(true).open(PATH).map_err(no_driver)?;
         let ring = ring().map_err(|e| {
@@ -47,34 +47,34 @@ impl ControlDevice {
         let mut control = ControlDevice { ring, file, as_ioctl: true, features: None, last: 0 };
         match control.call(UblkCommand::GET_FEATURES, 0, 0, 0u64) {
             Ok(features) => control.features = Some(features),
-            // Before Linux 6.5 it cannot be asked, and bare numbers are understood.
+            // Linux before 6.5 has no such query, and accepts plain numbers.
             Err(_) => control.as_ioctl = false,
         }
         tracing::debug!(features = control.features, "ublk driver");
         Ok(control)
     }
 
-    /// Commands go out as ioctls.
+    /// Whether commands use ioctl-encoded numbers.
     pub fn as_ioctl(&self) -> bool {
         self.as_ioctl
     }
 
-    /// What the driver says that it can do; None before Linux 6.5.
+    /// The features of the driver; None before Linux 6.5.
     pub fn features(&self) -> Option<u64> {
         self.features
     }
 
-    /// Makes a device; the driver's idea of what it has become.
+    /// Adds a device. Returns its properties as the driver set them.
     pub fn add(&mut self, info: DeviceInfo) -> io::Result<DeviceInfo> {
         self.call(UblkCommand::ADD_DEV, info.id, 0, info)
     }
 
-    /// What a device is.
+    /// The properties of a device.
     pub fn info(&mut self, id: u32) -> io::Result<DeviceInfo> {
         self.call(UblkCommand::GET_DEV_INFO, id, 0, DeviceInfo::default())
     }
 
-    /// Gives a device its parameters.
+    /// Sets the parameters of a device.
     pub fn set_params(&mut self, id: u32, params: Params) -> io::Result<()> {
         self.call(UblkCommand::SET_PARAMS, id, 0, params).map(drop)
     }
@@ -90,7 +90,7 @@ impl ControlDevice {
         self.exchange(command, id, data, None, &|| None)
     }
 
-    /// The same, given up as soon as `give_up` has a reason to.
+    /// The same, but abandoned as soon as `give_up` returns a reason.
     pub fn plain_unless(
         &mut self,
         command: UblkCommand,
@@ -114,7 +114,7 @@ impl ControlDevice {
         let place = (bytes.as_mut_ptr() as u64, bytes.len() as u16);
         match self.exchange(command, id, data, Some(place), &|| None) {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                // The kernel may still come to write there.
+                // The kernel may still write there.
                 Box::leak(payload);
                 Err(e)
             }
@@ -122,7 +122,7 @@ impl ControlDevice {
         }
     }
 
-    /// One command, and its end. `TimedOut` leaves it running; then the place must stay valid.
+    /// Executes one command. After `TimedOut` it may still run, so its memory must stay valid.
     fn exchange(
         &mut self,
         command: UblkCommand,
@@ -143,7 +143,7 @@ impl ControlDevice {
         unsafe { self.ring.submission().push(&entry.user_data(self.last)) }.map_err(io::Error::other)?;
         let ended = self.wait(give_up);
         if ended.is_err() {
-            // Closing the ring interrupts what a command waits for.
+            // Closing the ring interrupts the command.
             renew(&mut self.ring, ring())?;
         }
         match ended? {
@@ -161,7 +161,7 @@ impl ControlDevice {
                 return Ok(answer.result());
             }
             if let Some(why) = give_up() {
-                tracing::debug!(%why, "a command to the ublk driver is given up");
+                tracing::debug!(%why, "command to the ublk driver abandoned");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
             if Instant::now() > end {
@@ -179,13 +179,14 @@ fn ring() -> io::Result<Ring> {
     Ring::builder().dontfork().build(4)
 }
 
-/// Replaces a ring whose command has not ended. Without a new ring the command may still run: a time-out, too.
+/// Replaces a ring whose command has not ended. If there is no new ring, the command may still run: that is a timeout
+/// too.
 fn renew<R>(place: &mut R, made: io::Result<R>) -> io::Result<()> {
     *place = made.map_err(|e| io::Error::new(io::ErrorKind::TimedOut, e))?;
     Ok(())
 }
 
-/// A wait that ended before there was an answer.
+/// Whether a wait ended before there was a result.
 fn is_early(e: &io::Error) -> bool {
     let early = [rustix::io::Errno::TIME, rustix::io::Errno::INTR, rustix::io::Errno::AGAIN];
     early.iter().any(|errno| e.raw_os_error() == Some(errno.raw_os_error()))
@@ -207,9 +208,9 @@ fn no_driver(e: io::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// Any other kind lets `call` free what the kernel may still write to.
+    /// After any other kind of error, `call` would free memory that the kernel may still write.
     #[test]
-    fn ring_that_cannot_be_replaced_is_a_time_out() {
+    fn failed_ring_replacement_is_a_timeout() {
         let mut ring = 1;
         let failed = renew(&mut ring, Err(rustix::io::Errno::NOMEM.into()));
         assert_eq!((failed.map_err(|e| e.kind()), ring), (Err(io::ErrorKind::TimedOut), 1));

@@ -30,11 +30,11 @@ use std::time::{Duration, Instant};
 const MAX_IO_BYTES: u32 = 512 << 10;
 /// The longest discard in bytes.
 const MAX_DISCARD_BYTES: u32 = 1 << 30;
-/// The longest range that is written with zeros at once, in bytes.
+/// The longest WRITE_ZEROES in bytes.
 const MAX_ZEROES_BYTES: u32 = 32 << 20;
 /// The physical block size of the device, as a power of two.
 const PHYSICAL_SHIFT: u8 = 12;
-/// How long the kernel may take to notice that a device's process is gone, and to make its nodes.
+/// The time limit for the kernel to notice a dead process, and to create device nodes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a stop waits for the last users to close the device.
@@ -206,13 +206,13 @@ impl UblkDevice {
         UblkDevice { id, control, backend, ended, failure: None, block_size, flags, is_stopped: false }
     }
 
-    /// Brings a new device to life.
+    /// Starts a new device.
     fn begin(&mut self, cores: &Cores, info: &DeviceInfo, params: Params) -> io::Result<()> {
         self.control.set_params(self.id, params)?;
         self.serve(cores, info, UblkCommand::START_DEV)
     }
 
-    /// Starts the queues, each on its core. The command ends when every tag has asked for its first request.
+    /// Starts the queues, each on its core. The command ends when every tag has fetched its first request.
     fn serve(&mut self, cores: &Cores, info: &DeviceInfo, command: UblkCommand) -> io::Result<()> {
         let device = Arc::new(open_char(self.id)?);
         let as_ioctl = self.control.as_ioctl();
@@ -226,7 +226,7 @@ impl UblkDevice {
             cores.run_on(number % cores.count(), move || queue.run(&backend, &ending));
         }
         drop((device, ending));
-        // If one cannot ask, the command would never end.
+        // If one cannot fetch, the command would never end.
         let give_up = || failure(&self.ended);
         self.control.plain_unless(command, self.id, std::process::id().into(), &give_up)
     }
@@ -247,7 +247,7 @@ impl UblkDevice {
         synced.map_err(|e| self.refused("make what was written to it stable", e, lost))
     }
 
-    /// Writes out what the page cache holds. One that has failed would never answer.
+    /// Writes back the page cache. A device whose queues failed would block this forever.
     fn sync(&mut self) -> io::Result<()> {
         if self.has_failed() {
             return self.failure.take().map_or(Ok(()), Err);
@@ -258,7 +258,7 @@ impl UblkDevice {
         }
     }
 
-    /// Waits until the queues' tasks are over: they hold the device open.
+    /// Waits for the end of the queues' tasks, which keep the device open.
     fn served_no_more(&self) -> bool {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -283,7 +283,7 @@ impl Drop for UblkDevice {
     }
 }
 
-/// Why tags are served no more; None while all are.
+/// The first error of a tag that is no longer served; None while all are served.
 fn failure(ended: &flume::Receiver<io::Error>) -> Option<io::Error> {
     match ended.try_recv() {
         Ok(e) => Some(e),
@@ -312,7 +312,7 @@ fn check(options: &Options, facts: &BackendInfo) -> Result<(), Error> {
     Ok(())
 }
 
-/// The device to ask the driver for. What it does not know it leaves out of the flags.
+/// The requested properties of a device. The driver clears the flags that it does not support.
 fn wanted(options: &Options) -> DeviceInfo {
     DeviceInfo {
         queues: options.queues,
@@ -337,14 +337,14 @@ fn not_added(options: &Options, e: io::Error) -> Error {
     Error::refused(subject, "make it", e, hint)
 }
 
-/// Capacity in sectors, down to whole blocks.
+/// The capacity in sectors, rounded down to whole blocks.
 fn sectors(facts: &BackendInfo, block_size: u32) -> u64 {
     let block = u64::from(block_size);
     (facts.capacity / block * block) >> SECTOR_SHIFT
 }
 
 fn params(options: &Options, facts: &BackendInfo) -> Params {
-    // Also of a medium that has none: a device cannot tell later that a cache was switched on.
+    // Even if the medium has no cache: the device could not report later that a cache was enabled.
     let mut attributes = attribute::VOLATILE_CACHE | attribute::FUA;
     if options.read_only || facts.read_only {
         attributes |= attribute::READ_ONLY;
@@ -370,14 +370,14 @@ fn params(options: &Options, facts: &BackendInfo) -> Params {
     Params { len: size_of::<Params>() as u32, types, basic, discard, pad: 0 }
 }
 
-/// The device's character device, as soon as there is one, and nobody else has it.
+/// Opens the character device of a device, as soon as it exists and no other process has it open.
 fn open_char(id: u32) -> io::Result<File> {
     let path = format!("/dev/ublkc{id}");
     let opened = while_busy(|| File::options().read(true).write(true).open(&path));
     opened.map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))
 }
 
-/// Tries until there is an end other than `ResourceBusy` or `NotFound`, or patience has one.
+/// Repeats a call until its result is not `ResourceBusy` or `NotFound`, or the time limit is over.
 fn while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -392,7 +392,7 @@ fn is_busy(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::NotFound)
 }
 
-/// A device whose process is gone, as soon as the kernel has noticed.
+/// The properties of a device whose process is gone, as soon as the kernel has noticed.
 fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
     let subject = block_path(id).display().to_string();
     let end = Instant::now() + PATIENCE;
@@ -402,7 +402,7 @@ fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
         if info.state != state::LIVE {
             return Ok(info);
         }
-        // A process that is ending has no program any more.
+        // An exiting process has no executable any more.
         let is_served = std::fs::read_link(format!("/proc/{}/exe", info.pid)).is_ok();
         if is_served || Instant::now() > end {
             return Err(Error::new(subject, format!("process {} serves it", info.pid), "end that one first"));
@@ -411,8 +411,8 @@ fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
     }
 }
 
-/// Deletes a device that is stopped. One that is still open, such as by a mounted file system, keeps its
-/// number until it is closed; that is not waited for.
+/// Deletes a stopped device, without waiting for its users. If a user still has it open, such as a mounted file system,
+/// it keeps its number until then.
 fn delete(control: &mut ControlDevice, id: u32) -> io::Result<()> {
     let end = Instant::now() + CLOSING;
     let give_up = || (Instant::now() > end).then(|| io::Error::other("somebody has it open"));

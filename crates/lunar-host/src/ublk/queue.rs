@@ -1,5 +1,5 @@
-//! A queue of a device. Each of its tags is a task: it waits for a request, carries it out, and waits for the
-//! next one with the answer, all through the event loop of the core that the queue is on.
+//! A queue of a device. Each tag is a task on the event loop of the queue's core. It fetches a request, executes it, and
+//! then commits the result and fetches the next request in one operation.
 #![allow(unsafe_code)]
 
 use super::abi::{self, DeviceInfo, IoCommand, IoDescriptor, UblkCommand};
@@ -20,16 +20,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use zerocopy::IntoBytes;
 
-/// The memory in which the driver shows a queue's requests, one place for each tag.
+/// The mapping in which the driver writes the requests of a queue, one for each tag.
 struct RequestMap {
     at: NonNull<c_void>,
     bytes: usize,
     depth: u16,
 }
 
-// SAFETY: the mapping belongs to no thread, and is only read.
+// SAFETY: the mapping is not bound to a thread, and is only read.
 unsafe impl Send for RequestMap {}
-// SAFETY: as above; the driver writes a place only while its tag has no request.
+// SAFETY: as above; the driver writes an entry only while its tag has no request.
 unsafe impl Sync for RequestMap {}
 
 impl RequestMap {
@@ -47,15 +47,15 @@ impl RequestMap {
     /// The request of a tag that has one.
     fn get(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth);
-        // SAFETY: within the mapping, whose start is page-aligned; the driver may write it, hence volatile, and
-        // every bit pattern is a Request.
+        // SAFETY: within the mapping, whose start is page-aligned. The driver may write it, hence volatile. Every bit
+        // pattern is a valid descriptor.
         unsafe { self.at.cast::<IoDescriptor>().add(usize::from(tag)).read_volatile() }
     }
 }
 
 impl Drop for RequestMap {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and nothing refers to it any more.
+        // SAFETY: mapped by `map` with this length, and no reference to it is left.
         if let Err(e) = unsafe { munmap(self.at.as_ptr(), self.bytes) } {
             tracing::warn!("munmap: {e}");
         }
@@ -80,17 +80,16 @@ impl UblkQueue {
         Ok(UblkQueue { device, requests, number, depth: info.depth, max_io_bytes, as_ioctl })
     }
 
-    /// Starts the tasks, on the event loop that this is called in: the driver wants all commands of a queue
-    /// from one thread. `ended` is told of each that ends otherwise than with its device, and is dropped by
-    /// the last one.
+    /// Starts the tasks on the current event loop: the driver accepts the commands of a queue from one thread only. A
+    /// task that fails sends its error to `ended`. The last task drops `ended`.
     pub fn run(self, backend: &Arc<dyn Backend>, ended: &flume::Sender<io::Error>) {
         let queue = Arc::new(self);
         for tag in 0..queue.depth {
             let (queue, backend, ended) = (queue.clone(), backend.clone(), ended.clone());
             lunar_runtime::spawn(async move {
                 if let Err(e) = serve(queue, tag, &*backend).await {
-                    tracing::error!(tag, "a ublk device is served no more: {e}");
-                    // Nobody may be left to hear it.
+                    tracing::error!(tag, "ublk request slot failed and is no longer served: {e}");
+                    // The receiver may be gone.
                     let _ = ended.send(e);
                 }
             });
@@ -112,7 +111,7 @@ async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Re
         }
         let request = queue.requests.get(tag);
         (result, buf) = request::perform(backend, &request, back).await;
-        // The driver copies as much as its longest request into it.
+        // The driver may copy its longest request into the buffer.
         if buf.capacity() < queue.max_io_bytes {
             (result, buf) = (-Errno::IO.raw_os_error(), Buf::zeroed(queue.max_io_bytes));
         }
@@ -120,7 +119,7 @@ async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Re
     }
 }
 
-/// A command of a tag on its way through the kernel. Owns the buffer that the driver copies from and to.
+/// A command of a tag in the kernel. It owns the buffer that the driver copies from and to.
 struct TagCommand {
     queue: Arc<UblkQueue>,
     code: u32,
@@ -128,7 +127,7 @@ struct TagCommand {
     buf: Buf,
 }
 
-/// Sends a command with the result of the last request; the driver's answer and the buffer.
+/// Submits a command with the result of the last request. Returns the driver's result and the buffer.
 async fn exchange(
     queue: &Arc<UblkQueue>,
     tag: u16,
@@ -144,8 +143,8 @@ async fn exchange(
     (answer, done.buf)
 }
 
-// SAFETY: the entry names a file and a buffer that the operation itself owns, at an address that does not
-// change when it is moved; the runtime keeps it until the kernel has ended it.
+// SAFETY: the operation owns the file and the buffer that the entry refers to. Moving the operation does not change the
+// buffer's address, and the runtime keeps the operation until the kernel has completed it.
 unsafe impl IourOpCode for TagCommand {
     type Control = ();
 
@@ -157,12 +156,12 @@ unsafe impl IourOpCode for TagCommand {
     }
 }
 
-// SAFETY: it waits for no descriptor.
+// SAFETY: it polls no descriptor.
 unsafe impl PollOpCode for TagCommand {
     type Control = ();
 
     fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "ublk needs event loops on io_uring"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "ublk needs io_uring event loops"))
     }
 
     fn operate(&mut self, (): &mut ()) -> Poll<io::Result<usize>> {

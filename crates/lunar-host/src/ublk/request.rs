@@ -1,4 +1,4 @@
-//! A request of the driver becomes an operation of a backend.
+//! Executes requests of the driver on a backend.
 
 use super::abi::{IoDescriptor, op};
 use crate::error::errno;
@@ -7,8 +7,8 @@ use lunar_runtime::Buf;
 use rustix::io::Errno;
 use std::io;
 
-/// Carries out a request; the result as the driver wants it (bytes done, 0, or a negative errno) and the
-/// buffer, which holds what was read.
+/// Executes a request. Returns the result for the driver (transferred bytes, 0, or a negative errno) and the buffer, with
+/// read data.
 pub(super) async fn perform(backend: &dyn Backend, request: &IoDescriptor, buf: Buf) -> (i32, Buf) {
     let (offset, len) = (request.offset(), request.len());
     let (result, buf) = match request.op() {
@@ -21,7 +21,7 @@ pub(super) async fn perform(backend: &dyn Backend, request: &IoDescriptor, buf: 
     (told(request, result, 0), buf)
 }
 
-/// A read or a write, at once where that takes no waiting.
+/// Executes a read or a write, without waiting if the backend can.
 async fn transfer(backend: &dyn Backend, request: &IoDescriptor, mut buf: Buf) -> (i32, Buf) {
     let (offset, len) = (request.offset(), request.len() as usize);
     if len > buf.capacity() {
