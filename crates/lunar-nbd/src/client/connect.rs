@@ -1,4 +1,4 @@
-//! From a URL to a connection on which an export was chosen.
+//! Connection setup: from a URL to the transmission phase.
 
 use super::url::{NbdAddress, NbdUrl};
 use lunar_block::OpenError;
@@ -9,26 +9,26 @@ use std::io::{self, IoSlice};
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-/// How long a server may take until an export is chosen.
+/// The time limit of the connection setup.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A silent peer is asked after so long, and given up after so many questions.
+/// TCP keepalive: the idle time and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_TRIES: u32 = 4;
 /// Bytes of one receive.
 const SCRATCH: usize = 4096;
 
-/// A connection in the transmission phase, and bytes that have come behind the handshake.
+/// A connection in the transmission phase, and the bytes behind the handshake.
 pub struct NegotiatedConnection {
     pub stream: Stream,
     pub export: ExportInfo,
     pub begun: Vec<u8>,
 }
 
-/// Connects, and chooses the export.
+/// Connects and chooses the export.
 pub async fn connect(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     let late = |_| {
         let what = format!("no answer within {} s", PATIENCE.as_secs());
-        let late = OpenError::new(url.to_string(), what, "look at the server and at the network");
+        let late = OpenError::new(url.to_string(), what, "check the server and the network");
         Err(late.of(io::ErrorKind::TimedOut))
     };
     compio::time::timeout(PATIENCE, attempt(url)).await.unwrap_or_else(late)
@@ -36,12 +36,11 @@ pub async fn connect(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
 
 async fn attempt(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     let stream = reach(&url.place).await.map_err(|e| {
-        OpenError::new(url.to_string(), text(&e), "does the server run there, and may you connect to it?")
+        OpenError::new(url.to_string(), text(&e), "check that the server runs there and accepts connections")
             .of(e.kind())
     })?;
     let cut = |e: io::Error| {
-        OpenError::new(url.to_string(), text(&e), "the server's log may say why; it may want TLS")
-            .of(e.kind())
+        OpenError::new(url.to_string(), text(&e), "see the server's log; it may require TLS").of(e.kind())
     };
     let (mut machine, mut input, mut out) = (ClientNegotiation::new(&url.export), Vec::new(), Vec::new());
     loop {
@@ -86,7 +85,12 @@ async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<()> {
     let mut scratch = [0; SCRATCH];
     loop {
         match stream.receive(&mut scratch)? {
-            Some(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closes at once")),
+            Some(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the server closed during the handshake",
+                ));
+            }
             Some(n) => {
                 input.extend_from_slice(&scratch[..n]);
                 return Ok(());
@@ -111,14 +115,16 @@ async fn send(stream: &Stream, out: &mut Vec<u8>) -> io::Result<()> {
 fn failed(url: &NbdUrl, failure: NegotiationFailure) -> OpenError {
     let subject = url.to_string();
     match failure {
-        NegotiationFailure::Broken(why) => {
-            OpenError::new(subject, format!("the server breaks the protocol: {why}"), "is it an NBD server?")
-        }
+        NegotiationFailure::Broken(why) => OpenError::new(
+            subject,
+            format!("the server violates the protocol: {why}"),
+            "check that it is an NBD server",
+        ),
         NegotiationFailure::Refused { why, said, tls, exports } => {
             let said = if said.is_empty() { said } else { format!(" ({said})") };
             let hint = match (tls, exports.is_empty()) {
                 (true, _) => "there is no TLS for NBD here: let a tunnel carry it".to_owned(),
-                (_, true) => "the server's log may say why; nbdinfo --list tells what it has".to_owned(),
+                (_, true) => "see the server's log; nbdinfo --list shows its exports".to_owned(),
                 _ => format!(
                     "it has {}",
                     exports.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How long a server may take to close after a disconnect.
+/// The time limit for the server to close after a disconnect.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection in the transmission phase.

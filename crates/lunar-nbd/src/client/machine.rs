@@ -1,4 +1,4 @@
-//! The commands of a connection: on their way, in flight, answered. No I/O; what is to be sent waits in `out`.
+//! The commands of a connection: queued, in flight, completed. No I/O: bytes to send wait in `out`.
 
 use super::receive::ReplyStreamError;
 use lunar_proto::nbd::NbdCommand;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A command, with its buffer if bytes travel with it or its answer.
+/// A command, with its buffer if it or its reply has data.
 pub struct CommandRequest {
     pub command: NbdCommand,
     pub offset: u64,
@@ -20,18 +20,18 @@ pub struct CommandRequest {
     pub buf: Option<Buf>,
 }
 
-/// The end of a command: the extent that was asked for, or success, or why not; and its buffer.
+/// The result of a command, with an extent for BLOCK_STATUS; and its buffer.
 pub type NbdCommandResult = (io::Result<Option<ExtentStatus>>, Option<Buf>);
 
-/// Who waits for an answer.
+/// The waiter for a reply.
 pub enum ReplyWaiter {
-    /// Nobody has asked yet.
+    /// Not known yet.
     Unknown,
     /// A task of this core.
     Here(Waker),
-    /// Somebody on another core.
+    /// A task of another core.
     There(flume::Sender<NbdCommandResult>),
-    /// Nobody any more.
+    /// None any more.
     Gone,
 }
 
@@ -49,7 +49,7 @@ struct CommandTask {
 }
 
 impl CommandTask {
-    /// Parts of its buffer wait to be sent.
+    /// Whether parts of its buffer wait to be sent.
     fn is_leaving(&self) -> bool {
         matches!(&self.data, CommandData::Out(buf) if Rc::strong_count(buf) > 1)
     }
@@ -61,7 +61,7 @@ struct TaskSlot {
     task: Option<CommandTask>,
 }
 
-/// The tasks, found by cookie in one step. An answer to a cookie that was used before finds nothing.
+/// The tasks by cookie, found in constant time. A reply to an old cookie matches none.
 #[derive(Default)]
 struct TaskSlots {
     slots: Vec<TaskSlot>,
@@ -99,11 +99,11 @@ impl TaskSlots {
 pub struct ClientMachine {
     export: ExportInfo,
     slots: TaskSlots,
-    /// What waits to be sent.
+    /// The send queue.
     pub out: SendQueue,
-    /// Answered before all of their data has left.
+    /// Commands that completed before all of their data was sent.
     leaving: Vec<u64>,
-    /// Why no command can be sent any more.
+    /// The reason why no command can be sent any more.
     over: Option<(io::ErrorKind, String)>,
 }
 
@@ -113,7 +113,7 @@ impl ClientMachine {
         ClientMachine { export, slots, out, leaving: Vec::new(), over: None }
     }
 
-    /// Takes a command in, and queues its request; the connection may be over.
+    /// Queues a command. Returns its result at once if the connection has ended.
     pub fn submit(&mut self, ask: CommandRequest, waiter: ReplyWaiter) -> Result<u64, Box<NbdCommandResult>> {
         if let Some((kind, why)) = &self.over {
             return Err(Box::new((Err(io::Error::new(*kind, why.clone())), ask.buf)));
@@ -135,7 +135,7 @@ impl ClientMachine {
         Ok(cookie)
     }
 
-    /// The last request: what is submitted from now on is refused.
+    /// Queues NBD_CMD_DISC. Later commands are rejected.
     pub fn leave(&mut self) {
         if self.over.is_none() {
             self.over = Some((io::ErrorKind::NotConnected, "the disk was closed".into()));
@@ -147,7 +147,7 @@ impl ClientMachine {
         }
     }
 
-    /// Takes the message at the start of `bytes`.
+    /// Parses the message at the start of `bytes`.
     pub fn message(&mut self, bytes: &[u8]) -> Result<Option<ServerMessage>, ReplyStreamError> {
         let slots = &mut self.slots;
         let taken = next_message(bytes, &self.export, move |cookie| {
@@ -160,7 +160,7 @@ impl ClientMachine {
         Ok(taken)
     }
 
-    /// A part of the buffer of a read that is in flight.
+    /// A part of the buffer of a read in flight.
     pub fn place(&mut self, cookie: u64, place: Range<usize>) -> &mut [u8] {
         match self.slots.get(cookie).map(|task| &mut task.data) {
             Some(CommandData::In(buf)) => &mut buf[place],
@@ -168,7 +168,7 @@ impl ClientMachine {
         }
     }
 
-    /// A request has been answered in full.
+    /// Records the complete reply of a command.
     pub fn answered(&mut self, cookie: u64) {
         let Some(task) = self.slots.get(cookie) else { return };
         let outcome = task.flight.outcome().map_err(refused);
@@ -184,7 +184,7 @@ impl ClientMachine {
         }
     }
 
-    /// Tells who waits for an answered command.
+    /// Hands a completed command to its waiter.
     fn hand_over(&mut self, cookie: u64) {
         let Some(task) = self.slots.get(cookie) else { return };
         match std::mem::replace(&mut task.waiter, ReplyWaiter::Unknown) {
@@ -192,7 +192,7 @@ impl ClientMachine {
             ReplyWaiter::Here(waker) => waker.wake(),
             ReplyWaiter::There(reply) => {
                 if let Some(ended) = self.take(cookie) {
-                    // Who has stopped to wait does not want it.
+                    // The waiter may be gone.
                     let _ = reply.send(ended);
                 }
             }
@@ -200,7 +200,7 @@ impl ClientMachine {
         }
     }
 
-    /// After something was sent: hands over what was answered meanwhile.
+    /// After a send: hands over commands whose data has left now.
     pub fn settle(&mut self) {
         for cookie in std::mem::take(&mut self.leaving) {
             match self.slots.get(cookie).is_some_and(|task| task.is_leaving()) {
@@ -210,7 +210,7 @@ impl ClientMachine {
         }
     }
 
-    /// The end of a command for its owner, if it is there; else it is woken then.
+    /// Polls for the result of a command.
     pub fn poll(&mut self, cookie: u64, cx: &mut Context<'_>) -> Poll<NbdCommandResult> {
         if let Some(ended) = self.take(cookie) {
             return Poll::Ready(ended);
@@ -232,7 +232,7 @@ impl ClientMachine {
         task.answer.map(|answer| (answer, buf))
     }
 
-    /// Its owner has gone. A request in flight keeps its buffer until it is answered.
+    /// Abandons a command. If it is in flight, it keeps its buffer until the reply.
     pub fn abandon(&mut self, cookie: u64) {
         let Some(task) = self.slots.get(cookie) else { return };
         task.waiter = ReplyWaiter::Gone;
@@ -241,7 +241,7 @@ impl ClientMachine {
         }
     }
 
-    /// The connection is gone: all that was not answered fails, and is not sent again.
+    /// Ends the connection: all unanswered commands fail, and none is repeated.
     pub fn lost(&mut self, why: &str) {
         self.over.get_or_insert((io::ErrorKind::ConnectionReset, why.to_owned()));
         self.out = SendQueue::default();
@@ -256,7 +256,7 @@ impl ClientMachine {
     }
 }
 
-/// The protocol's errors ("Error values"): number, kind, words.
+/// The protocol's errors ("Error values"): number, kind, text.
 const ERRORS: [(u32, io::ErrorKind, &str); 8] = [
     (1, io::ErrorKind::PermissionDenied, "operation not permitted"),
     (5, io::ErrorKind::Other, "input/output error"),
@@ -268,7 +268,7 @@ const ERRORS: [(u32, io::ErrorKind, &str); 8] = [
     (108, io::ErrorKind::NotConnected, "it is being stopped"),
 ];
 
-/// An error of the server as one of the operating system.
+/// Converts an error of the server.
 fn refused(ServerError { errno, said }: ServerError) -> io::Error {
     let known = ERRORS.iter().find(|row| row.0 == errno);
     let kind = known.map_or(io::ErrorKind::Other, |row| row.1);

@@ -23,9 +23,9 @@ use receive::ReplyReceiver;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of one WRITE_ZEROES or BLOCK_STATUS.
+/// The limit of one WRITE_ZEROES or BLOCK_STATUS in bytes.
 const MAX_RANGE: u64 = 1 << 30;
-/// Bytes of one write of zeros without WRITE_ZEROES.
+/// The length in bytes of one write of zeros, for a server without WRITE_ZEROES.
 const ZEROS: u64 = 1 << 20;
 
 /// An NBD export. The connection ends with the last handle.
@@ -56,12 +56,12 @@ impl NbdDisk {
         }
     }
 
-    /// Hands in a command, whose range has been checked.
+    /// Submits a command whose range is valid.
     fn submit(&self, command: NbdCommand, offset: u64, len: u64, buf: Option<Buf>) -> PendingReply {
         connection::submit(&self.handle, CommandRequest { command, offset, len: len as u32, buf })
     }
 
-    /// Fails for a range that the export has not got, or that the server does not take.
+    /// Checks that a range is within the export, and a multiple of its block size.
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
         within(self.export.size, offset, len)?;
         let block = u64::from(self.export.block_size);
@@ -79,12 +79,12 @@ impl NbdDisk {
         self.check(offset, len)
     }
 
-    /// It is one command.
+    /// Whether one command is enough for a buffer.
     fn is_one(&self, buf: &Buf) -> bool {
         (1..=self.export.max_payload as usize).contains(&buf.len())
     }
 
-    /// Reads in pieces what one command does not bring.
+    /// Reads more than one command can.
     async fn read_pieces(&self, offset: u64, buf: &mut Buf) -> io::Result<()> {
         let mut at = offset;
         for part in buf.chunks_mut(self.export.max_payload as usize) {
@@ -135,7 +135,7 @@ impl NbdDisk {
         (fua || !self.export.can_flush()) && self.export.can_fua()
     }
 
-    /// A server without FLUSH promises nothing that could be waited for.
+    /// Flushes. Succeeds at once if the server has no FLUSH.
     async fn flush_all(&self) -> io::Result<()> {
         if self.export.is_read_only() || !self.export.can_flush() {
             return Ok(());
@@ -160,7 +160,7 @@ impl NbdDisk {
         Ok(())
     }
 
-    /// BLOCK_STATUS, as far as whole blocks go.
+    /// The extent at an offset, by BLOCK_STATUS, in whole blocks.
     async fn status(&self, offset: u64, len: u64) -> io::Result<Extent> {
         let block = u64::from(self.export.block_size);
         let mapped = Extent { offset, len, mapped: true };
@@ -177,14 +177,14 @@ impl NbdDisk {
         let Some(status) = status else { return Ok(mapped) };
         let told = u64::from(status.len) / block * block;
         match told {
-            // Less than a block: of the rest of it nothing is known.
+            // Less than a block: the state of its rest is unknown, so it counts as mapped.
             0 => Ok(Extent { len: block, ..mapped }),
             _ => Ok(Extent { offset, len: told.min(whole), mapped: !status.zero }),
         }
     }
 }
 
-/// A buffer that came back; one that was lost with its event loop is replaced.
+/// The returned buffer, or a new one if it was lost with its event loop.
 fn given_back(buf: Option<Buf>, len: usize) -> Buf {
     buf.unwrap_or_else(|| Buf::zeroed(len))
 }

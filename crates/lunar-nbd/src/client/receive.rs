@@ -1,5 +1,5 @@
-//! Framing: one receive, many answers. Bytes of a read land in its buffer; of a large one, the kernel puts them
-//! there.
+//! Framing: one receive brings many replies. The data of a read is copied into its buffer; the kernel receives that of a
+//! large read directly there.
 
 use super::machine::ClientMachine;
 use lunar_proto::nbd::client::{BufferFill, ServerMessage};
@@ -7,21 +7,21 @@ use lunar_runtime::{Stream, with_scratch};
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
-/// Why a connection cannot go on.
+/// An error that ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplyStreamError {
     /// The socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Nothing that follows can be trusted.
-    #[error("the server breaks the protocol: {0}")]
+    /// The server violated the protocol: the stream is out of step.
+    #[error("the server violates the protocol: {0}")]
     Rules(&'static str),
-    /// The server has left.
+    /// The server closed the connection.
     #[error("the server closed it")]
     End,
 }
 
-/// Bytes of a read that are to come.
+/// The missing data of a read.
 struct ReadPayload {
     cookie: u64,
     place: Range<usize>,
@@ -36,12 +36,12 @@ pub struct ReplyReceiver {
 }
 
 impl ReplyReceiver {
-    /// A receiver that begins with bytes that came with the handshake.
+    /// Creates a receiver with the bytes that arrived behind the handshake.
     pub fn new(begun: Vec<u8>) -> ReplyReceiver {
         ReplyReceiver { partial: begun, coming: None }
     }
 
-    /// Receives once, and tells of all that is whole. Nothing may be there.
+    /// Receives once, and processes all complete messages. Returns at once if there is nothing to receive.
     pub fn receive(&mut self, stream: &Stream, machine: &mut ClientMachine) -> Result<(), ReplyStreamError> {
         with_scratch(|scratch| {
             let have = self.partial.len();
@@ -65,13 +65,13 @@ impl ReplyReceiver {
         })
     }
 
-    /// As [`ReplyReceiver::receive`], with bytes that a receive would have brought.
+    /// As [`ReplyReceiver::receive`], with these bytes instead of the socket's.
     pub fn feed(&mut self, bytes: &[u8], machine: &mut ClientMachine) -> Result<(), ReplyStreamError> {
         let all = [&std::mem::take(&mut self.partial)[..], bytes].concat();
         self.parse(&all, machine)
     }
 
-    /// Counts what a receive brought; the bytes of it that went to their place.
+    /// Counts received bytes. Returns how many went directly into the buffer of a read.
     fn landed(&mut self, got: usize, machine: &mut ClientMachine) -> usize {
         let Some(coming) = &mut self.coming else { return 0 };
         let landed = got.min(coming.place.len());
@@ -80,7 +80,7 @@ impl ReplyReceiver {
         landed
     }
 
-    /// Ends what has come whole.
+    /// Ends a read payload that is complete.
     fn arrived(&mut self, machine: &mut ClientMachine) {
         if let Some(coming) = self.coming.take_if(|coming| coming.place.is_empty())
             && coming.done

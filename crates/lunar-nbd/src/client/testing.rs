@@ -8,25 +8,24 @@ use lunar_runtime::Buf;
 use std::io;
 use std::task::{Context, Poll, Waker};
 
-/// The end of a command: None while it is in flight; an error by its kind; with the bytes of its buffer.
+/// The result of a command, an error by its kind, and the bytes of its buffer; None while it is in flight.
 pub type ReplyOutcome = Option<(Result<Option<ExtentStatus>, io::ErrorKind>, Vec<u8>)>;
 
-/// What came of a server's bytes.
+/// The effects of a server's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServerTranscript {
-    /// What the client said while it haggled.
+    /// The client's bytes during the handshake.
     pub said: Vec<u8>,
-    /// How that ended; None when the bytes did first.
+    /// The result of the handshake; None if the bytes ended first.
     pub haggled: Option<NegotiationStep>,
-    /// What became of the commands, in their order.
+    /// The results of the commands, in order.
     pub outcomes: Vec<ReplyOutcome>,
-    /// The server was left because it broke the rules.
+    /// Whether the client disconnected because of a protocol violation.
     pub broken: bool,
 }
 
-/// What comes of a server's bytes that arrive `step` at a time, to a client that wants the export `disk`, and
-/// then asks for all of `commands` at once: each with offset and length in bytes, which its buffer has if there
-/// are bytes to move.
+/// Feeds a server's bytes, `step` at a time, to a client of the export `disk`. After the handshake the client submits all
+/// `commands` at once, each with its offset and its length in bytes.
 pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> ServerTranscript {
     let mut talk = ServerTranscript { said: Vec::new(), haggled: None, outcomes: Vec::new(), broken: false };
     let (mut client, mut input) = (ClientNegotiation::new("disk"), Vec::new());

@@ -76,7 +76,7 @@ impl FromStr for NbdUrl {
     }
 }
 
-/// `HOST[:PORT]`; a host without brackets has no colon.
+/// Parses `HOST[:PORT]`. A host with a colon needs brackets.
 fn tcp(authority: &str) -> Option<NbdAddress> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {

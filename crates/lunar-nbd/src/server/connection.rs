@@ -1,4 +1,4 @@
-//! A connection in the transmission phase: what it holds, its loops, and its end.
+//! A connection in the transmission phase: its state, its loops, and its end.
 
 use super::ServerLimits;
 use super::fairness::FairnessTurn;
@@ -19,53 +19,53 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// While more bytes than these wait to be sent, nothing is received.
+/// The limit of queued reply bytes, above which nothing is received.
 const MAX_WAITING: usize = 4 << 20;
-/// More answers than these, in bytes, are sent before the rest of a receive is looked at: what was just read
-/// is still in the caches.
+/// Above this number of queued reply bytes, replies are sent before the rest of a receive is parsed: the data just read
+/// is still in the CPU caches.
 const WARM: usize = 256 << 10;
-/// Bytes behind the last request of a closed connection, among which the client's leave is looked for.
+/// The limit of bytes behind a request in which a closed connection is searched for NBD_CMD_DISC.
 const MOST_UNREAD: usize = 8 << 20;
-/// How long a client may take to fetch its last answers.
+/// The time limit for sending the last replies.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// A connection. Lives on one core.
+/// A connection. It belongs to one core.
 pub(super) struct ServerConnection {
     stream: Stream,
     pub(super) backend: Arc<dyn Backend>,
-    /// Reads are zeros: no buffer needs to be filled.
+    /// Whether reads are zeros, so that no buffer needs to be filled.
     pub(super) null: bool,
-    /// Minimum block in bytes.
+    /// The minimum block size in bytes.
     pub(super) block: u64,
     pub(super) pool: Pool,
     limits: ServerLimits,
     pub(super) state: RefCell<ServerConnectionState>,
-    /// A request has ended, something has been sent, or life is over.
+    /// Notified when a request ends, bytes are sent, or the connection ends.
     changed: Event,
-    /// The client is gone.
+    /// Notified when the client is gone.
     gone: Event,
-    /// Sends what waits.
+    /// The send pump.
     pump: SendPump,
-    /// A closed connection ends with the client's leave.
+    /// Whether a closed connection ends with NBD_CMD_DISC.
     leave: OnceCell<bool>,
 }
 
-/// What changes in a connection.
+/// The mutable state of a connection.
 pub(super) struct ServerConnectionState {
     pub(super) replies: ReplyQueue,
-    /// Requests that wait for the backend.
+    /// The number of requests that wait for the backend.
     in_flight: usize,
-    /// Those of them that change what it holds.
+    /// The number of those that change data.
     changing: usize,
-    /// The buffer that the receiver waited for.
+    /// The buffer for which the receiver waited.
     spare: Option<Buf>,
-    /// New requests are refused: the server is being stopped.
+    /// Whether new requests are rejected because the server is stopping.
     pub(super) stopping: bool,
-    /// The client is gone.
+    /// Whether the client is gone.
     lost: bool,
 }
 
-/// The place of a request among those in flight.
+/// Counts a request in flight until it is dropped.
 pub(super) struct InFlightGuard {
     pub(super) conn: Rc<ServerConnection>,
     changes: bool,
@@ -122,8 +122,8 @@ impl ServerConnection {
         })
     }
 
-    /// Serves requests until the client leaves, or until `stopping` ends: then what is in flight is finished
-    /// and all else refused.
+    /// Serves requests until the client disconnects. When `stopping` ends, requests in flight are finished and new ones
+    /// rejected.
     pub(super) async fn serve(
         self: &Rc<Self>,
         receiver: RequestReceiver,
@@ -133,12 +133,12 @@ impl ServerConnection {
         either(self.receive(receiver, turn), self.wind_down(stopping)).await
     }
 
-    /// Waits until no request that changes anything is on its way any more.
+    /// Waits until no request that changes data is in flight.
     pub(super) async fn settle(&self) {
         self.wait_until(|conn| conn.state.borrow().changing == 0).await;
     }
 
-    /// Sends the last answers and closes.
+    /// Sends the last replies and closes.
     pub(super) async fn leave(self: &Rc<Self>) {
         self.wait_until(|conn| conn.state.borrow().in_flight == 0).await;
         let _ = compio::time::timeout(FAREWELL, SendPump::flushed(self)).await;
@@ -180,7 +180,7 @@ impl ServerConnection {
         }
     }
 
-    /// Waits for what is missing. False: the connection's turn ends first.
+    /// Waits for room or a buffer. False: the turn of the connection ended first.
     async fn can_go_on(&self, missing: RequestReceive, turn: &FairnessTurn<'_>) -> bool {
         let is_there = async {
             if let RequestReceive::Starved(len) = missing {
@@ -203,7 +203,7 @@ impl ServerConnection {
         state.in_flight >= self.limits.requests || state.replies.out.waiting() > MAX_WAITING
     }
 
-    /// A buffer for an answer, as soon as there is one; None when nobody is there to be answered.
+    /// Waits for a buffer for a reply; None if the client is gone.
     pub(super) async fn buffer_for_answer(&self, len: usize) -> Option<Buf> {
         let gone = self.gone.listen();
         if self.is_lost() {
@@ -216,8 +216,8 @@ impl ServerConnection {
         either(lost, async { Some(self.pool.get(len).await) }).await
     }
 
-    /// A request comes too late to begin: its client has reset the connection, or closed it without its leave, and may have
-    /// written something newer over another one since. `behind` was received behind the request.
+    /// Whether a request must not start, because its client has reset the connection, or closed it without NBD_CMD_DISC.
+    /// The client may have written newer data over another connection since. `behind` has the bytes behind the request.
     pub(super) fn is_late(&self, behind: &[u8]) -> bool {
         match self.stream.peer_state() {
             PeerState::Open => false,
@@ -226,13 +226,13 @@ impl ServerConnection {
         }
     }
 
-    /// The client sends no more, and its leave is the last of what it has sent; so there is one answer.
+    /// Whether NBD_CMD_DISC is the last request of a client that has closed. The result is constant, and cached.
     fn leaves(&self, behind: &[u8]) -> bool {
         let look = || ends_with_leave(&[behind, &self.stream.peek(MOST_UNREAD)].concat());
         *self.leave.get_or_init(look)
     }
 
-    /// Its client has reset the connection.
+    /// Whether the client has reset the connection.
     pub(super) fn is_reset(&self) -> bool {
         self.stream.peer_state() == PeerState::Reset
     }
@@ -241,7 +241,7 @@ impl ServerConnection {
         self.state.borrow().lost
     }
 
-    /// Waits until the connection is as wanted; looks again whenever something has changed.
+    /// Waits until `wanted` holds; checks again after every change.
     async fn wait_until(&self, wanted: impl Fn(&ServerConnection) -> bool) {
         loop {
             let changed = self.changed.listen();
@@ -252,7 +252,7 @@ impl ServerConnection {
         }
     }
 
-    /// A buffer of `len` bytes for a payload: the one that was waited for, or another.
+    /// A buffer of `len` bytes for a payload: the spare one, or one from the pool.
     pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
         let spare = self.state.borrow_mut().spare.take();
         match spare {
@@ -275,7 +275,7 @@ impl SendSide for ServerConnection {
         self.stream.writable().await
     }
 
-    /// What waits is dropped: it must not keep the connection from its end.
+    /// Drops queued replies, which would delay the end of the connection.
     fn lost(&self, _: io::Error) {
         let mut state = self.state.borrow_mut();
         state.replies.out = SendQueue::default();
@@ -291,7 +291,7 @@ impl SendSide for ServerConnection {
     }
 }
 
-/// A connection as its receiver sees it.
+/// The requests of a connection, for its receiver.
 pub(super) struct ConnectionRequests<'a>(pub(super) &'a Rc<ServerConnection>);
 
 impl RequestHandler for ConnectionRequests<'_> {

@@ -1,4 +1,4 @@
-//! From requests to the backend and back.
+//! Executes requests on the backend.
 
 use super::connection::{InFlightGuard, ServerConnection};
 use super::receive::{Admission, ReceivedRequest, RequestData};
@@ -10,12 +10,12 @@ use lunar_wire::nbd::{Errno, Request};
 use std::io;
 use std::rc::Rc;
 
-/// Longer reads and writes in bytes leave the loop to others before they go on.
+/// Longer reads and writes, in bytes, yield to other tasks first.
 const MAX_INLINE: usize = 1 << 20;
-/// Extents of one answer; the client asks again from where they end.
+/// The limit of extents in one reply. The client requests the rest.
 const MAX_EXTENTS: usize = 1024;
 
-/// Takes a request: it is done at once, or becomes a task.
+/// Executes a request at once, or starts a task for it.
 pub(super) fn take(conn: &Rc<ServerConnection>, arrived: ReceivedRequest<'_>) -> Admission {
     let ReceivedRequest { request, verdict, data, behind } = arrived;
     let refusal = match verdict {
@@ -68,12 +68,12 @@ fn start(
     Admission::Yes
 }
 
-/// It changes what the backend holds.
+/// Whether a command changes data.
 fn changes(command: &NbdCommand) -> bool {
     matches!(command, NbdCommand::Write { .. } | NbdCommand::Trim { .. } | NbdCommand::WriteZeroes { .. })
 }
 
-/// Reads if that takes no waiting.
+/// Reads, if the backend can without waiting.
 fn try_read(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
     if conn.null {
         conn.state.borrow_mut().replies.zeros(request);
@@ -88,7 +88,7 @@ fn try_read(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
     true
 }
 
-/// Writes if that takes no waiting.
+/// Writes, if the backend can without waiting.
 fn try_write(conn: &ServerConnection, request: &Request, data: &[u8]) -> bool {
     if data.len() > MAX_INLINE {
         return false;
@@ -100,7 +100,7 @@ fn try_write(conn: &ServerConnection, request: &Request, data: &[u8]) -> bool {
     true
 }
 
-/// Carries out a request that may wait, and answers it.
+/// Executes a request that may wait, and queues its reply.
 async fn perform(conn: &ServerConnection, request: Request, command: NbdCommand, payload: Option<Buf>) {
     match command {
         NbdCommand::Read { whole } => {
@@ -118,7 +118,7 @@ async fn perform(conn: &ServerConnection, request: Request, command: NbdCommand,
     }
 }
 
-/// The commands that bring nothing back.
+/// Executes a command whose reply has no data.
 async fn change(
     conn: &ServerConnection,
     request: &Request,
@@ -152,14 +152,13 @@ async fn change(
     Ok(())
 }
 
-/// Zeros are certain to cost less than a write: space is given back, or there is none.
+/// Whether zeroing certainly costs less than a write: the backend frees space, or stores nothing.
 fn is_fast(backend: &dyn Backend, unmap: bool) -> bool {
     let facts = backend.facts();
     facts.null || (unmap && facts.unmap)
 }
 
-/// What is allocated from the start of a request on. Each extent is whole blocks, and differs from the one
-/// before.
+/// The extents of a request. Each one has whole blocks, and another state than the one before.
 async fn extents(backend: &dyn Backend, request: &Request, one: bool, block: u64) -> io::Result<Vec<Extent>> {
     let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
     let mut found: Vec<Extent> = Vec::new();
@@ -175,7 +174,7 @@ async fn extents(backend: &dyn Backend, request: &Request, one: bool, block: u64
     Ok(found)
 }
 
-/// An extent in whole blocks, at least one: a block that is allocated in part is allocated.
+/// Rounds an extent to whole blocks, at least one. A partly allocated block counts as allocated.
 fn whole_blocks(extent: Extent, at: u64, end: u64, block: u64) -> Extent {
     let len = match extent.mapped {
         true => extent.len.next_multiple_of(block),

@@ -52,7 +52,7 @@ impl ConnectionFairness {
 }
 
 impl FairnessTurn<'_> {
-    /// Waits for it.
+    /// Waits until the connection may start.
     pub(super) async fn comes(&self) {
         loop {
             let ended = self.fairness.ended.listen();
@@ -71,14 +71,14 @@ impl FairnessTurn<'_> {
         begins
     }
 
-    /// Its client has gone, and another one waits for its end.
+    /// Whether the client has gone and a later connection waits.
     pub(super) fn is_over(&self) -> bool {
         let all = self.fairness.lock();
         let has_gone = all.iter().any(|me| me.number == self.number && me.line.is_hung_up());
         has_gone && all.iter().any(|other| other.number > self.number && other.waits)
     }
 
-    /// Ends when it [is over](Turn::is_over), and has been for a while.
+    /// Ends when [`FairnessTurn::is_over`] has held for one interval.
     pub(super) async fn ends(&self) {
         let mut was_over = false;
         loop {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where a server listens.
+/// The listening address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// A TCP address; port 0 means any free port.
@@ -73,7 +73,7 @@ pub(super) struct SocketPath {
 }
 
 impl SocketPath {
-    /// Of what was bound there just now.
+    /// Owns the path of a socket that was bound just now.
     pub(super) fn new(path: &Path) -> io::Result<SocketPath> {
         Ok(SocketPath { path: path.to_owned(), inode: std::fs::symlink_metadata(path)?.ino() })
     }

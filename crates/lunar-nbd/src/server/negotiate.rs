@@ -7,8 +7,8 @@ use std::io::{self, IoSlice};
 /// Bytes of one receive.
 const SCRATCH: usize = 4096;
 
-/// Haggles until an export is chosen: what was agreed on, and what has come behind it. None when the client
-/// leaves or is shown the door.
+/// Negotiates until the client chooses an export. Returns the negotiated options, and the bytes behind the handshake.
+/// None if the client disconnects or is rejected.
 pub(super) async fn negotiate(
     stream: &Stream,
     offers: Vec<ExportOffer>,
@@ -32,7 +32,7 @@ pub(super) async fn negotiate(
                 return Ok(Some((agreed, input)));
             }
             HandshakeStep::End(why) => {
-                tracing::debug!(why, "an NBD client is not served");
+                tracing::debug!(why, "NBD client rejected");
                 send(stream, &out).await?;
                 return Ok(None);
             }
@@ -40,7 +40,7 @@ pub(super) async fn negotiate(
     }
 }
 
-/// False: the client has closed.
+/// Receives more bytes. False if the client has closed.
 async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<bool> {
     let mut scratch = [0; SCRATCH];
     loop {

@@ -1,70 +1,70 @@
-//! Framing: one receive, many requests. Small payloads are looked at where they lie in a buffer that the core
-//! shares; the rest of a large one is received straight into the buffer that is written.
+//! Framing: one receive brings many requests. Small payloads are used in place, in the receive buffer of the core. The
+//! rest of a large payload is received directly into the buffer of the write.
 
 use lunar_proto::nbd::{NbdCommand, NegotiatedOptions, RequestError};
 use lunar_runtime::{Buf, Stream, with_scratch};
 use lunar_wire::nbd::{REQUEST_LEN, Request, command};
 use std::io::{self, IoSliceMut};
 
-/// A payload above this that did not arrive whole gets a buffer of its own.
+/// A larger incomplete payload gets its own buffer, in bytes.
 const LARGE: usize = 16 << 10;
 
 /// The payload of a request.
 pub(super) enum RequestData<'a> {
-    /// Where it was received: gone after the call.
+    /// In the receive buffer; valid during the call.
     Bytes(&'a [u8]),
-    /// In a buffer of its own.
+    /// In its own buffer.
     Buf(Buf),
 }
 
-/// A request that has arrived, with all of its payload; that of one that is refused is gone.
+/// A complete request with its payload. The payload of a rejected request is dropped.
 pub(super) struct ReceivedRequest<'a> {
     pub request: Request,
     pub verdict: Result<NbdCommand, RequestError>,
     pub data: RequestData<'a>,
-    /// What has been received behind it.
+    /// The received bytes behind it.
     pub behind: &'a [u8],
 }
 
-/// What became of a request.
+/// The result of handing a request over.
 pub(super) enum Admission {
-    /// More are wanted.
+    /// It was taken.
     Yes,
-    /// It needs a buffer of as many bytes as its payload has: it is to be offered again.
+    /// It needs a buffer for its payload, and must be offered again.
     Starved,
-    /// No more are wanted.
+    /// It was the last one.
     Last,
 }
 
-/// Who takes the requests.
+/// The consumer of requests.
 pub(super) trait RequestHandler {
-    /// There is no room for more requests now.
+    /// Whether there is no room for more requests now.
     fn is_full(&self) -> bool;
-    /// A buffer for a payload, if there is one.
+    /// A buffer for a payload, if one is free.
     fn buffer(&mut self, len: usize) -> Option<Buf>;
-    /// A request is there.
+    /// Takes a request.
     fn take(&mut self, arrived: ReceivedRequest<'_>) -> Admission;
 }
 
-/// What a receive came to.
+/// The result of a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RequestReceive {
-    /// Go on when there is more.
+    /// Receive again when the socket is readable.
     More,
-    /// The sink has no room for more requests: resume when it has.
+    /// Resume when the handler has room for more requests.
     Full,
-    /// Resume when there is a buffer of so many bytes.
+    /// Resume when a buffer of this many bytes is free.
     Starved(usize),
-    /// The client has left.
+    /// The client has disconnected.
     End,
 }
 
-/// Why a connection cannot go on.
+/// An error that ends a connection.
 #[derive(Debug)]
 pub(super) enum RequestStreamError {
     /// The socket failed.
     Io(io::Error),
-    /// A request with a wrong magic: nothing behind it can be trusted.
+    /// A request with a wrong magic number: the stream is out of step.
     Magic,
 }
 
@@ -83,29 +83,29 @@ impl std::fmt::Display for RequestStreamError {
     }
 }
 
-/// A payload that is on its way.
+/// An incomplete payload.
 enum PayloadReceive {
-    /// Into a buffer, of which so much is filled.
+    /// Received into a buffer, of which `filled` bytes are complete.
     Gather { request: Request, command: NbdCommand, buf: Buf, filled: usize },
-    /// To nowhere; so many bytes are missing.
+    /// Discarded; `rest` bytes are missing.
     Skip { request: Request, refusal: RequestError, rest: usize },
 }
 
 /// The receiving side of a connection.
 pub(super) struct RequestReceiver {
     terms: NegotiatedOptions,
-    /// Bytes that are not looked at yet: the start of a request, or all that there was no room for.
+    /// Unparsed bytes: the start of a request, or requests for which there was no room.
     partial: Vec<u8>,
     coming: Option<PayloadReceive>,
 }
 
 impl RequestReceiver {
-    /// A receiver that begins with bytes that came with the handshake, which [`RequestReceiver::resume`] looks at.
+    /// Creates a receiver with the bytes that arrived behind the handshake; [`RequestReceiver::resume`] parses them.
     pub(super) fn new(terms: NegotiatedOptions, begun: Vec<u8>) -> Self {
         RequestReceiver { terms, partial: begun, coming: None }
     }
 
-    /// Receives once and hands every whole request over. Only after [`RequestReceive::More`].
+    /// Receives once and hands over every complete request. Only after [`RequestReceive::More`].
     pub(super) fn receive(
         &mut self,
         stream: &Stream,
@@ -131,7 +131,7 @@ impl RequestReceiver {
         })
     }
 
-    /// Hands over what is whole in the bytes that are there already.
+    /// Hands over the complete requests in the bytes received before.
     pub(super) fn resume(
         &mut self,
         sink: &mut impl RequestHandler,
@@ -140,7 +140,7 @@ impl RequestReceiver {
         self.parse(&begun, sink)
     }
 
-    /// As [`RequestReceiver::receive`], with bytes that a receive would have brought.
+    /// As [`RequestReceiver::receive`], with these bytes instead of the socket's.
     pub(super) fn feed(
         &mut self,
         mut chunk: &[u8],
@@ -156,7 +156,7 @@ impl RequestReceiver {
         self.parse(&all, sink)
     }
 
-    /// Counts what a receive brought; the bytes of it that went into a payload's buffer.
+    /// Counts received bytes. Returns how many went into the buffer of a payload.
     fn landed(&mut self, got: usize) -> usize {
         let Some(PayloadReceive::Gather { buf, filled, .. }) = &mut self.coming else { return 0 };
         let direct = got.min(buf.len() - *filled);
@@ -184,7 +184,7 @@ impl RequestReceiver {
         }
     }
 
-    /// More of a payload: the bytes used, and what ends the parse.
+    /// Continues a payload. Returns the consumed bytes, and the result if the parse ends.
     fn go_on(
         &mut self,
         coming: PayloadReceive,
@@ -209,7 +209,7 @@ impl RequestReceiver {
         }
     }
 
-    /// A request begins here: the bytes used, and what ends the parse.
+    /// Parses the request at the start of `bytes`. Returns the consumed bytes, and the result if the parse ends.
     fn begin(
         &mut self,
         bytes: &[u8],
@@ -244,7 +244,7 @@ impl RequestReceiver {
     }
 }
 
-/// The last of these requests is the client's leave.
+/// Whether the last of these requests is NBD_CMD_DISC.
 pub(super) fn ends_with_leave(mut bytes: &[u8]) -> bool {
     let mut leaves = false;
     while let Some(request) = bytes.first_chunk::<REQUEST_LEN>().and_then(Request::decode) {
@@ -255,7 +255,7 @@ pub(super) fn ends_with_leave(mut bytes: &[u8]) -> bool {
     leaves && bytes.is_empty()
 }
 
-/// Hands over a request that needs no buffer any more; what ends the parse.
+/// Hands over a request that needs no buffer. Returns the result if the parse ends.
 fn hand_over(
     sink: &mut impl RequestHandler,
     request: Request,

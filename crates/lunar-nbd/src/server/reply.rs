@@ -1,4 +1,4 @@
-//! Answers, in the form that the client has chosen.
+//! Replies, simple or structured as negotiated.
 
 use lunar_block::Extent;
 use lunar_proto::nbd::NegotiatedOptions;
@@ -12,14 +12,14 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Zeros of this length in bytes are told as a hole, not sent.
+/// The granularity in bytes at which zeros are reported as holes instead of being sent.
 const GRAIN: usize = 32 << 10;
-/// Characters that are said about a failure; four bytes each are within the protocol's limit.
+/// The limit of an error text in characters. At four bytes each it is within the protocol's limit.
 const MAX_WORDS: usize = 200;
-/// Shorter reads in bytes are not searched for zeros.
+/// The shortest read in bytes that is searched for zeros.
 const WORTHWHILE: usize = 4096;
 
-/// What is said about a failed request.
+/// The error of a failed request.
 pub(super) struct ReplyError {
     errno: Errno,
     why: String,
@@ -45,7 +45,7 @@ impl From<io::Error> for ReplyError {
     }
 }
 
-/// The queue of answers.
+/// The queue of replies.
 pub(super) struct ReplyQueue {
     pub out: SendQueue,
     structured: bool,
@@ -56,7 +56,7 @@ impl ReplyQueue {
         ReplyQueue { out: SendQueue::default(), structured }
     }
 
-    /// Done, and there is nothing to tell.
+    /// Queues the reply of a successful request without data.
     pub(super) fn done(&mut self, request: &Request) {
         if self.structured && request.command == command::READ {
             return self.chunk(request, chunk::NONE, true, &[], Payload::Empty);
@@ -64,7 +64,7 @@ impl ReplyQueue {
         self.simple(request, 0, Payload::Empty);
     }
 
-    /// Failed.
+    /// Queues an error reply.
     pub(super) fn failed(&mut self, request: &Request, failure: &ReplyError) {
         if !self.structured {
             return self.simple(request, failure.errno as u32, Payload::Empty);
@@ -76,7 +76,7 @@ impl ReplyQueue {
         self.chunk(request, chunk::ERROR, true, &head, Payload::Bytes(why));
     }
 
-    /// What a read brought. `whole` asks for one chunk.
+    /// Queues the data of a read. `whole` requires one chunk.
     pub(super) fn data(&mut self, request: &Request, buf: Buf, whole: bool) {
         let len = buf.len();
         if !self.structured {
@@ -100,7 +100,7 @@ impl ReplyQueue {
         }
     }
 
-    /// A read of zeros that were never in a buffer.
+    /// Queues the reply of a read of zeros, without a buffer.
     pub(super) fn zeros(&mut self, request: &Request) {
         let len = request.len as usize;
         if self.structured {
@@ -113,7 +113,7 @@ impl ReplyQueue {
         }
     }
 
-    /// The extents that a request asked for, in `base:allocation`.
+    /// Queues the extents of a BLOCK_STATUS request, in `base:allocation`.
     pub(super) fn status(&mut self, request: &Request, extents: &[Extent]) {
         let mut told = Vec::with_capacity(extents.len() * 8);
         for extent in extents {
@@ -125,7 +125,7 @@ impl ReplyQueue {
         self.chunk(request, chunk::BLOCK_STATUS, true, &head, Payload::Bytes(told));
     }
 
-    /// A part of what was read, or a hole.
+    /// Queues a chunk: a piece of the data, or a hole.
     fn content(&mut self, request: &Request, range: Range<usize>, zero: bool, done: bool, payload: Payload) {
         let mut head = [0; 12];
         be::put64(&mut head, request.offset + range.start as u64);
@@ -152,7 +152,7 @@ impl ReplyQueue {
     }
 }
 
-/// Cuts what was read into data and zeros; never empty.
+/// Splits data into pieces of data and of zeros. Never empty.
 fn pieces(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut pieces: Vec<(Range<usize>, bool)> = Vec::new();
     if bytes.len() < WORTHWHILE {

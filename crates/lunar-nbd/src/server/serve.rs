@@ -23,7 +23,7 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// The state that all connections share.
 struct ServerShared {
     exports: Vec<NbdExport>,
-    /// Those of each export.
+    /// The order of connections, for each export.
     fairness: Vec<ConnectionFairness>,
     limits: ServerLimits,
     pool: Pool,
@@ -109,7 +109,7 @@ fn check(exports: &[NbdExport]) -> io::Result<()> {
     for (i, export) in exports.iter().enumerate() {
         export.check()?;
         if exports[..i].iter().any(|other| other.name == export.name) {
-            return wrong(format!("there are two exports of the name {:?}", export.name));
+            return wrong(format!("two exports have the name {:?}", export.name));
         }
     }
     if exports.is_empty() { wrong("there is nothing to export".into()) } else { Ok(()) }
@@ -161,7 +161,7 @@ async fn wind_down(shared: &ServerShared) -> io::Result<()> {
     let mut result = Ok(());
     for export in &shared.exports {
         if let Err(e) = export.backend.flush().await {
-            tracing::error!(export = %export.name, error = %e, "a medium could not be made stable");
+            tracing::error!(export = %export.name, error = %e, "final flush of an export failed");
             result = Err(e);
         }
     }

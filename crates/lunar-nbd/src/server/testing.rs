@@ -10,7 +10,7 @@ use lunar_wire::nbd::{Errno, Request};
 /// What came of a client's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTranscript {
-    /// What was said to it while it haggled.
+    /// The server's bytes during the handshake.
     pub said: Vec<u8>,
     /// What was agreed on, if it came so far.
     pub agreed: Option<NegotiatedExport>,

@@ -203,7 +203,7 @@ fn non_nbd_peer_is_reported() {
     for (bytes, words) in [
         (&b"SSH-2.0-OpenSSH\r\n"[..], "no NBD greeting"),
         (b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", "old handshake"),
-        (b"", "closes at once"),
+        (b"", "closed during the handshake"),
     ] {
         let (url, thread) = server(move |mut client| client.write_all(bytes).expect("said"));
         let (what, _) = refused(&url);

@@ -1,5 +1,4 @@
-//! The NBD client against programs that nobody here wrote, against our own server, and against servers that
-//! do as they please.
+//! The NBD client against programs of other projects, against Lunar's server, and against faulty servers.
 #![forbid(unsafe_code)]
 
 mod hostile;
@@ -46,7 +45,7 @@ async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool) {
 }
 
 async fn read(disk: &dyn Backend, offset: u64, len: usize) -> Vec<u8> {
-    // Not zeros, so that bytes that nobody filled are seen.
+    // Not zeros, so that unfilled bytes are detected.
     let (result, buf) = disk.read(offset, filled(&vec![0xEE; len])).await;
     result.expect("read");
     buf.to_vec()
@@ -56,7 +55,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at / 512).wrapping_mul(seed * 2 + 1).wrapping_add(at) as u8).collect()
 }
 
-/// What `describe` tells of one thing.
+/// One value of `describe`.
 fn told(disk: &dyn Backend, name: &str) -> String {
     disk.describe().into_iter().find(|row| row.0 == name).map(|row| row.1).unwrap_or_default()
 }

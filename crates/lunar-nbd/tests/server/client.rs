@@ -170,7 +170,7 @@ impl Client {
         }
     }
 
-    /// The extents that one request tells, as (length, flags).
+    /// The extents of one BLOCK_STATUS reply, as (length, flags).
     pub fn status(&mut self, flags: u16, offset: u64, len: u32) -> Vec<(u32, u32)> {
         self.request(command::BLOCK_STATUS, flags, offset, len);
         let Answer { chunk: Some((chunk::BLOCK_STATUS, payload)), done: true, .. } = self.answer(0) else {

@@ -1,4 +1,4 @@
-//! The NBD server against a raw client and against programs that nobody here wrote.
+//! The NBD server against a raw client and against programs of other projects.
 #![forbid(unsafe_code)]
 
 mod client;
