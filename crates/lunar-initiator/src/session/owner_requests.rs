@@ -7,8 +7,8 @@ use super::request::{CommandId, CommandKey};
 use super::session_state::SessionState;
 use super::task::{Task, TaskState, Waiter};
 use crate::{Error, ErrorCode};
-use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::iscsi::status::management_response::{COMPLETE, NO_SUCH_TASK};
+use lunar_wire::scsi::TaskManagementFunction;
 use std::rc::Rc;
 
 /// A text request.

@@ -10,7 +10,7 @@ use lunar_proto::parameters::Parameters;
 use lunar_rdma::LocalBoxFuture;
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
 use lunar_runtime::send_queue::Payload;
-use lunar_wire::iscsi::request::TaskManagementFunction;
+use lunar_wire::iscsi::request::function_code;
 use lunar_wire::iscsi::status::management_response;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
 use lunar_wire::scsi::TaskManagementFunction;
@@ -56,7 +56,7 @@ impl Channels {
     /// because the target may receive some of them after the function.
     fn to_manage(&self, header: &Bhs) -> Option<&SrpDatamover> {
         let first = &*self.list[0].mover;
-        if header.flags() & 0x7f == TaskManagementFunction::AbortTask as u8 {
+        if header.flags() & 0x7f == function_code(TaskManagementFunction::AbortTask) {
             return Some(self.with(header.referenced_task_tag()).unwrap_or(first));
         }
         let mut busy = self.list.iter().map(|channel| &*channel.mover).filter(|mover| mover.is_busy());

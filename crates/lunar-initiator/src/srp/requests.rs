@@ -4,7 +4,7 @@ use super::answers::DataDirection;
 use crate::session::task::Task;
 use lunar_rdma::RemoteAddress;
 use lunar_runtime::Buf;
-use lunar_wire::iscsi::Bhs;
+use lunar_wire::iscsi::{Bhs, request};
 use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
@@ -120,7 +120,8 @@ pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
         (TaskManagementFunction::ClearTaskSet, function::CLEAR_TASK_SET),
         (TaskManagementFunction::LunReset, function::LUN_RESET),
     ];
-    let (asked, function) = *CODES.iter().find(|(asked, _)| *asked as u8 == header.flags() & 0x7f)?;
+    let (asked, function) =
+        *CODES.iter().find(|(asked, _)| request::function_code(*asked) == header.flags() & 0x7f)?;
     // The tag and the CmdSN of what is to be aborted.
     let referenced = tag(header.referenced_task_tag(), header.ref_cmd_sn());
     let aborts = asked == TaskManagementFunction::AbortTask;

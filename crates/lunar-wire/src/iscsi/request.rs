@@ -97,7 +97,7 @@ pub fn nop_out(lun: u64, itt: u32, ttt: u32) -> Bhs {
 }
 
 /// The Function field of a Task Management Function Request (RFC 7143 section 11.5.1).
-const fn function_code(function: TaskManagementFunction) -> u8 {
+pub const fn function_code(function: TaskManagementFunction) -> u8 {
     match function {
         TaskManagementFunction::AbortTask => 1,
         TaskManagementFunction::AbortTaskSet => 2,

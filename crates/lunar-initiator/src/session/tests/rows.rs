@@ -336,7 +336,10 @@ fn functions_name_what_they_are_about() {
         let _answer = peer.state.manage(function, lun, task);
         let (header, _) = peer.sent().remove(0);
         assert_eq!((header.lun(), header.referenced_task_tag(), header.ref_cmd_sn()), told, "{function:?}");
-        assert_eq!((header.flags() & 0x7f, header.immediate()), (function as u8, true));
+        assert_eq!(
+            (header.flags() & 0x7f, header.immediate()),
+            (lunar_wire::iscsi::request::function_code(function), true)
+        );
     }
 }
 
