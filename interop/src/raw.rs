@@ -19,12 +19,12 @@ pub fn patience() -> Duration {
     PATIENCE_CHOSEN.get().copied().unwrap_or(PATIENCE)
 }
 
-/// Chooses how long a read waits, for the whole process; the first choice stays.
+/// Sets the time limit of reads for the whole process. Only the first call has an effect.
 pub fn choose_patience(limit: Duration) {
     let _ = PATIENCE_CHOSEN.set(limit);
 }
 
-/// How long a connection must be silent to pass a test of silence.
+/// The time for which [`Raw::expect_silence`] expects no PDU.
 pub const QUIET: Duration = Duration::from_millis(150);
 
 /// The result of a read with a time limit.
@@ -43,19 +43,19 @@ pub struct Raw {
     /// CmdSN of the next non-immediate command.
     pub cmd_sn: u32,
     pub exp_stat_sn: u32,
-    /// The last ExpCmdSN and MaxCmdSN seen; `None` before the login ended.
+    /// ExpCmdSN and MaxCmdSN of the last received PDU. None: none has arrived.
     pub window: Option<(u32, u32)>,
     /// MaxRecvDataSegmentLength that this side declared, in bytes.
     pub receive_max: usize,
-    /// Off: StatSN may be anything (a test of its own looks at it).
+    /// Whether the StatSN of each received PDU is checked.
     pub check_stat_sn: bool,
-    /// Negotiated keys that shape writes.
+    /// Negotiated keys, for writes.
     pub immediate_data: bool,
     pub initial_r2t: bool,
     pub first_burst: usize,
     pub max_burst: usize,
     pub send_max: usize,
-    /// Digests of the last PDU as they came: header, data.
+    /// Header digest and data digest of the last received PDU.
     pub last_digests: (Option<[u8; 4]>, Option<[u8; 4]>),
     /// TSIH of the session, once known.
     pub tsih: u16,
@@ -65,7 +65,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Opens a connection; nothing is sent.
+    /// Opens a connection, and sends nothing.
     pub fn connect(address: SocketAddr) -> Raw {
         Raw::of(TcpStream::connect_timeout(&address, patience()).expect("connect"))
     }
@@ -104,26 +104,26 @@ impl Raw {
         }
     }
 
-    /// A task tag not used before on this connection.
+    /// A task tag that this connection has not used before.
     pub fn new_itt(&mut self) -> u32 {
         self.next_itt += 1;
         self.next_itt
     }
 
-    /// CmdSN for a non-immediate command; increases the counter.
+    /// The CmdSN of the next non-immediate command. The counter increases.
     pub fn take_cmd_sn(&mut self) -> u32 {
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.cmd_sn.wrapping_sub(1)
     }
 
-    /// A request with a new tag, CmdSN (not advanced if immediate) and ExpStatSN filled in.
+    /// A request with a new tag, the next CmdSN and ExpStatSN. An immediate request does not increase CmdSN.
     pub fn request(&mut self, first: u8) -> Pdu {
         let cmd_sn = if first & 0x40 != 0 { self.cmd_sn } else { self.take_cmd_sn() };
         let itt = self.new_itt();
         Pdu::new(first).itt(itt).cmd_sn(cmd_sn).exp_stat_sn(self.exp_stat_sn)
     }
 
-    /// Sends a PDU with the digests in force.
+    /// Sends a PDU with the negotiated digests.
     pub fn send(&mut self, pdu: &Pdu) {
         self.send_bytes(&pdu.encode(self.header_digest, self.data_digest));
     }
@@ -135,12 +135,12 @@ impl Raw {
         self.send_bytes(&bytes);
     }
 
-    /// Sends bytes. A closed connection is no failure here: the next read finds it.
+    /// Sends bytes. If the connection is closed, the next read reports it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends bytes one by one, each in a segment of its own.
+    /// Sends each byte in a separate segment.
     pub fn send_slowly(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.send_bytes(std::slice::from_ref(byte));
@@ -148,13 +148,13 @@ impl Raw {
         }
     }
 
-    /// Sends a PDU and gives the next answer with its tag.
+    /// Sends a PDU, and returns the next PDU with its tag.
     pub fn ask(&mut self, pdu: &Pdu) -> Pdu {
         self.send(pdu);
         self.recv_for(pdu.tag())
     }
 
-    /// The next PDU, whatever it is.
+    /// The next PDU of any kind.
     pub fn recv(&mut self) -> Pdu {
         match self.get(patience()) {
             Received::Pdu(pdu) => pdu,
@@ -162,12 +162,12 @@ impl Raw {
         }
     }
 
-    /// The next PDU with this task tag; others are kept for later.
+    /// The next PDU with this task tag. Other PDUs are stored for later calls.
     pub fn recv_for(&mut self, itt: u32) -> Pdu {
         self.recv_that(|p| p.tag() == itt)
     }
 
-    /// The next PDU of this opcode; others are kept for later.
+    /// The next PDU with this opcode. Other PDUs are stored for later calls.
     pub fn recv_op(&mut self, opcode: u8) -> Pdu {
         self.recv_that(|p| p.opcode() == opcode)
     }
@@ -186,7 +186,7 @@ impl Raw {
         }
     }
 
-    /// The next PDU within `limit`; stored PDUs come first.
+    /// The next PDU within `limit`. Stored PDUs come first.
     pub fn get(&mut self, limit: Duration) -> Received {
         match self.stash.pop_front() {
             Some(pdu) => Received::Pdu(pdu),
@@ -202,7 +202,7 @@ impl Raw {
         }
     }
 
-    /// Reads all PDUs until the connection ends, which it must.
+    /// Reads all PDUs until the connection ends. Fails if it does not end in time.
     pub fn until_close(&mut self) -> Vec<Pdu> {
         let mut seen = Vec::new();
         loop {
@@ -214,18 +214,18 @@ impl Raw {
         }
     }
 
-    /// The connection ends, with nothing before but asynchronous messages.
+    /// Checks that the connection ends, and that only asynchronous messages arrive before.
     pub fn expect_close(&mut self) {
         let seen = self.until_close();
-        assert!(seen.iter().all(|p| p.opcode() == op::ASYNC), "before the close came {seen:?}");
+        assert!(seen.iter().all(|p| p.opcode() == op::ASYNC), "PDUs before the close: {seen:?}");
     }
 
-    /// Ends the connection with a reset or a FIN, as the kernel sees fit.
+    /// Ends the connection. The kernel sends a FIN, or a reset if received data are unread.
     pub fn cut(self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// A ping must be answered: the session lives, and everything before it was read by the target.
+    /// Sends a ping and checks its response: the session lives, and the target has read all earlier PDUs.
     pub fn ping(&mut self) {
         let ping = self.request(op::NOP_OUT | 0x40).ttt(NONE).data(b"alive?");
         let pong = self.ask(&ping);
@@ -275,7 +275,7 @@ impl Raw {
         Some(Pdu { bhs, ahs: all[48..header].to_vec(), data: all[at..at + length].to_vec() })
     }
 
-    /// Checks what holds for every PDU, and keeps the numbers.
+    /// Checks the rules that apply to each PDU, and records its numbers.
     fn watch(&mut self, pdu: &Pdu) {
         check::layout(pdu).unwrap_or_else(|why| panic!("{why}: {pdu:?}"));
         assert!(pdu.data.len() <= self.receive_max, "data beyond {}: {pdu:?}", self.receive_max);

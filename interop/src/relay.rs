@@ -1,4 +1,4 @@
-//! A TCP proxy that a test can cut, silence, hold and restore.
+//! A TCP proxy. A test can cut its connections, discard or hold their data, and restore it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
-/// A portal that passes connections on to another one, while it is not cut.
+/// A portal that forwards connections to a server, unless it is cut.
 pub struct Relay {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
 }
 
-/// Whether it is cut, and both ends of the connections that pass.
+/// Whether the relay is cut, and both ends of its connections.
 #[derive(Default)]
 struct State {
     is_cut: bool,
-    /// Received data are dropped. Connections opened between two calls of `silence` share this flag.
+    /// Whether received data are discarded. Connections opened between two calls of `silence` share this flag.
     silence: Arc<AtomicBool>,
-    /// Holds data of clients; shared in the same way.
+    /// Holds data of clients. Connections share it in the same way.
     gate: Arc<ConnectionHold>,
     passing: Vec<TcpStream>,
 }
@@ -37,12 +37,12 @@ struct Waiting {
 }
 
 impl ConnectionHold {
-    /// Connections whose bytes wait here.
+    /// The number of connections whose bytes wait.
     pub fn waiting(&self) -> usize {
         self.lock().connections
     }
 
-    /// Lets all of them go on, also those whose clients have gone.
+    /// Forwards the held bytes of all connections, also of those whose clients have disconnected.
     pub fn open(&self) {
         self.lock().is_shut = false;
         self.opened.notify_all();
@@ -52,7 +52,7 @@ impl ConnectionHold {
         self.state.lock().expect("no thread panics with it")
     }
 
-    /// Waits if it has to; true: it had to.
+    /// Waits while the hold is shut. True: it was shut.
     fn pass(&self) -> bool {
         let mut waiting = self.lock();
         let is_shut = waiting.is_shut;
@@ -64,7 +64,7 @@ impl ConnectionHold {
 }
 
 impl Relay {
-    /// A relay to this server; its threads live as long as the process.
+    /// A relay to this server. Its threads live as long as the process.
     pub fn to(server: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -81,14 +81,14 @@ impl Relay {
         self.address
     }
 
-    /// Ends all connections, and each new one at once.
+    /// Closes all connections, and each new connection at once.
     pub fn cut(&self) {
         let mut state = self.state.lock().expect("no thread panics with it");
         state.is_cut = true;
         state.passing.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
-    /// Drops all further data without an answer: existing and new connections are half open.
+    /// Discards all further data of existing and new connections, which stay open.
     pub fn silence(&self) {
         self.state.lock().expect("no thread panics with it").silence.store(true, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ impl Relay {
         gate
     }
 
-    /// Passes connections again; those that were silenced stay silent, and those that are held stay held.
+    /// Forwards new connections again. Silenced connections stay silent, and held connections stay held.
     pub fn restore(&self) {
         let mut state = self.state.lock().expect("no thread panics with it");
         state.is_cut = false;
@@ -117,7 +117,7 @@ fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
     if state.is_cut {
         return;
     }
-    // A server that is not there is one that closes at once.
+    // If the server is down, the client sees a close.
     let Ok(server) = TcpStream::connect(server) else { return };
     for stream in [&client, &server] {
         stream.set_nodelay(true).expect("a socket");
@@ -129,7 +129,7 @@ fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
         let silence = state.silence.clone();
         thread::spawn(move || {
             let was_held = copy(&mut from, &mut to, &silence, &gate);
-            // However it ends, the other side is to see the end too; unless nothing is to be seen.
+            // Forwards the end of the connection, unless its data are discarded or were held.
             if !was_held && !silence.load(Ordering::Relaxed) {
                 let _ = to.shutdown(Shutdown::Both);
             }
@@ -137,7 +137,7 @@ fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
     }
 }
 
-/// True: something had to wait.
+/// Forwards data to their end. True: some were held.
 fn copy(from: &mut TcpStream, to: &mut TcpStream, silence: &AtomicBool, gate: &ConnectionHold) -> bool {
     let (mut chunk, mut was_held) = ([0; 65536], false);
     while let Ok(n @ 1..) = from.read(&mut chunk) {

@@ -5,10 +5,10 @@ use crate::raw::{Raw, patience};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Longer than a router takes to probe again.
+/// Longer than the probe interval of a router.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits until `look` returns a value. After 30 s, or [`patience`], it fails and names `what` it waited for.
+/// Waits until `look` returns a value. Fails after 30 s, or after [`patience`] if that is longer, and prints `what`.
 pub fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     let end = Instant::now() + PATIENCE.max(patience());
     loop {
@@ -34,7 +34,7 @@ pub fn session(login: &Login, portal: SocketAddr, luns: &[u16]) -> Raw {
 impl Raw {
     /// The LUNs that the target shows (REPORT LUNS).
     pub fn luns(&mut self) -> Vec<u16> {
-        let told = self.read(0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], 1024).good();
-        told[8..].chunks_exact(8).map(|lun| u16::from_be_bytes([lun[0] & 0x3f, lun[1]])).collect()
+        let list = self.read(0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], 1024).good();
+        list[8..].chunks_exact(8).map(|lun| u16::from_be_bytes([lun[0] & 0x3f, lun[1]])).collect()
     }
 }

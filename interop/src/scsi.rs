@@ -1,16 +1,16 @@
-//! SCSI commands over a raw connection: send, move data, collect.
+//! SCSI commands over a raw connection: sending them, their data, and their responses.
 
 use crate::pdu::{NONE, Pdu, op};
 use crate::raw::Raw;
 
-/// The R and W flags of a SCSI Command, to be joined with F (0x80) and a task attribute.
+/// The R and W flags of a SCSI Command, to be combined with F (0x80) and a task attribute.
 pub const READ: u8 = 0x40;
 pub const WRITE: u8 = 0x20;
 
 /// The result of a command.
 #[derive(Debug)]
 pub struct Reply {
-    /// iSCSI response code; 0 when status came with Data-In.
+    /// The iSCSI response code; 0 if Data-In contained the status.
     pub response: u8,
     pub status: u8,
     /// o, u, O, U of the response, or O, U of the last Data-In.
@@ -24,12 +24,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Sense key, ASC and ASCQ of fixed or descriptor sense as one number, 0 without sense: 0x0b0c0d.
+    /// Sense key, ASC and ASCQ as one number, such as 0x052400; 0 without sense data.
     pub fn sense(&self) -> u32 {
         sense(&self.sense)
     }
 
-    /// Fails unless the status is GOOD; gives the data.
+    /// Returns the data. Fails unless the status is GOOD.
     pub fn good(self) -> Vec<u8> {
         assert_eq!(
             (self.response, self.status),
@@ -73,7 +73,7 @@ pub fn write10(lba: u32, blocks: u16) -> [u8; 10] {
     cdb10(0x2a, lba, blocks)
 }
 
-/// A CDB of 10 bytes with address and length at the usual places.
+/// A CDB of 10 bytes with its LBA in bytes 2 to 5 and its length in bytes 7 and 8.
 pub fn cdb10(opcode: u8, lba: u32, length: u16) -> [u8; 10] {
     let mut cdb = [0; 10];
     cdb[0] = opcode;
@@ -152,13 +152,12 @@ pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
 }
 
 impl Raw {
-    /// A SCSI Command with the next CmdSN and a new tag; `flags` holds F, R, W as wanted, the attribute is
-    /// SIMPLE.
+    /// A SIMPLE command with the next CmdSN and a new tag. `flags` contains F, R and W.
     pub fn command(&mut self, lun: u16, flags: u8, cdb: &[u8], expected: u32) -> Pdu {
         self.request(op::SCSI).flags(flags | 1).lun(lun).set32(20, expected).bytes(32, cdb)
     }
 
-    /// Sends a command without data and collects its end.
+    /// Sends a command without data, and waits for its end.
     pub fn simple(&mut self, lun: u16, cdb: &[u8]) -> Reply {
         let pdu = self.command(lun, 0x80, cdb, 0);
         self.execute(&pdu, &[])
@@ -170,7 +169,7 @@ impl Raw {
         self.execute(&pdu, &[])
     }
 
-    /// Sends a command that writes `data`: immediate data as negotiated, the rest when asked for.
+    /// Sends a command that writes `data`: immediate data as negotiated, the rest in response to R2Ts.
     pub fn write(&mut self, lun: u16, cdb: &[u8], data: &[u8]) -> Reply {
         let now = if self.immediate_data { data.len().min(self.first_burst).min(self.send_max) } else { 0 };
         let pdu = self.command(lun, 0x80 | WRITE, cdb, data.len() as u32).data(&data[..now]);
@@ -187,12 +186,12 @@ impl Raw {
         self.read(lun, &read10(lba, blocks), blocks as u32 * 512).good()
     }
 
-    /// The first answer that is no unit attention: a server may hear later than its host what happened to its storage.
+    /// Repeats a command until its status is no unit attention. A router may receive an event of its storage late.
     pub fn settled(&mut self, mut command: impl FnMut(&mut Raw) -> Reply) -> Reply {
         (0..8).map(|_| command(self)).find(|reply| reply.sense() >> 16 != 6).expect("unit attentions end")
     }
 
-    /// TEST UNIT READY until there is no unit attention; a LUN that is not there is left alone.
+    /// Sends TEST UNIT READY until no unit attention is pending. An absent LUN is ignored.
     pub fn clear_attentions(&mut self, lun: u16) {
         for _ in 0..8 {
             if self.simple(lun, &[0; 6]).sense() >> 16 != 6 {
@@ -202,13 +201,13 @@ impl Raw {
         panic!("unit attentions of LUN {lun} do not end");
     }
 
-    /// Sends a command and collects all that belongs to it; R2Ts are answered out of `out`.
+    /// Sends a command, and waits for its end. `out` is the data for R2Ts.
     pub fn execute(&mut self, command: &Pdu, out: &[u8]) -> Reply {
         self.send(command);
         self.collect(command.tag(), out)
     }
 
-    /// Collects the rest of a task that was sent.
+    /// Waits for the end of a task that was sent. `out` is the data for R2Ts.
     pub fn collect(&mut self, itt: u32, out: &[u8]) -> Reply {
         let (mut data, mut pdus) = (Vec::new(), Vec::new());
         loop {
@@ -218,7 +217,7 @@ impl Raw {
                 op::R2T => self.answer(&pdu, out),
                 op::DATA_IN => place(&mut data, &pdu),
                 op::SCSI_RESPONSE => return response(&pdu, data, pdus),
-                _ => panic!("not of a SCSI task: {pdu:?}"),
+                _ => panic!("a PDU that is not of a SCSI task: {pdu:?}"),
             }
             if pdu.opcode() == op::DATA_IN && pdu.bhs[1] & 1 != 0 {
                 let (status, flags, residual) = (pdu.bhs[3], pdu.bhs[1] & 6, pdu.get32(44));
@@ -227,7 +226,7 @@ impl Raw {
         }
     }
 
-    /// Answers an R2T in full, in pieces of at most what the target takes.
+    /// Sends all data of an R2T, in PDUs of at most the size that the target accepts.
     pub fn answer(&mut self, r2t: &Pdu, out: &[u8]) {
         let (offset, length) = (r2t.get32(40) as usize, r2t.get32(44) as usize);
         assert!(offset + length <= out.len(), "R2T beyond the {} bytes there are: {r2t:?}", out.len());
@@ -240,7 +239,7 @@ impl Raw {
         }
     }
 
-    /// A Data-Out with F set and the LUN zero; TTT [`NONE`] makes it unsolicited.
+    /// A Data-Out with F set and LUN 0. With TTT [`NONE`] it is unsolicited.
     pub fn data_out(&self, itt: u32, ttt: u32, data_sn: u32, offset: u32, data: &[u8]) -> Pdu {
         let pdu = Pdu::new(op::DATA_OUT).itt(itt).ttt(ttt).exp_stat_sn(self.exp_stat_sn);
         pdu.set32(36, data_sn).set32(40, offset).data(data)
@@ -252,7 +251,7 @@ impl Raw {
         pdu.set32(32, ref_cmd_sn)
     }
 
-    /// Sends a task management request on `lun` that names no task and gives its response code.
+    /// Sends a task management request for `lun` without a referenced task. Returns the response code.
     pub fn manage(&mut self, function: u8, lun: u16) -> u8 {
         let pdu = self.tmf(function, lun, NONE, 0);
         let answer = self.ask(&pdu);
@@ -260,14 +259,14 @@ impl Raw {
         answer.bhs[2]
     }
 
-    /// Sends a Text Request of its own sequence and gives the Text Response (or Reject).
+    /// Sends a Text Request that starts a sequence. Returns the Text Response or Reject.
     pub fn text(&mut self, keys: &[(&str, &str)]) -> Pdu {
         let pdu = self.request(op::TEXT | 0x40).ttt(NONE).keys(keys);
         self.send(&pdu);
         self.recv()
     }
 
-    /// Logs out with this reason for this CID and gives the response.
+    /// Logs out with this reason for this CID. Returns the response.
     pub fn logout(&mut self, reason: u8, cid: u16) -> Pdu {
         let pdu = self.request(op::LOGOUT | 0x40).flags(0x80 | reason).set16(20, cid);
         self.ask(&pdu)

@@ -15,12 +15,12 @@ const START: Duration = Duration::from_secs(60);
 
 static CHOSEN: OnceLock<PathBuf> = OnceLock::new();
 
-/// Makes this the program under test, for the whole process; the first choice stays.
+/// Sets the program under test for the whole process. Only the first call has an effect.
 pub fn choose_lunar(path: PathBuf) {
     let _ = CHOSEN.set(path);
 }
 
-/// The program under test: the one of [`choose_lunar`], `$LUNAR_BIN`, or `lunar` as `cargo build` makes it.
+/// The program under test: that of [`choose_lunar`], else `$LUNAR_BIN`, else the result of `cargo build`.
 pub fn lunar_bin() -> PathBuf {
     if let Some(path) = CHOSEN.get() {
         return path.clone();
@@ -36,7 +36,7 @@ pub fn lunar_bin() -> PathBuf {
     bin
 }
 
-/// A fresh folder below the system's temporary one, removed on drop.
+/// A new folder in the temporary folder of the system. Dropping it removes the folder.
 pub struct Folder {
     path: PathBuf,
     is_kept: bool,
@@ -53,7 +53,7 @@ impl Folder {
         Folder { path: dir, is_kept: false }
     }
 
-    /// Makes the folder at this path; it stays, and the caller removes it.
+    /// Makes the folder at this path. The caller removes it.
     pub fn kept(path: PathBuf) -> Folder {
         fs::create_dir_all(&path).expect("a folder");
         Folder { path, is_kept: true }
@@ -75,7 +75,7 @@ impl Drop for Folder {
     }
 }
 
-/// A running server; it is killed and its folder removed on drop.
+/// A running server. Dropping it kills the process and removes the folder.
 pub struct Server {
     child: Child,
     dir: Folder,
@@ -84,22 +84,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with this configuration and waits until it is ready. Portals should have port 0; the
-    /// fresh folder of the file is the state folder unless the text names one.
+    /// Starts a server with this configuration, and waits until it is ready. Portals should have port 0. The new folder of
+    /// the file is also the state folder, unless the text names another.
     pub fn start(toml: &str) -> Server {
         Server::start_in(Folder::fresh(), toml)
     }
 
-    /// As [`Server::start`], in a folder that exists: files that the configuration names can be put there
-    /// before.
+    /// As [`Server::start`], in an existing folder, which may contain files that the configuration names.
     pub fn start_in(dir: Folder, toml: &str) -> Server {
         let toml = with_free_ports(&with_state(toml, &dir));
         let (child, portals) = spawn(&dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
         Server { child, dir, toml, portals }
     }
 
-    /// As [`Server::start`], by a shell that sets limits or redirects streams first: `prelude` comes before the command,
-    /// and `redirections` behind it. $1 is the path of the configuration. A restart is without them.
+    /// As [`Server::start`], by a shell. `prelude` runs before the command, for example to set limits. `redirections` follow
+    /// the command. $1 is the path of the configuration. A restart uses no shell.
     pub fn start_by_shell(toml: &str, prelude: &str, redirections: &str) -> Server {
         let dir = Folder::fresh();
         let toml = with_free_ports(&with_state(toml, &dir));
@@ -111,7 +110,7 @@ impl Server {
         Server { child, dir, toml, portals }
     }
 
-    /// Starts with a configuration that must be refused; gives what the server said on stderr.
+    /// Starts a server with a configuration that it must reject. Returns its stderr.
     pub fn refused(dir: &Path, toml: &str) -> String {
         let toml = with_state(toml, dir);
         if let Ok((mut child, _)) = spawn(dir, &toml) {
@@ -149,17 +148,17 @@ impl Server {
         line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
     }
 
-    /// Is the process still there?
+    /// Whether the process runs.
     pub fn lives(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What the server wrote to stderr so far.
+    /// The stderr of the server up to now.
     pub fn log(&self) -> String {
         log(&self.dir)
     }
 
-    /// Ends the process without any warning.
+    /// Kills the process with SIGKILL.
     pub fn kill9(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -171,7 +170,7 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).expect("the server lives");
     }
 
-    /// Stops the process as SIGSTOP does, and waits until no thread of it runs: until then it still answers.
+    /// Sends SIGSTOP, and waits until all threads have stopped. Until then, the server still sends responses.
     pub fn pause(&self) {
         self.signal(Signal::STOP.as_raw());
         let end = Instant::now() + START;
@@ -188,7 +187,7 @@ impl Server {
         tasks.flatten().all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped))
     }
 
-    /// Goes on after [`Server::pause`].
+    /// Resumes the process after [`Server::pause`].
     pub fn resume(&self) {
         self.signal(Signal::CONT.as_raw());
     }
@@ -196,12 +195,12 @@ impl Server {
     /// Replaces the configuration file, and sends no signal. Ports that were 0 keep the numbers that the server was given.
     pub fn rewrite(&mut self, toml: &str) {
         self.toml = with_ports(&with_state(toml, &self.dir), &self.portals);
-        // Whole at once: it may be reading it for a signal that was sent before.
+        // Replaced by rename, because the server may read the file after an earlier signal.
         let (new, place) = (self.dir.join("lunar.toml.new"), self.dir.join("lunar.toml"));
         fs::write(&new, &self.toml).and_then(|()| fs::rename(&new, &place)).expect("write lunar.toml");
     }
 
-    /// Starts the server again (killing it first if need be) on the same ports and with the same state.
+    /// Kills the server if necessary, and starts it again with the same ports and state.
     pub fn restart(&mut self) {
         self.kill9();
         let (child, portals) =
@@ -210,7 +209,7 @@ impl Server {
         self.child = child;
     }
 
-    /// SIGTERM, then waits for the end.
+    /// Sends SIGTERM, and waits for the end of the process.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(15);
         self.wait(Duration::from_secs(20))
@@ -238,7 +237,7 @@ impl Drop for Server {
     }
 }
 
-/// A server with the standard configuration that tests running at the same time share.
+/// A server with the standard configuration. Tests that run at the same time share it.
 pub struct Shared(Arc<Server>);
 
 impl std::ops::Deref for Shared {
@@ -256,8 +255,8 @@ impl Drop for Shared {
     }
 }
 
-/// The shared server with [`crate::config::standard`]. It ends with the last test that holds it: a static
-/// would never be dropped and leave the process behind.
+/// The shared server with [`crate::config::standard`]. The last test that uses it drops it. A static would never be dropped,
+/// and its process would stay.
 pub fn shared() -> Shared {
     static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     let mut server = SERVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -319,8 +318,8 @@ fn spawn_by(mut command: Command, dir: &Path, toml: &str) -> Result<(Child, Vec<
     portals.map(|portals| (child, portals))
 }
 
-/// Reads the stdout of `lunar serve` up to `ready`; a thread reads the rest, so that the server never blocks on it.
-/// Returns the addresses of all portals, or the reason why it is not ready.
+/// Reads the stdout of `lunar serve` up to `ready`, and returns the addresses of all portals. The error is the reason why the
+/// server is not ready. A thread reads the rest, so that the server never blocks on stdout.
 pub fn wait_ready(child: &mut Child) -> Result<Vec<SocketAddr>, String> {
     let stdout = child.stdout.take().expect("piped");
     let (send, lines) = mpsc::channel();

@@ -5,7 +5,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use std::fs;
 
-/// A thread that is stopped by ptrace. Dropping this resumes it; the thread that stopped it must do so.
+/// A thread that ptrace has stopped. Dropping this resumes it, and must happen on the thread that stopped it.
 #[derive(Debug)]
 pub struct StoppedThread {
     thread: Pid,

@@ -5,12 +5,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A program and its Debian package.
+/// A program that a test needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Tool {
-    /// Name of the program
+    /// The name of the program.
     pub program: &'static str,
-    /// Debian's package
+    /// The Debian package that contains it.
     pub package: &'static str,
 }
 
@@ -35,9 +35,9 @@ fn is_installed(program: &str) -> bool {
 /// The result of a program.
 #[derive(Debug)]
 pub struct ToolOutput {
-    /// Its exit status; None when the time limit had to end it
+    /// The exit status. None: the program was killed at its time limit.
     pub status: Option<ExitStatus>,
-    /// Its standard output, then its standard error
+    /// Its stdout, then its stderr.
     pub said: String,
 }
 
@@ -48,7 +48,7 @@ impl ToolOutput {
     }
 }
 
-/// Runs a program; after `limit` it is killed.
+/// Runs a program, and kills it after `limit`.
 pub fn run(command: &mut Command, limit: Duration) -> ToolOutput {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
@@ -69,7 +69,7 @@ pub fn must(program: &str, arguments: &[&str]) -> String {
 fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _ = from.read_to_end(&mut bytes); // output before an error is kept
+        let _ = from.read_to_end(&mut bytes); // keeps the output before an error
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }

@@ -186,7 +186,7 @@ fn next(raw: &mut Raw) -> Option<Pdu> {
     match raw.get(Duration::from_secs(20)) {
         interop::Received::Pdu(pdu) => Some(pdu),
         interop::Received::Closed => None,
-        interop::Received::Nothing => panic!("neither answer nor close"),
+        interop::Received::Nothing => panic!("no response and no close in time"),
     }
 }
 

@@ -12,7 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-/// Longer than any test needs. It ends connections that were left open.
+/// The time limit of reads and writes: it ends connections that a test has left open.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection, as the hook of a test sees it.
@@ -31,7 +31,7 @@ pub struct ScriptConnection {
     pub keys: BTreeMap<String, String>,
     /// MaxRecvDataSegmentLength of the initiator.
     pub send_max: usize,
-    /// Writes whose data are on the way.
+    /// Writes whose data have not all arrived.
     pub(super) writes: HashMap<u32, Write>,
     pub(super) shared: Arc<Shared>,
     watch: InitiatorCheck,
@@ -80,11 +80,11 @@ impl ScriptConnection {
         self.shared.disk.lock().expect("no panic")
     }
 
-    /// The next request; None when the initiator has closed.
+    /// The next request. None: the initiator has closed the connection.
     pub(super) fn receive(&mut self) -> Option<Pdu> {
         loop {
             if let Some(pdu) = self.parse() {
-                self.look(&pdu);
+                self.record(&pdu);
                 return Some(pdu);
             }
             let mut chunk = [0; 65536];
@@ -122,15 +122,15 @@ impl ScriptConnection {
         Some(Pdu { bhs, ahs: all[48..header].to_vec(), data: all[at..at + length].to_vec() })
     }
 
-    /// Keeps a request, and takes note of what is wrong with it.
-    fn look(&mut self, pdu: &Pdu) {
-        let told = TargetLimits {
+    /// Records a request, and each rule that it breaks.
+    fn record(&mut self, pdu: &Pdu) {
+        let limits = TargetLimits {
             stat_sn: self.stat_sn,
             max_cmd_sn: self.max_cmd_sn,
             full_feature: self.full_feature,
             receive_max: self.receive_max(),
         };
-        if let Err(why) = self.watch.check(pdu, &told) {
+        if let Err(why) = self.watch.check(pdu, &limits) {
             self.fault(format!("{why}: {pdu:?}"));
         }
         let is_first = pdu.opcode() == op::LOGIN && self.keys.is_empty();
@@ -143,7 +143,7 @@ impl ScriptConnection {
         self.shared.seen.lock().expect("no panic").push(seen);
     }
 
-    /// Moves the window on and stamps the three numbers.
+    /// Advances the command window, and sets StatSN, ExpCmdSN and MaxCmdSN.
     pub fn with_numbers(&mut self, pdu: Pdu) -> Pdu {
         self.max_cmd_sn = self.exp_cmd_sn.wrapping_add(self.shared.script.window).wrapping_sub(1);
         let stat_sn = if check::has_stat_sn(&pdu) { self.stat_sn } else { 0 };
@@ -160,7 +160,7 @@ impl ScriptConnection {
         self.send_unchanged(&pdu);
     }
 
-    /// Sends a PDU whose numbers are what they are.
+    /// Sends a PDU without changing its numbers.
     pub fn send_unchanged(&mut self, pdu: &Pdu) {
         if check::counts(pdu) {
             self.watch.answered(pdu.tag());
@@ -169,7 +169,7 @@ impl ScriptConnection {
         self.send_bytes(&bytes);
     }
 
-    /// Sends bytes. A closed connection is no failure here: the next read finds it.
+    /// Sends bytes. If the connection is closed, the next read reports it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }

@@ -26,7 +26,7 @@ pub fn serve(mut link: ScriptConnection) {
 }
 
 impl ScriptConnection {
-    /// Answers a request; false is the end of the connection.
+    /// Sends the response to a request. False: the connection ends.
     pub fn default_response(&mut self, pdu: &Pdu) -> bool {
         match pdu.opcode() {
             op::LOGIN => self.login(pdu),
@@ -38,7 +38,7 @@ impl ScriptConnection {
             op::TMF => self.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag())),
             op::LOGOUT => {
                 self.send(Pdu::new(op::LOGOUT_RESPONSE).itt(pdu.tag()));
-                return self.receive().is_some(); // the initiator closes; RFC 7143 section 11.14
+                return self.receive().is_some(); // RFC 7143 section 11.14: the initiator closes
             }
             _ => return false,
         }

@@ -1,4 +1,4 @@
-//! The disk of a scripted target: 512 KiB, and the commands that a host sends at first.
+//! The disk of a scripted target: 512 KiB, with the commands that a host sends to discover and use a disk.
 
 use super::connection::ScriptConnection;
 use crate::pdu::{NONE, Pdu, op};
@@ -15,7 +15,7 @@ const FIELD: [u8; 3] = [5, 0x24, 0];
 /// ILLEGAL REQUEST, LOGICAL BLOCK ADDRESS OUT OF RANGE.
 const RANGE: [u8; 3] = [5, 0x21, 0];
 
-/// A write whose data are on the way.
+/// A write whose data have not all arrived.
 pub struct Write {
     lun: [u8; 8],
     at: usize,
@@ -24,13 +24,13 @@ pub struct Write {
     r2t_sn: u32,
 }
 
-/// A disk on which no two blocks are alike.
+/// The content of a new disk. Each block differs from its neighbours.
 pub fn fresh() -> Vec<u8> {
     (0..BLOCKS * BLOCK).map(|i| (i / BLOCK * 7 + i) as u8).collect()
 }
 
 impl ScriptConnection {
-    /// Answers a command as a disk would.
+    /// Executes a command as a disk does.
     pub(super) fn command(&mut self, pdu: &Pdu) {
         let cdb: [u8; 16] = pdu.bhs[32..].try_into().expect("16 bytes");
         match (cdb[0], cdb[1] & 0x1f) {
@@ -58,7 +58,7 @@ impl ScriptConnection {
         }
     }
 
-    /// Ends a command well.
+    /// Ends a command with status GOOD.
     pub fn good(&mut self, pdu: &Pdu) {
         let expected = pdu.get32(20);
         let residual = if expected > 0 && pdu.bhs[1] & 0x40 != 0 { 0x82 } else { 0x80 };
@@ -73,7 +73,7 @@ impl ScriptConnection {
         self.send(Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()).byte(3, 2).data(&data));
     }
 
-    /// Answers a read: Data-In within the initiator's limits, status in the last one.
+    /// Sends Data-In PDUs within the limits of the initiator. The last one contains the status.
     pub fn data_in(&mut self, pdu: &Pdu, data: &[u8]) {
         let expected = pdu.get32(20) as usize;
         let sent = &data[..data.len().min(expected)];
@@ -106,7 +106,7 @@ impl ScriptConnection {
         }
     }
 
-    /// Takes a Data-Out; the end of a sequence asks for the next.
+    /// Receives a Data-Out. At the end of a sequence, requests the next sequence.
     pub(super) fn data_out(&mut self, pdu: &Pdu) {
         let Some(write) = self.writes.get_mut(&pdu.tag()) else { return };
         let at = pdu.get32(40) as usize;

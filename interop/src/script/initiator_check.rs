@@ -40,23 +40,23 @@ pub struct TargetLimits {
 }
 
 impl InitiatorCheck {
-    /// The rule that a request breaks.
-    pub fn check(&mut self, pdu: &Pdu, told: &TargetLimits) -> Result<(), String> {
+    /// Checks a request. The error names the rule that it breaks.
+    pub fn check(&mut self, pdu: &Pdu, limits: &TargetLimits) -> Result<(), String> {
         layout(pdu)?;
         content(pdu)?;
-        let limit = if told.full_feature { told.receive_max } else { LOGIN_SEGMENT };
+        let limit = if limits.full_feature { limits.receive_max } else { LOGIN_SEGMENT };
         if pdu.data.len() > limit {
             return Err(format!("data beyond the {limit} that the target declared"));
         }
-        if (pdu.opcode() == op::LOGIN) == told.full_feature {
-            return Err("a request of the other phase".into());
+        if (pdu.opcode() == op::LOGIN) == limits.full_feature {
+            return Err("a login request after login, or another request during login".into());
         }
         self.tag(pdu)?;
-        self.stat_sn(pdu, told)?;
-        self.cmd_sn(pdu, told)
+        self.stat_sn(pdu, limits)?;
+        self.cmd_sn(pdu, limits)
     }
 
-    /// The target has answered the task of this tag.
+    /// The target has sent the response of the task with this tag.
     pub fn answered(&mut self, tag: u32) {
         self.live.remove(&tag);
     }
@@ -74,18 +74,18 @@ impl InitiatorCheck {
         }
     }
 
-    fn stat_sn(&mut self, pdu: &Pdu, told: &TargetLimits) -> Result<(), String> {
+    fn stat_sn(&mut self, pdu: &Pdu, limits: &TargetLimits) -> Result<(), String> {
         let exp = pdu.exp_stat_sn_sent();
         let first = self.exp_stat_sn.is_none();
-        if !first && before(told.stat_sn, exp) {
-            return Err(format!("ExpStatSN {exp} acknowledges more than {} answers", told.stat_sn));
+        if !first && before(limits.stat_sn, exp) {
+            return Err(format!("ExpStatSN {exp} acknowledges more than {} answers", limits.stat_sn));
         }
         if self.exp_stat_sn.is_some_and(|last| before(exp, last)) && !self.is_second_login(pdu) {
             return Err(format!("ExpStatSN {exp} goes back"));
         }
         self.exp_stat_sn = Some(exp);
-        if !told.full_feature && !first && exp != told.stat_sn {
-            return Err(format!("ExpStatSN {exp} in login instead of {}", told.stat_sn));
+        if !limits.full_feature && !first && exp != limits.stat_sn {
+            return Err(format!("ExpStatSN {exp} in login instead of {}", limits.stat_sn));
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl InitiatorCheck {
         pdu.opcode() == op::LOGIN && self.exp_stat_sn == Some(0)
     }
 
-    fn cmd_sn(&mut self, pdu: &Pdu, told: &TargetLimits) -> Result<(), String> {
+    fn cmd_sn(&mut self, pdu: &Pdu, limits: &TargetLimits) -> Result<(), String> {
         if pdu.opcode() == op::DATA_OUT {
             return Ok(());
         }
@@ -104,8 +104,8 @@ impl InitiatorCheck {
             return Err(format!("CmdSN {got} instead of {next}"));
         }
         let immediate = pdu.bhs[0] & 0x40 != 0;
-        if !immediate && before(told.max_cmd_sn, got) {
-            return Err(format!("CmdSN {got} beyond MaxCmdSN {}", told.max_cmd_sn));
+        if !immediate && before(limits.max_cmd_sn, got) {
+            return Err(format!("CmdSN {got} beyond MaxCmdSN {}", limits.max_cmd_sn));
         }
         self.cmd_sn = Some(next.wrapping_add(u32::from(!immediate)));
         Ok(())
@@ -133,13 +133,13 @@ fn content(pdu: &Pdu) -> Result<(), String> {
     let (f, immediate) = (pdu.is_final(), pdu.bhs[0] & 0x40 != 0);
     let (reads, writes) = (pdu.bhs[1] & 0x40 != 0, pdu.bhs[1] & 0x20 != 0);
     let wrong = match pdu.opcode() {
-        _ if !pdu.ahs.is_empty() => "additional headers of a CDB of 16 bytes",
+        _ if !pdu.ahs.is_empty() => "additional header segments for a CDB of at most 16 bytes",
         op::NOP_OUT if pdu.tag() == NONE && !immediate => "a NOP-Out without tag that is not immediate",
-        op::NOP_OUT if pdu.tag() != NONE && pdu.transfer_tag() != NONE => "a ping with a transfer tag",
+        op::NOP_OUT if pdu.tag() != NONE && pdu.transfer_tag() != NONE => "a NOP-Out with both tags",
         op::SCSI if !f && !writes => "neither W nor F",
         op::SCSI if !reads && !writes && pdu.get32(20) != 0 => "a length without a direction",
-        op::SCSI if immediate => "a command outside the order of CmdSN",
-        op::TMF | op::LOGOUT if !pdu.data.is_empty() => "data where there are none",
+        op::SCSI if immediate => "an immediate SCSI Command",
+        op::TMF | op::LOGOUT if !pdu.data.is_empty() => "a data segment in a PDU without data",
         op::LOGIN if !immediate => "a Login Request that is not immediate",
         op::LOGIN | op::TEXT if f && pdu.bhs[1] & 0x40 != 0 => "F or T, and C",
         op::DATA_OUT if pdu.data.is_empty() => "an empty Data-Out",

@@ -1,8 +1,8 @@
-//! A scripted target: it behaves correctly, except where a test says otherwise.
+//! A scripted target: a correct target, except for the behaviour that a test scripts.
 //!
-//! The hook of the test gets each request first. It may answer it, answer it wrongly, or leave it to
-//! [`default_response`]: login, discovery, and a small disk. The target records all requests, and checks their layout and
-//! numbers ([`initiator_check`]).
+//! The hook of the test gets each request first. The hook may send a response, also a wrong one, or leave the request to
+//! [`default_response`], which serves login, discovery, and a small disk. The target records all requests, and checks
+//! their layout and numbers ([`initiator_check`]).
 
 mod connection;
 mod default_response;
@@ -23,14 +23,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Longer than any time-out that a test sets: a command that needs it hangs.
+/// Longer than any time limit that a test sets. A command that runs longer hangs.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// What the hook did with a request.
+/// The result of the hook.
 pub enum HookAction {
-    /// The default behaviour answers it.
+    /// The default behaviour serves the request.
     Usual,
-    /// The hook has answered it, or leaves it unanswered.
+    /// The hook has sent a response, or no response is sent.
     Done,
     /// The target closes the connection.
     Close,
@@ -42,13 +42,13 @@ type Hook = dyn Fn(&mut ScriptConnection, &Pdu) -> HookAction + Send + Sync;
 pub struct Script {
     /// Responses to keys of the operational stage that differ from the offer; None: no response.
     answers: Vec<(String, Option<String>)>,
-    /// Keys that it declares without an offer.
+    /// Keys that the target declares without an offer.
     says: Vec<(String, String)>,
-    /// StatSN of its first response.
+    /// StatSN of the first response.
     stat_sn: u32,
-    /// Commands that its window admits.
+    /// The size of the command window.
     window: u32,
-    /// The tag of its portal group.
+    /// The tag of the portal group.
     group: u16,
     hook: Box<Hook>,
 }
@@ -60,7 +60,7 @@ impl Script {
         Script { answers: Vec::new(), says: Vec::new(), stat_sn: 0x0102_0304, window: 16, group: 1, hook }
     }
 
-    /// Answers a key with this value.
+    /// Sets the response to a key.
     pub fn answer(mut self, key: &str, value: &str) -> Script {
         self.answers.push((key.into(), Some(value.into())));
         self
@@ -77,12 +77,12 @@ impl Script {
         Script { stat_sn, ..self }
     }
 
-    /// The tag of its portal group, where it is not 1.
+    /// Sets the tag of the portal group. The default is 1.
     pub fn group(self, group: u16) -> Script {
         Script { group, ..self }
     }
 
-    /// Admits so many commands.
+    /// Sets the size of the command window.
     pub fn window(self, window: u32) -> Script {
         Script { window, ..self }
     }
@@ -95,7 +95,7 @@ impl Script {
         Script { hook: Box::new(hook), ..self }
     }
 
-    /// The same for requests of one opcode.
+    /// Calls a hook for requests with this opcode.
     pub fn at(
         self,
         opcode: u8,
@@ -104,7 +104,7 @@ impl Script {
         self.hook(move |link, pdu| if pdu.opcode() == opcode { hook(link, pdu) } else { HookAction::Usual })
     }
 
-    /// The same for commands with one SCSI operation code.
+    /// Calls a hook for commands with this SCSI operation code.
     pub fn scsi(
         self,
         code: u8,
@@ -114,8 +114,8 @@ impl Script {
         self.hook(move |link, pdu| if is(pdu) { hook(link, pdu) } else { HookAction::Usual })
     }
 
-    /// Redirects every login temporarily (RFC 7143 section 11.13.5, status 0101h). `place` makes the new address of the
-    /// target's own.
+    /// Redirects every login temporarily (RFC 7143 section 11.13.5, status 0101h). `place` derives the new address from the
+    /// address of the target.
     pub fn redirects_to(self, place: impl Fn(SocketAddr) -> String + Send + Sync + 'static) -> Script {
         self.at(crate::op::LOGIN, move |link, pdu| {
             let place = place(link.address());
@@ -125,12 +125,12 @@ impl Script {
         })
     }
 
-    /// Listens on a free port of 127.0.0.1 until it is dropped.
+    /// Listens on a free port of 127.0.0.1 until the returned target is dropped.
     pub fn listen(self) -> Target {
         self.listen_with(TcpListener::bind("127.0.0.1:0").expect("a free port"))
     }
 
-    /// Serves this listener until it is dropped.
+    /// Serves this listener until the returned target is dropped.
     pub fn listen_with(self, listener: TcpListener) -> Target {
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared { script: self, address, ..Shared::default() });
@@ -230,7 +230,7 @@ impl Drop for Target {
     }
 }
 
-/// Runs `lunar`, which must end within 40 s: give it a shorter time limit.
+/// Runs `lunar`, which must end within 40 s. Commands that may take longer need a time limit of their own.
 pub fn lunar(arguments: &[&str]) -> ToolOutput {
     let ran = tool::run(Command::new(lunar_bin()).args(arguments), LIMIT);
     assert!(ran.status.is_some(), "lunar {} hangs: {}", arguments.join(" "), ran.said);
