@@ -17,7 +17,7 @@ pub struct Captive {
 }
 
 impl Captive {
-    /// Runs a shell command that knows where the server is. Its end is told as [`ServeEvent::Ended`].
+    /// Runs a shell command with the URLs of the server in its environment. Its end is sent as [`ServeEvent::Ended`].
     pub fn start(command: &str, reach: &ClientUrls, events: Sender<ServeEvent>) -> io::Result<Captive> {
         let leads = !io::stdin().is_terminal();
         let mut shell = Command::new("/bin/sh");

@@ -1,4 +1,4 @@
-//! What `lunar serve` prints when it serves: where it listens, and lines to paste.
+//! The banner of `lunar serve`: listening addresses, LUNs, and commands that connect clients.
 
 use lunar_proto::chap::Algorithm;
 use lunar_server::config::router::Map;
@@ -8,37 +8,37 @@ use lunar_target::srp::port_id;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// No more LUNs of a target are listed.
+/// Limit of listed LUNs per target.
 const MAX_LUNS: usize = 8;
-/// No more targets have lines to paste.
+/// Limit of targets with commands for clients.
 const MAX_TARGETS: usize = 8;
 
-/// The first LUN as a client on this host reaches it.
+/// URLs of a LUN for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientUrls {
     /// ADDR:PORT.
     pub portal: String,
     /// iSCSI name of the target.
     pub target: String,
-    /// `iscsi://ADDR:PORT/IQN/LUN`; `iser://` if the portal carries nothing else.
+    /// `iscsi://ADDR:PORT/IQN/LUN`; `iser://` if the portal supports only iSER.
     pub url: String,
-    /// `iser://ADDR:PORT/IQN/LUN`, where the portal carries that.
+    /// `iser://ADDR:PORT/IQN/LUN`, if the portal supports iSER.
     pub iser: Option<String>,
-    /// `srp://ADDR:PORT/ID_EXT/LUN`, where a portal for SRP has a target.
+    /// `srp://ADDR:PORT/ID_EXT/LUN`, if an SRP portal has a target.
     pub srp: Option<String>,
-    /// The CHAP user to log in as, where the target wants one.
+    /// CHAP user, if the target requires CHAP.
     pub user: Option<String>,
 }
 
-/// The first LUN of the first target that has one, by the first portal for iSCSI that tells of it.
+/// The first LUN of the first target with LUNs, at the first iSCSI portal of that target, for clients on this host.
 pub fn client_urls(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
     let srp = srp_hints(config, portals).into_iter().next().map(|way| way.url);
-    // The command has a user and a secret of its own, if it needs them.
+    // Without a CHAP user: the --run command brings its own credentials.
     Some(ClientUrls { srp, ..target_urls(target, portals, None, |bound| local(bound.address).to_string())? })
 }
 
-/// The first LUN of a target for a CHAP user, where `place` says that a portal is.
+/// The first LUN of a target for a CHAP user; `place` returns the address of a portal.
 fn target_urls(
     target: &Target,
     portals: &[BoundPortal],
@@ -61,19 +61,19 @@ fn target_urls(
     Some(ClientUrls { portal, target: target.name.clone(), url, iser, srp: None, user })
 }
 
-/// A portal for iSCSI has this target.
+/// Whether the portal accepts iSCSI logins to this target.
 fn leads_to(target: &Target, bound: &BoundPortal) -> bool {
     !bound.transports.srp && target.portal_groups.contains(&bound.tag)
 }
 
-/// A CHAP user of a target that lets nobody in without CHAP.
+/// A CHAP user of a target that requires CHAP from every initiator.
 fn chap_user(target: &Target) -> Option<String> {
     let mut users = target.access.iter().map(|entry| entry.chap.as_ref());
     let first = users.next()??.first()?.name.clone();
     users.all(|users| users.is_some()).then_some(first)
 }
 
-/// Where a client on this host connects to: an unspecified address cannot be connected to everywhere.
+/// The address for clients on this host: loopback for an unspecified address, which not every client can connect to.
 fn local(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -83,7 +83,7 @@ fn local(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Where other hosts connect to. For an unspecified address it is the one by which this host reaches others.
+/// The address for other hosts. An unspecified address is replaced by the source address of the default route.
 fn public(bound: &BoundPortal) -> String {
     match (&bound.advertise, bound.address) {
         (None, address) if address.ip().is_unspecified() => {
@@ -93,7 +93,7 @@ fn public(bound: &BoundPortal) -> String {
     }
 }
 
-/// An address as other hosts write it: the zone of a link-local one is the name of their own interface (RFC 4007).
+/// An address in the form for other hosts: the zone of a link-local one is the name of their own interface (RFC 4007).
 fn anywhere(address: SocketAddr) -> String {
     match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
@@ -103,7 +103,7 @@ fn anywhere(address: SocketAddr) -> String {
     }
 }
 
-/// The address from which this host would send to others: nothing is sent to find it. None without a route.
+/// The source address of the default route; None without such a route. Sends no packet.
 fn outgoing(address: SocketAddr) -> Option<SocketAddr> {
     // Documentation addresses (RFC 5737, RFC 3849) follow the default route.
     let far: SocketAddr = if address.is_ipv4() { "192.0.2.1:9" } else { "[2001:db8::1]:9" }.parse().ok()?;
@@ -113,7 +113,7 @@ fn outgoing(address: SocketAddr) -> Option<SocketAddr> {
     (!own.is_unspecified()).then(|| SocketAddr::new(own, address.port()))
 }
 
-/// All that is printed, with `ready` at its end.
+/// The banner. Its last line is `ready`.
 pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
     let mut text = String::new();
     for BoundPortal { address, tag, transports, .. } in portals {
@@ -129,7 +129,7 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
             _ = writeln!(text, "  and {} more", target.luns.len() - MAX_LUNS);
         }
     }
-    // One that is offline refuses each login.
+    // An offline target rejects each login.
     let served = config.targets.iter().filter(|target| !target.offline);
     let reached = served.filter_map(|target| {
         let by = |portals: &[BoundPortal]| target_urls(target, portals, chap_user(target), public);
@@ -140,7 +140,7 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
     text + &srp(config, portals) + "\nready\n"
 }
 
-/// Where the first portal of a target takes all addresses of one IP version: those that do so for the other version.
+/// If the first portal of a target listens on all addresses of an IP version: the portals that do so for the other version.
 fn of_other_version(target: &Target, portals: &[BoundPortal]) -> Vec<BoundPortal> {
     let Some(first) = portals.iter().find(|bound| leads_to(target, bound)) else { return Vec::new() };
     let takes_all = |bound: &BoundPortal| bound.advertise.is_none() && bound.address.ip().is_unspecified();
@@ -149,7 +149,7 @@ fn of_other_version(target: &Target, portals: &[BoundPortal]) -> Vec<BoundPortal
     if takes_all(first) { portals.iter().filter(is_other).cloned().collect() } else { Vec::new() }
 }
 
-/// Lines to paste that lead to the first LUN of each target; `others` are ways by the other IP version.
+/// Commands that connect to the first LUN of each target; `others`: the same LUNs by the other IP version.
 fn lines(config: &Config, reached: &[ClientUrls], others: &[ClientUrls]) -> String {
     if reached.is_empty() {
         return String::new();
@@ -164,7 +164,7 @@ fn lines(config: &Config, reached: &[ClientUrls], others: &[ClientUrls]) -> Stri
     let other = |reach: &ClientUrls| others.iter().find(|other| other.target == reach.target);
     let both = |reach: &ClientUrls| urls(reach) + &other(reach).map(urls).unwrap_or_default();
     let mut text = "\nURL:\n".to_owned() + &reached.iter().map(both).collect::<String>();
-    // Two logins would make two disks of one.
+    // A host that logs in at both addresses sees one LUN as two disks.
     if let Some((first, other)) = reached.iter().find_map(|reach| Some((reach, other(reach)?))) {
         text += &format!("Use {} or {}: both belong to the same portal group\n", first.portal, other.portal);
     }
@@ -172,15 +172,15 @@ fn lines(config: &Config, reached: &[ClientUrls], others: &[ClientUrls]) -> Stri
         text += &format!("Linux (as root):\n{}", open_iscsi(config, &by_tcp, ""));
     }
     if !by_iser.is_empty() {
-        // open-iscsi has an interface of this name.
+        // `iser` is a predefined interface of open-iscsi.
         text += &format!("Linux over iSER (as root):\n{}", open_iscsi(config, &by_iser, " -I iser"));
     }
-    // QEMU has no iSER.
+    // QEMU does not support iSER.
     let images: String = by_tcp.iter().map(|reach| qemu(config, reach)).collect();
     if images.is_empty() { text } else { text + "QEMU:\n" + &images }
 }
 
-/// QEMU takes a secret in the URL alone, and its library has no CHAP algorithm but MD5.
+/// A command for QEMU. It accepts a secret only in the URL, and its library supports only MD5 for CHAP.
 fn qemu(config: &Config, ClientUrls { url, user, target, .. }: &ClientUrls) -> String {
     let Some(user) = user else { return format!("  qemu-img info {url}\n") };
     if !has_md5(config) {
@@ -197,8 +197,8 @@ fn has_md5(config: &Config) -> bool {
     config.session.chap_algorithms.contains(&Algorithm::Md5)
 }
 
-/// Lines for open-iscsi, by the interface that an option names: discovery once for each portal, a login for each target.
-/// Where discovery is not open to all, a line makes the record of the target.
+/// Commands for open-iscsi: one discovery for each portal, one login for each target. `interface`: an option, or empty.
+/// If discovery is disabled or requires CHAP, a command creates the node record instead.
 fn open_iscsi(config: &Config, reached: &[&ClientUrls], interface: &str) -> String {
     let can_discover = !config.discovery.disabled && config.discovery.chap.is_none();
     let mut text = String::new();
@@ -217,7 +217,7 @@ fn open_iscsi(config: &Config, reached: &[&ClientUrls], interface: &str) -> Stri
     text
 }
 
-/// Settings of open-iscsi for a CHAP user. It offers MD5 alone unless it is set otherwise.
+/// Settings of open-iscsi for a CHAP user. Its default is to offer MD5 only.
 fn chap_settings(config: &Config, user: &str) -> Vec<(&'static str, String)> {
     let names = config.session.chap_algorithms.iter().map(|algorithm| algorithm.name().to_uppercase());
     let algorithms = (!has_md5(config)).then(|| ("chap_algs", names.collect::<Vec<_>>().join(",")));
@@ -225,15 +225,15 @@ fn chap_settings(config: &Config, user: &str) -> Vec<(&'static str, String)> {
     basic.into_iter().chain(algorithms).collect()
 }
 
-/// A way to a target by SRP.
+/// Address of a target over SRP.
 struct SrpHint {
     url: String,
-    /// For Linux hosts.
+    /// The line for `add_target` of Linux hosts.
     line: String,
     target: String,
 }
 
-/// What leads to targets by SRP, once for each portal and target.
+/// SRP addresses, one for each portal and target.
 fn srp_hints(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
     let mut ways = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.srp) {
@@ -251,7 +251,7 @@ fn srp_hints(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
     ways
 }
 
-/// Where other hosts find a portal.
+/// The address that a portal advertises to other hosts.
 fn advertised_address(portal: &BoundPortal) -> String {
     match &portal.advertise {
         Some(told) if told.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => told.clone(),
@@ -265,7 +265,7 @@ fn srp(config: &Config, portals: &[BoundPortal]) -> String {
     if ways.is_empty() {
         return String::new();
     }
-    // Identifiers do not tell which target they are of; a shell does not mind.
+    // Identifiers do not show the name of their target: add it as a shell comment.
     let whose = |way: &SrpHint| if ways.len() > 1 { format!("    # {}", way.target) } else { String::new() };
     let urls: String = ways.iter().map(|way| format!("  {}{}\n", way.url, whose(way))).collect();
     let lines: String = ways.iter().map(|way| format!("  {}\n", way.line)).collect();
@@ -274,8 +274,8 @@ fn srp(config: &Config, portals: &[BoundPortal]) -> String {
     )
 }
 
-/// Names of the targets of a portal group that have LUNs, with the first of these; routers' whose LUNs are told upstream
-/// have none here, and those whose names are, are not among them.
+/// Targets of a portal group, each with its first LUN. A target of a router has None if the upstream determines its LUNs.
+/// Targets whose names the upstream determines are left out.
 fn targets_of(config: &Config, tag: u16) -> Vec<(&str, Option<u16>)> {
     // SRP has no CHAP.
     let is_open = |target: &&Target| !target.offline && chap_user(target).is_none();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_banner() {
+    fn banner_lists_portals_luns_and_commands() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         assert_eq!(
             banner(&config, &portals()),

@@ -12,8 +12,8 @@ pub fn process_limits(e: &std::io::Error) -> &'static str {
     "check the limits of this process: ulimit -a"
 }
 
-/// A refusal may be due to the name of the target. One that is none by the rules can be used where the target
-/// has it, and is looked at only then. Over SRP names are of another kind.
+/// Adds a hint about the target name to a rejection. An invalid iSCSI name is not an error by itself, because some targets
+/// use one. Over SRP, targets have identifiers instead of names.
 pub fn with_url_hint(url: &Url, failure: Failure) -> Failure {
     let is_srp = url.transport == Transport::Srp;
     let Some(target) = url.target.as_deref().filter(|_| !is_srp) else { return failure };
@@ -33,7 +33,7 @@ pub fn with_url_hint(url: &Url, failure: Failure) -> Failure {
     Failure { problems: failure.problems.into_iter().map(hinted).collect(), ..failure }
 }
 
-/// The portal of a URL, as a command takes it.
+/// The portal of a URL, in the form of a command's argument.
 fn portal_argument(url: &Url) -> String {
     match url.transport {
         Transport::Iser => format!("iser://{}", url.portal),

@@ -1,4 +1,4 @@
-//! A logical unit that is asked, whatever it is: no disk is needed.
+//! A session and a logical unit of any device type, for commands that need no disk.
 
 use lunar_initiator::options::Transport;
 use lunar_initiator::{Direction, Error, ErrorCode, Session, Url};
@@ -10,14 +10,14 @@ use lunar_wire::scsi::lun::encode;
 pub struct OpenLun {
     /// The session.
     pub session: Session,
-    /// The eight bytes of its LUN.
+    /// The LUN, encoded in eight bytes (SAM-5 section 4.7).
     pub lun: u64,
-    /// Its number.
+    /// The LUN as a number.
     pub number: u16,
 }
 
 impl OpenLun {
-    /// Logs in; under this ISID, unless the URL names one.
+    /// Logs in with this ISID, unless the URL has another one.
     pub async fn open(url: &Url, isid: Option<[u8; 6]>) -> Result<OpenLun, Error> {
         let mut options = url.options()?;
         options.isid = options.isid.or(isid);
@@ -26,7 +26,7 @@ impl OpenLun {
         Ok(OpenLun { session, lun: encode(number), number })
     }
 
-    /// The data of a command, up to so many bytes.
+    /// Sends a command, and returns at most `len` bytes of its data.
     pub async fn read(&self, cdb: Cdb, len: usize) -> Result<Vec<u8>, Error> {
         let (result, buf) = self.session.perform(self.lun, cdb, Direction::In(Buf::zeroed(len))).await;
         let got = result?.transferred;
@@ -40,12 +40,12 @@ impl OpenLun {
         self.session.perform(self.lun, cdb, Direction::Out(buf)).await.0.map(drop)
     }
 
-    /// Logs out. A target that does not answer that changes nothing.
+    /// Logs out. A missing logout response is ignored.
     pub async fn close(&self) {
         _ = self.session.close().await;
     }
 
-    /// Our initiator port, as a TransportID of iSCSI tells it; over SRP its 32 hexadecimal digits.
+    /// Our initiator port, in the form of an iSCSI TransportID; over SRP its 32 hexadecimal digits.
     pub fn our_port(&self) -> String {
         let (isid, options) = (self.session.facts().isid, self.session.options());
         match options.transport {
@@ -55,7 +55,8 @@ impl OpenLun {
     }
 }
 
-/// The logical unit answered, and refused: that is a fact about it, not the end of the command.
+/// Whether the logical unit rejected the command. That is a property of it to report, and does not end `lunar info` or
+/// `lunar pr`.
 pub fn is_rejected(e: &Error) -> bool {
     matches!(e.code, ErrorCode::ScsiError | ErrorCode::ReservationConflict)
 }

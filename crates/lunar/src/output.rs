@@ -1,5 +1,5 @@
-//! Words to people: colours on terminals alone, problems on stderr. Nothing else of the command writes to stdout and stderr:
-//! here a stream that is full, stuck or closed is an error or a lost line, and never a panic.
+//! Output of the command. Colours are for terminals only, and problems go to stderr. Only this module and `stderr` write to
+//! stdout and stderr: a stream that is full, blocked or closed is an error or a lost line, and never a panic.
 
 use crate::stderr;
 pub use lunar_bench::text_report::count;
@@ -7,15 +7,15 @@ use lunar_server::Problem;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-/// May this stream have colours?
+/// Whether output to this stream has colours.
 pub fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// No more problems are printed at once.
+/// Limit of printed problems.
 const MAX_PROBLEMS: usize = 50;
 
-/// Problems as they are printed.
+/// Formats problems.
 fn problems(list: &[Problem], coloured: bool) -> String {
     let (red, cyan, end) = if coloured { ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") } else { ("", "", "") };
     let mut text = String::new();
@@ -44,20 +44,20 @@ pub fn report(list: &[Problem]) {
     stderr::put(problems(list, colours(&io::stderr())));
 }
 
-/// Writes to stdout: data, which is there in whole or is no success. It comes after what was queued for stderr.
+/// Writes to stdout, after the lines that are queued for stderr.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When not all bytes could be written.
 pub fn stdout(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
     stderr::settle();
     let mut out = io::stdout().lock();
     stdout_result(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
 }
 
-/// How writing to stdout went; a reader that has seen enough is no error.
+/// The result of a write to stdout. A closed pipe is no error: its reader has read enough.
 ///
 /// # Errors
-/// When it went wrong in any other way.
+/// Any other error of the write.
 pub fn stdout_result(result: io::Result<()>) -> Result<(), Problem> {
     match result {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(stdout_problem(&e)),
@@ -74,12 +74,12 @@ fn stdout_problem(e: &io::Error) -> Problem {
     Problem::new(format!("cannot write to stdout: {why}"), format!("{hint}; the output is lost"))
 }
 
-/// stdout for what writes line by line: it remembers what went wrong, and goes on without it.
+/// stdout for output line by line. It keeps the first error, and ignores later ones.
 #[derive(Default)]
 pub struct StdoutLines(Option<io::Error>);
 
 impl StdoutLines {
-    /// How it went.
+    /// The result of all writes.
     ///
     /// # Errors
     /// As [`stdout_result`].

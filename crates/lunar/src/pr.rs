@@ -58,7 +58,7 @@ enum PrAction {
 }
 use PrAction::*;
 
-/// What an action needs: service action, --key, --new-key, --type.
+/// Service action, and the options that an action requires.
 struct PrRequirements {
     action: u8,
     key: bool,
@@ -67,7 +67,7 @@ struct PrRequirements {
 }
 
 impl PrAction {
-    /// What is sent out; None for those that read.
+    /// The requirements of an action that writes; None for those that read.
     fn out(self) -> Option<PrRequirements> {
         let needs = |action, key, new_key, kind| Some(PrRequirements { action, key, new_key, kind });
         match self {
@@ -154,7 +154,7 @@ pub fn pr(args: Pr) -> Result<String, Failure> {
     Ok(if asked.json { json(&Node::Map(facts))? } else { tree::lines(&facts) })
 }
 
-/// One after the other, up to the first that fails; what those that read have found, by their names.
+/// Executes the actions in order, up to the first failure. Returns the results of those that read, by action.
 async fn perform(unit: &OpenLun, steps: Vec<PrStep>) -> Result<Vec<(String, pages::Facts)>, Failure> {
     let mut results = Vec::new();
     for PrStep { action, order } in steps {
@@ -256,7 +256,7 @@ async fn send(unit: &OpenLun, order: PrOut) -> Result<(), Failure> {
     }
 }
 
-/// RESERVATION CONFLICT: who holds it, and who we are to the logical unit.
+/// RESERVATION CONFLICT: shows the holder and our own registration.
 async fn conflict(unit: &OpenLun, given: u64) -> Failure {
     let results = match ask(unit, 3).await {
         Ok(b) => Ok(why(&pr::registrations(&b).collect::<Vec<_>>(), &unit.our_port(), given)),
@@ -268,7 +268,7 @@ async fn conflict(unit: &OpenLun, given: u64) -> Failure {
     Failure::new(Exit::NoAccess, what, hint)
 }
 
-/// What can be told where READ FULL STATUS is refused.
+/// Describes the conflict by READ KEYS and READ RESERVATION, for targets that reject READ FULL STATUS.
 async fn why_by_keys(unit: &OpenLun, given: u64) -> Result<(String, String), Error> {
     let (keys, held) = (ask(unit, 0).await?, ask(unit, 1).await?);
     let mut what = "reservation conflict".to_owned();
@@ -311,7 +311,8 @@ fn why(all: &[RegistrationDescriptor], our_port: &str, given: u64) -> (String, S
     }
 }
 
-/// Whether a registrant is us. Over SRP some targets tell our port as bytes of a TransportID, others as a name.
+/// Whether a registrant is this initiator. Over SRP some targets return our port as bytes of a TransportID, others as a
+/// name.
 fn is(registrant: &str, our_port: &str) -> bool {
     let is_srp = !our_port.contains(',');
     registrant.eq_ignore_ascii_case(our_port) || is_srp && registrant.to_ascii_lowercase().contains(our_port)

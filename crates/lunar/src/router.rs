@@ -1,5 +1,5 @@
-//! `lunar router`: what a running server tells of its routers, and what they are told to do. And `lunar diff` and
-//! `lunar apply`, which change what it runs.
+//! `lunar router`: monitors and controls the routers of a running server. `lunar diff` and `lunar apply`: compare and change
+//! its configuration.
 
 use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::json;
@@ -33,7 +33,7 @@ fn server(common: &AdminArgs) -> Result<PathBuf, Problem> {
     one(servers(common.socket.as_ref())?)
 }
 
-/// The server that has routers, with this name if one is told: others beside it are not meant.
+/// The server that runs routers, or the router with this name. Other running servers are ignored.
 fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Problem> {
     let all = servers(common.socket.as_ref())?;
     if all.len() == 1 {
@@ -50,7 +50,7 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Problem> {
         }
     }
     match failed.into_iter().next() {
-        // It may be the one that is meant.
+        // The server that failed may be the one with the router.
         Some(problem) if meant.is_empty() => Err(problem),
         _ => one(if meant.is_empty() { all } else { meant }),
     }
@@ -65,7 +65,7 @@ fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> R
     }
 }
 
-/// The routers that are asked about.
+/// The router with the given name, or all routers.
 fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterReport>, Problem> {
     let all = admin::routers(server, which.common.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
@@ -83,7 +83,7 @@ fn show(routers: &[RouterReport]) -> String {
     texts.join("\n")
 }
 
-/// The sessions with targets of routers.
+/// The sessions of the routers' targets.
 fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
     let server = routing(which.name.as_deref(), &which.common)?;
     let routers = chosen(which, &server)?;
@@ -120,7 +120,7 @@ pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Problem> 
     }
 }
 
-/// Lets a server use a configuration, or says what becomes of the one that was applied.
+/// Applies a configuration, or confirms or rolls back the applied one.
 pub fn apply(args: &Apply) -> Result<String, Problem> {
     let server = one(servers(args.socket.as_ref())?)?;
     let request = match (args.confirm, args.rollback) {
@@ -145,7 +145,7 @@ fn within(args: &Apply) -> Option<u64> {
     args.confirm_within.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0))
 }
 
-/// The server may have another working folder.
+/// An absolute path, because the server may have another working directory.
 fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Problem> {
     let Some(file) = file else { return Ok(None) };
     let path = std::path::absolute(file).map_err(|e| {

@@ -1,4 +1,4 @@
-//! `lunar scsi`: any command to a logical unit, and all that it answers.
+//! `lunar scsi`: sends any command to a logical unit, and shows the whole response.
 
 use crate::client::{self, ClientArgs, json, run};
 use crate::error_hints::with_url_hint;
@@ -24,7 +24,7 @@ Examples:
 Received data goes to stdout: raw bytes, or a dump if stdout is a terminal. Status, sense data and residual go to
 stderr.";
 
-/// The most bytes that one command takes or brings.
+/// Limit of the data of a command, in bytes.
 const MOST: u64 = 32 << 20;
 
 /// Arguments of `lunar scsi`.
@@ -129,14 +129,15 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
         output::stdout(json(&report(&answer))?)?;
     } else {
         let dump = args.hex || io::stdout().is_terminal();
-        // Whether or not the data find room.
+        // Status first: writing the data may fail.
         output::stderr(words(&answer));
         output::stdout(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
     }
     Ok(status)
 }
 
-/// Some targets never end a command whose data nobody takes.
+/// Adds a hint to a timeout of a command without --in: some targets never end a command whose data the initiator does not
+/// expect.
 fn without_data(failure: Failure) -> Failure {
     let is_late = failure.exit == Exit::TimedOut;
     let more = |hint: String| format!("if the command returns data, add --in BYTES; else {hint}");
@@ -174,7 +175,7 @@ async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
         true => session.submit(command).await,
         false => session.ask(command).await,
     };
-    // The answer is what counts: a target that does not answer the logout changes nothing.
+    // The command has ended: a missing logout response is ignored.
     _ = session.close().await;
     let completion = result?;
     let came = if order.take == 0 { 0 } else { completion.transferred };
@@ -182,7 +183,7 @@ async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
     Ok(ScsiReply { completion, expected, data })
 }
 
-/// Operation code of CDBs that tell how long they are: ADDITIONAL CDB LENGTH in byte 7 (SPC-5 section 4.2.3).
+/// Operation code of variable length CDBs: ADDITIONAL CDB LENGTH in byte 7 (SPC-5 section 4.2.3).
 const VARIABLE: u8 = 0x7f;
 
 /// Bytes of the CDBs of an operation code's group (SPC-5 section 4.2.5.1); None where they may have any.

@@ -85,7 +85,7 @@ fn wait<S: TargetServer>(
             Ok(ServeEvent::Found) => service.found(),
             Ok(ServeEvent::Retry) => service.found_before(),
             Ok(ServeEvent::AdminRequest(request, reply)) => {
-                // Who does not wait for the answer any more does not need it.
+                // The client may have stopped waiting.
                 _ = reply.send(service.answer(request));
             }
             Ok(ServeEvent::Unconfirmed(number)) => service.unconfirmed(number),
@@ -108,7 +108,7 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// A signal while it stops already, or while what holds it up has it wait, ends the process at once.
+/// A second SIGINT or SIGTERM ends the process at once, also while the server waits for I/O.
 fn watch_signals(events: Sender<ServeEvent>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
@@ -232,7 +232,7 @@ impl<S: TargetServer> Service<S> {
         })
     }
 
-    /// It serves whether this can be written or not: nobody's disk is to be away for want of room for a greeting.
+    /// Prints the banner. A failure is only logged: the server serves without it.
     fn print_banner(&self) {
         let banner = connect_hints::banner(&self.config, &self.server.portals());
         let write = move || {
@@ -269,10 +269,10 @@ impl<S: TargetServer> Service<S> {
     fn stop(self, may_wait: bool) -> Result<(), Vec<Problem>> {
         let unlinked = self.units.unlinked();
         for problem in &unlinked {
-            // Whoever reads the log may still be in time.
+            // An administrator who reads the log may still copy the data in time.
             tracing::error!("{}; hint: {}", problem.what, problem.hint.as_deref().unwrap_or_default());
         }
-        // While it still answers: hosts and the other router of a pair hear of it.
+        // Hosts and the peer router must learn of it while the server still responds.
         self.routes.leave();
         let result = self.server.stop(&|| self.routes.part());
         drop(self.admin);
@@ -291,8 +291,8 @@ impl<S: TargetServer> Service<S> {
     }
 }
 
-/// Deleted files are there as long as this process is. Nobody writes to them any more, so that a copy is whole. A second signal
-/// ends the wait.
+/// Waits while an administrator copies deleted files, which exist as long as this process. Hosts no longer write to them, so
+/// that a copy is consistent. A second signal ends the wait.
 fn wait_for_rescue() {
     let wait_s = RESCUE.as_secs();
     tracing::error!(

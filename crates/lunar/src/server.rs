@@ -1,4 +1,4 @@
-//! The target as `lunar serve` runs it.
+//! The target server of `lunar serve`.
 
 use lunar_admin::{Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
@@ -6,29 +6,29 @@ use lunar_target::{BoundPortal, LogicalUnit, Quiesced, SessionInfo, SessionTrans
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// A target that runs.
+/// A running target server. Tests replace it.
 pub trait TargetServer: Send + Sync + 'static {
-    /// Where it listens.
+    /// Portals that it listens on.
     fn portals(&self) -> Vec<BoundPortal>;
 
-    /// Brings units to rest; the number of the one that does not come to it, and why.
+    /// Quiesces logical units. The error has the index of the unit that could not be quiesced.
     fn rest(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)>;
 
     /// Replaces the configuration.
     fn reload(&self, setup: TargetConfig);
 
-    /// Asks the sessions of a routing instance to leave.
+    /// Asks the initiators of a routing instance to log out.
     fn dismiss(&self, instance: &str);
 
     /// All sessions.
     fn sessions(&self) -> Vec<SessionReport>;
 
-    /// Takes no more commands, finishes those in flight, says goodbye, makes everything stable. `last` is called before its
-    /// event loops end.
+    /// Shuts down gracefully: rejects new commands, finishes those in flight, closes the sessions, and flushes. Calls `last`
+    /// before its event loops end.
     fn stop(&self, last: &dyn Fn()) -> io::Result<()>;
 }
 
-/// The target of this process, until it is stopped.
+/// The server of this process; None after it is stopped.
 pub struct RunningServer(RwLock<Option<lunar_target::TargetServer>>);
 
 /// Starts the target on these cores.
@@ -76,7 +76,7 @@ impl TargetServer for RunningServer {
     }
 }
 
-/// What there is to tell of a channel of SRP; `list` has all sessions, in order.
+/// Properties of an SRP channel; `list` has all sessions, in order.
 fn srp(tsih: u16, info: &SessionInfo, list: &[(u16, Arc<SessionInfo>)]) -> Option<Srp> {
     let SessionTransport::Srp(_) = info.transport else { return None };
     let beside = || list.iter().filter(|(_, other)| other.has_same_ports(info));
@@ -88,7 +88,7 @@ fn srp(tsih: u16, info: &SessionInfo, list: &[(u16, Arc<SessionInfo>)]) -> Optio
     })
 }
 
-/// Names of what carries a session, and of what carries RDMA.
+/// Names of transport and RDMA provider.
 fn names(transport: SessionTransport) -> (&'static str, Option<&'static str>) {
     let named = |provider| match provider {
         RdmaProvider::Iwarp => "iwarp",
@@ -101,7 +101,7 @@ fn names(transport: SessionTransport) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// A session as it is told.
+/// A session in the form of the admin socket.
 fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
     let counters = &info.counters;
     let (transport, provider) = names(info.transport);

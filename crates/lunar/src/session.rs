@@ -1,4 +1,4 @@
-//! `lunar session`: what a running server tells of its sessions.
+//! `lunar session`: shows the sessions of running servers.
 
 use crate::args::{AdminArgs, SessionCommand};
 use crate::client::json;
@@ -10,7 +10,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 
-/// The text to print, and what failed where other servers answered.
+/// The text to print, and the failure of a server if another one responded.
 pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Failure> {
     match command {
         SessionCommand::List(common) => list_all(&servers(common.socket.as_ref())?, &common),
@@ -21,7 +21,7 @@ pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Fai
     }
 }
 
-/// The sockets of the servers that are asked: at least one, whether it answers or not.
+/// The admin sockets to query: at least one, even if no server listens there.
 pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
     if let Some(path) = socket {
         return Ok(vec![path.clone()]);
@@ -31,7 +31,7 @@ pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
     Ok(if listening.is_empty() { vec![first] } else { listening })
 }
 
-/// The server, if it is clear which is meant.
+/// The only server; an error if several run.
 pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
     if servers.len() > 1 {
         let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
@@ -49,7 +49,7 @@ struct ServerSession {
     session: SessionReport,
 }
 
-/// What each server answers. All are asked at once: one that hangs keeps nobody from the answers of the others.
+/// The responses of all servers. Queries run concurrently, so that a server that hangs does not delay the others.
 pub fn of_each<T: Send>(
     servers: &[PathBuf],
     ask: impl Fn(&Path) -> Result<T, Problem> + Sync,
@@ -62,7 +62,7 @@ pub fn of_each<T: Send>(
     })
 }
 
-/// The sessions of every server that answers.
+/// The sessions of every server that responds.
 fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
     let (mut lists, mut problems) = (Vec::new(), Vec::new());
     for (server, answer) in servers.iter().zip(of_each(servers, |path| admin::sessions(path, common.timeout)))
@@ -82,7 +82,7 @@ fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<F
     Ok((text, (!problems.is_empty()).then(|| problems.into())))
 }
 
-/// For programs.
+/// The sessions with their servers, for JSON.
 fn placed(lists: Vec<(&PathBuf, Vec<SessionReport>)>) -> Vec<ServerSession> {
     let of_one = |(server, sessions): (&PathBuf, Vec<SessionReport>)| {
         let server = server.clone();

@@ -132,7 +132,7 @@ fn help_names_every_command_and_argument() {
     {
         assert!(help.contains(word), "{word}");
     }
-    assert_eq!(folder.run(&[]).0, 2, "without arguments it tells how it is used");
+    assert_eq!(folder.run(&[]).0, 2, "usage is shown without arguments");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn children_of_a_captive_command_end_with_it() {
 }
 
 #[test]
-fn nothing_at_all_is_a_disk_that_is_kept() {
+fn serve_without_arguments_keeps_its_disk() {
     let folder = Folder::new("default");
     for _ in 0..2 {
         let (status, _, log) = folder.run(&["serve", "--listen", "127.0.0.1:0", "--run", "true"]);

@@ -33,7 +33,7 @@ impl Folder {
 
     /// Exit status, stdout and stderr.
     fn run(&self, args: &str) -> (i32, String, String) {
-        told(self.copy(args).output().unwrap())
+        result_of(self.copy(args).output().unwrap())
     }
 
     fn good(&self, args: &str) -> String {
@@ -97,7 +97,7 @@ impl Drop for Folder {
     }
 }
 
-fn told(output: Output) -> (i32, String, String) {
+fn result_of(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
@@ -141,17 +141,20 @@ fn holes_stay_holes_and_the_bytes_are_the_same() {
     assert!(blocks("b") <= blocks("a") + 1024, "{} and {}", blocks("a"), blocks("b"));
     folder.good("a full --sparse never");
     assert!(blocks("full") >= 64 * 2048 && folder.read("a") == folder.read("full"));
-    let told = folder.json("a b --force --verify");
+    let summary = folder.json("a b --force --verify");
     assert_eq!(
-        (told["bytes"].as_u64(), told["verified"].as_bool()),
+        (summary["bytes"].as_u64(), summary["verified"].as_bool()),
         (Some(64 * MIB as u64 + 777), Some(true))
     );
     let moved: u64 = ["bytes_written", "zeroes_cleared", "zeroes_skipped"]
         .iter()
-        .map(|name| told[name].as_u64().unwrap())
+        .map(|name| summary[name].as_u64().unwrap())
         .sum();
-    assert_eq!(moved, 64 * MIB as u64 + 777, "{told}");
-    assert_eq!((told["complete"].as_bool(), told["unreadable"].as_array().unwrap().len()), (Some(true), 0));
+    assert_eq!(moved, 64 * MIB as u64 + 777, "{summary}");
+    assert_eq!(
+        (summary["complete"].as_bool(), summary["unreadable"].as_array().unwrap().len()),
+        (Some(true), 0)
+    );
     assert!(!folder.is_there("b.lunar-copy"));
 }
 
@@ -204,7 +207,7 @@ fn served_file_is_not_copied() {
         &format!("{LUNAR} copy disk.img b"),
     ]);
     serve.current_dir(&folder.0).env("XDG_STATE_HOME", &folder.0).env_remove("XDG_RUNTIME_DIR");
-    let (status, _, said) = told(serve.stdin(Stdio::null()).output().unwrap());
+    let (status, _, said) = result_of(serve.stdin(Stdio::null()).output().unwrap());
     assert_eq!(status, 28, "{said}");
     assert!(said.contains("disk.img: is being written by another server"), "{said}");
 }
@@ -214,7 +217,7 @@ fn beside(folder: &Folder, serve: &str, line: &str) -> (i32, String, String) {
     let mut server = Command::new(LUNAR);
     server.arg("serve").args(serve.split_whitespace()).args(["--run", line]).current_dir(&folder.0);
     server.env("XDG_STATE_HOME", &folder.0).env_remove("XDG_RUNTIME_DIR").env("LUNAR_LOG", "error");
-    told(server.stdin(Stdio::null()).output().unwrap())
+    result_of(server.stdin(Stdio::null()).output().unwrap())
 }
 
 #[test]
@@ -355,7 +358,7 @@ fn fed(mut command: Command, bytes: &[u8]) -> (i32, String, String) {
     let feed = std::thread::spawn(move || _ = pipe.write_all(&bytes));
     let output = child.wait_with_output().unwrap();
     feed.join().unwrap();
-    told(output)
+    result_of(output)
 }
 
 #[test]
@@ -387,15 +390,15 @@ fn streams_have_any_length() {
 
 #[test]
 fn closed_pipe_and_full_disk_are_errors() {
-    let folder = Folder::new("nobody");
+    let folder = Folder::new("closed-pipe");
     folder.make("a", &noise(4, 9 * MIB));
     let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let (status, _, said) = told(folder.copy("a -").stdout(full).output().unwrap());
+    let (status, _, said) = result_of(folder.copy("a -").stdout(full).output().unwrap());
     assert!(status == 1 && said.contains("No space left on device"), "{said}");
     let mut child = folder.copy("a -").spawn().unwrap();
     let mut some = [0; 4096];
     child.stdout.take().unwrap().read_exact(&mut some).unwrap();
-    let (status, _, said) = told(child.wait_with_output().unwrap());
+    let (status, _, said) = result_of(child.wait_with_output().unwrap());
     assert!(status == 1 && said.contains("Broken pipe"), "{said}");
 }
 
@@ -414,7 +417,7 @@ fn full_disk_ends_it_and_room_lets_it_go_on() {
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &script]).current_dir(&folder.0).stdin(Stdio::null());
     let output = match command.output() {
-        Ok(output) => told(output),
+        Ok(output) => result_of(output),
         Err(e) => return println!("skipped: unshare: {e}"),
     };
     let (status, out, said) = output;
@@ -427,8 +430,8 @@ fn full_disk_ends_it_and_room_lets_it_go_on() {
             && said.contains("hint: free space at the destination; repeat"),
         "{said}"
     );
-    let told: Value = serde_json::from_str(&out).unwrap();
-    assert!(told["resumed_at"].as_u64().unwrap() >= MIB as u64, "{told}");
+    let summary: Value = serde_json::from_str(&out).unwrap();
+    assert!(summary["resumed_at"].as_u64().unwrap() >= MIB as u64, "{summary}");
 }
 
 /// Each 64 KiB is made stable and noted: slow enough to be met in the middle.
@@ -448,7 +451,7 @@ fn interrupted_copy_ends_and_resumes_later() {
         let mut child = folder.copy(&format!("a b --resume --verify {STEPS}")).spawn().unwrap();
         assert!(until(&mut child, || stable(&folder, "b.lunar-copy") > before), "it was too fast");
         signal(&child, end);
-        let (code, _, said) = told(child.wait_with_output().unwrap());
+        let (code, _, said) = result_of(child.wait_with_output().unwrap());
         assert_eq!(code, status, "{said}");
         assert!(
             said.contains("error: interrupted: ") && said.contains("hint: repeat the command to continue"),
@@ -459,8 +462,8 @@ fn interrupted_copy_ends_and_resumes_later() {
     assert!(kept > 0);
     folder.ends(15, "a b", "--resume continues the interrupted copy");
     assert_eq!(stable(&folder, "b.lunar-copy"), kept, "a refusal changes nothing");
-    let told = folder.json("a b --resume --verify");
-    assert_eq!(told["resumed_at"].as_u64(), Some(kept));
+    let summary = folder.json("a b --resume --verify");
+    assert_eq!(summary["resumed_at"].as_u64(), Some(kept));
     assert!(folder.read("a") == folder.read("b") && !folder.is_there("b.lunar-copy"));
 }
 
@@ -494,7 +497,7 @@ fn interrupt_without_a_journal_leaves_one() {
     let written = || fs::metadata(folder.path("b")).is_ok_and(|found| found.blocks() > 2048);
     assert!(until(&mut child, written), "it was too fast");
     signal(&child, Signal::HUP);
-    let (code, _, said) = told(child.wait_with_output().unwrap());
+    let (code, _, said) = result_of(child.wait_with_output().unwrap());
     assert_eq!(code, 129, "{said}");
     assert!(said.contains("repeat the command with --resume to continue"), "{said}");
     assert!(stable(&folder, "b.lunar-copy") > 0);
@@ -523,7 +526,7 @@ fn killed_copy_resumes() {
             if !ended {
                 signal(&child, Signal::KILL);
             }
-            let (status, out, said) = told(child.wait_with_output().unwrap());
+            let (status, out, said) = result_of(child.wait_with_output().unwrap());
             if status == 0 {
                 let told: Value = serde_json::from_str(&out).unwrap();
                 resumed += u64::from(told["resumed_at"].as_u64().unwrap() > 0);
@@ -625,7 +628,7 @@ fn difference_has_its_own_exit_status() {
         || File::open(folder.path("b")).is_ok_and(|b| b.read_at(&mut byte, 5).is_ok() && byte[0] != 0);
     assert!(until(&mut child, begun), "it was too fast");
     OpenOptions::new().write(true).open(folder.path("a")).unwrap().write_all_at(b"!", 5).unwrap();
-    let (status, _, said) = told(child.wait_with_output().unwrap());
+    let (status, _, said) = result_of(child.wait_with_output().unwrap());
     assert_eq!(status, 41, "{said}");
     assert!(said.contains("source and destination differ at offset 5\n"), "{said}");
 }
@@ -636,7 +639,7 @@ fn time_has_an_end() {
     let mut child = folder.copy("- b --timeout 1 --progress").stdin(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     pipe.write_all(&noise(11, MIB)).unwrap();
-    let (status, _, said) = told(child.wait_with_output().unwrap());
+    let (status, _, said) = result_of(child.wait_with_output().unwrap());
     assert_eq!(status, 8, "{said}");
     assert!(said.contains("interrupted: 1.00 MiB copied and flushed"), "{said}");
     assert!(folder.read("b") == noise(11, MIB));

@@ -1,4 +1,4 @@
-//! `lunar doctor` over RDMA: what is well is left alone, and what is broken is told with what to do.
+//! `lunar doctor` over RDMA: no findings about a healthy LUN, and a hint for each fault.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -17,7 +17,7 @@ struct Server {
     plain: String,
     iser: String,
     srp: String,
-    /// The identifier of the target over SRP, and that of one that lets nobody in.
+    /// The SRP identifier of the target, and that of a target whose access list rejects this initiator.
     id: String,
     closed: String,
 }
@@ -28,7 +28,7 @@ fn config(folder: &std::path::Path) -> String {
         "[server]\nstate_dir = {folder:?}\nadmin_socket = {:?}\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \
          {{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }}, \
          {{ listen = \"127.0.0.1:0\", transport = [\"srp\"] }}]\n[[target]]\nname = \"{TARGET}\"\n{disk}\
-         [[target]]\nname = \"{CLOSED}\"\n{disk}[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:nobody\"]\n",
+         [[target]]\nname = \"{CLOSED}\"\n{disk}[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:other\"]\n",
         folder.join("admin.sock"),
     )
 }
@@ -76,8 +76,8 @@ fn doctor(args: &[&str]) -> (i32, String) {
 
 /// It cannot be used, for this reason, and these words stand in the hint.
 fn is_broken(args: &[&str], status: i32, what: &str, hint: &str) {
-    let (ended, told) = doctor(args);
-    let rest = told.split_once("broken: ").unwrap_or_else(|| panic!("{args:?}: nothing is broken: {told}")).1;
+    let (ended, said) = doctor(args);
+    let rest = said.split_once("broken: ").unwrap_or_else(|| panic!("{args:?}: nothing is broken: {said}")).1;
     let (said, advice) = rest.split_once("\n  hint: ").expect("a hint");
     assert!(ended == status && said.contains(what), "{args:?}: {ended}: {said}");
     assert!(advice.lines().next().is_some_and(|line| line.contains(hint)), "{args:?}: {advice}");
@@ -94,24 +94,24 @@ fn portal(does: impl FnOnce(std::net::TcpStream) + Send + 'static) -> SocketAddr
 #[test]
 fn healthy_lun_over_iser_has_no_faults_that_are_none() {
     let server = Server::start("iser");
-    let (status, told) = doctor(&[&format!("iser://{}/{TARGET}/0", server.iser)]);
-    assert!(status == 0 && told.contains("carried by iser/iwarp"), "{told}");
-    assert!(told.contains("RDMAExtensions=Yes  -> Yes") && !told.contains("warning: Max"), "{told}");
-    assert!(!told.contains("InitialR2T=Yes:") && !told.contains("digests"), "{told}");
-    let (_, told) = doctor(&[&format!("iser://{}", server.iser), "--json"]);
+    let (status, said) = doctor(&[&format!("iser://{}/{TARGET}/0", server.iser)]);
+    assert!(status == 0 && said.contains("carried by iser/iwarp"), "{said}");
+    assert!(said.contains("RDMAExtensions=Yes  -> Yes") && !said.contains("warning: Max"), "{said}");
+    assert!(!said.contains("InitialR2T=Yes:") && !said.contains("digests"), "{said}");
+    let (_, said) = doctor(&[&format!("iser://{}", server.iser), "--json"]);
     assert!(
-        told.contains("\"carrier\": \"iser/iwarp\"") && told.contains("\"transport\": \"iser\""),
-        "{told}"
+        said.contains("\"carrier\": \"iser/iwarp\"") && said.contains("\"transport\": \"iser\""),
+        "{said}"
     );
 }
 
 #[test]
 fn doctor_over_srp_lists_login_parameters() {
     let server = Server::start("srp");
-    let (status, told) = doctor(&[&format!("srp://{}/{}/0", server.srp, server.id)]);
-    assert!(status == 0 && told.contains("carried by srp/iwarp"), "{told}");
+    let (status, said) = doctor(&[&format!("srp://{}/{}/0", server.srp, server.id)]);
+    assert!(status == 0 && said.contains("carried by srp/iwarp"), "{said}");
     for part in ["initiator port=0x", "immediate data=yes  -> yes", "-> credits=", "LUN 0: 8 MiB"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(said.contains(part), "{part}: {said}");
     }
 }
 
@@ -155,8 +155,8 @@ fn missing_srp_target_port_is_reported() {
         let settings = "initiator_ext=0000000000000001&initiator_guid=0000000000000002";
         let url = format!("srp://{srp}/{name}/0?{settings}");
         is_broken(&[&url], 21, "no such target port", "our port is 0x00000000000000010000000000000002");
-        let (_, told) = doctor(&[&url]);
-        assert!(told.contains("login, request 1") && !told.contains("no answer"), "{told}");
+        let (_, said) = doctor(&[&url]);
+        assert!(said.contains("login, request 1") && !said.contains("no answer"), "{said}");
     }
     is_broken(&[&format!("srp://{srp}")], 7, "no discovery", "id_ext and ioc_guid");
 }
@@ -204,13 +204,13 @@ fn verbs_without_a_device_is_broken() {
     let server = Server::start("verbs");
     for url in [format!("iser://{}/{TARGET}/0", server.iser), format!("srp://{}/{}/0", server.srp, server.id)]
     {
-        let (status, told) = doctor(&[&format!("{url}?provider=verbs")]);
-        assert_eq!(status, 4, "{told}");
-        let broken = told.split_once("broken: ").expect("it is broken").1;
-        assert!(broken.contains("RDMA") && broken.contains("\n  hint: "), "{told}");
+        let (status, said) = doctor(&[&format!("{url}?provider=verbs")]);
+        assert_eq!(status, 4, "{said}");
+        let broken = said.split_once("broken: ").expect("it is broken").1;
+        assert!(broken.contains("RDMA") && broken.contains("\n  hint: "), "{said}");
         assert!(
-            !told.contains("path MTU") && !told.contains("carried by"),
-            "nothing is known of a way: {told}"
+            !said.contains("path MTU") && !said.contains("carried by"),
+            "nothing is known of a way: {said}"
         );
     }
 }

@@ -151,7 +151,7 @@ fn open_iscsi_2005() {
 }
 
 #[test]
-fn sn5420_2002() {
+fn sn5420_2002_measures_all_tables() {
     let document = reproduce("sn5420-2002");
     assert_eq!(document.tables.len(), 2 * 4);
     let rows = ["Linux/with iSCSI", "Linux/with Fibre", "Remote Linux/with iSCSI"];
@@ -195,7 +195,7 @@ fn scst_srpt_2010() {
     document.tables.iter().for_each(|table| is_measured(table, &[]));
 }
 
-/// What carried every session, as the document tells it.
+/// Checks that the document names `carrier` as the transport of every session.
 fn is_carried_by(document: &Document, carrier: &str) {
     let note = format!("transport: {carrier}");
     assert!(document.notes.contains(&note), "{:?}", document.notes);

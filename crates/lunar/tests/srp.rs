@@ -53,7 +53,7 @@ impl Server {
         (status.code().unwrap(), text(stdout), text(stderr))
     }
 
-    /// What a command prints that does as it is told.
+    /// The stdout of a command that succeeds.
     fn prints(&self, args: &[&str]) -> String {
         let (status, out, err) = self.lunar(args);
         assert_eq!(status, 0, "{args:?}: {err}");

@@ -1,4 +1,4 @@
-//! What a server tells of its routers, and who asks for it.
+//! Answers requests of the admin socket: status and control of routers.
 
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
@@ -18,13 +18,13 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
-/// Who answers at the admin socket: the server itself, or the main thread.
+/// Handles requests of the admin socket. The server answers for sessions, the main thread for the rest.
 pub struct AdminHandler<S> {
     pub server: Arc<S>,
     pub events: Mutex<Sender<ServeEvent>>,
 }
 
-/// Tells the main thread of something, if it is still there.
+/// Sends an event to the main thread, if it still runs.
 pub fn send_event(events: &Mutex<Sender<ServeEvent>>, event: ServeEvent) {
     _ = events.lock().unwrap_or_else(PoisonError::into_inner).send(event);
 }
@@ -37,7 +37,7 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
     fn ask(&self, request: Request) -> Response {
         let (reply, answer) = channel();
         send_event(&self.events, ServeEvent::AdminRequest(request, reply));
-        // The client knows how long to wait. The main thread does what it was asked for, however late.
+        // The client has its own timeout. The main thread executes the request even after that.
         answer.recv().unwrap_or_else(|_| ends().into())
     }
 }
@@ -59,7 +59,7 @@ impl<S: TargetServer> Service<S> {
         }
     }
 
-    /// Does something with an instance.
+    /// Executes an action on a router.
     fn control(&mut self, name: &str, action: RouterAction) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
             let what = format!("no router {name}");
@@ -118,13 +118,13 @@ impl<S: TargetServer> Service<S> {
         self.config.routers.iter().map(|router| self.router(&router.name)).collect()
     }
 
-    /// The LUNs of an instance that are mapped and not there.
+    /// The mapped LUNs of an instance that its upstreams do not have.
     fn missing(&self, name: &str) -> Vec<Missing> {
         let router = self.config.routers.iter().find(|router| router.name == name);
         router.map_or(Vec::new(), |router| missing(router, &self.whole, &self.routes.found()))
     }
 
-    /// All upstreams of an instance, also disks of this host, which nobody has to look for.
+    /// All upstreams of an instance, also disks of this host, which need no discovery.
     fn upstreams(&self, name: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<UpstreamReport> {
         let Some(router) = self.config.routers.iter().find(|router| router.name == name) else {
             return Vec::new();
@@ -185,7 +185,7 @@ impl<S: TargetServer> Service<S> {
             let both =
                 status.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
             let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
-            // Where each host has a way of its own, what the last look has seen counts for all.
+            // In passthrough mode each host has its own path: the last probe decides for all.
             let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
             Some(match &unit.health {
                 Some(health) => health_name(health),
@@ -214,7 +214,7 @@ impl<S: TargetServer> Service<S> {
     }
 }
 
-/// What a pair has to do for it.
+/// The request to the failover pair for an action.
 fn request_of(action: RouterAction) -> Option<FailoverRequest> {
     match action {
         RouterAction::Failover => Some(FailoverRequest::Failover),
@@ -223,7 +223,7 @@ fn request_of(action: RouterAction) -> Option<FailoverRequest> {
     }
 }
 
-/// What is said of it. A pair changes places after that.
+/// The response text. A pair switches after the response.
 fn done(action: RouterAction, is_pair: bool, state: &str) -> String {
     if !is_pair {
         return state.to_owned();
@@ -253,7 +253,7 @@ fn hop(total: LatencyTotal) -> Hop {
     Hop { commands: total.count, mean_us, max_us: us(total.max_ns) }
 }
 
-/// What is at an upstream, and with it what is to be there and is not.
+/// The status of an upstream, with mapped LUNs that it does not have.
 fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missing>) -> UpstreamReport {
     let path = |unit: &LuStatus, (host, path): &HostPath| PathReport {
         lun: shown(&unit.place),
@@ -286,12 +286,12 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
     }
 }
 
-/// A path of which no more is known.
+/// A path of which only place and state are known.
 fn plain(place: &str, state: &str) -> PathReport {
     PathReport { lun: "-".into(), url: place.into(), state: state.into(), ..PathReport::default() }
 }
 
-/// A logical unit of an upstream: that of this host is the only one.
+/// A logical unit of an upstream, as text; `-` for a disk of this host.
 fn shown(place: &LuAddress) -> String {
     match place.target.as_str() {
         "" => "-".into(),
@@ -299,7 +299,7 @@ fn shown(place: &LuAddress) -> String {
     }
 }
 
-/// A disk of this host, which is there as long as the server is.
+/// The status of a disk of this host.
 fn local(name: &str, source: &Source, is_used: bool) -> UpstreamReport {
     let place = source.to_string();
     let state = if is_used { "up" } else { "unused" };
