@@ -120,7 +120,7 @@ fn answer_that_makes_no_sense_ends_the_connection() {
     ];
     for (words, bytes) in cases {
         let said = read_answered(true, bytes);
-        assert!(said.contains("breaks the protocol") && said.contains(words), "{words}: {said}");
+        assert!(said.contains("violates the protocol") && said.contains(words), "{words}: {said}");
     }
     let said = read_answered(false, |cookie| part(chunk::NONE, true, cookie, b""));
     assert!(said.contains("wrong magic"), "{said}");
