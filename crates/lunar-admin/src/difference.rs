@@ -21,7 +21,7 @@ pub struct Difference {
 pub enum Change {
     /// The part is new.
     Added {
-        /// What it is, where there is more to tell than its name.
+        /// What it is, if its name does not say that.
         what: String,
     },
     /// The part goes.

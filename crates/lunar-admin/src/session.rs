@@ -80,7 +80,7 @@ impl fmt::Display for Srp {
     }
 }
 
-/// Who it is, the keys and values of the listing, then the counters; one a line.
+/// The identity as keys and values, then the counters, one in each line.
 impl fmt::Display for SessionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Initiator={}", shown(&self.initiator))?;

@@ -1,5 +1,5 @@
 //! Reads a parsed TOML table key by key. Every key that is asked for is known; `done` reports the rest.
-//! Unlike a derived deserializer it goes on after an error, so that one run tells everything that is wrong.
+//! Unlike a derived deserializer it continues after an error, so that one run reports all errors.
 
 use crate::diagnostic::{Diagnostics, InvalidValue, nearest};
 use crate::value;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sg exercise /dev/sgN    every kind of command; WRITES to the first MiB of a disk
-//! sg watch /dev/sgN       TEST UNIT READY for as long as the device is there; tells each new answer
+//! sg watch /dev/sgN       TEST UNIT READY for as long as the device is there; prints each new response
 //! ```
 #![forbid(unsafe_code)]
 
@@ -128,7 +128,7 @@ async fn disk(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     must(is(&huge, Sense::INVALID_FIELD_IN_CDB), &reported(&huge))
 }
 
-/// Unit attentions are told once each.
+/// The device reports each unit attention once.
 async fn ready(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut last = String::new();
     for _ in 0..8 {

@@ -64,7 +64,7 @@ impl LoopDetector {
         LoopDetector { file: Some(file.to_owned()), ..LoopDetector::default() }
     }
 
-    /// It makes names that nobody else makes.
+    /// The random value that makes the names of this router unique.
     fn own(&self) -> &[u8; OWN_LEN] {
         self.own.get_or_init(|| self.file.as_deref().map_or_else(random, kept))
     }
@@ -86,7 +86,8 @@ impl LoopDetector {
         (key == KEY && value == ASK).then(|| self.reported(target))
     }
 
-    /// The same in discovery, where the value names the target: one that waits for its own upstream lets nobody in.
+    /// As [`LoopDetector::answer`], in discovery, where the value names the target. A target that waits for its own upstream
+    /// accepts no login, so a session with it cannot ask.
     pub fn answer_in_discovery(&self, key: &str, target: &str) -> Option<String> {
         let is_ours = || self.routes().values().any(|route| route.targets.contains(target));
         (key == KEY && is_ours()).then(|| self.reported(target))
@@ -149,7 +150,8 @@ impl LoopDetector {
         Ok(())
     }
 
-    /// The same where the target lets nobody in: two routers of which each waits for the other would wait for ever.
+    /// As [`LoopDetector::check`], for a target that accepts no login. Otherwise two routers could wait for each other for
+    /// ever.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when a target that uses it is behind it.
@@ -307,7 +309,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("lunar-loops-late-{}", std::process::id()));
         let file = folder.join("router.id");
         let without_routers = LoopDetector::kept_in(&file);
-        assert!(!file.exists(), "nobody needs it");
+        assert!(!file.exists(), "no router needs it");
         without_routers.uses("u", BTreeSet::from(["t".to_owned()]));
         assert!(file.exists());
         assert_eq!(LoopDetector::kept_in(&file).name("t"), without_routers.name("t"));

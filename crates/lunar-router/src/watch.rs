@@ -30,10 +30,9 @@ impl Default for ProbeSchedule {
 /// What one look has found.
 type ProbeResult = ((String, String), Vec<FoundTarget>);
 
-/// Looks at upstreams for ever, and sends all that is found whenever something of it is another: what an upstream
-/// had that is away stays, and so does what was `known` before. A logical unit whose identity changes while it stays
-/// in its place is reported as it was before: the hosts of the old one are not to write on the new one. Ends when nobody
-/// listens. To be called inside an event loop.
+/// Probes upstreams until the receiver is dropped, and sends everything found after each change. The findings of an
+/// unreachable upstream stay, and so do those that were `known` before. If the identity of a logical unit changes at the
+/// same LUN, it is reported unchanged: hosts of the old one must not write to the new one. Call it inside an event loop.
 pub async fn watch(
     upstreams: Vec<Upstream>,
     pace: ProbeSchedule,

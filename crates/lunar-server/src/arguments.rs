@@ -98,7 +98,7 @@ impl Arguments {
         if self.luns.is_empty() {
             let path = place.state_dir.join("disk.img");
             match create_folder(place.state_dir) {
-                // The disk of before keeps its size, and nobody asked for another.
+                // An existing disk keeps its size, unless another one was requested.
                 Ok(()) if size.is_none() && path.metadata().is_ok_and(|found| found.len() > 0) => {
                     return vec![disk(target, path, None)];
                 }

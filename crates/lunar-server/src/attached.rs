@@ -1,5 +1,5 @@
-//! What is attached now: for each attachment a record, and a lock that its process holds for as long as it
-//! lives. Whoever looks at either holds the lock of the whole folder meanwhile.
+//! The attached disks: for each attachment a record, and a lock that its process holds while it lives. A process that
+//! reads or changes either one holds the lock of the folder.
 
 use crate::config::attachment::{How, PathPolicy, check_name};
 use crate::{Diagnostic, create_folder_or, io_text};
@@ -29,8 +29,8 @@ pub struct Record {
     pub urls: Vec<String>,
     /// Capacity when it was attached, in bytes.
     pub size_bytes: u64,
-    /// Which logical unit it is, as `lunar ls` tells it: the best designator of VPD page 83h, or else the whole page
-    /// in hexadecimal; empty if that is not told.
+    /// Identity of the logical unit, as `lunar ls` shows it: the best designator of VPD page 83h, or else the whole page
+    /// in hexadecimal; empty if the unit reports none.
     pub identity: String,
     /// Writes are refused.
     pub read_only: bool,
@@ -44,9 +44,9 @@ pub struct Record {
     pub pid: u32,
     /// When it was attached, in seconds since 1970.
     pub since_unix_s: u64,
-    /// Our part of the identifier of the session of each path, in hexadecimal. Who attaches it after its process
-    /// has died comes with the same: the target then ends the session of the dead before it lets the next one in
-    /// (RFC 7143 section 6.3.5), and no write of the dead comes behind those of the living.
+    /// ISID of the session of each path, in hexadecimal. A process that attaches the disk after this one has died uses
+    /// the same ISID. The target then ends the old session before it accepts the new one (RFC 7143 section 6.3.5), so no
+    /// write of the old session is executed after a write of the new one.
     #[serde(default)]
     pub isids: Vec<String>,
     /// The initiator name of the session of each path; an ISID makes another nexus under another name. Records of older
@@ -138,7 +138,7 @@ impl Record {
     }
 }
 
-/// A path to the target, as its process tells.
+/// A path to the target, as its process reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathState {
     /// Where it leads, without secrets.
@@ -151,14 +151,14 @@ pub struct PathState {
     pub recoveries: u32,
 }
 
-/// How an attachment is now, as its process tells.
+/// The state of an attachment, as its process reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Capacity in bytes.
     pub size_bytes: u64,
     /// Its paths.
     pub paths: Vec<PathState>,
-    /// Who uses it, in words.
+    /// Its users, as text.
     pub users: Vec<String>,
     /// Writes that have begun and not ended.
     #[serde(default)]
@@ -182,7 +182,7 @@ pub struct Attached {
     folder: PathBuf,
 }
 
-/// Nobody else looks at the folder or changes it while this is there.
+/// The lock of the folder: while it is held, no other process reads or changes the folder.
 pub struct Look<'a> {
     attached: &'a Attached,
     _lock: File,
@@ -202,12 +202,12 @@ impl Attached {
         Ok(Attached { folder })
     }
 
-    /// A file of an attachment: `log`, `ctl` (the socket where its process tells its state), `nbd`.
+    /// A file of an attachment: `log`, `ctl` (the socket where its process reports its state), `nbd`.
     pub fn file(&self, name: &str, kind: &str) -> PathBuf {
         self.folder.join(format!("{name}.{kind}"))
     }
 
-    /// Asks the process of an attachment not to wait for a target that is away. It looks for that when it is told to end.
+    /// Asks the process of an attachment not to wait for an unreachable target. The process checks this when it stops.
     ///
     /// # Errors
     /// When it cannot be asked.
@@ -221,7 +221,7 @@ impl Attached {
         self.file(name, FORCE).exists()
     }
 
-    /// Waits until nobody else looks.
+    /// Waits for the lock of the folder.
     ///
     /// # Errors
     /// When the folder cannot be locked.
@@ -242,7 +242,7 @@ impl Attached {
 }
 
 impl Look<'_> {
-    /// All records, by name. One that cannot be read is left out, and told of in the log.
+    /// All records, by name. An unreadable record is left out and logged.
     ///
     /// # Errors
     /// When the folder cannot be read.

@@ -64,7 +64,7 @@ struct OpenUnit {
     max_registrants: usize,
     medium: Medium,
     unit: Arc<LogicalUnit>,
-    /// Its state and its serial number are nobody else's.
+    /// Locks on its state file and its serial number.
     _holds: Vec<Arc<StateLock>>,
 }
 
@@ -147,11 +147,11 @@ impl Units {
         Units { routes: Some(routes), ..self }
     }
 
-    /// Opens what is new, changes what is not as before, and forgets the rest. After an error everything is
-    /// as it was. When the result is served, [`Units::record`] follows.
+    /// Opens new units, changes the units whose definition changed, and removes the rest. After an error nothing has
+    /// changed. Call [`Units::record`] when the result is served.
     ///
-    /// What is not as before rests from its first change to its last: nobody else is on its medium when it is
-    /// opened in another way or handed to another unit. Units that are forgotten stay busy.
+    /// A changed unit is quiesced during the whole change: no command uses its medium while the medium is reopened or
+    /// given to another unit. Removed units stay busy.
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<TargetConfig, Vec<Diagnostic>> {
         let wanted = wanted(config);
         let routes = self.routes.clone();
@@ -235,7 +235,7 @@ impl Units {
                     next.succeed(before, &resting);
                     before.unit.clone()
                 }
-                // Who goes on was there before.
+                // Unreachable: a unit that continues was open before.
                 (None, None) => continue,
             };
             unit.set_on_missing(next.lun.on_missing_file);
@@ -366,7 +366,7 @@ impl Units {
         own
     }
 
-    /// Who asks what is behind a target, or what this router is in its pair, is answered by the routes.
+    /// The routes answer text keys that ask for the targets behind a target, or for the role in a failover pair.
     fn answers(&self) -> TextKeyHandler {
         let Some(routes) = &self.routes else { return TextKeyHandler::default() };
         let routes = routes.clone();
@@ -454,7 +454,7 @@ fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
 fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
     match (&a.source, &b.source) {
         (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
-        // Whatever way leads there, it is told by its identity.
+        // Paths may differ; the identity decides.
         (Source::Routed { .. }, Source::Routed { .. }) => {
             let identity = |lun: &LunConfig| lun.found.as_ref().map(|found| found.designators.clone());
             identity(a) == identity(b) && identity(a).is_some_and(|identity| !identity.is_empty())
@@ -463,8 +463,7 @@ fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
     }
 }
 
-/// Memory that is known by no serial number: a disk of its own each time, with an identity that nobody had
-/// before and nothing that is kept.
+/// Memory without a configured serial number: at each start it is a new disk with a new identity, and keeps no state.
 fn is_nameless(lun: &LunConfig) -> bool {
     lun.serial.is_none() && matches!(lun.source, Source::Memory { .. })
 }
@@ -525,7 +524,7 @@ impl PlannedUnit {
     }
 }
 
-/// The media of units that leave or change, offered to be opened in another way as far as nobody goes on with them.
+/// The media of units that leave or change. A medium that no unit keeps is offered to be reopened in another way.
 struct ReusableMedia<'a> {
     staying: &'a BTreeMap<Name, OpenUnit>,
     leaving: &'a BTreeMap<Name, OpenUnit>,
@@ -735,7 +734,7 @@ pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagno
     let Some(saved) = read_state(state_file)? else {
         return Lu::new(settings, None).map_err(invalid);
     };
-    // To tell a wrong definition from a wrong file.
+    // An invalid definition must not be reported as a damaged file.
     Lu::new(settings.clone(), None).map_err(invalid)?;
     Lu::new(settings, Some(&saved)).map_err(|e| {
         Diagnostic::new(
@@ -745,7 +744,7 @@ pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagno
     })
 }
 
-/// As [`load`]; what comes back and may keep hosts out is told.
+/// As [`load`], and logs restored registrations and reservations, because they may keep hosts out.
 fn restored(name: &Name, settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
     lunar_target::remove_leftovers(state_file);
     let lu = load(settings, state_file)?;

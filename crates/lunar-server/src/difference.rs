@@ -1,4 +1,4 @@
-//! What changes from one configuration to another, told to people.
+//! The differences between two configurations, as text for users.
 
 mod settings;
 
@@ -7,8 +7,7 @@ use lunar_admin::{Change, Difference};
 use settings::{ConfigSettings, Setting};
 use std::collections::BTreeSet;
 
-/// All that changes when `b` takes the place of `a`, in the order of a configuration. Secrets are compared, and not
-/// told.
+/// All changes from `a` to `b`, in the order of a configuration. Secrets are compared and never shown.
 pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
     let (a, b) = (ConfigSettings::of(a), ConfigSettings::of(b));
     let places: BTreeSet<_> = a.0.keys().chain(b.0.keys()).collect();

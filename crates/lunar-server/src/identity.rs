@@ -1,4 +1,4 @@
-//! Who a logical unit is when nobody says: derived from names, so that it is the same after every start.
+//! Default identities of logical units, derived from names so that they are the same after every start.
 
 use lunar_scsi::LuIdentity;
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ pub(crate) fn identity(target: &str, number: u16, lun: &LunConfig) -> LuIdentity
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
     let revision = found.map_or(revision, |found| found.revision.as_str());
-    // Who is given another name on purpose is another. Spaces around it make none.
+    // A configured serial number that differs makes it another disk. Spaces around it do not count.
     let same = found.filter(|found| lun.serial.as_ref().is_none_or(|own| own.trim() == found.serial));
     // Designators have no other lengths (SPC-5 section 7.7.6.6).
     let own = same.map(|found| &found.naa).filter(|naa| matches!(naa.len(), 8 | 16));
@@ -40,7 +40,7 @@ pub(crate) fn key(seed: &str) -> u64 {
     hash[..8].iter().fold(0, |key, byte| key << 8 | u64::from(*byte)).max(1)
 }
 
-/// Sixteen hexadecimal digits that nobody had before.
+/// Sixteen random hexadecimal digits.
 pub(crate) fn random_serial() -> Result<String, Diagnostic> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|e| {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_differ() {
+    fn identity_depends_on_target_lun_and_serial() {
         let plain = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
         let named = LunConfig { serial: Some("7".into()), ..plain.clone() };
         let a = identity("iqn.2026-11.org.example:a", 0, &plain);

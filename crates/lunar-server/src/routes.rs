@@ -77,8 +77,8 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
     if problems.is_empty() { Ok(whole) } else { Err(problems) }
 }
 
-/// Nothing was seen yet of what is mapped. A host that logs in again after a restart of the router must not hear that its
-/// disk is no more: it is told to come back later, until there is something to see.
+/// Whether a mapping still waits for an upstream. A host that logs in again after a restart of the router must not lose
+/// its disk: until the upstream is reached, its login is rejected with 03/01 and it retries.
 fn is_awaited(router: &RouterConfig, mapping: &RouterTarget, found: &Found) -> bool {
     let is_local = |upstream: &str| {
         router.upstreams.get(upstream).is_some_and(|u| matches!(u.source, UpstreamSource::Local(_)))
@@ -95,7 +95,8 @@ fn is_seen(router: &RouterConfig, upstream: &str, found: &Found) -> bool {
     found.0.contains_key(&(router.name.clone(), upstream.to_owned()))
 }
 
-/// The portal groups of routers that do not know the names of their targets yet: who asks for one is told to come back, too.
+/// The portal groups of routers that do not know the names of their targets yet. Logins to unknown targets there are
+/// rejected with 03/01, so that hosts retry.
 fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
     let is_awaited = |router: &&RouterConfig| {
         let mut unnamed = router.targets.iter().filter(|mapping| mapping.map.name().is_none());
@@ -107,7 +108,7 @@ fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
 /// The first LUN in front of a disk, and whether this target keeps its reservations.
 type FirstLun = (String, bool);
 
-/// Tells of LUNs in front of a disk that another LUN serves, too.
+/// Warns about LUNs whose disk another LUN serves too.
 fn warn_of_twins(target: &str, luns: &BTreeMap<u16, LunConfig>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) {
     twins(target, luns, disks).iter().for_each(|twin| tracing::warn!("{twin}"));
 }
@@ -142,7 +143,7 @@ fn twins(
     twins
 }
 
-/// Who has a name, for people.
+/// The owner of a target name, for a message.
 fn owner(router: &RouterConfig, mapping: &RouterTarget) -> String {
     match &mapping.map {
         Map::Transparent { upstream } => {
@@ -167,7 +168,7 @@ fn shared(router: &RouterConfig, luns: BTreeMap<u16, LunConfig>) -> BTreeMap<u16
     luns.into_iter().map(|(number, lun)| (number, LunConfig { share: share.clone(), ..lun })).collect()
 }
 
-/// As many commands as the upstream takes that takes the fewest: what a host has in flight has to wait for nobody.
+/// The smallest command window of the upstreams, so that no command of a host waits in the router.
 fn depth(luns: &BTreeMap<u16, LunConfig>, found: &Found) -> Option<u32> {
     let places = luns.values().filter_map(|lun| lun.source.place());
     let there = places.filter_map(|place| {
@@ -176,8 +177,8 @@ fn depth(luns: &BTreeMap<u16, LunConfig>, found: &Found) -> Option<u32> {
     there.map(|there| there.window).filter(|window| *window > 0).min()
 }
 
-/// An entry that lets nobody in: no initiator is without a name.
-fn nobody() -> AccessRule {
+/// An entry that admits no initiator: an initiator name is never empty.
+fn admits_none() -> AccessRule {
     AccessRule {
         initiators: vec![String::new()],
         networks: Vec::new(),
@@ -203,7 +204,7 @@ fn target(
         offline: false,
         mutual: None,
         luns,
-        access: if mapping.access.none { vec![nobody()] } else { mapping.access.entries.clone() },
+        access: if mapping.access.none { vec![admits_none()] } else { mapping.access.entries.clone() },
         router: Some(router.name.clone()),
         depth,
     }
@@ -287,7 +288,7 @@ fn number(upstream: &UpstreamConfig, from: &From) -> Option<u16> {
     }
 }
 
-/// A disk of this host needs nobody to find it.
+/// A disk of this host, which needs no discovery.
 fn local(upstream: &UpstreamConfig, source: &Source) -> LunConfig {
     let lun = LunConfig::new(source.clone(), PeripheralDeviceType::Disk);
     LunConfig {
@@ -341,7 +342,7 @@ fn as_found(upstream: &UpstreamConfig, found: &FoundLun, source: Source) -> LunC
     );
     let block_size = Some(found.block_size).filter(|bytes| is_block_size(*bytes)).unwrap_or(lun.block_size);
     let physical = found.physical_block_size;
-    // READ CAPACITY tells the ratio of both by an exponent of four bits (SBC-4 section 5.16.2).
+    // READ CAPACITY reports the ratio of both as an exponent of four bits (SBC-4 section 5.16.2).
     let is_ratio = physical.is_power_of_two() && (block_size..=block_size << 15).contains(&physical);
     LunConfig {
         block_size,
@@ -358,7 +359,7 @@ fn as_found(upstream: &UpstreamConfig, found: &FoundLun, source: Source) -> LunC
     }
 }
 
-/// The serial number as the logical unit tells it: some stand behind spaces, and hosts know the disk by all of it.
+/// The serial number as the logical unit reports it, with leading spaces: hosts identify the disk by all of it.
 fn serial(found: &FoundLun) -> Option<String> {
     let as_told = String::from_utf8(found.serial_as_told.clone()).unwrap_or_default();
     let is_whole = text(&as_told, MAX_SERIAL) == as_told && as_told.trim() == found.serial;
@@ -366,7 +367,7 @@ fn serial(found: &FoundLun) -> Option<String> {
     (!serial.trim().is_empty()).then_some(serial)
 }
 
-/// Bytes of a serial number that the device server tells.
+/// The maximum length of a serial number that the device server reports.
 const MAX_SERIAL: usize = 200;
 
 /// What of a text SCSI can carry, which came from elsewhere.
@@ -430,7 +431,7 @@ pub fn pairs(config: &Config) -> Vec<failover::PairSpec> {
     config.routers.iter().filter_map(one).collect()
 }
 
-/// What tells a router from its peer, which has other portal groups, also where both are on one host.
+/// Distinguishes a router from its peer, which has other portal groups, even if both are on one host.
 fn seed(router: &RouterConfig) -> String {
     format!("{} {} {:?}", lunar_runtime::host::name(), router.name, router.portal_groups)
 }

@@ -12,13 +12,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval of probes.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Between two signs of life at the storage.
+/// Interval of signs of life at the storage.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Runs for as long as the pair is there, once the one `before` is over: what that gives back must not be what this
-/// has taken. `_over` goes when this is over.
+/// Runs while the pair exists, after the end of the pair `before`: the earlier one must not release reservations that this
+/// one has taken. `_over` is dropped at the end.
 pub async fn run(pair: Weak<Pair>, before: Option<PairEnd>, _over: flume::Sender<Infallible>) {
     if let Some(before) = before {
         // Nothing is sent: it ends.
@@ -71,7 +71,7 @@ impl Drop for OwnerGuard {
 }
 
 impl Controller {
-    /// Does something with all at the same time.
+    /// Runs a job for all of them concurrently.
     async fn each(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
         let begin = |mut owner: ReservationOwner| {
             let what = what.clone();
@@ -87,7 +87,7 @@ impl Controller {
         }
     }
 
-    /// The same where one may take long: at those that are done, the storage is shown meanwhile that this router lives.
+    /// As above, for long jobs. Meanwhile this router shows at the storage of finished ones that it is alive.
     async fn each_alive(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
         let busy = Rc::new(RunningOwners { left: Cell::new(self.owners.len()), ended: Notifier::new() });
         self.each(async move |owner: &mut ReservationOwner| {
@@ -124,13 +124,13 @@ impl Controller {
         }
     }
 
-    /// Takes on what is new, and lets go of what is not routed any more.
+    /// Adds owners of new logical units, and removes those that are not routed any more.
     async fn adopt(&mut self, pair: &Arc<Pair>) {
         self.let_go().await;
         let fresh = std::mem::take(&mut pair.state().fresh);
         for remote in fresh.iter().filter_map(Weak::upgrade) {
-            // One that is served at the same place goes on until it is not: what it gives back then would be what this
-            // one has taken, and it may yet stay, after a change that fails.
+            // The earlier owner of the same logical unit continues while that is served: otherwise it would release
+            // the reservation of this one. After a failed change it stays.
             if self.owners.iter().any(|old| old.is_at(&remote.place())) {
                 pair.state().fresh.push(Arc::downgrade(&remote));
                 continue;
@@ -147,7 +147,7 @@ impl Controller {
         leave(gone).await;
     }
 
-    /// All together: what one of them has counts for all.
+    /// The holder of all logical units together.
     fn sight(&self) -> (Holder, u64) {
         let all: Vec<Holder> = self.owners.iter().map(ReservationOwner::holder).collect();
         let request = [Holder::Other, Holder::Ours, Holder::Nobody];
@@ -260,7 +260,7 @@ impl Controller {
         pair.is(Role::Standby);
     }
 
-    /// Leaves the place to the other one.
+    /// Hands the active role to the peer.
     async fn give_up(&mut self, pair: &Arc<Pair>) {
         pair.is(Role::Yielding);
         self.each(async |owner| owner.release().await).await;

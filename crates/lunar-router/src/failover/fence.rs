@@ -1,8 +1,8 @@
 //! The reservation of one logical unit: how it is taken, kept, and given back, over a nexus that carries no data.
 //!
-//! It is of the type Exclusive Access - Registrants Only (SPC-5 section 5.13.6): whoever is not registered neither
-//! writes nor reads, and a take-over takes away all registrations of the one before and aborts its commands. It is
-//! over when the storage has reported that these are: what is still on its way there would come after what is written next.
+//! Its type is Exclusive Access - Registrants Only (SPC-5 section 5.13.6): only registered nexuses read and write. A
+//! takeover removes all registrations of the other router and aborts its commands. It is complete when the storage has
+//! reported the end of these commands: a command still in progress could overwrite later writes.
 
 use super::gate::IoGate;
 use crate::upstream::UpstreamLu;
@@ -32,7 +32,7 @@ const READ_RESERVATION: u8 = 1;
 const ANSWER: u16 = 4096;
 /// Attempts to take a reservation that others keep taking.
 const TRIES: usize = 4;
-/// The longest that anything takes here but the end of what others have sent: the rest of the pair waits for it.
+/// Time limit of each step, except the wait for commands of others: the controller of the pair waits for each step.
 const WAIT: Duration = Duration::from_secs(2);
 /// Function complete.
 const COMPLETE: u8 = 0;
@@ -46,7 +46,7 @@ pub struct ReservationState {
     pub held: Option<ReservationDescriptor>,
 }
 
-/// What it says it is.
+/// The designators that it reports (VPD page 83h).
 async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     let page = read(session, lun, cdb::inquiry(Some(0x83), IDENTITY_LEN)).await?;
     Ok(lunar_initiator::identity(&page))
@@ -76,7 +76,7 @@ async fn out(session: &Session, lun: u64, action: u8, parameters: ReserveOutPara
     session.perform(lun, cdb, Direction::Out(data)).await.0.map(drop)
 }
 
-/// It is not there, or not with these parameters (ILLEGAL REQUEST).
+/// The target does not support the command or its parameters (ILLEGAL REQUEST).
 fn is_unknown(e: &Error) -> bool {
     e.sense.is_some_and(|sense| sense.key == 5)
 }
@@ -90,15 +90,15 @@ pub async fn reservation(session: &Session, lun: u64) -> Result<ReservationState
     Ok(ReservationState { generation: pr::generation(&answer), held: pr::reservation(&answer) })
 }
 
-/// Registers a nexus, whatever it was before. Where the target can, registrations survive a loss of its power: a
-/// router that slept through it must not find its way free.
+/// Registers a nexus, whether it was registered before or not. If the target supports it, registrations persist through a
+/// power loss (APTPL). Otherwise a suspended router would find the logical unit unreserved after it.
 ///
 /// # Errors
 /// Those of the command.
 pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
     let parameters = ReserveOutParameters { action_key: key, aptpl: true, ..ReserveOutParameters::default() };
     match out(session, lun, REGISTER_AND_IGNORE, parameters).await {
-        // One that could, but finds no place to write it down, calls that a failure of communication (LIO).
+        // LIO reports a communication failure when it cannot write its APTPL file.
         Err(e) if e.sense.is_some() => {
             out(session, lun, REGISTER_AND_IGNORE, ReserveOutParameters { aptpl: false, ..parameters }).await
         }
@@ -106,7 +106,7 @@ pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error
     }
 }
 
-/// Takes the registration of a nexus back. One that has none is as it should be.
+/// Unregisters a nexus. A nexus without a registration is no error.
 ///
 /// # Errors
 /// Those of the command.
@@ -117,7 +117,7 @@ pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Err
     }
 }
 
-/// Ends whatever is under way, whoever has sent it.
+/// Ends all commands in progress, of all initiators.
 async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
     match session.manage(TaskManagementFunction::LunReset, lun).await? {
         COMPLETE => Ok(()),
@@ -141,7 +141,7 @@ pub struct Fence {
     identity: Vec<u8>,
     port: FencePort,
     key: u64,
-    /// So long commands of others are waited for.
+    /// Time limit for the end of commands of others.
     path_loss_timeout: Duration,
     session: Option<(Session, u64)>,
 }
@@ -176,7 +176,7 @@ impl Fence {
         Err(Error::new(ErrorCode::IdentityMismatch, what))
     }
 
-    /// What failed without an answer is tried over another session the next time.
+    /// After a failure without a response, the next call uses another session.
     fn after<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if result.as_ref().is_err_and(|e| e.status.is_none()) {
             self.session = None;
@@ -194,7 +194,7 @@ impl Fence {
         self.after(seen)
     }
 
-    /// Shows the other router that this one lives: the generation moves.
+    /// Increments PRGENERATION, which shows the peer that this router is alive.
     ///
     /// # Errors
     /// [`ErrorCode::ReservationConflict`] when the reservation is not ours any more.
@@ -204,11 +204,12 @@ impl Fence {
         self.after(admitted)
     }
 
-    /// Takes the reservation: what is free or was ours, and with `seize` that of somebody else. All that others
-    /// and we ourselves had before is void then, and commands of others have ended.
+    /// Takes a free reservation or one that was ours; with `seize` also that of another initiator. Afterwards all earlier
+    /// registrations are gone, ours too, and the commands of others have ended.
     ///
     /// # Errors
-    /// [`ErrorCode::ReservationConflict`] when somebody else has it; others when it cannot be reached, or their commands do not end.
+    /// [`ErrorCode::ReservationConflict`] when another initiator has it. Other errors when the logical unit is unreachable, or
+    /// commands of others do not end.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
         let taken = self.take_over(&session, lun, seize).await;
@@ -228,8 +229,8 @@ impl Fence {
                 }
                 Some(held) if held.key == key || seize => self.preempt(session, lun, held.key).await,
                 Some(_) => {
-                    // A registration is of no use then. Where the reservation may be ours it stays: who found that
-                    // free would not know that commands of others are still to be waited for.
+                    // The registration is useless then. A reservation that may be ours stays: a router that found
+                    // it free would not wait for the commands of others.
                     _ = soon(unregister(session, lun, key)).await;
                     return Err(Error::new(
                         ErrorCode::ReservationConflict,
@@ -248,7 +249,7 @@ impl Fence {
             };
             match step {
                 Ok(()) => is_fresh = true,
-                // Somebody was faster: what is there now?
+                // Another initiator was faster: read the reservation again.
                 Err(e) if e.code == ErrorCode::ReservationConflict => {
                     soon(register(session, lun, key)).await?
                 }
@@ -258,7 +259,7 @@ impl Fence {
         Err(Error::new(ErrorCode::ReservationConflict, "another initiator keeps reserving it"))
     }
 
-    /// Takes the registrations of a key away, and aborts what those have sent.
+    /// Removes the registrations of a key, and aborts their commands.
     async fn preempt(&self, session: &Session, lun: u64, other: u64) -> Result<(), Error> {
         let parameters =
             ReserveOutParameters { key: self.key, action_key: other, ..ReserveOutParameters::default() };
@@ -271,15 +272,15 @@ impl Fence {
         }
     }
 
-    /// Nobody else is registered, and nothing that others have sent is under way. A reservation that `was_ours` before
-    /// may be that of a take-over which nobody heard the end of: its answer does not count, and those whom it has put
-    /// off are not registered any more.
+    /// Preempts all other registrations, so that no command of another initiator is in progress. If the reservation
+    /// `was_ours`, the response of an earlier takeover may have been lost. The initiators that it preempted are then no
+    /// longer registered, and this call cannot see them, so a reset ends their commands.
     async fn put_off_others(&self, session: &Session, lun: u64, was_ours: bool) -> Result<(), Error> {
         let mut is_unsettled = was_ours;
         let answer = read(session, lun, cdb::persistent_reserve_in(READ_KEYS, ANSWER)).await?;
         for other in pr::keys(&answer).filter(|other| *other != self.key) {
             match self.preempt(session, lun, other).await {
-                // It has left meanwhile, or this is the second try.
+                // It has unregistered meanwhile, or an earlier attempt has preempted it.
                 Err(e) if e.code == ErrorCode::ReservationConflict => is_unsettled = true,
                 other => other?,
             }
@@ -287,7 +288,7 @@ impl Fence {
         if is_unsettled { end_all(session, lun).await } else { Ok(()) }
     }
 
-    /// Makes all that was written stable, and gives the reservation back with all registrations.
+    /// Flushes all writes, and releases the reservation with all registrations.
     ///
     /// # Errors
     /// When it cannot be reached, or is not ours.
@@ -339,7 +340,7 @@ async fn open(
     timeouts.transition = None;
     (timeouts.command, timeouts.operation) = (path_loss_timeout, path_loss_timeout);
     let initiator = port.initiator.clone().unwrap_or(options.initiator);
-    // A fence decides by what stands at the storage, and within its own time-outs.
+    // A fence decides by the reservation at the storage, and within its own time-outs.
     let late_writes = LateWrites::Risk;
     let options = Options { initiator, isid: Some(port.isid), timeouts, late_writes, commands: 4, ..options };
     let portal = url.portal.clone();

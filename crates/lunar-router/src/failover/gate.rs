@@ -14,13 +14,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct IoGate {
     key: u64,
     open: AtomicBool,
-    /// What went through it may not be stable yet, and is not ours to make so.
+    /// Admitted writes may not be stable, and this router can no longer flush them.
     owes: AtomicBool,
     inside: AtomicUsize,
     shut: Notifier,
 }
 
-/// A command that was let in; it is out when this is dropped.
+/// An admitted command. It leaves the gate when this is dropped.
 pub struct IoPermit(Arc<IoGate>);
 
 impl Drop for IoPermit {
@@ -41,7 +41,7 @@ impl IoGate {
         }
     }
 
-    /// Lets a command in, unless it is shut.
+    /// Admits a command, unless the gate is shut.
     pub fn enter(self: &Arc<Self>) -> Option<IoPermit> {
         // Counted first, so that a wait for an empty gate misses no command.
         self.inside.fetch_add(1, SeqCst);
@@ -49,34 +49,34 @@ impl IoGate {
         self.is_open().then_some(inside)
     }
 
-    /// Commands are let through.
+    /// The gate admits commands.
     pub fn is_open(&self) -> bool {
         self.open.load(SeqCst)
     }
 
-    /// Something that went through it may be lost, or is for the other router to keep.
+    /// Admitted writes may be lost, or are the responsibility of the other router.
     pub fn owes(&self) -> bool {
         self.owes.load(SeqCst)
     }
 
-    /// Commands are let through from here on.
+    /// Opens the gate.
     pub fn open(&self) {
         self.owes.store(true, SeqCst);
         self.open.store(true, SeqCst);
     }
 
-    /// No command is let through from here on. True if it was open.
+    /// Shuts the gate. True if it was open.
     pub fn shut(&self) -> bool {
         self.shut.notify(usize::MAX);
         self.open.swap(false, SeqCst)
     }
 
-    /// All that went through it is stable.
+    /// All admitted writes are stable.
     pub fn settled(&self) {
         self.owes.store(false, SeqCst);
     }
 
-    /// Ends when it is shut after this call.
+    /// Resolves when the gate is shut after this call.
     pub fn listen(&self) -> EventListener {
         self.shut.listen()
     }
@@ -93,14 +93,14 @@ impl IoGate {
         true
     }
 
-    /// Nobody is inside.
+    /// No command is inside.
     pub fn is_empty(&self) -> bool {
         self.inside.load(SeqCst) == 0
     }
 
-    /// Makes a nexus one that may carry data: it is registered, and reads the reservation afterwards, so that a take-over
-    /// either takes its registration away or is seen here. Where somebody else has it already nothing is registered: that
-    /// would look like a sign of life of theirs, and LIO lets all sessions of a name pass while one is registered.
+    /// Allows a nexus to carry data: registers it, and then reads the reservation. So a takeover either removes this
+    /// registration or is seen here. If another initiator holds the reservation, nothing is registered: the change of the
+    /// generation would look like a sign of life of the peer, and LIO admits all sessions of a name while one is registered.
     ///
     /// # Errors
     /// [`ErrorCode::ReservationConflict`] when the reservation is not ours: the nexus is not registered then.
@@ -109,8 +109,8 @@ impl IoGate {
             |seen: &ReservationState| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
         let not_ours =
             || Error::new(ErrorCode::ReservationConflict, "this router is not the active one of its pair");
-        // The others wait for one that does not answer. Nothing was changed by it yet, so that it can be left; a
-        // registration that is on its way cannot, or it might come after a take-over.
+        // Other logical units wait for this read, so it has a time limit: it changes nothing and can be abandoned. A
+        // registration in progress cannot: it might be executed after a takeover.
         if !is_ours(&fence::soon(fence::reservation(session, lun)).await?) {
             return Err(not_ours());
         }
@@ -123,9 +123,9 @@ impl IoGate {
         Err(seen.err().unwrap_or_else(not_ours))
     }
 
-    /// Takes back that a nexus may carry data, which came to nothing.
+    /// Unregisters a nexus whose admission failed.
     pub async fn dismiss(&self, session: &Session, lun: u64) {
-        // Where that fails the next take-over does it.
+        // If this fails, the next takeover removes the registration.
         _ = fence::unregister(session, lun, self.key).await;
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 const YIELDING: Duration = Duration::from_secs(10);
 /// A router without sight of the storage for this time was cut off itself. Longer than one failed probe.
 const BLIND: Duration = Duration::from_secs(6);
-/// So long after a take-over what comes from the other may have been said before it.
+/// For this time after a takeover, a status of the peer may have been sent before it.
 const STALE: Duration = Duration::from_secs(1);
 
-/// What was seen and heard so far.
+/// The observations so far.
 #[derive(Clone, Debug)]
 pub struct PeerHistory {
     heard: Option<PeerStatus>,
@@ -18,12 +18,12 @@ pub struct PeerHistory {
     /// Since when the peer reports that it does not serve.
     idle: Option<Instant>,
     holder: Holder,
-    /// Since when the storage can be seen, but for moments, and when it was seen last.
+    /// Since when the storage has been reachable, ignoring short gaps, and when it was reachable last.
     seen: Option<(Instant, Instant)>,
     /// Since when it cannot be seen.
     blind: Option<Instant>,
     free: Option<Instant>,
-    /// A count that moves when somebody does something to a reservation.
+    /// The sum of all PRGENERATION values, which grows with each change of a reservation.
     generation: Option<u64>,
     moved: Instant,
     was_fenced: bool,
@@ -57,14 +57,14 @@ impl PeerHistory {
         }
         let is_idle = matches!(reported.role, Role::Standby | Role::Yielding);
         if reported.role == Role::Active {
-            // The place that was given up has been taken.
+            // The peer has taken the active role that this router gave up.
             self.yielded = None;
         }
         self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now));
         (self.heard, self.heard_at, self.was_fenced) = (Some(reported), now, false);
     }
 
-    /// The storage was looked at. The sum of all generations stands for them.
+    /// Records a probe of the storage. `generation` is the sum over all logical units.
     pub fn saw(&mut self, holder: Holder, generation: u64, now: Instant) {
         let is_free = holder == Holder::Nobody;
         self.free = self.free.filter(|_| is_free).or(is_free.then_some(now));
@@ -88,7 +88,7 @@ impl PeerHistory {
         }
     }
 
-    /// It gave up its place on demand.
+    /// Records that it gave up the active role on request.
     pub fn yielded(&mut self, now: Instant) {
         self.yielded = Some(now);
     }
@@ -98,12 +98,12 @@ impl PeerHistory {
         self.yielded = None;
     }
 
-    /// It gave up its place not long ago.
+    /// It gave up the active role recently.
     pub fn is_yielding(&self, now: Instant) -> bool {
         self.yielded.is_some_and(|at| now.saturating_duration_since(at) < YIELDING)
     }
 
-    /// The view now; what the router knows of itself is to be filled in.
+    /// The view now, without the fields that describe this router itself.
     pub fn view(&self, now: Instant) -> PairView {
         let since = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         PairView {
@@ -135,7 +135,7 @@ mod tests {
         PairView { eligible: true, has_hosts: true, ..history.view(now) }.decide()
     }
 
-    /// A storage that is away for both is waited for by both: to change places would help nobody.
+    /// If neither router reaches the storage, a change of roles does not help: both wait.
     #[test]
     fn active_router_yields_only_to_a_seeing_peer() {
         let start = Instant::now();

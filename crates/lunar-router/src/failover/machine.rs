@@ -1,7 +1,7 @@
 //! Which router of a pair is active: the decision of one router from the storage and the peer's heartbeats.
 //!
-//! Nothing here keeps two routers from writing: the reservation of the logical units does. This decides when to ask
-//! for it, so that one of the two has it, and none takes it from one that does well.
+//! The reservations of the logical units keep two routers from writing at the same time, not this module. It decides when to
+//! take a reservation, so that one router has it, and no router takes it from a healthy one.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ pub const UNSURE: Duration = Duration::from_secs(3);
 pub const GRACE: Duration = Duration::from_secs(3);
 /// How long a preempted router waits for a sign of its peer at the storage.
 pub const STILL: Duration = Duration::from_secs(5);
-/// Silence after which even a peer that lives at the storage is taken from: hosts may not reach it either. Shorter
-/// than hosts wait before they abort.
+/// Silence after which this router takes over even from a peer that is alive at the storage: hosts may not reach the peer
+/// either. Shorter than the time before hosts abort commands.
 pub const CUT_OFF: Duration = Duration::from_secs(10);
 
-/// What a router is in its pair.
+/// The role of a router in its pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// The other one serves.
@@ -28,7 +28,7 @@ pub enum Role {
     Taking,
     /// It serves.
     Active,
-    /// It is about to serve no more, and for some time after that: the other one may take at once.
+    /// It stops serving, or stopped a short time ago: the peer may take over at once.
     Yielding,
 }
 
@@ -53,7 +53,7 @@ pub struct PeerStatus {
     pub role: Role,
     /// It may become active.
     pub eligible: bool,
-    /// It is the one that is to serve while both can.
+    /// It serves while both can.
     pub preferred: bool,
     /// It reaches the storage.
     pub healthy: bool,
@@ -61,7 +61,7 @@ pub struct PeerStatus {
     pub key: u64,
 }
 
-/// What stands for yes and no in a heartbeat.
+/// The words for yes and no in a heartbeat.
 const ELIGIBLE: [&str; 2] = ["held", "eligible"];
 const PREFERRED: [&str; 2] = ["-", "preferred"];
 const HEALTHY: [&str; 2] = ["sick", "healthy"];
@@ -75,7 +75,7 @@ impl PeerStatus {
         format!("{},{eligible},{preferred},{healthy},{:016x}", self.role.name(), self.key)
     }
 
-    /// The same from a heartbeat; None for anything else. Words after those that are known may follow some day.
+    /// Parses a heartbeat; None if it is malformed. Unknown words at the end are ignored, for later versions.
     pub fn decode(text: &str) -> Option<PeerStatus> {
         let mut words = text.split(',');
         let mut next = || words.next();
@@ -93,18 +93,18 @@ impl PeerStatus {
 /// The holder of the reservations of all logical units together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holder {
-    /// None of them can be seen.
+    /// No logical unit is reachable.
     #[default]
     Unknown,
-    /// Nobody.
+    /// No initiator.
     Nobody,
-    /// We.
+    /// This router.
     Ours,
-    /// Somebody else, of at least one.
+    /// Another initiator holds at least one.
     Other,
 }
 
-/// What one router sees.
+/// The inputs of a decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PairView {
     /// It serves.
@@ -117,52 +117,52 @@ pub struct PairView {
     pub yielded: bool,
     /// Hosts are logged in to it.
     pub has_hosts: bool,
-    /// Its place was taken from it since the peer was heard last.
+    /// It was fenced after the last status of the peer.
     pub was_fenced: bool,
     /// The holder of the reservations.
     pub holder: Holder,
-    /// Since when the storage can be seen.
+    /// How long the storage has been reachable.
     pub seen: Duration,
-    /// Since when it cannot.
+    /// How long it has been unreachable.
     pub blind: Duration,
-    /// Since when nobody does.
+    /// How long no router has held the reservations.
     pub free: Duration,
-    /// Since when nothing has moved at the storage.
+    /// How long nothing has changed at the storage.
     pub still: Duration,
     /// The last status of the peer.
     pub peer: Option<PeerStatus>,
-    /// Since when it is silent.
+    /// How long the peer has been silent.
     pub silent: Duration,
     /// Since when it reports that it does not serve.
     pub idle: Duration,
 }
 
-/// What is to be done.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Nothing.
     Stay,
     /// Reserve what is free.
     Take,
-    /// Reserve all of it, whoever has it.
+    /// Reserve all of it, and preempt other holders.
     Seize,
-    /// Serve no more.
+    /// Stop serving.
     Yield,
 }
 use Decision::*;
 
 impl PairView {
-    /// The peer, if it was heard not long ago.
+    /// The status of the peer, if it is recent.
     pub fn heard(&self) -> Option<PeerStatus> {
         self.peer.filter(|_| self.silent < DEAD)
     }
 
-    /// The peer would serve if we did not.
+    /// The peer would serve if this router did not.
     pub fn can_hand_over(&self) -> bool {
         self.heard().is_some_and(|peer| peer.eligible && peer.healthy)
     }
 
-    /// What is to be done.
+    /// The decision.
     pub fn decide(&self) -> Decision {
         let blind = self.holder == Holder::Unknown;
         if self.is_active {
@@ -184,7 +184,7 @@ impl PairView {
         }
     }
 
-    /// Nobody serves.
+    /// The decision while no router holds the reservations.
     fn free(&self) -> Decision {
         let waited = self.free >= GRACE;
         let take = match self.heard() {
@@ -199,7 +199,7 @@ impl PairView {
         if take { Take } else { Stay }
     }
 
-    /// Somebody else has the reservation: it may be taken from them.
+    /// Whether to take the reservation from another holder.
     pub fn may_seize(&self) -> bool {
         if let Some(peer) = self.heard() {
             return match peer.role {
@@ -209,7 +209,7 @@ impl PairView {
             };
         }
         let quiet = if self.was_fenced { STILL } else { DEAD };
-        // While this one was cut off itself it heard nothing either.
+        // A router that was cut off itself got no heartbeats either.
         let silent = self.silent.min(self.seen);
         let is_gone = silent >= DEAD && self.still >= quiet;
         // A preempted router that neither hears its peer nor sees it gone stays on standby.

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// The key of text requests that asks an instance what it is.
 pub const KEY: &str = "X-org.lunar.pair";
 
-/// Since the peer has not asked for so long, it is shown at the storage that this router lives.
+/// After this time without a heartbeat of the peer, this router shows at the storage that it is alive.
 const UNASKED: Duration = Duration::from_secs(1);
 
 /// Closed when a pair is over, and has given back what it held.
@@ -46,7 +46,7 @@ pub struct PairSpec {
     pub peer: Portal,
     /// The peer's portal group tag.
     pub group: u16,
-    /// This one is to serve while both can.
+    /// This router serves while both can.
     pub preferred: bool,
     /// Its reservation key, which the peer must not have.
     pub key: u64,
@@ -54,7 +54,7 @@ pub struct PairSpec {
     pub seed: String,
     /// The name under which the reservations are held; None: that of the upstream's sessions.
     pub initiator: Option<String>,
-    /// So long commands in flight are waited for when it gives up its place.
+    /// Time limit for commands in flight when it gives up the active role.
     pub path_loss_timeout: Duration,
 }
 
@@ -76,7 +76,7 @@ pub struct PairStatus {
     pub role: Role,
     /// It may become active.
     pub eligible: bool,
-    /// It is to serve while both can.
+    /// It serves while both can.
     pub preferred: bool,
     /// What the peer is; None when it does not answer.
     pub peer: Option<PeerStatus>,
@@ -99,7 +99,7 @@ struct State {
     role: Role,
     eligible: bool,
     healthy: bool,
-    /// Both have the same reservation key: neither would keep the other off.
+    /// Both have the same reservation key, so neither would exclude the other.
     clash: bool,
     asked: Instant,
     request: Option<FailoverRequest>,
@@ -107,8 +107,8 @@ struct State {
 }
 
 impl Pair {
-    /// Begins as standby, `eligible` or not, and does nothing until the one `before` is over. To be called inside an event
-    /// loop; ends, and gives back what it holds, when it is dropped.
+    /// Starts as standby, `eligible` or not, after the end of the pair `before`. Call it inside an event loop. When dropped,
+    /// it ends and releases its reservations.
     pub fn start(
         spec: PairSpec,
         eligible: bool,
@@ -153,7 +153,7 @@ impl Pair {
         &self.spec
     }
 
-    /// It looks after this logical unit from here on.
+    /// Adds a logical unit to the pair.
     pub fn add_lu(&self, remote: &Arc<UpstreamLu>) {
         self.state().fresh.push(Arc::downgrade(remote));
         self.notifier.notify(usize::MAX);
@@ -184,13 +184,13 @@ impl Pair {
         self.state().history.view(Instant::now()).can_hand_over()
     }
 
-    /// What the peer is answered.
+    /// The response to a heartbeat of the peer.
     pub fn answer(&self) -> String {
         let now = Instant::now();
         let mut state = self.state();
         state.asked = now;
         let role = match state.role {
-            // Until it is over, the other one is not to take it.
+            // The peer must not take over before the end.
             Role::Yielding => Role::Active,
             Role::Standby if state.history.is_yielding(now) => Role::Yielding,
             role => role,
@@ -271,7 +271,7 @@ impl Pair {
     }
 }
 
-/// Gives up the place of all these routers, and waits until they have, so that their peers need not wait for it.
+/// Gives up the active role of all these routers and waits for that, so that their peers can take over at once.
 pub fn leave(pairs: &[Arc<Pair>]) {
     let held: Vec<&Arc<Pair>> = pairs.iter().filter(|pair| pair.status().role != Role::Standby).collect();
     held.iter().for_each(|pair| pair.request(FailoverRequest::Ineligible));

@@ -1,4 +1,4 @@
-//! One logical unit of a pair: what is seen of its reservation, and what is done about it.
+//! One logical unit of a pair: observes its reservation, takes it and releases it.
 
 use super::PairSpec;
 use super::fence::{Fence, FencePort, KIND, ReservationState};
@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// One that does not answer is left alone for so long: the others are not to wait for it each time.
+/// A logical unit that does not respond is not probed for this time, so that the others do not wait for it each time.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// A conflict so soon after it was opened, and so often, is no take-over: the storage does not let us in.
+/// Repeated conflicts this soon after the gate opened are no takeover: the storage rejects registered sessions.
 const SOON: Duration = Duration::from_secs(5);
 const REFUSALS: u32 = 4;
 
@@ -27,9 +27,9 @@ pub struct ReservationOwner {
     path_loss_timeout: Duration,
     /// What it is called, for people.
     name: String,
-    /// What was seen last; None when it could not be.
+    /// The last observed reservation; None if it was unreachable.
     pub seen: Option<ReservationState>,
-    /// This router took it, and has not heard otherwise.
+    /// This router took it, and has not observed another holder.
     pub is_taken: bool,
     /// It is not asked before then.
     pause: Option<Instant>,
@@ -115,11 +115,11 @@ impl ReservationOwner {
         }
     }
 
-    /// Takes it, and lets commands through. What was let in before has to be out, or it would come after what the
-    /// other router wrote meanwhile.
+    /// Takes the reservation. Commands admitted earlier must have left the gate, or they could overwrite later writes of the
+    /// other router.
     ///
     /// # Errors
-    /// [`ErrorCode::ReservationConflict`] when somebody else has it.
+    /// [`ErrorCode::ReservationConflict`] when another initiator has it.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         self.gate.shut();
         (self.is_taken, self.opened, self.refusals) = (false, None, 0);
@@ -134,14 +134,14 @@ impl ReservationOwner {
         taken
     }
 
-    /// Lets commands through, over sessions that are registered, if it is still ours after that: the registration of a
-    /// session whose connection broke may have come after a take-over.
+    /// Registers the sessions, and opens the gate if the reservation is still ours afterwards: the registration of a session
+    /// whose connection was lost may have been executed after a takeover.
     pub async fn open(&mut self) {
         if !self.gate.is_empty() {
             return;
         }
         let Some(remote) = self.remote.upgrade() else { return };
-        // At the same time: one that does not answer is waited for once, however many there are.
+        // Concurrently, so that several unresponsive sessions cost one time-out.
         let admitted: Vec<_> =
             remote.luns().into_iter().map(|lun| spawn(admit(self.gate.clone(), lun))).collect();
         let mut is_ours = true;
@@ -159,7 +159,7 @@ impl ReservationOwner {
         }
         self.probe().await;
         if self.holder() == Holder::Ours {
-            // While it was in other hands nobody heard of that here.
+            // This router got no event while the peer held the logical unit.
             remote.may_be_reset();
             self.count_refusals();
             self.gate.open();
@@ -180,14 +180,14 @@ impl ReservationOwner {
         }
     }
 
-    /// Lets nothing through any more; somebody else has it.
+    /// Shuts the gate: another initiator has the reservation.
     pub fn lose(&mut self) {
         self.gate.shut();
         self.is_taken = false;
     }
 
-    /// Lets nothing through any more, waits for what is on its way, makes it stable, and gives it back. What cannot
-    /// be waited for is left to the other router, which aborts it when it takes over.
+    /// Shuts the gate, waits for admitted commands, flushes, and releases the reservation. Commands that do not end in time
+    /// are aborted by the takeover of the other router.
     pub async fn release(&mut self) {
         self.gate.shut();
         let was_taken = std::mem::take(&mut self.is_taken);
@@ -212,12 +212,13 @@ impl ReservationOwner {
 
 impl Drop for ReservationOwner {
     fn drop(&mut self) {
-        // Nobody would see any more that the other router has it.
+        // Without an owner, a takeover would not be noticed.
         self.gate.shut();
     }
 }
 
-/// Registers a session, and reads what the logical unit is: while the other router had it, the storage did not report all of it.
+/// Registers a session, and reads the properties of the logical unit: the storage reports only a part of them while the
+/// other router has it.
 async fn admit(gate: Arc<IoGate>, lun: Arc<Lun>) -> Result<(), Error> {
     gate.admit(lun.session(), lun.address()).await?;
     lun.reload().await

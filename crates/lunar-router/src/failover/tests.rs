@@ -283,7 +283,7 @@ fn slow_disk_at_takeover_keeps_heartbeat_on_the_others() {
     });
 }
 
-/// Three questions in a row that nobody answers would take longer.
+/// Three requests in sequence, each without a response, would take longer.
 const TOGETHER: Duration = Duration::from_secs(5);
 
 #[test]
@@ -370,9 +370,9 @@ fn router_preempted_during_registration_admits_no_command() {
         assert!(a.take(true).await.is_ok());
         a.open().await;
         assert!(gate.is_open());
-        assert!(!disk.resets().is_empty(), "what was reset in other hands is told");
+        assert!(!disk.resets().is_empty(), "a reset while the peer held it is reported");
         drop(a);
-        assert!(!gate.is_open(), "nobody looks after it");
+        assert!(!gate.is_open(), "it has no owner");
     });
 }
 
@@ -436,7 +436,7 @@ fn disk_properties_are_read_again_after_a_takeover() {
         let lun = disk.luns()[0].clone();
         let was = lun.properties();
         assert_eq!(b.take(true).await, Ok(()));
-        lun.reload().await.expect("not all of it is told");
+        lun.reload().await.expect("it reloads");
         assert_ne!(lun.properties(), was, "its modes are for who has it");
         assert!(a.take(true).await.is_ok());
         a.open().await;

@@ -1,7 +1,7 @@
 //! ISIDs of the sessions with upstreams. They are recorded in a file, so that a router that was killed replaces the sessions
 //! that it has left behind before it serves: a login with the same name and ISID at the same portal group ends them, with their
 //! writes (RFC 7143 section 6.3.5). Where none succeeds in time, the logical unit is reset. Each state folder has random ISIDs
-//! of its own. A process gives an ISID again only when its session has ended in good order, and nobody has a lease on it.
+//! of its own. A process reuses an ISID only after an orderly end of its session, and without a lease on it.
 
 mod nexus;
 mod record;
@@ -160,7 +160,7 @@ impl SessionEntry {
         key(self) == key(other)
     }
 
-    /// The target carries out nothing of it, and nobody logs in with its ISID.
+    /// The target executes none of its commands, and no login with its ISID is in progress.
     fn is_free(&self) -> bool {
         self.state == State::Ended && self.lease.strong_count() == 0
     }
@@ -168,9 +168,9 @@ impl SessionEntry {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// An earlier process had it, and the target may still carry out commands of it.
+    /// An earlier process had it, and the target may still execute its commands.
     Left,
-    /// The target carries out nothing of it any more, or never had anything.
+    /// The target executes none of its commands any more, or never got any.
     #[default]
     Ended,
     /// This process has it.
@@ -216,7 +216,7 @@ impl OldSession {
 enum LeaseCheck {
     /// These sessions are to be replaced first.
     Left(Vec<OldSession>),
-    /// Somebody else does that now.
+    /// Another caller does that now.
     Wait,
     /// There is nothing to replace.
     Clear,
@@ -292,7 +292,7 @@ impl RouterIsids {
         Ok(())
     }
 
-    /// The turn to reset the logical unit, once nobody else does; None if old sessions have left nothing any more.
+    /// Waits for the turn to reset the logical unit; None if old sessions have left nothing any more.
     pub async fn turn<'a>(self: &'a Arc<Self>, key: PathKey<'a>) -> Option<ResetTurn<'a>> {
         loop {
             let rings = self.notifier.listen();
@@ -550,8 +550,8 @@ impl RouterIsids {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// Writes what is new. Where that fails it is tried again until it succeeds, and nobody waits for that: hosts are not to wait
-    /// for room on the disk of the router.
+    /// Writes changes of the record. After a failure it retries in the background until it succeeds: hosts must not wait
+    /// for free space on the disk of the router.
     async fn save(self: &Arc<Self>) {
         let wanted = self.changes.load(SeqCst);
         if self.saved.load(SeqCst) >= wanted || self.writes().await || self.is_failing.swap(true, SeqCst) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For so long the end of all sessions is waited for: longer than a session takes for its commands and for its logout.
+/// Time limit for the end of all sessions: longer than the time-outs of their commands and logouts together.
 const PARTING: Duration = Duration::from_secs(12);
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -19,11 +19,11 @@ pub(super) type Sessions = BTreeMap<u64, (Isid, Option<WeakSession>)>;
 /// How a login as an old session would meet those of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reinstatement {
-    /// None has its ISID, or none at its port.
+    /// No session of this process has its ISID at its port.
     Nobody,
-    /// One that has its ISID logs in, or ends: where is not known.
+    /// A session with its ISID logs in or ends, at a port that is not known yet.
     Login,
-    /// One has logged in with its ISID at its port: that was its end.
+    /// A session of this process has logged in with its ISID at its port, which ended the old one.
     Successor,
 }
 
@@ -165,7 +165,7 @@ impl RouterIsids {
         self.note();
     }
 
-    /// A session has ended, and the target carries out nothing of it any more.
+    /// A session has ended, and the target executes none of its commands any more.
     pub(super) fn has_ended(&self, id: u64) {
         for recorded in self.lock().values_mut() {
             let is_its = |entry: &super::SessionEntry| entry.state == State::Used && entry.by == id;

@@ -97,7 +97,7 @@ fn load(file: &Path) -> (Paths, Option<String>) {
 const INITIATOR: &str = "as=";
 const USER: &str = "user=";
 const AT: &str = "at=";
-/// The port of a session that has ended in good order, or has never logged in. Its ISID is kept: targets may have it registered.
+/// The port of a session that ended orderly, or never logged in. Its ISID is kept: it may be registered at targets.
 const NOWHERE: &str = "none";
 
 /// A line for each: twelve hexadecimal digits, the name of the initiator, the user, the port of the target, and the path, with

@@ -349,7 +349,7 @@ fn isid_that_another_path_logs_in_with_is_not_used() {
                 assert_eq!(beside.await, Ok(false));
             }
             assert_eq!(isids.isid(key(PATH), NAME).await.isid() == OLD, !is_given_up);
-            // Nothing is left to be replaced: nobody waits for who replaces it.
+            // No old session is left: a caller does not wait for a replacement.
             for _ in 0..2 {
                 let none = async |_: &OldSession| panic!("there is none");
                 assert_eq!(isids.settle(key(BESIDE), LONG, none).await, Ok(false));

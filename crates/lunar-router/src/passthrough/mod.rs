@@ -30,11 +30,11 @@ use std::time::Duration;
 /// A logical unit of another target, and how to get there.
 pub struct PassthroughUpstream(Arc<PassthroughInner>);
 
-/// How to reach a target, and what its logical unit has to be.
+/// How to reach a target, and the expected identity of its logical unit.
 pub struct PassthroughSpec {
     /// The SCSI routing instance.
     pub router: String,
-    /// Its upstream. Both are part of what we are to the target.
+    /// Its upstream. Both are hashed into the ISIDs of the sessions.
     pub upstream: String,
     /// The paths to the target, primary first, each with how its sessions are opened.
     pub paths: Vec<(Url, Options)>,
@@ -42,31 +42,31 @@ pub struct PassthroughSpec {
     pub lun: u16,
     /// It is a disk or a CD: most of its commands can be sent twice.
     pub is_disk: bool,
-    /// Its VPD page 83h; empty: not known, and not checked.
+    /// Its designators (VPD page 83h); empty: unknown, and not checked.
     pub identity: Vec<u8>,
-    /// So long commands wait for a session.
+    /// How long commands wait for a session.
     pub path_loss_timeout: Duration,
-    /// Rung when a host hears that there may be other logical units.
+    /// Notified when a host gets REPORTED LUNS DATA HAS CHANGED or the like.
     pub rediscover: Arc<Notifier>,
-    /// Where the ports of the target are recorded that sessions use; None: nowhere.
+    /// The record of the target ports that sessions use; None: they are not recorded.
     pub isids: Option<Arc<RouterIsids>>,
 }
 
 struct PassthroughInner {
     spec: PassthroughSpec,
     hops: HopCounters,
-    /// What hosts have of it, on all cores.
+    /// The state of each host, on all cores.
     host_lus: Mutex<Vec<std::sync::Weak<HostLu>>>,
 }
 
 impl PassthroughInner {
-    /// What the hosts have of it that are there.
+    /// The state of each present host.
     fn host_lus(&self) -> Vec<Arc<HostLu>> {
         let host_lus = self.host_lus.lock().unwrap_or_else(PoisonError::into_inner);
         host_lus.iter().filter_map(std::sync::Weak::upgrade).collect()
     }
 
-    /// A host has this of it from here on.
+    /// Adds the state of a host.
     fn add(&self, host_lu: &Arc<HostLu>) {
         let mut host_lus = self.host_lus.lock().unwrap_or_else(PoisonError::into_inner);
         host_lus.retain(|host_lu| host_lu.strong_count() > 0);
@@ -87,12 +87,12 @@ impl PassthroughSpec {
 }
 
 thread_local! {
-    /// The lines of this core: LUNs of one nexus on one target share one.
+    /// The upstream nexuses of this core. All LUNs of one nexus on one target share one.
     static NEXUSES: RefCell<HashMap<Key, Weak<UpstreamNexus>>> = RefCell::default();
 }
 
 impl PassthroughUpstream {
-    /// Nothing is connected before somebody enters.
+    /// Connects nothing before the first [`PassthroughLu::enter`].
     pub fn new(spec: PassthroughSpec) -> PassthroughUpstream {
         PassthroughUpstream(Arc::new(PassthroughInner {
             spec,

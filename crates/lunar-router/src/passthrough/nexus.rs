@@ -28,16 +28,16 @@ use std::time::{Duration, Instant};
 /// Pauses between rounds of tries to log in: this one first, doubled each time, and the last at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(8);
-/// How long a look at an identity may take.
+/// Time limit of an identity check.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
-/// So often lost sessions are looked at.
+/// Interval of checks of lost sessions.
 const LOST_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Function complete.
 const COMPLETE: u8 = 0;
 /// ILLEGAL REQUEST, INVALID FIELD IN CDB: the sense key and the additional sense code.
 const NO_SUCH_PAGE: (u8, u8) = (5, 0x24);
 
-/// Whose line it is: the instance, the nexus here, and where it leads.
+/// The key of an upstream nexus: the instance, the nexus here, and the paths.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     instance: String,
@@ -62,7 +62,7 @@ impl Key {
             hash.update(part);
         }
         hash.update(port.tag.to_be_bytes());
-        // Not where there is none: such a nexus keeps the ISID that it has at upstreams.
+        // Without a user nothing is hashed, so that such a nexus keeps its ISID.
         hash.update(&port.user);
         let hash = hash.finalize();
         [0x80, hash[0], hash[1], hash[2], hash[3], hash[4]]
@@ -73,17 +73,17 @@ impl Key {
 pub struct UpstreamNexus {
     status: Arc<NexusStatus>,
     session: RefCell<Option<Session>>,
-    /// Logical units that were seen to be what they are to be, on this session.
+    /// Logical units whose identity was verified on this session.
     seen: RefCell<HashMap<u64, Vec<u8>>>,
-    /// Of each path a session that was lost, while the target may still carry out commands of it. It comes back by itself.
-    /// Only [`keep`] changes this.
+    /// A lost session of each path, while the target may still execute its commands. It reconnects by itself. Only [`keep`]
+    /// changes this.
     lost: RefCell<Vec<Option<Session>>>,
-    /// Since when there is none.
+    /// Since when there is no session.
     down: Cell<Option<Instant>>,
     /// The path of the session, and the number of its connection.
     path: Cell<usize>,
     connection: Cell<u64>,
-    /// Rings when there is one, and when a command is aborted.
+    /// Notified when there is a session, and when a command is aborted.
     notifier: Notifier,
 }
 
@@ -126,12 +126,12 @@ impl UpstreamNexus {
         self.connection.get()
     }
 
-    /// Something that commands wait for has changed.
+    /// Wakes waiting commands.
     pub fn ring(&self) {
         self.notifier.notify(usize::MAX);
     }
 
-    /// The session over this path is lost. It is kept while a command of it may come late.
+    /// Removes the lost session of this path. It is kept while the target may still execute its commands.
     async fn remove(&self, path: usize, lost: Instant) {
         self.status.is_lost();
         self.down.set(Some(lost));
@@ -148,7 +148,7 @@ impl UpstreamNexus {
     /// # Errors
     /// When it is not back: a second session of the same nexus would end it.
     async fn come_back(&self, path: usize) -> Option<Result<Session, Error>> {
-        // It stays in its place meanwhile: a reset is to reach it there.
+        // It stays in `lost` meanwhile, where a reset reaches it.
         let session = self.lost.borrow()[path].clone()?;
         if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
             let what = "the target may still execute commands of a lost session";
@@ -158,7 +158,7 @@ impl UpstreamNexus {
         session.facts().connected.then_some(Ok(session))
     }
 
-    /// A session has logged in: that is the end of what was lost at the same target port, as all paths have one ISID.
+    /// A session has logged in. This ends lost sessions at the same target port, because all paths have one ISID.
     async fn has_logged_in(&self, session: &Session) {
         for lost in self.all_lost() {
             lost.was_reinstated(session).await;
@@ -166,8 +166,8 @@ impl UpstreamNexus {
         self.close_ended().await;
     }
 
-    /// Closes lost sessions of which the target carries out nothing any more. One that came back at the portal group of the
-    /// present session would end it.
+    /// Closes lost sessions whose commands have all ended. One that reconnected at the portal group of the present session
+    /// would end it.
     async fn close_ended(&self) {
         let paths = self.lost.borrow().len();
         for path in 0..paths {
@@ -202,13 +202,13 @@ impl UpstreamNexus {
             }
             let since = self.down.get().unwrap_or_else(Instant::now);
             let left = path_loss_timeout.checked_sub(since.elapsed()).filter(|left| !left.is_zero())?;
-            // Too late or not, the loop looks again.
+            // The loop checks again, whether the time-out expired or not.
             _ = compio::time::timeout(left, rings).await;
         }
     }
 
-    /// Waits until nothing is left of what a router before this one had; false where that takes too long, `is_over`, or the
-    /// session is not on this connection any more.
+    /// Waits until no stale session of an earlier process is left. False after the time-out, when `is_over`, or when the
+    /// session is on another connection.
     async fn has_no_stale_sessions(
         &self,
         stale: &Rc<StaleSessions>,
@@ -226,7 +226,7 @@ impl UpstreamNexus {
                 return false;
             };
             stale.end(session);
-            // Too late or not, the loop looks again.
+            // The loop checks again, whether the time-out expired or not.
             _ = compio::time::timeout(left, rings).await;
         }
     }
@@ -243,7 +243,7 @@ impl UpstreamNexus {
         }
         let page = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
         let command = Command::new(lun, cdb::inquiry(Some(0x83), IDENTITY_LEN), page);
-        // What hosts may wait for a day is not to keep their aborts waiting.
+        // Host commands have no time limit, but their aborts must not wait for this one.
         let (result, buf) = compio::time::timeout(IDENTITY_TIMEOUT, session.submit(command)).await.ok()?;
         let (completion, page) = result.ok().zip(buf)?;
         let now = reported(&completion, &page[..completion.transferred.min(page.len())])?;
@@ -257,7 +257,7 @@ impl UpstreamNexus {
         Some(is)
     }
 
-    /// Takes note of what happens to the session.
+    /// Handles an event of the session.
     fn heed(&self, event: &Event) {
         match event {
             Event::Lost(_) => self.status.is_lost(),
@@ -286,7 +286,7 @@ fn reported(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Keeps a session, over the first path that answers, for as long as the line is used.
+/// Keeps a session over the first path that responds, while the nexus is used.
 async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Option<Arc<RouterIsids>>) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -336,7 +336,7 @@ async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Opt
     }
 }
 
-/// Until the session gives its recovery up, or nobody has it any more: since when there is no connection.
+/// Waits until the session gives up its recovery or its last user is gone. Returns when the connection was lost.
 async fn until_it_is_lost(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>) -> Instant {
     let mut lost = None;
     while let Some(event) = next_event(nexus, events).await {
@@ -364,7 +364,7 @@ async fn next_event(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>
     events.recv_async().await.ok()
 }
 
-/// A logical unit at the end of a line.
+/// A logical unit through an upstream nexus.
 pub struct LuNexus {
     shared: Arc<PassthroughInner>,
     nexus: Rc<UpstreamNexus>,
@@ -404,7 +404,7 @@ impl LuNexus {
             );
         };
         command.attribute = attribute;
-        // What does no harm to a disk moves a tape.
+        // A command that is safe to repeat on a disk moves a tape.
         command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
         let reads_alone = if self.shared.spec.is_disk { only_reads_on_blocks } else { only_reads };
         command.changes = !reads_alone(&command.cdb);
@@ -455,7 +455,7 @@ impl LuNexus {
         }
     }
 
-    /// Takes note of how many commands are not answered.
+    /// Publishes the number of commands in flight.
     fn count(&self) {
         self.host_lu.in_flight.store(self.live.borrow().len(), Relaxed);
     }
@@ -469,14 +469,14 @@ impl LuNexus {
         self.nexus.notifier.notify(usize::MAX);
         let Some(CommandStage::Sent(session, id, changes)) = stage else { return CommandFate::Ended };
         let Err(e) = session.abort(id).await else { return CommandFate::Ended };
-        // A login as the same nexus ends whatever is left of this one, but is not waited for.
+        // The next login as the same nexus ends the command. This does not wait for it.
         tracing::warn!(target = session.facts().target, "cannot abort a command: {e}");
         session.reset_abandoned().await;
         if changes { CommandFate::Indeterminate } else { CommandFate::Ended }
     }
 }
 
-/// What is known of a command that has failed on this session.
+/// The fate of a command that failed on this session.
 fn fate(session: &Session, changes: bool) -> CommandFate {
     let is_known = session.options().late_writes == LateWrites::Wait && session.facts().left_behind == 0;
     if is_known || !changes { CommandFate::Ended } else { CommandFate::Indeterminate }
@@ -508,7 +508,7 @@ impl PassthroughNexus for LuNexus {
             let Some(session) = self.nexus.session(spec.path_loss_timeout, || false).await else {
                 return false;
             };
-            // Tasks of another logical unit are somebody else's.
+            // At another logical unit the function would end tasks of other initiators.
             let is_meant = self.nexus.is_meant(&session, self.lun, spec).await == Some(true);
             let sent = Instant::now();
             let done =

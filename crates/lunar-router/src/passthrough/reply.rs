@@ -1,12 +1,12 @@
-//! Answers: what the logical unit said, or what stands for it when there was no answer.
+//! Responses to hosts: that of the logical unit, or a substitute if it did not respond.
 
 use lunar_initiator::{Completion, Error, ErrorCode};
 use lunar_runtime::Buf;
 use lunar_target::{CommandFate, PassthroughResponse};
 use lunar_wire::scsi::{Sense, Status};
 
-/// ABORTED COMMAND, logical unit communication failure: it may have been carried out. Hosts repeat it where that does
-/// no harm.
+/// ABORTED COMMAND, logical unit communication failure: the command may have been executed. Hosts repeat it if that is
+/// safe.
 const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
 /// NOT READY, manual intervention required.
 const WRONG_LU: Sense = Sense::new(0x02, 0x04, 0x03);
@@ -23,12 +23,12 @@ pub fn sense(sense: Sense) -> PassthroughResponse {
     }
 }
 
-/// There is no way to the logical unit now: hosts look for another path, or try again.
+/// No path to the logical unit works: hosts use another path, or retry.
 pub fn no_path() -> PassthroughResponse {
     sense(Sense::NOT_READY_TRANSITION)
 }
 
-/// It is another logical unit than the one that is to be there.
+/// The logical unit has an unexpected identity.
 pub fn wrong_lu() -> PassthroughResponse {
     sense(WRONG_LU)
 }
@@ -43,7 +43,7 @@ pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> PassthroughResp
     PassthroughResponse { status: c.status, sense: c.sense, data, moved, fate: CommandFate::Ended }
 }
 
-/// There was no answer, and no other try that would do no harm (`repeatable`) had one in time.
+/// The command got no response. A `repeatable` command was retried without success.
 pub fn failed(e: &Error, repeatable: bool) -> PassthroughResponse {
     match e.code {
         ErrorCode::IdentityMismatch => wrong_lu(),

@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The past of a logical unit at the end of a line.
+/// The stale sessions with a logical unit.
 pub struct StaleSessions {
     shared: Arc<PassthroughInner>,
     nexus: Rc<UpstreamNexus>,
     lun: u64,
-    /// Nothing is left of it.
+    /// No stale session is left.
     is_over: Cell<bool>,
-    /// The connection whose port is recorded, by its number in the line.
+    /// The number of the connection whose port is recorded.
     recorded: Cell<u64>,
     is_being_ended: Cell<bool>,
-    /// Since when it keeps commands waiting, or a reset has failed.
+    /// Since when commands wait for it, or when a reset failed.
     since: Cell<Option<Instant>>,
     /// A reset has failed.
     has_failed: Cell<bool>,
@@ -43,12 +43,12 @@ impl StaleSessions {
         self.shared.spec.path_loss_timeout
     }
 
-    /// It is over, and commands over this connection may be sent.
+    /// No stale session is left, and this connection may carry commands.
     pub fn is_over(&self) -> bool {
         self.is_over.get() && self.recorded.get() == self.nexus.connection()
     }
 
-    /// Tries to end it over this session, unless somebody does; the line rings after that.
+    /// Starts to end stale sessions over this session, unless that is in progress. Then the nexus is notified.
     pub fn end(self: &Rc<Self>, session: &Session) {
         if self.is_being_ended.replace(true) {
             return;
@@ -105,7 +105,7 @@ impl StaleSessions {
         }
         let since = self.since.get().unwrap_or_else(Instant::now);
         self.since.set(Some(since));
-        // One at a time ends them: all lines of a host, and all hosts, have the same to do.
+        // One caller at a time: all nexuses of all hosts have the same stale sessions.
         let Some(turn) = isids.turn(way).await else { return Ok(()) };
         let Err(StaleReason { what, is_final }) = self.replace(isids, way, session).await else {
             return Ok(());
@@ -124,7 +124,7 @@ impl StaleSessions {
         Err(what)
     }
 
-    /// Ends what old sessions have left, each at the port that it had.
+    /// Ends old sessions, each at the port that it had.
     async fn replace(
         &self,
         isids: &Arc<RouterIsids>,
@@ -153,8 +153,8 @@ impl StaleSessions {
         Ok(())
     }
 
-    /// Logs in as an old session at the port that it had. A login at the port of a live session with its ISID would end that
-    /// one. So each path is asked first where it leads, by a login as nobody.
+    /// Logs in as an old session at the target port that it had. At the port of a live session with this ISID, the login
+    /// would end that session. So a login with an unused ISID first finds the port to which the path leads.
     async fn replace_at(
         &self,
         old: &OldSession,

@@ -17,8 +17,8 @@ pub struct ServedLu {
     pub tags: Vec<u16>,
 }
 
-/// A path that leads nowhere is in transition: hosts try another, or this one again. While commands are held, they need
-/// not know. What has become another disk is for people to mend.
+/// A path without a connection is in transition: hosts try another path, or this one again. While commands wait, the state
+/// stays optimized. A changed identity needs an administrator.
 fn access(health: Option<Health>) -> AccessState {
     match health {
         Some(Health::Lost(_)) => AccessState::Transitioning,

@@ -47,13 +47,13 @@ struct State {
     open_lus: OpenLus,
     /// The failover pairs, by instance.
     pairs: BTreeMap<String, Arc<Pair>>,
-    /// When the latest pair of each instance is over.
+    /// The end of the latest pair of each instance.
     ends: BTreeMap<String, failover::PairEnd>,
     /// What hosts see of it.
     served: Vec<ServedLu>,
-    /// The watch ends when this goes.
+    /// The watch ends when this is dropped.
     watching: Option<flume::Sender<()>>,
-    /// What serves while another configuration is tried out.
+    /// The routes that serve while another configuration is on trial.
     previous: Option<PreviousRoutes>,
 }
 
@@ -61,7 +61,7 @@ struct State {
 type Key = (String, String);
 
 impl RoutesInner {
-    /// Something else was found, unless the watch that found it is over.
+    /// Records a discovery, unless its watch has ended.
     fn learn(&self, found: Found, stop: &flume::Receiver<()>) {
         let mut state = self.state();
         if stop.is_disconnected() {
@@ -80,8 +80,7 @@ impl RoutesInner {
 }
 
 impl Routes {
-    /// Nothing is watched yet. `changed` is called whenever something was found that is not as before. `loops` are
-    /// this server's part in the finding of loops, and `isids` has the ISIDs of its sessions.
+    /// Starts without upstreams. `changed` is called after each discovery of a change.
     ///
     /// # Errors
     /// When its event loop cannot be started.
@@ -94,7 +93,7 @@ impl Routes {
         Ok(Routes { cores: Cores::one()?, shared: Arc::new(RoutesInner { loops, isids, state, changed }) })
     }
 
-    /// The upstreams from here on. What was found of those that stay stays known.
+    /// Replaces the upstreams. Discoveries of upstreams that stay are kept.
     pub fn set(&self, specs: Vec<UpstreamSpec>) {
         let with_ports = |mut spec: UpstreamSpec| {
             spec.upstream.isids = Some(self.shared.isids.of(&spec.upstream.router));
@@ -110,7 +109,7 @@ impl Routes {
             state.specs.iter().filter(|(key, spec)| !stays(key, spec)).map(|(key, _)| key.clone()).collect();
         for key in &gone {
             state.open_lus.forget(key);
-            // An upstream that is only reached differently stays known: its LUNs do not leave.
+            // If one of its URLs stays, its discoveries are kept, so that its LUNs stay.
             let previous = state.specs.get(key);
             let leads_there = |new: &UpstreamSpec| previous.is_some_and(|previous| previous.overlaps(new));
             if !specs.get(key).is_some_and(leads_there) {
@@ -122,7 +121,7 @@ impl Routes {
         self.watch(&mut state);
     }
 
-    /// Watches what is to be watched from here on, and nothing else.
+    /// Replaces the watch by one of the present upstreams.
     fn watch(&self, state: &mut State) {
         let remote = |spec: &&UpstreamSpec| !matches!(spec.mode, Mode::Device(_));
         let upstreams: Vec<Upstream> =
@@ -147,7 +146,7 @@ impl Routes {
                     while let Ok(found) = found.recv_async().await {
                         shared.learn(found, &stop);
                     }
-                    // Nobody watches where there are devices of this host alone.
+                    // Without remote upstreams there is no watch, and the devices of this host stay.
                     std::future::pending().await
                 };
                 either(over, listen).await;
@@ -160,7 +159,7 @@ impl Routes {
         self.shared.state().found.clone()
     }
 
-    /// The routing instance of this name, which is there from its first use on.
+    /// The routing instance of this name. The first call creates it.
     pub fn instance(&self, name: &str) -> Arc<Instance> {
         let mut state = self.shared.state();
         let instance = || Arc::new(Instance::new(name));
@@ -181,7 +180,7 @@ impl Routes {
             let pair = match previous.remove(&name) {
                 Some(pair) if *pair.spec() == spec => pair,
                 previous => {
-                    // What was ordered holds on.
+                    // A request of the administrator stays in force.
                     let eligible = previous.is_none_or(|pair| pair.status().eligible);
                     let pair = self.begin(spec, eligible);
                     self.shared.state().open_lus.of(&name).for_each(|remote| pair.add_lu(remote));
@@ -212,18 +211,18 @@ impl Routes {
         self.shared.state().serving().1.get(name).cloned()
     }
 
-    /// Gives up the place in all failover pairs, and waits until that is done.
+    /// Gives up the active role in all failover pairs, and waits for that.
     pub fn leave(&self) {
         let pairs: Vec<Arc<Pair>> = self.shared.state().pairs.values().cloned().collect();
         failover::leave(&pairs);
     }
 
-    /// Logs out of the sessions with upstreams, which live on the cores of the target: they have left nothing then.
+    /// Logs out of the sessions with upstreams, so that they leave no commands behind. The cores of the target must still run.
     pub fn part(&self) {
         self.shared.isids.part(&self.cores);
     }
 
-    /// What is answered to a key of text requests in a session with this target, or in discovery.
+    /// The response to a text key in a session with this target, or in discovery.
     pub fn answer(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
         match target {
             None if key == failover::KEY => Some(self.pair(value)?.answer()),
@@ -232,7 +231,7 @@ impl Routes {
         }
     }
 
-    /// How an instance is.
+    /// The state of an instance.
     pub fn state(&self, name: &str) -> String {
         if let Some(pair) = self.pair(name) {
             return pair.status().role.name().into();
@@ -240,17 +239,17 @@ impl Routes {
         if self.instance(name).draining.load(Relaxed) { "draining".into() } else { "serving".into() }
     }
 
-    /// Which targets of ours use an upstream: it must not be one that leads back to them.
+    /// Sets the targets that use an upstream. The upstream must not lead back to them.
     pub fn uses(&self, router: &str, upstream: &str, targets: BTreeSet<String>) {
         self.shared.loops.uses(&name(router, upstream), targets);
     }
 
-    /// The way to a logical unit that was opened is still the one to go: its upstream is to be used as it was then.
+    /// Whether a logical unit is open with the present settings of its upstream.
     pub fn leads_to(&self, place: &LuAddress) -> bool {
         self.shared.state().open_lus.leads_to(place)
     }
 
-    /// The way to a logical unit that was found. Nothing is connected yet.
+    /// Opens a discovered logical unit. Nothing is connected yet.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] when it was not found; those of [`UpstreamLu::open`](crate::upstream::UpstreamLu::open).
@@ -275,14 +274,14 @@ impl Routes {
         Ok(routed_lu)
     }
 
-    /// What hosts see of what is open, from here on: their paths follow how it is (ALUA).
+    /// Sets the logical units that hosts see. The ALUA states of their paths follow the health of the upstream.
     pub fn serve(&self, served: Vec<ServedLu>) {
         let mut state = self.shared.state();
         state.served = served;
         state.settle();
     }
 
-    /// What is behind an instance.
+    /// The status of the upstreams of an instance.
     pub fn status(&self, router: &str) -> Vec<UpstreamStatus> {
         let state = self.shared.state();
         let mine = state.specs.iter().filter(|((of, _), _)| of == router);

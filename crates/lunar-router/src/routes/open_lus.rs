@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// The way to a logical unit.
+/// An open upstream logical unit, by its mode.
 #[derive(Clone)]
 pub enum RoutedLu {
     /// Blocks.
     Blocks(Arc<dyn Backend>),
-    /// Commands as they are, and which.
+    /// Forwarded commands.
     Commands(Arc<dyn PassthroughLu>, PassthroughMode),
 }
 
@@ -37,7 +37,7 @@ pub struct UpstreamStatus {
     pub places: Vec<String>,
     /// Logical units that were found.
     pub luns: usize,
-    /// Why it could not be seen the last time.
+    /// Why the last probe failed.
     pub obstacle: Option<String>,
     /// Those that are routed.
     pub units: Vec<LuStatus>,
@@ -48,20 +48,20 @@ pub struct UpstreamStatus {
 pub struct LuStatus {
     /// Where it is.
     pub place: LuAddress,
-    /// How it is; None where that is not known before a host asks.
+    /// Its health; None if it is known only per host.
     pub health: Option<Health>,
     /// Its paths. On the pass path each host has its own.
     pub paths: Vec<HostPath>,
-    /// Where the time of its commands goes.
+    /// The latency of each hop.
     pub hops: Hops,
 }
 
-/// All ways, by where they lead.
+/// The open logical units by address, with the discovery from which each was opened.
 #[derive(Clone, Default)]
 pub(super) struct OpenLus(BTreeMap<LuAddress, (FoundLun, OpenLu)>);
 
 impl OpenLus {
-    /// The way to a logical unit as it was found; and what is new of it, to be attended to.
+    /// Opens a logical unit as it was discovered, or returns the open one. The second value is a new one to watch.
     pub fn open(
         &mut self,
         place: &LuAddress,
@@ -80,12 +80,12 @@ impl OpenLus {
         Ok((routed_lu, fresh))
     }
 
-    /// There is a way to a logical unit.
+    /// Whether a logical unit is open.
     pub fn leads_to(&self, place: &LuAddress) -> bool {
         self.0.contains_key(place)
     }
 
-    /// An upstream is not used any more, or in another way.
+    /// Removes the logical units of an upstream that was removed, or whose settings changed.
     pub fn forget(&mut self, key: &Key) {
         self.0.retain(|place, _| place.key() != *key);
     }
@@ -104,7 +104,7 @@ impl OpenLus {
         })
     }
 
-    /// How a logical unit is, where that is known.
+    /// The health of a logical unit, if it is known.
     pub fn health(&self, place: &LuAddress) -> Option<Health> {
         Some(self.0.get(place)?.1.remote()?.health())
     }
@@ -170,7 +170,7 @@ fn passthrough_spec(
     })
 }
 
-/// The only path to a device of this host, whose commands nobody counts.
+/// The only path to a device of this host. It has no counters.
 fn local(place: &str, device: &sg::Device) -> PathStatus {
     let state = if device.is_gone() { State::Down } else { State::Optimized };
     PathStatus { state: Some(state), ..PathStatus::unused(place) }

@@ -1,4 +1,4 @@
-//! What is wanted: upstreams, and logical units of them.
+//! Configured upstreams, and addresses of their logical units.
 
 use super::{Key, RoutesInner};
 use crate::upstream::Upstream;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// An upstream that is to be found.
+/// A configured upstream.
 #[derive(Clone)]
 pub struct UpstreamSpec {
-    /// Where it is; of a device of this host only its names count.
+    /// The upstream; for a device of this host only its names count.
     pub upstream: Upstream,
-    /// Its URLs as they are written, by which a change is seen. They may hold secrets.
+    /// Its URLs as written, to detect a change. They may hold secrets.
     pub written: Vec<String>,
     /// How commands go there.
     pub mode: Mode,
@@ -22,11 +22,11 @@ pub struct UpstreamSpec {
 /// How commands go to an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// This target speaks for it: blocks are read and written.
+    /// The device server of this target executes commands, and reads and writes blocks.
     Block,
-    /// They are carried there as they are.
+    /// Commands are forwarded unchanged.
     Passthrough,
-    /// They are handed to this SCSI generic device as they are.
+    /// Commands are passed unchanged to this SCSI generic device.
     Device(PathBuf),
 }
 
@@ -69,7 +69,7 @@ impl UpstreamSpec {
         }
     }
 
-    /// It leads to the same place, whatever else has changed.
+    /// Whether both have a device or a URL in common.
     pub(super) fn overlaps(&self, other: &UpstreamSpec) -> bool {
         match (&self.mode, &other.mode) {
             (Mode::Device(a), Mode::Device(b)) => a == b,
@@ -77,7 +77,7 @@ impl UpstreamSpec {
         }
     }
 
-    /// It leads to the same place in the same way.
+    /// Whether both have the same URLs or device, and the same settings.
     pub(super) fn is_same(&self, other: &UpstreamSpec) -> bool {
         let (a, b) = (&self.upstream, &other.upstream);
         self.mode == other.mode
@@ -86,18 +86,18 @@ impl UpstreamSpec {
     }
 }
 
-/// The same upstreams, each used as in the other.
+/// Whether both maps have the same upstreams with the same settings.
 pub(super) fn are_alike(some: &BTreeMap<Key, UpstreamSpec>, others: &BTreeMap<Key, UpstreamSpec>) -> bool {
     let is_there =
         |(key, spec): (&Key, &UpstreamSpec)| others.get(key).is_some_and(|other| other.is_same(spec));
     some.len() == others.len() && some.iter().all(is_there)
 }
 
-/// How often SCSI devices of this host are looked for that are not there, and those that are there are looked after.
+/// Interval of checks for SCSI devices of this host.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Looks at a SCSI device of this host until it is there, and again when it has gone. Another one in the place of one that
-/// is known is logged, and not served: numbers of sg devices change.
+/// Waits for a SCSI device of this host, and again after its removal. Another device at the path of a known one is logged
+/// and not served: numbers of sg devices change.
 pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<RoutesInner>) {
     let mut is_there = false;
     loop {
@@ -115,7 +115,7 @@ pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<RoutesInn
 }
 
 impl RoutesInner {
-    /// A device that is used has gone. It is let go, so that its number is free for the one that comes.
+    /// Whether an open device was removed. Closes it, so that the kernel can reuse its number.
     fn has_gone(&self, key: &Key) -> bool {
         let device = self.state().open_lus.device(key).filter(|device| device.is_gone());
         device.iter().for_each(|device| device.close());
@@ -152,7 +152,7 @@ impl RoutesInner {
     }
 }
 
-/// Whether a device is the one that was there before, and the one that the configuration asks for.
+/// Checks that a device is the known one, and has the configured identity.
 fn is_meant(seen: &FoundLun, known: Option<&FoundLun>, wanted: Option<&str>) -> Result<(), String> {
     if known.is_some_and(|known| !known.is_same(seen)) {
         return Err("the path now names another device; hint: configure the new number".into());

@@ -7,18 +7,18 @@ use crate::failover::{self, Pair};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What was there before.
+/// The routes before the trial.
 pub(super) struct PreviousRoutes {
     specs: BTreeMap<Key, UpstreamSpec>,
     found: Found,
     open_lus: OpenLus,
-    /// Those that are set up anew meanwhile wait for the end of these.
+    /// Pairs that the trial starts anew wait for the end of these.
     pairs: BTreeMap<String, Arc<Pair>>,
     ends: BTreeMap<String, failover::PairEnd>,
 }
 
 impl State {
-    /// What serves: what is only tried out does not yet.
+    /// The serving logical units and pairs: those on trial do not serve yet.
     pub(super) fn serving(&self) -> (&OpenLus, &BTreeMap<String, Arc<Pair>>) {
         self.previous
             .as_ref()
@@ -27,8 +27,8 @@ impl State {
 }
 
 impl Routes {
-    /// What is set and opened from here on may come to nothing: what is there now goes on beside it, and is what hosts
-    /// and peers see, until one of the two is over.
+    /// Begins a trial. Until [`Routes::keep`] or [`Routes::give_up`], the present routes continue, and hosts and peers see
+    /// only them.
     pub fn try_out(&self) {
         let mut state = self.shared.state();
         let State { specs, found, open_lus, pairs, ends, .. } = &*state;
@@ -42,13 +42,13 @@ impl Routes {
         state.previous = Some(previous);
     }
 
-    /// What is tried out holds. What it replaces ends.
+    /// Ends the trial: the new routes replace the previous ones.
     pub fn keep(&self) {
         let previous = self.shared.state().previous.take();
         drop(previous);
     }
 
-    /// What is tried out came to nothing: what was there before is what there is.
+    /// Ends the trial: the previous routes return.
     pub fn give_up(&self) {
         let mut state = self.shared.state();
         let Some(previous) = state.previous.take() else { return };
@@ -139,7 +139,7 @@ mod tests {
         assert!(Arc::ptr_eq(&open(&routes), &other));
         let end = previous.end();
         drop(previous);
-        assert!(end.recv_timeout(Duration::from_secs(10)).is_err(), "nobody keeps it");
+        assert!(end.recv_timeout(Duration::from_secs(10)).is_err(), "no reference is left");
         assert!(end.is_disconnected());
     }
 }

@@ -42,7 +42,7 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Waits until as many commands as that have come, and tells which.
+    /// Waits for this number of commands, and returns their operation codes.
     fn sent(&self, count: usize) -> Vec<u8> {
         let state = self.changed.wait_timeout_while(self.state(), LIMIT, |state| state.sent.len() < count);
         state.unwrap_or_else(PoisonError::into_inner).0.sent.clone()

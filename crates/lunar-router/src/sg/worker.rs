@@ -105,7 +105,7 @@ impl SgWorker {
         SgWorker { driver, requests, counters, depth, max_transfer, waiting, flying, last: 0 }
     }
 
-    /// Works until nobody can ask any more.
+    /// Runs until the request channel is closed.
     pub fn run(mut self) {
         if let Err(e) = self.work() {
             tracing::error!(error = %e, "cannot read completions of the sg device; its commands fail from now on");
@@ -126,7 +126,7 @@ impl SgWorker {
         }
     }
 
-    /// False when nobody can ask any more.
+    /// False when the request channel is closed.
     fn take_requests(&mut self) -> bool {
         loop {
             match self.requests.try_recv() {

@@ -73,7 +73,7 @@ pub struct PathStatus {
 }
 
 impl PathStatus {
-    /// Of a path that nobody uses.
+    /// The status of an unused path.
     pub fn unused(url: impl Into<String>) -> PathStatus {
         PathStatus { url: url.into(), state: None, core: None, in_flight: 0, recoveries: 0, obstacle: None }
     }
@@ -127,12 +127,12 @@ impl UpstreamLu {
         self.context.monitor.watch()
     }
 
-    /// Told when it was reset, or may have been: a session that was made anew hears of it, too.
+    /// Receives an event when it was reset, or may have been. A new session reports such a reset too.
     pub fn resets(&self) -> flume::Receiver<()> {
         self.context.resets.1.clone()
     }
 
-    /// It may have been reset while nobody listened here.
+    /// It may have been reset while no session of this router was open.
     pub fn may_be_reset(&self) {
         self.context.was_reset();
     }

@@ -62,14 +62,14 @@ pub struct Upstream {
     pub identity: Option<String>,
     /// Rung when a session hears that there may be other logical units: a reason to look again.
     pub rediscover: Arc<Notifier>,
-    /// Rung when a look has seen something else than is known: a reason for sessions to look at their logical units again. Not
-    /// all targets tell.
+    /// Notified when a probe has found a change: sessions then check their logical units again, because not all targets
+    /// report a change by a unit attention.
     pub recheck: Arc<Notifier>,
     /// Why it could not be seen the last time.
     pub obstacle: Arc<Mutex<Option<String>>>,
     /// The reservation key with which this router of a failover pair keeps the other one off.
     pub fence: Option<u64>,
-    /// The ISIDs of sessions that carry blocks; None: random ones, which nobody records.
+    /// The ISIDs of sessions that carry blocks; None: random ones without a record.
     pub isids: Option<Arc<RouterIsids>>,
 }
 

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn sense_of(e: Error) -> Option<Sense> {
-        ScsiError::of(&with_scsi_error(e.into())).expect("told").sense
+        ScsiError::of(&with_scsi_error(e.into())).expect("a SCSI error").sense
     }
 
     #[test]

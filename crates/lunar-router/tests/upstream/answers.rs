@@ -96,7 +96,7 @@ fn another_capacity_is_seen() {
         while !disk.refresh() || disk.facts().capacity != 1 << 20 {
             pause(5).await;
         }
-        assert!(!disk.refresh(), "told once");
+        assert!(!disk.refresh(), "it is reported once");
     });
 }
 
@@ -107,7 +107,7 @@ fn command_that_hangs_is_given_up_before_its_host_does_so() {
     let begun = Instant::now();
     assert_eq!(reported(read_first(url, 1000)), TRANSITION);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    assert!(!target.requests(op::TMF).is_empty(), "nobody aborted it");
+    assert!(!target.requests(op::TMF).is_empty(), "it was not aborted");
 }
 
 #[test]

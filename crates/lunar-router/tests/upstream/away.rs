@@ -109,7 +109,7 @@ fn lost_upstream_delays_once_then_commands_fail_at_once() {
         assert_eq!(reported(at_once(write(&disk, 2)).await), TRANSITION);
         assert_eq!(reported(at_once(disk.flush()).await), TRANSITION);
         while !matches!(disk.health(), Health::Lost(_)) {
-            health.recv_async().await.expect("it is told");
+            health.recv_async().await.expect("a change");
         }
         relay.restore();
         while disk.health() != Health::Up {
@@ -145,7 +145,7 @@ fn each_core_has_its_own_sessions() {
     let urls = [url(server.portal())];
     let cores = Cores::start(&[0, 0]).expect("event loops");
     let disk = cores.wait(0, move || async move { open(&upstream(&urls, 8000)).await }).expect("a disk");
-    assert_eq!(disk.paths()[0].core, None, "nobody has used it");
+    assert_eq!(disk.paths()[0].core, None, "it is unused");
     let (done, end) = flume::bounded(2);
     for core in 0..2 {
         let (disk, done) = (disk.clone(), done.clone());

@@ -12,7 +12,7 @@ const WRITE_10: u8 = 0x2a;
 /// VPD page 83h of another disk.
 const OTHER: [u8; 16] = [0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
 
-/// A disk that is another one while it is told to be, with sessions that are lost when that changes.
+/// A disk that changes its identity on request. The change ends its sessions.
 struct Changeling {
     target: Target,
     is_other: Arc<AtomicBool>,

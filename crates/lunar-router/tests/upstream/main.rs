@@ -1,5 +1,5 @@
-//! Logical units of other targets as storage: targets that go and come back, paths that are cut, disks that become
-//! others, and what hosts are told of it.
+//! Logical units of other targets as storage: lost targets and paths, changed identities, and the SCSI errors that hosts
+//! get.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -74,10 +74,10 @@ async fn read(disk: &UpstreamLu, n: u64) -> io::Result<Buf> {
     result.map(|()| buf)
 }
 
-/// Key, code and qualifier of what a host is told.
+/// Status and sense of the response to a host.
 fn reported(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
     let e = result.err().expect("a failure");
-    let reported = ScsiError::of(&e).unwrap_or_else(|| panic!("nothing is told: {e}"));
+    let reported = ScsiError::of(&e).unwrap_or_else(|| panic!("no SCSI error: {e}"));
     (reported.status, reported.sense.map(|s| (s.key, s.asc, s.ascq)))
 }
 

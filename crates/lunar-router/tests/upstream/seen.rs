@@ -1,4 +1,4 @@
-//! What is found at an upstream, and that changes of it are told.
+//! Discovery of an upstream, and reports of changes.
 
 use super::*;
 use interop::Relay;
@@ -119,7 +119,7 @@ fn probe_reports_first_result_and_changes() {
         relay.restore();
         let found = changes.recv_async().await.expect("it is seen");
         assert_eq!(luns(&found), [0]);
-        // Nothing changes: nothing is told.
+        // Without a change there is no report.
         upstream.rediscover.notify(usize::MAX);
         pause(200).await;
         assert!(changes.is_empty());

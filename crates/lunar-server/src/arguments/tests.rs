@@ -18,7 +18,7 @@ fn told(arguments: Arguments, folder: &Folder) -> String {
 }
 
 #[test]
-fn nothing_at_all_is_a_disk_in_the_folder_of_state() {
+fn no_arguments_serve_a_disk_in_the_state_folder() {
     let folder = Folder::new("nothing");
     let config = config(&Arguments::default(), &folder);
     let target = &config.targets[0];

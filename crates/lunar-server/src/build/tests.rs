@@ -22,7 +22,7 @@ fn rest(units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::
     Ok(units.iter().map(|unit| runtime.block_on(unit.quiesce()).unwrap()).collect())
 }
 
-/// What another server is told that wants the disk.
+/// The error of another server that opens the disk.
 fn locked(folder: &Folder) -> String {
     lunar_block::open(&BackendSpec::path(folder.0.join("disk.img"))).err().unwrap().what
 }
@@ -164,7 +164,7 @@ fn reload_refuses_another_file_at_the_path_of_a_served_one() {
             assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
         }
         let found = units.setup(&both, &rest).ok().unwrap();
-        assert!(Arc::ptr_eq(&before, &unit(&found, 0).backend()), "nobody has it read again");
+        assert!(Arc::ptr_eq(&before, &unit(&found, 0).backend()), "it is not opened again");
         let Some(keep) = keep else { continue };
         again(&mut units, &config(&folder, NULL)).ok().unwrap();
         let new = again(&mut units, &both).ok().unwrap();

@@ -10,14 +10,14 @@ use lunar_target::config::AccessRule;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Who may use a target of a router.
+/// The initiators that may use a target of a router.
 #[derive(Clone, Debug)]
 pub struct Grant {
     /// As the file says it: `all`, `none`, or names of access lists.
     pub names: Vec<String>,
-    /// Nobody.
+    /// No initiator may use it.
     pub none: bool,
-    /// The entries of the lists; the first that matches decides. Empty: everybody, or nobody.
+    /// The entries of the lists; the first that matches decides. Empty: all initiators, or with `none` no one.
     pub entries: Vec<AccessRule>,
 }
 

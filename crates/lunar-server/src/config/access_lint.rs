@@ -1,5 +1,4 @@
-//! Whom an access list shuts out though it seems to let them in: SRP has no users, so an entry with `chap` lets nobody
-//! in by SRP.
+//! Finds access entries that never apply. SRP has no users, so an entry with `chap` admits no initiator over SRP.
 
 use super::Config;
 use lunar_target::access::matches_pattern;
@@ -107,7 +106,7 @@ mod tests {
         let chap = "chap = [\"ann\"]";
         assert!(told("srp", &[&port, chap]).is_empty(), "matches first");
         assert!(told("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
-        assert!(told("iser", &[chap, &port]).is_empty(), "nobody comes by SRP");
+        assert!(told("iser", &[chap, &port]).is_empty(), "no portal accepts SRP");
     }
 
     #[test]

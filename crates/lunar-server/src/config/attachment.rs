@@ -92,7 +92,7 @@ pub fn name_of(text: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') { c } else { '-' };
     let name: String = text.chars().map(fit).collect();
     let name = name.trim_start_matches(['.', '-']);
-    // A tail tells more than a head, and all of it is ASCII.
+    // The end of a long name distinguishes it better than the start. It is ASCII.
     let name = name[name.len().saturating_sub(MAX_NAME)..].trim_start_matches(['.', '-']);
     if name.is_empty() { "disk".into() } else { name.into() }
 }

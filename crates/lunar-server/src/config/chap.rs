@@ -88,7 +88,7 @@ impl ChapUsers {
         None
     }
 
-    /// Tells of a secret that several users have (RFC 7143 section 9.2.1): each of them can log in as the
+    /// Reports a secret that several users have (RFC 7143 section 9.2.1): each of them can log in as the
     /// others.
     fn warn_of_shared(&self) {
         let mut seen = BTreeMap::new();
@@ -121,7 +121,7 @@ impl ChapUsers {
 /// A secret file may hold 255 bytes in hexadecimal, and a newline.
 const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 
-/// Reads a secret: a regular file of this user that nobody else can touch.
+/// Reads a secret: a regular file of this user without access for others.
 fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
     let refused =
         |refused: lunar_runtime::host::SecretError| InvalidValue { what: refused.what, hint: refused.hint };
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_decode() {
+    fn valid_secret_is_decoded() {
         assert_eq!(decode(b"twelve bytes\n"), Ok(b"twelve bytes".to_vec().into()));
         assert_eq!(decode(b"0x000102030405060708090a0B"), Ok((0..12).collect::<Vec<u8>>().into()));
         assert_eq!(decode(&[b'x'; 255]).map(|s| s.len()), Ok(255));

@@ -49,13 +49,13 @@ pub struct LunConfig {
     pub filters: Vec<Filter>,
     /// Name of the file that keeps reservations and mode pages; None: its LUN.
     pub state_name: Option<String>,
-    /// What an upstream tells of it; None for what is not routed.
+    /// What its upstream reports of it; None if it is not routed.
     pub found: Option<Box<FoundLun>>,
     /// Initiators may reserve it.
     pub reservable: bool,
     /// The device server here speaks for it.
     pub is_block: bool,
-    /// It is a disk of this host behind a router: it is told by other keys than a `[[target.lun]]`.
+    /// It is a disk of this host behind a router, with other keys than a `[[target.lun]]`.
     pub is_upstream: bool,
     /// The routing instance whose share of operations and bytes it has a part in; None: no limit.
     pub share: Option<Share>,
@@ -89,7 +89,7 @@ impl UniqueValues {
     }
 }
 
-/// The files of a configuration, whatever they are called: only what nobody writes may stand twice.
+/// The files of a configuration, by identity and not by name. Only a read-only file may be used twice.
 #[derive(Default)]
 pub(super) struct UsedFiles(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
 
@@ -110,7 +110,7 @@ impl UsedFiles {
     }
 }
 
-/// By what it is told that two paths lead to the same bytes.
+/// The identity of a file or device: two paths with the same identity lead to the same bytes.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum OneFile {
     /// Device and inode of a file.

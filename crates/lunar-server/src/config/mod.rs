@@ -41,7 +41,7 @@ pub struct Config {
     pub max_registrants: usize,
     /// Negotiation and keepalive.
     pub session: lunar_target::config::SessionConfig,
-    /// Who may discover.
+    /// Access to discovery.
     pub discovery: lunar_target::config::DiscoveryConfig,
     /// Where connections arrive.
     pub portal_groups: Vec<lunar_target::config::PortalGroup>,
@@ -83,7 +83,7 @@ pub struct Target {
     pub mutual: Option<lunar_target::config::ChapAccount>,
     /// Its logical units.
     pub luns: BTreeMap<u16, LunConfig>,
-    /// Who may use which of them.
+    /// Which initiators may use which of them.
     pub access: Vec<lunar_target::config::AccessRule>,
     /// The instance that made it of its mappings; None for a `[[target]]` of the file.
     pub router: Option<String>,
@@ -91,8 +91,7 @@ pub struct Target {
     pub depth: Option<u32>,
 }
 
-/// Reads and checks a configuration file. All problems that can be found in one run are told, in the order of
-/// the file.
+/// Reads and checks a configuration file. Returns all problems that one run can find, in the order of the file.
 pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     let source = read(path).map_err(|problem| vec![problem])?;
     // The same file is the same configuration, however its path is written: by a link, or through other folders. The system

@@ -9,7 +9,7 @@ use lunar_target::config::{DiscoveryConfig, Portal, PortalGroup, RdmaProvider, T
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
-/// Who may discover.
+/// Reads `[discovery]`.
 pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &ChapUsers) -> DiscoveryConfig {
     let disabled = !s.flag(p, "enabled", true);
     let chap = users.list(p, &mut s, "chap");
@@ -158,7 +158,7 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     let named = named.unwrap_or_else(|| vec![TransportName::Tcp]);
     let has = |what| named.contains(&what);
     let (tcp, iser, srp) = (has(TransportName::Tcp), has(TransportName::Iser), has(TransportName::Srp));
-    // Of what is not known nobody can tell what it was to be.
+    // An unknown word may stand for any transport, so the combination is not checked.
     if let (Some(value), true) = (written, is_known)
         && let Some((what, hint)) = wrong_together(&named)
     {

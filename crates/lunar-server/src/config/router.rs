@@ -28,7 +28,7 @@ pub struct RouterConfig {
     pub portal_groups: Vec<u16>,
     /// That portal group has portals of its own, where nothing else is found.
     pub has_own_portals: bool,
-    /// Mode long commands wait for an upstream that was lost.
+    /// How long commands wait for an unreachable upstream.
     pub path_loss_timeout: Duration,
     /// Sessions with all of its targets at most; None: as many as the server takes.
     pub max_sessions: Option<usize>,
@@ -53,12 +53,12 @@ pub enum Mode {
     Passthrough,
 }
 
-/// A mapping, and who may use what it makes.
+/// A mapping, and the initiators that may use its targets.
 #[derive(Clone, Debug)]
 pub struct RouterTarget {
     /// What becomes of what.
     pub map: Map,
-    /// Who may use it.
+    /// The initiators that may use them.
     pub access: Grant,
 }
 
@@ -170,8 +170,7 @@ pub(super) fn routers(
     routers
 }
 
-/// The portal that is there without a `[[portal_group]]` goes when nothing is found by it; what stays in the way
-/// of others is told.
+/// Removes the default portal if no target uses it. Reports a router whose tag or address conflicts with it.
 fn without_default(
     p: &mut Diagnostics<'_>,
     drafts: &[RouterDraft],

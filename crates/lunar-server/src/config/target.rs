@@ -89,7 +89,7 @@ fn tag(p: &mut Diagnostics<'_>, key: &str, value: Value<'_>, known: &[u16]) -> O
     let tag: u16 = number(p, key, value, 1..=65535)?;
     if !known.contains(&tag) {
         let shown = known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-        // Without any that is right, what is wrong with them is told already.
+        // If no portal group is valid, their problems are reported already.
         if !known.is_empty() {
             p.add(&value.span(), format!("unknown portal group {tag}"), format!("portal groups are {shown}"));
         }

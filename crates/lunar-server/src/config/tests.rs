@@ -52,7 +52,7 @@ fn before_target(source: &str) -> String {
     problems(&format!("{source}\n{TARGET}{LUN}"))
 }
 
-/// A source and the lines of what is told about it.
+/// A source and the lines of its problems.
 pub(crate) type Case<'a> = (&'a str, &'a [&'a str]);
 
 pub(crate) fn check_all(run: impl Fn(&str) -> String, cases: &[Case<'_>]) {
@@ -447,7 +447,7 @@ fn problems_of_portals() {
     );
     let broken =
         "[[portal_group]]\ntag = 1\n[[target]]\nname = \"iqn.2026-11.org.example:d\"\nportal_groups = [1]";
-    assert_eq!(problems(broken).matches("portal group").count(), 0, "its own mistake is told, once");
+    assert_eq!(problems(broken).matches("portal group").count(), 0, "its own mistake is reported once");
     assert_eq!(problems(broken).matches("[[portal_group]] has no `portals`").count(), 1);
     let two_free = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]";
     assert_eq!(before_target(two_free), "");
@@ -965,7 +965,7 @@ fn files_that_cannot_be_read() {
     );
 }
 
-/// Whatever a file holds, it is told in problems.
+/// Every text of a file gives a configuration or problems.
 #[test]
 fn broken_examples_never_panic() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");

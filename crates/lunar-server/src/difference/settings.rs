@@ -15,15 +15,15 @@ use std::time::Duration;
 /// A setting.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Setting {
-    /// As people call it; the same as in the file where that has a word for it.
+    /// Its name: the key of the file, if there is one.
     pub(super) key: &'static str,
     /// Its value.
     pub(super) shown: String,
-    /// What else must be the same, and is shown to nobody.
+    /// A part of the value that is compared and never shown.
     pub(super) hidden: Vec<u8>,
 }
 
-/// A part of a configuration; they are in the order in which they are told.
+/// A part of a configuration, in the order of the report.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConfigPart {
     Server,
@@ -191,10 +191,11 @@ fn users(key: &'static str, users: Option<&[ChapAccount]>) -> Setting {
 
 fn portals(group: &PortalGroup) -> Vec<Setting> {
     let shown = group.portals.iter().map(|portal| {
-        let told = portal.advertise.as_ref().map_or(String::new(), |told| format!(" advertised as {told}"));
+        let advertised =
+            portal.advertise.as_ref().map_or(String::new(), |address| format!(" advertised as {address}"));
         let by_rdma = portal.transports.by_rdma();
         let carries = if by_rdma { format!(" for {}", portal.transports) } else { String::new() };
-        format!("{}{told}{carries}", portal.listen)
+        format!("{}{advertised}{carries}", portal.listen)
     });
     vec![setting("portals", list(shown))]
 }

@@ -249,7 +249,7 @@ impl PairModel {
         self.step += 1;
     }
 
-    /// Who can serve.
+    /// The routers that can serve.
     fn serving(&self) -> Vec<usize> {
         (0..2).filter(|i| self.runs(*i) && self.routers[*i].active && self.storage.data[*i]).collect()
     }

@@ -62,7 +62,7 @@ fn target(
     map.map(|map| RouterTarget { map, access })
 }
 
-/// The kind of mapping; what does not fit it is told.
+/// The kind of mapping. Reports keys that do not belong to it.
 fn kind(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<&'static str> {
     if s.find("map").is_none() {
         s.missing(p, "map", "\"transparent\" (or \"target\", \"lun\")");

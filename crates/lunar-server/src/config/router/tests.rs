@@ -602,8 +602,8 @@ fn problems_of_access_lists() {
         &[
             ("\"lba\"", &["t.toml:4:10: unknown access list \"lba\"", "hint: did you mean \"lab\"?"]),
             (
-                "\"nobody\"",
-                &["t.toml:4:10: unknown access list \"nobody\"", "hint: add [access.NAME] with this name"],
+                "\"missing\"",
+                &["t.toml:4:10: unknown access list \"missing\"", "hint: add [access.NAME] with this name"],
             ),
             (
                 "[\"all\"]",
@@ -820,7 +820,7 @@ fn example_has_every_key() {
         .for_each(|key| assert!(text.contains(&format!("{key} = ")), "docs/router.example.toml lacks {key}"));
 }
 
-/// Whatever a file holds, it is told in problems.
+/// Every text of a file gives a configuration or problems.
 #[test]
 fn broken_examples_never_panic() {
     let text = example();

@@ -204,7 +204,7 @@ pub(super) fn upstream(
     let source = source(p, &mut s, around).map(|source| source.with_late_writes(late));
     let mode = s.parsed(p, "mode", mode).unwrap_or(default);
     let mut upstream = UpstreamConfig {
-        // Without a source there is no upstream, and what else is wrong is told all the same.
+        // Without a source there is no upstream, but its other problems are reported too.
         source: source.clone().unwrap_or(UpstreamSource::Local(Source::Null { size: 0 })),
         mode,
         policy: s.parsed(p, "policy", policy).unwrap_or_default(),
