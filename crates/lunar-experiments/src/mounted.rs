@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_secs(20);
 const STOP: Duration = Duration::from_secs(20);
-/// How long a process that was told to stop may keep files open.
+/// How long a process may keep files open.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// The name of the file for dd.

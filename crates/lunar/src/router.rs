@@ -105,7 +105,7 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
     let router = which.name.clone();
     let told = admin::tell(&server, &Request::Router { name: which.name, action }, which.common.timeout)?;
     match which.common.json {
-        true => json(&BTreeMap::from([("router", router), ("told", told)])),
+        true => json(&BTreeMap::from([("router", router), ("result", told)])),
         false => Ok(told + "\n"),
     }
 }

@@ -70,7 +70,7 @@ impl RowResult {
 
     fn verdict(&self) -> &'static str {
         match (self.is_beyond(), self.limit) {
-            (_, RatioLimit::None) => "told",
+            (_, RatioLimit::None) => "none",
             (false, _) => "ok",
             (true, RatioLimit::Reported(_)) => "above",
             (true, RatioLimit::ReportedAtLeast(_)) => "below",
@@ -130,8 +130,8 @@ fn object(outcome: &RowResult) -> Value {
     let limit = match outcome.limit {
         RatioLimit::AtLeast(limit) => json!({ "at_least": limit }),
         RatioLimit::AtMost(limit) => json!({ "at_most": limit }),
-        RatioLimit::Reported(limit) => json!({ "told": limit }),
-        RatioLimit::ReportedAtLeast(limit) => json!({ "told_at_least": limit }),
+        RatioLimit::Reported(limit) => json!({ "reported": limit }),
+        RatioLimit::ReportedAtLeast(limit) => json!({ "reported_at_least": limit }),
         RatioLimit::None => Value::Null,
     };
     json!({
@@ -164,7 +164,7 @@ mod tests {
         assert!(!short.missed() && short.verdict() == "below");
         assert_eq!(ratio(50.0, RatioLimit::ReportedAtLeast(0.5)).verdict(), "ok");
         let reported = RowResult::figure("CPU", "ns/IO", 900.0, RatioLimit::None);
-        assert!(!reported.missed() && reported.verdict() == "told");
+        assert!(!reported.missed() && reported.verdict() == "none");
     }
 
     #[test]

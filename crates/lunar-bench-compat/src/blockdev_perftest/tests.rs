@@ -127,7 +127,7 @@ fn failed_cache_drop_warns_once() {
         drop_all(Path::new(&none), &mut output)?;
         Ok(output.finish())
     })
-    .expect("told");
+    .expect("a report");
     assert_eq!(std::fs::read_to_string(&caches).expect("there"), "3");
     assert_eq!(document.notes.len(), 1);
     assert!(text.starts_with(&format!("# WARNING: {none} cannot be written (")), "{text}");

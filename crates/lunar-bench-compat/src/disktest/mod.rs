@@ -230,7 +230,7 @@ impl TestedDevice<'_> {
         self.say("END", &format!("Test Done ({verdict})"));
     }
 
-    /// Runs pass after pass. An error tells why not all passes took place. `spent` receives the seconds of
+    /// Runs pass after pass. An error explains why passes are missing. `spent` receives the seconds of
     /// reading and of writing.
     fn passes(&self, spent: &mut (f64, f64)) -> Result<(), String> {
         let cycles = self.plan.cycles;

@@ -207,7 +207,7 @@ fn differences_of_machine_job_and_target_are_noted() {
 }
 
 #[test]
-fn nothing_in_common_is_an_error() {
+fn documents_without_common_runs_are_an_error() {
     let run = |label: &str| sample::run(label, 4096, true, 1e8, 0.1);
     let other = document(vec![run("other"), run("more")]);
     let e = compare(&document(vec![read(1e8, 0.1)]), &other, 5.0).unwrap_err();

@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn overlapping_claim_is_refused() {
         let ledger = ledger();
-        let claim = ledger.claim(2048, 1024).expect("nobody is there");
+        let claim = ledger.claim(2048, 1024).expect("a free range");
         for (offset, len) in [(2048, 1024), (1536, 1024), (2560, 512), (1024, 4096)] {
             assert!(ledger.claim(offset, len).is_none(), "{len} bytes at {offset}");
         }

@@ -109,9 +109,9 @@ fn changed_setting_shows_old_and_new_value() {
 fn added_and_removed_parts_are_listed() {
     let more = "[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:3262\"]\n[[target]]\nname = \"iqn.2026-11.org.example:u\"\nalias = \"U\"\n\
         portal_groups = [1]\n[[target.lun]]\nlun = 7\nbackend = \"null\"\nsize = \"1T\"\n";
-    let told = lines(BASE, &format!("{BASE}{more}"));
+    let changes = lines(BASE, &format!("{BASE}{more}"));
     assert_eq!(
-        told,
+        changes,
         [
             "portal group 2: added: 127.0.0.1:3262 (needs a restart)",
             "target iqn.2026-11.org.example:t: portal_groups from 1 to 1, 2",
@@ -131,12 +131,12 @@ fn added_and_removed_parts_are_listed() {
 #[test]
 fn access_difference_shows_granted_access() {
     let entries = "[[target.access]]\ninitiators = [\"iqn.a:*\"]\nluns = { 0 = 0 }\nread_only = true\n[[target.access]]\n";
-    let told = replaced("[router", &format!("{entries}[router"));
+    let changes = replaced("[router", &format!("{entries}[router"));
     let line =
         "target iqn.2026-11.org.example:t: access from none to iqn.a:* LUNs 0 = 0 read-only; everybody";
-    assert_eq!(told, [line]);
-    let told = replaced("access = \"lab\"", "access = \"none\"");
-    assert_eq!(told[0], "router r1: target iqn.2026-11.org.example:m: access from lab to none");
+    assert_eq!(changes, [line]);
+    let changes = replaced("access = \"lab\"", "access = \"none\"");
+    assert_eq!(changes[0], "router r1: target iqn.2026-11.org.example:m: access from lab to none");
 }
 
 #[test]
@@ -151,13 +151,16 @@ fn secrets_are_compared_and_not_shown() {
         parse(&text, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap()
     };
     let (a, b) = (with("the first secret", "hidden1"), with("the other secret", "hidden2"));
-    let told: Vec<String> = diff(&a, &b).iter().map(Difference::to_string).collect();
-    let text = format!("{told:?} {}", serde_json::to_string(&diff(&a, &b)).unwrap());
+    let changes: Vec<String> = diff(&a, &b).iter().map(Difference::to_string).collect();
+    let text = format!("{changes:?} {}", serde_json::to_string(&diff(&a, &b)).unwrap());
     assert!(!text.contains("hidden") && !text.contains("the first") && !text.contains("the other"), "{text}");
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert_eq!(told[0], "discovery: chap from bob to bob (with another secret)");
-    assert!(told[1].starts_with("router r1: upstream a: source from iscsi://eve@192.0.2.1"), "{told:?}");
-    assert!(told[2].contains("as bob (with another secret)"), "{told:?}");
+    assert_eq!(changes.len(), 3, "{changes:?}");
+    assert_eq!(changes[0], "discovery: chap from bob to bob (with another secret)");
+    assert!(
+        changes[1].starts_with("router r1: upstream a: source from iscsi://eve@192.0.2.1"),
+        "{changes:?}"
+    );
+    assert!(changes[2].contains("as bob (with another secret)"), "{changes:?}");
 }
 
 #[test]
