@@ -13,12 +13,13 @@
 //!
 //! # Passthrough mode
 //!
-//! The device server answers REPORT LUNS and what only this target can know (`crates/lunar-scsi/src/pass.rs`). All other
-//! commands are forwarded. Each nexus here has one session upstream, with an ISID derived from that nexus, so the upstream
-//! keeps reservations, unit attentions and order. A lost session with orphans is kept until they have ended: a second
-//! session with its ISID would end it. All nexuses share one SCSI device of this host, so there the device server keeps
-//! reservations. A unit attention that one nexus receives is raised for the others. A task management function is
-//! rejected while one of its commands may still run. A device that disappears is closed and searched for, and returns with the same LUNs.
+//! The device server answers REPORT LUNS and what only this target can know (`crates/lunar-scsi/src/pass.rs`). All
+//! other commands are forwarded. Each nexus here has one session upstream, with an ISID derived from that nexus, so the
+//! upstream keeps reservations, unit attentions and order. A lost session with orphans is kept until they have ended: a
+//! second session with its ISID would end it. All nexuses share one SCSI device of this host, so there the device
+//! server keeps reservations. A unit attention that one nexus receives is raised for the others. A task management
+//! function is rejected while one of its commands may still run. A device that disappears is closed and searched for,
+//! and returns with the same LUNs.
 //!
 //! # Discovery and changes
 //!
