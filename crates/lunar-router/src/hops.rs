@@ -1,13 +1,13 @@
-//! Where the time of commands goes behind this router.
+//! Latency of commands behind this router, by hop.
 
 use lunar_runtime::latency::{LatencyCounter, LatencyTotal};
 
-/// The times of commands on the two stretches from here on.
+/// The latency of the two hops behind this router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
     /// Waiting for a path, or for the target to take more.
     pub queue: LatencyTotal,
-    /// From the sending to the answer.
+    /// From sending to the response.
     pub upstream: LatencyTotal,
 }
 

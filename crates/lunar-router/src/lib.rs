@@ -18,8 +18,10 @@
 //! upstream keeps reservations, unit attentions and order. A lost session with orphans is kept until they have ended: a
 //! second session with its ISID would end it. All nexuses share one SCSI device of this host, so there the device
 //! server keeps reservations. A unit attention that one nexus receives is raised for the others. A task management
-//! function is rejected while one of its commands may still run. A device that disappears is closed and searched for,
-//! and returns with the same LUNs.
+//! function is
+//! rejected while one of its commands may still run. A device that disappears is closed and searched for,
+//! and returns with
+//! the same LUNs.
 //!
 //! # Discovery and changes
 //!

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A passage with a share of operations and bytes a second, which others may have a part in.
+/// A passthrough logical unit behind a rate limit that several of them may share.
 pub fn with_rate_limit(passage: Arc<dyn PassthroughLu>, rate: Arc<RateLimit>) -> Arc<dyn PassthroughLu> {
     Arc::new(RateLimited { passage, rate })
 }
@@ -44,15 +44,15 @@ impl PassthroughLu for RateLimited {
 struct RateLimitedNexus {
     way: Rc<dyn PassthroughNexus>,
     rate: Arc<RateLimit>,
-    /// Tags of the commands that wait here, in the order in which they came: so they go.
+    /// Tags of the waiting commands, in order of arrival.
     line: RefCell<VecDeque<u64>>,
-    /// Tags of commands that were aborted, some of which may wait here.
+    /// Tags of aborted commands, which may be waiting here.
     aborted: RefCell<BTreeSet<u64>>,
-    /// Rings when one is aborted, or goes.
+    /// Notified when a command is aborted, or leaves.
     notifier: Event,
 }
 
-/// A place in the line, which is left when this is dropped.
+/// A place in the queue. Dropping it leaves the queue.
 struct QueueTicket<'w>(&'w RateLimitedNexus, u64);
 
 impl Drop for QueueTicket<'_> {
@@ -63,7 +63,7 @@ impl Drop for QueueTicket<'_> {
 }
 
 impl RateLimitedNexus {
-    /// Waits until a command may go; false when it is aborted before.
+    /// Waits until a command may be sent; false if it is aborted before.
     async fn waits(&self, tag: u64, bytes: u64) -> bool {
         let end = Instant::now() + self.rate.pay(bytes);
         self.line.borrow_mut().push_back(tag);

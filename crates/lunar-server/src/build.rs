@@ -1,5 +1,4 @@
-//! From a configuration to what the target runs: backends opened, state loaded, and units that go on changed in
-//! place.
+//! Builds the configuration of the target: opens backends, loads state, and changes units that continue in place.
 
 mod filters;
 mod kept;
@@ -35,16 +34,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The logical units of the configuration that runs. It lives as long as the server, and makes each new
-/// [`TargetConfig`]. A LUN stays the same unit for as long as it is served from the same medium or under the same
-/// identity, and with it reservations, unit attentions and mode pages; what changes of it changes while it
-/// rests.
+/// The logical units of the running configuration. It lives as long as the server, and makes each new [`TargetConfig`]. A
+/// LUN keeps its unit while it is served from the same medium or under the same identity, and with it reservations, unit
+/// attentions and mode pages. A unit is quiesced while it changes.
 pub struct Units {
     state_dir: PathBuf,
     open: BTreeMap<Name, OpenUnit>,
-    /// The ways to what is routed; None where nothing is.
+    /// The routes; None without a router.
     routes: Option<Arc<Routes>>,
-    /// What routing instances let through.
+    /// The rate limits of routing instances.
     rates: Mutex<BTreeMap<String, Arc<RateLimit>>>,
     holds: StateLocks,
     /// Memory that a change on trial has removed.
@@ -54,7 +52,7 @@ pub struct Units {
 /// Target and LUN.
 pub(crate) type Name = (String, u16);
 
-/// Brings the units that change to rest (`lunar_target::TargetServer::quiesce`).
+/// Quiesces the units that change (`lunar_target::TargetServer::quiesce`).
 pub type Rest<'a> = &'a dyn Fn(Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::Error)>;
 
 /// An open logical unit and what it was made of.
@@ -68,13 +66,13 @@ struct OpenUnit {
     _holds: Vec<Arc<StateLock>>,
 }
 
-/// What stands behind a logical unit.
+/// The backend or passthrough of a logical unit.
 #[derive(Clone)]
 struct Medium {
     blocks: Arc<dyn Backend>,
-    /// Where commands go that are not carried out here; there are no blocks then.
+    /// The passthrough; then there are no blocks.
     commands: Option<(Arc<dyn PassthroughLu>, PassthroughMode)>,
-    /// What all LUNs of its routing instance let through.
+    /// The rate limit that all LUNs of its routing instance share.
     rate: Option<Arc<RateLimit>>,
     /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
     block_size: Option<u32>,
@@ -91,7 +89,7 @@ impl Medium {
         Medium { blocks, commands, rate, block_size: None, record: None }
     }
 
-    /// The passage, at the rate that it has a part in.
+    /// The passthrough behind its rate limit.
     fn passage(&self) -> Option<Arc<dyn PassthroughLu>> {
         let (passage, _) = self.commands.as_ref()?;
         Some(match &self.rate {
@@ -100,7 +98,7 @@ impl Medium {
         })
     }
 
-    /// The blocks behind the filters of a LUN, at the rate that it has a part in.
+    /// The blocks behind the filters of a LUN and its rate limit.
     fn filtered(&self, lun: &LunConfig) -> Arc<dyn Backend> {
         let blocks = filtered(self.blocks.clone(), lun);
         match &self.rate {
@@ -109,7 +107,7 @@ impl Medium {
         }
     }
 
-    /// Commands go the same way as to another.
+    /// Whether both are no passthrough, or the same one.
     fn passes_as(&self, other: &Medium) -> bool {
         match (&self.commands, &other.commands) {
             (None, None) => true,
@@ -119,13 +117,13 @@ impl Medium {
     }
 }
 
-/// What a unit is to be, once nothing can go wrong any more.
+/// A unit after all steps that can fail.
 struct PlannedUnit {
     lun: LunConfig,
     settings: LuSettings,
     medium: Medium,
     holds: Vec<Arc<StateLock>>,
-    /// None: the unit goes on.
+    /// None: the unit continues.
     fresh: Option<Arc<LogicalUnit>>,
 }
 
@@ -142,7 +140,7 @@ impl Units {
         }
     }
 
-    /// With ways to what is routed.
+    /// With the routes of routers.
     pub fn with(self, routes: Arc<Routes>) -> Units {
         Units { routes: Some(routes), ..self }
     }
@@ -177,7 +175,7 @@ impl Units {
         Ok(self.assemble(config))
     }
 
-    /// The units that are not as before, changed.
+    /// Changes the units whose definition changed.
     fn change(
         &self,
         wanted: &BTreeMap<Name, &LunConfig>,
@@ -247,7 +245,7 @@ impl Units {
         Ok(open)
     }
 
-    /// Everything about a changed unit that can go wrong.
+    /// Does all steps of a changed unit that can fail.
     fn next(
         &self,
         name: &Name,
@@ -256,7 +254,7 @@ impl Units {
         media: &ReusableMedia<'_>,
         before: Option<&OpenUnit>,
     ) -> Result<PlannedUnit, Diagnostic> {
-        // First, so that one who is refused makes no file.
+        // First, so that a rejected unit creates no file.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
             // It has no data that two servers could mix.
             Err(problem)
@@ -302,14 +300,14 @@ impl Units {
         Ok(PlannedUnit { lun, settings, medium, holds: holds.unwrap_or_default(), fresh })
     }
 
-    /// What the share that a LUN has a part in lets through; [`PlannedUnit::set_rate`] says how much that is.
+    /// The rate limit of a LUN. [`PlannedUnit::set_rate`] sets its values.
     fn rate(&self, lun: &LunConfig, always: bool) -> Option<Arc<RateLimit>> {
         let share = share(lun, always)?;
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         Some(rates.entry(share.router).or_insert_with(|| RateLimit::new(0, 0)).clone())
     }
 
-    /// What stands behind a LUN; it is opened unless it is open in the same way already.
+    /// The medium of a LUN. It is opened unless it is open in the same way already.
     fn medium(&self, name: &Name, lun: &LunConfig, media: &ReusableMedia<'_>) -> Result<Medium, Diagnostic> {
         if let Some(place) = lun.source.place() {
             let routes =
@@ -350,7 +348,7 @@ impl Units {
         }
     }
 
-    /// The instances that have a portal group for themselves.
+    /// The instances with a portal group of their own.
     fn instances(&self, config: &Config) -> BTreeMap<u16, Arc<Instance>> {
         let Some(routes) = &self.routes else { return BTreeMap::new() };
         let mut own = BTreeMap::new();
@@ -390,7 +388,7 @@ impl Units {
         }
     }
 
-    /// What hosts see of what is routed.
+    /// The routed logical units that hosts see.
     pub fn routed(&self, config: &Config) -> Vec<ServedLu> {
         let tags: BTreeMap<&str, &[u16]> = config
             .targets
@@ -414,7 +412,7 @@ fn is_led_to(open: &OpenUnit, routes: Option<&Routes>) -> bool {
     place.zip(routes).is_none_or(|(place, routes)| routes.leads_to(place))
 }
 
-/// Brings to rest what leaves or changes.
+/// Quiesces the units that leave or change.
 fn to_rest(
     leaving: &BTreeMap<Name, OpenUnit>,
     wanted: &BTreeMap<Name, &LunConfig>,
@@ -431,7 +429,7 @@ fn to_rest(
     let resting: BTreeMap<Name, Quiesced> = names.into_iter().cloned().zip(resting).collect();
     for (name, one) in &resting {
         let Err(e) = &one.flushed else { continue };
-        // What is routed is not ours to keep: that it cannot be reached is often why it is changed.
+        // A routed unit may fail to flush: an unreachable upstream is often the reason for the change.
         let is_ours = wanted.get(name).is_some_and(|lun| lun.source.place().is_none());
         if is_ours {
             return Err(problem(name, format!("cannot flush its medium: {}", io_text(e))));
@@ -450,7 +448,7 @@ fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
         && (same_place(&open.lun, lun) || identity())
 }
 
-/// The blocks are the same, however they are reached.
+/// Whether both definitions have the same blocks, even by different paths.
 fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
     match (&a.source, &b.source) {
         (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
@@ -468,7 +466,7 @@ fn is_nameless(lun: &LunConfig) -> bool {
     lun.serial.is_none() && matches!(lun.source, Source::Memory { .. })
 }
 
-/// A LUN with the serial number by which hosts know it, where neither configuration nor names can say it.
+/// A LUN with its serial number: nameless memory keeps its present one or gets a random one.
 fn known(lun: &LunConfig, before: Option<&OpenUnit>) -> Result<LunConfig, Diagnostic> {
     if !is_nameless(lun) {
         return Ok(lun.clone());
@@ -480,7 +478,7 @@ fn known(lun: &LunConfig, before: Option<&OpenUnit>) -> Result<LunConfig, Diagno
     Ok(LunConfig { serial: Some(serial), ..lun.clone() })
 }
 
-/// Memory cannot have another size without losing all that is in it.
+/// A memory disk cannot change its size without losing its data.
 fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
     match (&open.source, &lun.source) {
         (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Diagnostic::new(
@@ -495,8 +493,7 @@ fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
     }
 }
 
-/// The share that a LUN has a part in. Commands that are carried elsewhere `always` have one, which may be without a
-/// limit: it can have one later.
+/// The share of a LUN. A passthrough LUN (`always`) has one even without a limit, so that a reload can set a limit.
 fn share(lun: &LunConfig, always: bool) -> Option<Share> {
     let none =
         || lun.source.place().map(|place| Share { router: place.router.clone(), iops: 0, bytes_per_s: 0 });
@@ -504,7 +501,7 @@ fn share(lun: &LunConfig, always: bool) -> Option<Share> {
 }
 
 impl PlannedUnit {
-    /// Its share lets through what the definition says.
+    /// Sets the limits of its share.
     fn set_rate(&self) {
         let share = share(&self.lun, self.medium.commands.is_some());
         if let Some((rate, share)) = self.medium.rate.as_ref().zip(share) {
@@ -512,7 +509,7 @@ impl PlannedUnit {
         }
     }
 
-    /// The unit at rest goes on as this.
+    /// Applies the plan to the quiesced unit that continues.
     fn succeed(&self, open: &OpenUnit, resting: &Quiesced) {
         let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
         let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
@@ -557,17 +554,17 @@ impl<'a> ReusableMedia<'a> {
     fn find(&self, name: &Name, lun: &LunConfig) -> Option<Arc<dyn Backend>> {
         let same = |open: &&OpenUnit| same_way(&open.lun, lun);
         let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
-        // Two LUNs of memory are not one.
+        // Memory is never shared by two LUNs.
         let all = || self.leaving.values().chain(self.staying.values()).find(same);
         here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
     }
 
-    /// What is open by the path of a LUN is still there.
+    /// Checks that the path of a LUN still leads to the medium that is open by it.
     fn in_place(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
         unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
     }
 
-    /// `raw`: no image format is looked for.
+    /// `raw`: image formats are not detected.
     fn open(&self, lun: &LunConfig, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Diagnostic> {
         let Some(mut spec) = spec(lun) else {
             return Err(Diagnostic::new(
@@ -593,14 +590,14 @@ impl<'a> ReusableMedia<'a> {
         })
     }
 
-    /// Everything is as it was.
+    /// Undoes the offers after a failure.
     fn keep(self) {
         self.offered.iter().for_each(|medium| medium.offer(false));
     }
 }
 
-/// What is to be known of a medium of `capacity` bytes: that hosts do not see all of it, or that a file which was there
-/// kept its size, though another was asked for.
+/// Notes about a medium of `capacity` bytes: hosts do not see all of it, or an existing file has another size than the
+/// configured one.
 pub(crate) fn notes_of_size(lun: &LunConfig, capacity: u64) -> Vec<String> {
     let mut notes = Vec::new();
     let (block, rest) = (lun.block_size, capacity % u64::from(lun.block_size));
@@ -641,14 +638,14 @@ pub fn create_folder(folder: &Path) -> Result<(), Diagnostic> {
     create_folder_or(folder, STATE_FOLDER_HINT)
 }
 
-/// Creates a folder for this user alone, if it is not there; the hint is for whoever hears that it cannot be.
+/// Creates a folder for this user alone, if it does not exist; `hint` is for the error.
 pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Diagnostic> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|e| cannot_create(folder, &e, hint))
 }
 
-/// Looks whether [`create_folder`] would make a folder: a copy of what is missing is made beside it, and removed. Rights
-/// alone do not show it: /proc takes no folder, and a file system may be out of inodes.
+/// Checks that [`create_folder`] would succeed, by creating and removing a copy of the missing folders. Permissions alone
+/// do not show it: /proc accepts no folder, and a file system may be out of inodes.
 pub(crate) fn can_create(folder: &Path) -> Result<(), Diagnostic> {
     let Some(there) = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok()) else {
         return Ok(());
@@ -669,7 +666,7 @@ pub(crate) fn can_create(folder: &Path) -> Result<(), Diagnostic> {
     made.map_err(|e| cannot_create(folder, &e, STATE_FOLDER_HINT))
 }
 
-/// How the name of a folder or a file begins that is only made to see whether it can be; the process follows.
+/// Prefix of the name of a trial folder or file; the process id follows.
 const TRIAL: &str = ".lunar-check-";
 
 const STATE_FOLDER_HINT: &str =
@@ -679,12 +676,12 @@ fn cannot_create(folder: &Path, e: &std::io::Error, hint: &str) -> Diagnostic {
     Diagnostic::new(format!("cannot create the folder {}: {}", folder.display(), io_text(e)), hint)
 }
 
-/// A problem of a logical unit names it.
+/// Prefixes a problem with its logical unit.
 pub(crate) fn of_lun(name: &Name, problem: Diagnostic) -> Diagnostic {
     Diagnostic { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
 }
 
-/// How a medium is opened; None: it is that of an upstream.
+/// How a medium is opened; None for a routed LUN.
 pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
     let (kind, path, size) = match &lun.source {
         Source::Null { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Null, *size)),
@@ -705,8 +702,7 @@ pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
     })
 }
 
-/// Whether a medium that is open for one LUN is as another wants it. The size matters only to what is not there
-/// yet.
+/// Whether two LUNs open their medium in the same way. The size matters only to a file that does not exist yet.
 fn same_way(a: &LunConfig, b: &LunConfig) -> bool {
     let way = |lun: &LunConfig| match spec(lun) {
         Some(spec) if spec.kind == lunar_block::BackendKind::File => {
@@ -728,8 +724,8 @@ fn invalid(e: lunar_scsi::InvalidDefinition) -> Diagnostic {
 /// No state of a unit is larger.
 const MAX_STATE_BYTES: u64 = 64 << 20;
 
-/// A logical unit with its saved state. A state that cannot be understood is refused, and stays as it is: it
-/// may hold reservations that protect somebody's data.
+/// A logical unit with its saved state. A damaged state file is rejected and left unchanged: it may hold reservations that
+/// protect data.
 pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
     let Some(saved) = read_state(state_file)? else {
         return Lu::new(settings, None).map_err(invalid);

@@ -1,4 +1,4 @@
-//! A look at what a configuration would open, which changes nothing: `lunar check --media`.
+//! `lunar check --media`: checks everything that a configuration would open, and changes nothing.
 
 use crate::build::{
     LockConflict, MediumHistory, Name, can_create, cannot_open, configuration, has_identity, has_path, held,
@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The outcome of a look.
+/// The result of the check.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// For these a server would not start.
+    /// Problems with which a server would not start.
     pub problems: Vec<Diagnostic>,
-    /// These are only to be known.
+    /// Notes.
     pub notes: Vec<String>,
     /// A server runs by this configuration: what it has is in use as it should be.
     pub server: Option<u32>,
@@ -72,7 +72,7 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     found
 }
 
-/// What is wrong with the SCSI devices of a router.
+/// The problems of the SCSI devices of a router.
 fn devices(router: &RouterConfig) -> Vec<Diagnostic> {
     let look = |(name, path): (&String, &Path)| {
         let of_upstream = |what: String, hint: &str| {

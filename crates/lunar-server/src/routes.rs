@@ -1,4 +1,4 @@
-//! From mappings to targets: what routers serve, by what was found at their upstreams.
+//! Expands the mappings of routers to targets, by the discoveries at their upstreams.
 
 mod missing;
 
@@ -21,9 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The last LUN of a single level (SAM-5 section 4.7).
 const LAST_LUN: u16 = 16383;
 
-/// The same configuration, with the targets that its routers make of what was `found`. Those of an earlier
-/// expansion are replaced. A LUN that was not found yet is not there, and a target with a chosen name is there
-/// without it.
+/// Adds the targets that the routers make of the discoveries in `found`, and removes those of an earlier expansion. A LUN
+/// that was not found yet is missing; a target with a configured name exists without it.
 ///
 /// # Errors
 /// When two targets would have one name.
@@ -31,8 +30,8 @@ pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Diagnostic>>
     expanded(config, found, false)
 }
 
-/// As [`expand`], soon after a start. Hosts may be on their way back to LUNs that were not found again yet, and would take
-/// a LUN that is missing for one that is no more: a target is off line until all that is mapped was seen.
+/// As [`expand`], soon after a start. Returning hosts would treat a LUN that is not rediscovered yet as removed, so a
+/// target is off line until all of its upstreams were reached.
 ///
 /// # Errors
 /// As those of [`expand`].
@@ -52,7 +51,7 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
     let mut disks = BTreeMap::new();
     let mappings =
         config.routers.iter().flat_map(|router| router.targets.iter().map(move |one| (router, one)));
-    // Chosen names stand in the configuration: they go before those that others choose.
+    // Configured names have priority over the names of upstream targets.
     let (chosen, others): (Vec<_>, Vec<_>) = mappings.partition(|(_, mapping)| mapping.map.name().is_some());
     for (router, mapping) in chosen.into_iter().chain(others) {
         let owner = owner(router, mapping);
@@ -60,7 +59,7 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
             let luns = shared(router, luns);
             if let Some(first) = owners.get(&name) {
                 let problem = collision(&name, first, &owner);
-                // A name that somebody else has chosen keeps nothing of the others from being served.
+                // A conflicting name of an upstream target must not keep the other targets from being served.
                 match mapping.map.name() {
                     Some(_) => problems.push(problem),
                     None => tracing::error!("{problem}"),
@@ -113,7 +112,7 @@ fn warn_of_twins(target: &str, luns: &BTreeMap<u16, LunConfig>, disks: &mut BTre
     twins(target, luns, disks).iter().for_each(|twin| tracing::warn!("{twin}"));
 }
 
-/// Where both are passed on, the disk itself keeps the reservations of both.
+/// The LUNs that share a disk. If both are passthrough, the disk itself keeps the reservations of both.
 fn twins(
     target: &str,
     luns: &BTreeMap<u16, LunConfig>,
@@ -160,7 +159,7 @@ fn collision(name: &str, first: &str, second: &str) -> Diagnostic {
     )
 }
 
-/// All of them have a part in the share of their router.
+/// Gives all LUNs the rate limit of their router.
 fn shared(router: &RouterConfig, luns: BTreeMap<u16, LunConfig>) -> BTreeMap<u16, LunConfig> {
     let RouterConfig { iops, bytes_per_s, .. } = *router;
     let limited = iops > 0 || bytes_per_s > 0;
@@ -235,7 +234,7 @@ fn made(
     }
 }
 
-/// A name becomes that of a target here, and of a folder: it is taken only if a file could have it.
+/// Whether the name of an upstream target can be served: it becomes the name of a target and of a folder here.
 fn is_servable(there: &FoundTarget) -> bool {
     let good = iscsi_name(&there.name);
     if let Err(invalid) = &good {
@@ -269,7 +268,7 @@ fn all(router: &RouterConfig, upstream: &str, there: &FoundTarget) -> BTreeMap<u
     luns.filter_map(|number| Some((*number, routed(router, upstream, there, *number)?))).collect()
 }
 
-/// What stands behind a LUN of a target that is put together.
+/// The LUN of a composed target.
 fn one(router: &RouterConfig, from: &From, found: &Found) -> Option<LunConfig> {
     let upstream = router.upstreams.get(&from.upstream)?;
     if let UpstreamSource::Local(source) = &upstream.source {
@@ -279,7 +278,7 @@ fn one(router: &RouterConfig, from: &From, found: &Found) -> Option<LunConfig> {
     routed(router, &from.upstream, there, number(upstream, from)?)
 }
 
-/// The LUN of an upstream that stands behind one here.
+/// The upstream LUN of a mapped LUN.
 fn number(upstream: &UpstreamConfig, from: &From) -> Option<u16> {
     match (upstream.reach(), from.lun) {
         (Reach::Target(_), Some(number)) | (Reach::Lun(_, number), None) => Some(number),
@@ -313,13 +312,13 @@ fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -
         tracing::warn!("{source} is not served: {why}; set mode = \"passthrough\" to route it");
         return None;
     }
-    // A pair has no way to take reservations of hosts along.
+    // A failover does not transfer reservations of hosts.
     let reservable = router.failover.is_none();
     let is_block = upstream.mode == Mode::Block;
     Some(LunConfig { reservable, is_block, ..as_found(upstream, found, source) })
 }
 
-/// Why the device server cannot speak for a logical unit.
+/// Why block mode cannot serve a logical unit.
 fn not_blocks(found: &FoundLun) -> Option<String> {
     if !matches!(found.kind, DISK | CD) {
         return Some(format!("it is of device type {:02x}h, neither a disk nor a CD", found.kind));
@@ -370,12 +369,12 @@ fn serial(found: &FoundLun) -> Option<String> {
 /// The maximum length of a serial number that the device server reports.
 const MAX_SERIAL: usize = 200;
 
-/// What of a text SCSI can carry, which came from elsewhere.
+/// The printable ASCII characters of a text from an upstream, cut to a length.
 fn text(text: &str, most: usize) -> String {
     text.chars().filter(|c| matches!(c, ' '..='~')).take(most).collect()
 }
 
-/// What is to be watched for a configuration.
+/// The upstreams of a configuration.
 pub fn specs(config: &Config) -> Vec<UpstreamSpec> {
     let of = |router: &RouterConfig| -> Vec<UpstreamSpec> {
         router.upstreams.iter().filter_map(|(name, upstream)| spec(router, name, upstream)).collect()
@@ -383,7 +382,7 @@ pub fn specs(config: &Config) -> Vec<UpstreamSpec> {
     config.routers.iter().flat_map(of).collect()
 }
 
-/// None for a disk of this host, which is there or not.
+/// None for a disk of this host, which needs no probe.
 fn spec(router: &RouterConfig, name: &str, upstream: &UpstreamConfig) -> Option<UpstreamSpec> {
     let (urls, written, mode) = match &upstream.source {
         UpstreamSource::Local(_) => return None,
@@ -449,7 +448,7 @@ pub fn users(config: &Config) -> BTreeMap<(String, String), BTreeSet<String>> {
         for name in router.upstreams.keys() {
             users.insert((router.name.clone(), name.clone()), BTreeSet::new());
         }
-        // Also before anything was found: a loop is to be seen before it is used.
+        // Also before a discovery: a loop must be detected before it is used.
         for mapping in &router.targets {
             let Some(name) = mapping.map.name() else { continue };
             for upstream in mapping.map.upstreams() {

@@ -52,10 +52,10 @@ async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     Ok(lunar_initiator::identity(&page))
 }
 
-/// Does something, or fails when it takes too long.
+/// Runs a step with a time limit.
 ///
 /// # Errors
-/// [`ErrorCode::TimedOut`] then; else those of what is done.
+/// [`ErrorCode::TimedOut`] after `WAIT`; otherwise those of the step.
 pub async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Err(Error::new(ErrorCode::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
     compio::time::timeout(WAIT, work).await.unwrap_or_else(late)

@@ -44,8 +44,8 @@ use worker::{CancelScope, Request, SgCounters, SgJob, SgWorker};
 /// Commands that one open sg device has at most in the kernel (SG_MAX_QUEUE).
 const MAX_QUEUE: usize = 16;
 
-/// A SCSI device of this host. When it has gone, another that is the same may take its place ([`Device::replace`]): those
-/// who have ways to it need not know.
+/// A SCSI device of this host. After a removal, the returned device may replace it ([`Device::replace`]), and existing
+/// nexuses use that one.
 pub struct Device(Arc<Slot>);
 
 /// The place of a device.
@@ -94,24 +94,24 @@ impl Device {
         Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
     }
 
-    /// It was taken away from the host: it must be opened again when there is one again.
+    /// Whether it was removed from the host. The device that returns must be opened again.
     pub fn is_gone(&self) -> bool {
         self.0.now().is_none_or(|open| open.counters.gone.load(Relaxed))
     }
 
-    /// Lets go of a device that has gone: as long as it is held, the kernel gives its number to no other.
+    /// Closes a removed device: while it is open, the kernel does not reuse its number.
     pub fn close(&self) {
         *self.0.lock() = None;
     }
 
-    /// Ways to this one lead to `other` from here on, which was opened at the same path.
+    /// Redirects all nexuses to `other`, which was opened at the same path.
     pub fn replace(&self, other: &Device) {
         let open = other.0.now();
         *self.0.lock() = open;
     }
 
-    /// What the device says of itself. Its read-only switch and thin provisioning are not asked for: whoever gets its
-    /// commands passed asks the device.
+    /// The properties that the device reports, without write protection and thin provisioning: hosts read these from the
+    /// device.
     ///
     /// # Errors
     /// It does not answer an INQUIRY.
@@ -119,7 +119,7 @@ impl Device {
         properties::read(&self.way()).await
     }
 
-    /// A way to the device, for any I_T nexus or none.
+    /// A nexus with the device, for an I_T nexus of this target or for the router itself.
     pub fn way(&self) -> impl PassthroughNexus + use<> {
         SgNexus { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
     }

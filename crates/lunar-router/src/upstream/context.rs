@@ -1,4 +1,4 @@
-//! What all cores and paths know of one logical unit: which one it has to be, and what it is like.
+//! State of one logical unit that all cores and paths share: its expected identity, its properties and its health.
 
 use super::health::HealthMonitor;
 use crate::FoundLun;
@@ -26,19 +26,19 @@ pub struct LuContext {
     pub target: String,
     /// The LUN, as it was found.
     pub lun: u16,
-    /// What it was when it was found first: so it has to be on every path.
+    /// Its identity when it was discovered. Every path must lead to it.
     pub found: FoundLun,
     /// How long commands wait for it.
     pub path_loss_timeout: Duration,
-    /// Rung when there may be other logical units.
+    /// Notified when there may be other logical units.
     pub rediscover: Arc<Notifier>,
-    /// Rung when it may not be what it was.
+    /// Notified when its identity may have changed.
     pub recheck: Arc<Notifier>,
     /// It was reset upstream: one event for all resets before the next receive.
     pub resets: (flume::Sender<()>, flume::Receiver<()>),
     /// Its health.
     pub monitor: HealthMonitor,
-    /// What lets commands through, in a failover pair.
+    /// The gate, in a failover pair.
     pub gate: Option<Arc<IoGate>>,
     /// The ISIDs of its sessions.
     pub isids: Option<Arc<RouterIsids>>,
@@ -47,7 +47,7 @@ pub struct LuContext {
 }
 
 impl LuContext {
-    /// A logical unit as it was found. What was not found yet is taken to be so that nothing is lost.
+    /// A logical unit as it was discovered. Unknown properties get the value that loses no data.
     pub fn new(upstream: &super::Upstream, target: &str, lun: u16, found: FoundLun) -> LuContext {
         let flags = if found.read_only { READ_ONLY } else { 0 } | if found.thin { UNMAP } else { 0 };
         LuContext {
@@ -68,7 +68,7 @@ impl LuContext {
         }
     }
 
-    /// What it is like now.
+    /// Its properties now.
     #[inline]
     pub fn facts(&self) -> BackendInfo {
         let flags = self.flags.load(Relaxed);
@@ -81,7 +81,7 @@ impl LuContext {
         }
     }
 
-    /// Takes what a path has seen; true if that is something else.
+    /// Stores the properties that a path has read; true if they changed.
     pub fn learn(&self, seen: BackendInfo) -> bool {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         let flags =
@@ -90,7 +90,7 @@ impl LuContext {
         (self.capacity.swap(seen.capacity, Relaxed) != seen.capacity) | other
     }
 
-    /// Whether what a path has led to is it.
+    /// Checks that a path leads to this logical unit.
     ///
     /// # Errors
     /// [`ErrorCode::IdentityMismatch`]: what it was, and what it is.

@@ -1,26 +1,26 @@
-//! How a logical unit elsewhere is, over all cores and paths.
+//! Health of an upstream logical unit, over all cores and paths.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Changes that wait for one listener; what is more is dropped.
+/// Changes that wait for one listener; more are dropped.
 const CHANGES: usize = 64;
 
-/// How it is.
+/// The health of a logical unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Health {
-    /// There is a path, or nothing to the contrary is known yet.
+    /// A path works, or none was tried yet.
     #[default]
     Up,
-    /// No path since then: commands wait for one.
+    /// No path works since this time: commands wait for one.
     Holding(Instant),
-    /// No path since then, for so long that commands fail at once.
+    /// No path works since this time, for longer than the time-out: commands fail at once.
     Lost(Instant),
-    /// Behind the paths is another logical unit: commands fail at once.
+    /// The paths lead to another logical unit: commands fail at once.
     Changed,
 }
 
-/// How it is on one core.
+/// The health on one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreHealth {
     /// Since when there is no path.
@@ -31,7 +31,7 @@ pub struct CoreHealth {
     pub was_up: bool,
 }
 
-/// All cores together: the best of them counts, and one that has only begun says nothing.
+/// The health over all cores: the best one. A core without a finished attempt does not count.
 pub fn combined(all: &[CoreHealth], path_loss_timeout: Duration, now: Instant) -> Health {
     let is_over = |since: Instant| now.saturating_duration_since(since) >= path_loss_timeout;
     let says = |c: &&CoreHealth| c.is_changed || c.was_up || c.outage.is_some_and(is_over);
@@ -61,7 +61,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HealthMonitor {
-    /// How it is.
+    /// The health of a logical unit.
     pub fn now(&self) -> Health {
         *lock(&self.now)
     }
@@ -75,7 +75,7 @@ impl HealthMonitor {
 
     /// Evaluates the health again; listeners have got a change when this returns it.
     pub fn update(&self, probe: impl FnOnce() -> Health) -> Option<Health> {
-        // Held, so that all hear of changes in the order in which they were seen.
+        // The lock is held, so that all listeners get changes in the same order.
         let mut now = lock(&self.now);
         let health = probe();
         if *now == health {

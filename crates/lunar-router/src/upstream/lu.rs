@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Bytes of one read: what has come is sent on while the next is on its way.
+/// Bytes of one read: received data is forwarded while the next read is in progress.
 const STRIDE: usize = 256 << 10;
-/// So often every path is looked at.
+/// Interval of path checks.
 const CHECK: Duration = Duration::from_secs(5);
 
-/// A logical unit of an upstream. Operations are of whole blocks: cores do not wait for one another to write parts
-/// of one.
+/// A logical unit of an upstream. Operations cover whole blocks, because cores do not serialize writes to parts of a
+/// block.
 pub struct UpstreamLu {
     here: CoreLocal<Weak<PerCoreUpstream>>,
     urls: Vec<Url>,
@@ -38,14 +38,14 @@ pub struct UpstreamLu {
     context: Arc<LuContext>,
     all_cores: Arc<AllCores>,
     deferred: DeferredErrors,
-    /// A command that changes the medium was taken.
+    /// A command that changes the medium was accepted.
     written: AtomicBool,
 }
 
-/// What each core that uses it has of it.
+/// The per-core state of each core that uses it.
 type AllCores = Mutex<Vec<Arc<PerCoreUpstream>>>;
 
-/// What one core has of it.
+/// The state of one core.
 struct PerCoreUpstream {
     core: String,
     paths: Vec<Arc<UpstreamPath>>,
@@ -60,13 +60,13 @@ struct PerCoreUpstream {
 pub struct PathStatus {
     /// Where it leads, without secrets.
     pub url: String,
-    /// How it is; None while no core uses it.
+    /// Its state; None while no core uses it.
     pub state: Option<State>,
     /// The core whose path it is, as its thread is called; None while no core uses it.
     pub core: Option<String>,
     /// Operations on it.
     pub in_flight: usize,
-    /// Times that its session was made anew.
+    /// Number of session recoveries.
     pub recoveries: u32,
     /// Why it is not open.
     pub obstacle: Option<String>,
@@ -84,8 +84,8 @@ fn lock(all_cores: &AllCores) -> MutexGuard<'_, Vec<Arc<PerCoreUpstream>>> {
 }
 
 impl UpstreamLu {
-    /// A logical unit that was found. Nothing is opened yet, so it may be away; when it is there, it has to be the
-    /// one that was found, on every path and in every session.
+    /// A discovered logical unit. Nothing is opened yet, so it may be unreachable. Every session of every path must find
+    /// the discovered identity.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when it is no block device; [`ErrorCode::IdentityMismatch`] when it is not the one that the
@@ -98,7 +98,7 @@ impl UpstreamLu {
     ) -> Result<Arc<UpstreamLu>, Error> {
         check(upstream, &found).map_err(|e| e.during(format!("LUN {lun} of {target}")))?;
         let mut urls = upstream.session_urls()?;
-        // What has lasted so long on one path is not tried on another: hosts do not wait for it.
+        // A command that took this long on one path is not retried on another: its host has given up.
         let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max();
         let settings = MultipathOptions {
             policy: upstream.policy,
@@ -117,7 +117,7 @@ impl UpstreamLu {
         }))
     }
 
-    /// How it is, over all cores and paths.
+    /// Its health, over all cores and paths.
     pub fn health(&self) -> Health {
         self.context.monitor.now()
     }
@@ -148,7 +148,7 @@ impl UpstreamLu {
         }
     }
 
-    /// Where the time of its commands has gone.
+    /// The latency of each hop.
     pub fn hops(&self) -> Hops {
         let all = lock(&self.all_cores)
             .iter()
@@ -157,7 +157,7 @@ impl UpstreamLu {
         Hops { queue: all.queue, upstream: all.service }
     }
 
-    /// It in every session that is open: for what each nexus has to do for itself, such as registering a key.
+    /// Its handle in each open session: for commands that each nexus must send, such as the registration of a key.
     pub fn luns(&self) -> Vec<Arc<Lun>> {
         lock(&self.all_cores)
             .iter()
@@ -165,34 +165,34 @@ impl UpstreamLu {
             .collect()
     }
 
-    /// What lets commands through, in a failover pair.
+    /// The gate, in a failover pair.
     pub fn gate(&self) -> Option<&Arc<IoGate>> {
         self.context.gate.as_ref()
     }
 
-    /// The ways to it: where, to which target, and the LUN there.
+    /// Its paths: portal, target, and LUN there.
     pub fn ways(&self) -> Vec<(Url, String, u16)> {
         let target = |url: &Url| url.target.clone().unwrap_or_else(|| self.context.target.clone());
         self.urls.iter().map(|url| (url.clone(), target(url), url.lun.unwrap_or(self.context.lun))).collect()
     }
 
-    /// What it has to be, on every way: its designators; none if it has none.
+    /// The designators that it must have on every path; empty if it has none.
     pub fn identity(&self) -> &[u8] {
         &self.context.found.designators
     }
 
-    /// What it is called, for people.
+    /// Its name in messages.
     pub fn place(&self) -> String {
         let LuContext { upstream, target, lun, .. } = &*self.context;
         format!("LUN {lun} of {target} (upstream {upstream})")
     }
 
-    /// The paths of this core, for a command that is let through.
+    /// The paths of this core, for an admitted command.
     async fn enter(&self) -> io::Result<(Option<IoPermit>, Arc<PerCoreUpstream>)> {
         Ok((self.enter_gate()?, self.per_core().await?))
     }
 
-    /// Lets a command through in a failover pair, for as long as what this gives lives.
+    /// Admits a command in a failover pair. The result must live until the command has ended.
     pub(super) fn enter_gate(&self) -> io::Result<Option<IoPermit>> {
         let standby = || io::Error::from(ScsiError::from(Sense::NOT_READY_STANDBY));
         self.gate().map(|gate| gate.enter().ok_or_else(standby)).transpose()

@@ -45,36 +45,36 @@ const TIMEOUTS: [(&str, &str); 10] = [
     ("operation_timeout", "15"),
 ];
 
-/// Targets elsewhere, as they are configured.
+/// A configured upstream at other targets.
 #[derive(Clone, Debug)]
 pub struct Upstream {
     /// The routing instance that it belongs to.
     pub router: String,
     /// Its name there.
     pub name: String,
-    /// The ways to it, the primary one first: all lead to a portal, to a target, or to a LUN.
+    /// Its URLs, the primary one first. All name a portal, all a target, or all a LUN.
     pub urls: Vec<Url>,
-    /// Which of the ways is taken. Whatever it is, those come first that the target calls the best (ALUA).
+    /// The policy that selects a path. Paths with the best ALUA state always come first.
     pub policy: PathPolicy,
-    /// How long commands wait when there is no way to it; from then on they fail at once.
+    /// How long commands wait while no path works. After that they fail at once.
     pub path_loss_timeout: Duration,
     /// A designator that its LUN has to have, such as `naa.6001405...`.
     pub identity: Option<String>,
-    /// Rung when a session hears that there may be other logical units: a reason to look again.
+    /// Notified when a session reports that there may be other logical units: the next probe starts at once.
     pub rediscover: Arc<Notifier>,
     /// Notified when a probe has found a change: sessions then check their logical units again, because not all targets
     /// report a change by a unit attention.
     pub recheck: Arc<Notifier>,
-    /// Why it could not be seen the last time.
+    /// Why the last probe failed.
     pub obstacle: Arc<Mutex<Option<String>>>,
-    /// The reservation key with which this router of a failover pair keeps the other one off.
+    /// The reservation key with which this router of a failover pair excludes its peer.
     pub fence: Option<u64>,
     /// The ISIDs of sessions that carry blocks; None: random ones without a record.
     pub isids: Option<Arc<RouterIsids>>,
 }
 
 impl Upstream {
-    /// An upstream with these ways, and the defaults.
+    /// An upstream with these URLs, and the defaults.
     pub fn new(router: impl Into<String>, name: impl Into<String>, urls: Vec<Url>) -> Upstream {
         Upstream {
             router: router.into(),
@@ -91,18 +91,18 @@ impl Upstream {
         }
     }
 
-    /// The ways with the waits of a router, where they name none themselves.
+    /// The URLs with the time-outs of a router, where they set none themselves.
     ///
     /// # Errors
-    /// None that can be: the waits are known to be right.
+    /// None in practice: the added settings are valid.
     pub(crate) fn session_urls(&self) -> Result<Vec<Url>, Error> {
         let several = self.urls.len() > 1;
         self.urls.iter().map(|url| with_timeouts(url, self.path_loss_timeout, several)).collect()
     }
 }
 
-/// A URL with the waits of a router. A session that is lost gives its commands back at once: they wait for a path,
-/// whichever comes first. So does, where there are several, one that is between two access states.
+/// A URL with the time-outs of a router. A lost session returns its commands at once, and they wait for the first path that
+/// works. With several paths, so does a path in transition between two access states.
 fn with_timeouts(url: &Url, path_loss_timeout: Duration, several: bool) -> Result<Url, Error> {
     let mut url =
         TIMEOUTS.into_iter().try_fold(url.clone(), |url, (key, value)| url.with_default(key, value))?;

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// Between the first two tries to open it; it grows.
+/// Pause after the first failed attempt to open it. It grows.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Events that wait to be looked at.
+/// Capacity of the event channel.
 const EVENTS: usize = 64;
 
 /// A path.
@@ -26,7 +26,7 @@ pub struct UpstreamPath {
     context: Arc<LuContext>,
     url: Url,
     lun: OnceLock<Arc<Lun>>,
-    /// That of its session, where it is recorded.
+    /// The ISID lease of its session, if ISIDs are recorded.
     isid: OnceLock<IsidLease>,
     /// The user of its sessions, as it is recorded.
     user: OnceLock<Option<String>>,
@@ -54,7 +54,7 @@ impl RecordNames {
 }
 
 impl UpstreamPath {
-    /// A path that is opened from now on. To be called inside an event loop.
+    /// Starts to open a path. Call it inside an event loop.
     pub fn begin(context: Arc<LuContext>, url: Url) -> Arc<UpstreamPath> {
         let (tell, news) = flume::bounded(EVENTS);
         let path = Arc::new(UpstreamPath {
@@ -90,10 +90,10 @@ impl UpstreamPath {
         self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the logical unit is like, if that is news.
+    /// The properties of the logical unit, if they changed.
     pub fn learned(&self) -> Option<BackendInfo> {
         let lun = self.lun.get()?;
-        // Both have to be asked: each keeps its own mark.
+        // Both calls are needed: each clears its own flag.
         let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
         is_news.then(|| lun.facts())
     }
@@ -128,7 +128,7 @@ impl UpstreamPath {
         };
         let session = session.map_err(|e| url.explain(e))?;
         let events = session.events();
-        // In a failover pair a session carries nothing before it is registered, and may not even hear of the capacity.
+        // In a failover pair an unregistered session carries no data, and may not even read the capacity.
         let Some(gate) = &self.context.gate else {
             return Ok((self.clean(&session, owes).await?, events));
         };
@@ -249,7 +249,7 @@ impl UpstreamPath {
         Ok(lunar_initiator::portal_urls(&self.url, here.ok_or_else(missing)?))
     }
 
-    /// Takes note of a try that failed.
+    /// Records a failed attempt.
     fn fail(&self, e: Error) {
         let is_other = e.code == ErrorCode::IdentityMismatch;
         if is_other && !self.is_changed.load(Relaxed) {

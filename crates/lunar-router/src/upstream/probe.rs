@@ -1,4 +1,4 @@
-//! What an upstream has: targets, their LUNs, and what those are.
+//! Discovery of an upstream: targets, their LUNs, and the properties of these.
 
 use super::Upstream;
 use crate::loops::{self, LoopDetector, UpstreamTarget};
@@ -6,11 +6,11 @@ use crate::{FoundLun, FoundTarget};
 use lunar_initiator::{Error, ErrorCode, Options, Properties, Session, Url};
 use lunar_wire::scsi::lun::decode;
 
-/// Looks what an upstream has: all targets of a portal, all LUNs of a target, or one LUN. A way that does not work
-/// is followed by the next; names are those that the first URL has.
+/// Probes an upstream: all targets of a portal, all LUNs of a target, or one LUN. If a URL fails, the next one is tried.
+/// The result has the names of the first URL.
 ///
 /// # Errors
-/// Those of the last way, when none works; [`ErrorCode::IdentityMismatch`] when the LUN is not the one that is asked for.
+/// Those of the last URL, when none works; [`ErrorCode::IdentityMismatch`] when the LUN is not the one that is asked for.
 pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<FoundTarget>, Error> {
     let mut last = Error::new(ErrorCode::InvalidArgument, format!("upstream {} has no URL", upstream.name));
     // Behind a portal are all of its targets, each of which is seen here under its own name.
@@ -25,7 +25,7 @@ pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<Foun
     Err(last)
 }
 
-/// Ways may lead to targets and LUNs of other names: the first is that by which it is known.
+/// URLs may have different target names and LUNs: the result gets those of the first URL.
 fn as_first(upstream: &Upstream, mut found: Vec<FoundTarget>) -> Vec<FoundTarget> {
     let Some(first) = upstream.urls.first() else { return found };
     if let (Some(name), [target]) = (&first.target, &mut found[..]) {
@@ -66,7 +66,7 @@ async fn through(url: &Url, check: &LoopCheck<'_>) -> Result<Vec<FoundTarget>, E
     for found in lunar_initiator::discover(url.portal.clone(), &options).await? {
         match at_first(&lunar_initiator::portal_urls(url, found), &options, check).await {
             Ok(found) => all.push(found),
-            // It is shown to us, but not for us; the others are.
+            // A listed target may reject this initiator; the others are used.
             Err(e)
                 if matches!(
                     e.code,

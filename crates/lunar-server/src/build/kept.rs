@@ -1,4 +1,5 @@
-//! Memory that a change on trial has removed: a roll-back brings it back with its data. Hosts do not reach it meanwhile.
+//! Memory disks that a change on trial has removed: a rollback restores them with their data. Hosts do not reach them
+//! meanwhile.
 
 use super::{Name, OpenUnit, Units, same_way};
 use crate::config::{LunConfig, Source};
@@ -17,7 +18,7 @@ impl TrialMemory {
         self.open.get(name).filter(|open| same_way(&open.lun, lun))
     }
 
-    /// Of the units that left, the memory that no other has. The first of a name is the one of before the trial.
+    /// Keeps the memory of removed units that no other unit uses. The first one of a name is from before the trial.
     pub(super) fn keep(&mut self, left: BTreeMap<Name, OpenUnit>, open: &BTreeMap<Name, OpenUnit>) {
         let is_used =
             |one: &OpenUnit| open.values().any(|o| Arc::ptr_eq(&o.medium.blocks, &one.medium.blocks));
@@ -30,12 +31,12 @@ impl TrialMemory {
 }
 
 impl Units {
-    /// From now on, memory that a change removes is kept, so that a roll-back has its data.
+    /// Begins a trial: memory that a change removes is kept for a rollback.
     pub fn begin_trial(&mut self) {
         self.kept.is_on_trial = true;
     }
 
-    /// Nothing is rolled back any more: memory that was kept is freed.
+    /// Ends the trial: kept memory is freed.
     pub fn end_trial(&mut self) {
         self.kept = TrialMemory::default();
     }

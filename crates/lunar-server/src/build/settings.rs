@@ -1,4 +1,4 @@
-//! What a LUN is to hosts: on a medium of this host, and where another device carries its commands out.
+//! The settings of the device server of a LUN: on a medium of this host, and in passthrough.
 
 use super::Name;
 use crate::config::LunConfig;
@@ -6,7 +6,7 @@ use crate::{Diagnostic, identity};
 use lunar_block::BackendInfo;
 use lunar_scsi::{LuSettings, PassthroughMode, PeripheralDeviceType};
 
-/// What a LUN is on a medium like this.
+/// The settings of a LUN on this medium.
 pub(crate) fn settings(
     name: &Name,
     lun: &LunConfig,
@@ -39,7 +39,7 @@ pub(crate) fn settings(
     })
 }
 
-/// What a LUN is whose commands are carried out elsewhere: what is said there passes.
+/// The settings of a passthrough LUN. Hosts get all responses from the device.
 pub(super) fn passing(
     name: &Name,
     lun: &LunConfig,
@@ -52,7 +52,7 @@ pub(super) fn passing(
         block_size: 512,
         physical_block_size: 512,
         capacity: 0,
-        // Whether it can be written is for the device there to say, command by command.
+        // The device reports write protection, command by command.
         read_only: lun.read_only && lun.found.is_none(),
         removable: lun.removable,
         write_cache: true,

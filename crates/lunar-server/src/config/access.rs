@@ -24,7 +24,7 @@ pub struct Grant {
 /// The words that are no names of lists.
 const WORDS: [&str; 2] = ["all", "none"];
 
-/// All access lists of a file. One that is wrong has problems of its own, and is as if it were good.
+/// All access lists of a file. An invalid list has its own problems and counts as valid for its users.
 pub(super) struct AccessLists(BTreeMap<String, AccessRule>);
 
 /// Reads all `[access.NAME]`.

@@ -99,8 +99,7 @@ impl ChapUsers {
         }
     }
 
-    /// Refuses a secret that would serve both directions (RFC 7143 section 9.2.1): whoever knows it could
-    /// play both.
+    /// Rejects a secret that is used in both directions (RFC 7143 section 9.2.1): its owner could impersonate either side.
     pub(super) fn refuse_shared<'n>(
         &self,
         p: &mut Diagnostics<'_>,

@@ -1,4 +1,4 @@
-//! `[[target.lun]]`: a logical unit and what stands behind it.
+//! `[[target.lun]]`: a logical unit and its medium.
 
 use lunar_config::scsi_text;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// A logical unit as it is wanted.
+/// The definition of a logical unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LunConfig {
     /// Where its blocks live.
@@ -31,9 +31,9 @@ pub struct LunConfig {
     pub removable: bool,
     /// Write cache enabled at power on.
     pub write_cache: bool,
-    /// Pass the page cache by.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// The bytes of the medium are those of the disk, whatever they look like.
+    /// The medium is raw: image formats are not detected.
     pub raw: bool,
     /// The behaviour while the file is deleted or replaced, or the device is gone.
     pub on_missing_file: OnMissing,
@@ -53,11 +53,11 @@ pub struct LunConfig {
     pub found: Option<Box<FoundLun>>,
     /// Initiators may reserve it.
     pub reservable: bool,
-    /// The device server here speaks for it.
+    /// The device server of this target executes its commands (block mode).
     pub is_block: bool,
     /// It is a disk of this host behind a router, with other keys than a `[[target.lun]]`.
     pub is_upstream: bool,
-    /// The routing instance whose share of operations and bytes it has a part in; None: no limit.
+    /// The rate limit that it shares with the other LUNs of its routing instance; None: no limit.
     pub share: Option<Share>,
 }
 
@@ -72,7 +72,7 @@ pub struct Share {
     pub bytes_per_s: u64,
 }
 
-/// What may stand only once in a file.
+/// Values that a file may contain only once.
 pub(super) struct UniqueValues {
     pub(super) names: UniqueKeys<String>,
     pub(super) serials: UniqueKeys<String>,

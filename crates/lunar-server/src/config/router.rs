@@ -56,7 +56,7 @@ pub enum Mode {
 /// A mapping, and the initiators that may use its targets.
 #[derive(Clone, Debug)]
 pub struct RouterTarget {
-    /// What becomes of what.
+    /// Which logical units it maps to which targets.
     pub map: Map,
     /// The initiators that may use them.
     pub access: Grant,
@@ -81,12 +81,12 @@ pub enum Map {
     Lun {
         /// iSCSI name.
         name: String,
-        /// What stands behind each LUN.
+        /// The source of each LUN.
         luns: BTreeMap<u16, From>,
     },
 }
 
-/// What stands behind a LUN.
+/// The source of a mapped LUN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct From {
     /// The upstream: a LUN, a device of this host, or with `lun` a target.

@@ -1,4 +1,4 @@
-//! What stands in a configuration and does nothing.
+//! Unused parts of a configuration.
 
 use super::{Config, RouterConfig};
 

@@ -1,4 +1,4 @@
-//! What a configuration maps, and what was not found.
+//! Mapped LUNs that were not found.
 
 use super::{is_seen, number, there};
 use crate::config::router::{From, Map, Reach};

@@ -1,4 +1,4 @@
-//! `[[router.NAME.target]]`: what of the upstreams becomes what.
+//! `[[router.NAME.target]]`: which logical units of upstreams become which LUNs of a target.
 
 use super::{Context, From, Map, Mode, Reach, RouterTarget, UpstreamConfig, Upstreams};
 use crate::config::target::LUN_RANGE;
@@ -171,7 +171,7 @@ fn luns(
     luns
 }
 
-/// What stands behind a LUN.
+/// The source of a mapped LUN.
 fn from(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,

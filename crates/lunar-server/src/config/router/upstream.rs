@@ -1,4 +1,4 @@
-//! `[router.NAME.upstream.NAME]`: what is routed to.
+//! `[router.NAME.upstream.NAME]`: the storage behind a router.
 
 use super::{Context, Mode, mode};
 use crate::config::lun::Source;
@@ -13,14 +13,14 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Something that has logical units.
+/// An upstream: storage with logical units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
     /// Where it is.
     pub source: UpstreamSource,
     /// How commands are routed there.
     pub mode: Mode,
-    /// Which of several ways to it is taken.
+    /// The policy that selects a path.
     pub policy: UpstreamPolicy,
     /// The designator (VPD page 83h) that its LUN must have, such as `naa.6001405...`.
     pub identity: Option<String>,
@@ -90,7 +90,7 @@ impl fmt::Display for RemoteUrl {
     }
 }
 
-/// Which of several ways is taken.
+/// The policy that selects one of several paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpstreamPolicy {
     /// The first that works takes all.
@@ -123,7 +123,7 @@ impl UpstreamPolicy {
     }
 }
 
-/// What an upstream is as a whole.
+/// The scope of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach<'a> {
     /// All targets of a portal.
