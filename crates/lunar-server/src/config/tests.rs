@@ -2,14 +2,19 @@
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A folder that goes away.
+/// A folder of one test. It is removed at the end.
 pub(crate) struct Folder(pub(crate) PathBuf);
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
+        // Tests of one process may use the same name at the same time.
+        let number = NEXT.fetch_add(1, Relaxed);
+        let path = std::env::temp_dir().join(format!("lunar-{name}-{}-{number}", std::process::id()));
         _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
