@@ -24,11 +24,12 @@ pub struct Row {
 }
 
 /// All steps, in order.
-pub const STEPS: [Row; 9] = [
+pub const STEPS: [Row; 10] = [
     Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
     long("package", "the packaged library, outside the workspace", package),
+    quick("measures", "fio, and the published experiments with peers", measures),
     Row { parallel: true, ..long("lab", "the Linux kernel in a guest", lab) },
     Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     quick("server", "raw PDUs against the running server", server),
@@ -152,8 +153,23 @@ fn server_tests() -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// Tests of `peers` that measure. They need the machine for themselves.
+const MEASURES: [&str; 2] = ["fio::", "reproduce::"];
+
+fn measures() -> Result<StepReport> {
+    of_peers(&MEASURES)
+}
+
 fn peers() -> Result<StepReport> {
-    cargo::test(&TestSelection { selection: &["--package", "interop", "--test", "peers"], ..ONE_BY_ONE })
+    of_peers(&MEASURES.map(|module| ["--skip", module]).concat())
+}
+
+fn of_peers(options: &[&str]) -> Result<StepReport> {
+    cargo::test(&TestSelection {
+        selection: &["--package", "interop", "--test", "peers"],
+        options,
+        ..ONE_BY_ONE
+    })
 }
 
 /// One guest at a time: two take longer than one after the other.
@@ -197,6 +213,15 @@ mod tests {
                 let source = std::fs::read_to_string(&file).expect("the source");
                 assert!(source.contains(&format!("fn {name}()")), "{}: {test}", file.display());
             }
+        }
+    }
+
+    #[test]
+    fn measuring_modules_of_peers_exist() {
+        let path = root::path().join("interop/tests/peers/main.rs");
+        let source = std::fs::read_to_string(path).expect("the source");
+        for module in MEASURES {
+            assert!(source.contains(&format!("mod {};", module.trim_end_matches(':'))), "{module}");
         }
     }
 
