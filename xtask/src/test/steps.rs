@@ -30,11 +30,11 @@ pub const STEPS: [Row; 10] = [
     quick("units", "tests of every crate", units),
     long("package", "the packaged library, outside the workspace", package),
     quick("measures", "fio, and the published experiments with peers", measures),
-    Row { parallel: true, ..long("lab", "the Linux kernel in a guest", lab) },
     Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     quick("server", "raw PDUs against the running server", server),
     quick("peers", "libiscsi, QEMU, STGT and istgt", peers),
     long("polling", "tests of sockets and files, without io_uring", polling),
+    long("lab", "the Linux kernel in a guest", lab),
 ];
 
 const fn quick(name: &'static str, what: &'static str, run: fn() -> Result<StepReport>) -> Row {
