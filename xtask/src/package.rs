@@ -50,7 +50,8 @@ fn package(crates: &[(String, String)]) -> Result<()> {
 fn unpack(crates: &[(String, String)], folder: &Path) -> Result<()> {
     for (name, version) in crates {
         let packed = root::target_dir().join(format!("package/{name}-{version}.crate"));
-        let status = Command::new("tar").arg("xzf").arg(&packed).arg("-C").arg(folder).status();
+        // With the time of now (m): all packages have the same old one, and cargo would take an earlier build for current.
+        let status = Command::new("tar").arg("xzmf").arg(&packed).arg("-C").arg(folder).status();
         ensure!(status.context("cannot run tar")?.success(), "cannot unpack {}", packed.display());
         for licence in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
             let file = folder.join(format!("{name}-{version}/{licence}"));
