@@ -188,7 +188,7 @@ fn copy_reads_a_disk_with_an_image_header() {
     let [a, b, other] = ["a.img", "b.img", "other"].map(|name| server.dir().join(name));
     let (said, status) = copy_with_state(&other, &a, &b);
     assert!(status != Some(0) && said.contains("in the format qcow2"), "{said}");
-    assert!(said.contains("a disk whose host has written them: --raw"), "{said}");
+    assert!(said.contains("if the bytes of the file are the disk itself: --raw"), "{said}");
     let (said, status) = copy_with_state(server.dir(), &a, &b);
     assert_eq!(status, Some(0), "{said}");
     assert!(fs::read(&b).expect("a copy").starts_with(&header));
