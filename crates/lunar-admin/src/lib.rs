@@ -371,7 +371,7 @@ pub fn diff(path: &Path, file: Option<PathBuf>, timeout: Duration) -> Result<Vec
 }
 
 /// Sends a control request to the server at `path`, and returns its message.
-pub fn tell(path: &Path, what: &Request, timeout: Duration) -> Result<String, Diagnostic> {
+pub fn execute(path: &Path, what: &Request, timeout: Duration) -> Result<String, Diagnostic> {
     match request(path, what, timeout)? {
         Response::Done(said) => Ok(said),
         _ => Err(strange()),

@@ -26,7 +26,7 @@ fn routers_are_listed_and_rejections_are_errors() {
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert_eq!(routers(&path, PATIENCE * 2).unwrap()[0].name, "r1");
     let drain = Request::Router { name: "r1".into(), action: RouterAction::Drain };
-    assert_eq!(tell(&path, &drain, PATIENCE).unwrap_err().what, format!("{drain:?}"));
+    assert_eq!(execute(&path, &drain, PATIENCE).unwrap_err().what, format!("{drain:?}"));
     assert!(raw(&path, b"{\"command\":\"routers\"}\n").starts_with("{\"routers\":[{\"name\":\"r1\""));
 }
 
@@ -121,7 +121,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
     let mut waiting: Vec<UnixStream> = (0..MOST_WAITING).map(|_| ask()).collect();
     (0..MOST_WAITING).for_each(|_| takes.recv().unwrap());
     assert_eq!(sessions(&path, PATIENCE * 10).unwrap(), []);
-    let refused = tell(&path, &Request::Confirm {}, PATIENCE * 10).unwrap_err();
+    let refused = execute(&path, &Request::Confirm {}, PATIENCE * 10).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TimedOut);
     assert!(refused.what.starts_with("the server has 16 pending requests"), "{}", refused.what);
     drop(lets_go);
@@ -193,7 +193,7 @@ fn server_that_hangs_is_reported_when_the_time_is_over() {
          hint: the server is stopped or overloaded: check its process, or raise --timeout";
     assert_eq!(said(sessions(&path, limit).map(|_| String::new())), hangs);
     assert_eq!(
-        said(tell(&path, &Request::Confirm {}, limit)),
+        said(execute(&path, &Request::Confirm {}, limit)),
         format!("{hangs}; it may still execute the request")
     );
     // Its queue is full.

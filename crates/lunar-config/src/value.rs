@@ -105,7 +105,7 @@ fn check_port(text: &str) -> Result<(), InvalidValue> {
 }
 
 /// An address to advertise to initiators: host name or address, optional port (RFC 7143 section 13.8).
-pub fn told(text: &str) -> Result<String, InvalidValue> {
+pub fn advertised_address(text: &str) -> Result<String, InvalidValue> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
         _ => (text, None),
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn redirect_address_takes_a_host_and_a_port() {
         for text in ["storage", "storage.example:3260", "192.0.2.1", "[2001:db8::1]", "[2001:db8::1]:860"] {
-            assert!(told(text).is_ok(), "{text}");
+            assert!(advertised_address(text).is_ok(), "{text}");
         }
         for text in ["", ":3260", "a,1", "a b", "::1", "[::1", "[x]:1", "a:0", "a:b", "a:65536", "a\n:1"] {
-            assert!(told(text).is_err(), "{text}");
+            assert!(advertised_address(text).is_err(), "{text}");
         }
     }
 }

@@ -25,7 +25,7 @@ type CheckpointFn<'a> = &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>;
 struct Checkpoints<'a> {
     every: Option<u64>,
     tell: CheckpointFn<'a>,
-    told: u64,
+    saved: u64,
     when: Instant,
     /// Whether a flush has failed. Many backends report a loss only once, so a later success proves nothing.
     lost: bool,
@@ -41,7 +41,7 @@ pub async fn copy(
     let mut marks = Checkpoints {
         every,
         tell: &mut checkpoint,
-        told: job.range.start,
+        saved: job.range.start,
         when: Instant::now(),
         lost: false,
     };
@@ -50,9 +50,9 @@ pub async fn copy(
     let flushed = destination.flush().await;
     let is_stable = flushed.is_ok() && !marks.lost;
     if let Err(e) = flushed {
-        progress.fail(CopyFailure::new(marks.told, CopyErrorCause::Flush(e)));
+        progress.fail(CopyFailure::new(marks.saved, CopyErrorCause::Flush(e)));
     }
-    let stable = if is_stable { progress.prefix() } else { marks.told };
+    let stable = if is_stable { progress.prefix() } else { marks.saved };
     let bad = progress.bad_before(if complete { u64::MAX } else { stable });
     let kept = if complete { Ok(()) } else { (marks.tell)(stable, &bad) };
     let failure = progress.take_failure();
@@ -134,14 +134,14 @@ async fn settle(
             true => Some(outbox.recv_async().await),
             false => stop.or(outbox.recv_async()).await,
         };
-        let was_told = next.is_none();
+        let was_stopped = next.is_none();
         match next {
             Some(Ok(done)) => is_ending |= !progress.enter(done),
             Some(Err(_)) => return,
             None => is_ending = true,
         }
         let prefix = progress.prefix();
-        if let Some(marks) = marks.as_deref_mut().filter(|m| m.due(prefix) || was_told && prefix > m.told)
+        if let Some(marks) = marks.as_deref_mut().filter(|m| m.due(prefix) || was_stopped && prefix > m.saved)
             && let Err(failure) = marks.mark(progress, destination).await
         {
             progress.fail(failure);
@@ -220,7 +220,7 @@ async fn planner(
 
 impl Checkpoints<'_> {
     fn due(&self, prefix: u64) -> bool {
-        let new = prefix - self.told;
+        let new = prefix - self.saved;
         let Some(every) = self.every else { return false };
         new > 0 && (new >= every || self.when.elapsed() >= CHECKPOINT_EVERY)
     }
@@ -229,11 +229,11 @@ impl Checkpoints<'_> {
         let prefix = progress.prefix();
         if let Err(e) = destination.flush().await {
             self.lost = true;
-            return Err(CopyFailure::new(self.told, CopyErrorCause::Flush(e)));
+            return Err(CopyFailure::new(self.saved, CopyErrorCause::Flush(e)));
         }
         (self.tell)(prefix, &progress.bad_before(prefix))
             .map_err(|e| CopyFailure::new(prefix, CopyErrorCause::Checkpoint(e)))?;
-        (self.told, self.when) = (prefix, Instant::now());
+        (self.saved, self.when) = (prefix, Instant::now());
         Ok(())
     }
 }

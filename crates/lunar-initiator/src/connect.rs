@@ -566,9 +566,9 @@ mod tests {
     fn close_before_the_first_pdu_hints_at_other_protocols() {
         for (anonymous, login) in [(true, "may want CHAP"), (false, "look at user, password")] {
             for may_be_other in [true, false] {
-                let told = ClosedDuringLogin { anonymous, may_be_other }
+                let error = ClosedDuringLogin { anonymous, may_be_other }
                     .explain(Error::new(ErrorCode::ConnectionLost, "closed"));
-                let hint = told.hint.as_deref().expect("a hint");
+                let hint = error.hint.as_deref().expect("a hint");
                 assert!(hint.contains(login), "{hint}");
                 assert_eq!(hint.contains("use iser:// or srp:// there"), may_be_other, "{hint}");
             }

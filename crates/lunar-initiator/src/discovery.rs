@@ -27,12 +27,12 @@ pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<Discovere
     let mut discovery = Discovery::open(portal.clone(), options).await?;
     let mut question = Vec::new();
     push(&mut question, "SendTargets", "All");
-    let told = discovery.exchange(question).await.map_err(answered).map_err(during)?;
-    let told = targets::parse(&told).map_err(|why| during(Error::new(ErrorCode::ProtocolError, why)))?;
-    told.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    let answer = discovery.exchange(question).await.map_err(answered).map_err(during)?;
+    let answer = targets::parse(&answer).map_err(|why| during(Error::new(ErrorCode::ProtocolError, why)))?;
+    answer.notes.iter().for_each(|note| tracing::warn!("{note}"));
     // The result is complete: a missing answer to the logout does not matter.
     let _ = discovery.close().await;
-    Ok(told.found)
+    Ok(answer.found)
 }
 
 /// A target must answer SendTargets: a refusal is a protocol error (RFC 7143 appendix C).
@@ -99,11 +99,11 @@ impl Discovery {
         let gone = || Error::new(ErrorCode::ConnectionLost, "the discovery session has ended");
         // Taken out until the exchange is complete, so that a cancelled call leaves None.
         let mut exchange = self.exchange.take().ok_or_else(gone)?;
-        let told = within(self.answer, exchange.ask(question)).await;
-        if !told.as_ref().is_err_and(|e| e.code != ErrorCode::Refused) {
+        let answer = within(self.answer, exchange.ask(question)).await;
+        if !answer.as_ref().is_err_and(|e| e.code != ErrorCode::Refused) {
             self.exchange = Some(exchange);
         }
-        told
+        answer
     }
 }
 
@@ -146,7 +146,7 @@ impl Exchange {
             let (header, data) = self.receive().await?;
             match text.response(&header, &data) {
                 TextStep::Send(next) => request = next,
-                TextStep::Done(told) => return Ok(told),
+                TextStep::Done(answer) => return Ok(answer),
                 TextStep::Rejected(reason) => return Err(text::rejected(reason)),
                 TextStep::Failed(why) => return Err(Error::new(ErrorCode::ProtocolError, why)),
             }

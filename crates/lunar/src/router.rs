@@ -103,10 +103,11 @@ fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
 fn control(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
     let server = routing(Some(&which.name), &which.common)?;
     let router = which.name.clone();
-    let told = admin::tell(&server, &Request::Router { name: which.name, action }, which.common.timeout)?;
+    let result =
+        admin::execute(&server, &Request::Router { name: which.name, action }, which.common.timeout)?;
     match which.common.json {
-        true => json(&BTreeMap::from([("router", router), ("result", told)])),
-        false => Ok(told + "\n"),
+        true => json(&BTreeMap::from([("router", router), ("result", result)])),
+        false => Ok(result + "\n"),
     }
 }
 
@@ -128,7 +129,7 @@ pub fn apply(args: &Apply) -> Result<String, Problem> {
         (_, true) => Request::Rollback {},
         _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) },
     };
-    with_newline(admin::tell(&server, &request, args.timeout))
+    with_newline(admin::execute(&server, &request, args.timeout))
 }
 
 fn with_newline(answer: Result<String, Problem>) -> Result<String, Problem> {

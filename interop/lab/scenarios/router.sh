@@ -191,7 +191,7 @@ own=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_dev
 echo 1 >"$own/delete"
 read_one() { dd if="$disk" of=/dev/null bs=4k count=1 iflag=direct status=none; }
 read_one && fail "it was read from nowhere"
-wait_for 20 'grep -q "sg[0-9]* was removed" /run/router/err' || fail "nobody is told"
+wait_for 20 'grep -q "sg[0-9]* was removed" /run/router/err' || fail "the log does not report it"
 for host in /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/scsi_host/host*; do echo "- - -" >"$host/scan"; done
 wait_for 20 read_one || { cat /run/router/err; ls /dev/sg*; fail "it is not served again"; }
 dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp - /run/pattern || fail "it reads other than written"

@@ -18,7 +18,7 @@ pub(super) async fn perform(backend: &dyn Backend, request: &IoDescriptor, buf: 
         op::WRITE_ZEROES => (zeroes(backend, request).await, buf),
         _ => (Err(Errno::OPNOTSUPP.into()), buf),
     };
-    (told(request, result, 0), buf)
+    (result_code(request, result, 0), buf)
 }
 
 /// Executes a read or a write, without waiting if the backend can.
@@ -38,7 +38,7 @@ async fn transfer(backend: &dyn Backend, request: &IoDescriptor, mut buf: Buf) -
         TryIo::WouldWait if request.op() == op::READ => backend.read(offset, buf).await,
         TryIo::WouldWait => backend.write(offset, buf, request.is_fua()).await,
     };
-    (told(request, result, len), buf)
+    (result_code(request, result, len), buf)
 }
 
 async fn zeroes(backend: &dyn Backend, request: &IoDescriptor) -> io::Result<()> {
@@ -49,7 +49,7 @@ async fn zeroes(backend: &dyn Backend, request: &IoDescriptor) -> io::Result<()>
     }
 }
 
-fn told(request: &IoDescriptor, result: io::Result<()>, done: usize) -> i32 {
+fn result_code(request: &IoDescriptor, result: io::Result<()>, done: usize) -> i32 {
     match result {
         Ok(()) => done as i32,
         Err(e) => {

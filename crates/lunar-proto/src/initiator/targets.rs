@@ -130,9 +130,9 @@ pub fn parse(text: &[u8]) -> Result<SendTargetsResult, String> {
         }
         at += pair.len() + 1;
     }
-    match reader.told {
+    match reader.result {
         SendTargetsResult { found, notes } if found.is_empty() && !notes.is_empty() => Err(notes.join("; ")),
-        told => Ok(told),
+        result => Ok(result),
     }
 }
 
@@ -161,7 +161,7 @@ enum CurrentTarget {
 
 #[derive(Default)]
 struct SendTargetsParser {
-    told: SendTargetsResult,
+    result: SendTargetsResult,
     places: BTreeMap<String, usize>,
     current: CurrentTarget,
 }
@@ -197,7 +197,7 @@ impl SendTargetsParser {
             self.current = CurrentTarget::Passed;
             return;
         }
-        let found = &mut self.told.found;
+        let found = &mut self.result.found;
         let place = *self.places.entry(name.to_owned()).or_insert(found.len());
         let is_new = place == found.len();
         if is_new {
@@ -215,7 +215,7 @@ impl SendTargetsParser {
             CurrentTarget::Passed => return Ok(()),
             CurrentTarget::At(place) => place,
         };
-        let addresses = &mut self.told.found[place].addresses;
+        let addresses = &mut self.result.found[place].addresses;
         match PortalAddress::parse(text) {
             Ok(address) if addresses.contains(&address) => {}
             Ok(_) if addresses.len() == ADDRESSES => {
@@ -228,8 +228,8 @@ impl SendTargetsParser {
     }
 
     fn note(&mut self, key: &str, value: &str, why: &str) {
-        if self.told.notes.len() < NOTES {
-            self.told.notes.push(wrong(key, value, why));
+        if self.result.notes.len() < NOTES {
+            self.result.notes.push(wrong(key, value, why));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::chap::ChapUsers;
 use super::value::listen;
-use lunar_config::told;
+use lunar_config::advertised_address;
 use lunar_config::{Diagnostics, InvalidValue, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind};
 use lunar_target::config::{DiscoveryConfig, Portal, PortalGroup, RdmaProvider, Transports};
@@ -235,7 +235,7 @@ fn portal(
         }
         let transports = transports(p, &mut s);
         let address = s.parsed(p, "listen", |text| listen(text, transports));
-        let advertise = s.parsed(p, "advertise", told);
+        let advertise = s.parsed(p, "advertise", advertised_address);
         s.done(p);
         Portal { listen: address?, advertise, transports }
     } else {

@@ -5,7 +5,7 @@ use super::lun::{LunConfig, UniqueValues, lun};
 use super::value::network;
 use lunar_config::{Diagnostics, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind, number, table};
-use lunar_config::{iscsi_name, pattern, plain_text, told};
+use lunar_config::{advertised_address, iscsi_name, pattern, plain_text};
 use lunar_target::config::{AccessRule, LoginRedirect};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -105,7 +105,7 @@ fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec
     for value in values {
         let Some(mut s) = table(p, "redirect", "redirect = [{ ... }]", value) else { continue };
         let portal_group = s.find("portal_group").and_then(|value| tag(p, "portal_group", value, known));
-        let to = s.parsed(p, "to", told);
+        let to = s.parsed(p, "to", advertised_address);
         let permanent = s.flag(p, "permanent", false);
         for (key, example) in [("portal_group", "1"), ("to", "\"192.0.2.9:3260\"")] {
             if s.find(key).is_none() {

@@ -227,11 +227,11 @@ impl<F: FrontEnd> ItNexus<F> {
             let (scope, from, indeterminate) = (scope.clone(), from.clone(), indeterminate.clone());
             SessionMessage::Abort { scope, from, indeterminate, done }
         };
-        let told = shared.registry.broadcast(Some(tsih), message);
+        let ended = shared.registry.broadcast(Some(tsih), message);
         let in_time = match is_elsewhere {
-            true => compio::time::timeout(REMOTE_TIMEOUT, told).await.is_ok(),
+            true => compio::time::timeout(REMOTE_TIMEOUT, ended).await.is_ok(),
             false => {
-                told.await;
+                ended.await;
                 true
             }
         };
@@ -290,11 +290,16 @@ impl<F: FrontEnd> ItNexus<F> {
             let mut state = self.state();
             let concerns = state.is_concerned(scope);
             state.report_termination(|t| scope.covers_task(t));
-            let told = state.reports_aborted(scope);
-            let tells = |t: &Task| t.lu_nexus.as_ref().is_some_and(|(_, nexus)| told.contains(nexus));
+            let reported = state.reports_aborted(scope);
+            let is_reported =
+                |t: &Task| t.lu_nexus.as_ref().is_some_and(|(_, nexus)| reported.contains(nexus));
             let mut serials =
-                state.abort(|t| scope.covers_task(t) && tells(t), AbortResponse::TaskAborted, false);
-            serials.extend(state.abort(|t| scope.covers_task(t) && !tells(t), AbortResponse::None, false));
+                state.abort(|t| scope.covers_task(t) && is_reported(t), AbortResponse::TaskAborted, false);
+            serials.extend(state.abort(
+                |t| scope.covers_task(t) && !is_reported(t),
+                AbortResponse::None,
+                false,
+            ));
             (serials, concerns)
         };
         F::flush(self);

@@ -400,11 +400,11 @@ impl Service {
             users: self.export.users(),
             waiting_writes: self.written.waiting(),
         };
-        let told = serde_json::to_vec(&state).map_err(io::Error::other).and_then(|text| {
+        let written = serde_json::to_vec(&state).map_err(io::Error::other).and_then(|text| {
             client.set_write_timeout(Some(STATUS_TIMEOUT))?;
             client.write_all(&text)
         });
-        _ = told.inspect_err(|e| tracing::debug!("cannot report to the command that attaches: {e}"));
+        _ = written.inspect_err(|e| tracing::debug!("cannot report to the command that attaches: {e}"));
     }
 
     /// Removes the export, flushes, and logs out. Also returns the sessions whose writes the target may still execute; None
