@@ -83,13 +83,13 @@ fn write_program(crates: &[(String, String)], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The documentation has no warnings, and its examples compile.
+/// The documentation has no warnings. The step of unit tests runs its examples.
 fn document() -> Result<()> {
     let mut doc = root::command("cargo");
     doc.args(["doc", "--quiet", "--offline", "--no-deps", "--package", LIBRARY, "--all-features"]);
     let status = doc.env("RUSTDOCFLAGS", "--deny warnings").status().context("cannot run cargo doc")?;
     ensure!(status.success(), "the documentation of {LIBRARY} has warnings");
-    root::must("cargo", &["test", "--quiet", "--offline", "--doc", "--package", LIBRARY])
+    Ok(())
 }
 
 /// A folder outside the workspace, removed on drop.
