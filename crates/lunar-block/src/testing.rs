@@ -81,8 +81,7 @@ impl CachedWrite {
     async fn store(&self, to: &dyn Backend) -> io::Result<()> {
         match &self.data {
             CachedData::Bytes(bytes) => {
-                let mut buf = Buf::zeroed(bytes.len());
-                buf.copy_from_slice(bytes);
+                let buf = Buf::copy_of(bytes);
                 to.write(self.offset, buf, false).await.0
             }
             CachedData::Zeros(len) => to.write_zeroes(self.offset, *len, true).await,

@@ -121,8 +121,7 @@ impl CopyWork {
                 self.clear(start, run.len() as u64).await?;
                 continue;
             }
-            let mut part = Buf::zeroed(run.len());
-            part.copy_from_slice(&spare[run]);
+            let mut part = Buf::copy_of(&spare[run]);
             self.write(start, &mut part).await?;
         }
         Ok(())

@@ -131,8 +131,7 @@ fn direct_transfers_pass_the_page_cache_by() {
     let direct = OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(mount.path());
     let file = file.expect("open it");
-    let mut data = lunar_runtime::Buf::zeroed(4 * MIB as usize);
-    data.copy_from_slice(&pattern(4 * MIB as usize));
+    let mut data = lunar_runtime::Buf::copy_of(&pattern(4 * MIB as usize));
     file.write_all_at(&data, MIB).expect("write");
     let changed = OpenOptions::new().write(true).open(&below).expect("open what is below");
     changed.write_all_at(&[0xee; 4096], 2 * MIB).expect("write below");

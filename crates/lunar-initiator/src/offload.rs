@@ -79,8 +79,7 @@ impl ExtendedCopy {
         }
         let id = self.ids.1.recv_async().await.map_err(|_| not("there are no list identifiers"))?;
         let list = self.list(id, offset, len);
-        let mut data = Buf::zeroed(list.len());
-        data.copy_from_slice(&list);
+        let data = Buf::copy_of(&list);
         let command = cdb::extended_copy(list.len() as u32);
         // If the caller stops waiting, the command goes on and its identifier stays in use.
         let (result, _) = self.destination.perform(command, Direction::Out(data)).await;

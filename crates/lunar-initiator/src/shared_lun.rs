@@ -27,7 +27,7 @@ impl Data<'_> {
         match self {
             Data::None => Direction::None,
             Data::In(room) => Direction::In(Buf::zeroed(room.len())),
-            Data::Out(bytes) => Direction::Out(copy_of(bytes)),
+            Data::Out(bytes) => Direction::Out(Buf::copy_of(bytes)),
         }
     }
 
@@ -86,7 +86,7 @@ impl SharedLun {
 
     pub fn write(&self, offset: u64, data: &[u8]) -> Answer<()> {
         self.check_range(offset, data.len() as u64)?;
-        let (lun, buf) = (self.lun().clone(), copy_of(data));
+        let (lun, buf) = (self.lun().clone(), Buf::copy_of(data));
         start(move || async move { lun.write(offset, buf, false).await.0.map_err(|e| from_io(e, "write")) })
     }
 
@@ -114,7 +114,7 @@ impl SharedLun {
             let what = format!("compare and write: {} bytes to compare, {} to write", old.len(), new.len());
             return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint("the lengths must be equal"));
         }
-        let (lun, buf) = (self.lun().clone(), copy_of(&[old, new].concat()));
+        let (lun, buf) = (self.lun().clone(), Buf::copy_of(&[old, new].concat()));
         start(move || async move { lun.compare_and_write(offset, buf).await })
     }
 
@@ -139,12 +139,6 @@ impl SharedLun {
         let what = format!("{len} bytes at {offset} are beyond the capacity of {capacity} bytes");
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
-}
-
-fn copy_of(bytes: &[u8]) -> Buf {
-    let mut buf = Buf::zeroed(bytes.len());
-    buf.copy_from_slice(bytes);
-    buf
 }
 
 /// The [`Error`] inside the error of a backend, or a new one.

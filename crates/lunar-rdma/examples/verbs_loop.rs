@@ -206,8 +206,7 @@ async fn write_then_message(client: &End, server: &End) {
 
 /// More at a time than the other side allows.
 async fn reads(client: &End, server: &End) {
-    let mut source = Buf::zeroed(LONG);
-    source.copy_from_slice(&pattern(LONG));
+    let source = Buf::copy_of(&pattern(LONG));
     let source = Rc::new(source);
     let from = client.endpoint.expose(MemoryRegion::Source(source.clone())).expect("memory");
     for id in 0..10u64 {

@@ -62,8 +62,7 @@ impl<W: PassthroughNexus> Tried<W> {
     }
 
     async fn write(&self, cdb: cdb::Cdb, bytes: &[u8]) -> Result<()> {
-        let mut buf = Buf::zeroed(bytes.len());
-        buf.copy_from_slice(bytes);
+        let buf = Buf::copy_of(bytes);
         let reply = self.answer(cdb, PassthroughData::Out(buf)).await;
         must(reply.status == 0 && reply.moved == bytes.len() as u64, &reported(&reply))
     }

@@ -130,6 +130,13 @@ impl Buf {
         Buf { pages: pages(len).into(), len, home: None }
     }
 
+    /// A buffer with a copy of these bytes that belongs to no pool.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Buf::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
     pub(crate) fn pooled(len: usize, home: PoolOrigin) -> Self {
         Buf { pages: OnceCell::new(), len, home: Some(home) }
     }

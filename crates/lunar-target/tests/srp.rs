@@ -194,8 +194,7 @@ fn block_is_written_and_read_over_iwarp() {
         // The unit attention of a new nexus.
         assert_eq!(does(&*host, &cdb::test_unit_ready(), [DataBuffer::None; 2]).await, 2);
         let bytes: Vec<u8> = (0..1024).map(|i| (i / 3) as u8).collect();
-        let mut buf = Buf::zeroed(512);
-        buf.copy_from_slice(&bytes[..512]);
+        let buf = Buf::copy_of(&bytes[..512]);
         let out = memory(&*host, MemoryRegion::Source(Rc::new(buf)), 512);
         assert_eq!(does(&*host, &cdb::write_10(0, 1, false), [out, DataBuffer::None]).await, 0);
         let with = DataBuffer::Immediate(&bytes[512..]);

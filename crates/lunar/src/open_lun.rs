@@ -35,8 +35,7 @@ impl OpenLun {
 
     /// Sends data with a command.
     pub async fn write(&self, cdb: Cdb, data: &[u8]) -> Result<(), Error> {
-        let mut buf = Buf::zeroed(data.len());
-        buf.copy_from_slice(data);
+        let buf = Buf::copy_of(data);
         self.session.perform(self.lun, cdb, Direction::Out(buf)).await.0.map(drop)
     }
 

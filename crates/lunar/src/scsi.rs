@@ -161,11 +161,7 @@ async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
     let lun = encode(lunar_initiator::lun_of(&order.url, &session).await?);
     let direction = match (order.take, order.data.len()) {
         (0, 0) => Direction::None,
-        (0, len) => {
-            let mut buf = Buf::zeroed(len);
-            buf.copy_from_slice(&order.data);
-            Direction::Out(buf)
-        }
+        (0, _) => Direction::Out(Buf::copy_of(&order.data)),
         (take, _) => Direction::In(Buf::zeroed(take)),
     };
     let expected = direction.expected();

@@ -307,8 +307,7 @@ mod tests {
         run_on_core(move || async move {
             let bytes = pattern(3 << 20);
             for (n, block) in bytes.chunks(3000).enumerate() {
-                let mut buf = Buf::zeroed(block.len());
-                buf.copy_from_slice(block);
+                let buf = Buf::copy_of(block);
                 page_cache.write(n as u64 * 3000, buf, false).await.0.expect("written");
             }
             // A reader finds data that is not on the disk yet.

@@ -53,8 +53,7 @@ impl OpenRecord {
 
     fn copy(&self) -> Option<(u64, Buf)> {
         locked(&self.undo).as_ref().map(|(offset, old)| {
-            let mut copy = Buf::zeroed(old.len());
-            copy.copy_from_slice(old);
+            let copy = Buf::copy_of(old);
             (*offset, copy)
         })
     }
@@ -128,8 +127,7 @@ impl FileBackend {
         let (result, now) = wait(self.read_all(offset, Buf::zeroed(left))).await;
         result?;
         for changed in changed(&now, &old[..left]) {
-            let mut part = Buf::zeroed(changed.len());
-            part.copy_from_slice(&old[changed.clone()]);
+            let part = Buf::copy_of(&old[changed.clone()]);
             wait(self.write_all(offset + changed.start as u64, part, false)).await.0?;
         }
         Ok(())

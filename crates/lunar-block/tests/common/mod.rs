@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A buffer with these bytes.
 pub fn filled(bytes: &[u8]) -> Buf {
-    let mut buf = Buf::zeroed(bytes.len());
-    buf.copy_from_slice(bytes);
-    buf
+    Buf::copy_of(bytes)
 }
 
 /// The runtimes that work here: io_uring may be forbidden.

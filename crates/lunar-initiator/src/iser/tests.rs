@@ -88,8 +88,7 @@ impl Peer {
     }
 
     fn write(&mut self, len: usize) -> u32 {
-        let mut buf = Buf::zeroed(len);
-        buf.copy_from_slice(&pattern(len));
+        let buf = Buf::copy_of(&pattern(len));
         self.submit(cdb::write_10(0, 1, false), Direction::Out(buf))
     }
 
@@ -267,8 +266,7 @@ fn data_of_any_length_makes_a_message_that_is_a_pdu() {
 fn long_cdb_travels_in_front_of_immediate_data() {
     let mut peer = Peer::new(parameters());
     let cdb: Vec<u8> = (0..32).collect();
-    let mut buf = Buf::zeroed(600);
-    buf.copy_from_slice(&pattern(600));
+    let buf = Buf::copy_of(&pattern(600));
     let command = Command::long(0, &cdb, Direction::Out(buf)).expect("a command");
     peer.state.submit(command, Waiter::Unknown).expect("room");
     let got = peer.one();

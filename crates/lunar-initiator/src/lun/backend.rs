@@ -251,8 +251,7 @@ impl Lun {
         let mut done = 0;
         while done < blocks {
             let n = (blocks - done).min(most.into()) as u32;
-            let mut list = Buf::zeroed(24);
-            list.copy_from_slice(&cdb::unmap_list(lba + done, n));
+            let list = Buf::copy_of(&cdb::unmap_list(lba + done, n));
             self.perform_holding(cdb::unmap(24), Direction::Out(list), &hold).await.0?;
             done += u64::from(n);
         }

@@ -142,7 +142,7 @@ impl Task {
         match std::mem::replace(&mut self.data, Data::None) {
             Data::None => None,
             Data::In(buf, _) => buf.or_else(|| self.spare_buf()),
-            Data::Out(buf) => Some(Rc::try_unwrap(buf).unwrap_or_else(|shared| copy_of(&shared))),
+            Data::Out(buf) => Some(Rc::try_unwrap(buf).unwrap_or_else(|shared| Buf::copy_of(&shared))),
         }
     }
 
@@ -150,7 +150,7 @@ impl Task {
     /// that the owner can write them on another path.
     fn spare_buf(&self) -> Option<Buf> {
         match &self.data {
-            Data::Out(buf) => Some(copy_of(buf)),
+            Data::Out(buf) => Some(Buf::copy_of(buf)),
             Data::None | Data::In(..) => (self.expected > 0).then(|| Buf::zeroed(self.expected as usize)),
         }
     }
@@ -181,7 +181,7 @@ impl Task {
         if self.is_leaving()
             && let Data::Out(buf) = &mut self.data
         {
-            *buf = Rc::new(copy_of(buf));
+            *buf = Rc::new(Buf::copy_of(buf));
         }
     }
 
@@ -207,12 +207,6 @@ impl Task {
             }
         }
     }
-}
-
-fn copy_of(buf: &Buf) -> Buf {
-    let mut copy = Buf::zeroed(buf.len());
-    copy.copy_from_slice(buf);
-    copy
 }
 
 /// The result of a command that was an orphan.

@@ -101,8 +101,7 @@ impl NbdDisk {
     async fn write_pieces(&self, offset: u64, buf: &Buf, fua: bool) -> io::Result<()> {
         let mut at = offset;
         for part in buf.chunks(self.export.max_payload as usize) {
-            let mut piece = Buf::zeroed(part.len());
-            piece.copy_from_slice(part);
+            let piece = Buf::copy_of(part);
             let write = NbdCommand::Write { fua };
             self.submit(write, at, part.len() as u64, Some(piece)).await.0?;
             at += part.len() as u64;

@@ -33,9 +33,7 @@ fn refused(url: &str) -> (String, String) {
 }
 
 fn filled(bytes: &[u8]) -> Buf {
-    let mut buf = Buf::zeroed(bytes.len());
-    buf.copy_from_slice(bytes);
-    buf
+    Buf::copy_of(bytes)
 }
 
 async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool) {

@@ -72,8 +72,7 @@ fn say(end: &Rc<dyn Endpoint>, text: &str) {
 }
 
 fn source(text: &str) -> MemoryRegion {
-    let mut buf = Buf::zeroed(text.len());
-    buf.copy_from_slice(text.as_bytes());
+    let buf = Buf::copy_of(text.as_bytes());
     MemoryRegion::Source(Rc::new(buf))
 }
 

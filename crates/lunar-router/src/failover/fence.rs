@@ -69,8 +69,7 @@ async fn read(session: &Session, lun: u64, cdb: Cdb) -> Result<Vec<u8>, Error> {
 }
 
 async fn out(session: &Session, lun: u64, action: u8, parameters: ReserveOutParameters) -> Result<(), Error> {
-    let mut data = Buf::zeroed(pr::PARAMETERS_LEN);
-    data.copy_from_slice(&parameters.encode());
+    let data = Buf::copy_of(&parameters.encode());
     let kind = if matches!(action, RESERVE | PREEMPT | PREEMPT_AND_ABORT) { KIND } else { 0 };
     let cdb = cdb::persistent_reserve_out(action, kind, pr::PARAMETERS_LEN as u32);
     session.perform(lun, cdb, Direction::Out(data)).await.0.map(drop)

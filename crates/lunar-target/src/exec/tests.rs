@@ -120,11 +120,7 @@ impl TestDisk {
             plan => plan,
         };
         let plan = persist(&self.unit, Ok(plan)).await?;
-        let data = (plan.data_out_len() > 0).then(|| {
-            let mut buf = Buf::zeroed(data.len());
-            buf.copy_from_slice(data);
-            buf
-        });
+        let data = (plan.data_out_len() > 0).then(|| Buf::copy_of(data));
         run(&self.unit, &self.pool, plan, data, &NoContext(false)).await
     }
 
@@ -332,11 +328,7 @@ fn aborted_operation_stops_writing() {
         let unmap = Op::Unmap { extents: vec![(0, all)], stable: false };
         let block = Some(vec![7; BLOCK]);
         for (op, data) in [(verify, None), (same, block), (zeros, None), (unmap, None)] {
-            let data = data.map(|d| {
-                let mut buf = Buf::zeroed(d.len());
-                buf.copy_from_slice(&d);
-                buf
-            });
+            let data = data.map(|d| Buf::copy_of(&d));
             let plan = Plan::Op(Box::new(op));
             let ended = run(&disk.unit, &disk.pool, plan, data, &NoContext(true)).await;
             assert!(ended.is_err_and(|f| f.status == Status::TaskAborted));

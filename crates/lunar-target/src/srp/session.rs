@@ -188,8 +188,7 @@ pub fn take_command(state: &mut State<SrpSession>, command: ScsiCommand, data: &
     if state.front().queue.is_empty() {
         return begin(state, command, data);
     }
-    let mut copy = Buf::zeroed(data.len());
-    copy.copy_from_slice(data);
+    let copy = Buf::copy_of(data);
     let busy_scope = state.busy_scope().cloned();
     state.front_mut().queue.push_back(QueuedCommand { command, data: copy, is_ready: true, busy_scope });
 }

@@ -205,9 +205,7 @@ impl Peer {
 }
 
 fn buf(data: &[u8]) -> Buf {
-    let mut buf = Buf::zeroed(data.len());
-    buf.copy_from_slice(data);
-    buf
+    Buf::copy_of(data)
 }
 
 /// Bytes that differ.

@@ -84,9 +84,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 fn buf(bytes: &[u8]) -> Buf {
-    let mut buf = Buf::zeroed(bytes.len());
-    buf.copy_from_slice(bytes);
-    buf
+    Buf::copy_of(bytes)
 }
 
 /// The messages that came, with the tags that they ended.

@@ -250,8 +250,7 @@ impl Host {
 
     /// Exposes bytes for RDMA Reads.
     pub fn expose(&self, data: &[u8]) -> RemoteAddress {
-        let mut buf = Buf::zeroed(data.len());
-        buf.copy_from_slice(data);
+        let buf = Buf::copy_of(data);
         self.end.expose(MemoryRegion::Source(Rc::new(buf))).unwrap()
     }
 

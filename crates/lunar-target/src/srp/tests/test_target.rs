@@ -377,8 +377,7 @@ impl Host {
 
     /// Exposes bytes for RDMA Reads.
     pub fn source(&self, bytes: &[u8]) -> MemoryDescriptor {
-        let mut buf = Buf::zeroed(bytes.len());
-        buf.copy_from_slice(bytes);
+        let buf = Buf::copy_of(bytes);
         described(self.endpoint.expose(MemoryRegion::Source(Rc::new(buf))).unwrap(), bytes.len() as u32)
     }
 
