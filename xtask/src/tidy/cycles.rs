@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::TidyFinding;
 use super::project::SourceFile;
-use super::source::code_only;
 
 /// Crates, and the maximum number of files in a cycle.
 const LIMITS: [(&str, usize); 2] = [("lunar-initiator", 2), ("lunar-target", 2)];
@@ -50,7 +49,7 @@ fn modules(files: &[SourceFile], root: &str) -> CrateModules {
     let sources = files.iter().filter_map(|file| {
         let path = module_of(file.path.strip_prefix(root)?.strip_suffix(".rs")?);
         let is_test = path.iter().any(|segment| TESTS.contains(&segment.as_str()));
-        (!is_test).then(|| (path, file.path.clone(), without_tests(&code_only(&file.text))))
+        (!is_test).then(|| (path, file.path.clone(), without_tests(file.code())))
     });
     let sources: Vec<_> = sources.collect();
     let known: BTreeSet<ModulePath> = sources.iter().map(|(path, ..)| path.clone()).collect();
@@ -228,9 +227,8 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)], most: usize) -> Vec<String> {
-        let file = |(path, text): &(&str, &str)| SourceFile {
-            path: format!("crates/lunar-initiator/src/{path}"),
-            text: text.to_string(),
+        let file = |(path, text): &(&str, &str)| {
+            crate::tidy::project::file(&format!("crates/lunar-initiator/src/{path}"), text)
         };
         let files: Vec<SourceFile> = files.iter().map(file).collect();
         check_crate(&files, "lunar-initiator", most).into_iter().map(|finding| finding.what).collect()

@@ -2,7 +2,6 @@
 
 use super::TidyFinding;
 use super::project::SourceFile;
-use super::source::code_only;
 use std::collections::BTreeMap;
 
 /// A crate of the product, and the crates of the product that it may link directly or transitively.
@@ -216,8 +215,7 @@ fn roots(table: &toml::Table, folder: &str, files: &[SourceFile]) -> Vec<TidyFin
         paths.chain(["src/lib.rs", "src/main.rs"]).map(|path| format!("{folder}/{path}")).collect();
     roots.sort_unstable();
     roots.dedup();
-    let bare =
-        files.iter().filter(|file| roots.contains(&file.path) && !code_only(&file.text).contains(FORBID));
+    let bare = files.iter().filter(|file| roots.contains(&file.path) && !file.code().contains(FORBID));
     bare.map(|file| {
         let remedy = "add it, or give the package a row with its reason in xtask/src/tidy/floors.rs";
         TidyFinding::new(&file.path, 1, format!("no {FORBID}"), remedy)

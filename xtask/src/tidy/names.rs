@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::TidyFinding;
 use super::project::SourceFile;
 use super::rust::{is_product, lines_without_tests};
-use super::source::code_only;
 
 /// A name that more places than this define has no meaning of its own.
 const MAX_DEFINITIONS: usize = 2;
@@ -48,8 +47,8 @@ pub fn types(files: &[SourceFile]) -> Vec<TidyFinding> {
 
 /// Line and name of each type that the code, without its tests, defines. An indented `type` is an associated one.
 fn definitions(file: &SourceFile) -> Vec<(usize, String)> {
-    let code = code_only(&file.text);
-    let lines = code.lines().take(lines_without_tests(&file.path, &code)).enumerate();
+    let code = file.code();
+    let lines = code.lines().take(lines_without_tests(&file.path, code)).enumerate();
     lines.filter_map(|(n, line)| Some((n + 1, definition(line)?))).collect()
 }
 
@@ -66,7 +65,7 @@ fn definition(line: &str) -> Option<String> {
 
 /// Names of tests that are too long or that read like a sentence.
 pub fn tests(file: &SourceFile) -> Vec<TidyFinding> {
-    let code = code_only(&file.text);
+    let code = file.code();
     let lines: Vec<&str> = code.lines().collect();
     let names = lines.iter().enumerate().filter_map(|(n, line)| Some((n, test_name(&lines[..n], line)?)));
     names

@@ -1,8 +1,11 @@
 //! The project's text files.
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+
+use super::source::code_only;
 
 /// A text file.
 #[derive(Debug)]
@@ -11,6 +14,20 @@ pub struct SourceFile {
     pub path: String,
     /// Its content
     pub text: String,
+    /// See [`SourceFile::code`]
+    code: OnceCell<String>,
+}
+
+impl SourceFile {
+    /// A file with this content.
+    pub fn new(path: impl Into<String>, text: impl Into<String>) -> SourceFile {
+        SourceFile { path: path.into(), text: text.into(), code: OnceCell::new() }
+    }
+
+    /// The text with blanks instead of comments, strings and character literals. Several rules read it.
+    pub fn code(&self) -> &str {
+        self.code.get_or_init(|| code_only(&self.text))
+    }
 }
 
 /// Reads every text file that git tracks or would add.
@@ -24,13 +41,11 @@ pub fn read(root: &Path) -> Result<Vec<SourceFile>> {
     let mut paths: Vec<&str> = paths.split_terminator('\0').collect();
     paths.sort_unstable();
     paths.dedup();
-    let read = |path: &str| {
-        Some(SourceFile { path: path.into(), text: std::fs::read_to_string(root.join(path)).ok()? })
-    };
+    let read = |path: &str| Some(SourceFile::new(path, std::fs::read_to_string(root.join(path)).ok()?));
     Ok(paths.into_iter().filter_map(read).collect())
 }
 
 #[cfg(test)]
 pub fn file(path: &str, text: &str) -> SourceFile {
-    SourceFile { path: path.into(), text: text.into() }
+    SourceFile::new(path, text)
 }

@@ -2,7 +2,6 @@
 
 use super::TidyFinding;
 use super::project::SourceFile;
-use super::source::code_only;
 
 /// Words that the project does not use, and what to write for them.
 const BANNED: [(&str, &str); 6] = [
@@ -24,13 +23,12 @@ pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
     if !is_text || EXCEPTIONS.iter().any(|(path, _)| *path == file.path) {
         return Vec::new();
     }
-    let code = if is_source { code_only(&file.text) } else { String::new() };
-    let mut code = code.lines();
+    let mut code = if is_source { file.code() } else { "" }.lines();
     let mut findings = Vec::new();
     for (n, line) in file.text.lines().enumerate() {
         let code = code.next().unwrap_or("");
-        for (word, remedy) in BANNED.iter().filter(|(word, _)| words(line, code).any(|found| found == *word))
-        {
+        let words: Vec<&str> = words(line, code).collect();
+        for (word, remedy) in BANNED.iter().filter(|(word, _)| words.contains(word)) {
             findings.push(TidyFinding::new(&file.path, n + 1, format!("the word \"{word}\""), remedy));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::TidyFinding;
 use super::project::SourceFile;
-use super::source::{code_only, functions, lines_with_word};
+use super::source::{functions, lines_with_word};
 
 const MAX_FILE_LINES: usize = 800;
 const MAX_FUNCTION_LINES: usize = 70;
@@ -56,15 +56,15 @@ const ERRNO_TEXT: &str = "crates/lunar-runtime/src/error.rs";
 
 /// Checks one source file.
 pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
-    let code = code_only(&file.text);
+    let code = file.code();
     let mut findings = Vec::new();
-    findings.extend(file_length(file, &code));
-    findings.extend(function_lengths(file, &code));
+    findings.extend(file_length(file, code));
+    findings.extend(function_lengths(file, code));
     findings.extend(columns(file));
-    findings.extend(banned(file, &code));
-    findings.extend(printing(file, &code));
-    findings.extend(unsafe_without_reason(file, &code));
-    findings.extend(words_of_errors(file, &code));
+    findings.extend(banned(file, code));
+    findings.extend(printing(file, code));
+    findings.extend(unsafe_without_reason(file, code));
+    findings.extend(words_of_errors(file, code));
     findings
 }
 

@@ -2,7 +2,7 @@
 
 use super::TidyFinding;
 use super::project::SourceFile;
-use super::source::{code_only, lines_with_word};
+use super::source::lines_with_word;
 
 /// Files and folders that need it.
 const PLACES: [(&str, &str); 8] = [
@@ -21,7 +21,7 @@ pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
     if PLACES.iter().any(|(place, _)| file.path.starts_with(place)) {
         return Vec::new();
     }
-    let lines = lines_with_word(&code_only(&file.text), "unsafe").into_iter();
+    let lines = lines_with_word(file.code(), "unsafe").into_iter();
     let remedy = "use a safe crate, or list the file with its reason in xtask/src/tidy/unsafe_places.rs";
     lines
         .map(|line| TidyFinding::new(&file.path, line, "unsafe at a place that is not listed", remedy))
