@@ -140,8 +140,8 @@ fn silent_peer_is_awaited_for_the_given_time() {
             ran.out
         );
     }
-    let told = lunar(&["doctor", &portal, "--timeout", "1", "--json"], &[]).out;
-    assert!(told.contains("\"took_us\": null") && told.contains("\"usable\": false"), "{told}");
+    let reported = lunar(&["doctor", &portal, "--timeout", "1", "--json"], &[]).out;
+    assert!(reported.contains("\"took_us\": null") && reported.contains("\"usable\": false"), "{reported}");
 }
 
 #[test]

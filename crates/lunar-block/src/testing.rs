@@ -250,8 +250,9 @@ impl Backend for VolatileBackend {
 
     fn describe(&self) -> Vec<(String, String)> {
         let cached = locked(&self.cache).len();
-        let mut told = vec![("filter".into(), "lossy".into()), ("cached_writes".into(), cached.to_string())];
-        told.extend(self.inner.describe());
-        told
+        let mut reported =
+            vec![("filter".into(), "lossy".into()), ("cached_writes".into(), cached.to_string())];
+        reported.extend(self.inner.describe());
+        reported
     }
 }

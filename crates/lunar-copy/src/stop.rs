@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 #[derive(Default)]
 pub struct StopFlag {
     set: AtomicBool,
-    told: Event,
+    raised: Event,
 }
 
 impl StopFlag {
     /// Sets the flag.
     pub fn stop(&self) {
         self.set.store(true, SeqCst);
-        self.told.notify(usize::MAX);
+        self.raised.notify(usize::MAX);
     }
 
     /// Whether the flag is set.
@@ -35,11 +35,11 @@ impl StopFlag {
     async fn wait(&self) {
         loop {
             // Listen first, so that a set flag between the check and the wait is not missed.
-            let told = self.told.listen();
+            let raised = self.raised.listen();
             if self.is_set() {
                 return;
             }
-            told.await;
+            raised.await;
         }
     }
 }

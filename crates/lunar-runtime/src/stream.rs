@@ -187,13 +187,13 @@ impl Stream {
     }
 
     fn ask_peer_state(&self) -> PeerState {
-        let told = told_of_end(&self.fd);
+        let reported = poll_end(&self.fd);
         // POLLHUP is an orderly end on a Unix socket; on TCP, it means that the connection is dead.
         let is_unix = || SockRef::from(&self.fd).domain().is_ok_and(|domain| domain == Domain::UNIX);
-        match told {
-            told if told.is_empty() => PeerState::Open,
-            told if told.contains(PollFlags::ERR) => PeerState::Reset,
-            told if told.contains(PollFlags::HUP) && !is_unix() => PeerState::Reset,
+        match reported {
+            reported if reported.is_empty() => PeerState::Open,
+            reported if reported.contains(PollFlags::ERR) => PeerState::Reset,
+            reported if reported.contains(PollFlags::HUP) && !is_unix() => PeerState::Reset,
             _ => PeerState::Closed,
         }
     }
@@ -325,7 +325,7 @@ impl Hangup {
 }
 
 /// The end flags of a connection, without waiting.
-fn told_of_end(fd: &impl AsFd) -> PollFlags {
+fn poll_end(fd: &impl AsFd) -> PollFlags {
     let mut fds = [rustix::event::PollFd::new(fd, ENDED)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     match poll(&mut fds, Some(&now)) {
@@ -336,7 +336,7 @@ fn told_of_end(fd: &impl AsFd) -> PollFlags {
 
 /// Whether the peer of a socket has closed or is gone. Earlier bytes may still be unread.
 pub fn is_hung_up(socket: &impl AsFd) -> bool {
-    !told_of_end(socket).is_empty()
+    !poll_end(socket).is_empty()
 }
 
 /// The kernel's parameters of a connection; sizes in bytes.

@@ -341,10 +341,10 @@ impl Backend for FileBackend {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let mut told = self.medium.describe();
-        told.push(("capacity".into(), self.capacity.load(Relaxed).to_string()));
-        told.push(("unmap".into(), self.can.punch.load(Relaxed).to_string()));
-        told
+        let mut reported = self.medium.describe();
+        reported.push(("capacity".into(), self.capacity.load(Relaxed).to_string()));
+        reported.push(("unmap".into(), self.can.punch.load(Relaxed).to_string()));
+        reported
     }
 }
 

@@ -133,11 +133,11 @@ impl Hook for Arc<RateLimit> {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let told = |bucket: &TokenBucket| bucket.per_s.load(Relaxed).to_string();
+        let reported = |bucket: &TokenBucket| bucket.per_s.load(Relaxed).to_string();
         vec![
             ("filter".into(), "rate".into()),
-            ("iops".into(), told(&self.iops)),
-            ("bytes_per_s".into(), told(&self.bytes)),
+            ("iops".into(), reported(&self.iops)),
+            ("bytes_per_s".into(), reported(&self.bytes)),
         ]
     }
 }

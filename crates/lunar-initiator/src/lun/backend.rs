@@ -276,8 +276,9 @@ impl Lun {
             (Err(e), _) => return Err(e),
             (Ok(_), None) => return Ok(mapped),
         };
-        let told = lba_status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
-        Ok(if told.is_empty() { mapped } else { told.into_iter().take(most.max(1)).collect() })
+        let reported =
+            lba_status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
+        Ok(if reported.is_empty() { mapped } else { reported.into_iter().take(most.max(1)).collect() })
     }
 }
 
@@ -338,8 +339,8 @@ impl Backend for Lun {
 
     fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
-            let told = self.status_of(offset, len, 1).await?;
-            Ok(told.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
+            let reported = self.status_of(offset, len, 1).await?;
+            Ok(reported.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
         })
     }
 
@@ -349,12 +350,12 @@ impl Backend for Lun {
 
     fn describe(&self) -> Vec<(String, String)> {
         let facts = self.session.facts();
-        let told = |name: &str, value: String| (name.to_owned(), value);
+        let reported = |name: &str, value: String| (name.to_owned(), value);
         vec![
-            told("kind", "remote".into()),
-            told("target", facts.target),
-            told("portal", facts.portal.to_string()),
-            told("lun", self.number.to_string()),
+            reported("kind", "remote".into()),
+            reported("target", facts.target),
+            reported("portal", facts.portal.to_string()),
+            reported("lun", self.number.to_string()),
         ]
     }
 }

@@ -95,15 +95,15 @@ mod tests {
         let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
         let c =
             Completion { status: status as u8, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
-        let mut told = None;
-        let verdict = disposition(&c, tries, true, |s| told = Some(s));
-        (verdict, told)
+        let mut reported = None;
+        let verdict = disposition(&c, tries, true, |s| reported = Some(s));
+        (verdict, reported)
     }
 
     #[test]
     fn unit_attention_is_reported_and_the_command_retried() {
-        let (verdict, told) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
-        assert_eq!((verdict, told), (Disposition::Retry, Some(Sense::CAPACITY_CHANGED)));
+        let (verdict, reported) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
+        assert_eq!((verdict, reported), (Disposition::Retry, Some(Sense::CAPACITY_CHANGED)));
         let (verdict, _) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
         assert!(matches!(verdict, Disposition::Failed(_)), "not for ever");
     }
@@ -135,9 +135,14 @@ mod tests {
         for (key, repeatable) in [(1, false), (3, false), (4, false), (1, true), (0xb, false)] {
             let sense = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
             let end = |tries| {
-                let (status, told) = (Status::CheckCondition as u8, sense.encode(false).into());
-                let c =
-                    Completion { status, sense: told, transferred: 0, overflow: 0, queued: Duration::ZERO };
+                let (status, reported) = (Status::CheckCondition as u8, sense.encode(false).into());
+                let c = Completion {
+                    status,
+                    sense: reported,
+                    transferred: 0,
+                    overflow: 0,
+                    queued: Duration::ZERO,
+                };
                 let mut lost = None;
                 let verdict = disposition(&c, tries, repeatable, |sense| lost = Some(sense));
                 assert_eq!(lost, (key > 1).then_some(sense), "key {key}");

@@ -12,10 +12,10 @@ use lunar_wire::iscsi::Bhs;
 impl SessionState {
     /// Queues a text request.
     pub fn start_text(&mut self, question: Vec<u8>) -> TextAnswer {
-        let (reply, told) = flume::bounded(1);
+        let (reply, reported) = flume::bounded(1);
         self.text_exchanges.push_back(TextExchange { asks: ExchangeState::Waiting(question), reply });
         self.next_text();
-        told
+        reported
     }
 
     /// The tag of the exchange in progress.
@@ -63,7 +63,7 @@ impl SessionState {
         };
         match exchange.response(header, data) {
             TextStep::Send(next) => self.say_text(next),
-            TextStep::Done(told) => self.end_text(Ok(told)),
+            TextStep::Done(reported) => self.end_text(Ok(reported)),
             TextStep::Rejected(reason) => self.end_text(Err(text::rejected(reason))),
             TextStep::Failed(why) => return Err(broke(why)),
         }
@@ -76,11 +76,11 @@ impl SessionState {
         self.end_text(Err(text::rejected(reason)));
     }
 
-    fn end_text(&mut self, told: Result<Vec<u8>, Error>) {
-        self.text_rejected = told.is_err();
+    fn end_text(&mut self, reported: Result<Vec<u8>, Error>) {
+        self.text_rejected = reported.is_err();
         if let Some(talk) = self.text_exchanges.pop_front() {
             // The caller may no longer wait.
-            let _ = talk.reply.send(told);
+            let _ = talk.reply.send(reported);
         }
         self.next_text();
     }

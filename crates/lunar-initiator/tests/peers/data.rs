@@ -65,13 +65,13 @@ fn zeroed_and_unmapped_ranges_leave_their_neighbours() {
 fn larger_disk_is_seen() {
     for mut peer in peers() {
         let url = peer.open("");
-        let (tell, told) = flume::bounded::<()>(0);
+        let (tell, reported) = flume::bounded::<()>(0);
         let watcher = std::thread::spawn(move || {
             run(move || async move {
                 let lun = open(&url).await.expect("a LUN");
                 assert_eq!(lun.facts().capacity, SIZE);
-                told.recv_async().await.expect("the disk grows");
-                told.recv_async().await.expect("the disk has grown");
+                reported.recv_async().await.expect("the disk grows");
+                reported.recv_async().await.expect("the disk has grown");
                 // Any command may bring the news; where none comes, asking does.
                 read(&*lun, 0, 512).await;
                 while lun.facts().capacity == SIZE {

@@ -84,12 +84,12 @@ fn absent_target_fails_after_the_recovery_timeout() {
     // Longer than the two seconds that targets want us to wait before we come back (DefaultTime2Wait).
     for mut peer in peers() {
         let url = peer.open("recovery_timeout=5&late_writes=risk");
-        let (tell, told) = flume::bounded::<()>(0);
+        let (tell, reported) = flume::bounded::<()>(0);
         let user = spawn(move || {
             run(move || async move {
                 let lun = open(&url).await.expect("a LUN");
-                told.recv_async().await.expect("it is open");
-                told.recv_async().await.expect("it is gone");
+                reported.recv_async().await.expect("it is open");
+                reported.recv_async().await.expect("it is gone");
                 write(&*lun, 0, 1, LEN).await.expect_err("the target is gone")
             })
         });

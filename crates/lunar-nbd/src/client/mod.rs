@@ -174,11 +174,11 @@ impl NbdDisk {
             Err(e) => return Err(e),
         };
         let Some(status) = status else { return Ok(mapped) };
-        let told = u64::from(status.len) / block * block;
-        match told {
+        let reported = u64::from(status.len) / block * block;
+        match reported {
             // Less than a block: the state of its rest is unknown, so it counts as mapped.
             0 => Ok(Extent { len: block, ..mapped }),
-            _ => Ok(Extent { offset, len: told.min(whole), mapped: !status.zero }),
+            _ => Ok(Extent { offset, len: reported.min(whole), mapped: !status.zero }),
         }
     }
 }
@@ -237,7 +237,7 @@ impl Backend for NbdDisk {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let (e, told) = (&self.export, |name: &str, value: String| (name.to_owned(), value));
+        let (e, reported) = (&self.export, |name: &str, value: String| (name.to_owned(), value));
         let offers = [
             ("flush", e.can_flush()),
             ("fua", e.can_fua()),
@@ -249,11 +249,11 @@ impl Backend for NbdDisk {
         ];
         let offered: Vec<&str> = offers.iter().filter(|offer| offer.1).map(|offer| offer.0).collect();
         vec![
-            told("kind", "nbd".into()),
-            told("url", self.url.to_string()),
-            told("block_size", e.block_size.to_string()),
-            told("max_payload", e.max_payload.to_string()),
-            told("offers", offered.join(", ")),
+            reported("kind", "nbd".into()),
+            reported("url", self.url.to_string()),
+            reported("block_size", e.block_size.to_string()),
+            reported("max_payload", e.max_payload.to_string()),
+            reported("offers", offered.join(", ")),
         ]
     }
 }

@@ -1,6 +1,6 @@
 //! nbdkit, qemu-nbd and nbd-server.
 
-use super::{MIB, on_a_core, open, pattern, read, refused, told, write};
+use super::{MIB, on_a_core, open, pattern, read, refused, reported, write};
 use interop::Folder;
 use interop::tool::{self, Tool};
 use lunar_block::Backend;
@@ -65,7 +65,7 @@ impl Drop for Peer {
 async fn lives(url: String, extents: bool) {
     let disk = open(&url).await;
     assert!(disk.facts().capacity == 64 * MIB && !disk.facts().read_only, "{:?}", disk.facts());
-    assert_eq!(told(&*disk, "offers").contains("extents"), extents, "{}", told(&*disk, "offers"));
+    assert_eq!(reported(&*disk, "offers").contains("extents"), extents, "{}", reported(&*disk, "offers"));
     let pieces: Vec<_> = (0..24u64)
         .map(|i| {
             let disk = disk.clone();

@@ -70,7 +70,7 @@ mod tests {
 
     const PORT: &str = "0x00000000000000010000000000000002";
 
-    fn told(carries: &str, entries: &[&str]) -> Vec<String> {
+    fn reported(carries: &str, entries: &[&str]) -> Vec<String> {
         let list: String = entries.iter().map(|entry| format!("[[target.access]]\n{entry}\n")).collect();
         let source = format!(
             "[[portal_group]]\ntag = 1\nportals = [{{ listen = \"[::1]:5555\", transport = [\"{carries}\"] }}]\n\
@@ -96,28 +96,28 @@ mod tests {
             ("chap = [\"ann\"]\ninitiators = [\"iqn.*\"]", &port, false),
             ("read_only = true", &port, false),
         ] {
-            let told = told("srp", &[first, second]);
-            assert_eq!(!told.is_empty(), is_told, "{first}, {second}: {told:?}");
+            let reported = reported("srp", &[first, second]);
+            assert_eq!(!reported.is_empty(), is_told, "{first}, {second}: {reported:?}");
             let start = format!(
                 "access entry 2 of iqn.2026-11.org.example:a never applies to {PORT}: entry 1 matches first"
             );
-            assert!(told.iter().all(|line| line.starts_with(&start)), "{told:?}");
+            assert!(reported.iter().all(|line| line.starts_with(&start)), "{reported:?}");
         }
         let chap = "chap = [\"ann\"]";
-        assert!(told("srp", &[&port, chap]).is_empty(), "matches first");
-        assert!(told("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
-        assert!(told("iser", &[chap, &port]).is_empty(), "no portal accepts SRP");
+        assert!(reported("srp", &[&port, chap]).is_empty(), "matches first");
+        assert!(reported("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
+        assert!(reported("iser", &[chap, &port]).is_empty(), "no portal accepts SRP");
     }
 
     #[test]
     fn srp_target_with_only_chap_entries_is_reported() {
-        let told_of = |carries| told(carries, &["chap = [\"ann\"]"]).concat();
+        let told_of = |carries| reported(carries, &["chap = [\"ann\"]"]).concat();
         assert!(
             told_of("srp").starts_with("no host can use iqn.2026-11.org.example:a over SRP"),
             "{}",
             told_of("srp")
         );
         assert_eq!(told_of("iser"), "");
-        assert!(told("srp", &[]).is_empty(), "everybody may");
+        assert!(reported("srp", &[]).is_empty(), "everybody may");
     }
 }

@@ -306,9 +306,9 @@ mod tests {
         .concat();
         let page = page(0x83, &body);
         let all: Vec<_> = designators(&page).collect();
-        let told: Vec<_> = all.iter().map(|d| (d.of(), d.kind_name().unwrap(), d.text())).collect();
+        let reported_text: Vec<_> = all.iter().map(|d| (d.of(), d.kind_name().unwrap(), d.text())).collect();
         assert_eq!(
-            told,
+            reported_text,
             [
                 ("logical unit", "NAA", "6001020304050607".into()),
                 ("target port", "relative target port", "258".into()),
