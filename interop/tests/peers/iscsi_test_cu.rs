@@ -14,6 +14,8 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// The same where a test is only compared: what hangs with one target is to hang with the other.
 const SHORT_LIMIT: Duration = Duration::from_secs(25);
 const WORKERS: usize = 2;
+/// The same where tests are compared: most of their time is spent in waits for a target of another project.
+const COMPARE_WORKERS: usize = 8;
 const MAX_SKIPPED: usize = 8;
 /// Fewer tests than this: the list was not understood.
 const MIN_TESTS: usize = 200;
@@ -111,16 +113,16 @@ fn excused(row: &Row) -> Option<&'static str> {
 }
 
 fn run_all(tests: Vec<String>) -> Vec<Row> {
-    by_two(tests, run_one)
+    in_parallel(WORKERS, tests, run_one)
 }
 
-/// `work` for each test, two at a time.
-fn by_two<R: Send>(tests: Vec<String>, work: impl Fn(String) -> R + Sync) -> Vec<R> {
+/// `work` for each test, several at a time.
+fn in_parallel<R: Send>(workers: usize, tests: Vec<String>, work: impl Fn(String) -> R + Sync) -> Vec<R> {
     let queue = Mutex::new(tests.into_iter());
     let next = || queue.lock().expect("no worker panics with the queue").next();
     let work = || std::iter::from_fn(next).map(&work).collect::<Vec<R>>();
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect()
     })
 }
@@ -143,13 +145,18 @@ fn test(name: &str, urls: &[String; 2], limit: Duration) -> (TestResult, String)
     let mut command = Command::new(TOOL.program);
     command.args(["--dataloss", "--allow-sanitize", "--fail", "--test", name]).args(urls);
     let ran = tool::run(&mut command, limit);
-    let outcome = match (ran.ok(), ran.said.contains("[SKIPPED]")) {
+    let outcome = match (ran.ok(), is_skipped(&ran.said)) {
         (false, _) => TestResult::Failed,
         (true, true) => TestResult::Skipped,
         (true, false) => TestResult::Passed,
     };
     let ended = if ran.status.is_none() { "ended by the time limit\n" } else { "" };
     (outcome, format!("{}{ended}", ran.said))
+}
+
+/// The test itself was skipped. Before it, the tool prints the same word about features that other tests use.
+fn is_skipped(said: &str) -> bool {
+    said.split_once("Suite: ").is_some_and(|(_, test)| test.contains("[SKIPPED]"))
 }
 
 /// Every test of some families in two ways, which must come to the same. One that does not is given a second chance in
@@ -162,7 +169,7 @@ pub fn compared(
     let is_wanted = |name: &String| name.split('.').nth(1).is_some_and(|family| families.contains(&family));
     let tests: Vec<String> = list().into_iter().filter(is_wanted).collect();
     assert!(tests.len() >= families.len(), "families are missing: {tests:?}");
-    let pairs = by_two(tests, |name| {
+    let pairs = in_parallel(COMPARE_WORKERS, tests, |name| {
         let both = || (one(&name), other(&name));
         let (a, b) = both();
         let (a, b) = if a.0 == b.0 { (a, b) } else { both() };
