@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn failures_are_reported_and_returned_or_hidden() {
         let probe = RecordingDisk::new(4096);
-        let (tell, reported) = flume::unbounded();
-        let strict = FailureReporter::reporting(probe.clone(), tell.clone());
-        let forgiving = FailureReporter::replacing_by_zeros(probe, tell);
+        let (sender, failures) = flume::unbounded();
+        let strict = FailureReporter::reporting(probe.clone(), sender.clone());
+        let forgiving = FailureReporter::replacing_by_zeros(probe, sender);
         let full = || {
             let mut buf = Buf::zeroed(512);
             buf.fill(7);
@@ -138,7 +138,7 @@ mod tests {
             assert!(forgiving.write(4096, full(), false).await.0.is_ok());
         });
         let failure = |read, offset| CommandFailure { read, offset, len: 512, why: "behind the end".into() };
-        let all: Vec<CommandFailure> = reported.try_iter().collect();
+        let all: Vec<CommandFailure> = failures.try_iter().collect();
         assert_eq!(all, [failure(true, 4096), failure(true, 8192), failure(false, 4096)]);
     }
 }

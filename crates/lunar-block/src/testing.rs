@@ -250,9 +250,8 @@ impl Backend for VolatileBackend {
 
     fn describe(&self) -> Vec<(String, String)> {
         let cached = locked(&self.cache).len();
-        let mut reported =
-            vec![("filter".into(), "lossy".into()), ("cached_writes".into(), cached.to_string())];
-        reported.extend(self.inner.describe());
-        reported
+        let mut rows = vec![("filter".into(), "lossy".into()), ("cached_writes".into(), cached.to_string())];
+        rows.extend(self.inner.describe());
+        rows
     }
 }

@@ -67,9 +67,9 @@ fn lun_that_becomes_another_disk_is_not_written_on() {
 
 #[test]
 fn lun_that_is_still_the_same_is_written_on_after_the_look() {
-    let reported_text = AtomicBool::new(false);
+    let was_reported = AtomicBool::new(false);
     let target = Script::new().scsi(WRITE_10, move |link, pdu| {
-        if reported_text.swap(true, SeqCst) {
+        if was_reported.swap(true, SeqCst) {
             return HookAction::Usual;
         }
         link.check_condition(pdu, [6, 0x29, 0]);
@@ -87,9 +87,9 @@ fn lun_that_is_still_the_same_is_written_on_after_the_look() {
 /// SPC-5 section 4.4.7: what a deferred error ends was not performed.
 #[test]
 fn write_that_met_the_error_of_another_one_is_written() {
-    let reported_text = AtomicBool::new(false);
+    let was_reported = AtomicBool::new(false);
     let target = Script::new().scsi(WRITE_10, move |link, pdu| {
-        if reported_text.swap(true, SeqCst) {
+        if was_reported.swap(true, SeqCst) {
             return HookAction::Usual;
         }
         // RECOVERED ERROR, deferred.
@@ -109,9 +109,9 @@ fn write_that_met_the_error_of_another_one_is_written() {
 /// It comes with any command, and fails the next flush: who has written would not hear of it otherwise.
 #[test]
 fn deferred_error_fails_one_flush() {
-    let reported_text = AtomicBool::new(false);
+    let was_reported = AtomicBool::new(false);
     let target = Script::new().scsi(READ_10, move |link, pdu| {
-        if reported_text.swap(true, SeqCst) {
+        if was_reported.swap(true, SeqCst) {
             return HookAction::Usual;
         }
         // MEDIUM ERROR, write error, deferred.
@@ -124,9 +124,9 @@ fn deferred_error_fails_one_flush() {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read again");
         [lun.flush().await, lun.flush().await]
     });
-    let reported_text = flushes[0].as_ref().unwrap_err();
-    assert!(reported_text.to_string().contains("are lost: deferred medium error"), "{reported_text}");
-    let error = Error::of(reported_text).expect("ours");
+    let failure = flushes[0].as_ref().unwrap_err();
+    assert!(failure.to_string().contains("are lost: deferred medium error"), "{failure}");
+    let error = Error::of(failure).expect("ours");
     assert!(error.sense.is_some_and(|sense| !sense.deferred), "hosts would flush again, and hear of nothing");
     assert!(flushes[1].is_ok(), "reported once");
 }
@@ -246,8 +246,8 @@ fn target_that_closes_after_a_logout_request_is_not_left_again() {
 #[test]
 fn given_up_write_is_not_delivered_later() {
     const LEN: usize = 256 << 10;
-    let (tell, reported_text) = std::sync::mpsc::channel();
-    let tell = std::sync::Mutex::new(tell);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
     let target =
         Script::new().answer("InitialR2T", "No").answer("ImmediateData", "Yes").hook(move |link, pdu| {
             if !is(pdu, WRITE_10) || link.number > 0 {
@@ -257,7 +257,7 @@ fn given_up_write_is_not_delivered_later() {
             std::thread::sleep(Duration::from_secs(4));
             let mut rest = Vec::new();
             let end = link.stream.read_to_end(&mut rest).map_err(|e| e.kind());
-            tell.lock().expect("no panic").send(end.map(drop)).expect("somebody waits");
+            sender.lock().expect("no panic").send(end.map(drop)).expect("somebody waits");
             HookAction::Close
         });
     let target = target.listen();
@@ -267,7 +267,7 @@ fn given_up_write_is_not_delivered_later() {
         lun.session().facts().recoveries
     });
     assert_eq!(written, 1);
-    assert_eq!(reported_text.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
+    assert_eq!(receiver.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
 }
 
 /// The line is slow, and the target not late: what waits behind data has time until they have left.

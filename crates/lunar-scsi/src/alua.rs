@@ -346,9 +346,9 @@ mod tests {
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_STANDBY));
         assert_eq!(run(&mut b, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
         assert!(run(&mut b, READ_ONE).is_ok());
-        let reported_text = data(&mut b, REPORT);
-        assert_eq!(reported_text[4..16], [2, 0x8f, 0, 1, 0, 2, 0, 1, 0, 0, 0, 1]);
-        assert_eq!(reported_text[28..40], [0x80, 0x8f, 0, 7, 0, 2, 0, 1, 0, 0, 0, 7]);
+        let descriptors = data(&mut b, REPORT);
+        assert_eq!(descriptors[4..16], [2, 0x8f, 0, 1, 0, 2, 0, 1, 0, 0, 0, 1]);
+        assert_eq!(descriptors[28..40], [0x80, 0x8f, 0, 7, 0, 2, 0, 1, 0, 0, 0, 7]);
         assert_eq!(set(&mut b, &[(0, 1)]), fails(Sense::INVALID_OPCODE));
         assert_eq!(data(&mut b, &[op::INQUIRY, 0, 0, 0, 36, 0])[5] & 0x30, 0x10);
         lu.set_access(&groups);

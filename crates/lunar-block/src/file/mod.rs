@@ -341,10 +341,10 @@ impl Backend for FileBackend {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let mut reported = self.medium.describe();
-        reported.push(("capacity".into(), self.capacity.load(Relaxed).to_string()));
-        reported.push(("unmap".into(), self.can.punch.load(Relaxed).to_string()));
-        reported
+        let mut rows = self.medium.describe();
+        rows.push(("capacity".into(), self.capacity.load(Relaxed).to_string()));
+        rows.push(("unmap".into(), self.can.punch.load(Relaxed).to_string()));
+        rows
     }
 }
 

@@ -350,12 +350,12 @@ impl Backend for Lun {
 
     fn describe(&self) -> Vec<(String, String)> {
         let facts = self.session.facts();
-        let reported = |name: &str, value: String| (name.to_owned(), value);
+        let row = |name: &str, value: String| (name.to_owned(), value);
         vec![
-            reported("kind", "remote".into()),
-            reported("target", facts.target),
-            reported("portal", facts.portal.to_string()),
-            reported("lun", self.number.to_string()),
+            row("kind", "remote".into()),
+            row("target", facts.target),
+            row("portal", facts.portal.to_string()),
+            row("lun", self.number.to_string()),
         ]
     }
 }

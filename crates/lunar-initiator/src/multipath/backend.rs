@@ -69,8 +69,8 @@ impl Backend for Multipath {
 
     fn describe(&self) -> Vec<(String, String)> {
         let paths = self.paths();
-        let reported_text =
+        let rows =
             paths.into_iter().map(|(name, state, load)| (name, format!("{state:?}, {load} in flight")));
-        [("kind".to_owned(), "multipath".to_owned())].into_iter().chain(reported_text).collect()
+        [("kind".to_owned(), "multipath".to_owned())].into_iter().chain(rows).collect()
     }
 }

@@ -65,13 +65,13 @@ fn zeroed_and_unmapped_ranges_leave_their_neighbours() {
 fn larger_disk_is_seen() {
     for mut peer in peers() {
         let url = peer.open("");
-        let (tell, reported) = flume::bounded::<()>(0);
+        let (sender, receiver) = flume::bounded::<()>(0);
         let watcher = std::thread::spawn(move || {
             run(move || async move {
                 let lun = open(&url).await.expect("a LUN");
                 assert_eq!(lun.facts().capacity, SIZE);
-                reported.recv_async().await.expect("the disk grows");
-                reported.recv_async().await.expect("the disk has grown");
+                receiver.recv_async().await.expect("the disk grows");
+                receiver.recv_async().await.expect("the disk has grown");
                 // Any command may bring the news; where none comes, asking does.
                 read(&*lun, 0, 512).await;
                 while lun.facts().capacity == SIZE {
@@ -83,11 +83,11 @@ fn larger_disk_is_seen() {
                 assert!(read(&*lun, SIZE + 4096, 65536).await == *pattern(3, 65536));
             })
         });
-        tell.send(()).expect("it is open");
+        sender.send(()).expect("it is open");
         if !peer.grow(SIZE + (32 << 20)) {
             peer.restart();
         }
-        tell.send(()).expect("it waits");
+        sender.send(()).expect("it waits");
         watcher.join().expect("the larger disk");
     }
 }

@@ -84,18 +84,18 @@ fn absent_target_fails_after_the_recovery_timeout() {
     // Longer than the two seconds that targets want us to wait before we come back (DefaultTime2Wait).
     for mut peer in peers() {
         let url = peer.open("recovery_timeout=5&late_writes=risk");
-        let (tell, reported) = flume::bounded::<()>(0);
+        let (sender, receiver) = flume::bounded::<()>(0);
         let user = spawn(move || {
             run(move || async move {
                 let lun = open(&url).await.expect("a LUN");
-                reported.recv_async().await.expect("it is open");
-                reported.recv_async().await.expect("it is gone");
+                receiver.recv_async().await.expect("it is open");
+                receiver.recv_async().await.expect("it is gone");
                 write(&*lun, 0, 1, LEN).await.expect_err("the target is gone")
             })
         });
-        tell.send(()).expect("it is open");
+        sender.send(()).expect("it is open");
         peer.kill9();
-        tell.send(()).expect("it waits");
+        sender.send(()).expect("it waits");
         let error = user.join().expect("an error");
         let inner = Error::of(&error).expect("one of ours");
         // Not how its port answers: that may be another test's by now.

@@ -237,7 +237,7 @@ impl Backend for NbdDisk {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let (e, reported) = (&self.export, |name: &str, value: String| (name.to_owned(), value));
+        let (e, row) = (&self.export, |name: &str, value: String| (name.to_owned(), value));
         let offers = [
             ("flush", e.can_flush()),
             ("fua", e.can_fua()),
@@ -249,11 +249,11 @@ impl Backend for NbdDisk {
         ];
         let offered: Vec<&str> = offers.iter().filter(|offer| offer.1).map(|offer| offer.0).collect();
         vec![
-            reported("kind", "nbd".into()),
-            reported("url", self.url.to_string()),
-            reported("block_size", e.block_size.to_string()),
-            reported("max_payload", e.max_payload.to_string()),
-            reported("offers", offered.join(", ")),
+            row("kind", "nbd".into()),
+            row("url", self.url.to_string()),
+            row("block_size", e.block_size.to_string()),
+            row("max_payload", e.max_payload.to_string()),
+            row("offers", offered.join(", ")),
         ]
     }
 }

@@ -115,14 +115,14 @@ impl ReplyQueue {
 
     /// Queues the extents of a BLOCK_STATUS request, in `base:allocation`.
     pub(super) fn status(&mut self, request: &Request, extents: &[Extent]) {
-        let mut reported_text = Vec::with_capacity(extents.len() * 8);
+        let mut descriptors = Vec::with_capacity(extents.len() * 8);
         for extent in extents {
             let flags = if extent.mapped { 0 } else { state::HOLE | state::ZERO };
-            reported_text.extend((extent.len as u32).to_be_bytes());
-            reported_text.extend(flags.to_be_bytes());
+            descriptors.extend((extent.len as u32).to_be_bytes());
+            descriptors.extend(flags.to_be_bytes());
         }
         let head = NegotiatedOptions::ALLOCATION_ID.to_be_bytes();
-        self.chunk(request, chunk::BLOCK_STATUS, true, &head, Payload::Bytes(reported_text));
+        self.chunk(request, chunk::BLOCK_STATUS, true, &head, Payload::Bytes(descriptors));
     }
 
     /// Queues a chunk: a piece of the data, or a hole.

@@ -133,9 +133,9 @@ impl PassthroughLu for PassthroughUpstream {
 
     fn describe(&self) -> Vec<(String, String)> {
         let spec = &self.0.spec;
-        let reported = |name: &str, value: String| (name.to_owned(), value);
-        let mut reported = vec![reported("kind", "pass".into()), reported("lun", spec.lun.to_string())];
-        reported.extend(spec.paths.iter().map(|(url, _)| ("path".to_owned(), url.plain())));
-        reported
+        let row = |name: &str, value: String| (name.to_owned(), value);
+        let mut rows = vec![row("kind", "pass".into()), row("lun", spec.lun.to_string())];
+        rows.extend(spec.paths.iter().map(|(url, _)| ("path".to_owned(), url.plain())));
+        rows
     }
 }

@@ -87,7 +87,7 @@ mod tests {
     fn port_behind_a_chap_entry_is_reported() {
         let port = format!("initiators = [\"iqn.x\", \"{PORT}\"]");
         let near = format!("{port}\nnetworks = [\"192.0.2.0/24\"]");
-        for (first, second, is_told) in [
+        for (first, second, is_reported) in [
             ("chap = [\"ann\"]", &port, true),
             ("chap = [\"ann\"]\ninitiators = [\"0x*\"]", &port, true),
             ("chap = [\"ann\"]\nnetworks = [\"192.0.0.0/16\"]", &near, true),
@@ -97,7 +97,7 @@ mod tests {
             ("read_only = true", &port, false),
         ] {
             let reported = reported("srp", &[first, second]);
-            assert_eq!(!reported.is_empty(), is_told, "{first}, {second}: {reported:?}");
+            assert_eq!(!reported.is_empty(), is_reported, "{first}, {second}: {reported:?}");
             let start = format!(
                 "access entry 2 of iqn.2026-11.org.example:a never applies to {PORT}: entry 1 matches first"
             );
@@ -111,13 +111,13 @@ mod tests {
 
     #[test]
     fn srp_target_with_only_chap_entries_is_reported() {
-        let told_of = |carries| reported(carries, &["chap = [\"ann\"]"]).concat();
+        let reported_over = |carries| reported(carries, &["chap = [\"ann\"]"]).concat();
         assert!(
-            told_of("srp").starts_with("no host can use iqn.2026-11.org.example:a over SRP"),
+            reported_over("srp").starts_with("no host can use iqn.2026-11.org.example:a over SRP"),
             "{}",
-            told_of("srp")
+            reported_over("srp")
         );
-        assert_eq!(told_of("iser"), "");
+        assert_eq!(reported_over("iser"), "");
         assert!(reported("srp", &[]).is_empty(), "everybody may");
     }
 }

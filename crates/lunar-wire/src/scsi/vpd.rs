@@ -306,9 +306,9 @@ mod tests {
         .concat();
         let page = page(0x83, &body);
         let all: Vec<_> = designators(&page).collect();
-        let reported_text: Vec<_> = all.iter().map(|d| (d.of(), d.kind_name().unwrap(), d.text())).collect();
+        let rows: Vec<_> = all.iter().map(|d| (d.of(), d.kind_name().unwrap(), d.text())).collect();
         assert_eq!(
-            reported_text,
+            rows,
             [
                 ("logical unit", "NAA", "6001020304050607".into()),
                 ("target port", "relative target port", "258".into()),
