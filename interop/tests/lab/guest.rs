@@ -35,7 +35,7 @@ const RDMA_TOOLS: [Tool; 5] = [
 /// The guest's address of the host's 127.0.0.1.
 const HOST: &str = "10.0.2.2";
 
-/// Waits for this test's turn in the lab; None: the lab is missing, and the reason is printed.
+/// Waits for a free guest of the lab; None: the lab is missing, and the reason is printed.
 pub fn lab() -> Option<Lab> {
     lab_with(&[], GuestKind::Plain)
 }
@@ -122,7 +122,7 @@ impl Scenario {
     }
 
     /// The scenario must end with PASS. Then its guest may run the next one.
-    pub fn must_pass(mut self) {
+    pub fn must_pass(mut self) -> Lab {
         let ended = self.lab.wait(&self.job, LIMIT);
         let log = self.lab.log(&self.job);
         let pass = format!("PASS {}", self.name);
@@ -130,6 +130,7 @@ impl Scenario {
         // Prints the time of each step.
         log.lines().filter(|line| line.starts_with("### ")).for_each(|step| println!("{step}"));
         self.lab.keep();
+        self.lab
     }
 }
 

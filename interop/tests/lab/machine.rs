@@ -1,4 +1,4 @@
-//! The one guest that runs, which many scenarios share.
+//! The guests that run, which many scenarios share.
 //!
 //! A guest is used again when the scenario before passed and the guest reports that nothing of it is left. Otherwise
 //! the next scenario gets a new guest, so no failure touches another scenario.
@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,10 @@ const TIDY: Duration = Duration::from_secs(60);
 const SETUP: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Only one guest runs at a time. Under emulation one uses the whole machine, and two in parallel take longer.
-static ONE_GUEST: Mutex<Option<Machine>> = Mutex::new(None);
+/// A place for each guest that may run at a time. The emulator uses one processor of the host for a guest.
+static GUESTS: [Mutex<Option<Machine>>; 2] = [const { Mutex::new(None) }; 2];
+
+type Place = MutexGuard<'static, Option<Machine>>;
 
 /// The features of the guest's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +123,9 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/lab")
 }
 
-/// The right to use the guest, for one test at a time. The guest ends with it, unless [`Lab::keep`] is called.
+/// The right to use one guest. The guest ends with it, unless [`Lab::keep`] is called.
 pub struct Lab {
-    turn: MutexGuard<'static, Option<Machine>>,
+    place: Place,
     kind: GuestKind,
     is_kept: bool,
 }
@@ -143,23 +145,33 @@ pub enum ScenarioResult {
 }
 
 impl Lab {
-    /// Waits for the turn.
+    /// Waits for a free place.
     pub fn take(kind: GuestKind) -> Lab {
-        let turn = ONE_GUEST.lock().unwrap_or_else(PoisonError::into_inner);
-        Lab { turn, kind, is_kept: false }
+        loop {
+            if let Some(place) = free_places().into_iter().min_by_key(|place| cost(place, kind)) {
+                return Lab { place, kind, is_kept: true };
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends the guest.
+    pub fn discard_guest(&mut self) {
+        *self.place = None;
     }
 
     fn machine(&mut self) -> &mut Machine {
-        self.turn.as_mut().expect("a scenario was started")
+        self.place.as_mut().expect("a scenario was started")
     }
 
     /// Starts a scenario in the guest, or in a new one if there is none that is fit.
     pub fn start(&mut self, scenario: &str, variables: &[(&str, &str)]) -> ScenarioId {
         let kind = self.kind;
-        if !self.turn.as_mut().is_some_and(|machine| machine.is_fit_for(kind)) {
-            *self.turn = None; // the old one ends first
-            *self.turn = Some(Machine::boot(kind));
+        if !self.place.as_mut().is_some_and(|machine| machine.is_fit_for(kind)) {
+            self.discard_guest(); // the old one ends first
+            *self.place = Some(Machine::boot(kind));
         }
+        self.is_kept = false;
         self.clear_requests();
         let machine = self.machine();
         machine.jobs += 1;
@@ -218,7 +230,7 @@ impl Lab {
     }
 
     /// The scenario passed: the guest may run another.
-    pub fn keep(mut self) {
+    pub fn keep(&mut self) {
         self.is_kept = true;
     }
 }
@@ -226,8 +238,26 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if !self.is_kept {
-            *self.turn = None;
+            self.discard_guest();
         }
+    }
+}
+
+fn free_places() -> Vec<Place> {
+    let lock = |guest: &'static Mutex<Option<Machine>>| match guest.try_lock() {
+        Ok(place) => Some(place),
+        Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    };
+    GUESTS.iter().filter_map(lock).collect()
+}
+
+/// A guest that can be used costs nothing, a guest that must end first costs most.
+fn cost(place: &Place, kind: GuestKind) -> u32 {
+    match place.as_ref() {
+        Some(machine) if machine.kind.includes(kind) && machine.jobs < SCENARIOS => 0,
+        None => 1,
+        Some(_) => 2,
     }
 }
 

@@ -34,7 +34,7 @@ pub struct TestSelection<'a> {
     pub variables: &'a [(&'a str, &'a OsStr)],
     /// Arguments of each program
     pub options: &'a [&'a str],
-    /// Programs to run at a time
+    /// Programs to run at a time. If it is more than one, the output of each is printed when it ends.
     pub width: usize,
     /// The longest programs, which start first
     pub first: &'a [&'a str],
@@ -118,9 +118,9 @@ fn exactly<T: ToString>(tests: &[T]) -> Vec<String> {
     options.into_iter().chain(tests.iter().map(T::to_string)).collect()
 }
 
-/// Runs programs, `width` at a time. The output of a parallel one is printed when it ends.
+/// Runs programs, `width` at a time. If that is more than one, the output of a program is printed when it ends.
 fn run_all(plan: &TestSelection, jobs: Vec<ProgramRun>, width: usize) -> Result<Vec<FinishedRun>> {
-    let width = width.min(jobs.len());
+    let workers = width.min(jobs.len());
     let (queue, ran) = (Mutex::new(VecDeque::from(jobs)), Mutex::new(Vec::new()));
     let take = || queue.lock().expect("no panic").pop_front();
     let work = || {
@@ -129,7 +129,7 @@ fn run_all(plan: &TestSelection, jobs: Vec<ProgramRun>, width: usize) -> Result<
             ran.lock().expect("no panic").push(output.map(|output| FinishedRun { job, output }));
         }
     };
-    std::thread::scope(|scope| (0..width).for_each(|_| _ = scope.spawn(work)));
+    std::thread::scope(|scope| (0..workers).for_each(|_| _ = scope.spawn(work)));
     ran.into_inner().expect("no panic").into_iter().collect()
 }
 

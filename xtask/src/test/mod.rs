@@ -12,6 +12,7 @@ pub mod soak;
 mod steps;
 mod uring;
 
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -83,8 +84,11 @@ pub fn run(options: &Options) -> Result<StepResult> {
     }
     let mut sum = RunSummary::default();
     std::thread::scope(|scope| {
-        let mut parallel = Vec::new();
+        let mut parallel = ParallelSteps::new();
         for step in STEPS.iter().filter(|step| wanted(step, options)) {
+            if step.alone {
+                sum.join(&mut parallel);
+            }
             println!("\n=== {}: {}", step.name, step.what);
             if step.parallel {
                 parallel.push((step, scope.spawn(|| timed(step))));
@@ -97,10 +101,7 @@ pub fn run(options: &Options) -> Result<StepResult> {
                 break;
             }
         }
-        for (step, ended) in parallel {
-            let (report, seconds) = ended.join().expect("a step does not panic");
-            sum.add(step.name, &report, seconds);
-        }
+        sum.join(&mut parallel);
     });
     Ok(sum.end())
 }
@@ -116,6 +117,9 @@ fn timed(step: &steps::Row) -> (StepReport, u64) {
 fn outcome(report: Result<StepReport>) -> StepReport {
     report.unwrap_or_else(|error| StepResult::Failed(format!("{error:#}")).into())
 }
+
+/// Steps that run in parallel with others.
+type ParallelSteps<'scope> = Vec<(&'static steps::Row, ScopedJoinHandle<'scope, (StepReport, u64)>)>;
 
 /// More flaky tests than this fail the run.
 const MAX_FLAKY: usize = 3;
@@ -151,6 +155,14 @@ impl RunSummary {
             return StepResult::Failed(format!("{count} tests are flaky, the maximum is {MAX_FLAKY}"));
         }
         StepResult::Ok
+    }
+
+    /// Waits for steps that run in parallel.
+    fn join(&mut self, steps: &mut ParallelSteps) {
+        for (step, ended) in steps.drain(..) {
+            let (report, seconds) = ended.join().expect("a step does not panic");
+            self.add(step.name, &report, seconds);
+        }
     }
 
     fn add(&mut self, name: &str, report: &StepReport, seconds: u64) {

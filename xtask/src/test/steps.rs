@@ -17,8 +17,10 @@ pub struct Row {
     pub quick: bool,
     /// Part of every run; if it fails, the run ends
     pub always: bool,
-    /// Runs in parallel with the following steps, which mostly wait
+    /// Runs in parallel with the following steps, which mostly wait, up to one that is alone
     pub parallel: bool,
+    /// Starts when all steps before it have ended
+    pub alone: bool,
     /// Runs it
     pub run: fn() -> Result<StepReport>,
 }
@@ -31,10 +33,10 @@ pub const STEPS: [Row; 10] = [
     long("package", "the packaged library, outside the workspace", package),
     quick("measures", "fio, and the published experiments with peers", measures),
     Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
+    Row { parallel: true, ..quick("peers", "libiscsi, QEMU, STGT and istgt", peers) },
     quick("server", "raw PDUs against the running server", server),
-    quick("peers", "libiscsi, QEMU, STGT and istgt", peers),
     long("polling", "tests of sockets and files, without io_uring", polling),
-    long("lab", "the Linux kernel in a guest", lab),
+    Row { alone: true, ..long("lab", "the Linux kernel in a guest", lab) },
 ];
 
 const fn quick(name: &'static str, what: &'static str, run: fn() -> Result<StepReport>) -> Row {
@@ -42,7 +44,7 @@ const fn quick(name: &'static str, what: &'static str, run: fn() -> Result<StepR
 }
 
 const fn long(name: &'static str, what: &'static str, run: fn() -> Result<StepReport>) -> Row {
-    Row { name, what, quick: false, always: false, parallel: false, run }
+    Row { name, what, quick: false, always: false, parallel: false, alone: false, run }
 }
 
 /// Tests of `interop` that have their own step.
@@ -168,16 +170,17 @@ fn of_peers(options: &[&str]) -> Result<StepReport> {
     cargo::test(&TestSelection {
         selection: &["--package", "interop", "--test", "peers"],
         options,
+        width: WIDTH, // its output must not mix with that of parallel steps
         ..ONE_BY_ONE
     })
 }
 
-/// One guest at a time: two take longer than one after the other.
+/// Two guests at a time.
 fn lab() -> Result<StepReport> {
     let examples = [("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")];
     root::build_examples(Profile::Test, &examples)?;
     let selection = ["--package", "interop", "--test", "lab"];
-    cargo::test(&TestSelection { selection: &selection, options: &["--test-threads=1"], ..ONE_BY_ONE })
+    cargo::test(&TestSelection { selection: &selection, options: &["--test-threads=2"], ..ONE_BY_ONE })
 }
 
 fn polling() -> Result<StepReport> {
