@@ -106,7 +106,7 @@ pub fn heard(
         if heard.is_err() {
             end();
         }
-        let died = || crate::refused("a run died", "this is a bug in Lunar: report it");
+        let died = || crate::refused("a worker thread panicked", "this is a bug in Lunar: report it");
         let outcome = running.join().map_err(|_| died())?;
         heard?;
         failures.try_iter().try_for_each(each)?;

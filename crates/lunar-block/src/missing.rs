@@ -115,7 +115,7 @@ impl fmt::Display for MissingMedium {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match (self.there, &self.name_now) {
-            (Some(FileId::File(..)), _) if self.is_device => write!(f, "{path} is no block device any more")?,
+            (Some(FileId::File(..)), _) if self.is_device => write!(f, "{path} is no longer a block device")?,
             (Some(_), _) if self.is_device => write!(f, "{path} leads to another device")?,
             (None, _) if self.is_device => write!(f, "{path} does not exist any more")?,
             (None, _) if self.is_unlinked => write!(f, "{path} was deleted")?,

@@ -128,13 +128,13 @@ pub enum CopyErrorCause {
     #[error("cannot read the destination: {0}")]
     ReadBack(#[source] io::Error),
     /// Flushing the destination failed.
-    #[error("cannot make the destination stable: {0}")]
+    #[error("cannot flush the destination: {0}")]
     Flush(#[source] io::Error),
     /// The checkpoint failed.
-    #[error("cannot keep how far it is: {0}")]
+    #[error("cannot save the progress: {0}")]
     Checkpoint(#[source] io::Error),
     /// The stream is longer than the destination.
-    #[error("the source goes on beyond the end of the destination")]
+    #[error("the source has data beyond the end of the destination")]
     NoRoom,
     /// Source and destination differ.
     #[error("source and destination differ")]

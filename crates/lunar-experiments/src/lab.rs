@@ -390,7 +390,7 @@ fn at_once(
         let other = scope.spawn(|| two.0.run(two.1, handle));
         let first = one.0.run(one.1, handle);
         let died =
-            || Err(Error::new(ErrorKind::System, "a thread died", "this is a bug in Lunar: report it"));
+            || Err(Error::new(ErrorKind::System, "a thread panicked", "this is a bug in Lunar: report it"));
         [first, other.join().unwrap_or_else(|_| died())]
     })
 }

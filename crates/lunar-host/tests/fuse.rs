@@ -291,10 +291,10 @@ fn invalid_mount_point_or_name_is_refused_with_a_hint() {
     let long = "x".repeat(256);
     let cases = [
         (Path::new("/no/such/folder"), NAME, "make an empty folder"),
-        (&file, NAME, "is no folder"),
-        (Path::new("/"), "a/b", "is no name"),
-        (Path::new("/"), "..", "is no name"),
-        (Path::new("/"), &long, "is no name"),
+        (&file, NAME, "is not a directory"),
+        (Path::new("/"), "a/b", "is not a file name"),
+        (Path::new("/"), "..", "is not a file name"),
+        (Path::new("/"), &long, "is not a file name"),
     ];
     for (dir, name, says) in cases {
         let started = FuseMount::start(&cores, memory(MIB), dir, name, &Options::default());

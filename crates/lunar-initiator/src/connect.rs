@@ -125,7 +125,7 @@ pub async fn connect_with(
     make: impl RdmaConnector,
 ) -> Result<Connected, Error> {
     let wire = match options.transport {
-        Transport::Tcp => return Err(Error::new(ErrorCode::InvalidArgument, "TCP is no RDMA")),
+        Transport::Tcp => return Err(Error::new(ErrorCode::InvalidArgument, "TCP is not an RDMA transport")),
         Transport::Iser => {
             LoginConnection::Iser(iser::IserLoginConnection::connect_with(options, make).await?)
         }
@@ -379,7 +379,7 @@ impl LoginConnection {
         login_target: &LoginTarget,
         options: &Options,
     ) -> Result<LoginConnection, Error> {
-        let mut last = Error::new(ErrorCode::Unreachable, "its name has no address");
+        let mut last = Error::new(ErrorCode::Unreachable, "its name resolves to no address");
         for address in addresses {
             let wire = match options.transport {
                 Transport::Srp => srp::SrpLoginConnection::by_device(*address, login_target, options)
@@ -456,7 +456,7 @@ impl LoginConnection {
 }
 
 fn no_pdus() -> Error {
-    Error::new(ErrorCode::InvalidArgument, "no PDUs travel over SRP")
+    Error::new(ErrorCode::InvalidArgument, "SRP carries no iSCSI PDUs")
 }
 
 /// A connection during login over a byte stream.
@@ -474,7 +474,7 @@ impl TcpLoginConnection {
     /// Each address gets a share of the time, so that a silent one leaves time for the next.
     async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpLoginConnection, Error> {
         let share = limit / (addresses.len().max(1) + 1) as u32;
-        let mut last = Error::new(ErrorCode::Unreachable, "its name has no address");
+        let mut last = Error::new(ErrorCode::Unreachable, "its name resolves to no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
             // The last one gets all remaining time: the caller limits the total.
             let share = if left == 0 { limit } else { share };
@@ -551,9 +551,11 @@ mod tests {
             (LoginError::Broke as Make, ErrorCode::ProtocolError, None),
             (LoginError::Authentication as Make, ErrorCode::AuthenticationFailed, None),
         ] {
-            for words in
-                ["", "HeaderDigest=None, which is no answer", "unknown opcode before the login is over"]
-            {
+            for words in [
+                "",
+                "HeaderDigest=None, which is not among the offered values",
+                "unknown opcode before the login is over",
+            ] {
                 let e = failed(make(words.into()));
                 assert_eq!((e.code, e.hint.clone()), (code, hint.clone()), "{words}");
             }

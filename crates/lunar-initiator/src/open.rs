@@ -48,7 +48,7 @@ pub async fn log_in(
     options: &Options,
     mut report: impl FnMut(Error),
 ) -> Result<(Url, Session), Error> {
-    let mut last = Error::new(ErrorCode::InvalidArgument, "no URL to log in at");
+    let mut last = Error::new(ErrorCode::InvalidArgument, "no URL to log in to");
     for (n, url) in urls.iter().enumerate() {
         if n > 0 {
             report(last);

@@ -202,7 +202,7 @@ impl Probe {
 }
 
 fn nowhere() -> Error {
-    Error::new(ErrorCode::Unreachable, "its name has no address")
+    Error::new(ErrorCode::Unreachable, "its name resolves to no address")
 }
 
 /// The other side has said something, and be it no.

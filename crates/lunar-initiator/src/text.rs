@@ -17,12 +17,12 @@ pub fn question(asked: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
     let is_whole = pairs(&text).eq(asked.iter().map(|pair| Ok(*pair)));
     if !is_whole {
         let what =
-            format!("{asked:?} is no key text: names are of letters, digits and .-+@_#, values without NUL");
+            format!("{asked:?} is not key text: a name has letters, digits and .-+@_#, a value has no NUL");
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     match asked.iter().find(|(key, _)| is_settled(key)) {
         Some((key, _)) => {
-            Err(Error::new(ErrorCode::InvalidArgument, format!("{key} is settled by the login")))
+            Err(Error::new(ErrorCode::InvalidArgument, format!("{key} can only be negotiated during login")))
         }
         None => Ok(text),
     }

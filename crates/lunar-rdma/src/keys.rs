@@ -61,7 +61,7 @@ impl SteeringTags {
                 self.slots.push(TagSlot { generation: 1, ..TagSlot::default() });
                 self.slots.len() - 1
             }
-            None => return Err(io::Error::other("too many memory regions exposed at once")),
+            None => return Err(io::Error::other("too many registered memory regions")),
         };
         let generation = self.slots[slot].generation;
         self.slots[slot].memory = Some(memory);

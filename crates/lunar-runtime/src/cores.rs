@@ -81,7 +81,7 @@ impl Cores {
         };
         let thread = std::thread::Builder::new().name(name).spawn(body)?;
         self.threads().push(thread);
-        let driver = result.recv().map_err(|_| io::Error::other("an event loop died"))??;
+        let driver = result.recv().map_err(|_| io::Error::other("an event loop thread panicked"))??;
         tracing::debug!(cpu, ?driver, "event loop started");
         self.jobs.push(jobs);
         Ok(())
@@ -133,7 +133,7 @@ impl Cores {
         core: usize,
         work: impl FnOnce() -> W + Send + 'static,
     ) -> io::Result<T> {
-        self.start_on(core, work).recv().map_err(|_| io::Error::other("an event loop died"))
+        self.start_on(core, work).recv().map_err(|_| io::Error::other("an event loop thread panicked"))
     }
 
     /// Runs a future on a core. The result arrives on the returned channel, which is closed without one if the core ends

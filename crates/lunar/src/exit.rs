@@ -221,7 +221,12 @@ mod tests {
             (ErrorCode::SessionClosed, 1),
             (ErrorCode::Other, 1),
         ] {
-            let words = ["x", "no login within 15 s", "HeaderDigest=None, which is no answer", "timed out"];
+            let words = [
+                "x",
+                "no login within 15 s",
+                "HeaderDigest=None, which is not among the offered values",
+                "timed out",
+            ];
             for what in words {
                 let failure = Failure::from(Error::new(code, what));
                 assert_eq!(failure.exit as u8, status, "{code}: {what}");

@@ -190,12 +190,7 @@ fn closed_or_rejected_connection_is_reported() {
             _ = stream.write_all(b"MPA ID Rep Frame\x20\x02\0\0");
         })
     };
-    is_broken(
-        &[&format!("iser://{}/{TARGET}/0", rejects())],
-        4,
-        "turned the connection down",
-        "log says why",
-    );
+    is_broken(&[&format!("iser://{}/{TARGET}/0", rejects())], 4, "rejected the connection", "log says why");
     is_broken(&[&format!("srp://{}/5c0f2813d1be3e7a/0", rejects())], 4, "without a reason", "portal of SRP");
 }
 

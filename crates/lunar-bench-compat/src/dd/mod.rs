@@ -275,7 +275,7 @@ fn at_once(
     thread::scope(|scope| {
         let start = |route| scope.spawn(move || one(settings, route, bs, handle));
         let running: Vec<_> = routes.iter().map(start).collect();
-        let died = || refused("a run died", "this is a bug in Lunar: report it");
+        let died = || refused("a worker thread panicked", "this is a bug in Lunar: report it");
         running.into_iter().map(|run| run.join().map_err(|_| died())?).collect()
     })
 }

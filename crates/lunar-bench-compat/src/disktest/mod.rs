@@ -322,9 +322,9 @@ impl TestedDevice<'_> {
                     option_words = due_heartbeat;
                 }
             }
-            running
-                .join()
-                .unwrap_or_else(|_| Err(super::refused("a pass died", "this is a bug in Lunar: report it")))
+            running.join().unwrap_or_else(|_| {
+                Err(super::refused("the thread of a pass panicked", "this is a bug in Lunar: report it"))
+            })
         })
     }
 

@@ -72,7 +72,7 @@ pub fn fixed(text: &str) -> Result<[u8; 8], Error> {
     let digits = if digits.len() == 1 { format!("0{digits}") } else { digits.to_owned() };
     words::hex_pattern(&digits).ok_or_else(|| {
         let hint = "use 1, 2, 4 or 8 bytes in hexadecimal: a5, deadbeef";
-        refused(format!("-f {} is no pattern", text.escape_debug()), hint)
+        refused(format!("-f {}: not a pattern", text.escape_debug()), hint)
     })
 }
 

@@ -24,7 +24,7 @@ pub fn read(path: &Path) -> Result<Document, Error> {
     let mut text = String::new();
     let file = File::open(path).map_err(cannot)?;
     file.take(LIMIT + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidData => not_one(&name, "it is no text"),
+        std::io::ErrorKind::InvalidData => not_one(&name, "it is not a text file"),
         _ => cannot(e),
     })?;
     if text.len() as u64 > LIMIT {

@@ -109,7 +109,7 @@ fn round_that_cannot_start_keeps_earlier_rounds() {
     let (runs, steady) = until_steady(&lasting(2), &ten, SteadyMetric::Iops, 9, &RunHandle::default())
         .expect("what was measured");
     assert_eq!((runs.len(), steady.rounds, runs[1].outcome.read.ios), (3, 2, 10));
-    assert_eq!(runs[2].outcome.ended_early.as_deref(), Some("an event loop died"));
+    assert_eq!(runs[2].outcome.ended_early.as_deref(), Some("an event loop thread panicked"));
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl OpenTargets {
         if ended.len() < sessions {
             return Err(Error::new(
                 ErrorKind::System,
-                "an event loop died",
+                "an event loop thread panicked",
                 "this is a bug in Lunar: report it",
             ));
         }

@@ -424,7 +424,7 @@ struct PanicGuard(Rc<JobSession>);
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.fail("a worker died: this is a bug in Lunar, report it".into());
+            self.0.fail("a worker thread panicked: report this as a bug in Lunar".into());
         }
     }
 }

@@ -85,7 +85,7 @@ fn panicking_worker_ends_the_job_with_reason() {
     });
     let begun = Instant::now();
     let outcome = run(&opened, &Job { depth: 4, ..short(60_000) });
-    assert!(outcome.ended_early.is_some_and(|why| why.starts_with("a worker died")));
+    assert!(outcome.ended_early.is_some_and(|why| why.starts_with("a worker thread panicked")));
     assert!(begun.elapsed() < Duration::from_secs(30), "all workers end");
 }
 

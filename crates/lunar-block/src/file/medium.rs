@@ -129,7 +129,7 @@ impl OpenMedium {
         let name = self.path.display();
         match replayed {
             ReplayOutcome::Done { offset, len } => {
-                tracing::info!(offset, len, "{name}: an atomic write that was cut off is done");
+                tracing::info!(offset, len, "{name}: an incomplete atomic write was completed");
             }
             ReplayOutcome::Undone { offset, len, error } => tracing::warn!(
                 offset,
@@ -141,12 +141,12 @@ impl OpenMedium {
             ReplayOutcome::Aside { offset, len, path } => tracing::error!(
                 offset,
                 len,
-                "{name}: an atomic write that was cut off is not done: another program has changed its blocks; its record is \
+                "{name}: an incomplete atomic write was not completed: another program has changed its blocks; its record is \
                  kept in {}; hint: check the data of these blocks, then remove it",
                 path.display()
             ),
             ReplayOutcome::Other { id, path } => tracing::error!(
-                "{name}: an atomic write to another medium at this path was cut off; that was {id}, this is {medium}; its \
+                "{name}: an atomic write to another medium at this path is incomplete; that was {id}, this is {medium}; its \
                  record waits for that medium in {}; hint: bring that medium back, or remove the record",
                 path.display()
             ),
@@ -431,7 +431,7 @@ impl ErrorContext<'_> {
         };
         match is_there() {
             Ok(true) => Ok(()),
-            Ok(false) => Err(self.error("is another file now", "try again")),
+            Ok(false) => Err(self.error("is a different file now", "try again")),
             Err(e) => Err(self.open(&e)),
         }
     }
@@ -440,10 +440,8 @@ impl ErrorContext<'_> {
     pub(super) fn check_pending(&self, journal: &WriteJournal) -> Result<(), OpenError> {
         match journal.is_pending() {
             Ok(false) => Ok(()),
-            Ok(true) => Err(self.error(
-                "has an atomic write that was cut off",
-                "serve it writable once: that ends the write",
-            )),
+            Ok(true) => Err(self
+                .error("contains an incomplete atomic write", "serve it writable once: that ends the write")),
             Err(stuck) => Err(self.stuck(&stuck)),
         }
     }
@@ -451,10 +449,10 @@ impl ErrorContext<'_> {
     fn stuck(&self, StuckRecord { path, error, is_unread }: &StuckRecord) -> OpenError {
         let path = path.display();
         if *is_unread {
-            let what = format!("may have an atomic write that was cut off: {path} cannot be used: {error}");
+            let what = format!("may contain an incomplete atomic write: {path} cannot be used: {error}");
             return self.error(what, &format!("repair {path}, or remove it to keep the blocks as they are"));
         }
-        let what = format!("has an atomic write that was cut off and cannot be done again: {error}");
+        let what = format!("contains an incomplete atomic write and cannot be done again: {error}");
         self.error(what, &format!("make space for it, or remove {path} to keep the blocks as they are"))
     }
 
@@ -523,7 +521,7 @@ mod tests {
         assert_eq!(e.kind, io::ErrorKind::NotFound);
         _ = OpenMedium::open(&spec).expect("another");
         let e = OpenMedium::claim(other, false, &spec).err().expect("it is not this one");
-        assert_eq!(e.what, "is another file now");
+        assert_eq!(e.what, "is a different file now");
         std::fs::remove_file(&spec.path).expect("it is there");
     }
 }

@@ -127,7 +127,7 @@ impl Drop for FuseMount {
 fn check_name(name: &str) -> Result<(), Error> {
     let cannot_be = name.is_empty() || name.len() > MAX_NAME || matches!(name, "." | "..");
     match cannot_be || name.bytes().any(|b| b == b'/' || b == 0) {
-        true => Err(Error::new(format!("{name:?}"), "is no name of a file", "choose a short one without /")),
+        true => Err(Error::new(format!("{name:?}"), "is not a file name", "choose a short one without /")),
         false => Ok(()),
     }
 }

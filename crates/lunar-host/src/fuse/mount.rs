@@ -79,7 +79,7 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
     loop {
         let refused = match std::fs::metadata(dir) {
             Ok(found) if found.is_dir() => return empty(dir, subject),
-            Ok(_) => return Err(Error::new(subject, "is no folder", "name an empty folder")),
+            Ok(_) => return Err(Error::new(subject, "is not a directory", "name an empty folder")),
             Err(e) => e,
         };
         if refused.raw_os_error() != Some(Errno::NOTCONN.raw_os_error()) {
@@ -87,7 +87,12 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
         }
         if Instant::now() > end {
             let hint = format!("unmount it: fusermount3 -u {subject}, or umount {subject}");
-            return Err(Error::refused(subject, "use it: a file system there has died", refused, hint));
+            return Err(Error::refused(
+                subject,
+                "use it: the process of its file system has ended",
+                refused,
+                hint,
+            ));
         }
         sleep(Duration::from_millis(20));
     }

@@ -238,13 +238,13 @@ impl UblkDevice {
         let stopped = self.control.plain(UblkCommand::STOP_DEV, self.id, 0);
         stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
         if !self.served_no_more() {
-            let hint = "it goes when this process ends, and can then be removed";
+            let hint = "the kernel stops it when this process ends; remove it then";
             return Err(Error::new(self.path().display().to_string(), "its requests do not end", hint));
         }
         let id = self.id;
         delete(&mut self.control, id).map_err(|e| self.refused("remove it", e, "see dmesg"))?;
-        let lost = "its last writes may be lost: look at what it was a disk of";
-        synced.map_err(|e| self.refused("make what was written to it stable", e, lost))
+        let lost = "its last writes may be lost: check the data on it";
+        synced.map_err(|e| self.refused("flush it", e, lost))
     }
 
     /// Writes back the page cache. A device whose queues failed would block this forever.
@@ -299,11 +299,11 @@ fn block_path(id: u32) -> PathBuf {
 fn check(options: &Options, facts: &BackendInfo) -> Result<(), Error> {
     let fail = |what: String, hint: &str| Err(Error::new("a ublk device", what, hint));
     if !matches!(options.block_size, 512 | 1024 | 2048 | 4096) {
-        let what = format!("a logical block of {} bytes cannot be", options.block_size);
+        let what = format!("logical blocks of {} bytes are not supported", options.block_size);
         return fail(what, "choose 512, 1024, 2048 or 4096");
     }
     if options.queues == 0 || options.depth == 0 || options.depth > abi::MAX_DEPTH {
-        let what = format!("{} queues of {} requests cannot be", options.queues, options.depth);
+        let what = format!("{} queues of {} requests are not supported", options.queues, options.depth);
         return fail(what, "choose at least 1 queue, of 1 to 4096 requests");
     }
     if sectors(facts, options.block_size) == 0 {
@@ -415,7 +415,7 @@ fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
 /// it keeps its number until then.
 fn delete(control: &mut ControlDevice, id: u32) -> io::Result<()> {
     let end = Instant::now() + CLOSING;
-    let give_up = || (Instant::now() > end).then(|| io::Error::other("somebody has it open"));
+    let give_up = || (Instant::now() > end).then(|| io::Error::other("another process has it open"));
     match control.plain_unless(UblkCommand::DEL_DEV, id, 0, &give_up) {
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
             tracing::info!(id, "a ublk device is gone, and its number when the last user has closed it");

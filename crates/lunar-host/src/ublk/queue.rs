@@ -105,7 +105,7 @@ async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Re
         let (answer, back) = exchange(&queue, tag, command, result, buf).await;
         match answer {
             Ok(0) => {}
-            Ok(other) => return Err(io::Error::other(format!("the driver answered {other}"))),
+            Ok(other) => return Err(io::Error::other(format!("the ublk driver returned {other}"))),
             Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => return Ok(()),
             Err(e) => return Err(e),
         }

@@ -141,11 +141,11 @@ fn refused(e: ConnectError) -> Error {
     match e {
         ConnectError::Io(e) => no_rdma(&e),
         ConnectError::Rejected(private) if LoginReject::decode(&private).is_ok() => {
-            mismatch("the portal turned the connection down, in words of SRP", protocol_mismatch::SRP)
+            mismatch("the portal rejected the connection, in words of SRP", protocol_mismatch::SRP)
         }
         ConnectError::Rejected(_) => Error::new(
             ErrorCode::Unreachable,
-            "the portal turned the connection down",
+            "the portal rejected the connection",
         )
         .with_hint(
             "it may not speak iSER, or may have as many connections as it takes: the target's log says why",

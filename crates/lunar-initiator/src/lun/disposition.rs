@@ -58,7 +58,7 @@ fn by_sense(
     tell: impl FnOnce(Sense),
 ) -> Disposition {
     if sense.deferred {
-        tracing::warn!("of a command that has ended: {sense}");
+        tracing::warn!("deferred error of an earlier command: {sense}");
         // A recovered error loses no data.
         if sense.key > 1 {
             tell(sense);

@@ -97,7 +97,8 @@ impl Lun {
             let properties =
                 inspect::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
             if !properties.is_block_device() || properties.block_size == 0 {
-                let what = format!("LUN {number} is no disk (device type {:02x}h)", properties.device_type);
+                let what =
+                    format!("LUN {number} is not a disk (device type {:02x}h)", properties.device_type);
                 return Err(Error::new(ErrorCode::InvalidArgument, what));
             }
             if properties.identity.is_empty() {

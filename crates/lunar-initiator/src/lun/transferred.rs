@@ -14,7 +14,7 @@ pub(super) fn with_buffer<T>(
     len: usize,
 ) -> (Result<T, Error>, Buf) {
     let gone =
-        |e: Error| Error::new(ErrorCode::InvalidArgument, format!("{e}; the data of the write are gone"));
+        |e: Error| Error::new(ErrorCode::InvalidArgument, format!("{e}; the data of the write is lost"));
     match data {
         Some(data) => (result, data),
         None => (result.map_err(gone), Buf::zeroed(len)),

@@ -250,11 +250,11 @@ impl Multipath {
         if self.paths.all_changed() {
             return Err(Error::new(
                 ErrorCode::IdentityMismatch,
-                "every path leads to another logical unit than it did",
+                "all paths lead to a different logical unit than before",
             ));
         }
         if self.gives_up.load(SeqCst) {
-            return Err(Error::new(ErrorCode::SessionClosed, "no path is left, and none is waited for"));
+            return Err(Error::new(ErrorCode::SessionClosed, "all paths have failed"));
         }
         let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
         let left = self.settings.queue.saturating_sub(gone);
@@ -270,7 +270,7 @@ impl Multipath {
 }
 
 fn none_left(queue: Duration) -> Error {
-    Error::new(ErrorCode::TimedOut, format!("no path is left, for {} s", queue.as_secs()))
+    Error::new(ErrorCode::TimedOut, format!("no usable path for {} s", queue.as_secs()))
 }
 
 impl Drop for Multipath {

@@ -20,7 +20,7 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
     let mut patience = YieldHeuristic::default();
     loop {
         let Some(stream) = local.stream.borrow().clone() else {
-            return Error::new(ErrorCode::ConnectionLost, "the connection was given up");
+            return Error::new(ErrorCode::ConnectionLost, "the connection was closed locally");
         };
         // More received data end more commands, and their owners send others. All of these leave together.
         let goes_on = stream.is_readable() && local.state.borrow().keeps_target_busy();

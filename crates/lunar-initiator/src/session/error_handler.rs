@@ -270,7 +270,7 @@ pub(super) async fn carry_out(
     let (before, at) = (local.state.borrow().command_window.cmd_sn, Instant::now());
     let answer = local.ask(limit, |m| m.manage(function, lun, None)).await;
     if answer == Ok(COMPLETE) {
-        let error = Error::new(ErrorCode::TimedOut, "the command was aborted on demand");
+        let error = Error::new(ErrorCode::TimedOut, "the command was aborted by its owner");
         local.ended(&error, before, reaches(function, lun));
         local.was_reset(function, lun, at);
         local.flush_soon();

@@ -14,8 +14,5 @@ pub fn broke(what: impl Into<String>) -> Error {
 
 /// The error of commands to a LUN that leads to another logical unit.
 pub fn changed() -> Error {
-    Error::new(
-        ErrorCode::IdentityMismatch,
-        "the logical unit is not the one that it was: its identity (VPD page 83h) changed",
-    )
+    Error::new(ErrorCode::IdentityMismatch, "the identity of the logical unit (VPD page 83h) has changed")
 }

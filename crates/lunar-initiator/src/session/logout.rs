@@ -21,7 +21,7 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
         return;
     }
     let heard = local.answer(local.options.timeouts.logout, SessionState::log_out).await;
-    let why = Error::new(ErrorCode::ConnectionLost, "the target asked for a logout");
+    let why = Error::new(ErrorCode::ConnectionLost, "the target requested a logout");
     if !local.is_on(&line) {
         return;
     }

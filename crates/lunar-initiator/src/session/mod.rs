@@ -261,8 +261,7 @@ impl Session {
     /// Takes the deferred error of a logical unit since the last call: acknowledged data are lost.
     pub(crate) fn take_deferred_error(&self, lun: u64) -> Option<Error> {
         let sense = self.0.deferred_errors.take(lun)?;
-        let error =
-            Error::new(ErrorCode::ScsiError, format!("data that were acknowledged are lost: {sense}"));
+        let error = Error::new(ErrorCode::ScsiError, format!("acknowledged data is lost: {sense}"));
         // Returned as a current error of this request, because hosts retry a command that reports a deferred one.
         let sense = Sense { deferred: false, ..sense };
         Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))

@@ -47,7 +47,7 @@ impl LocalSession {
     }
 
     async fn abort(self: &Rc<Self>, tag: u32) -> Result<(), Error> {
-        let aborted = || Error::new(ErrorCode::Aborted, "the command was aborted on demand");
+        let aborted = || Error::new(ErrorCode::Aborted, "the command was aborted by its owner");
         let Some(task) = self.state.borrow_mut().abort(tag, &aborted()) else {
             return self.no_orphan(tag).await;
         };

@@ -147,7 +147,7 @@ pub fn request(login_target: &LoginTarget, options: &Options) -> Result<LoginReq
     let wrong = || {
         Error::new(
             ErrorCode::InvalidArgument,
-            format!("\"{}\" is no target port of SRP", name.escape_debug()),
+            format!("\"{}\" is not an SRP target port", name.escape_debug()),
         )
     };
     let target = target_port(name).ok_or_else(|| {
@@ -181,10 +181,9 @@ pub fn finish(
         return Err(mismatch("the answer to the login is none of SRP", protocol_mismatch::ISER));
     }
     let response = response.map_err(|e| {
-        Error::new(ErrorCode::ProtocolError, format!("the answer to the login is none of SRP: {e}"))
-            .with_hint(
-                "is it a portal of SRP? If so, this is a fault of the target; LUNAR_LOG=debug logs more",
-            )
+        Error::new(ErrorCode::ProtocolError, format!("invalid SRP login response: {e}")).with_hint(
+            "is it a portal of SRP? If so, this is a fault of the target; LUNAR_LOG=debug logs more",
+        )
     })?;
     if response.formats & format::DIRECT == 0 {
         let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
@@ -243,7 +242,7 @@ fn turned_down(refused: ConnectError, request: &LoginRequest) -> Error {
         ConnectError::Rejected(private) => private,
     };
     let Ok(reject) = LoginReject::decode(&private) else {
-        return Error::new(ErrorCode::Unreachable, "the portal turned the connection down without a reason")
+        return Error::new(ErrorCode::Unreachable, "the portal rejected the connection without a reason")
             .with_hint("is it a portal of SRP? those of other protocols turn it down so");
     };
     let (kind, hint) = advice(reject.reason, request);

@@ -46,7 +46,7 @@ fn guid(name: &str) -> u64 {
 
 /// Why a portal of SRP cannot be asked for its targets.
 pub fn no_discovery() -> Error {
-    Error::new(ErrorCode::InvalidArgument, "SRP has no discovery: a portal cannot be asked for its targets")
+    Error::new(ErrorCode::InvalidArgument, "SRP has no discovery: a portal cannot report its targets")
         .with_hint(
             "name the target: srp://HOST[:PORT]/ID_EXT[:IOC_GUID], as it shows its id_ext and ioc_guid",
         )

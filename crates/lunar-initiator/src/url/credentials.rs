@@ -95,7 +95,7 @@ fn initiator(
         }
     };
     let Err(why) = name::check(&name) else { return Ok(name) };
-    let what = format!("{source}: \"{}\" is no iSCSI name: {why}", name.escape_debug());
+    let what = format!("{source}: \"{}\" is not an iSCSI name: {why}", name.escape_debug());
     Err(wrong(what, "an initiator is called iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hex digits"))
 }
 
@@ -128,7 +128,7 @@ fn name_in(text: &[u8]) -> Result<String, String> {
     match text.lines().find_map(value) {
         Some(name) => match name::check(&name) {
             Ok(_) => Ok(name),
-            Err(why) => Err(format!("InitiatorName \"{}\" is no iSCSI name: {why}", name.escape_debug())),
+            Err(why) => Err(format!("InitiatorName \"{}\" is not an iSCSI name: {why}", name.escape_debug())),
         },
         None => Err("no InitiatorName".into()),
     }

@@ -281,7 +281,7 @@ fn no_scheme(text: &str) -> Error {
     match meant_scheme(text).filter(|_| text.len() <= LONGEST) {
         Some(meant) => wrong("the URL has an unknown scheme", format!("did you mean {meant}://?")),
         None => {
-            wrong("this is no URL of iSCSI", format!("{FORM}, or so with iser://; over SRP {}", srp::FORM))
+            wrong("this is not an iSCSI URL", format!("{FORM}, or so with iser://; over SRP {}", srp::FORM))
         }
     }
 }
@@ -336,13 +336,13 @@ fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
     }
     let target = percent::decode(target).ok_or_else(|| badly_encoded("the target"))?;
     if !name::is_usable(&target) {
-        let what = format!("\"{}\" in the URL is no name of a target", target.escape_debug());
+        let what = format!("\"{}\" in the URL is not a target name", target.escape_debug());
         return Err(wrong(what, "a name has 1 to 223 bytes, such as iqn.YEAR-MONTH.DOMAIN:NAME"));
     }
     let number = |lun: &str| match lun.parse().ok().filter(|n| *n < LUNS && !lun.starts_with('+')) {
         Some(number) => Ok(number),
         None => Err(wrong(
-            format!("\"{}\" in the URL is no LUN", lun.escape_debug()),
+            format!("\"{}\" in the URL is not a LUN", lun.escape_debug()),
             "LUNs are numbers from 0 to 16383",
         )),
     };

@@ -29,7 +29,7 @@ fn no_target(name: &str) -> Error {
             format!("zeros in front belong to it: {half:0>width$}", width = srp::DIGITS),
         ),
         None => wrong(
-            format!("\"{}\" in the URL is no target port of SRP", name.escape_debug()),
+            format!("\"{}\" in the URL is not an SRP target port", name.escape_debug()),
             "it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows its id_ext and ioc_guid",
         ),
     }

@@ -68,7 +68,7 @@ async fn reach(place: &NbdAddress) -> io::Result<Stream> {
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
     let addresses = asked.await.map_err(|_| io::Error::other("the resolver failed"))??;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "its name resolves to no address");
     for address in addresses {
         match Stream::connect(address).await {
             Ok(stream) => {

@@ -65,7 +65,7 @@ impl NbdExport {
         let wrong = if self.name.len() > MAX_STRING || self.description.len() > MAX_STRING {
             "its name or description is too long"
         } else if !self.block_size.is_power_of_two() || self.block_size > MAX_BLOCK {
-            "its block size is no power of two up to 64 KiB"
+            "its block size is not a power of two up to 64 KiB"
         } else {
             return Ok(());
         };

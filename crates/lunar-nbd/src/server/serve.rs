@@ -143,7 +143,7 @@ impl NbdServer {
         self.cores.run_on(0, move || {
             lunar_runtime::spawn(async move { drop(result.send(wind_down(&shared).await)) });
         });
-        ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop died")))
+        ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop thread panicked")))
     }
 }
 

@@ -158,7 +158,7 @@ impl Negotiation {
             "TargetAlias" => self.target_alias = Some(value.replace(char::is_control, "?")),
             "TargetPortalGroupTag" => match keys::in_range(value, &(0..=0xffff)) {
                 Ok(tag) => self.portal_group_tag = u16::try_from(tag).ok(),
-                Err(_) => return broke(key.name, value, "which is no number from 0 to 65535"),
+                Err(_) => return broke(key.name, value, "which is not a number from 0 to 65535"),
             },
             "TargetName" if self.target.as_deref() != Some(value) => {
                 return broke(key.name, value, "which is not the requested target");
@@ -299,7 +299,7 @@ fn is_same(a: &str, b: &str) -> bool {
 
 /// An answer outside of the offer. Targets with digests disabled answer `None`.
 fn unoffered(key: &str, value: &str) -> LoginError {
-    let what = format!("{key}={}, which is no answer to what was offered", shown(value));
+    let what = format!("{key}={}, which is not among the offered values", shown(value));
     match (key, value) {
         ("HeaderDigest" | "DataDigest", "None") => LoginError::Digests(what),
         _ => LoginError::Broke(what),

@@ -69,10 +69,10 @@ impl LoginParams {
     pub fn check(&self) -> Result<(), String> {
         name::check(&self.initiator).map_err(|why| format!("no iSCSI name: {:?}: {why}", self.initiator))?;
         if let Some(target) = self.target.as_ref().filter(|target| !name::is_usable(target)) {
-            return Err(format!("no name of a target: {target:?}"));
+            return Err(format!("{target:?} is not a target name"));
         }
         if self.target.is_none() && self.session_type == SessionType::Normal {
-            return Err("a session needs the name of its target".into());
+            return Err("the name of the target is missing".into());
         }
         self.credentials.as_ref().map_or(Ok(()), Credentials::check)
     }

@@ -73,14 +73,14 @@ impl Security {
             }
             (Self::Chosen, CHALLENGE, Some(c)) => prove(keys, c, out)?,
             (Self::Chosen, ALGORITHM, _) if keys.a == Some("Reject") => {
-                return failed("the target takes none of the algorithms of CHAP_A".into());
+                return failed("the target accepts none of the offered CHAP_A algorithms".into());
             }
             (Self::Proved(algorithm, Some(challenge)), PROOF, Some(c)) => {
                 verify(&challenge, keys, c)?;
                 Self::Over(Some(algorithm))
             }
             (Self::Proved(_, Some(_)), NOTHING, _) => {
-                return failed("the target does not prove itself (no CHAP_N and CHAP_R)".into());
+                return failed("the target does not authenticate itself (no CHAP_N and CHAP_R)".into());
             }
             (Self::Proved(algorithm, None), NOTHING, _) => Self::Over(Some(algorithm)),
             (over @ Self::Over(_), NOTHING, _) => over,
@@ -130,7 +130,7 @@ fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Secur
     let algorithm = Algorithm::numbered(a).filter(|a| ours.algorithms.contains(a));
     let algorithm = algorithm.ok_or_else(|| unfit("CHAP_A", a, "which was not offered"))?;
     let id = number(i).and_then(|n| u8::try_from(n).ok());
-    let id = id.ok_or_else(|| unfit("CHAP_I", i, "which is no number from 0 to 255"))?;
+    let id = id.ok_or_else(|| unfit("CHAP_I", i, "which is not a number from 0 to 255"))?;
     let mut buf = [0; BINARY_LEN];
     let challenge = binary(keys.c.unwrap_or_default(), &mut buf).filter(|c| !c.is_empty());
     let challenge = challenge
@@ -152,7 +152,7 @@ fn verify(challenge: &Challenge, keys: &ChapKeys, ours: &Credentials) -> Result<
     let Some((name, secret)) = &ours.mutual else { return failed("no mutual CHAP user".into()) };
     let said = keys.n.unwrap_or_default();
     if said != name {
-        return failed(format!("the target is {}, not {name} (CHAP_N)", shown(said)));
+        return failed(format!("the target authenticates as {}, not as {name} (CHAP_N)", shown(said)));
     }
     let mut buf = [0; BINARY_LEN];
     let response = binary(keys.r.unwrap_or_default(), &mut buf)

@@ -124,7 +124,7 @@ impl NegotiatedOptions {
             return refuse(Errno::Inval, "unknown command");
         };
         if request.flags & !(row.flags | command_flag::FUA) != 0 {
-            return refuse(Errno::Inval, "a flag that this command does not have");
+            return refuse(Errno::Inval, "the command does not have this flag");
         }
         if row.writes && self.flags & transmission_flag::READ_ONLY != 0 {
             return refuse(Errno::Perm, "the export is read-only");

@@ -273,7 +273,9 @@ impl Engine {
     pub fn hang_up(&mut self, failed: Option<io::Error>) {
         self.has_failed |= failed.is_some();
         let is_amid = !self.partial.is_empty() || self.inbox.has_begun() || self.due.is_some();
-        let amid = || io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed amid a message");
+        let amid = || {
+            io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection inside a message")
+        };
         let why = self.lost.take().or(failed).or_else(|| is_amid.then(amid));
         self.end(why);
     }
@@ -374,10 +376,13 @@ impl Engine {
         let has_place =
             |due: TaggedHeader| (due.opcode, due.stag, due.offset) == (t.opcode, t.stag, t.offset);
         if !self.due.is_none_or(has_place) {
-            return Err(IwarpError::new(Terminate::BOUNDS, "a Write or a Read Response amid another one"));
+            return Err(IwarpError::new(
+                Terminate::BOUNDS,
+                "an RDMA Write or a Read Response inside another message",
+            ));
         }
         let end = t.offset.checked_add(payload.len() as u64);
-        let end = end.ok_or_else(|| IwarpError::new(Terminate::WRAP, "data beyond the last offset"))?;
+        let end = end.ok_or_else(|| IwarpError::new(Terminate::WRAP, "data after the end of the message"))?;
         self.due = (!t.last).then_some(TaggedHeader { offset: end, ..*t });
         if t.opcode == opcode::READ_RESPONSE {
             into.list.extend(self.reads.take(t, payload)?);
@@ -416,5 +421,5 @@ impl Engine {
 
 fn ended_by(terminate: &[u8]) -> io::Error {
     let why = Terminate::decode(terminate).map_or("no reason".into(), |why| why.to_string());
-    io::Error::new(io::ErrorKind::ConnectionAborted, format!("the other side ended the connection: {why}"))
+    io::Error::new(io::ErrorKind::ConnectionAborted, format!("the peer ended the connection: {why}"))
 }

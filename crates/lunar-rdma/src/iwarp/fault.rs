@@ -26,6 +26,6 @@ impl From<Terminate> for IwarpError {
 
 impl From<IwarpError> for io::Error {
     fn from(fault: IwarpError) -> io::Error {
-        io::Error::new(io::ErrorKind::InvalidData, format!("the other side sent {}", fault.what))
+        io::Error::new(io::ErrorKind::InvalidData, format!("the peer sent {}", fault.what))
     }
 }

@@ -43,7 +43,10 @@ async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> 
         match stream.receive(&mut more)? {
             None => {}
             Some(0) => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed amid MPA"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the peer closed the connection during the MPA handshake",
+                ));
             }
             Some(got) => bytes.extend_from_slice(&more[..got]),
         }

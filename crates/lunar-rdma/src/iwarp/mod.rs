@@ -193,11 +193,11 @@ pub async fn request(
 }
 
 fn malformed(wrong: MalformedFrame) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the other side sent {wrong}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the peer sent {wrong}"))
 }
 
 fn unsupported_markers() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "the other side wants markers in the stream")
+    io::Error::new(io::ErrorKind::Unsupported, "the peer requires MPA markers")
 }
 
 fn endpoint(

@@ -37,7 +37,7 @@ impl ReadResponses {
             return Err(IwarpError::new(Terminate::MSN, what));
         }
         if !u.last || u.offset != 0 {
-            return Err(IwarpError::new(Terminate::OFFSET, "a Read Request in parts"));
+            return Err(IwarpError::new(Terminate::OFFSET, "a Read Request of several segments"));
         }
         let Some(request) = ReadRequest::decode(payload) else {
             return Err(IwarpError::new(

@@ -175,7 +175,7 @@ impl LinkState {
             self.read(me);
         }
         if self.sides.iter().any(|side| side.faults.lose_after.get() == Some(0)) {
-            self.end(Some("the connection was lost, as was asked for".into()));
+            self.end(Some("the connection was lost (injected fault)".into()));
         }
         self.sides.iter().for_each(EndpointSide::update);
     }
@@ -194,7 +194,7 @@ impl LinkState {
         self.sides[me].begin_reads();
         while let Some(mut read) = self.sides[me].next_read() {
             let done = match self.sides[me].faults.fail_next_read.take() {
-                true => Err("an RDMA Read failed, as was asked for".to_string()),
+                true => Err("an RDMA Read failed (injected fault)".to_string()),
                 false => self.sides[1 - me].read_by(&mut read),
             };
             let result = done.clone().map_err(|reason| broken(Some(&reason)));

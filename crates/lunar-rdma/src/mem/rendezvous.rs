@@ -94,7 +94,7 @@ impl TargetSide {
             return Err(too_much());
         }
         if self.meeting.gone.get() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the initiator has gone"));
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the initiator has disconnected"));
         }
         let [initiator, target] = both(MemLink::new([self.terms, terms], self.faults.clone()));
         self.answer(Ok((initiator, padded(private, PADDED[1], &self.faults[0]))));

@@ -89,7 +89,7 @@ impl EndpointSide {
 
     pub fn expose(&mut self, memory: MemoryRegion) -> io::Result<RemoteAddress> {
         match self.faults.fail_next_expose.take() {
-            true => Err(io::Error::new(io::ErrorKind::OutOfMemory, "no room for memory, as was asked for")),
+            true => Err(io::Error::new(io::ErrorKind::OutOfMemory, "no memory to register (injected fault)")),
             false => self.keys.expose(memory),
         }
     }

@@ -424,7 +424,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn expose(&self, mut memory: MemoryRegion) -> io::Result<RemoteAddress> {
-        let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to expose");
+        let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to register");
         let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
         let region = self.inner.domain.expose(at, len, access)?;
         let stag = region.keys().1;

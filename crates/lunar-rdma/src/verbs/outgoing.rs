@@ -199,7 +199,7 @@ impl Outgoing {
         let at_once = match (len, self.ord) {
             _ if !is_inside => refused("a read goes beyond its buffer"),
             (Some(0), _) => Ok(()),
-            (_, 0) => refused("the other side lets us read nothing"),
+            (_, 0) => refused("the peer allows no RDMA Read"),
             _ => {
                 self.cut(id, from, buf, at);
                 return None;

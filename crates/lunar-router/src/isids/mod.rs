@@ -439,7 +439,7 @@ impl RouterIsids {
         match others.first().map(|other| other.rsplit(' ').next().unwrap_or_default()) {
             Some(other) => Err(Error::new(
                 ErrorCode::ConnectionLost,
-                format!("old sessions at {other} may still have writes"),
+                format!("earlier sessions at {other} may still have writes in flight"),
             )),
             None => Ok(()),
         }

@@ -399,7 +399,10 @@ impl LuNexus {
         };
         let Ok(mut command) = Command::long(self.lun, &cdb, direction) else {
             return reply::failed(
-                &lunar_initiator::Error::new(lunar_initiator::ErrorCode::InvalidArgument, "no CDB"),
+                &lunar_initiator::Error::new(
+                    lunar_initiator::ErrorCode::InvalidArgument,
+                    "the command has no valid CDB",
+                ),
                 false,
             );
         };

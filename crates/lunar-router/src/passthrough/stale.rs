@@ -195,8 +195,10 @@ struct StaleReason {
 impl StaleReason {
     fn at(old: &OldSession) -> StaleReason {
         let place = old.path.rsplit(' ').next().unwrap_or_default();
-        let what =
-            Error::new(ErrorCode::ConnectionLost, format!("old sessions at {place} may still have writes"));
+        let what = Error::new(
+            ErrorCode::ConnectionLost,
+            format!("earlier sessions at {place} may still have writes in flight"),
+        );
         StaleReason { what, is_final: true }
     }
 }

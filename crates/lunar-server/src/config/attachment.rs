@@ -436,7 +436,7 @@ mod tests {
         assert!(reported[1].contains(":4:1: unknown key `readonly`") && reported[1].contains("`read_only`"));
         for (text, what) in [
             ("", "the file has no `url`"),
-            ("url = \"http://h\"", "1:7: this is no URL of iSCSI"),
+            ("url = \"http://h\"", "1:7: this is not an iSCSI URL"),
             ("url = 1", "`url` must be a string"),
             ("url = \"iscsi://h\"\nnbd = \"h\"", "2:7: \"h\" is not an address for an NBD server"),
             ("url = \"iscsi://h\"\nrecovery_timeout = -1", "out of range"),

@@ -92,7 +92,7 @@ async fn together(lun: &Arc<Lun>, places: u64) -> std::io::Result<(u64, Duration
     };
     let readers: Vec<_> = (0..DEPTH).map(|_| reader()).collect();
     for reader in readers {
-        reader.await.map_err(|_| std::io::Error::other("a reader died"))??;
+        reader.await.map_err(|_| std::io::Error::other("a reader thread panicked"))??;
     }
     Ok((bytes.get(), since.elapsed()))
 }

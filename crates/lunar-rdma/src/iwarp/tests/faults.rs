@@ -10,14 +10,14 @@ fn terminated(called: &mut Engine, bytes: &[u8]) -> Terminate {
     called.feed(bytes, &mut into);
     called.take_news(&mut into);
     let why = end(&into).expect("an end").expect("a reason");
-    assert!(why.starts_with("the other side sent "), "{why}");
+    assert!(why.starts_with("the peer sent "), "{why}");
     assert!(messages(&into).is_empty());
     let (mut caller, mut heard) = (engine(false, None, None), EndpointEvents::default());
     let said = called.take_bytes();
     caller.feed(&said, &mut heard);
     caller.take_news(&mut heard);
     let why = end(&heard).expect("an end").expect("a reason");
-    assert!(why.starts_with("the other side ended the connection: "), "{why}");
+    assert!(why.starts_with("the peer ended the connection: "), "{why}");
     called.feed(&send(SEND, b"more"), &mut into);
     called.take_news(&mut into);
     assert!(matches!(into.list.last(), Some(EndpointEvent::End(_))) && called.take_bytes().is_empty());

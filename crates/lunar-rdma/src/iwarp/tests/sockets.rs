@@ -408,7 +408,7 @@ fn terminate_reaches_a_peer_that_stopped_reading() {
         waiting.await.expect("woken").expect("over");
         drop(called);
         let why = end(&serve(&*caller, 1).await).expect("an end").expect("a reason");
-        assert!(why.contains("the other side ended the connection"), "{why}");
+        assert!(why.contains("the peer ended the connection"), "{why}");
     });
 }
 

@@ -288,7 +288,7 @@ fn problems_of_an_upstream() {
             ),
             (
                 "urls = [\"iscsi://h/x/99999\"]",
-                &["t.toml:2:9: \"99999\" in the URL is no LUN", "hint: LUNs are numbers from 0 to 16383"],
+                &["t.toml:2:9: \"99999\" in the URL is not a LUN", "hint: LUNs are numbers from 0 to 16383"],
             ),
             (
                 "memory = \"1\"",
