@@ -125,7 +125,7 @@ fn deferred_error_fails_one_flush() {
         [lun.flush().await, lun.flush().await]
     });
     let failure = flushes[0].as_ref().unwrap_err();
-    assert!(failure.to_string().contains("are lost: deferred medium error"), "{failure}");
+    assert!(failure.to_string().contains("is lost: deferred medium error"), "{failure}");
     let error = Error::of(failure).expect("ours");
     assert!(error.sense.is_some_and(|sense| !sense.deferred), "hosts would flush again, and hear of nothing");
     assert!(flushes[1].is_ok(), "reported once");

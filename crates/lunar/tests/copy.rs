@@ -694,7 +694,7 @@ fn device_in_use_is_never_overwritten() {
     assert!(folder.read("back")[..4 * MIB] == folder.read("a")[..]);
     assert_eq!(folder.read("back").len(), 8 * MIB);
     let (status, _, said) = fed(folder.copy(&format!("- {dev}")), &noise(14, 9 * MIB));
-    assert!(status == 1 && said.contains("goes on beyond the end"), "{said}");
+    assert!(status == 1 && said.contains("data beyond the end"), "{said}");
 }
 
 /// An NBD server of a disk in memory, as `disk`, and as `fixed` to be read only; its address.

@@ -132,7 +132,7 @@ fn portal_of_another_protocol_is_recognized() {
     is_broken(
         &[&format!("srp://{plain}/{id}/0")],
         4,
-        "closed amid MPA",
+        "closed the connection during the MPA handshake",
         "it may be a portal of iSCSI over TCP: use iscsi://",
     );
     let silent = portal(|mut stream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
@@ -162,7 +162,7 @@ fn missing_srp_target_port_is_reported() {
 }
 
 #[test]
-fn whom_an_access_list_does_not_let_in_hears_so() {
+fn rejection_by_an_access_list_is_reported() {
     let server = Server::start("closed");
     let url = format!("srp://{}/{}/0", server.srp, server.closed);
     is_broken(&[&url], 21, "or not for this initiator", "the target's access list");
@@ -175,14 +175,19 @@ fn closed_or_rejected_connection_is_reported() {
     is_broken(
         &[&format!("iser://{closes}/{TARGET}/0")],
         4,
-        "closed amid MPA",
+        "closed the connection during the MPA handshake",
         "or have as many connections as it takes",
     );
     let web = portal(|mut stream| {
         _ = stream.read(&mut [0; 64]);
         _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
-    is_broken(&[&format!("iser://{web}/{TARGET}/0")], 4, "sent not an MPA frame", "look at host and port");
+    is_broken(
+        &[&format!("iser://{web}/{TARGET}/0")],
+        4,
+        "sent an MPA frame with a wrong key",
+        "look at host and port",
+    );
     // An MPA reply of revision 2 that rejects, without a word (RFC 5044 section 7.1.1).
     let rejects = || {
         portal(|mut stream| {

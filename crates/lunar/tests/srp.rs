@@ -128,5 +128,5 @@ fn impossible_srp_request_has_a_hint() {
     let (_, _, err) = server.lunar(&["info", &format!("{portal}/0123456789abcdef/0")]);
     assert!(err.contains("no such target port") && err.contains("access list"), "{err}");
     let (_, _, err) = server.lunar(&["info", &server.tcp.replace("iscsi://", "srp://")]);
-    assert!(err.contains("no target port of SRP"), "{err}");
+    assert!(err.contains("not an SRP target port"), "{err}");
 }

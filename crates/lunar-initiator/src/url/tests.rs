@@ -52,17 +52,17 @@ fn users_and_passwords_in_both_forms() {
 #[test]
 fn invalid_url_error_has_a_hint() {
     for (text, part) in [
-        ("http://h", "no URL of iSCSI"),
+        ("http://h", "not an iSCSI URL"),
         ("iscsi://h\n", "control"),
         ("iscsi://", "invalid host name or address"),
         ("iscsi://h:0/iqn.2026-11.org.example:a", "no port"),
         ("iscsi://::1/iqn.2026-11.org.example:a", "brackets"),
         ("iscsi://h/disk%0A/0", "percent"),
-        (&format!("iscsi://h/{}/0", "a".repeat(224)), "no name of a target"),
-        ("iscsi://h//0", "no name of a target"),
-        ("iscsi://h/iqn.2026-11.org.example:a/x", "no LUN"),
-        ("iscsi://h/iqn.2026-11.org.example:a/16384", "no LUN"),
-        ("iscsi://h/iqn.2026-11.org.example:a/1/2", "no LUN"),
+        (&format!("iscsi://h/{}/0", "a".repeat(224)), "not a target name"),
+        ("iscsi://h//0", "not a target name"),
+        ("iscsi://h/iqn.2026-11.org.example:a/x", "not a LUN"),
+        ("iscsi://h/iqn.2026-11.org.example:a/16384", "not a LUN"),
+        ("iscsi://h/iqn.2026-11.org.example:a/1/2", "not a LUN"),
         ("iscsi://h/iqn.2026-11.org.example%zz", "percent"),
         ("iscsi://h?header_digets=none", "did you mean header_digest?"),
         ("iscsi://h?colour=red", "docs/use.md"),

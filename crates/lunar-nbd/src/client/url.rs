@@ -70,7 +70,7 @@ impl FromStr for NbdUrl {
             "nbds" | "nbds+unix" => {
                 return Err(wrong("there is no TLS for NBD here", "let a tunnel carry it, or use nbd://"));
             }
-            _ => return Err(wrong("it is no URL of NBD that can be used here", FORMS)),
+            _ => return Err(wrong("this is not an NBD URL that can be used here", FORMS)),
         };
         Ok(NbdUrl { place, export })
     }
@@ -176,7 +176,7 @@ mod tests {
             ("nbd+unix://h/a?socket=/x", "no socket"),
             ("nbds://h/a", "TLS"),
             ("nbds+unix:///a?socket=/x", "TLS"),
-            ("nbd+vsock://1/", "no URL of NBD"),
+            ("nbd+vsock://1/", "not an NBD URL"),
             (&format!("nbd://h/{}", "a".repeat(4097)), "too long"),
         ] {
             let said = text.parse::<NbdUrl>().expect_err(text).to_string();

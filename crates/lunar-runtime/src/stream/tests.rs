@@ -189,7 +189,7 @@ fn end_of_stream_is_reported_repeatedly_after_the_data() {
 }
 
 #[test]
-fn whoever_waits_hears_of_a_reset_and_of_our_own_end() {
+fn waiter_is_woken_by_a_reset_and_a_local_shutdown() {
     let ends: [fn(&Stream, &TcpStream); 3] = [
         |_, peer| SockRef::from(peer).set_linger(Some(Duration::ZERO)).expect("an option"),
         |stream, _| stream.shutdown(Shutdown::Read),

@@ -445,7 +445,7 @@ mod tests {
                 "2:20: `recovery_timeout`: \"5x\" is not a time",
             ),
             ("url = \"iscsi://h\"\nrecovery_timeout = \"31d\"", "is out of range"),
-            ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: this is no URL"),
+            ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: this is not an iSCSI URL"),
             ("url = \"iscsi://h\"\npolicy = \"failover\"", "`policy` requires several paths"),
             ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
             ("url =", "not TOML"),

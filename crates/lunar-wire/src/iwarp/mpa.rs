@@ -64,7 +64,7 @@ pub enum MalformedFrame {
 impl fmt::Display for MalformedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MalformedFrame::Key => write!(f, "not an MPA frame"),
+            MalformedFrame::Key => write!(f, "an MPA frame with a wrong key"),
             MalformedFrame::Revision(n) => write!(f, "MPA revision {n}"),
             MalformedFrame::Private(n) => write!(f, "{n} bytes of private data in an MPA frame"),
             MalformedFrame::Enhanced => {

@@ -151,7 +151,7 @@ fn command_without_registered_memory_frees_its_cmd_sn() {
         let tag = if reads { peer.read(65536) } else { peer.write(65536) };
         let error = peer.end(tag).expect("it has ended").0.expect_err("no answer");
         assert_eq!(error.code, ErrorCode::InvalidArgument);
-        assert!(error.what.contains("no room for memory"), "{error}");
+        assert!(error.what.contains("no memory to register"), "{error}");
         assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none() && peer.state.is_idle());
         let next = peer.read(65536);
         let got = peer.one();

@@ -116,7 +116,7 @@ fn command_without_registered_memory_takes_no_credit() {
         peer.faults.fail_next_expose.set(true);
         let tag = if reads { peer.read(4096) } else { peer.write(&pattern(4096)) };
         let error = peer.failed(tag);
-        assert!(error.what.contains("no room for memory"), "{error}");
+        assert!(error.what.contains("no memory to register"), "{error}");
         assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none() && peer.state.is_idle());
         let next = peer.test();
         let unit = peer.one();
