@@ -94,13 +94,19 @@ fn build() -> Result<StepReport> {
 }
 
 /// The unit tests of the crates that take longest, and those that use peers.
-const UNITS_FIRST: [&str; 4] =
-    ["lunar-initiator/peers", "lunar-bench", "lunar/reproduce", "lunar-initiator/leave"];
+const UNITS_FIRST: [&str; 6] = [
+    "lunar-initiator/peers",
+    "lunar/reproduce",
+    "lunar-bench",
+    "lunar-scsi",
+    "lunar/copy",
+    "lunar-nbd/server",
+];
 
 fn units() -> Result<StepReport> {
     let plan = TestSelection {
         selection: &["--workspace", "--exclude", "interop"],
-        width: 2,
+        width: WIDTH,
         first: &UNITS_FIRST,
         ..ONE_BY_ONE
     };
