@@ -1,24 +1,45 @@
 //! Ports for servers that are killed and started again.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// Below the ports that Linux assigns to connections (`ip_local_port_range`). Otherwise a connection of another test, or of
 /// a client of the server, could take the port of a server that is down.
 const FIRST: u16 = 10_000;
-const COUNT: u16 = 20_000;
+/// Ports that a process reserves at a time.
+const BLOCK_LEN: u16 = 100;
+const BLOCKS: u16 = 200;
 
-/// A free port of 127.0.0.1. No other test of this process gets the same port.
+/// The ports that this process has reserved and not yet used.
+static RESERVED: Mutex<Range<u16>> = Mutex::new(0..0);
+
+/// A free port of 127.0.0.1. No other test of this machine gets the same port while this process runs.
 pub fn free() -> u16 {
-    static TAKEN: AtomicU16 = AtomicU16::new(0);
-    // Processes that start together have consecutive ids. The factor keeps their ports apart.
-    let start = u64::from(std::process::id()) * 7919;
-    for _ in 0..COUNT {
-        let at = (start + u64::from(TAKEN.fetch_add(1, Ordering::Relaxed))) % u64::from(COUNT);
-        let port = FIRST + u16::try_from(at).expect("less than COUNT");
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(port) = reserved.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()) {
             return port;
         }
+        *reserved = reserve_block();
     }
-    panic!("no port is free");
+}
+
+/// Locks a block of ports until this process ends. Processes start at different blocks, so that a port is not
+/// used again soon.
+fn reserve_block() -> Range<u16> {
+    let folder = std::env::temp_dir().join("lunar-test-ports");
+    std::fs::create_dir_all(&folder).expect("a folder for locks");
+    let start = std::process::id() * 79;
+    for n in 0..u32::from(BLOCKS) {
+        let block = u16::try_from((start + n) % u32::from(BLOCKS)).expect("below BLOCKS");
+        let lock = File::create(folder.join(block.to_string())).expect("a lock file");
+        if lock.try_lock().is_ok() {
+            std::mem::forget(lock); // the kernel unlocks it when the process ends
+            let first = FIRST + block * BLOCK_LEN;
+            return first..first + BLOCK_LEN;
+        }
+    }
+    panic!("all blocks of ports are locked by other tests");
 }
