@@ -28,25 +28,25 @@ pub struct CommandFailure {
 /// A disk that reports failed commands.
 pub struct FailureReporter {
     disk: Arc<dyn Backend>,
-    tell: Sender<CommandFailure>,
+    sender: Sender<CommandFailure>,
     hides_errors: bool,
 }
 
 impl FailureReporter {
     /// Reports failures and returns them.
-    pub fn reporting(disk: Arc<dyn Backend>, tell: Sender<CommandFailure>) -> FailureReporter {
-        FailureReporter { disk, tell, hides_errors: false }
+    pub fn reporting(disk: Arc<dyn Backend>, sender: Sender<CommandFailure>) -> FailureReporter {
+        FailureReporter { disk, sender, hides_errors: false }
     }
 
     /// Reports failures and hides them: a failed read returns zeros, a failed write is skipped.
-    pub fn replacing_by_zeros(disk: Arc<dyn Backend>, tell: Sender<CommandFailure>) -> FailureReporter {
-        FailureReporter { disk, tell, hides_errors: true }
+    pub fn replacing_by_zeros(disk: Arc<dyn Backend>, sender: Sender<CommandFailure>) -> FailureReporter {
+        FailureReporter { disk, sender, hides_errors: true }
     }
 
     fn ended(&self, read: bool, offset: u64, (result, mut buf): BufResult) -> BufResult {
         let Err(e) = result else { return (Ok(()), buf) };
         // The receiver may be gone; then the whole run ends.
-        _ = self.tell.send(CommandFailure { read, offset, len: buf.len(), why: e.to_string() });
+        _ = self.sender.send(CommandFailure { read, offset, len: buf.len(), why: e.to_string() });
         if !self.hides_errors {
             return (Err(e), buf);
         }

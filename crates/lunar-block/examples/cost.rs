@@ -20,7 +20,7 @@ fn offset(round: u64, len: usize) -> u64 {
     round.wrapping_mul(0x9e37_79b9) * 4096 % (CAPACITY - len as u64) / 4096 * 4096
 }
 
-fn tell(name: &str, len: usize, begin: Instant, done: u64) {
+fn print(name: &str, len: usize, begin: Instant, done: u64) {
     let ns = begin.elapsed().as_nanos() as u64 / ROUNDS;
     println!("{name:36} {len:7} bytes {ns:7} ns   {:3} % on the spot", done * 100 / ROUNDS);
 }
@@ -42,7 +42,7 @@ async fn reads(name: &str, disk: &dyn Backend, len: usize) {
             false => (_, buf) = disk.read(offset(round, len), buf).await,
         }
     }
-    tell(&format!("{name}: read"), len, begin, done);
+    print(&format!("{name}: read"), len, begin, done);
 }
 
 /// Writes as a server does.
@@ -56,7 +56,7 @@ async fn writes(name: &str, disk: &dyn Backend, len: usize) {
             false => (_, buf) = disk.write(offset(round, len), buf, false).await,
         }
     }
-    tell(&format!("{name}: write"), len, begin, done);
+    print(&format!("{name}: write"), len, begin, done);
 }
 
 /// Writes the long way, many at once.
@@ -76,7 +76,7 @@ async fn deep_writes(name: &str, disk: &Arc<dyn Backend>, len: usize) {
     for lane in lanes {
         lane.await.expect("a lane");
     }
-    tell(&format!("{name}: write, {DEPTH} at once"), len, begin, 0);
+    print(&format!("{name}: write, {DEPTH} at once"), len, begin, 0);
 }
 
 fn bare(path: &Path, len: usize) {
@@ -87,12 +87,12 @@ fn bare(path: &Path, len: usize) {
         let n = preadv2(&file, &mut [IoSliceMut::new(&mut buf)], offset(round, len), ReadWriteFlags::NOWAIT);
         assert!(n.is_ok_and(|n| n == len));
     }
-    tell("the bare call: read", len, begin, ROUNDS);
+    print("the bare call: read", len, begin, ROUNDS);
     let begin = Instant::now();
     for round in 0..ROUNDS {
         file.write_all_at(&buf, offset(round, len)).expect("written");
     }
-    tell("the bare call: write", len, begin, ROUNDS);
+    print("the bare call: write", len, begin, ROUNDS);
 }
 
 fn main() {

@@ -142,7 +142,7 @@ fn reader_changes_nothing() {
 }
 
 #[test]
-fn refusals_tell_what_to_do() {
+fn refused_backend_names_the_fault_and_its_fix() {
     let folder = env!("CARGO_TARGET_TMPDIR");
     let empty = Scratch::new();
     std::fs::write(&empty.0, []).expect("written");

@@ -47,7 +47,7 @@ fn null_is_zeros_without_end() {
 }
 
 #[test]
-fn delay_holds_what_it_is_told_to() {
+fn delay_of_reads_only_leaves_writes_undelayed() {
     for runtime in runtimes() {
         let disk = delay(memory(4096), Duration::from_millis(20), Duration::ZERO);
         runtime.block_on(async {
@@ -166,7 +166,7 @@ fn rate_counts_bytes_too() {
 }
 
 #[test]
-fn describe_tells_the_stack_from_the_outside_in() {
+fn describe_lists_the_stack_from_the_outside_in() {
     let disk =
         stats(delay(Arc::new(VolatileBackend::new(memory(4096))), Duration::ZERO, Duration::from_micros(9)))
             .0;

@@ -24,7 +24,7 @@ type CheckpointFn<'a> = &'a mut dyn FnMut(u64, &[Range<u64>]) -> io::Result<()>;
 /// The checkpoints of one copy.
 struct Checkpoints<'a> {
     every: Option<u64>,
-    tell: CheckpointFn<'a>,
+    save: CheckpointFn<'a>,
     saved: u64,
     when: Instant,
     /// Whether a flush has failed. Many backends report a loss only once, so a later success proves nothing.
@@ -40,7 +40,7 @@ pub async fn copy(
 ) -> CopyOutcome {
     let mut marks = Checkpoints {
         every,
-        tell: &mut checkpoint,
+        save: &mut checkpoint,
         saved: job.range.start,
         when: Instant::now(),
         lost: false,
@@ -54,7 +54,7 @@ pub async fn copy(
     }
     let stable = if is_stable { progress.prefix() } else { marks.saved };
     let bad = progress.bad_before(if complete { u64::MAX } else { stable });
-    let kept = if complete { Ok(()) } else { (marks.tell)(stable, &bad) };
+    let kept = if complete { Ok(()) } else { (marks.save)(stable, &bad) };
     let failure = progress.take_failure();
     // The failure that ended the copy takes precedence over that of the checkpoint.
     let failure = failure.or_else(|| Some(CopyFailure::new(stable, CopyErrorCause::Checkpoint(kept.err()?))));
@@ -231,7 +231,7 @@ impl Checkpoints<'_> {
             self.lost = true;
             return Err(CopyFailure::new(self.saved, CopyErrorCause::Flush(e)));
         }
-        (self.tell)(prefix, &progress.bad_before(prefix))
+        (self.save)(prefix, &progress.bad_before(prefix))
             .map_err(|e| CopyFailure::new(prefix, CopyErrorCause::Checkpoint(e)))?;
         (self.saved, self.when) = (prefix, Instant::now());
         Ok(())

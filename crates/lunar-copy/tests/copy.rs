@@ -676,9 +676,9 @@ fn stop_checkpoints_before_in_flight_requests_end() {
         let source: Arc<dyn Backend> = Arc::new(Stuck { inner: full(SIZE).await, from: 6 * GRANULE, gate });
         let work = job(&source, &memory(SIZE), STYLE);
         let (stop, meter) = (work.stop.clone(), work.meter.clone());
-        let (telling, reported) = flume::unbounded();
+        let (sender, reported) = flume::unbounded();
         let copying = compio::runtime::spawn(copy(work, None, move |stable, _| {
-            let _ = telling.send(stable);
+            let _ = sender.send(stable);
             Ok(())
         }));
         while meter.done.get() < 6 * GRANULE {

@@ -463,9 +463,9 @@ mod tests {
         assert_eq!(first_line(Command::new("sh").args(["-c", "echo 1.0; exit 1"])), None);
         assert_eq!(Peer::Lunar.version(), None);
         for (peer, name) in [(Peer::Stgt, "tgtd "), (Peer::Istgt, "istgt ")] {
-            let is_told =
+            let is_complete =
                 |version: String| version.starts_with(name) && version.contains(|c: char| c.is_ascii_digit());
-            assert_eq!(peer.version().map(is_told), peer.missing().is_none().then_some(true), "{name}");
+            assert_eq!(peer.version().map(is_complete), peer.missing().is_none().then_some(true), "{name}");
         }
     }
 

@@ -47,7 +47,7 @@ pub struct FoundLun {
     /// Unit serial number (VPD page 80h); empty if it reports none.
     pub serial: String,
     /// The same as it came, with the spaces around it.
-    pub serial_as_told: Vec<u8>,
+    pub padded_serial: Vec<u8>,
     /// The NAA designator of the logical unit; empty if it has none.
     pub naa: Vec<u8>,
     /// The designation descriptors of the logical unit in VPD page 83h, as they came.

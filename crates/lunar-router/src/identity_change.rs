@@ -20,7 +20,7 @@ pub(crate) struct IdentityChange<'a> {
 
 impl IdentityChange<'_> {
     /// Logs it.
-    pub fn tell(&self) {
+    pub fn log(&self) {
         let IdentityChange { router, upstream, target, lun, path, was, now } = *self;
         tracing::error!(
             router,

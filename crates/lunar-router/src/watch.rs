@@ -40,15 +40,15 @@ pub async fn watch(
     loops: Arc<LoopDetector>,
     sender: flume::Sender<Found>,
 ) {
-    let (tell, seen) = flume::unbounded();
+    let (probe_sender, seen) = flume::unbounded();
     let key = |upstream: &Upstream| (upstream.router.clone(), upstream.name.clone());
     let rechecks: BTreeMap<_, _> = upstreams.iter().map(|u| (key(u), u.recheck.clone())).collect();
     // They end when these are dropped.
     let _tasks: Vec<JoinHandle<()>> = upstreams
         .into_iter()
-        .map(|upstream| compio::runtime::spawn(attend(upstream, pace, loops.clone(), tell.clone())))
+        .map(|upstream| compio::runtime::spawn(attend(upstream, pace, loops.clone(), probe_sender.clone())))
         .collect();
-    drop(tell);
+    drop(probe_sender);
     let (mut all, mut missing) = (known, MissedProbes::default());
     while let Ok((key, targets)) = seen.recv_async().await {
         let targets = match all.0.get(&key) {
@@ -72,7 +72,7 @@ async fn attend(
     upstream: Upstream,
     pace: ProbeSchedule,
     loops: Arc<LoopDetector>,
-    tell: flume::Sender<ProbeResult>,
+    probe_sender: flume::Sender<ProbeResult>,
 ) {
     let mut pause = pace.first;
     let mut last = None;
@@ -84,7 +84,7 @@ async fn attend(
                 (pause, last) = (pace.first, None);
                 *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 let key = (upstream.router.clone(), upstream.name.clone());
-                if tell.send((key, targets)).is_err() {
+                if probe_sender.send((key, targets)).is_err() {
                     return;
                 }
                 pace.refresh

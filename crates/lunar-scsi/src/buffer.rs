@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_tell_the_sizes() {
+    fn read_buffer_descriptors_report_the_sizes() {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(data(&mut n, &cdb(op::READ_BUFFER_10, DESCRIPTOR, 0, 0, 4)), [0, 1, 0, 0]);
         assert_eq!(data(&mut n, &cdb(op::READ_BUFFER_10, DESCRIPTOR, 1, 0, 4)), [0; 4]);

@@ -360,9 +360,9 @@ fn as_found(upstream: &UpstreamConfig, found: &FoundLun, source: Source) -> LunC
 
 /// The serial number as the logical unit reports it, with leading spaces: hosts identify the disk by all of it.
 fn serial(found: &FoundLun) -> Option<String> {
-    let as_told = String::from_utf8(found.serial_as_told.clone()).unwrap_or_default();
-    let is_whole = text(&as_told, MAX_SERIAL) == as_told && as_told.trim() == found.serial;
-    let serial = if is_whole { as_told } else { text(&found.serial, MAX_SERIAL) };
+    let padded = String::from_utf8(found.padded_serial.clone()).unwrap_or_default();
+    let is_whole = text(&padded, MAX_SERIAL) == padded && padded.trim() == found.serial;
+    let serial = if is_whole { padded } else { text(&found.serial, MAX_SERIAL) };
     (!serial.trim().is_empty()).then_some(serial)
 }
 

@@ -85,16 +85,16 @@ const FACES: [&str; 5] = [
 #[test]
 fn every_bench_command_reports_its_overhead() {
     let folder = Folder::new("overhead");
-    let is_told = |line: &str, before: &str| {
+    let names_overhead = |line: &str, before: &str| {
         line.strip_prefix(before).is_some_and(|rest| rest.starts_with("overhead: measuring takes "))
     };
     for face in FACES {
         let text = folder.good(face);
-        assert!(text.lines().any(|line| is_told(line, "# ")), "{face}: {text}");
+        assert!(text.lines().any(|line| names_overhead(line, "# ")), "{face}: {text}");
         let document = folder.document(&format!("{face} --json --report page.html"));
-        assert!(document.notes.iter().any(|note| is_told(note, "")), "{face}: {:?}", document.notes);
+        assert!(document.notes.iter().any(|note| names_overhead(note, "")), "{face}: {:?}", document.notes);
         let page = fs::read_to_string(folder.0.join("page.html")).unwrap();
-        assert!(page.lines().any(|line| is_told(line, "<p class=\"overhead\">")), "{face}");
+        assert!(page.lines().any(|line| names_overhead(line, "<p class=\"overhead\">")), "{face}");
     }
     assert_eq!(folder.good("dd if=memory:1M of=/dev/null status=none"), "", "it was to be silent");
 }

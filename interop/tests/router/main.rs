@@ -9,9 +9,9 @@ mod identity;
 mod late;
 mod loops;
 mod mapping;
+mod output;
 mod pass;
 mod restart;
-mod tell;
 
 use interop::routed::{session as session_of, until};
 use interop::script::lunar;

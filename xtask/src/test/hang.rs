@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::root;
 
 /// The maximum number of lines for one program: the stacks of some threads.
-const TOLD: usize = 150;
+const MAX_LINES: usize = 150;
 
 /// Kills a program and its descendants; returns what its threads were doing.
 pub fn end(pid: u32) -> Vec<String> {
@@ -55,7 +55,7 @@ fn stand(pid: u32) -> Vec<String> {
     let said = gdb.stdin(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     let stacks: Vec<String> =
-        said.lines().filter(|line| line.starts_with(['T', '#'])).take(TOLD).map(str::to_owned).collect();
+        said.lines().filter(|line| line.starts_with(['T', '#'])).take(MAX_LINES).map(str::to_owned).collect();
     if stacks.is_empty() { names(pid) } else { stacks }
 }
 
@@ -65,7 +65,7 @@ fn names(pid: u32) -> Vec<String> {
         let read = |what: &str| fs::read_to_string(path.join(what)).unwrap_or_default();
         format!("thread {} in {}", read("comm").trim(), read("wchan").trim())
     };
-    tasks.map(|task| name(task.path())).take(TOLD).collect()
+    tasks.map(|task| name(task.path())).take(MAX_LINES).collect()
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub struct Args {
     pub order: Option<String>,
     /// Output: T throughput, X transfers, R run time, A all, P machine-readable
     #[arg(short = 'P', value_name = "TXRAP")]
-    pub tell: Option<String>,
+    pub statistics: Option<String>,
     /// Omit INFO lines
     #[arg(short = 'q')]
     pub quiet: bool,
@@ -169,7 +169,7 @@ impl TestPlan {
         let (reads, writes) = (args.read || !args.write, args.write);
         let sizes = sizes(args.blocks.as_deref().unwrap_or("1"))?;
         let (time, heartbeat) = (args.time, args.heartbeat);
-        let wanted = wanted(args.tell.as_deref().unwrap_or(""))?;
+        let wanted = wanted(args.statistics.as_deref().unwrap_or(""))?;
         check_heartbeat(heartbeat, time, wanted)?;
         let job = Job {
             sizes: sizes.clone(),

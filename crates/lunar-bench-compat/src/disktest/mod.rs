@@ -167,7 +167,7 @@ fn option_words(args: &Args) -> Vec<String> {
         ("-h", args.heartbeat.map(time_text)),
         ("-L", args.seeks.clone()),
         ("-N", args.sectors.clone()),
-        ("-P", args.tell.clone()),
+        ("-P", args.statistics.clone()),
         ("-s", args.lba.clone()),
         ("-S", args.block_range.clone()),
         ("-T", args.time.map(time_text)),

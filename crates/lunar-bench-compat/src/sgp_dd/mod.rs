@@ -132,11 +132,12 @@ impl SgpDdSettings {
         opened: &mut OpenTargets,
         target: &TargetSpec,
         is_output: bool,
-        tell: &Sender<CommandFailure>,
+        failures_sender: &Sender<CommandFailure>,
     ) -> Result<(), Error> {
         self.shape(opened, target, is_output)?;
         if self.continue_on_error[usize::from(is_output)] {
-            opened.wrap(|_, disk| Arc::new(FailureReporter::replacing_by_zeros(disk, tell.clone())));
+            opened
+                .wrap(|_, disk| Arc::new(FailureReporter::replacing_by_zeros(disk, failures_sender.clone())));
         }
         Ok(())
     }
@@ -208,9 +209,9 @@ fn bytes(blocks: u64, bs: u64) -> Result<u64, Error> {
 /// If an end cannot be opened or holds data, or an operand is not supported.
 pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     let settings = SgpDdSettings::read(args)?;
-    let (tell, failures) = flume::unbounded();
+    let (failures_sender, failures) = flume::unbounded();
     let route = OpenRoute::open(&settings.plan, &|opened, target, is_output| {
-        settings.prepare(opened, target, is_output, &tell)
+        settings.prepare(opened, target, is_output, &failures_sender)
     })?;
     let result = copy(args, &settings, (&route, &failures), context);
     route.close();

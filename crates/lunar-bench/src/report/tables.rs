@@ -110,22 +110,22 @@ fn judged(table: &ResultTable, ratio: Option<f64>) -> &'static str {
 pub fn runs(runs: &[&JobRun]) -> String {
     const HEADS: [&str; 11] =
         ["run", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "max", "CPU/IO", "target CPU/IO", "errors"];
-    let reported = |head: &str| match head {
+    let is_shown = |head: &str| match head {
         "target CPU/IO" => runs.iter().any(|run| run.outcome.cpu.target_s.is_some()),
         "errors" => runs.iter().any(|run| run.outcome.errors > 0),
         _ => true,
     };
-    let heads: Vec<&str> = HEADS.into_iter().filter(|head| reported(head)).collect();
-    let only_told = |row: [String; 11]| {
+    let heads: Vec<&str> = HEADS.into_iter().filter(|head| is_shown(head)).collect();
+    let shown_cells = |row: [String; 11]| {
         row.into_iter()
             .zip(HEADS)
-            .filter(|(_, head)| reported(head))
+            .filter(|(_, head)| is_shown(head))
             .map(|(cell, _)| cell)
             .collect::<Vec<_>>()
     };
     let rows = runs
         .iter()
-        .flat_map(|run| directions(&run.outcome).map(|direction| only_told(row_of(run, direction))));
+        .flat_map(|run| directions(&run.outcome).map(|direction| shown_cells(row_of(run, direction))));
     let caption = "MB/s is 10⁶ bytes a second, MiB/s 2²⁰. Latency is total: from the moment a command was due until \
                    its end. CPU time is that of the process, shared out among all commands of the run.";
     table(caption, &heads, rows.collect())

@@ -72,14 +72,14 @@ impl CpuMeter<'_> {
 
     /// Each event loop reads the clock of its own thread.
     fn loops(&self) -> Option<f64> {
-        let (tell, reported) = flume::unbounded();
+        let (sender, times) = flume::unbounded();
         for core in 0..self.cores.count() {
-            let tell = tell.clone();
-            self.cores.run_on(core, move || _ = tell.send(cpu::of_thread()));
+            let sender = sender.clone();
+            self.cores.run_on(core, move || _ = sender.send(cpu::of_thread()));
         }
-        drop(tell);
+        drop(sender);
         let end = Instant::now() + CLOCK_TIMEOUT;
-        let seconds: Vec<f64> = std::iter::from_fn(|| reported.recv_deadline(end).ok()).collect();
+        let seconds: Vec<f64> = std::iter::from_fn(|| times.recv_deadline(end).ok()).collect();
         (seconds.len() == self.cores.count()).then(|| seconds.iter().sum())
     }
 }

@@ -180,7 +180,7 @@ impl Verification {
         document: &mut Document,
         handle: &RunHandle,
     ) -> Result<(), Error> {
-        document.runs.iter_mut().for_each(|run| self.tell(&mut run.job));
+        document.runs.iter_mut().for_each(|run| self.add_options(&mut run.job));
         document.notes.extend(self.notes.iter().cloned());
         if document.ended_early().is_some() || handle.is_ended() {
             document.notes.push(self.left_out());
@@ -206,7 +206,7 @@ impl Verification {
         }
         let mut run = plain::labelled_run(opened, &job, outcome);
         run.label = "verify".into();
-        self.tell(&mut run.job);
+        self.add_options(&mut run.job);
         Ok(run)
     }
 
@@ -232,7 +232,7 @@ impl Verification {
     }
 
     /// Adds the options of the verification to those of a job.
-    fn tell(&self, reported: &mut Vec<(String, String)>) {
+    fn add_options(&self, reported: &mut Vec<(String, String)>) {
         reported.retain(|(name, _)| name != "fill");
         reported.push(("verify".into(), "yes".into()));
         let state = self.state.iter().map(|path| ("verify-state".into(), path.display().to_string()));

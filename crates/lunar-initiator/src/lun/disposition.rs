@@ -26,7 +26,12 @@ pub enum Disposition {
 /// The disposition of the response to attempt number `tries`, counted from 1. It also reports unit attentions and
 /// deferred errors. An aborted command may have been executed, so it is sent again only if it is `repeatable`. A
 /// command that returned a deferred error was not executed (SPC-5 section 4.4.7): it may be sent again in any case.
-pub fn disposition(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOnce(Sense)) -> Disposition {
+pub fn disposition(
+    c: &Completion,
+    tries: u32,
+    repeatable: bool,
+    on_sense: impl FnOnce(Sense),
+) -> Disposition {
     let pause = (BUSY_PAUSE * (1 << tries.min(10))).min(LAST_PAUSE);
     let failed = |kind, what: String| Disposition::Failed(Error::new(kind, what).with_status(c.status));
     match c.status {
@@ -38,7 +43,7 @@ pub fn disposition(c: &Completion, tries: u32, repeatable: bool, tell: impl FnOn
             "reservation conflict: another initiator holds it, or this one under another ISID".into(),
         ),
         s if s == Status::CheckCondition as u8 => match c.sense() {
-            Some(sense) => by_sense(sense, (tries, repeatable), pause, tell),
+            Some(sense) => by_sense(sense, (tries, repeatable), pause, on_sense),
             None => failed(ErrorCode::ScsiError, "CHECK CONDITION without sense data".into()),
         },
         s => failed(ErrorCode::ScsiError, format!("SCSI status {s:02x}")),
@@ -55,13 +60,13 @@ fn by_sense(
     sense: Sense,
     (tries, repeatable): (u32, bool),
     pause: Duration,
-    tell: impl FnOnce(Sense),
+    on_sense: impl FnOnce(Sense),
 ) -> Disposition {
     if sense.deferred {
         tracing::warn!("deferred error of an earlier command: {sense}");
         // A recovered error loses no data.
         if sense.key > 1 {
-            tell(sense);
+            on_sense(sense);
         }
         return if tries < TRIES { Disposition::Retry } else { failed_by(sense) };
     }
@@ -69,7 +74,7 @@ fn by_sense(
         // No sense, recovered error, completed.
         (0 | 1 | 0xf, ..) => return Disposition::Done,
         (6, ..) => {
-            tell(sense);
+            on_sense(sense);
             if tries < TRIES {
                 return Disposition::Retry;
             }

@@ -27,7 +27,7 @@ pub struct Properties {
     /// Unit serial number (VPD page 80h).
     pub serial: Option<String>,
     /// The unit serial number with its padding. Empty if there is none.
-    pub serial_as_told: Vec<u8>,
+    pub padded_serial: Vec<u8>,
     /// The undecoded designators of the logical unit in VPD page 83h. Empty if there are none.
     pub identity: Vec<u8>,
     /// The most specific designator of the logical unit, such as `naa.6001405...`.
@@ -120,7 +120,7 @@ impl Properties {
             product: text(&a.inquiry, 16, 16),
             revision: text(&a.inquiry, 32, 4),
             serial: Some(vpd::serial(&a.serial)).filter(|s| !s.is_empty()),
-            serial_as_told: vpd::body(&a.serial).to_vec(),
+            padded_serial: vpd::body(&a.serial).to_vec(),
             designator: name_of(&identity(&a.identity)),
             identity: identity(&a.identity),
             blocks: if a.capacity.len() < 12 { 0 } else { long(&a.capacity, 0).saturating_add(1) },

@@ -29,10 +29,10 @@ fn event_task_of_a_lun_ends_with_it() {
         let (first, _target) = open(Script::new()).await;
         let session = first.session();
         let looked = Lun::look_and_hold(session, first.address(), first.number()).await.expect("a look");
-        let (tell, events) = flume::bounded(1);
+        let (sender, events) = flume::bounded(1);
         let lun = Lun::begin(session, first.number(), looked, events);
         drop(lun);
-        while !tell.is_disconnected() {
+        while !sender.is_disconnected() {
             compio::time::sleep(Duration::from_millis(1)).await;
         }
     });

@@ -123,7 +123,7 @@ impl PathQueue {
     }
 
     /// Reports the times of ended operations. None of them has waited for a path.
-    fn tell_times(&mut self) {
+    fn report_times(&mut self) {
         let served = std::mem::take(&mut self.served);
         if served.count > 0 {
             self.joined.queued.add_all(LatencyTotal { count: served.count, ..LatencyTotal::default() });
@@ -169,14 +169,14 @@ impl BackendQueue for PathQueue {
             }
         }
         self.clock = Clock(None);
-        self.tell_times();
+        self.report_times();
         self.slow.poll(cx)
     }
 }
 
 impl Drop for PathQueue {
     fn drop(&mut self) {
-        self.tell_times();
+        self.report_times();
         self.sent.iter().flatten().for_each(|sent| self.joined.paths.give_back(sent.at));
     }
 }

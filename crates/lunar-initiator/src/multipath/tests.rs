@@ -19,7 +19,7 @@ struct Wire {
     given_up: AtomicBool,
     identity: Vec<u8>,
     news: flume::Receiver<Event>,
-    tell: flume::Sender<Event>,
+    sender: flume::Sender<Event>,
     /// The events while it is down: none.
     silence: (flume::Sender<Event>, flume::Receiver<Event>),
     /// It executes each operation, and its response is lost.
@@ -33,14 +33,14 @@ struct Wire {
 
 impl Wire {
     fn new(medium: &Arc<dyn Backend>, identity: &[u8]) -> Arc<Wire> {
-        let (tell, news) = flume::unbounded();
+        let (sender, news) = flume::unbounded();
         Arc::new(Wire {
             medium: medium.clone(),
             up: AtomicBool::new(true),
             given_up: AtomicBool::new(false),
             identity: identity.to_vec(),
             news,
-            tell,
+            sender,
             silence: flume::bounded(1),
             mute: AtomicBool::new(false),
             lost: AtomicBool::new(false),
@@ -51,7 +51,7 @@ impl Wire {
 
     fn set(&self, up: bool) {
         self.up.store(up, Relaxed);
-        self.tell.send(Event::Connected).expect("somebody listens");
+        self.sender.send(Event::Connected).expect("somebody listens");
     }
 
     fn state(&self) -> io::Result<()> {

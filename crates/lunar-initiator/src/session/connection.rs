@@ -46,7 +46,7 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
                 Err(e) => Err(e.into()),
             }
         };
-        local.tell();
+        local.notify_listeners();
         match received {
             Ok(ReceiveStatus::More | ReceiveStatus::Full) => {}
             Ok(ReceiveStatus::End) => return local.why_it_ended(),
@@ -121,7 +121,7 @@ impl LocalSession {
     }
 
     /// Sends the events of the session to its listeners.
-    pub fn tell(self: &Rc<Self>) {
+    pub fn notify_listeners(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
         if state.connection.is_logout_asked()
             && let Some(line) = self.line()

@@ -75,7 +75,7 @@ impl SessionState {
     pub(super) fn answered(&mut self, tag: u32, asked: ControlKind, code: u8) -> Result<(), Error> {
         match self.controls.iter().position(|c| c.tag == tag && c.asked == asked) {
             Some(at) => {
-                self.controls.swap_remove(at).tell(Ok(code));
+                self.controls.swap_remove(at).complete(Ok(code));
                 Ok(())
             }
             None => {
@@ -88,12 +88,12 @@ impl SessionState {
     /// Ends a rejected request. False if no request has this tag.
     pub(super) fn refused(&mut self, tag: u32, error: Error) -> bool {
         let Some(at) = self.controls.iter().position(|c| c.tag == tag) else { return false };
-        self.controls.swap_remove(at).tell(Err(error));
+        self.controls.swap_remove(at).complete(Err(error));
         true
     }
 
     /// Ends all requests: no response will arrive.
     pub(super) fn drop_controls(&mut self, why: &Error) {
-        self.controls.drain(..).for_each(|c| c.tell(Err(why.clone())));
+        self.controls.drain(..).for_each(|c| c.complete(Err(why.clone())));
     }
 }

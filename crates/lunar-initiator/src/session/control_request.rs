@@ -34,7 +34,7 @@ pub type ControlAnswer = flume::Receiver<Result<u8, Error>>;
 
 impl ControlRequest {
     /// Delivers the response.
-    pub fn tell(self, answer: Result<u8, Error>) {
+    pub fn complete(self, answer: Result<u8, Error>) {
         // The caller may no longer wait.
         let _ = self.reply.send(answer);
     }

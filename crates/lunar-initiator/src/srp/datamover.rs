@@ -286,7 +286,7 @@ impl transport::Datamover for SrpDatamover {
     }
 
     fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError> {
-        if !self.tell_ours(session) {
+        if !self.deliver_ours(session) {
             return Ok(ReceiveStatus::End);
         }
         let mut events = self.with_state(|state| std::mem::take(&mut state.events));

@@ -28,7 +28,7 @@ impl SrpDatamover {
                     return Ok(self.news(session));
                 }
                 let (header, data) = answers::event(&event);
-                Ok(self.tell(session, header, &data, true))
+                Ok(self.deliver(session, header, &data, true))
             }
             FromTarget::Logout(end) => {
                 let what = format!("the target ended the connection (reason {:#x})", end.reason);
@@ -56,7 +56,7 @@ impl SrpDatamover {
             ControlKind::Manage => (answers::managed(itt, response), Vec::new()),
             ControlKind::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
         };
-        self.tell(session, header, &data, true)
+        self.deliver(session, header, &data, true)
     }
 
     /// The memory of a command that is answered.
@@ -83,10 +83,16 @@ impl SrpDatamover {
 
     /// Reports the window to the session, and nothing else.
     fn news(&self, session: &mut dyn DatamoverEvents) -> bool {
-        self.tell(session, pdu::nop_in(0, NONE, NONE), &[], false)
+        self.deliver(session, pdu::nop_in(0, NONE, NONE), &[], false)
     }
 
-    fn tell(&self, session: &mut dyn DatamoverEvents, mut header: Bhs, data: &[u8], is_answer: bool) -> bool {
+    fn deliver(
+        &self,
+        session: &mut dyn DatamoverEvents,
+        mut header: Bhs,
+        data: &[u8],
+        is_answer: bool,
+    ) -> bool {
         header.set_data_len(data.len());
         self.with_state(|state| state.credits.stamp(&mut header, is_answer, state.waiting.len()));
         session.take_pdu(ReceivedPdu {
@@ -99,9 +105,9 @@ impl SrpDatamover {
     }
 
     /// Hands over the answers of our own. False: the session is over.
-    pub(super) fn tell_ours(&self, session: &mut dyn DatamoverEvents) -> bool {
+    pub(super) fn deliver_ours(&self, session: &mut dyn DatamoverEvents) -> bool {
         while let Some((header, data)) = self.with_state(|state| state.ours.pop_front()) {
-            if !self.tell(session, header, &data, true) {
+            if !self.deliver(session, header, &data, true) {
                 return false;
             }
         }

@@ -99,8 +99,9 @@ fn absent_target_fails_after_the_recovery_timeout() {
         let error = user.join().expect("an error");
         let inner = Error::of(&error).expect("one of ours");
         // Not how its port answers: that may be another test's by now.
-        let is_told = inner.what.contains(&format!("no connection to {} for 5 s: ", interop::peer::OPEN));
-        assert!(inner.code == ErrorCode::TimedOut && is_told, "{:?}: {inner}", inner.code);
+        let names_portal =
+            inner.what.contains(&format!("no connection to {} for 5 s: ", interop::peer::OPEN));
+        assert!(inner.code == ErrorCode::TimedOut && names_portal, "{:?}: {inner}", inner.code);
     }
 }
 

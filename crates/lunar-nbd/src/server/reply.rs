@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_are_told_apart_in_grains() {
+    fn pieces_separate_zeros_from_data_in_grains() {
         let mut bytes = vec![0; 4 * GRAIN + 512];
         assert_eq!(pieces(&bytes), [(0..4 * GRAIN + 512, true)]);
         bytes[2 * GRAIN] = 1;

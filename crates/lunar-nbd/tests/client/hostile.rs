@@ -227,7 +227,7 @@ fn silent_server_times_out() {
 }
 
 #[test]
-fn tls_is_told_of() {
+fn server_that_requires_tls_is_reported_with_a_hint() {
     let (url, thread) = server(|mut client| {
         client.write_all(&greeting(3)).expect("greeted");
         take(&mut client, 4 + 16);

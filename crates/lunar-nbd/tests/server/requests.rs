@@ -71,7 +71,7 @@ fn null_disk_reads_zeros_in_both_forms() {
 }
 
 #[test]
-fn allocation_is_told_extent_by_extent() {
+fn block_status_reports_allocation_by_extent() {
     let server = Server::of(memory(64 * MIB));
     let mut client = Client::structured(server.tcp(), "disk");
     assert_eq!(client.status(0, 0, 64 << 20), [(64 << 20, HOLE)]);

@@ -204,20 +204,20 @@ impl Handshake {
             self.sized = Some(export);
         }
         let (offer, agreed) = (&self.offers[export], self.agree(export));
-        let mut tell = |kind: u16, parts: &[&[u8]]| {
+        let mut push_info = |kind: u16, parts: &[&[u8]]| {
             let kind = kind.to_be_bytes();
             answer(out, option, reply::INFO, &[&[&kind[..]], parts].concat());
         };
-        tell(info::EXPORT, &[&self::export(agreed.terms.size, agreed.terms.flags)]);
+        push_info(info::EXPORT, &[&self::export(agreed.terms.size, agreed.terms.flags)]);
         if wanted(info::NAME) {
-            tell(info::NAME, &[offer.name.as_bytes()]);
+            push_info(info::NAME, &[offer.name.as_bytes()]);
         }
         if wanted(info::DESCRIPTION) && !offer.description.is_empty() {
-            tell(info::DESCRIPTION, &[offer.description.as_bytes()]);
+            push_info(info::DESCRIPTION, &[offer.description.as_bytes()]);
         }
         if wanted(info::BLOCK_SIZE) {
             let sizes = [offer.block_size, offer.preferred, offer.max_payload].map(u32::to_be_bytes);
-            tell(info::BLOCK_SIZE, &[&sizes.concat()]);
+            push_info(info::BLOCK_SIZE, &[&sizes.concat()]);
         }
         Ok((option == option::GO).then_some(agreed))
     }

@@ -339,7 +339,7 @@ fn connection_is_lost_after_the_requested_operations() {
 }
 
 #[test]
-fn closing_brings_every_buffer_back_and_tells_the_other_side() {
+fn close_returns_every_buffer_and_ends_the_peer() {
     let Pair { a, b, fa, .. } = ready();
     let from = b.expose(source("abc")).unwrap();
     fa.reads.hold();

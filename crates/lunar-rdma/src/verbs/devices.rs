@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_by_what_the_kernel_says_of_them() {
+    fn devices_are_classified_by_their_sysfs_files() {
         let dir = std::env::temp_dir().join(format!("lunar-rdma-devices-{}", std::process::id()));
         _ = fs::remove_dir_all(&dir);
         write(

@@ -45,7 +45,7 @@ fn post(out: &mut Outgoing, pool: &SendMemory) -> Vec<(u64, Verb, Vec<u8>, bool)
 }
 
 #[test]
-fn writes_are_told_of_only_when_no_message_follows() {
+fn write_is_signalled_only_if_no_message_follows() {
     let (mut out, pool) = (Outgoing::new(16, 4), pool());
     out.push(Verb::Write(remote(0)), &[], Payload::Zeros(3));
     out.push(Verb::Send(None), b"head", Payload::Bytes(b"body".to_vec()));
@@ -65,7 +65,7 @@ fn writes_are_told_of_only_when_no_message_follows() {
 }
 
 #[test]
-fn each_write_is_told_of_where_its_memory_would_still_be_in_use() {
+fn every_write_is_signalled_with_all_signalled() {
     let (mut out, pool) = (Outgoing::new(16, 4).with_all_signalled(true), pool());
     out.push(Verb::Write(remote(0)), &[], Payload::Zeros(2 * PIECE));
     out.push(Verb::Send(None), b"head", Payload::Empty);

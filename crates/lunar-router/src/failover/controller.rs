@@ -200,7 +200,7 @@ impl Controller {
     }
 
     async fn take_all(&mut self, seize: bool) -> Vec<Result<(), Error>> {
-        let (tell, reported) = flume::unbounded();
+        let (sender, results) = flume::unbounded();
         self.each_alive(async move |owner: &mut ReservationOwner| {
             // An unreachable logical unit is taken once it is reachable.
             let result = match owner.holder() {
@@ -208,10 +208,10 @@ impl Controller {
                 _ => owner.take(seize).await,
             };
             // The receiver lives until all have sent.
-            _ = tell.send(result);
+            _ = sender.send(result);
         })
         .await;
-        reported.drain().collect()
+        results.drain().collect()
     }
 
     /// Active: is it still so, and is there more to serve?

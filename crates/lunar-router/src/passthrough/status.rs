@@ -68,7 +68,7 @@ impl NexusStatus {
         let path = url.at(target, Some(lun)).plain();
         let (was, now) = (&identity_change::name(was), &identity_change::name(now));
         IdentityChange { router: &self.router, upstream: &self.upstream, target, lun, path: &path, was, now }
-            .tell();
+            .log();
     }
 }
 

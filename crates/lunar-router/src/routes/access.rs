@@ -60,7 +60,7 @@ impl State {
 const ONE_RESET: Duration = Duration::from_millis(500);
 
 /// Notifies hosts of an upstream reset: their unflushed writes may be lost.
-async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<RoutesInner>) {
+async fn notify_hosts_of_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<RoutesInner>) {
     while resets.recv_async().await.is_ok() {
         let served = shared.state().served.clone();
         served.iter().filter(|one| one.place == place).for_each(|one| one.lu.backing_device_reset());
@@ -72,7 +72,7 @@ async fn tell_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<
 /// Looks after one logical unit, for as long as it is open.
 pub(super) async fn watch_lu(place: LuAddress, remote: Arc<UpstreamLu>, shared: Arc<RoutesInner>) {
     let changes = remote.watch();
-    lunar_runtime::spawn(tell_resets(place, remote.resets(), shared.clone()));
+    lunar_runtime::spawn(notify_hosts_of_resets(place, remote.resets(), shared.clone()));
     drop(remote);
     while changes.recv_async().await.is_ok() {
         shared.state().settle();

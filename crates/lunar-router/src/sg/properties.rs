@@ -51,7 +51,7 @@ pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
         product: fields::text(&standard[16..32]),
         revision: fields::text(&standard[32..36]),
         serial: vpd::serial(&serial),
-        serial_as_told: vpd::body(&serial).to_vec(),
+        padded_serial: vpd::body(&serial).to_vec(),
         naa: unit().find(|designator| designator.kind == NAA).map_or(Vec::new(), |naa| naa.value.to_vec()),
         designators: unit().flat_map(|designator| designator.whole).copied().collect(),
         ..FoundLun::default()
@@ -89,7 +89,7 @@ async fn inquiry(way: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
 
 /// What came in.
 async fn ask(way: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
-    let mut reported = Ok(Vec::new());
+    let mut result = Ok(Vec::new());
     for tag in 0..TRIES {
         let (data, attribute) = (PassthroughData::In(Buf::zeroed(len.into())), TaskAttribute::Simple);
         match way.submit(PassthroughCommand { tag, cdb: cdb.into(), attribute, data }).await {
@@ -97,14 +97,14 @@ async fn ask(way: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result
                 return Ok(data.map_or(Vec::new(), |data| data.to_vec()));
             }
             PassthroughResponse { status, sense, .. } => {
-                reported = Err(io::Error::other(told_of(status, &sense)))
+                result = Err(io::Error::other(failure_message(status, &sense)))
             }
         }
     }
-    reported
+    result
 }
 
-fn told_of(status: u8, sense: &[u8]) -> String {
+fn failure_message(status: u8, sense: &[u8]) -> String {
     match lunar_wire::scsi::Sense::decode(sense) {
         Some(sense) => format!("the device returned {sense}"),
         None => format!("the device returned status {status:02x}h"),
@@ -155,8 +155,8 @@ mod tests {
         ) {
             let says = Says([head, rest].concat());
             let runtime = compio::runtime::Runtime::new().expect("a runtime");
-            let reported = runtime.block_on(read(&says));
-            prop_assert_eq!(reported.is_ok(), says.0.len() >= 36);
+            let result = runtime.block_on(read(&says));
+            prop_assert_eq!(result.is_ok(), says.0.len() >= 36);
         }
     }
 }

@@ -119,7 +119,7 @@ impl LuContext {
     /// Logs that a path leads to another logical unit.
     pub fn log_change(&self, path: &str, now: &str) {
         let LuContext { router, upstream, target, lun, .. } = self;
-        IdentityChange { router, upstream, target, lun: *lun, path, was: &self.was(), now }.tell();
+        IdentityChange { router, upstream, target, lun: *lun, path, was: &self.was(), now }.log();
     }
 }
 

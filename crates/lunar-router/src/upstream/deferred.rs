@@ -33,12 +33,12 @@ impl DeferredErrors {
         let is_lost = |e: &&Error| e.sense.is_some_and(|sense| BROKEN.contains(&sense.key));
         if let Some(e) = Error::of(flush).filter(is_lost) {
             self.add(e.clone());
-            self.untold(reported);
+            self.take_unreported(reported);
         }
     }
 
     /// The loss that the hosts of a core have not got yet.
-    pub fn untold(&self, reported: &LastReported) -> Option<Error> {
+    pub fn take_unreported(&self, reported: &LastReported) -> Option<Error> {
         self.with(
             |(count, last)| if reported.0.swap(*count, Relaxed) == *count { None } else { last.clone() },
         )
@@ -65,10 +65,13 @@ mod tests {
         let deferred = DeferredErrors::default();
         let [one, two] = [deferred.since_now(), deferred.since_now()];
         deferred.add(failure(3));
-        assert!(deferred.untold(&one).is_some());
-        assert!(deferred.untold(&one).is_none());
-        assert!(deferred.untold(&deferred.since_now()).is_none(), "nothing was written there before");
-        assert!(deferred.untold(&two).is_some());
+        assert!(deferred.take_unreported(&one).is_some());
+        assert!(deferred.take_unreported(&one).is_none());
+        assert!(
+            deferred.take_unreported(&deferred.since_now()).is_none(),
+            "nothing was written there before"
+        );
+        assert!(deferred.take_unreported(&two).is_some());
     }
 
     #[test]
@@ -76,9 +79,9 @@ mod tests {
         let deferred = DeferredErrors::default();
         let [one, two] = [deferred.since_now(), deferred.since_now()];
         deferred.add_failed(&failure(2).into(), &one);
-        assert!(deferred.untold(&two).is_none(), "it is not ready, and will be");
+        assert!(deferred.take_unreported(&two).is_none(), "it is not ready, and will be");
         deferred.add_failed(&failure(4).into(), &one);
-        assert!(deferred.untold(&one).is_none(), "it has failed there");
-        assert!(deferred.untold(&two).is_some());
+        assert!(deferred.take_unreported(&one).is_none(), "it has failed there");
+        assert!(deferred.take_unreported(&two).is_some());
     }
 }

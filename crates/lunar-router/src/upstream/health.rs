@@ -68,8 +68,8 @@ impl HealthMonitor {
 
     /// Changes from now on.
     pub fn watch(&self) -> flume::Receiver<Health> {
-        let (tell, changes) = flume::bounded(CHANGES);
-        lock(&self.listeners).push(tell);
+        let (sender, changes) = flume::bounded(CHANGES);
+        lock(&self.listeners).push(sender);
         changes
     }
 

@@ -215,7 +215,7 @@ impl UpstreamLu {
             .flat_map(|per_core| &per_core.paths)
             .filter_map(|path| path.take_deferred_error());
         heard.for_each(|loss| self.deferred.add(loss));
-        self.deferred.untold(&per_core.scsi_error).map_or(Ok(()), |e| Err(e.into()))
+        self.deferred.take_unreported(&per_core.scsi_error).map_or(Ok(()), |e| Err(e.into()))
     }
 
     /// The same error with its SCSI status. In a failover pair a conflict is not the host's: the other

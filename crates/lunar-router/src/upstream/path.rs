@@ -36,7 +36,7 @@ pub struct UpstreamPath {
     is_changed: AtomicBool,
     /// The properties of the logical unit have not been reported.
     is_new: AtomicBool,
-    tell: flume::Sender<Event>,
+    sender: flume::Sender<Event>,
     news: flume::Receiver<Event>,
 }
 
@@ -56,7 +56,7 @@ impl RecordNames {
 impl UpstreamPath {
     /// Starts to open a path. Call it inside an event loop.
     pub fn begin(context: Arc<LuContext>, url: Url) -> Arc<UpstreamPath> {
-        let (tell, news) = flume::bounded(EVENTS);
+        let (sender, news) = flume::bounded(EVENTS);
         let path = Arc::new(UpstreamPath {
             context,
             url,
@@ -66,7 +66,7 @@ impl UpstreamPath {
             obstacle: Mutex::default(),
             is_changed: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
-            tell,
+            sender,
             news,
         });
         lunar_runtime::spawn(keep(Arc::downgrade(&path)));
@@ -277,7 +277,7 @@ impl UpstreamPath {
     /// A reason to look at the path.
     fn stir(&self, event: Event) {
         // Full: there are reasons enough.
-        _ = self.tell.try_send(event);
+        _ = self.sender.try_send(event);
     }
 
     fn heed(&self, event: Event) {

@@ -175,7 +175,7 @@ impl From<Properties> for FoundLun {
             removable: p.removable,
             thin: p.thin,
             serial: p.serial.unwrap_or_default(),
-            serial_as_told: p.serial_as_told,
+            padded_serial: p.padded_serial,
             naa: lunar_initiator::naa(&p.identity).unwrap_or_default().to_vec(),
             vendor: p.vendor,
             product: p.product,

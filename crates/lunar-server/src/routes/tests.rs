@@ -291,8 +291,8 @@ fn shared_disk_requires_passthrough_for_both_luns() {
 
 #[test]
 fn serial_number_keeps_the_spaces_around_it() {
-    let lun = |as_told: &str, serial: &str| {
-        let found = FoundLun { serial_as_told: as_told.into(), serial: serial.into(), ..disk() };
+    let lun = |padded: &str, serial: &str| {
+        let found = FoundLun { padded_serial: padded.into(), serial: serial.into(), ..disk() };
         let config = config(LUN, &one_lun());
         let place = LuAddress { router: "r1".into(), upstream: "a".into(), target: String::new(), lun: 3 };
         let lun = as_found(&config.routers[0].upstreams["a"], &found, Source::Routed(place));

@@ -99,7 +99,7 @@ impl<S: TargetServer> Service<S> {
         expand(config, &self.routes.found())
     }
 
-    /// Tells the routes what is to be watched, by whom it is used, and who sees it.
+    /// Sets what the routes watch, the targets that use it, and the hosts that see it.
     pub(super) fn route(&self) {
         for ((router, upstream), targets) in users(&self.whole) {
             self.routes.uses(&router, &upstream, targets);

@@ -64,7 +64,7 @@ fn text_refusal_differs_from_loss_and_violation() {
     }
     for (itt, flags) in [(0x7777, 0x80), (0, 0xc0), (0, 0)] {
         let mut peer = Peer::new(parameters());
-        let _told = peer.state.start_text(b"X-a=1\0".to_vec());
+        let _answer = peer.state.start_text(b"X-a=1\0".to_vec());
         let (header, _) = peer.sent().remove(0);
         let itt = if itt == 0 { header.itt() } else { itt };
         peer.say(text_response(itt, flags, NONE), b"", true);
