@@ -42,8 +42,8 @@ fn lists(b: &[u8]) {
     assert!(report::extents(b).count() <= b.len() / 16);
     for (code, value) in report::parameters(b) {
         for page in [0x02, 0x06, 0x0d, 0x2f] {
-            let reported = report::parameter(page, code, value);
-            assert!(reported.is_none_or(|(name, _)| !name.is_empty()));
+            let parameter = report::parameter(page, code, value);
+            assert!(parameter.is_none_or(|(name, _)| !name.is_empty()));
         }
     }
 }

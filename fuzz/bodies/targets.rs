@@ -13,9 +13,9 @@ pub fn run(input: &[u8]) {
     let text = &text[..text.len().min(LIMIT)];
     assert_eq!(ask(text, usize::from(*part) + 64), text);
     match parse(text) {
-        Ok(reported) => {
-            assert!(reported.notes.iter().all(|note| !note.contains(char::is_control)));
-            reported.found.iter().for_each(|target| {
+        Ok(parsed) => {
+            assert!(parsed.notes.iter().all(|note| !note.contains(char::is_control)));
+            parsed.found.iter().for_each(|target| {
                 assert!(name::is_usable(&target.name));
                 target.addresses.iter().for_each(hold);
             });

@@ -65,7 +65,7 @@ impl Host {
     }
 
     /// The first value of a key in the output of `attached NAME --json`.
-    fn reported_text(&self, name: &str, key: &str) -> String {
+    fn attached_value(&self, name: &str, key: &str) -> String {
         let said = self.ends(0, &["attached", name, "--json"]);
         let line = said.lines().find_map(|line| line.trim().strip_prefix(&format!("\"{key}\": ")));
         let value = line.unwrap_or_else(|| panic!("no {key} in {said}"));
@@ -86,7 +86,7 @@ impl Host {
     }
 
     fn pid(&self, name: &str) -> u32 {
-        self.reported_text(name, "pid").parse().expect("a number")
+        self.attached_value(name, "pid").parse().expect("a number")
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -293,7 +293,7 @@ fn forced_detach_fails_and_counts_waiting_writes() {
         host.becomes("disks-0", "lost");
         (1..4).for_each(|block| client.write(block));
         let end = Instant::now() + LIMIT;
-        while host.reported_text("disks-0", "waiting_writes") != "3" {
+        while host.attached_value("disks-0", "waiting_writes") != "3" {
             assert!(Instant::now() < end, "the writes never came");
         }
         // It was killed, so the answers reach no process.
@@ -325,7 +325,7 @@ fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8) {
     }
     wire.cut();
     host.becomes("disks-0", "lost");
-    assert_eq!(host.reported_text("disks-0", "waiting_writes"), "1");
+    assert_eq!(host.attached_value("disks-0", "waiting_writes"), "1");
 }
 
 /// Checks that a newer write of block 0 remains after the target has received the old one.
@@ -450,8 +450,8 @@ fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy
     newer_writes_stay(server, wire, &uri);
     let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
     assert!(log.contains("the logical unit is reset"), "{log}");
-    let reported_text = host.ends(0, &["attached", "disks-0"]);
-    assert!(reported_text.contains("reopened 0 times"), "its own session was replaced: {reported_text}");
+    let output = host.ends(0, &["attached", "disks-0"]);
+    assert!(output.contains("reopened 0 times"), "its own session was replaced: {output}");
 }
 
 /// One URL may lead to several target ports, if a name has several addresses.
@@ -584,7 +584,7 @@ fn writes_that_waited_are_logged_with_their_counts() {
     server.pause();
     (0..2).for_each(|block| client.write(block));
     let end = Instant::now() + LIMIT;
-    while host.reported_text("disks-0", "waiting_writes") != "2" {
+    while host.attached_value("disks-0", "waiting_writes") != "2" {
         assert!(Instant::now() < end, "the writes never came");
     }
     wire.cut();
@@ -619,7 +619,7 @@ fn target_that_is_killed_under_io_loses_nothing() {
         must_end_well(writer);
     }
     must_read(&host, &uri, &file);
-    assert!(host.reported_text("disks-0", "recoveries").parse::<u32>().expect("a number") >= 1);
+    assert!(host.attached_value("disks-0", "recoveries").parse::<u32>().expect("a number") >= 1);
 }
 
 #[test]
@@ -840,11 +840,10 @@ fn each_path_is_shown_by_its_url() {
     let (server, host) = (with_portals(both), Host::new());
     let iser = url(&server).replacen("iscsi", "iser", 1);
     host.attach(&[&url(&server), "--path", &iser]);
-    let reported_text = host.ends(0, &["attached", "disks-0"]);
+    let output = host.ends(0, &["attached", "disks-0"]);
     assert!(
-        reported_text.contains(&format!("{}: ", url(&server)))
-            && reported_text.contains(&format!("{iser}: ")),
-        "{reported_text}"
+        output.contains(&format!("{}: ", url(&server))) && output.contains(&format!("{iser}: ")),
+        "{output}"
     );
 }
 
@@ -941,8 +940,8 @@ fn file_unmounted_by_others_is_flushed() {
     fs::File::options().write(true).open(&file).and_then(|mut f| f.write_all(&[7; 4096])).expect("write");
     tool::must("umount", &[host.path("d").to_str().expect("a path")]);
     host.becomes("disks-0", "ended");
-    let reported_text = host.ends(0, &["attached", "--json"]);
-    assert!(reported_text.contains("cannot flush all data"), "{reported_text}");
+    let output = host.ends(0, &["attached", "--json"]);
+    assert!(output.contains("cannot flush all data"), "{output}");
 }
 
 /// Runs it as its user, not as root.
@@ -1091,24 +1090,21 @@ fn absent_target_is_reported_while_waiting() {
 fn messages_have_their_form_and_time() {
     let (server, host) = (server(), Host::new());
     host.attach(&[&url(&server)]);
-    assert!(host.reported_text("disks-0", "identity").starts_with("naa."), "as lunar ls prints it");
-    assert!(host.reported_text("disks-0", "since_unix_s").parse::<u64>().expect("a number") > 1_700_000_000);
+    assert!(host.attached_value("disks-0", "identity").starts_with("naa."), "as lunar ls prints it");
+    assert!(host.attached_value("disks-0", "since_unix_s").parse::<u64>().expect("a number") > 1_700_000_000);
     host.ends(0, &["attached", "--timeout", "3"]);
     let pid = host.pid("disks-0").to_string();
     tool::must("kill", &["-STOP", &pid]);
     host.ends(8, &["attached", "--timeout", "1"]);
     // With --force it is killed at the time limit.
     // Its commands in flight are unknown.
-    let reported_text = host.ends(1, &["detach", "disks-0", "--timeout", "2", "--force", "--json"]);
-    assert!(
-        reported_text.contains("\"name\": \"disks-0\"") && reported_text.contains("\"killed\": true"),
-        "{reported_text}"
-    );
+    let output = host.ends(1, &["detach", "disks-0", "--timeout", "2", "--force", "--json"]);
+    assert!(output.contains("\"name\": \"disks-0\"") && output.contains("\"killed\": true"), "{output}");
     host.attach(&[&url(&server)]);
     tool::must("kill", &["-HUP", &host.pid("disks-0").to_string()]);
     assert!(host.is("disks-0", "attached"), "SIGHUP means nothing to it");
-    let reported_text = host.ends(0, &["detach", "disks-0", "--json"]);
-    assert!(reported_text.contains("\"killed\": false"), "{reported_text}");
+    let output = host.ends(0, &["detach", "disks-0", "--json"]);
+    assert!(output.contains("\"killed\": false"), "{output}");
 }
 
 #[test]
@@ -1174,7 +1170,7 @@ fn grown_disk_is_shown_to_new_clients() {
         assert!(Instant::now() < end, "the new capacity is never reported");
         thread::sleep(Duration::from_millis(200));
     }
-    assert_eq!(host.reported_text("disks-0", "size_bytes"), "100663296");
+    assert_eq!(host.attached_value("disks-0", "size_bytes"), "100663296");
 }
 
 #[test]

@@ -140,8 +140,8 @@ fn silent_peer_is_awaited_for_the_given_time() {
             ran.out
         );
     }
-    let reported = lunar(&["doctor", &portal, "--timeout", "1", "--json"], &[]).out;
-    assert!(reported.contains("\"took_us\": null") && reported.contains("\"usable\": false"), "{reported}");
+    let output = lunar(&["doctor", &portal, "--timeout", "1", "--json"], &[]).out;
+    assert!(output.contains("\"took_us\": null") && output.contains("\"usable\": false"), "{output}");
 }
 
 #[test]

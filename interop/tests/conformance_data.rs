@@ -424,9 +424,9 @@ fn rsp_008_sense_comes_with_check_condition() {
     assert!(reply.sense.len() >= 18 && reply.sense[0] & 0x7f == 0x70, "fixed format by default");
     reply.check(0x05_2100);
     raw.simple(0, &[0xff; 6]).check(0x05_2000);
-    let mut reported = raw.read(0, &[3, 0, 0, 0, 252, 0], 252).good();
-    reported.resize(18, 0);
-    assert_eq!(interop::sense(&reported), 0, "nothing is left for REQUEST SENSE");
+    let mut sense_data = raw.read(0, &[3, 0, 0, 0, 252, 0], 252).good();
+    sense_data.resize(18, 0);
+    assert_eq!(interop::sense(&sense_data), 0, "nothing is left for REQUEST SENSE");
 }
 
 /// RSP-011

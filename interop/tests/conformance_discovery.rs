@@ -182,12 +182,12 @@ fn dsc_011_portals_for_all_addresses_of_both_families() {
     let far = format!("{far}{}", target("iqn.2026-11.org.example:far", "portal_groups = [2]\n"));
     let server = Server::start(&format!("{standard}{far}"));
     let ports: Vec<u16> = server.portals().iter().map(SocketAddr::port).collect();
-    let reported = |host: &str| {
+    let targets_at = |host: &str| {
         let portal = format!("{host}:{}", ports[usize::from(host != "127.0.0.1")]);
         send_targets(&mut Raw::discovery(portal.parse().expect("an address"), &[]), "All")
     };
-    assert_eq!(reported("127.0.0.1"), [(TARGET.to_string(), vec![format!("127.0.0.1:{},1", ports[0])])]);
-    let mut by_v6 = reported("[::1]");
+    assert_eq!(targets_at("127.0.0.1"), [(TARGET.to_string(), vec![format!("127.0.0.1:{},1", ports[0])])]);
+    let mut by_v6 = targets_at("[::1]");
     by_v6.sort();
     let far = ("iqn.2026-11.org.example:far".to_string(), vec![format!("[::1]:{},2", ports[2])]);
     assert_eq!(

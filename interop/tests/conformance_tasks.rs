@@ -155,8 +155,8 @@ fn aborted_command_keeps_its_unit_attention() {
     let abort = raw.tmf(ABORT_TASK, 0, write.tag(), write.get32(24));
     assert_eq!(raw.ask(&abort).bhs[2], 0);
     let read = raw.command(0, 0x80 | READ, &read10(0, 1), 512);
-    let reported = raw.execute(&read, &[]).sense();
-    assert_eq!(reported & 0xffff00, POWER_ON, "a read reports it, too");
+    let sense = raw.execute(&read, &[]).sense();
+    assert_eq!(sense & 0xffff00, POWER_ON, "a read reports it, too");
 }
 
 /// TMF-007, TMF-008

@@ -236,8 +236,8 @@ fn long_write_whose_data_stop_ends_its_session() {
     let open = first_piece(&mut raw, &write, &data);
     assert!(!open.is_empty());
     raw.until_close();
-    let reported = "the initiator did not send the data of a write in time";
-    interop::routed::until("the log", || server.log().contains(reported).then_some(()));
+    let message = "the initiator did not send the data of a write in time";
+    interop::routed::until("the log", || server.log().contains(message).then_some(()));
     assert_eq!(stored(&server), FIRST);
 }
 

@@ -180,8 +180,8 @@ fn write_without_data_ends_its_session() {
     // Other commands are no excuse.
     assert_eq!(silent.read_blocks(0, 0, 1), [0; 512]);
     assert!(matches!(silent.get(Duration::from_secs(30)), Received::Closed), "{r2t:?}");
-    let reported = "the initiator did not send the data of a write in time";
-    interop::routed::until("the log", || server.log().contains(reported).then_some(()));
+    let message = "the initiator did not send the data of a write in time";
+    interop::routed::until("the log", || server.log().contains(message).then_some(()));
     other.write_blocks(0, 0, &[2; 512]).good();
     other.ping();
 }
@@ -203,8 +203,8 @@ fn slow_data_out_ends_its_session() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-    let reported = "the initiator did not send the data of a write in time";
-    interop::routed::until("the log", || (server.log().matches(reported).count() == 2).then_some(()));
+    let message = "the initiator did not send the data of a write in time";
+    interop::routed::until("the log", || (server.log().matches(message).count() == 2).then_some(()));
 }
 
 /// A write that waits for its data.

@@ -68,13 +68,13 @@ fn patiently(mut command: impl FnMut() -> Reply) -> Reply {
 
 /// The pending unit attentions of an initiator.
 fn attentions(raw: &mut Raw) -> Vec<u32> {
-    let mut reported = Vec::new();
+    let mut pending = Vec::new();
     loop {
         match patiently(|| raw.simple(0, &[0; 6])).sense() {
-            sense if sense >> 16 == 6 => reported.push(sense),
-            _ => return reported,
+            sense if sense >> 16 == 6 => pending.push(sense),
+            _ => return pending,
         }
-        assert!(reported.len() < 16, "{reported:06x?}");
+        assert!(pending.len() < 16, "{pending:06x?}");
     }
 }
 
@@ -164,11 +164,11 @@ fn changed_lun_keeps_registrations_and_raises_attentions() {
         ("", &[INQUIRY, CAPACITY, MODE_PARAMETERS]),
         ("write_cache = false\nfilters = [{ kind = \"stats\" }]", &[MODE_PARAMETERS]),
     ];
-    for (keys, reported) in cases {
+    for (keys, expected) in cases {
         load.goes_on();
         assert!(reload(&mut server, &lun(0, "disk.img", keys)), "{keys}");
-        assert_eq!(attentions(&mut holder), reported, "{keys}");
-        assert_eq!(attentions(&mut other), reported, "{keys}");
+        assert_eq!(attentions(&mut holder), expected, "{keys}");
+        assert_eq!(attentions(&mut other), expected, "{keys}");
         assert_eq!(read_keys(&mut holder, 0), [KEY, KEY + 1], "{keys}");
         let refused = patiently(|| other.write(0, &write10(64, 1), &[0; 512]));
         assert_eq!(refused.status, RESERVATION_CONFLICT, "{keys}");
@@ -265,8 +265,8 @@ fn reload_swaps_files_and_removes_luns() {
     raw.clear_attentions(1);
     assert!(raw.read_blocks(0, 0, 1) == pattern(512, 2) && raw.read_blocks(1, 0, 1) == pattern(512, 1));
     assert!(reload(&mut server, &lun(0, "a.img", "")), "b.img leaves, and a.img moves once more");
-    let reported = attentions(&mut raw);
-    assert!(reported.contains(&MEDIUM) && reported.contains(&LUNS), "{reported:06x?}");
+    let pending = attentions(&mut raw);
+    assert!(pending.contains(&MEDIUM) && pending.contains(&LUNS), "{pending:06x?}");
     assert!(raw.read_blocks(0, 0, 1) == pattern(512, 1));
     raw.simple(1, &[0; 6]).check(0x052500);
 }

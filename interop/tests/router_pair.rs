@@ -309,8 +309,8 @@ fn ineligible_router_without_a_standby_warns() {
     world.routers[1].kill9();
     world.until("the other is still heard", || !world.routers[0].asked(&["router", "failover", "r1"]).ok());
     assert!(world.is(0, "active"));
-    let reported = world.routers[0].said(&["router", "eligible", "r1", "off"]);
-    assert!(reported.contains("no router serves"), "{reported}");
+    let output = world.routers[0].said(&["router", "eligible", "r1", "off"]);
+    assert!(output.contains("no router serves"), "{output}");
 }
 
 #[test]
@@ -336,9 +336,9 @@ fn standby_rejects_logins_and_names_the_active_router() {
     // REPORT TARGET PORT GROUPS: standby through this one, optimized and preferred through the other.
     let late = Instant::now() + SOON;
     loop {
-        let reported = raw.read(0, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256);
+        let reply = raw.read(0, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256);
         // Until the first heartbeat the other was not known.
-        let states = if reported.status == 0 { groups_of(&reported.data) } else { Vec::new() };
+        let states = if reply.status == 0 { groups_of(&reply.data) } else { Vec::new() };
         if states.contains(&(2, 2)) && states.contains(&(1, 0x80)) {
             break;
         }

@@ -26,10 +26,10 @@ impl Neighbour {
     fn begin(portal: SocketAddr) -> Neighbour {
         let mut raw = Raw::session(portal, &[]);
         let stop = Arc::new(AtomicBool::new(false));
-        let reported = stop.clone();
+        let is_stopped = stop.clone();
         let thread = thread::spawn(move || {
             let mut done = 0;
-            while !reported.load(Ordering::Relaxed) {
+            while !is_stopped.load(Ordering::Relaxed) {
                 let (lba, data) = (1000 + done % 64, [done as u8; 4096]);
                 raw.write_blocks(0, lba, &data).good();
                 assert_eq!(raw.read_blocks(0, lba, 8), data);

@@ -34,14 +34,14 @@ fn bench(server: &Server, more: &[&str]) -> Command {
     command
 }
 
-fn reported(output: &Output) -> (String, String) {
+fn stdout_and_stderr(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
 }
 
 /// The number of blocks with acknowledged contents.
 fn verified(output: &Output) -> u64 {
-    let (out, err) = reported(output);
+    let (out, err) = stdout_and_stderr(output);
     assert!(output.status.success(), "{out}{err}");
     let note = out.lines().find_map(|line| line.strip_prefix("note: verified: "));
     let note = note.unwrap_or_else(|| panic!("nothing was verified: {out}{err}"));
@@ -106,7 +106,7 @@ fn verify_detects_a_disk_changed_by_others() {
     disk.write_all_at(b"!", block * UNIT + 777).expect("altered");
     server.restart();
     let output = bench(&server, &["--verify-only"]).output().expect("lunar runs");
-    let (out, err) = reported(&output);
+    let (out, err) = stdout_and_stderr(&output);
     let expected = format!("block {block} (byte {}): CRC mismatch", block * UNIT);
     assert!(output.status.code() == Some(1) && err.contains(&expected), "{out}{err}");
 }

@@ -184,9 +184,9 @@ mod tests {
             ..Default::default()
         };
         let iser = Parameters::from(&negotiated);
-        let reported = "\nRDMAExtensions=Yes\nTargetRecvDataSegmentLength=128\n\
+        let expected = "\nRDMAExtensions=Yes\nTargetRecvDataSegmentLength=128\n\
             InitiatorRecvDataSegmentLength=262144\nTaggedBufferForSolicitedDataOnly=Yes\n";
-        assert!(iser.to_string().ends_with(reported), "{iser}");
+        assert!(iser.to_string().ends_with(expected), "{iser}");
         let text = serde_json::to_string(&iser).unwrap();
         assert!(text.contains("\"RDMAExtensions\":\"Yes\",\"TargetRecvDataSegmentLength\":128,"), "{text}");
         assert_eq!(serde_json::from_str::<Parameters>(&text).unwrap(), iser);

@@ -179,9 +179,9 @@ pub(crate) mod tests {
             parameters: None,
             ..session(1)
         };
-        let reported = "\nPortal=127.0.0.1:3260,1\nTransport=SRP\nProvider=iwarp\nInitiatorPort=0x1\nTargetPort=0x2\n\
+        let expected = "\nPortal=127.0.0.1:3260,1\nTransport=SRP\nProvider=iwarp\nInitiatorPort=0x1\nTargetPort=0x2\n\
             Channel=2 of 3\nCommands=3\n";
-        assert!(one.to_string().contains(reported), "{one}");
+        assert!(one.to_string().contains(expected), "{one}");
         let text = table(std::slice::from_ref(&one));
         assert!(text.contains("  SRP, channel 2 of 3  iqn."), "{text}");
         let text = serde_json::to_string(&one).unwrap();

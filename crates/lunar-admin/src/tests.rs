@@ -153,13 +153,13 @@ fn only_the_own_user_and_root_may_ask() {
 fn socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     let folder = TempDir::new("inuse");
     let path = folder.0.join("lunar.sock");
-    let reported = |result: Result<Admin, Diagnostic>| {
+    let message = |result: Result<Admin, Diagnostic>| {
         result.err().unwrap().to_string().replace(&format!("{}/", folder.0.display()), "")
     };
     drop(UnixListener::bind(&path).unwrap());
     let first = Admin::start(&path, Arc::new(Fake)).unwrap();
     assert_eq!(
-        reported(Admin::start(&path, Arc::new(Fake))),
+        message(Admin::start(&path, Arc::new(Fake))),
         "another server uses the admin socket lunar.sock\n  \
          hint: stop it, or set admin_socket in the configuration to another path"
     );
@@ -167,12 +167,12 @@ fn socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     drop(first);
     std::fs::write(&path, "a file").unwrap();
     assert_eq!(
-        reported(Admin::start(&path, Arc::new(Fake))),
+        message(Admin::start(&path, Arc::new(Fake))),
         "the path of the admin socket lunar.sock is a file\n  \
          hint: move it away, or set admin_socket in the configuration to another path"
     );
     assert_eq!(
-        reported(Admin::start(&folder.0.join("none/lunar.sock"), Arc::new(Fake))),
+        message(Admin::start(&folder.0.join("none/lunar.sock"), Arc::new(Fake))),
         "cannot listen on the admin socket none/lunar.sock: no such file or directory\n  \
          hint: set admin_socket in the configuration to a path that this user can create"
     );

@@ -96,12 +96,10 @@ mod tests {
     #[test]
     fn title_and_words_have_no_secrets() {
         let words = ["if=iscsi://ann%hush@127.0.0.1/iqn.2026-11.org.example:a/0", "of=."].map(String::from);
-        let reported = title("dd", &words);
+        let title = title("dd", &words);
         assert!(
-            reported.starts_with("dd if=iscsi://")
-                && reported.ends_with(" of=.")
-                && !reported.contains("hush"),
-            "{reported}"
+            title.starts_with("dd if=iscsi://") && title.ends_with(" of=.") && !title.contains("hush"),
+            "{title}"
         );
     }
 }

@@ -51,8 +51,8 @@ mod tests {
     fn own_cpu_time_grows_and_matches_proc() {
         let before = own();
         while own() < before + 0.05 {}
-        let reported = of(std::process::id()).expect("we are there");
-        assert!((reported - own()).abs() < 0.1, "{reported} {}", own());
+        let seconds = of(std::process::id()).expect("we are there");
+        assert!((seconds - own()).abs() < 0.1, "{seconds} {}", own());
         assert_eq!(of(u32::MAX).unwrap_err().kind, ErrorKind::System);
     }
 }

@@ -257,11 +257,11 @@ mod tests {
     #[test]
     fn command_line_with_passwords_is_redacted() {
         assert_eq!(redact_secrets("--depth"), "--depth");
-        let reported = redact_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
-        assert!(reported.starts_with("if=iscsi://") && !reported.contains("hidden"), "{reported}");
+        let redacted = redact_secrets("if=iscsi://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert!(redacted.starts_with("if=iscsi://") && !redacted.contains("hidden"), "{redacted}");
         assert_eq!(redact_secrets("iscsi://me%hidden@"), "iscsi://...");
-        let reported = redact_secrets("ISER://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
-        assert!(reported.starts_with("iser://me@moon") && !reported.contains("hidden"), "{reported}");
+        let redacted = redact_secrets("ISER://me%hidden-word@moon/iqn.2026-11.org.example:disk/0");
+        assert!(redacted.starts_with("iser://me@moon") && !redacted.contains("hidden"), "{redacted}");
         assert_eq!(redact_secrets("of=srp://me%hidden@moon"), "of=srp://...", "no URL, and still a secret");
     }
 

@@ -170,11 +170,11 @@ fn describe_lists_the_stack_from_the_outside_in() {
     let disk =
         stats(delay(Arc::new(VolatileBackend::new(memory(4096))), Duration::ZERO, Duration::from_micros(9)))
             .0;
-    let reported = disk.describe();
+    let rows = disk.describe();
     let names: Vec<_> =
-        reported.iter().filter(|row| row.0 == "filter" || row.0 == "backend").map(|row| &row.1).collect();
+        rows.iter().filter(|row| row.0 == "filter" || row.0 == "backend").map(|row| &row.1).collect();
     assert_eq!(names, ["stats", "delay", "lossy", "memory"]);
-    assert!(reported.contains(&("write_us".into(), "9".into())));
+    assert!(rows.contains(&("write_us".into(), "9".into())));
 }
 
 /// One thing that happens to a disk before the power fails; places are sectors of 512 bytes.

@@ -180,21 +180,21 @@ proptest! {
             let slow: Arc<dyn Backend> = Arc::new(Uneven(lossy.clone()));
             let work = CopyJob { style: CopyStyle { block: GRANULE, ..STYLE }, ..job(&source, &slow, STYLE) };
             let stop = work.stop.clone();
-            let reported = Cell::new(0);
+            let checkpoint = Cell::new(0);
             let outcome = if complete {
-                copy(work, Some(every * GRANULE), |stable, _| { reported.set(stable); Ok(()) }).await
+                copy(work, Some(every * GRANULE), |stable, _| { checkpoint.set(stable); Ok(()) }).await
             } else {
                 let stopper = compio::runtime::spawn(async move {
                     compio::time::sleep(Duration::from_micros(after * 200)).await;
                     stop.stop();
                 });
-                let outcome = copy(work, Some(every * GRANULE), |stable, _| { reported.set(stable); Ok(()) }).await;
+                let outcome = copy(work, Some(every * GRANULE), |stable, _| { checkpoint.set(stable); Ok(()) }).await;
                 stopper.await.expect("joined");
                 outcome
             };
             lossy.lose(Some(seed)).await.expect("lose");
             assert!(outcome.failure.is_none());
-            assert!(outcome.complete || reported.get() == outcome.stable, "an early end is reported");
+            assert!(outcome.complete || checkpoint.get() == outcome.stable, "an early end is reported");
             assert!(!complete || outcome.complete && outcome.stable == SIZE);
             let stable = outcome.stable as usize;
             assert!(content(&*medium, SIZE).await[..stable] == pattern(0, SIZE as usize)[..stable]);
@@ -319,7 +319,7 @@ fn first_unreadable_range_ends_the_copy() {
 #[test]
 fn unreadable_ranges_are_skipped_and_reported() {
     let bad = vec![4096..8192, 3 * GRANULE + 512..3 * GRANULE + 513, SIZE - 10..SIZE];
-    let reported = vec![4096..8192, 3 * GRANULE..3 * GRANULE + 4096, 20 * GRANULE..SIZE];
+    let skipped = vec![4096..8192, 3 * GRANULE..3 * GRANULE + 4096, 20 * GRANULE..SIZE];
     runtimes().remove(0).block_on(async {
         let source = Damaged::reading(full(SIZE).await, bad);
         let destination = memory(SIZE);
@@ -327,9 +327,9 @@ fn unreadable_ranges_are_skipped_and_reported() {
         let style = CopyStyle { skip_errors: true, ..STYLE };
         let outcome = simply(job(&source, &destination, style)).await;
         assert!(outcome.complete, "{outcome:?}");
-        assert_eq!(outcome.bad, reported);
+        assert_eq!(outcome.bad, skipped);
         let mut expected = pattern(0, SIZE as usize);
-        reported.iter().for_each(|range| expected[range.start as usize..range.end as usize].fill(0));
+        skipped.iter().for_each(|range| expected[range.start as usize..range.end as usize].fill(0));
         assert!(content(&*destination, SIZE).await == expected);
         let checked = verify(job(&source, &destination, STYLE), &outcome.bad).await;
         assert!(checked.complete, "what was left out is not compared: {checked:?}");
@@ -377,10 +377,10 @@ fn full_destination_ends_the_copy() {
             unwritable: Some(5 * GRANULE..SIZE),
             error: Errno::NOSPC,
         });
-        let mut reported = None;
+        let mut checkpoint = None;
         let work = job(&source, &destination, STYLE);
         let outcome = copy(work, None, |stable, _| {
-            reported = Some(stable);
+            checkpoint = Some(stable);
             Ok(())
         });
         let outcome = outcome.await;
@@ -388,7 +388,7 @@ fn full_destination_ends_the_copy() {
         assert!(
             matches!(failure.cause, CopyErrorCause::Write(ref e) if e.kind() == io::ErrorKind::StorageFull)
         );
-        assert_eq!((failure.offset, reported), (4 * GRANULE, Some(4 * GRANULE)));
+        assert_eq!((failure.offset, checkpoint), (4 * GRANULE, Some(4 * GRANULE)));
     });
 }
 
@@ -446,16 +446,16 @@ fn failed_flush_is_not_healed_by_the_next() {
         let source = full(SIZE).await;
         let (inner, flushes) = (memory(SIZE), AtomicU32::new(0));
         let destination: Arc<dyn Backend> = Arc::new(Forgetful { inner, flushes, fails: 2 });
-        let mut reported = Vec::new();
+        let mut checkpoints = Vec::new();
         let style = CopyStyle { depth: 1, ..STYLE };
         let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
-            reported.push(stable);
+            checkpoints.push(stable);
             Ok(())
         });
         let outcome = outcome.await;
         assert!(matches!(outcome.failure.expect("a flush").cause, CopyErrorCause::Flush(_)));
         assert_eq!((outcome.stable, outcome.complete), (4 * GRANULE, false));
-        assert!(reported.iter().all(|stable| *stable == 4 * GRANULE), "{reported:?}");
+        assert!(checkpoints.iter().all(|stable| *stable == 4 * GRANULE), "{checkpoints:?}");
     });
 }
 
@@ -472,14 +472,14 @@ fn failed_checkpoint_ends_the_copy() {
 fn checkpoints_come_as_often_as_asked_and_grow() {
     runtimes().remove(0).block_on(async {
         let (source, destination) = (full(SIZE).await, memory(SIZE));
-        let mut reported = Vec::new();
+        let mut checkpoints = Vec::new();
         let style = CopyStyle { depth: 1, ..STYLE };
         let outcome = copy(job(&source, &destination, style), Some(4 * GRANULE), |stable, _| {
-            reported.push(stable);
+            checkpoints.push(stable);
             Ok(())
         });
         assert!(outcome.await.complete);
-        assert_eq!(reported, [4, 8, 12, 16, 20].map(|n| n * GRANULE));
+        assert_eq!(checkpoints, [4, 8, 12, 16, 20].map(|n| n * GRANULE));
     });
 }
 
@@ -676,7 +676,7 @@ fn stop_checkpoints_before_in_flight_requests_end() {
         let source: Arc<dyn Backend> = Arc::new(Stuck { inner: full(SIZE).await, from: 6 * GRANULE, gate });
         let work = job(&source, &memory(SIZE), STYLE);
         let (stop, meter) = (work.stop.clone(), work.meter.clone());
-        let (sender, reported) = flume::unbounded();
+        let (sender, checkpoints) = flume::unbounded();
         let copying = compio::runtime::spawn(copy(work, None, move |stable, _| {
             let _ = sender.send(stable);
             Ok(())
@@ -685,12 +685,12 @@ fn stop_checkpoints_before_in_flight_requests_end() {
             compio::time::sleep(Duration::from_millis(1)).await;
         }
         stop.stop();
-        let first = compio::time::timeout(Duration::from_secs(10), reported.recv_async()).await;
+        let first = compio::time::timeout(Duration::from_secs(10), checkpoints.recv_async()).await;
         assert_eq!(first.expect("a checkpoint in time"), Ok(6 * GRANULE));
         drop(open);
         let outcome = copying.await.expect("joined");
         assert!(!outcome.complete && outcome.failure.is_none(), "{outcome:?}");
-        assert_eq!(reported.try_iter().last(), Some(outcome.stable), "and at the end once more");
+        assert_eq!(checkpoints.try_iter().last(), Some(outcome.stable), "and at the end once more");
     });
 }
 

@@ -53,7 +53,7 @@ impl MountedFs {
         let attach = attach(lunar, target, attach_method, &dir)?;
         let device = PathBuf::new();
         let mut mounted = MountedFs { mount: None, device, looped: None, attach, dir };
-        let file = mounted.reported()?;
+        let file = mounted.attached_path()?;
         mounted.device = match attach_method {
             AttachMethod::Ublk => file,
             AttachMethod::Fuse => {
@@ -114,7 +114,7 @@ impl MountedFs {
     }
 
     /// The device or file that `lunar attach` prints when it is ready.
-    fn reported(&self) -> Result<PathBuf, String> {
+    fn attached_path(&self) -> Result<PathBuf, String> {
         let stdout = self.attach.stdout().ok_or("lunar attach has no output")?;
         let (send, lines) = mpsc::channel();
         thread::spawn(move || {

@@ -87,8 +87,8 @@ fn take_away(name: &str) {
 fn tool(line: &str) -> io::Result<()> {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
-    let reported = Command::new(program).args(words).process_group(0).output();
-    let output = reported.map_err(|e| io::Error::new(e.kind(), format!("{program}: {e}")))?;
+    let result = Command::new(program).args(words).process_group(0).output();
+    let output = result.map_err(|e| io::Error::new(e.kind(), format!("{program}: {e}")))?;
     match output.status.success() {
         true => Ok(()),
         false => {

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn published_figures_match_samples() {
-        let reported = [
+        let samples = [
             (Experiment::Scst, "direct-read", "FILEIO/CFQ", "IET", Some(57.0)),
             (Experiment::Scst, "direct-read", "BLOCKIO/CFQ", "STGT", None),
             (Experiment::Scst, "fs-write", "BLOCKIO/deadline", "ISCSI-SCST", Some(112.0)),
@@ -170,7 +170,7 @@ mod tests {
             (Experiment::Srpt, "iops-jd", "512", "W", None),
             (Experiment::Srpt, "iops-ja", "4096", "R", Some(221843.583)),
         ];
-        for (seed, id, row, column, figure) in reported {
+        for (seed, id, row, column, figure) in samples {
             assert_eq!(cell(seed, id, row, column), figure, "{id} {row} {column}");
         }
     }

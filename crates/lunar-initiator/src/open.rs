@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn unreachable_address_names_its_source() {
         let url = Url::parse("iscsi://127.0.0.1").unwrap();
-        let reported = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
-        let found = DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![reported] };
+        let address = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
+        let found = DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![address] };
         let there = portal_urls(&url, found.clone()).swap_remove(0);
         let error = there.explain(Error::new(ErrorCode::Unreachable, "connection refused"));
         assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
@@ -195,9 +195,9 @@ mod tests {
     fn portals_of_a_target_are_tried_from_the_one_asked() {
         let url = Url::parse("iscsi://a").unwrap();
         let of = |hosts: &[&str]| {
-            let reported = |host: &&str| PortalAddress { host: host.to_string(), port: 3260, tag: Some(1) };
+            let address = |host: &&str| PortalAddress { host: host.to_string(), port: 3260, tag: Some(1) };
             let found =
-                DiscoveredTarget { name: "iqn.x".into(), addresses: hosts.iter().map(reported).collect() };
+                DiscoveredTarget { name: "iqn.x".into(), addresses: hosts.iter().map(address).collect() };
             portal_urls(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(of(&[]), "a");

@@ -12,6 +12,6 @@ use lunar_wire::scsi::cdb;
 pub async fn luns(session: &Session) -> Result<Vec<u64>, Error> {
     let list = List { cdb: cdb::report_luns, head: 8 }.read(BusyRetry::of(session), session, 0).await?;
     let (head, luns) = list.split_at_checked(8).unwrap_or_default();
-    let reported = if head.is_empty() { 0 } else { be::get32(head) as usize / 8 };
-    Ok(luns.chunks_exact(8).take(reported).map(be::get64).collect())
+    let count = if head.is_empty() { 0 } else { be::get32(head) as usize / 8 };
+    Ok(luns.chunks_exact(8).take(count).map(be::get64).collect())
 }

@@ -84,9 +84,9 @@ struct Port {
 impl Port {
     fn new() -> Port {
         let state = Arc::new(AtomicU8::new(OPTIMIZED));
-        let reported = state.clone();
+        let port_state = state.clone();
         let target =
-            Script::new().hook(move |link, pdu| answer(link, pdu, reported.load(SeqCst), 1)).listen();
+            Script::new().hook(move |link, pdu| answer(link, pdu, port_state.load(SeqCst), 1)).listen();
         Port { state, target }
     }
 
@@ -145,11 +145,11 @@ async fn until(disk: &Multipath, wanted: [State; 2]) {
 #[test]
 fn path_that_takes_no_io_is_left_at_once() {
     use State::{Optimized, Standby, Transitioning};
-    for (reported, seen) in [(STANDBY, Standby), (UNAVAILABLE, Standby), (TRANSITIONING, Transitioning)] {
+    for (code, seen) in [(STANDBY, Standby), (UNAVAILABLE, Standby), (TRANSITIONING, Transitioning)] {
         let ports = [Port::new(), Port::new()];
         with_both(&ports, NEVER, move |disk, [first, _]| async move {
             assert_eq!(states(&disk), [Optimized; 2]);
-            first.store(reported, SeqCst);
+            first.store(code, SeqCst);
             let begun = Instant::now();
             let mut queue = disk.clone().queue().expect("a queue");
             read_by(&mut *queue).await;
@@ -240,7 +240,7 @@ fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
 #[test]
 fn path_check_reports_the_present_state() {
     use State::{NonOptimized, Optimized, Standby, Transitioning};
-    for (reported, seen) in [
+    for (code, seen) in [
         (OPTIMIZED, Optimized),
         (NON_OPTIMIZED, NonOptimized),
         (STANDBY, Standby),
@@ -250,7 +250,7 @@ fn path_check_reports_the_present_state() {
         let state = Arc::new(AtomicU8::new(OPTIMIZED));
         let later = state.clone();
         let script = Script::new().hook(move |link, pdu| answer(link, pdu, state.load(SeqCst), 1));
-        assert_eq!(looked_at(script, move || later.store(reported, SeqCst)), seen, "{reported}");
+        assert_eq!(looked_at(script, move || later.store(code, SeqCst)), seen, "{code}");
     }
 }
 

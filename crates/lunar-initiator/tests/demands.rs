@@ -88,8 +88,8 @@ fn pair(key: &str, value: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
 }
 
-/// What came of a question.
-fn reported(answer: Result<Vec<(String, String)>, Error>) -> Result<Vec<(String, String)>, ErrorCode> {
+/// The answer, or the code of the error.
+fn with_error_code(answer: Result<Vec<(String, String)>, Error>) -> Result<Vec<(String, String)>, ErrorCode> {
     answer.map_err(|e| e.code)
 }
 
@@ -110,13 +110,13 @@ fn text_request_returns_the_answer() {
     let all = with_session(&target, "login_timeout=1", |session| async move {
         let mut all = Vec::new();
         for _ in 0..4 {
-            all.push(reported(session.text(&ASKED).await));
+            all.push(with_error_code(session.text(&ASKED).await));
         }
-        let late = reported(session.text(&ASKED).await);
-        let bad = reported(session.text(&[("HeaderDigest", "None")]).await);
+        let late = with_error_code(session.text(&ASKED).await);
+        let bad = with_error_code(session.text(&[("HeaderDigest", "None")]).await);
         let done = session.submit(read()).await.0.expect("the session goes on").status;
         session.close().await.expect("a logout");
-        (all, late, bad, done, reported(session.text(&ASKED).await))
+        (all, late, bad, done, with_error_code(session.text(&ASKED).await))
     });
     assert_eq!(
         all,
@@ -134,7 +134,7 @@ fn text_request_returns_the_answer() {
 fn connection_loss_during_a_text_request_is_an_error() {
     let target = answering(vec![Says::Close]);
     let (lost, done) = with_session(&target, "", |session| async move {
-        let lost = reported(session.text(&ASKED).await);
+        let lost = with_error_code(session.text(&ASKED).await);
         (lost, session.submit(read()).await.0.expect("on the next connection").status)
     });
     assert_eq!((lost, done), (Err(ErrorCode::ConnectionLost), 0));
@@ -149,7 +149,7 @@ fn discovery_session_stays_open_for_many_questions() {
         let mut discovery = Discovery::open(url.portal.clone(), &options).await.expect("a session");
         let mut all = Vec::new();
         for _ in 0..6 {
-            all.push(reported(discovery.text(&ASKED).await));
+            all.push(with_error_code(discovery.text(&ASKED).await));
         }
         discovery.close().await.expect("it is over");
         all

@@ -57,14 +57,14 @@ impl<W: PassthroughNexus> Tried<W> {
         let reply = self.answer(cdb, PassthroughData::In(Buf::zeroed(len))).await;
         match reply {
             PassthroughResponse { status: 0, data: Some(data), moved, .. } => Ok((data.to_vec(), moved)),
-            other => Err(format!("{:02x}h: {}", cdb[0], reported(&other)).into()),
+            other => Err(format!("{:02x}h: {}", cdb[0], describe(&other)).into()),
         }
     }
 
     async fn write(&self, cdb: cdb::Cdb, bytes: &[u8]) -> Result<()> {
         let buf = Buf::copy_of(bytes);
         let reply = self.answer(cdb, PassthroughData::Out(buf)).await;
-        must(reply.status == 0 && reply.moved == bytes.len() as u64, &reported(&reply))
+        must(reply.status == 0 && reply.moved == bytes.len() as u64, &describe(&reply))
     }
 }
 
@@ -96,13 +96,13 @@ async fn unknown_commands(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut unknown = [0; 16];
     unknown[0] = 0xdf;
     let reply = tried.answer(unknown, PassthroughData::None).await;
-    must(is(&reply, Sense::INVALID_OPCODE), &reported(&reply))?;
+    must(is(&reply, Sense::INVALID_OPCODE), &describe(&reply))?;
     let mut long = vec![0; 260];
     (long[0], long[7]) = (0x7f, 252);
     let data = PassthroughData::None;
     let passed = PassthroughCommand { tag: 1, cdb: long.into(), attribute: TaskAttribute::Ordered, data };
     let reply = tried.way.submit(passed).await;
-    must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &reported(&reply))
+    must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &describe(&reply))
 }
 
 async fn disk(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
@@ -120,11 +120,11 @@ async fn disk(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
         must(read.await?.0 == bytes, "other bytes than were written")?;
     }
     let beyond = tried.answer(cdb::read_16(blocks, 1), PassthroughData::In(Buf::zeroed(size))).await;
-    must(is(&beyond, Sense::LBA_OUT_OF_RANGE), &reported(&beyond))?;
+    must(is(&beyond, Sense::LBA_OUT_OF_RANGE), &describe(&beyond))?;
     // More than the kernel takes at a time.
     let huge =
         tried.answer(cdb::read_16(0, (HUGE / size) as u32), PassthroughData::In(Buf::zeroed(HUGE))).await;
-    must(is(&huge, Sense::INVALID_FIELD_IN_CDB), &reported(&huge))
+    must(is(&huge, Sense::INVALID_FIELD_IN_CDB), &describe(&huge))
 }
 
 /// The device reports each unit attention once.
@@ -135,7 +135,7 @@ async fn ready(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
         if reply.status == 0 {
             return Ok(());
         }
-        last = reported(&reply);
+        last = describe(&reply);
     }
     Err(format!("not ready: {last}").into())
 }
@@ -145,7 +145,7 @@ async fn watch(path: &str) -> Result<()> {
     let tried = Tried { way: device.way(), tags: Cell::new(0) };
     let mut last = String::new();
     while !device.is_gone() {
-        let now = reported(&tried.answer(cdb::test_unit_ready(), PassthroughData::None).await);
+        let now = describe(&tried.answer(cdb::test_unit_ready(), PassthroughData::None).await);
         if now != last {
             println!("{now}");
             last = now;
@@ -157,12 +157,11 @@ async fn watch(path: &str) -> Result<()> {
 }
 
 fn is(reply: &PassthroughResponse, sense: Sense) -> bool {
-    Sense::decode(&reply.sense).is_some_and(|reported| {
-        (reported.key, reported.asc, reported.ascq) == (sense.key, sense.asc, sense.ascq)
-    })
+    Sense::decode(&reply.sense)
+        .is_some_and(|actual| (actual.key, actual.asc, actual.ascq) == (sense.key, sense.asc, sense.ascq))
 }
 
-fn reported(reply: &PassthroughResponse) -> String {
+fn describe(reply: &PassthroughResponse) -> String {
     match Sense::decode(&reply.sense) {
         Some(sense) => sense.to_string(),
         None => format!("status {:02x}h, {} bytes", reply.status, reply.moved),

@@ -83,17 +83,17 @@ impl LoopDetector {
 
     /// What is answered to a key of text requests in a session with `target`, if the key is ours.
     pub fn answer(&self, target: &str, key: &str, value: &str) -> Option<String> {
-        (key == KEY && value == ASK).then(|| self.reported(target))
+        (key == KEY && value == ASK).then(|| self.route_names(target))
     }
 
     /// As [`LoopDetector::answer`], in discovery, where the value names the target. A target that waits for its own upstream
     /// accepts no login, so a session with it cannot ask.
     pub fn answer_in_discovery(&self, key: &str, target: &str) -> Option<String> {
         let is_ours = || self.routes().values().any(|route| route.targets.contains(target));
-        (key == KEY && is_ours()).then(|| self.reported(target))
+        (key == KEY && is_ours()).then(|| self.route_names(target))
     }
 
-    fn reported(&self, target: &str) -> String {
+    fn route_names(&self, target: &str) -> String {
         let routes = self.routes();
         let used = routes.values().filter(|route| route.targets.contains(target));
         let behind: BTreeSet<&String> = used.flat_map(|route| route.behind.values().flatten()).collect();
@@ -169,10 +169,10 @@ impl LoopDetector {
     }
 
     /// Takes note of what stands behind a target of an upstream.
-    fn learn(&self, there: UpstreamTarget<'_>, reported: &str) -> Result<(), Error> {
+    fn learn(&self, there: UpstreamTarget<'_>, names: &str) -> Result<(), Error> {
         let is_name = |name: &&str| name.len() == NAME_LEN && name.bytes().all(|b| b.is_ascii_hexdigit());
         let behind: BTreeSet<String> =
-            reported.split(',').filter(is_name).take(MOST).map(str::to_owned).collect();
+            names.split(',').filter(is_name).take(MOST).map(str::to_owned).collect();
         let mut routes = self.routes();
         let route = routes.entry(there.upstream.to_owned()).or_default();
         let itself = there.keeps_name.then_some(there.target);
@@ -228,27 +228,27 @@ mod tests {
     /// A target of the upstream.
     const THERE: UpstreamTarget<'_> = UpstreamTarget { upstream: "u", target: "there", keeps_name: false };
 
-    fn reported(router: &LoopDetector, target: &str) -> String {
+    fn route_names(router: &LoopDetector, target: &str) -> String {
         router.answer(target, KEY, ASK).unwrap()
     }
 
     #[test]
     fn routes_are_reported_and_a_loop_is_rejected() {
         let (a, b, c) = (router(), router(), router());
-        b.learn(THERE, &reported(&c, "t")).unwrap();
-        assert_eq!(reported(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
-        a.learn(THERE, &reported(&b, "t")).unwrap();
-        assert_eq!(c.learn(THERE, &reported(&a, "t")).unwrap_err().code, ErrorCode::InvalidArgument);
-        assert_eq!(reported(&c, "t"), c.name("t"), "what leads back is not used");
+        b.learn(THERE, &route_names(&c, "t")).unwrap();
+        assert_eq!(route_names(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
+        a.learn(THERE, &route_names(&b, "t")).unwrap();
+        assert_eq!(c.learn(THERE, &route_names(&a, "t")).unwrap_err().code, ErrorCode::InvalidArgument);
+        assert_eq!(route_names(&c, "t"), c.name("t"), "what leads back is not used");
         b.forget("u");
-        assert_eq!(reported(&b, "t"), b.name("t"));
+        assert_eq!(route_names(&b, "t"), b.name("t"));
     }
 
     #[test]
     fn mutual_routing_of_disks_is_no_loop() {
         let (a, b) = (router(), router());
-        assert!(a.learn(THERE, &reported(&b, "disk")).is_ok());
-        assert!(b.learn(THERE, &reported(&a, "disk")).is_ok());
+        assert!(a.learn(THERE, &route_names(&b, "disk")).is_ok());
+        assert!(b.learn(THERE, &route_names(&a, "disk")).is_ok());
     }
 
     #[test]
@@ -256,9 +256,9 @@ mod tests {
         let (a, b) = (LoopDetector::default(), LoopDetector::default());
         let disk = UpstreamTarget { target: "disk", keeps_name: true, ..THERE };
         b.uses("u", ["disk".to_owned()].into());
-        b.learn(disk, &reported(&a, "disk")).unwrap();
-        assert_eq!(a.learn(disk, &reported(&b, "disk")).unwrap_err().code, ErrorCode::InvalidArgument);
-        assert!(a.learn(UpstreamTarget { target: "other", ..disk }, &reported(&b, "other")).is_ok());
+        b.learn(disk, &route_names(&a, "disk")).unwrap();
+        assert_eq!(a.learn(disk, &route_names(&b, "disk")).unwrap_err().code, ErrorCode::InvalidArgument);
+        assert!(a.learn(UpstreamTarget { target: "other", ..disk }, &route_names(&b, "other")).is_ok());
     }
 
     #[test]
@@ -273,9 +273,9 @@ mod tests {
     fn routes_behind_each_target_are_reported() {
         let (a, b) = (router(), LoopDetector::default());
         for target in ["x", "y"] {
-            a.learn(UpstreamTarget { target, ..THERE }, &reported(&b, target)).unwrap();
+            a.learn(UpstreamTarget { target, ..THERE }, &route_names(&b, target)).unwrap();
         }
-        let all = reported(&a, "t");
+        let all = route_names(&a, "t");
         assert!(all.contains(&b.name("x")) && all.contains(&b.name("y")), "{all}");
     }
 
@@ -283,9 +283,9 @@ mod tests {
     fn simultaneous_queries_find_the_loop() {
         let (a, b) = (router(), router());
         // Both ask before either has taken note, and then once more.
-        let (first_a, first_b) = (reported(&a, "t"), reported(&b, "t"));
+        let (first_a, first_b) = (route_names(&a, "t"), route_names(&b, "t"));
         assert!(a.learn(THERE, &first_b).is_ok() && b.learn(THERE, &first_a).is_ok());
-        assert!(a.learn(THERE, &reported(&b, "t")).is_err());
+        assert!(a.learn(THERE, &route_names(&b, "t")).is_err());
     }
 
     #[test]
@@ -347,6 +347,6 @@ mod tests {
         for answer in ["", "NotUnderstood", "Reject", ",,,", "0123456789abcdef0", "not a name, it is"] {
             assert!(a.learn(THERE, answer).is_ok());
         }
-        assert_eq!(reported(&a, "t"), a.name("t"));
+        assert_eq!(route_names(&a, "t"), a.name("t"));
     }
 }

@@ -224,9 +224,9 @@ mod tests {
         let (both, one) = ([target(&[(0, 1, 10), (1, 2, 10)])], target(&[(1, 2, 10)]));
         let mut missing = MissedProbes::default();
         for now in [vec![one.clone()], vec![]] {
-            let reported: Vec<_> =
+            let luns: Vec<_> =
                 missing.carry_over(&key, &both, now).into_iter().flat_map(|t| t.luns).collect();
-            assert_eq!(reported.len(), 2);
+            assert_eq!(luns.len(), 2);
         }
         assert_eq!(
             missing.carry_over(&key, &both, both.to_vec()),
@@ -257,12 +257,12 @@ mod tests {
     fn lun_keeps_its_identity_until_it_has_left() {
         let key = ("r".to_owned(), "a".to_owned());
         let before = [target(&[(0, 1, 10), (1, 2, 10)])];
-        for (now, reported) in [
+        for (now, expected) in [
             (target(&[(0, 1, 20), (1, 9, 20)]), target(&[(0, 1, 20), (1, 2, 10)])),
             (target(&[(0, 1, 0)]), target(&[(0, 1, 10)])),
             (target(&[(0, 1, 10), (2, 9, 5)]), target(&[(0, 1, 10), (2, 9, 5)])),
         ] {
-            assert_eq!(keep_identities(&key, &before, vec![now]), [reported]);
+            assert_eq!(keep_identities(&key, &before, vec![now]), [expected]);
         }
     }
 }

@@ -257,8 +257,8 @@ mod tests {
 
     /// Bytes of this process that lie in memory.
     fn resident() -> usize {
-        let reported = std::fs::read_to_string("/proc/self/statm").expect("statm");
-        reported.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
+        statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE
     }
 
     #[test]

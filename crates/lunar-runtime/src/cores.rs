@@ -315,11 +315,11 @@ mod tests {
 
     #[test]
     fn task_that_spawns_while_dropped_ends_with_its_loop() {
-        let (reported, heard) = flume::unbounded();
+        let (sender, heard) = flume::unbounded();
         let cores = Cores::start(&[0]).expect("an event loop");
         let begun = cores.wait(0, move || async move {
             for _ in 0..200 {
-                let mine = BeginsAnother(reported.clone());
+                let mine = BeginsAnother(sender.clone());
                 crate::spawn(async move {
                     std::future::pending::<()>().await;
                     drop(mine);

@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn flood_logs_its_first_lines_and_a_count() {
         let (seldom, now) = (LogRateLimit::default(), Instant::now());
-        let reported = (0..1000).filter_map(|_| seldom.may(now)).collect::<Vec<_>>();
-        assert_eq!(reported, [None; LINES as usize]);
+        let counts = (0..1000).filter_map(|_| seldom.may(now)).collect::<Vec<_>>();
+        assert_eq!(counts, [None; LINES as usize]);
         assert_eq!(seldom.may(now + STRETCH), Some(Some(1000 - LINES as u64)));
         assert_eq!(seldom.may(now + STRETCH), Some(None));
     }

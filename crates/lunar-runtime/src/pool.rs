@@ -741,12 +741,12 @@ mod tests {
             let pool = Pool::new(2 * Pool::MAX_BUFFER);
             let all = [0, 1].map(|_| pool.try_get(Pool::MAX_BUFFER).expect("room"));
             let (greedy, modest) = (pool.share(), pool.share());
-            let (reported, got) = flume::unbounded();
+            let (sender, got) = flume::unbounded();
             for (share, name) in [(greedy.clone(), "first"), (greedy, "second"), (modest, "other")] {
-                let reported = reported.clone();
+                let sender = sender.clone();
                 crate::spawn(async move {
                     let buf = share.get(Pool::MAX_BUFFER).await;
-                    let _ = reported.send((name, buf));
+                    let _ = sender.send((name, buf));
                 });
             }
             compio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -819,10 +819,10 @@ mod tests {
             let pool = Pool::new(Pool::MAX_BUFFER);
             let mut parts: Vec<Buf> =
                 (0..2).map(|_| pool.try_get(Pool::MAX_BUFFER / 2).expect("room")).collect();
-            let (reported, got) = flume::unbounded();
+            let (sender, got) = flume::unbounded();
             for len in [Pool::MAX_BUFFER, PAGE] {
-                let (pool, reported) = (pool.clone(), reported.clone());
-                crate::spawn(async move { drop(reported.send(pool.get(len).await)) });
+                let (pool, sender) = (pool.clone(), sender.clone());
+                crate::spawn(async move { drop(sender.send(pool.get(len).await)) });
                 compio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
             parts.pop();

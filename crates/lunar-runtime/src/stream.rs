@@ -187,13 +187,13 @@ impl Stream {
     }
 
     fn ask_peer_state(&self) -> PeerState {
-        let reported = poll_end(&self.fd);
+        let events = poll_end(&self.fd);
         // POLLHUP is an orderly end on a Unix socket; on TCP, it means that the connection is dead.
         let is_unix = || SockRef::from(&self.fd).domain().is_ok_and(|domain| domain == Domain::UNIX);
-        match reported {
-            reported if reported.is_empty() => PeerState::Open,
-            reported if reported.contains(PollFlags::ERR) => PeerState::Reset,
-            reported if reported.contains(PollFlags::HUP) && !is_unix() => PeerState::Reset,
+        match events {
+            events if events.is_empty() => PeerState::Open,
+            events if events.contains(PollFlags::ERR) => PeerState::Reset,
+            events if events.contains(PollFlags::HUP) && !is_unix() => PeerState::Reset,
             _ => PeerState::Closed,
         }
     }

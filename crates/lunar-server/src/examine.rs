@@ -200,7 +200,7 @@ mod tests {
     use crate::config::tests::Folder;
 
     /// Problems and notes, without the folder.
-    fn reported(folder: &Folder, keys: &str) -> (String, String) {
+    fn problems_and_notes(folder: &Folder, keys: &str) -> (String, String) {
         let head =
             "[[target]]\nname = \"iqn.2026-11.org.example:d\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\n";
         let config = parse(&format!("{head}{keys}"), &folder.0.join("t.toml"));
@@ -245,7 +245,7 @@ mod tests {
             ),
         ];
         for (keys, problems, notes) in cases {
-            assert_eq!(reported(&folder, keys), (problems.into(), notes.into()), "{keys}");
+            assert_eq!(problems_and_notes(&folder, keys), (problems.into(), notes.into()), "{keys}");
         }
         assert!(!folder.0.join("new.img").exists() && !folder.0.join("state").exists(), "nothing is made");
     }
@@ -293,8 +293,8 @@ mod tests {
             let config =
                 parse(&source, &folder.0.join("t.toml")).map_err(|list| list[0].to_string()).unwrap();
             let problems = examine(&config, &state, &folder.0.join("t.toml")).problems;
-            let reported = problems[0].hint.as_deref().unwrap_or_default();
-            assert_eq!(reported.replace(&format!("{}/", folder.0.display()), ""), hint);
+            let shown_hint = problems[0].hint.as_deref().unwrap_or_default();
+            assert_eq!(shown_hint.replace(&format!("{}/", folder.0.display()), ""), hint);
             let whole = expand(&config, &Found::default()).unwrap();
             let served = crate::Units::new(&state).setup(&whole, &|_| Ok(Vec::new()));
             assert_eq!(served.err().as_ref().map(|list| &list[0].what), Some(&problems[0].what));
@@ -307,14 +307,14 @@ mod tests {
         let disk = folder.file("disk.img", vec![0; 8192], 0o600);
         let held = lunar_block::open(&lunar_block::BackendSpec::path(&disk)).unwrap();
         let in_use = "disk.img: is in use by another server";
-        assert_eq!(reported(&folder, "path = \"disk.img\""), (in_use.into(), String::new()));
+        assert_eq!(problems_and_notes(&folder, "path = \"disk.img\""), (in_use.into(), String::new()));
         drop(held);
         let lu = folder.0.join("state/lu/iqn.2026-11.org.example:d");
         crate::create_folder(&lu).unwrap();
         std::fs::write(lu.join("0.state"), "no state of ours").unwrap();
         let damaged = "the saved state state/lu/iqn.2026-11.org.example:d/0.state is damaged: \
             not the saved state of a logical unit";
-        assert_eq!(reported(&folder, "path = \"disk.img\""), (damaged.into(), String::new()));
+        assert_eq!(problems_and_notes(&folder, "path = \"disk.img\""), (damaged.into(), String::new()));
     }
 
     #[test]

@@ -26,8 +26,8 @@ impl From<Sense> for ScsiError {
 }
 
 impl From<ScsiError> for io::Error {
-    fn from(reported: ScsiError) -> io::Error {
-        io::Error::other(reported)
+    fn from(error: ScsiError) -> io::Error {
+        io::Error::other(error)
     }
 }
 

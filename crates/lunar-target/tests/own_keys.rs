@@ -135,10 +135,10 @@ fn pair(key: &str, value: impl Into<String>) -> (String, String) {
 fn private_keys_are_answered_in_both_session_types() {
     // Longer than one PDU of either side.
     let long = "router,".repeat(10_000);
-    let reported = long.clone();
+    let route_value = long.clone();
     let answers = TextKeyHandler::new(move |target, key, value| match key {
         "X-org.lunar.route" if target.is_some_and(|name| name != NAME) => None,
-        "X-org.lunar.route" => Some(reported.clone()),
+        "X-org.lunar.route" => Some(route_value.clone()),
         "X-org.lunar.pair" => Some(format!("{value} is active")),
         _ => None,
     });
@@ -194,8 +194,8 @@ fn long_cdbs_arrive_with_and_without_digests() {
                 let mut unknown = vec![0; len];
                 (unknown[0], unknown[7]) = (0x7f, (len - 8) as u8);
                 let data = Direction::Out(Buf::zeroed(512));
-                let reported = session.submit(command(&unknown, data)).await.0.expect("an answer");
-                let sense = reported.sense().map(|s| (s.key, s.asc));
+                let completion = session.submit(command(&unknown, data)).await.0.expect("an answer");
+                let sense = completion.sense().map(|s| (s.key, s.asc));
                 let read = [&cdb::read_10(0, 1)[..], &vec![0; len - 16]].concat();
                 let data = Direction::In(Buf::zeroed(512));
                 let read = session.submit(command(&read, data)).await.0.expect("an answer");

@@ -254,10 +254,10 @@ fn srp_hints(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
 /// The address that a portal advertises to other hosts.
 fn advertised_address(portal: &BoundPortal) -> String {
     match &portal.advertise {
-        Some(reported) if reported.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => {
-            reported.clone()
+        Some(advertised) if advertised.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']')) => {
+            advertised.clone()
         }
-        Some(reported) => format!("{reported}:{}", portal.address.port()),
+        Some(advertised) => format!("{advertised}:{}", portal.address.port()),
         None => anywhere(local(portal.address)),
     }
 }
@@ -340,11 +340,11 @@ mod tests {
     #[test]
     fn banner_lists_each_srp_portal_per_target() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
-        let reported = |advertise: &str| BoundPortal {
+        let advertising = |advertise: &str| BoundPortal {
             advertise: Some(advertise.into()),
             ..bound("[::1]:5555", 2, Transports::SRP)
         };
-        let text = banner(&config, &[reported("192.0.2.9"), reported("[2001:db8::9]:6666")]);
+        let text = banner(&config, &[advertising("192.0.2.9"), advertising("[2001:db8::9]:6666")]);
         for dest in ["192.0.2.9:5555", "[2001:db8::9]:6666"] {
             assert!(text.contains(&format!(",dest={dest}\n")), "{text}");
         }
@@ -488,8 +488,8 @@ mod tests {
     fn banner_lists_transports_of_a_portal() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let both = Transports { iser: true, ..Transports::TCP };
-        let reported = |transports| banner(&config, &[bound("[::1]:4000", 2, transports)]);
-        let text = reported(both);
+        let banner_over = |transports| banner(&config, &[bound("[::1]:4000", 2, transports)]);
+        let text = banner_over(both);
         let urls = "URL:\n  iscsi://[::1]:4000/iqn.2026-11.org.example:b/3\n  \
                     iser://[::1]:4000/iqn.2026-11.org.example:b/3\n";
         assert!(text.contains(urls) && text.contains("qemu-img"), "{text}");
@@ -498,7 +498,7 @@ mod tests {
         let over_iser = "Linux over iSER (as root):\n  \
                          iscsiadm -m discovery -t sendtargets -p [::1]:4000 -I iser\n";
         assert!(text.contains(plain) && text.contains(over_iser), "{text}");
-        let text = reported(Transports { tcp: false, ..both });
+        let text = banner_over(Transports { tcp: false, ..both });
         assert!(text.contains("URL:\n  iser://[::1]:4000/iqn.2026-11.org.example:b/3\nLinux"), "{text}");
         assert!(text.starts_with("listening on [::1]:4000, portal group 2, for iSER\n"), "{text}");
         assert!(text.contains("-p [::1]:4000 -I iser --login\n\nready") && !text.contains(plain), "{text}");
@@ -508,13 +508,13 @@ mod tests {
     fn banner_lists_urls_of_each_transport() {
         let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
         let both = Transports { iser: true, ..Transports::TCP };
-        let reported =
+        let urls =
             client_urls(&config, &[bound("[::1]:4000", 2, both), bound("[::1]:5555", 2, Transports::SRP)]);
-        let reported = reported.unwrap();
+        let urls = urls.unwrap();
         let name = "iqn.2026-11.org.example:b/3";
-        assert_eq!(reported.url, format!("iscsi://[::1]:4000/{name}"));
-        assert_eq!(reported.iser, Some(format!("iser://[::1]:4000/{name}")));
-        assert_eq!(reported.srp.as_deref(), Some("srp://[::1]:5555/21c2f69f0bcae0f6/3"));
+        assert_eq!(urls.url, format!("iscsi://[::1]:4000/{name}"));
+        assert_eq!(urls.iser, Some(format!("iser://[::1]:4000/{name}")));
+        assert_eq!(urls.srp.as_deref(), Some("srp://[::1]:5555/21c2f69f0bcae0f6/3"));
     }
 
     #[test]

@@ -171,8 +171,8 @@ mod tests {
             (5, info("iqn.a", SessionTransport::Iser(RdmaProvider::Verbs))),
             (9, info(one, iwarp)),
         ];
-        let reported: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();
-        let counts = reported.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels)));
+        let sessions: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();
+        let counts = sessions.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels)));
         assert_eq!(counts.collect::<Vec<_>>(), [Some((1, 2)), Some((1, 1)), None, Some((2, 2))]);
         let negotiated = list.iter().map(|(tsih, info)| session(*tsih, info).parameters.is_some());
         assert_eq!(negotiated.collect::<Vec<_>>(), [false, false, true, false]);
@@ -180,7 +180,7 @@ mod tests {
         let wanted = [("SRP", "iwarp"), ("SRP", "verbs"), ("iSER", "verbs"), ("SRP", "iwarp")];
         let wanted = wanted.map(|(transport, provider)| (transport.to_owned(), Some(provider.to_owned())));
         assert_eq!(names.collect::<Vec<_>>(), wanted);
-        let first = reported[0].as_ref().unwrap();
+        let first = sessions[0].as_ref().unwrap();
         let port = "0x9fb1bf94f00106ed9fb1bf94f00106ed";
         assert_eq!((&*first.initiator_port, &*first.target_port), (one, port));
     }

@@ -34,7 +34,7 @@ impl Folder {
 
     /// Exit status, stdout and stderr.
     fn run(&self, args: &str) -> (i32, String, String) {
-        reported(self.bench(args).output().unwrap())
+        result_of(self.bench(args).output().unwrap())
     }
 
     fn good(&self, args: &str) -> String {
@@ -54,7 +54,7 @@ impl Drop for Folder {
     }
 }
 
-fn reported(output: Output) -> (i32, String, String) {
+fn result_of(output: Output) -> (i32, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
@@ -129,8 +129,8 @@ fn two_results_are_compared() {
     assert!(status == 1 && text.contains("WORSE"), "{text}");
     // Its latency may be worse, on a machine that does other things: that is not looked at.
     let (_, text, _) = folder.run("compare b.json c.json --json");
-    let reported: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let rows = reported["rows"].as_array().expect("rows");
+    let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rows = document["rows"].as_array().expect("rows");
     assert!(rows.iter().any(|row| row["unit"] == "1/s" && row["verdict"] == "better"), "{text}");
     let (status, _, complaint) = folder.run("compare a.json none.json");
     assert!(status == 21 && complaint.contains("none.json"), "{complaint}");
@@ -198,7 +198,7 @@ fn signal_ends_the_run_and_results_are_printed() {
         let child = folder.bench("null:1M --runtime 1h --json").spawn().unwrap();
         wait_until_it_heeds(&child);
         kill(&child, signal);
-        let (status, out, _) = reported(child.wait_with_output().unwrap());
+        let (status, out, _) = result_of(child.wait_with_output().unwrap());
         assert_eq!(status, expected);
         let document: Document = serde_json::from_str(&out).expect("what was measured");
         assert!(document.runs[0].outcome.read.ios > 0);
@@ -226,7 +226,7 @@ fn second_signal_ends_it_at_once() {
 /// Runs in a shell where no file may become longer than so many KiB: that stands in for a full disk.
 fn limited(folder: &Folder, kib: u32, args: &str) -> (i32, String, String) {
     let line = format!("ulimit -f {kib}; trap '' XFSZ; exec {LUNAR} bench {args}");
-    reported(Command::new("bash").args(["-c", &line]).current_dir(&folder.0).output().unwrap())
+    result_of(Command::new("bash").args(["-c", &line]).current_dir(&folder.0).output().unwrap())
 }
 
 #[test]

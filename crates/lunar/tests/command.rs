@@ -156,9 +156,9 @@ fn check_reports_fine_or_errors() {
     let fine = "good.toml is fine: 1 target, 2 LUNs, 1 portal, 0 access entries\n";
     assert_eq!(folder.run(&["check", "good.toml"]), (0, fine.into(), String::new()));
     folder.write("bad.toml", "[sever]\n[limits]\nsessions = 0\n");
-    let reported = "error: bad.toml:1:2: unknown key `sever` in the file\n  hint: did you mean `server`?\n\
+    let expected = "error: bad.toml:1:2: unknown key `sever` in the file\n  hint: did you mean `server`?\n\
         error: bad.toml:3:12: `sessions` is out of range: 0\n  hint: use 1 to 65535\n";
-    assert_eq!(folder.run(&["check", "bad.toml"]), (1, String::new(), reported.into()));
+    assert_eq!(folder.run(&["check", "bad.toml"]), (1, String::new(), expected.into()));
 }
 
 #[test]
@@ -180,11 +180,11 @@ fn check_looks_at_media_when_asked() {
     folder.write("lunar.toml", &(config(1) + file));
     let fine = "lunar.toml is fine: 1 target, 2 LUNs, 1 portal, 0 access entries\n";
     assert_eq!(folder.run(&["check", "lunar.toml"]), (0, fine.into(), String::new()));
-    let (status, out, reported) = folder.run(&["check", "--media", "lunar.toml"]);
+    let (status, out, err) = folder.run(&["check", "--media", "lunar.toml"]);
     assert_eq!((status, out.as_str()), (21, ""), "as that of a server");
     let disk = folder.0.join("disk.img");
     let missing = format!("error: LUN 9 of iqn.2026-11.org.example:a: {}: no such file", disk.display());
-    assert!(reported.starts_with(&missing) && reported.contains("\n  hint: "), "{reported}");
+    assert!(err.starts_with(&missing) && err.contains("\n  hint: "), "{err}");
     folder.write("disk.img", &"x".repeat(5000));
     let warning = "warning: LUN 9 of iqn.2026-11.org.example:a: the last 392 bytes are less than a block of 512 \
         bytes and are not served\n";
@@ -214,9 +214,9 @@ fn serve_prints_its_portals_and_ends_cleanly() {
     assert_eq!(folder.run(&["session", "show", "9"]), (21, String::new(), none.into()));
     let (status, out, _) = server.end(Signal::INT);
     assert_eq!((status, out.as_str()), (0, ""));
-    let (status, _, reported) = folder.run(&["session", "list"]);
+    let (status, _, err) = folder.run(&["session", "list"]);
     assert_eq!(status, 4);
-    assert!(reported.starts_with("error: no server answers at "), "{reported}");
+    assert!(err.starts_with("error: no server answers at "), "{err}");
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn size_option_differing_from_the_file_is_reported() {
 #[test]
 fn unservable_arguments_are_reported() {
     let folder = Folder::new("cannot");
-    let reported = |args: &[&str], wanted: i32| {
+    let message = |args: &[&str], wanted: i32| {
         let (status, out, err) = folder.run(args);
         assert_eq!((status, out.as_str()), (wanted, ""), "{args:?}: {err}");
         err
@@ -313,24 +313,24 @@ fn unservable_arguments_are_reported() {
         &["serve", "null:1G", "--cores", "none"],
         &["serve", "", "--size", "1G"],
     ] {
-        reported(args, 7);
+        message(args, 7);
     }
     assert_eq!(
-        reported(&["serve", "none.img"], 21),
+        message(&["serve", "none.img"], 21),
         "error: LUN: none.img does not exist\n  hint: check the path, or add --size 10G to create it\n"
     );
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let in_use = reported(&["serve", "null:1G", "--listen", &address], 28);
+    let in_use = message(&["serve", "null:1G", "--listen", &address], 28);
     assert!(in_use.contains(&address), "{in_use}");
     assert!(in_use.contains("hint: stop the program that listens there"), "{in_use}");
     let held = std::fs::File::create(folder.0.join("held.img")).unwrap();
     held.set_len(1 << 20).unwrap();
     held.try_lock().unwrap();
-    let in_use = reported(&["serve", "held.img", "--listen", "127.0.0.1:0"], 28);
+    let in_use = message(&["serve", "held.img", "--listen", "127.0.0.1:0"], 28);
     assert!(in_use.contains("held.img: is in use by another server"), "{in_use}");
     let mut command = folder.lunar(&["serve", "null:1G"]);
-    for (words, reported) in [
+    for (words, start) in [
         ("=loud=", "error: invalid LUNAR_LOG: "),
         ("loud", "error: invalid LUNAR_LOG: unknown level \"loud\"\n  hint: set it to error, warn, "),
         ("warn,debgu", "error: invalid LUNAR_LOG: unknown level \"debgu\"\n"),
@@ -338,7 +338,7 @@ fn unservable_arguments_are_reported() {
     ] {
         let log = command.env("LUNAR_LOG", words).output().unwrap();
         let log = String::from_utf8(log.stderr).unwrap();
-        assert!(log.starts_with(reported), "{words}: {log}");
+        assert!(log.starts_with(start), "{words}: {log}");
     }
     for words in ["off", "INFO", "warn,lunar_target=debug"] {
         let serve = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", "true"];
@@ -395,9 +395,9 @@ fn second_server_has_its_own_admin_socket() {
     assert!(!dead.exists());
     let sockets = ["lunar.sock".to_string(), format!("lunar-{}.sock", second.child.id())];
     let sockets = sockets.map(|name| folder.0.join("lunar").join(name).display().to_string());
-    let (status, reported, _) = folder.run(&["session", "list"]);
+    let (status, out, _) = folder.run(&["session", "list"]);
     let both = format!("[{}]\nno sessions\n[{}]\nno sessions\n", sockets[0], sockets[1]);
-    assert_eq!((status, reported), (0, both));
+    assert_eq!((status, out), (0, both));
     let which = format!(
         "error: 2 servers are running: {}, {}\n  hint: choose one with --socket\n",
         sockets[0], sockets[1]
@@ -480,10 +480,10 @@ fn session_show_lists_negotiated_keys() {
          IFMarkInt=Reject\nCommands=0\nReads=0\nWrites=0\nReadBytes=0\nWriteBytes=0\nErrors=0\n"
     );
     let (_, json, _) = folder.run(&["session", "list", "--json", "--socket", "a.sock"]);
-    let reported: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(reported[0]["isid"], "800000000005");
-    assert_eq!(reported[0]["session_type"], "Normal");
-    assert_eq!(reported[0]["parameters"]["InitialR2T"], "Yes");
+    let sessions: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(sessions[0]["isid"], "800000000005");
+    assert_eq!(sessions[0]["session_type"], "Normal");
+    assert_eq!(sessions[0]["parameters"]["InitialR2T"], "Yes");
 }
 
 #[test]

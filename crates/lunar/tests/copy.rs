@@ -501,8 +501,8 @@ fn interrupt_without_a_journal_leaves_one() {
     assert_eq!(code, 129, "{said}");
     assert!(said.contains("repeat the command with --resume to continue"), "{said}");
     assert!(stable(&folder, "b.lunar-copy") > 0);
-    let reported = folder.json("a b --resume --verify");
-    assert!(reported["resumed_at"].as_u64().unwrap() > 0, "{reported}");
+    let report = folder.json("a b --resume --verify");
+    assert!(report["resumed_at"].as_u64().unwrap() > 0, "{report}");
 }
 
 #[test]
@@ -528,8 +528,8 @@ fn killed_copy_resumes() {
             }
             let (status, out, said) = result_of(child.wait_with_output().unwrap());
             if status == 0 {
-                let reported: Value = serde_json::from_str(&out).unwrap();
-                resumed += u64::from(reported["resumed_at"].as_u64().unwrap() > 0);
+                let report: Value = serde_json::from_str(&out).unwrap();
+                resumed += u64::from(report["resumed_at"].as_u64().unwrap() > 0);
                 break;
             }
             if status != -1 {
@@ -724,14 +724,14 @@ fn nbd_servers_are_ends_of_a_copy() {
     let folder = Folder::new("nbd");
     let (_server, url) = nbd_server(32 * MIB);
     folder.sparse("a", 32 * MIB, &[(0, 100), (5 * MIB + 512, 3 * MIB), (31 * MIB, MIB)]);
-    let reported = folder.json(&format!("a {url}disk --verify"));
+    let report = folder.json(&format!("a {url}disk --verify"));
     assert!(
-        reported["verified"].as_bool() == Some(true)
-            && reported["zeroes_cleared"].as_u64() > Some(20 * MIB as u64)
+        report["verified"].as_bool() == Some(true)
+            && report["zeroes_cleared"].as_u64() > Some(20 * MIB as u64)
     );
-    let reported = folder.json(&format!("{url}fixed b"));
+    let report = folder.json(&format!("{url}fixed b"));
     assert!(folder.read("a") == folder.read("b"));
-    assert!(reported["bytes_read"].as_u64() < Some(10 * MIB as u64), "holes are not read: {reported}");
+    assert!(report["bytes_read"].as_u64() < Some(10 * MIB as u64), "holes are not read: {report}");
     folder.good(&format!("a {url}disk --resume --journal j --checkpoint 4M"));
     assert!(!folder.is_there("j"));
     let out = folder.copy(&format!("{url}disk -")).output().unwrap();

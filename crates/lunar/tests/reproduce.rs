@@ -260,8 +260,9 @@ fn first_signal_ends_the_run_and_keeps_results() {
 fn running_in(folder: &Path) -> Vec<String> {
     let name = folder.to_str().expect("text");
     let processes = fs::read_dir("/proc").expect("processes").flatten();
-    let reported = processes.filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok());
-    reported.filter(|line| line.contains(name)).collect()
+    let command_lines =
+        processes.filter_map(|process| fs::read_to_string(process.path().join("cmdline")).ok());
+    command_lines.filter(|line| line.contains(name)).collect()
 }
 
 /// The second one is of another kind: two of one that come together may be one.

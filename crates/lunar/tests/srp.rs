@@ -75,10 +75,10 @@ fn disk_is_found_and_described() {
     let listed = server.prints(&["ls", &format!("srp://{}/{}", server.portal, server.target)]);
     assert!(listed.contains(&server.target) && listed.contains("LUN 0: disk, 8 MiB"), "{listed}");
     let (guid, _) = server.target.split_once(':').unwrap();
-    let reported = server.prints(&["info", &format!("srp://{}/{guid}/0", server.portal)]);
-    assert!(reported.contains("LUNAR"), "{reported}");
-    let reported = server.prints(&["doctor", &server.url("")]);
-    assert!(reported.contains("8 MiB"), "{reported}");
+    let output = server.prints(&["info", &format!("srp://{}/{guid}/0", server.portal)]);
+    assert!(output.contains("LUNAR"), "{output}");
+    let output = server.prints(&["doctor", &server.url("")]);
+    assert!(output.contains("8 MiB"), "{output}");
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn reservations_belong_to_our_port() {
     let server = Server::start("reserved");
     let reserve = ["register", "reserve", "--new-key", "0xabc", "--type", "ea"];
     server.prints(&[&["pr", &server.url("")], &reserve[..]].concat());
-    let reported = server.prints(&["pr", &server.url(""), "read-full-status"]);
-    assert!(reported.contains("0xabc") || reported.contains("abc"), "{reported}");
+    let output = server.prints(&["pr", &server.url(""), "read-full-status"]);
+    assert!(output.contains("0xabc") || output.contains("abc"), "{output}");
     std::fs::write(server.folder.join("block"), [0; 512]).unwrap();
     let (status, _, err) = server.lunar(&["scsi", &server.url(""), "2a000000000000000100", "--out", "block"]);
     assert!(status != 0 && err.to_lowercase().contains("reservation conflict"), "another port: {err}");

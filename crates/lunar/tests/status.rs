@@ -307,7 +307,7 @@ fn hint_without_home_names_an_option_of_the_command() {
         let ended = command.output().unwrap();
         let err = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.code() == Some(1) && err.contains("nor HOME is set"), "{args}: {err}");
-        assert!(err.split("hint: ").nth(1).is_some_and(|reported| reported.contains(hint)), "{args}: {err}");
+        assert!(err.split("hint: ").nth(1).is_some_and(|text| text.contains(hint)), "{args}: {err}");
     }
 }
 

@@ -23,8 +23,8 @@ fn reproduce(dir: &Path, seed: &str, with: &[&str]) -> Document {
     command.args(["bench", "reproduce", seed, "--quick", "--brief", BRIEF, "--json"]).args(with);
     let ran = tool::run(command.current_dir(dir), LIMIT);
     assert!(ran.ok(), "{seed}: {:?}\n{}", ran.status, ran.said);
-    let reported = serde_json::Deserializer::from_str(&ran.said).into_iter().next();
-    let document: Document = reported.expect("JSON").expect("a document");
+    let parsed = serde_json::Deserializer::from_str(&ran.said).into_iter().next();
+    let document: Document = parsed.expect("JSON").expect("a document");
     document.tables.iter().for_each(ratios_are_right);
     document
 }
@@ -178,11 +178,11 @@ fn running_target_is_only_read() {
     let url = running.url();
     for seed in ["open-iscsi-2005", "scst-iet-stgt-2009"] {
         let document = reproduce(&dir, seed, &["--against", &url]);
-        let reported = |note: &String| {
+        let is_read_only_note = |note: &String| {
             note.contains("holds data")
                 && note.ends_with("it is used read-only (add --destroy to overwrite it)")
         };
-        assert!(document.notes.iter().any(reported), "{:?}", document.notes);
+        assert!(document.notes.iter().any(is_read_only_note), "{:?}", document.notes);
         assert!(running.is_untouched(), "{seed} wrote");
         if seed == "open-iscsi-2005" {
             for table in of(&document, &url, &[""]) {
@@ -202,7 +202,7 @@ fn destroy_writes_a_running_target_and_reports_it() {
     of(&document, &url, &[""]).into_iter().for_each(|table| is_measured(table, &[]));
     assert!(!running.is_untouched(), "nothing was written");
     let page = fs::read_to_string(dir.join("page.html")).expect("a page");
-    for reported in ["<h2>Published and measured</h2>", &url, "<p class=\"overhead\">"] {
-        assert!(page.contains(reported), "{reported}");
+    for part in ["<h2>Published and measured</h2>", &url, "<p class=\"overhead\">"] {
+        assert!(page.contains(part), "{part}");
     }
 }

@@ -120,7 +120,7 @@ fn drained_instance_rejects_logins_until_resumed() {
     let before = failures();
     assert_eq!((login(), r1(&router)["state"].as_str()), (Some(UNAVAILABLE), Some("draining")));
     assert_eq!(failures(), before + 1);
-    assert_eq!(reported(&router, &["router", "resume", "r1"])["result"], "router r1: serving");
+    assert_eq!(json_output(&router, &["router", "resume", "r1"])["result"], "router r1: serving");
     assert_eq!(login(), None);
     let none = router.asked(&["router", "drain", "r9"]);
     assert!(!none.ok() && none.said.contains("no router r9"), "{}", none.said);

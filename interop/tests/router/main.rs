@@ -104,14 +104,14 @@ fn serial(raw: &mut Raw, lun: u16) -> String {
 }
 
 /// The output of a `lunar` command with `--json` that uses the admin socket.
-fn reported(server: &Server, words: &[&str]) -> Value {
+fn json_output(server: &Server, words: &[&str]) -> Value {
     let text = server.said(&[words, &["--json"]].concat());
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
 /// The state of router r1.
 fn r1(server: &Server) -> Value {
-    reported(server, &["router", "show", "r1"])[0].clone()
+    json_output(server, &["router", "show", "r1"])[0].clone()
 }
 
 /// The ISIDs that a router has recorded for its sessions.

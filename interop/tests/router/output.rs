@@ -13,8 +13,8 @@ fn missing_mappings_and_local_disks_are_shown() {
     let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}"));
     let router = Server::start(&router_text("path_loss_timeout_s = 1\n", &(upstreams + &maps)));
     let health = || {
-        let reported = r1(&router);
-        let luns = reported["targets"][0]["luns"].as_array().cloned().expect("LUNs");
+        let instance = r1(&router);
+        let luns = instance["targets"][0]["luns"].as_array().cloned().expect("LUNs");
         luns.iter().map(|lun| lun["health"].as_str().expect("health").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(health(), ["up", "awaited", "awaited"]);
@@ -34,8 +34,8 @@ fn each_host_has_its_own_passthrough_path() {
     let storage = storage();
     let router = router_to(&url(&storage, &format!("/{A}")), "mode = \"passthrough\"\n");
     let paths = || {
-        let reported = r1(&router);
-        reported["upstreams"][0]["paths"].as_array().cloned().expect("paths")
+        let instance = r1(&router);
+        instance["upstreams"][0]["paths"].as_array().cloned().expect("paths")
     };
     let hosts = [1, 2].map(|n| {
         let login = Login::new().target(T).initiator(&format!("iqn.2026-11.org.example:host{n}"));
@@ -83,7 +83,7 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
             "{hop}: {r1}"
         );
     }
-    let sessions = reported(&router, &["router", "sessions"]);
+    let sessions = json_output(&router, &["router", "sessions"]);
     assert_eq!(
         (sessions.as_array().map(Vec::len), &sessions[0]["target"]),
         (Some(1), &T.into()),
@@ -98,7 +98,7 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
     ] {
         let text = router.said(&["router", words]);
         assert!(text.contains(part), "{words}: {text}");
-        let json: Value = reported(&router, &["router", words]);
+        let json: Value = json_output(&router, &["router", words]);
         assert!(json.is_array(), "{words}: {json}");
     }
     let none = router.asked(&["router", "show", "r9"]);

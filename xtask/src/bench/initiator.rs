@@ -81,8 +81,8 @@ fn engine(program: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) 
     command.args(["--runtime", &seconds.to_string(), "--json"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot run lunar bench")?;
     ensure!(output.status.success(), "lunar bench: {}", output.status);
-    let reported: serde_json::Value = serde_json::from_slice(&output.stdout).context("its JSON")?;
-    let outcome = &reported["runs"][0]["outcome"];
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).context("its JSON")?;
+    let outcome = &document["runs"][0]["outcome"];
     let figure = |value: &serde_json::Value| value.as_f64().context("a figure of lunar bench");
     let ios = figure(&outcome[load.op]["ios"])?;
     let iops = ios / figure(&outcome["elapsed_s"])?;

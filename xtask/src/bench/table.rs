@@ -163,8 +163,8 @@ mod tests {
         let short = ratio(40.0, RatioLimit::ReportedAtLeast(0.5));
         assert!(!short.missed() && short.verdict() == "below");
         assert_eq!(ratio(50.0, RatioLimit::ReportedAtLeast(0.5)).verdict(), "ok");
-        let reported = RowResult::figure("CPU", "ns/IO", 900.0, RatioLimit::None);
-        assert!(!reported.missed() && reported.verdict() == "none");
+        let figure = RowResult::figure("CPU", "ns/IO", 900.0, RatioLimit::None);
+        assert!(!figure.missed() && figure.verdict() == "none");
     }
 
     #[test]

@@ -108,10 +108,10 @@ fn copy_is_complete_and_creates_the_output() {
 fn skip_past_end_is_a_note_for_files_and_error_for_disks() {
     let scratch = TempDir::folder();
     let file = scratch.file("a", 1536);
-    let reported = |skip: u32| dd(&format!("if={file} of=/dev/null skip={skip}")).expect("no error").1;
+    let output = |skip: u32| dd(&format!("if={file} of=/dev/null skip={skip}")).expect("no error").1;
     let nothing = "0+0 records in\n0+0 records out\n0 bytes copied, 0 s, 0.0 kB/s\n";
-    assert_eq!(reported(4), format!("# {file}: cannot skip to specified offset\n{nothing}"));
-    assert_eq!(reported(3), nothing, "exactly at the end");
+    assert_eq!(output(4), format!("# {file}: cannot skip to specified offset\n{nothing}"));
+    assert_eq!(output(3), nothing, "exactly at the end");
     let e = dd("if=null:1024 of=/dev/null skip=4 count=1").expect_err("it is a disk");
     assert_eq!(
         (e.kind, e.what.as_str()),

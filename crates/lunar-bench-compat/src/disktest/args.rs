@@ -265,7 +265,7 @@ fn check_heartbeat(
     if heartbeat.is_some() && wanted == ReportOptions::default() {
         return Err(refused("-h has nothing to print", "add -P, such as -P T"));
     }
-    if heartbeat.zip(time).is_some_and(|(due_heartbeat, time)| due_heartbeat > time) {
+    if heartbeat.zip(time).is_some_and(|(heartbeat, time)| heartbeat > time) {
         return Err(refused("the heartbeat is longer than the run time", "use a smaller -h, or a larger -T"));
     }
     Ok(())

@@ -75,7 +75,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     if !plan.direct && plan.targets.iter().any(is_remote) {
         output.remark("remote targets have no page cache on this host: they behave as with -I bd")?;
     }
-    let (news, option_words) = channel();
+    let (news, events) = channel();
     let result = thread::scope(|scope| {
         for (index, opened) in all_opened.iter().enumerate() {
             let (args, plan, news, all) = (args, &plan, news.clone(), output.handle.clone());
@@ -87,7 +87,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
             });
         }
         drop(news);
-        let result = collect_results(&mut output, &option_words);
+        let result = collect_results(&mut output, &events);
         if result.is_err() {
             output.handle.end();
         }
@@ -113,9 +113,9 @@ fn open(args: &Args, plan: &TestPlan, target: &TargetSpec, index: usize) -> Resu
 /// Reports failed commands if the test continues on errors. Otherwise the first failure ends the test, and is
 /// reported anyway.
 fn report_failures(opened: &mut OpenTargets, continue_on_error: bool) -> Failed<CommandFailure> {
-    let (collect_results, failed) = unbounded();
+    let (sender, failed) = unbounded();
     if continue_on_error {
-        opened.wrap(|_, disk| Arc::new(FailureReporter::reporting(disk, collect_results.clone())));
+        opened.wrap(|_, disk| Arc::new(FailureReporter::reporting(disk, sender.clone())));
     }
     failed
 }
@@ -127,13 +127,10 @@ fn head(args: &Args, target: &TargetSpec, is_one: bool) -> LinePrefix {
 }
 
 /// Prints and keeps the messages of the devices until all are done; returns their totals.
-fn collect_results(
-    output: &mut ToolOutput,
-    option_words: &Receiver<DeviceEvent>,
-) -> Result<Vec<PassStats>, Error> {
+fn collect_results(output: &mut ToolOutput, events: &Receiver<DeviceEvent>) -> Result<Vec<PassStats>, Error> {
     let mut dones = Vec::new();
-    for news in option_words.iter() {
-        match news {
+    for event in events.iter() {
+        match event {
             DeviceEvent::Line(line) => output.line(line)?,
             DeviceEvent::Run(run) => output.keep(*run),
             DeviceEvent::Total(done) => dones.push(done),
@@ -306,7 +303,7 @@ impl TestedDevice<'_> {
                 drop(over);
                 outcome
             });
-            let mut option_words = 0;
+            let mut printed = 0;
             while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 if self.all.is_ended() {
                     self.handle.end();
@@ -315,11 +312,10 @@ impl TestedDevice<'_> {
                 // The pass starts when its buffers are allocated.
                 let begun = self.handle.measurement_begin().filter(|begun| *begun >= start);
                 let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
-                if let Some(due_heartbeat) =
-                    self.plan.heartbeat.and_then(|every| due_heartbeat(passed, every, option_words))
+                if let Some(due) = self.plan.heartbeat.and_then(|every| due_heartbeat(passed, every, printed))
                 {
                     self.heartbeat(before, begun, phase);
-                    option_words = due_heartbeat;
+                    printed = due;
                 }
             }
             running.join().unwrap_or_else(|_| {
@@ -341,10 +337,8 @@ impl TestedDevice<'_> {
 
     /// Counts are updated a few times per second; rates use the time of the last update.
     fn heartbeat(&self, before: IoCounts, begun: Option<Instant>, phase: &TestPhase) {
-        let (option_words, share) = self.handle.counts_at_update();
-        let passed = option_words
-            .zip(begun)
-            .map(|(option_words, begun)| option_words.saturating_duration_since(begun));
+        let (updated, share) = self.handle.counts_at_update();
+        let passed = updated.zip(begun).map(|(updated, begun)| updated.saturating_duration_since(begun));
         self.stat_of_pass(since(share, before), passed.unwrap_or_default().as_secs_f64(), phase);
     }
 
@@ -367,9 +361,9 @@ impl TestedDevice<'_> {
 
 /// The number of the heartbeat that is due, if it was not printed. Missed ones are skipped: each line shows the
 /// state at its own time.
-fn due_heartbeat(passed: Duration, every: Duration, option_words: u128) -> Option<u128> {
-    let due_heartbeat = passed.as_nanos() / every.as_nanos().max(1);
-    (due_heartbeat > option_words).then_some(due_heartbeat)
+fn due_heartbeat(passed: Duration, every: Duration, printed: u128) -> Option<u128> {
+    let due = passed.as_nanos() / every.as_nanos().max(1);
+    (due > printed).then_some(due)
 }
 
 /// Whether the phases read, and whether they write.

@@ -210,7 +210,7 @@ fn first_heartbeat_uses_the_time_of_its_counts() {
 
 #[test]
 fn missed_heartbeats_are_skipped() {
-    let at = |ms, reported| due_heartbeat(Duration::from_millis(ms), Duration::from_secs(1), reported);
+    let at = |ms, printed| due_heartbeat(Duration::from_millis(ms), Duration::from_secs(1), printed);
     assert_eq!([at(0, 0), at(999, 0), at(1000, 0), at(1999, 1)], [None, None, Some(1), None]);
     assert_eq!(at(3200, 1), Some(3), "one line, and not one more for the second before");
 }

@@ -250,13 +250,13 @@ fn copy(
     for line in lines(&outcome, route.bytes, settings.bs, settings.time) {
         output.line(line)?;
     }
-    let reported: Vec<(&str, String)> = settings.words.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
+    let words: Vec<(&str, String)> = settings.words.iter().map(|(k, v)| (k.as_str(), v.clone())).collect();
     let label = match (route.direction, &settings.plan.output.target) {
         (IoDirection::Write, _) => "write",
         (_, None) => "read",
         (_, Some(_)) => "copy",
     };
-    output.keep(tool_output::run(label.into(), &reported, route.facts(), outcome));
+    output.keep(tool_output::run(label.into(), &words, route.facts(), outcome));
     Ok(output.finish())
 }
 
@@ -270,12 +270,12 @@ fn perform(
         return Ok(JobOutcome::default());
     }
     let (handle, mut errors) = (output.handle.clone(), 0);
-    let reported = |failure: CommandFailure| {
+    let on_failure = |failure: CommandFailure| {
         errors += 1;
         output.line(replaced(&failure, settings.bs))
     };
     let mut outcome =
-        heard(failures, reported, || handle.end(), || route.opened.run(&settings.job(route), &handle))?;
+        heard(failures, on_failure, || handle.end(), || route.opened.run(&settings.job(route), &handle))?;
     outcome.errors += errors;
     Ok(outcome)
 }

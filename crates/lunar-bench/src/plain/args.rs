@@ -359,14 +359,14 @@ impl Args {
 
 /// A job as (option, value) of the command line.
 pub fn job_words(job: &Job, sessions: usize) -> Vec<(String, String)> {
-    let mut reported = vec![
+    let mut options = vec![
         ("rw", words::rw_word(job.order, job.direction).to_owned()),
         ("bs", words::sizes_text(&job.sizes)),
         ("depth", job.depth.to_string()),
         ("sessions", sessions.to_string()),
     ];
     let usual = Job::default();
-    let mut also = |name, value: Option<String>| reported.extend(value.map(|value| (name, value)));
+    let mut also = |name, value: Option<String>| options.extend(value.map(|value| (name, value)));
     let time = |time| humantime::format_duration(time).to_string();
     also(
         "read-percent",
@@ -403,7 +403,7 @@ pub fn job_words(job: &Job, sessions: usize) -> Vec<(String, String)> {
     also("continue-on-error", job.continue_on_error.then(|| "yes".into()));
     also("seed", (job.seed != usual.seed).then(|| job.seed.to_string()));
     also("interval", (job.interval != usual.interval).then(|| time(job.interval)));
-    reported.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The options of targets that affect the results, as (option, value) of the command line.

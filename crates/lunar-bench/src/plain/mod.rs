@@ -112,8 +112,8 @@ pub fn one(opened: &OpenTargets, job: &Job, handle: &RunHandle) -> Result<JobRun
 pub fn labelled_run(opened: &OpenTargets, job: &Job, outcome: JobOutcome) -> JobRun {
     let sessions = opened.sessions() / opened.facts().len().max(1);
     let label = title(job, sessions as u32);
-    let reported = [args::job_words(job, sessions), args::option_words(&opened.options)].concat();
-    JobRun { label, job: reported, targets: opened.facts(), outcome }
+    let options = [args::job_words(job, sessions), args::option_words(&opened.options)].concat();
+    JobRun { label, job: options, targets: opened.facts(), outcome }
 }
 
 fn title(job: &Job, sessions: u32) -> String {

@@ -101,10 +101,16 @@ fn every_option_reaches_the_job() {
 #[test]
 fn document_has_the_overhead_note() {
     let notes = |line| run(&args(line), &RunHandle::default()).expect("a document").notes;
-    let reported = notes("randwrite memory:1M --runtime 20ms --fill lba");
-    assert!(reported.len() == 1 && reported[0].starts_with("overhead: measuring takes "), "{reported:?}");
-    let reported = notes("read null:1M --runtime 20ms");
-    assert!(reported.len() == 1 && reported[0].contains("(this run, as it is on null:)"), "{reported:?}");
+    let memory_notes = notes("randwrite memory:1M --runtime 20ms --fill lba");
+    assert!(
+        memory_notes.len() == 1 && memory_notes[0].starts_with("overhead: measuring takes "),
+        "{memory_notes:?}"
+    );
+    let null_notes = notes("read null:1M --runtime 20ms");
+    assert!(
+        null_notes.len() == 1 && null_notes[0].contains("(this run, as it is on null:)"),
+        "{null_notes:?}"
+    );
     let fine = notes("read memory:1M --runtime 5ms --interval 10ns");
     assert!(fine[0].starts_with("overhead: measuring takes "), "{fine:?}");
 }
@@ -190,8 +196,8 @@ fn direct_option_bypasses_the_page_cache() {
 
 /// The flags with which a descriptor of this process was opened.
 fn flags(fd: &str) -> u32 {
-    let reported = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
-    let flags = reported.lines().find_map(|line| line.strip_prefix("flags:"));
+    let fdinfo = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let flags = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"));
     flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok()).unwrap_or(0)
 }
 
@@ -212,16 +218,16 @@ fn rounds_and_search_options_are_parsed() {
     let steady = args("null:1M --steady iops --rounds 2 --runtime 20ms");
     let document = run(&steady, &RunHandle::default()).expect("a document");
     assert_eq!((document.runs.len(), document.notes.len()), (2, 2));
-    let reported = document.steady.as_ref().expect("a steady state");
-    assert_eq!((reported.figure.as_str(), reported.rounds, reported.is_steady), ("iops", 2, false));
+    let steady = document.steady.as_ref().expect("a steady state");
+    assert_eq!((steady.figure.as_str(), steady.rounds, steady.is_steady), ("iops", 2, false));
     assert_eq!(document.shortfall().expect("a shortfall").0, "the metric did not become steady");
     let search = run(
         &args("null:1M --latency-target 1ns --latency-percentile 60 --runtime 5ms"),
         &RunHandle::default(),
     );
     let document = search.expect("a document");
-    let reported = document.search.as_ref().expect("a search");
-    assert_eq!((reported.percent, reported.within_ns, reported.rate), (60.0, 1, None));
+    let search = document.search.as_ref().expect("a search");
+    assert_eq!((search.percent, search.within_ns, search.rate), (60.0, 1, None));
     assert_eq!(document.shortfall().expect("a shortfall").0, "no rate meets the latency target");
     let text = serde_json::to_string(&document).expect("JSON");
     assert_eq!(serde_json::from_str::<Document>(&text).expect("the same"), document);
@@ -296,9 +302,9 @@ fn job_words_round_trip_through_arguments() {
         });
         let again = format!("null:1M {}", words.collect::<Vec<_>>().join(" "));
         assert_eq!(job(&again), requested, "{again}");
-        let reported = args(&again).target_options(&requested).expect("an opening");
+        let parsed = args(&again).target_options(&requested).expect("an opening");
         assert_eq!(
-            (reported.sessions, reported.direct, reported.cores),
+            (parsed.sessions, parsed.direct, parsed.cores),
             (opening.sessions, opening.direct, opening.cores),
             "{again}"
         );

@@ -73,18 +73,18 @@ impl Scale {
 
     fn values(&self) -> Vec<(f64, String)> {
         let (from, to) = self.domain;
-        let reported = |value: f64| match self.quantity {
+        let labelled = |value: f64| match self.quantity {
             Quantity::Figure => (value, figures::trimmed(value)),
             Quantity::Time => (value, figures::round_time(value)),
         };
         match &self.division {
             ScaleKind::Even => {
                 let step = even_step(to);
-                (0..=8).map(|n| n as f64 * step).filter(|v| *v <= to * 1.0001).map(reported).collect()
+                (0..=8).map(|n| n as f64 * step).filter(|v| *v <= to * 1.0001).map(labelled).collect()
             }
             ScaleKind::Decades => {
                 let room = (self.range.1 - self.range.0).abs() / (to - from);
-                decades(from, to, room).into_iter().map(reported).collect()
+                decades(from, to, room).into_iter().map(labelled).collect()
             }
             ScaleKind::Sizes(heads) if !heads.is_empty() => heads.clone(),
             ScaleKind::Sizes(_) => {

@@ -14,7 +14,7 @@ fn page_of_experiment_has_table_plots_and_notes() {
     let page = html(&sample::large());
     assert_eq!(page, html(&sample::large()), "the same document gives the same page");
     assert!(page.starts_with("<!DOCTYPE html>\n<html lang=\"en\">"), "{}", &page[..60]);
-    for reported in [
+    for part in [
         "<h1>SRP target of SCST, 2010",
         "<dt>Processor</dt><dd>Example CPU @ 2.60GHz, 2 cores</dd>",
         "Measured on moon at 2026-11-20T22:11:51Z, repeating scst-srpt-2010.",
@@ -31,7 +31,7 @@ fn page_of_experiment_has_table_plots_and_notes() {
         "12 of 30 runs, evenly spaced",
         "Percentiles of latency, read; 5 of 15 block sizes",
     ] {
-        assert!(page.contains(reported), "{reported}");
+        assert!(page.contains(part), "{part}");
     }
     // The table, throughput, latency, two of percentiles, and twelve pairs over time.
     assert_eq!((count(&page, "<svg "), count(&page, "<figure>")), (29, 5));
@@ -75,13 +75,13 @@ fn block_sizes_in_columns_or_bare_are_plotted() {
     document.tables.push(table("modes", &["READ", "WRITE", "BOTH"], &["NULLIO", "FILEIO"]));
     let page = html(&document);
     assert_eq!(count(&page, "<svg "), 2, "the last one has no sizes");
-    for reported in [
+    for part in [
         "through iSCSI, published</text>",
         "<title>direct disk, measured: 128k, 4.00 MB/s (10^6)</title>",
         "block size, KiB</text>",
         "<title>READ, published: 4, 1.00 MB/s (10^6)</title>",
     ] {
-        assert!(page.contains(reported), "{reported}\n{page}");
+        assert!(page.contains(part), "{part}\n{page}");
     }
 }
 
@@ -132,10 +132,10 @@ fn invalid_figures_do_not_break_the_page() {
 #[test]
 fn run_at_given_rate_shows_service_and_total() {
     let page = html(&sample::measured());
-    for reported in
+    for part in
         ["mixed 4k at a rate, read, service</text>", "Throughput over time: read 64k", "memory:16777216"]
     {
-        assert!(page.contains(reported), "{reported}\n{page}");
+        assert!(page.contains(part), "{part}\n{page}");
     }
 }
 

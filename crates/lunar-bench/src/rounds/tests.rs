@@ -154,11 +154,8 @@ fn bandwidth_and_latency_that_drift_are_not_steady() {
         let (runs, steady) = run(taking(|_| 50), 25);
         assert!(runs.len() >= 5 && steady.is_steady, "{figure:?}: {steady}");
         let (runs, steady) = run(taking(|n| 20 * (1 + n / 4)), 6);
-        let reported = steady.to_string();
-        assert!(
-            runs.len() == 6 && reported.starts_with("not steady after 6 rounds"),
-            "{figure:?}: {reported}"
-        );
+        let text = steady.to_string();
+        assert!(runs.len() == 6 && text.starts_with("not steady after 6 rounds"), "{figure:?}: {text}");
     }
 }
 
@@ -301,8 +298,8 @@ fn trials_with_too_few_commands_find_no_rate() {
     };
     let (runs, few) = search(60, 99.0, 1);
     assert_eq!((runs.len(), few.rate), (2, None), "{few}");
-    let reported = few.to_string();
-    assert!(reported.ends_with("too few commands (required: 100): use a longer --runtime"), "{reported}");
+    let text = few.to_string();
+    assert!(text.ends_with("too few commands (required: 100): use a longer --runtime"), "{text}");
     let (_, enough) = search(1000, 90.0, 8);
     assert!(enough.rate.is_some(), "{enough}");
 }

@@ -117,13 +117,13 @@ impl VerifyOptions {
 
     /// Checks that a file belongs to this target and job.
     fn fits(&self, kept: &JournalHeader, opened: &OpenTargets, job: &Job) -> Result<(), String> {
-        let reported = format!(
+        let contents = format!(
             "it contains blocks of {} bytes in {} bytes from offset {}",
             kept.unit, kept.span, kept.first
         );
         let capacity = opened.capacity();
         if kept.first + kept.span > capacity {
-            return Err(format!("{reported}, the target has {capacity} bytes"));
+            return Err(format!("{contents}, the target has {capacity} bytes"));
         }
         if self.is_only {
             return Ok(());
@@ -132,7 +132,7 @@ impl VerifyOptions {
         if (requested.unit, requested.first, requested.span) != (kept.unit, kept.first, kept.span) {
             let JournalHeader { unit, first, span, .. } = requested;
             return Err(format!(
-                "{reported}, the job uses blocks of {unit} bytes in {span} bytes from offset {first}"
+                "{contents}, the job uses blocks of {unit} bytes in {span} bytes from offset {first}"
             ));
         }
         Ok(())
@@ -232,11 +232,11 @@ impl Verification {
     }
 
     /// Adds the options of the verification to those of a job.
-    fn add_options(&self, reported: &mut Vec<(String, String)>) {
-        reported.retain(|(name, _)| name != "fill");
-        reported.push(("verify".into(), "yes".into()));
+    fn add_options(&self, options: &mut Vec<(String, String)>) {
+        options.retain(|(name, _)| name != "fill");
+        options.push(("verify".into(), "yes".into()));
         let state = self.state.iter().map(|path| ("verify-state".into(), path.display().to_string()));
-        reported.extend(state);
+        options.extend(state);
     }
 
     fn blocks(&self) -> u64 {

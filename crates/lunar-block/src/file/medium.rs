@@ -312,8 +312,8 @@ fn reopen(file: &File) -> Option<File> {
 }
 
 pub(super) fn direct_align(file: &File, device: bool) -> io::Result<NonZeroU64> {
-    let reported = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-    let align = match reported {
+    let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let align = match stat {
         Ok(x) if x.stx_dio_offset_align > 0 => x.stx_dio_offset_align.into(),
         _ if device => rustix::fs::ioctl_blksszget(file)?.into(),
         _ => DIRECT_ALIGN,

@@ -133,11 +133,11 @@ impl Hook for Arc<RateLimit> {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let reported = |bucket: &TokenBucket| bucket.per_s.load(Relaxed).to_string();
+        let per_second = |bucket: &TokenBucket| bucket.per_s.load(Relaxed).to_string();
         vec![
             ("filter".into(), "rate".into()),
-            ("iops".into(), reported(&self.iops)),
-            ("bytes_per_s".into(), reported(&self.bytes)),
+            ("iops".into(), per_second(&self.iops)),
+            ("bytes_per_s".into(), per_second(&self.bytes)),
         ]
     }
 }

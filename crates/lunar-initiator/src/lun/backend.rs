@@ -276,9 +276,9 @@ impl Lun {
             (Err(e), _) => return Err(e),
             (Ok(_), None) => return Ok(mapped),
         };
-        let reported =
+        let extents =
             lba_status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
-        Ok(if reported.is_empty() { mapped } else { reported.into_iter().take(most.max(1)).collect() })
+        Ok(if extents.is_empty() { mapped } else { extents.into_iter().take(most.max(1)).collect() })
     }
 }
 
@@ -339,8 +339,8 @@ impl Backend for Lun {
 
     fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
-            let reported = self.status_of(offset, len, 1).await?;
-            Ok(reported.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
+            let extents = self.status_of(offset, len, 1).await?;
+            Ok(extents.first().copied().unwrap_or(Extent { offset, len, mapped: true }))
         })
     }
 

@@ -100,15 +100,15 @@ mod tests {
         let sense = sense.map(|s| s.encode(false).into()).unwrap_or_default();
         let c =
             Completion { status: status as u8, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
-        let mut reported = None;
-        let verdict = disposition(&c, tries, true, |s| reported = Some(s));
-        (verdict, reported)
+        let mut reported_sense = None;
+        let verdict = disposition(&c, tries, true, |s| reported_sense = Some(s));
+        (verdict, reported_sense)
     }
 
     #[test]
     fn unit_attention_is_reported_and_the_command_retried() {
-        let (verdict, reported) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
-        assert_eq!((verdict, reported), (Disposition::Retry, Some(Sense::CAPACITY_CHANGED)));
+        let (verdict, reported_sense) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
+        assert_eq!((verdict, reported_sense), (Disposition::Retry, Some(Sense::CAPACITY_CHANGED)));
         let (verdict, _) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
         assert!(matches!(verdict, Disposition::Failed(_)), "not for ever");
     }
@@ -140,10 +140,10 @@ mod tests {
         for (key, repeatable) in [(1, false), (3, false), (4, false), (1, true), (0xb, false)] {
             let sense = Sense { deferred: true, ..Sense::new(key, 0x0c, 0) };
             let end = |tries| {
-                let (status, reported) = (Status::CheckCondition as u8, sense.encode(false).into());
+                let (status, sense_data) = (Status::CheckCondition as u8, sense.encode(false).into());
                 let c = Completion {
                     status,
-                    sense: reported,
+                    sense: sense_data,
                     transferred: 0,
                     overflow: 0,
                     queued: Duration::ZERO,

@@ -19,8 +19,8 @@ pub fn room(extents: usize) -> usize {
 
 /// The extents from the start of `bytes` on, up to the first gap. Adjacent extents differ in state.
 pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
-    let reported = answer.get(..4).map_or(0, be::get32) as usize + 4;
-    let Some(list) = answer.get(HEAD..reported.min(answer.len())) else { return Vec::new() };
+    let list_end = answer.get(..4).map_or(0, be::get32) as usize + 4;
+    let Some(list) = answer.get(HEAD..list_end.min(answer.len())) else { return Vec::new() };
     let mut found: Vec<Extent> = Vec::new();
     let mut at = bytes.start;
     for (start, end, mapped) in list.chunks_exact(DESCRIPTOR).map(|d| extent(d, block_size)) {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     /// First block, number of blocks, and whether they are mapped.
-    fn reported(answer: &[u8], from: u64, to: u64) -> Vec<(u64, u64, bool)> {
+    fn block_extents(answer: &[u8], from: u64, to: u64) -> Vec<(u64, u64, bool)> {
         let found = extents(answer, 512, from * 512..to * 512);
         found.iter().map(|e| (e.offset / 512, e.len / 512, e.mapped)).collect()
     }
@@ -71,30 +71,34 @@ mod tests {
     #[test]
     fn extents_of_one_state_that_touch_are_one() {
         let all = [(8, 8, 0), (16, 8, 2), (24, 8, 1), (32, 8, 0)];
-        assert_eq!(reported(&answer(&all), 9, END), [(9, 15, true), (24, 8, false), (32, 8, true)]);
-        assert_eq!(reported(&answer(&all[2..]), 24, 30), [(24, 6, false)], "no further than was asked");
-        assert_eq!(reported(&answer(&all), 9, 24), [(9, 15, true)]);
+        assert_eq!(block_extents(&answer(&all), 9, END), [(9, 15, true), (24, 8, false), (32, 8, true)]);
+        assert_eq!(block_extents(&answer(&all[2..]), 24, 30), [(24, 6, false)], "no further than was asked");
+        assert_eq!(block_extents(&answer(&all), 9, 24), [(9, 15, true)]);
         let apart = [(0, 8, 1), (16, 8, 1)];
-        assert_eq!(reported(&answer(&apart), 0, END), [(0, 8, false)], "what lies between is not reported");
+        assert_eq!(
+            block_extents(&answer(&apart), 0, END),
+            [(0, 8, false)],
+            "what lies between is not reported"
+        );
         let turning = [(0, 8, 1), (8, 0, 1), (8, 8, 1)];
-        assert_eq!(reported(&answer(&turning), 0, END), [(0, 8, false)], "an extent of nothing ends it");
+        assert_eq!(block_extents(&answer(&turning), 0, END), [(0, 8, false)], "an extent of nothing ends it");
         let back = [(0, 8, 1), (4, 8, 0)];
-        assert_eq!(reported(&answer(&back), 0, END), [(0, 8, false)], "one that goes back ends it");
+        assert_eq!(block_extents(&answer(&back), 0, END), [(0, 8, false)], "one that goes back ends it");
     }
 
     #[test]
     fn missing_report_means_unknown() {
         for all in [&[(9, 8, 1)][..], &[(0, 8, 1)], &[(8, 0, 1)], &[]] {
-            assert!(reported(&answer(all), 8, END).is_empty(), "{all:?}");
+            assert!(block_extents(&answer(all), 8, END).is_empty(), "{all:?}");
         }
         let whole = answer(&[(0, 8, 1), (8, 8, 1)]);
-        let blocks = |n: usize| reported(&whole[..n], 0, END).first().map(|extent| extent.1);
+        let blocks = |n: usize| block_extents(&whole[..n], 0, END).first().map(|extent| extent.1);
         (0..24).for_each(|n| assert_eq!(blocks(n), None, "{n} bytes"));
         (24..40).for_each(|n| assert_eq!(blocks(n), Some(8), "{n} bytes"));
         assert_eq!(blocks(40), Some(16));
         let mut short = whole;
         short[3] = 20;
-        assert_eq!(reported(&short, 0, END), [(0, 8, false)], "what lies behind the list is none of it");
-        assert!(reported(&answer(&[(u64::MAX - 1, u32::MAX, 0)]), 0, END).is_empty());
+        assert_eq!(block_extents(&short, 0, END), [(0, 8, false)], "what lies behind the list is none of it");
+        assert!(block_extents(&answer(&[(u64::MAX - 1, u32::MAX, 0)]), 0, END).is_empty());
     }
 }

@@ -166,8 +166,8 @@ impl<C: Fn(u32) -> Cdb> List<C> {
             let (result, buf) = perform_within(patience, session, lun, (self.cdb)(len), data).await;
             let got = result?.transferred;
             let list = buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default();
-            let reported = list.get(..self.head as usize).map_or(0, be::get32);
-            let whole = reported.saturating_add(self.head).min(LONGEST);
+            let list_len = list.get(..self.head as usize).map_or(0, be::get32);
+            let whole = list_len.saturating_add(self.head).min(LONGEST);
             if whole <= len {
                 return Ok(list);
             }

@@ -42,16 +42,18 @@ fn event_task_of_a_lun_ends_with_it() {
 #[test]
 fn reset_rereads_whether_writes_are_stable() {
     let resets = Arc::new(AtomicU64::new(0));
-    let reported = resets.clone();
+    let reset_count = resets.clone();
     let script = Script::new().hook(move |link, pdu| {
         match (pdu.opcode() == interop::op::SCSI).then(|| pdu.bhs[32]) {
             Some(MODE_SENSE_10) => {
-                let wce = if reported.load(SeqCst) > 0 { 4 } else { 0 };
+                let wce = if reset_count.load(SeqCst) > 0 { 4 } else { 0 };
                 let mut page = [0; 28];
                 (page[1], page[8], page[9], page[10]) = (26, 0x08, 0x12, wce);
                 link.data_in(pdu, &page);
             }
-            Some(READ_10) if reported.fetch_add(1, SeqCst) == 0 => link.check_condition(pdu, [6, 0x29, 0x02]),
+            Some(READ_10) if reset_count.fetch_add(1, SeqCst) == 0 => {
+                link.check_condition(pdu, [6, 0x29, 0x02])
+            }
             _ => return HookAction::Usual,
         }
         HookAction::Done

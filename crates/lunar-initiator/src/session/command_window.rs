@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use lunar_wire::iscsi::{opcode, pdu};
 
-    fn reported(stat_sn: u32, exp: u32, max: u32) -> Bhs {
+    fn nop_in(stat_sn: u32, exp: u32, max: u32) -> Bhs {
         let mut header = Bhs::new(opcode::NOP_IN);
         pdu::stamp(&mut header, stat_sn, exp, max);
         header
@@ -69,13 +69,13 @@ mod tests {
         let mut n = CommandWindow { cmd_sn: 5, exp_cmd_sn: 5, max_cmd_sn: 4 };
         assert!(!n.window_is_open());
         assert_eq!(n.window(), 0);
-        n.update_window(&reported(0, 5, 6));
+        n.update_window(&nop_in(0, 5, 6));
         assert_eq!(n.window(), 2);
         assert!(n.window_is_open());
         assert_eq!((n.next_cmd_sn(), n.next_cmd_sn(), n.window_is_open()), (5, 6, false));
-        n.update_window(&reported(0, 6, 5));
+        n.update_window(&nop_in(0, 6, 5));
         assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6));
-        n.update_window(&reported(0, 9, 4));
+        n.update_window(&nop_in(0, 9, 4));
         assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6), "a window that cannot be is ignored");
     }
 
@@ -85,7 +85,7 @@ mod tests {
         let mut n = CommandWindow { cmd_sn: u32::MAX, exp_cmd_sn: u32::MAX, max_cmd_sn: u32::MAX };
         assert_eq!(n.next_cmd_sn(), u32::MAX);
         assert!(!n.window_is_open());
-        n.update_window(&reported(0, 0, 3));
+        n.update_window(&nop_in(0, 0, 3));
         assert!(n.window_is_open());
         assert_eq!((n.cmd_sn, n.exp_cmd_sn, n.max_cmd_sn), (0, 0, 3));
     }

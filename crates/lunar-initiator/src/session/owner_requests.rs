@@ -14,12 +14,12 @@ use std::rc::Rc;
 /// A text request.
 pub async fn text(local: Rc<LocalSession>, question: Vec<u8>, reply: flume::Sender<Result<Vec<u8>, Error>>) {
     let limit = local.options.timeouts.login;
-    let reported = match local.closing.get() {
+    let answer = match local.closing.get() {
         true => Err(closed()),
         false => local.ask(limit, |m| m.start_text(question)).await,
     };
     // The caller may no longer wait.
-    let _ = reply.send(reported);
+    let _ = reply.send(answer);
 }
 
 /// Aborts one command for its owner.

@@ -29,7 +29,7 @@ pub struct Session {
     receiver: PduReceiver,
     digests: Digests,
     commands: Vec<(u32, usize)>,
-    reported: Vec<TextAnswer>,
+    answers: Vec<TextAnswer>,
 }
 
 impl Session {
@@ -41,7 +41,7 @@ impl Session {
             receiver: PduReceiver::new(digests, SEGMENT as usize, Vec::new()),
             digests,
             commands: Vec::new(),
-            reported: Vec::new(),
+            answers: Vec::new(),
         };
         session.state.port = Some(TargetPort::Group(1));
         session.log_in();
@@ -83,8 +83,8 @@ impl Session {
     /// Sends a text request.
     pub fn ask(&mut self, text: &[u8]) {
         // Bounds the number of concurrent requests.
-        if self.reported.len() < COMMANDS {
-            self.reported.push(self.state.start_text(text.to_vec()));
+        if self.answers.len() < COMMANDS {
+            self.answers.push(self.state.start_text(text.to_vec()));
         }
     }
 
@@ -130,7 +130,7 @@ impl Session {
         let sent = self.state.connection.out().take_bytes();
         assert!(sent.len() < 32 << 20, "{} bytes were sent for {}", sent.len(), bytes.len());
         self.state.settle();
-        self.reported.retain(|reported| reported.is_empty());
+        self.answers.retain(|answer| answer.is_empty());
         let state = &mut self.state;
         self.commands.retain(|(tag, len)| match state.poll(*tag, Waker::noop()) {
             None => true,

@@ -545,6 +545,6 @@ fn asynchronous_unit_attentions_are_reported() {
     let sense = Sense::LUNS_CHANGED.encode(false);
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
     peer.say(pdu::async_message(1 << 48, 0, [0; 3]), &data, true);
-    let reported = super::Event::Attention { lun: 1 << 48, sense: Sense::LUNS_CHANGED };
-    assert_eq!(peer.state.events, [reported]);
+    let event = super::Event::Attention { lun: 1 << 48, sense: Sense::LUNS_CHANGED };
+    assert_eq!(peer.state.events, [event]);
 }

@@ -12,10 +12,10 @@ use lunar_wire::iscsi::Bhs;
 impl SessionState {
     /// Queues a text request.
     pub fn start_text(&mut self, question: Vec<u8>) -> TextAnswer {
-        let (reply, reported) = flume::bounded(1);
+        let (reply, answer) = flume::bounded(1);
         self.text_exchanges.push_back(TextExchange { asks: ExchangeState::Waiting(question), reply });
         self.next_text();
-        reported
+        answer
     }
 
     /// The tag of the exchange in progress.
@@ -63,7 +63,7 @@ impl SessionState {
         };
         match exchange.response(header, data) {
             TextStep::Send(next) => self.say_text(next),
-            TextStep::Done(reported) => self.end_text(Ok(reported)),
+            TextStep::Done(answer) => self.end_text(Ok(answer)),
             TextStep::Rejected(reason) => self.end_text(Err(text::rejected(reason))),
             TextStep::Failed(why) => return Err(broke(why)),
         }
@@ -76,11 +76,11 @@ impl SessionState {
         self.end_text(Err(text::rejected(reason)));
     }
 
-    fn end_text(&mut self, reported: Result<Vec<u8>, Error>) {
-        self.text_rejected = reported.is_err();
+    fn end_text(&mut self, answer: Result<Vec<u8>, Error>) {
+        self.text_rejected = answer.is_err();
         if let Some(talk) = self.text_exchanges.pop_front() {
             // The caller may no longer wait.
-            let _ = talk.reply.send(reported);
+            let _ = talk.reply.send(answer);
         }
         self.next_text();
     }

@@ -27,12 +27,12 @@ fn residual(way: DataDirection, response: &SrpResponse<'_>) -> Residual {
 
 /// The number of bytes of a read that the target has not filled.
 pub fn unfilled(way: DataDirection, response: &SrpResponse<'_>) -> u32 {
-    let reported = match residual(way, response) {
+    let residual = match residual(way, response) {
         Residual::None => None,
         Residual::Over(_) => Some(0),
         Residual::Under(bytes) => Some(bytes),
     };
-    transport::unfilled(reported, response.status, response.sense)
+    transport::unfilled(residual, response.status, response.sense)
 }
 
 /// The SCSI Response to a command, and its data segment.

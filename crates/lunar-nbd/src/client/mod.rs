@@ -174,11 +174,11 @@ impl NbdDisk {
             Err(e) => return Err(e),
         };
         let Some(status) = status else { return Ok(mapped) };
-        let reported = u64::from(status.len) / block * block;
-        match reported {
+        let reported_len = u64::from(status.len) / block * block;
+        match reported_len {
             // Less than a block: the state of its rest is unknown, so it counts as mapped.
             0 => Ok(Extent { len: block, ..mapped }),
-            _ => Ok(Extent { offset, len: reported.min(whole), mapped: !status.zero }),
+            _ => Ok(Extent { offset, len: reported_len.min(whole), mapped: !status.zero }),
         }
     }
 }

@@ -54,6 +54,6 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// One value of `describe`.
-fn reported(disk: &dyn Backend, name: &str) -> String {
+fn described_value(disk: &dyn Backend, name: &str) -> String {
     disk.describe().into_iter().find(|row| row.0 == name).map(|row| row.1).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! nbdkit, qemu-nbd and nbd-server.
 
-use super::{MIB, on_a_core, open, pattern, read, refused, reported, write};
+use super::{MIB, described_value, on_a_core, open, pattern, read, refused, write};
 use interop::Folder;
 use interop::tool::{self, Tool};
 use lunar_block::Backend;
@@ -65,7 +65,12 @@ impl Drop for Peer {
 async fn lives(url: String, extents: bool) {
     let disk = open(&url).await;
     assert!(disk.facts().capacity == 64 * MIB && !disk.facts().read_only, "{:?}", disk.facts());
-    assert_eq!(reported(&*disk, "offers").contains("extents"), extents, "{}", reported(&*disk, "offers"));
+    assert_eq!(
+        described_value(&*disk, "offers").contains("extents"),
+        extents,
+        "{}",
+        described_value(&*disk, "offers")
+    );
     let pieces: Vec<_> = (0..24u64)
         .map(|i| {
             let disk = disk.clone();

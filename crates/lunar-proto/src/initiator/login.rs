@@ -291,8 +291,8 @@ fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
 
 /// A redirect (RFC 7143 section 11.13.5). The address is checked here and parsed by the caller.
 fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
-    let reported = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
-    let Some((_, address)) = reported else { return broke("a redirect without TargetAddress".into()) };
+    let pair = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
+    let Some((_, address)) = pair else { return broke("a redirect without TargetAddress".into()) };
     match PortalAddress::parse(address) {
         Ok(_) => Ok(LoginStep::Moved { address: address.to_owned(), permanent }),
         Err(why) => broke(format!("TargetAddress={}: {why}", shown(address))),

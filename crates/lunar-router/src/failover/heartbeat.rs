@@ -15,10 +15,10 @@ pub async fn listen(pair: Weak<Pair>) {
     let (mut session, mut was) = (None, None);
     loop {
         let Some(pair) = pair.upgrade() else { return };
-        let reported = ask(&mut session, &pair.spec).await;
-        let is = reported.as_ref().ok().map(|reported| (reported.role, reported.eligible));
-        match reported {
-            Ok(reported) => pair.heard(reported),
+        let status = ask(&mut session, &pair.spec).await;
+        let is = status.as_ref().ok().map(|status| (status.role, status.eligible));
+        match status {
+            Ok(status) => pair.heard(status),
             Err(e) => {
                 session = None;
                 tracing::debug!(router = pair.spec.router, peer = %pair.spec.peer, "no heartbeat: {e}");
@@ -40,8 +40,8 @@ async fn ask(session: &mut Option<Discovery>, spec: &PairSpec) -> Result<PeerSta
         None => session.insert(connect(spec).await?),
     };
     let answer = open.text(&[(KEY, &spec.router)]).await?;
-    let reported = answer.iter().find(|(key, _)| key == KEY).and_then(|(_, value)| PeerStatus::decode(value));
-    reported.ok_or_else(|| Error::new(ErrorCode::ProtocolError, "the answer is not a heartbeat"))
+    let status = answer.iter().find(|(key, _)| key == KEY).and_then(|(_, value)| PeerStatus::decode(value));
+    status.ok_or_else(|| Error::new(ErrorCode::ProtocolError, "the answer is not a heartbeat"))
 }
 
 async fn connect(spec: &PairSpec) -> Result<Discovery, Error> {

@@ -51,17 +51,17 @@ impl PeerHistory {
     }
 
     /// The peer was heard.
-    pub fn heard(&mut self, mut reported: PeerStatus, now: Instant) {
+    pub fn heard(&mut self, mut status: PeerStatus, now: Instant) {
         if self.fenced.is_some_and(|at| now.saturating_duration_since(at) < STALE) {
-            reported.role = Role::Active;
+            status.role = Role::Active;
         }
-        let is_idle = matches!(reported.role, Role::Standby | Role::Yielding);
-        if reported.role == Role::Active {
+        let is_idle = matches!(status.role, Role::Standby | Role::Yielding);
+        if status.role == Role::Active {
             // The peer has taken the active role that this router gave up.
             self.yielded = None;
         }
         self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now));
-        (self.heard, self.heard_at, self.was_fenced) = (Some(reported), now, false);
+        (self.heard, self.heard_at, self.was_fenced) = (Some(status), now, false);
     }
 
     /// Records a probe of the storage. `generation` is the sum over all logical units.
@@ -83,8 +83,8 @@ impl PeerHistory {
     /// This router was preempted: the peer serves, whatever it reported before.
     pub fn fenced(&mut self, now: Instant) {
         (self.was_fenced, self.fenced, self.idle) = (true, Some(now), None);
-        if let Some(reported) = &mut self.heard {
-            reported.role = Role::Active;
+        if let Some(status) = &mut self.heard {
+            status.role = Role::Active;
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::super::machine::Decision;
     use super::*;
 
-    fn reported(role: Role) -> PeerStatus {
+    fn peer_status(role: Role) -> PeerStatus {
         PeerStatus { role, eligible: true, preferred: false, healthy: true, key: 2 }
     }
 
@@ -143,11 +143,11 @@ mod tests {
         let decide = |history: &PeerHistory, now| PairView { is_active: true, ..history.view(now) }.decide();
         for peer_sees in [true, false] {
             let mut history = PeerHistory::new(start);
-            history.heard(reported(Role::Standby), at(0));
+            history.heard(peer_status(Role::Standby), at(0));
             history.saw(Holder::Ours, 1, at(0));
             history.saw(Holder::Unknown, 1, at(100));
             assert_eq!(decide(&history, at(200)), Decision::Stay, "the peer may not have looked yet");
-            history.heard(PeerStatus { healthy: peer_sees, ..reported(Role::Standby) }, at(3000));
+            history.heard(PeerStatus { healthy: peer_sees, ..peer_status(Role::Standby) }, at(3000));
             history.saw(Holder::Unknown, 1, at(3000));
             let decision = if peer_sees { Decision::Yield } else { Decision::Stay };
             assert_eq!(decide(&history, at(3200)), decision);
@@ -162,15 +162,15 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut history = PeerHistory::new(start);
-        history.heard(reported(Role::Yielding), at(0));
+        history.heard(peer_status(Role::Yielding), at(0));
         history.saw(Holder::Other, 1, at(10));
         assert_eq!(decide(&history, at(10)), Decision::Seize);
         history.fenced(at(10));
         assert_eq!(decide(&history, at(10)), Decision::Stay);
         // Said before, and late.
-        history.heard(reported(Role::Yielding), at(20));
+        history.heard(peer_status(Role::Yielding), at(20));
         assert_eq!(decide(&history, at(20)), Decision::Stay);
-        history.heard(reported(Role::Yielding), at(2000));
+        history.heard(peer_status(Role::Yielding), at(2000));
         assert_eq!(decide(&history, at(2000)), Decision::Seize);
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let mut history = PeerHistory::new(start);
-        history.heard(reported(Role::Standby), at(0));
+        history.heard(peer_status(Role::Standby), at(0));
         history.saw(Holder::Unknown, 0, at(1));
         history.saw(Holder::Other, 7, at(20));
         assert_eq!(decide(&history, at(20)), Decision::Stay);
@@ -201,10 +201,10 @@ mod tests {
         let at = |s| start + Duration::from_secs(s);
         let mut history = PeerHistory::new(start);
         history.yielded(start);
-        history.heard(reported(Role::Standby), at(4));
+        history.heard(peer_status(Role::Standby), at(4));
         history.saw(Holder::Nobody, 1, at(0));
         assert_eq!(decide(&history, at(4)), Decision::Stay);
-        history.heard(reported(Role::Active), at(5));
+        history.heard(peer_status(Role::Active), at(5));
         assert!(!history.is_yielding(at(5)));
     }
 }

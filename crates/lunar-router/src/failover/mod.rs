@@ -221,9 +221,9 @@ impl Pair {
         (access, peer.preferred)
     }
 
-    fn heard(&self, reported: PeerStatus) {
+    fn heard(&self, status: PeerStatus) {
         let mut state = self.state();
-        let clash = reported.key == self.spec.key;
+        let clash = status.key == self.spec.key;
         if clash && !state.clash {
             tracing::error!(
                 router = self.spec.router,
@@ -232,7 +232,7 @@ impl Pair {
             );
         }
         state.clash = clash;
-        state.history.heard(reported, Instant::now());
+        state.history.heard(status, Instant::now());
     }
 
     /// What is seen now, with what the router knows of itself.

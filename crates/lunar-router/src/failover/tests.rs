@@ -102,7 +102,7 @@ impl Half {
         let mut buf = Buf::zeroed(LEN);
         buf.fill(byte);
         let written = self.disk.write(0, buf, false).await.0;
-        written.map_err(|e| ScsiError::of(&e).and_then(|reported| reported.sense))
+        written.map_err(|e| ScsiError::of(&e).and_then(|error| error.sense))
     }
 
     async fn read(&self) -> u8 {
@@ -311,10 +311,7 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
         );
         for disk in &far {
             let refused = disk.write(0, Buf::zeroed(LEN), false).await.0.expect_err("it is not taken");
-            assert_eq!(
-                ScsiError::of(&refused).and_then(|reported| reported.sense),
-                Some(Sense::NOT_READY_STANDBY)
-            );
+            assert_eq!(ScsiError::of(&refused).and_then(|error| error.sense), Some(Sense::NOT_READY_STANDBY));
         }
         away.resume();
         until(|| far.iter().all(is_open)).await;

@@ -246,7 +246,7 @@ impl UpstreamNexus {
         // Host commands have no time limit, but their aborts must not wait for this one.
         let (result, buf) = compio::time::timeout(IDENTITY_TIMEOUT, session.submit(command)).await.ok()?;
         let (completion, page) = result.ok().zip(buf)?;
-        let now = reported(&completion, &page[..completion.transferred.min(page.len())])?;
+        let now = identity_of(&completion, &page[..completion.transferred.min(page.len())])?;
         let is = now == *identity;
         if is {
             session.pin(lun, identity.clone());
@@ -276,7 +276,7 @@ impl UpstreamNexus {
 
 /// The identity of a logical unit by VPD page 83h: one without that page is without designators. None where none is there
 /// (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2), or it is busy.
-fn reported(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
+fn identity_of(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
     let is_there = page.first().is_some_and(|byte| byte >> 5 == 0);
     let knows_no_page = answer.sense().is_some_and(|s| (s.key, s.asc) == NO_SUCH_PAGE);
     match answer.status {

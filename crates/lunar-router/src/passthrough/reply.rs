@@ -58,18 +58,18 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn reported(reply: &PassthroughResponse) -> Option<Sense> {
+    fn sense_of(reply: &PassthroughResponse) -> Option<Sense> {
         Sense::decode(&reply.sense)
     }
 
     #[test]
     fn uncertain_commands_differ_from_unsent_ones() {
-        assert_eq!(reported(&no_path()), Some(Sense::NOT_READY_TRANSITION));
+        assert_eq!(sense_of(&no_path()), Some(Sense::NOT_READY_TRANSITION));
         let lost = Error::new(ErrorCode::ConnectionLost, "gone");
-        assert_eq!(reported(&failed(&lost, true)), Some(Sense::NOT_READY_TRANSITION));
-        assert_eq!(reported(&failed(&lost, false)), Some(UNCERTAIN), "a tape has moved, or not");
+        assert_eq!(sense_of(&failed(&lost, true)), Some(Sense::NOT_READY_TRANSITION));
+        assert_eq!(sense_of(&failed(&lost, false)), Some(UNCERTAIN), "a tape has moved, or not");
         assert_eq!(
-            reported(&failed(&Error::new(ErrorCode::IdentityMismatch, "another disk"), true)),
+            sense_of(&failed(&Error::new(ErrorCode::IdentityMismatch, "another disk"), true)),
             Some(WRONG_LU)
         );
     }

@@ -29,18 +29,18 @@ pub(super) struct OpenedDevice {
 /// # Errors
 /// As [`super::Device::open`] has them.
 pub(super) fn open(path: &Path) -> io::Result<OpenedDevice> {
-    let reported = |e: io::Error| {
+    let open_error = |e: io::Error| {
         let text = format!("cannot open {} for SCSI pass-through: {e}; {}", path.display(), hint(&e));
         io::Error::new(e.kind(), text)
     };
-    let metadata = std::fs::metadata(path).map_err(reported)?;
+    let metadata = std::fs::metadata(path).map_err(open_error)?;
     let is_sg = metadata.file_type().is_char_device() && rustix::fs::major(metadata.rdev()) == MAJOR;
     if !is_sg {
-        return Err(reported(io::Error::new(io::ErrorKind::Unsupported, "not an sg device")));
+        return Err(open_error(io::Error::new(io::ErrorKind::Unsupported, "not an sg device")));
     }
     let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits() as i32;
-    let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(reported)?;
-    examine(file).map_err(reported)
+    let file = File::options().read(true).write(true).custom_flags(flags).open(path).map_err(open_error)?;
+    examine(file).map_err(open_error)
 }
 
 fn examine(file: File) -> io::Result<OpenedDevice> {

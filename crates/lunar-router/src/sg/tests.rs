@@ -341,27 +341,27 @@ fn tape(sg_io: &mut SgIo) -> SgOutcome {
     let designators = [name.repeat(6), port.to_vec(), naa].concat();
     let page =
         |code: u8, body: &[u8]| [&[1, code, (body.len() >> 8) as u8, body.len() as u8][..], body].concat();
-    let reported = match (sg_io.cdb[1], sg_io.cdb[2]) {
+    let data = match (sg_io.cdb[1], sg_io.cdb[2]) {
         (0, _) => [&[1, 0x80, 6, 2, 31, 0, 0, 0][..], b"EXAMPLE ULTRIUM         01.2"].concat(),
         (_, 0x00) => page(0x00, &[0, 0x80, 0x83]),
         (_, 0x80) => page(0x80, b" TAPE-1 "),
         _ => page(0x83, &designators),
     };
-    let len = reported.len().min(buf.len());
-    buf[..len].copy_from_slice(&reported[..len]);
+    let len = data.len().min(buf.len());
+    buf[..len].copy_from_slice(&data[..len]);
     SgOutcome { residual: (buf.len() - len) as i32, ..SgOutcome::default() }
 }
 
 /// A disk of 2^33 blocks of 4096 bytes.
 fn disk(sg_io: &mut SgIo) -> SgOutcome {
-    let reported: &[u8] = match sg_io.cdb[0] {
+    let data: &[u8] = match sg_io.cdb[0] {
         0x12 => &[0; 36],
         0x25 => &[0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
         _ => &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0],
     };
     let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() };
-    buf[..reported.len()].copy_from_slice(reported);
-    SgOutcome { residual: (buf.len() - reported.len()) as i32, ..SgOutcome::default() }
+    buf[..data.len()].copy_from_slice(data);
+    SgOutcome { residual: (buf.len() - data.len()) as i32, ..SgOutcome::default() }
 }
 
 #[test]

@@ -192,17 +192,17 @@ mod tests {
     /// A short block of a tape comes with data and with sense data (ILI).
     #[test]
     fn sense_data_go_on_as_they_are_with_the_data() {
-        let reported =
+        let outcome =
             SgOutcome { status: 2, driver: 8, sense: SENSE.to_vec(), residual: 500, ..SgOutcome::default() };
-        let reply = came(512, reported);
+        let reply = came(512, outcome);
         assert_eq!((reply.status, &reply.sense[..]), (2, &SENSE[..]));
         assert_eq!((reply.moved, reply.data.expect("data").len()), (12, 12));
     }
 
     #[test]
     fn device_status_overrides_adapter_status() {
-        let reported = SgOutcome { status: 2, host: 7, sense: SENSE.to_vec(), ..SgOutcome::default() };
-        assert_eq!(key(&came(8, reported)), (5, 0x21, 0));
+        let outcome = SgOutcome { status: 2, host: 7, sense: SENSE.to_vec(), ..SgOutcome::default() };
+        assert_eq!(key(&came(8, outcome)), (5, 0x21, 0));
         let conflict = came(8, SgOutcome { status: 0x18, host: 7, ..SgOutcome::default() });
         assert_eq!((conflict.status, conflict.sense.len()), (0x18, 0));
         let old = SgOutcome { driver: 8, sense: SENSE.to_vec(), ..SgOutcome::default() };
@@ -224,13 +224,13 @@ mod tests {
 
     #[test]
     fn kernel_error_becomes_sense_data() {
-        let reported = |errno: Errno, len| refused(&errno.into(), len, 4096);
-        assert_eq!(reported(Errno::INVAL, 1), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
-        assert_eq!(reported(Errno::NOMEM, 8192), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
-        assert_eq!(reported(Errno::NOMEM, 4096), BUSY);
-        assert_eq!(reported(Errno::DOM, 1), SubstituteReply::Status(Status::TaskSetFull));
-        assert_eq!(reported(Errno::NODEV, 1), UNREACHABLE);
-        assert_eq!(reported(Errno::PERM, 1), SubstituteReply::Check(Sense::INTERNAL_FAILURE));
+        let substitute = |errno: Errno, len| refused(&errno.into(), len, 4096);
+        assert_eq!(substitute(Errno::INVAL, 1), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(substitute(Errno::NOMEM, 8192), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(substitute(Errno::NOMEM, 4096), BUSY);
+        assert_eq!(substitute(Errno::DOM, 1), SubstituteReply::Status(Status::TaskSetFull));
+        assert_eq!(substitute(Errno::NODEV, 1), UNREACHABLE);
+        assert_eq!(substitute(Errno::PERM, 1), SubstituteReply::Check(Sense::INTERNAL_FAILURE));
     }
 
     proptest! {

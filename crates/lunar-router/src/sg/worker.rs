@@ -192,12 +192,12 @@ impl SgWorker {
 
     fn not_taken(&self, e: &io::Error, sg_io: &SgIo, len: usize, to: &flume::Sender<PassthroughResponse>) {
         self.counters.refused.fetch_add(1, Relaxed);
-        let reported = refused(e, len, self.max_transfer);
-        if reported == SubstituteReply::GONE && !self.counters.gone.swap(true, Relaxed) {
+        let substitute = refused(e, len, self.max_transfer);
+        if substitute == SubstituteReply::GONE && !self.counters.gone.swap(true, Relaxed) {
             tracing::warn!(error = %e, "the sg device was removed");
         }
         tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel rejected a command");
-        answer(to, reported.reply());
+        answer(to, substitute.reply());
     }
 
     /// Takes the ends of commands.

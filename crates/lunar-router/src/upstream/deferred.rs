@@ -29,18 +29,18 @@ impl DeferredErrors {
     }
 
     /// A flush has failed on a core, whose hosts hear that: where data may be lost, those of the others will.
-    pub fn add_failed(&self, flush: &io::Error, reported: &LastReported) {
+    pub fn add_failed(&self, flush: &io::Error, last_reported: &LastReported) {
         let is_lost = |e: &&Error| e.sense.is_some_and(|sense| BROKEN.contains(&sense.key));
         if let Some(e) = Error::of(flush).filter(is_lost) {
             self.add(e.clone());
-            self.take_unreported(reported);
+            self.take_unreported(last_reported);
         }
     }
 
     /// The loss that the hosts of a core have not got yet.
-    pub fn take_unreported(&self, reported: &LastReported) -> Option<Error> {
+    pub fn take_unreported(&self, last_reported: &LastReported) -> Option<Error> {
         self.with(
-            |(count, last)| if reported.0.swap(*count, Relaxed) == *count { None } else { last.clone() },
+            |(count, last)| if last_reported.0.swap(*count, Relaxed) == *count { None } else { last.clone() },
         )
     }
 

@@ -52,7 +52,7 @@ struct PerCoreUpstream {
     joined: Arc<Multipath>,
     /// There was a path.
     was_up: AtomicBool,
-    scsi_error: LastReported,
+    last_reported: LastReported,
 }
 
 /// One path of one core, for people.
@@ -208,14 +208,14 @@ impl UpstreamLu {
     /// Flushes, and returns deferred errors, also those of sessions of other cores.
     async fn flush_on(&self, per_core: &PerCoreUpstream) -> io::Result<()> {
         let flushed = per_core.joined.flush().await;
-        flushed.inspect_err(|e| self.deferred.add_failed(e, &per_core.scsi_error))?;
+        flushed.inspect_err(|e| self.deferred.add_failed(e, &per_core.last_reported))?;
         let all_cores = lock(&self.all_cores);
         let heard = all_cores
             .iter()
             .flat_map(|per_core| &per_core.paths)
             .filter_map(|path| path.take_deferred_error());
         heard.for_each(|loss| self.deferred.add(loss));
-        self.deferred.take_unreported(&per_core.scsi_error).map_or(Ok(()), |e| Err(e.into()))
+        self.deferred.take_unreported(&per_core.last_reported).map_or(Ok(()), |e| Err(e.into()))
     }
 
     /// The same error with its SCSI status. In a failover pair a conflict is not the host's: the other
@@ -260,7 +260,7 @@ impl UpstreamLu {
             paths,
             joined,
             was_up: AtomicBool::new(false),
-            scsi_error: self.deferred.since_now(),
+            last_reported: self.deferred.since_now(),
         });
         let registration = self.here.register(Rc::new(Arc::downgrade(&per_core)));
         lock(&self.all_cores).push(per_core.clone());

@@ -136,7 +136,7 @@ mod tests {
         };
         assert_eq!(transitions(vec![url("")]), [None], "as long as it is busy");
         let own = url("?transition_timeout=3");
-        let scsi_error = [Some(Duration::ZERO), Some(Duration::from_secs(3))];
-        assert_eq!(transitions(vec![url(""), own]), scsi_error);
+        let expected = [Some(Duration::ZERO), Some(Duration::from_secs(3))];
+        assert_eq!(transitions(vec![url(""), own]), expected);
     }
 }

@@ -337,9 +337,9 @@ async fn keep(path: Weak<UpstreamPath>) {
             Ok((lun, events)) => {
                 open.take(lun);
                 // A nexus that has just begun hears of the last reset, which is not news.
-                let reported =
+                let is_last_reset =
                     |event: &Event| matches!(event, Event::Attention { sense, .. } if is_reset(sense));
-                events.try_iter().filter(|event| !reported(event)).for_each(|event| open.heed(event));
+                events.try_iter().filter(|event| !is_last_reset(event)).for_each(|event| open.heed(event));
                 break events;
             }
             Err(e) => open.fail(e),

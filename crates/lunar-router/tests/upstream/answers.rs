@@ -29,7 +29,7 @@ fn sense_is_passed_through() {
         });
         let (_target, url) = scripted(script);
         let end = read_first(url, 500);
-        assert_eq!(reported(end), (Status::CheckCondition, Some((sense[0], sense[1], sense[2]))));
+        assert_eq!(status_and_sense(end), (Status::CheckCondition, Some((sense[0], sense[1], sense[2]))));
     }
 }
 
@@ -43,7 +43,7 @@ fn address_of_a_medium_error_is_passed_through() {
     });
     let (_target, url) = scripted(script);
     let end = read_first(url, 500);
-    let sense = ScsiError::of(&end.expect_err("unreadable")).and_then(|reported| reported.sense);
+    let sense = ScsiError::of(&end.expect_err("unreadable")).and_then(|error| error.sense);
     assert_eq!(sense, Some(Sense::READ_ERROR.at(5)));
 }
 
@@ -55,7 +55,7 @@ fn unreachable_address_is_reported() {
         read(&disk, 0).await.expect("it is there");
         read(&disk, 1 << 20).await.map(drop)
     });
-    assert_eq!(reported(end), (Status::CheckCondition, Some((5, 0x21, 0))));
+    assert_eq!(status_and_sense(end), (Status::CheckCondition, Some((5, 0x21, 0))));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn status_that_stays_is_passed_through() {
         });
         let (_target, url) = scripted(script);
         let end = read_first(url, 200);
-        assert_eq!(reported(end), (status, None));
+        assert_eq!(status_and_sense(end), (status, None));
     }
 }
 
@@ -105,7 +105,7 @@ fn command_that_hangs_is_given_up_before_its_host_does_so() {
     let target = Script::new().scsi(READ_10, |_, _| HookAction::Done).listen();
     let url = target.url("command_timeout=0.3&abort_timeout=0.3&operation_timeout=1");
     let begun = Instant::now();
-    assert_eq!(reported(read_first(url, 1000)), TRANSITION);
+    assert_eq!(status_and_sense(read_first(url, 1000)), TRANSITION);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert!(!target.requests(op::TMF).is_empty(), "it was not aborted");
 }

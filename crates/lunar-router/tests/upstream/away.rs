@@ -104,10 +104,10 @@ fn lost_upstream_delays_once_then_commands_fail_at_once() {
         relay.cut();
         let begun = Instant::now();
         // A write might be sent before the end of the connection is seen, and then waits for the target.
-        assert_eq!(reported(read(&disk, 1).await), TRANSITION);
+        assert_eq!(status_and_sense(read(&disk, 1).await), TRANSITION);
         assert!(begun.elapsed() >= Duration::from_millis(600), "it is not waited for");
-        assert_eq!(reported(at_once(write(&disk, 2)).await), TRANSITION);
-        assert_eq!(reported(at_once(disk.flush()).await), TRANSITION);
+        assert_eq!(status_and_sense(at_once(write(&disk, 2)).await), TRANSITION);
+        assert_eq!(status_and_sense(at_once(disk.flush()).await), TRANSITION);
         while !matches!(disk.health(), Health::Lost(_)) {
             health.recv_async().await.expect("a change");
         }

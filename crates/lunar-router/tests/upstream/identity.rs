@@ -56,9 +56,9 @@ fn replaced_disk_is_not_written_until_it_is_back() {
         disk.become_other(true);
         let before = disk.target.disk();
         // The first may be what the session was lost with.
-        assert_eq!(reported(write(&remote, 2).await), MANUAL);
+        assert_eq!(status_and_sense(write(&remote, 2).await), MANUAL);
         let begun = Instant::now();
-        assert_eq!(reported(read(&remote, 1).await), MANUAL);
+        assert_eq!(status_and_sense(read(&remote, 1).await), MANUAL);
         assert!(begun.elapsed() < Duration::from_secs(1), "nothing is waited for");
         assert_eq!(remote.health(), Health::Changed);
         assert!(disk.target.disk() == before && disk.writes() <= 2);
@@ -80,7 +80,7 @@ fn disk_that_is_another_from_the_start_is_not_written_on() {
         disk.become_other(true);
         let remote = UpstreamLu::open(&upstream, &found.name, 0, found.luns[&0].clone()).expect("a disk");
         let health = remote.watch();
-        assert_eq!(reported(write(&remote, 1).await), MANUAL);
+        assert_eq!(status_and_sense(write(&remote, 1).await), MANUAL);
         assert_eq!(disk.writes(), 0);
         assert_eq!(health.recv_async().await, Ok(Health::Changed));
         disk.is_other.store(false, SeqCst);

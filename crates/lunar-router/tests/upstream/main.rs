@@ -75,10 +75,10 @@ async fn read(disk: &UpstreamLu, n: u64) -> io::Result<Buf> {
 }
 
 /// Status and sense of the response to a host.
-fn reported(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
+fn status_and_sense(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
     let e = result.err().expect("a failure");
-    let reported = ScsiError::of(&e).unwrap_or_else(|| panic!("no SCSI error: {e}"));
-    (reported.status, reported.sense.map(|s| (s.key, s.asc, s.ascq)))
+    let error = ScsiError::of(&e).unwrap_or_else(|| panic!("no SCSI error: {e}"));
+    (error.status, error.sense.map(|s| (s.key, s.asc, s.ascq)))
 }
 
 const TRANSITION: (Status, Option<(u8, u8, u8)>) = (Status::CheckCondition, Some((2, 0x04, 0x0a)));

@@ -86,9 +86,9 @@ fn luns(found: &Found) -> Vec<u16> {
 
 #[test]
 fn probe_reports_first_result_and_changes() {
-    let (two, reported) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (two, is_reported) = (AtomicBool::new(false), AtomicBool::new(false));
     let target = Script::new().hook(move |link, pdu| {
-        if is(pdu, 0x2a) && !reported.swap(true, SeqCst) {
+        if is(pdu, 0x2a) && !is_reported.swap(true, SeqCst) {
             two.store(true, SeqCst);
             link.check_condition(pdu, [6, 0x3f, 0x0e]);
             return HookAction::Done;

@@ -65,18 +65,18 @@ const fn row(
 /// Whether a medium was there when each nexus was reported last.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    reported: BTreeMap<NexusId, bool>,
+    was_present: BTreeMap<NexusId, bool>,
 }
 
 impl State {
     /// A nexus went.
     pub(crate) fn detach(&mut self, nexus: NexusId) {
-        self.reported.remove(&nexus);
+        self.was_present.remove(&nexus);
     }
 
     /// The media event that a nexus has not been reported yet.
     fn event(&mut self, nexus: NexusId, present: bool) -> u8 {
-        match (self.reported.insert(nexus, present), present) {
+        match (self.was_present.insert(nexus, present), present) {
             (Some(false), true) => NEW_MEDIA,
             (Some(true), false) => MEDIA_REMOVAL,
             _ => NO_CHANGE,

@@ -154,7 +154,7 @@ impl SegmentParser<'_> {
             _ => return Err(Sense::UNSUPPORTED_SEGMENT_TYPE.pointing(false, self.at as u16, 7)),
         };
         match be::get16(&b[2..]) as usize + SEGMENT_HEADER {
-            reported if reported == len => Ok(len),
+            declared if declared == len => Ok(len),
             _ => Err(self.field(2, 7)),
         }
     }

@@ -42,10 +42,10 @@ impl CopySegment {
 
     /// Errors come with the byte of the segment descriptor that is to blame.
     fn between(&self, from: CopyMedium, to: CopyMedium) -> Result<CopyRange, (Sense, u16)> {
-        for (reported, medium, byte) in
+        for (block_size, medium, byte) in
             [(self.source_block_size, from, 4), (self.destination_block_size, to, 6)]
         {
-            if reported != 0 && reported as u64 != medium.block_size {
+            if block_size != 0 && block_size as u64 != medium.block_size {
                 return Err((Sense::COPY_WRONG_TARGET, byte));
             }
         }

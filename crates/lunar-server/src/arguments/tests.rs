@@ -10,7 +10,7 @@ fn config(arguments: &Arguments, folder: &Folder) -> Config {
     arguments.config(place).map_err(|list| list[0].to_string()).unwrap()
 }
 
-fn reported(arguments: Arguments, folder: &Folder) -> String {
+fn messages(arguments: Arguments, folder: &Folder) -> String {
     let place = ServeContext { state_dir: &folder.0.join("state"), host: "moon" };
     let list = arguments.config(place).unwrap_err();
     let text: Vec<String> = list.iter().map(Diagnostic::to_string).collect();
@@ -116,7 +116,7 @@ fn invalid_arguments_have_hints() {
         ),
     ];
     for (arguments, expected) in cases {
-        assert_eq!(reported(arguments, &folder), expected);
+        assert_eq!(messages(arguments, &folder), expected);
     }
     let all = Arguments {
         luns: vec!["memory:1".into()],
@@ -128,7 +128,7 @@ fn invalid_arguments_have_hints() {
         target: Some("disks".into()),
     };
     let starts: Vec<String> =
-        reported(all, &folder).lines().map(|line| line.split(':').next().unwrap().into()).collect();
+        messages(all, &folder).lines().map(|line| line.split(':').next().unwrap().into()).collect();
     assert_eq!(
         starts,
         ["--size", "  hint", "--listen", "  hint", "--srp", "  hint", "--target", "  hint", "LUN", "  hint"]
@@ -161,7 +161,7 @@ fn srp_portals_are_added_to_iscsi_portals() {
     let listen = portals.iter().map(|p| p.listen.to_string()).collect::<Vec<_>>();
     assert_eq!(listen, ["127.0.0.1:3260", "[::1]:5555"]);
     assert_eq!(
-        reported(Arguments { srp: vec!["127.0.0.1:3260".into()], ..arguments }, &folder),
+        messages(Arguments { srp: vec!["127.0.0.1:3260".into()], ..arguments }, &folder),
         "--srp: 127.0.0.1:3260 is given twice\n  hint: remove one of them"
     );
 }

@@ -27,7 +27,7 @@ fn locked(folder: &Folder) -> String {
     lunar_block::open(&BackendSpec::path(folder.0.join("disk.img"))).err().unwrap().what
 }
 
-fn reported(result: Result<TargetConfig, Vec<Diagnostic>>, folder: &Folder) -> String {
+fn messages(result: Result<TargetConfig, Vec<Diagnostic>>, folder: &Folder) -> String {
     let list = result.err().unwrap();
     let text: Vec<String> = list.iter().map(Diagnostic::to_string).collect();
     text.join("\n").replace(&format!("{}/", folder.0.display()), "")
@@ -109,10 +109,10 @@ fn second_null_disk_of_a_name_keeps_no_state() {
     let two = second.setup(&config(&folder, NULL), &rest).ok().unwrap();
     assert!(unit(&one, 1).state_file.is_some() && unit(&two, 1).state_file.is_none());
     let named = config(&folder, &format!("{NULL}serial = \"1\"\n"));
-    let reported = reported(second.setup(&named, &rest), &folder);
+    let message = messages(second.setup(&named, &rest), &folder);
     assert!(
-        reported.contains("the state state/lu/") && reported.contains(" is in use by process "),
-        "{reported}"
+        message.contains("the state state/lu/") && message.contains(" is in use by process "),
+        "{message}"
     );
 }
 
@@ -161,7 +161,7 @@ fn reload_refuses_another_file_at_the_path_of_a_served_one() {
         let before = unit(&old, 0).backend();
         let names = replace(&folder, keep);
         for change in &changes {
-            let refused = reported(again(&mut units, &config(&folder, change)), &folder);
+            let refused = messages(again(&mut units, &config(&folder, change)), &folder);
             assert!(names.split(' ').all(|word| refused.contains(word)), "{refused}");
             assert!(remedies.iter().all(|remedy| refused.contains(remedy)), "{refused}");
             assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
@@ -186,7 +186,7 @@ fn file_that_was_moved_is_not_made_anew_by_a_reload() {
     let before = std::fs::read(&record).unwrap();
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     let changed = config(&folder, &format!("{DISK}read_only = true\n"));
-    let refused = reported(again(&mut units, &changed), &folder);
+    let refused = messages(again(&mut units, &changed), &folder);
     assert!(refused.contains("disk.img was moved to aside.img\n  hint: move it back"), "{refused}");
     assert!(unit(&old, 0).lu.busy_status().is_none());
     for goes_on in [format!("{DISK}serial = \"9\"\n"), DISK.replace("lun = 0", "lun = 7")] {
@@ -208,8 +208,8 @@ fn missing_image_is_not_made_anew_under_the_old_identity() {
     let both = config(&folder, &format!("{DISK}{NULL}"));
     let start =
         "LUN 0 of iqn.2026-11.org.example:disks: disk.img: no such file or directory; it held the data";
-    let started = reported(state().setup(&config(&folder, DISK), &rest), &folder);
-    let reloaded = reported(again(&mut running, &both), &folder);
+    let started = messages(state().setup(&config(&folder, DISK), &rest), &folder);
+    let reloaded = messages(again(&mut running, &both), &folder);
     let record = "remove the record state/lu/iqn.2026-11.org.example:disks/0.medium";
     for refused in [started, reloaded] {
         assert!(refused.starts_with(start) && refused.contains(record), "{refused}");
@@ -228,7 +228,7 @@ fn server_that_is_refused_leaves_the_record_alone() {
     let record = folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium");
     let before = std::fs::read(&record).unwrap();
     let copied = config(&folder, &DISK.replace("disk.img", "copy.img"));
-    let refused = reported(second.setup(&copied, &rest), &folder);
+    let refused = messages(second.setup(&copied, &rest), &folder);
     assert!(refused.contains("0.state is in use by process "), "{refused}");
     assert_eq!(std::fs::read(&record).unwrap(), before);
     assert!(!folder.0.join("copy.img").exists(), "nothing was made");
@@ -246,7 +246,7 @@ fn deleted_file_is_the_only_copy_and_its_lun_stays() {
     let hint = unlinked.hint.clone().unwrap();
     assert!(hint.contains(&format!("cp --sparse=always /proc/{}/fd/", std::process::id())), "{hint}");
     for changed in [NULL.to_owned(), format!("{DISK}read_only = true\n{NULL}")] {
-        let refused = reported(again(&mut units, &config(&folder, &changed)), &folder);
+        let refused = messages(again(&mut units, &config(&folder, &changed)), &folder);
         let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img was deleted; its data is lost when the server \
             closes it\n";
         assert!(refused.starts_with(start) && refused.contains("cp --sparse=always"), "{refused}");
@@ -270,7 +270,7 @@ fn disk_once_served_stays_raw_whatever_hosts_write() {
     write_qcow2(&folder.0.join("disk.img"));
     assert!(state().setup(&config(&folder, DISK), &rest).is_ok());
     let elsewhere = DISK.replace("lun = 0", "lun = 7");
-    let refused = reported(state().setup(&config(&folder, &elsewhere), &rest), &folder);
+    let refused = messages(state().setup(&config(&folder, &elsewhere), &rest), &folder);
     assert!(refused.contains("disk.img: is a disk image in the format qcow2, not raw\n"), "{refused}");
     let raw = config(&folder, &format!("{elsewhere}format = \"raw\"\n"));
     assert!(served(&mut state(), &raw).is_ok());
@@ -296,7 +296,7 @@ fn reload_that_fails_leaves_the_record_alone() {
     drop(units);
     let mut units = Units::new(folder.0.join("state"));
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
-    let refused = reported(served(&mut units, &good), &folder);
+    let refused = messages(served(&mut units, &good), &folder);
     assert!(refused.contains("disk.img: no such file or directory; it held the data"), "{refused}");
     assert!(!folder.0.join("disk.img").exists(), "nothing was made");
     std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
@@ -327,7 +327,7 @@ fn lun_that_goes_back_to_a_disk_knows_it() {
         write_qcow2(&folder.0.join(disk));
     }
     std::fs::remove_file(folder.0.join("disk.img")).unwrap();
-    let refused = reported(again(&mut units, &a), &folder);
+    let refused = messages(again(&mut units, &a), &folder);
     assert!(refused.contains("disk.img: no such file or directory; it held the data"), "{refused}");
 }
 
@@ -340,7 +340,7 @@ fn occupied_path_leaves_the_old_medium_serving() {
     let before = unit(&old, 0).backend();
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     std::fs::create_dir(folder.0.join("disk.img")).unwrap();
-    let refused = reported(again(&mut units, &good), &folder);
+    let refused = messages(again(&mut units, &good), &folder);
     assert!(refused.contains("disk.img was moved to aside.img and replaced by another file ("), "{refused}");
     assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
     std::fs::remove_dir(folder.0.join("disk.img")).unwrap();
@@ -402,7 +402,7 @@ fn failed_open_leaves_the_old_medium_serving() {
     let before = unit(&old, 0).backend();
     let missing = NULL.replace("\"null\"", "\"file\"\npath = \"none.img\"").replace("size = \"1TiB\"\n", "");
     assert_eq!(
-        reported(
+        messages(
             units.setup(&config(&folder, &format!("{DISK}read_only = true\n{missing}")), &rest),
             &folder
         ),
@@ -423,7 +423,7 @@ fn unit_that_does_not_come_to_rest_stays_as_it_was() {
     let old = units.setup(&good, &rest).ok().unwrap();
     let restless = |_| Err((1, std::io::Error::other("Its commands did not end")));
     assert_eq!(
-        reported(units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &restless), &folder),
+        messages(units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &restless), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: cannot be changed now: its commands did not end\n  \
          hint: the configuration is unchanged: try again later, or restart lunar"
     );
@@ -442,7 +442,7 @@ fn after_an_error_everything_is_as_it_was() {
     let old = units.setup(&good, &rest).ok().unwrap();
     let missing = DISK.replace("disk.img", "none.img").replace("size = \"1MiB\"\n", "");
     assert_eq!(
-        reported(units.setup(&config(&folder, &format!("{missing}{NULL}vendor = \"X\"\n")), &rest), &folder),
+        messages(units.setup(&config(&folder, &format!("{missing}{NULL}vendor = \"X\"\n")), &rest), &folder),
         "LUN 0 of iqn.2026-11.org.example:disks: none.img: no such file or directory\n  \
          hint: check the path, or give a size to create it"
     );
@@ -481,7 +481,7 @@ fn damaged_state_is_refused_and_stays() {
     create_folder(&lu).unwrap();
     let state = folder.file("state/lu/iqn.2026-11.org.example:disks/1.state", b"no state of ours", 0o600);
     assert_eq!(
-        reported(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
+        messages(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          is damaged: not the saved state of a logical unit\n  \
          hint: restore it from a backup, or move it away to start without reservations and saved mode pages"
@@ -490,7 +490,7 @@ fn damaged_state_is_refused_and_stays() {
     std::fs::remove_file(&state).unwrap();
     std::fs::create_dir(&state).unwrap();
     assert_eq!(
-        reported(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
+        messages(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          cannot be read: is a directory\n  \
          hint: make it readable, or move it away to start without reservations and saved mode pages"
@@ -550,7 +550,7 @@ fn memory_keeps_its_size_and_its_data() {
     let backend = unit(&old, 2).backend();
     let other = config(&folder, &MEMORY.replace("1MiB", "2MiB"));
     assert_eq!(
-        reported(units.setup(&other, &rest), &folder),
+        messages(units.setup(&other, &rest), &folder),
         "LUN 2 of iqn.2026-11.org.example:disks: its memory has 1 MiB; a change to 2 MiB would lose its data\n  \
          hint: keep the size; a restart begins with empty memory"
     );
@@ -563,7 +563,7 @@ fn uncreatable_folder_is_reported() {
     let folder = Folder::new("folder");
     let file = folder.file("state", "in the way", 0o600);
     assert_eq!(
-        reported(Units::new(file).setup(&config(&folder, NULL), &rest), &folder),
+        messages(Units::new(file).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
          state/lu/iqn.2026-11.org.example:disks: not a directory\n  \
          hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write"
@@ -577,9 +577,9 @@ fn filters_wrap_the_medium() {
     let config = config(&folder, &format!("{NULL}{filters}"));
     assert_eq!(config.targets[0].luns[&1].filters[1], Filter::Delay { read_us: 1, write_us: 0 });
     let setup = Units::new(folder.0.join("state")).setup(&config, &rest).ok().unwrap();
-    let reported = unit(&setup, 1).backend().describe();
+    let rows = unit(&setup, 1).backend().describe();
     let filters: Vec<&str> =
-        reported.iter().filter(|(name, _)| name == "filter").map(|(_, value)| &**value).collect();
+        rows.iter().filter(|(name, _)| name == "filter").map(|(_, value)| &**value).collect();
     assert_eq!(filters, ["error", "rate", "delay", "stats"]);
-    assert!(reported.contains(&("op".into(), "flush".into())), "{reported:?}");
+    assert!(rows.contains(&("op".into(), "flush".into())), "{rows:?}");
 }

@@ -70,7 +70,7 @@ mod tests {
 
     const PORT: &str = "0x00000000000000010000000000000002";
 
-    fn reported(carries: &str, entries: &[&str]) -> Vec<String> {
+    fn warnings(carries: &str, entries: &[&str]) -> Vec<String> {
         let list: String = entries.iter().map(|entry| format!("[[target.access]]\n{entry}\n")).collect();
         let source = format!(
             "[[portal_group]]\ntag = 1\nportals = [{{ listen = \"[::1]:5555\", transport = [\"{carries}\"] }}]\n\
@@ -96,28 +96,28 @@ mod tests {
             ("chap = [\"ann\"]\ninitiators = [\"iqn.*\"]", &port, false),
             ("read_only = true", &port, false),
         ] {
-            let reported = reported("srp", &[first, second]);
-            assert_eq!(!reported.is_empty(), is_reported, "{first}, {second}: {reported:?}");
+            let lines = warnings("srp", &[first, second]);
+            assert_eq!(!lines.is_empty(), is_reported, "{first}, {second}: {lines:?}");
             let start = format!(
                 "access entry 2 of iqn.2026-11.org.example:a never applies to {PORT}: entry 1 matches first"
             );
-            assert!(reported.iter().all(|line| line.starts_with(&start)), "{reported:?}");
+            assert!(lines.iter().all(|line| line.starts_with(&start)), "{lines:?}");
         }
         let chap = "chap = [\"ann\"]";
-        assert!(reported("srp", &[&port, chap]).is_empty(), "matches first");
-        assert!(reported("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
-        assert!(reported("iser", &[chap, &port]).is_empty(), "no portal accepts SRP");
+        assert!(warnings("srp", &[&port, chap]).is_empty(), "matches first");
+        assert!(warnings("srp", &[&port, chap, &port]).is_empty(), "the first of them decides");
+        assert!(warnings("iser", &[chap, &port]).is_empty(), "no portal accepts SRP");
     }
 
     #[test]
     fn srp_target_with_only_chap_entries_is_reported() {
-        let reported_over = |carries| reported(carries, &["chap = [\"ann\"]"]).concat();
+        let warnings_over = |carries| warnings(carries, &["chap = [\"ann\"]"]).concat();
         assert!(
-            reported_over("srp").starts_with("no host can use iqn.2026-11.org.example:a over SRP"),
+            warnings_over("srp").starts_with("no host can use iqn.2026-11.org.example:a over SRP"),
             "{}",
-            reported_over("srp")
+            warnings_over("srp")
         );
-        assert_eq!(reported_over("iser"), "");
-        assert!(reported("srp", &[]).is_empty(), "everybody may");
+        assert_eq!(warnings_over("iser"), "");
+        assert!(warnings("srp", &[]).is_empty(), "everybody may");
     }
 }

@@ -426,14 +426,14 @@ mod tests {
 
     #[test]
     fn errors_have_file_positions() {
-        let reported = read(&format!("url = \"{URL}\"\nublk = true\nfuse = \"/d\"\nreadonly = true\n"));
-        let reported = reported.unwrap_err();
+        let errors = read(&format!("url = \"{URL}\"\nublk = true\nfuse = \"/d\"\nreadonly = true\n"));
+        let errors = errors.unwrap_err();
         assert!(
-            reported[0].starts_with(
+            errors[0].starts_with(
                 "/etc/lunar/attach/disks-0.toml:3:8: `nbd`, `ublk` and `fuse` exclude each other"
             )
         );
-        assert!(reported[1].contains(":4:1: unknown key `readonly`") && reported[1].contains("`read_only`"));
+        assert!(errors[1].contains(":4:1: unknown key `readonly`") && errors[1].contains("`read_only`"));
         for (text, what) in [
             ("", "the file has no `url`"),
             ("url = \"http://h\"", "1:7: this is not an iSCSI URL"),
@@ -450,8 +450,8 @@ mod tests {
             ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
             ("url =", "not TOML"),
         ] {
-            let reported = read(text).unwrap_err();
-            assert!(reported[0].contains(what), "{text}: {reported:?}");
+            let errors = read(text).unwrap_err();
+            assert!(errors[0].contains(what), "{text}: {errors:?}");
         }
     }
 

@@ -643,7 +643,7 @@ fn file_is_used_once_unless_read_only() {
     let folder = Folder::new("twice");
     folder.file("disk.img", "", 0o600);
     std::os::unix::fs::symlink("disk.img", folder.0.join("link.img")).unwrap();
-    let reported_text = |first: &str, second: &str| {
+    let messages = |first: &str, second: &str| {
         let lun = |n: u8, keys: &str| format!("[[target.lun]]\nlun = {n}\nbackend = \"file\"\n{keys}\n");
         let head = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n";
         let source = format!("{head}{}{}", lun(0, first), lun(1, second));
@@ -652,15 +652,15 @@ fn file_is_used_once_unless_read_only() {
         what.join("\n").replace(&format!("{}/", folder.0.display()), "")
     };
     let (file, reading) = ("path = \"disk.img\"", "path = \"disk.img\"\nread_only = true");
-    assert_eq!(reported_text(file, "path = \"link.img\""), "link.img is given twice, line 6 and line 10");
+    assert_eq!(messages(file, "path = \"link.img\""), "link.img is given twice, line 6 and line 10");
     std::fs::hard_link(folder.0.join("disk.img"), folder.0.join("hard.img")).unwrap();
     let one = "disk.img and hard.img are the same file, line 6 and line 10";
-    assert_eq!(reported_text(file, "path = \"hard.img\""), one);
-    assert_eq!(reported_text(file, "path = \"./disk.img\""), "./disk.img is given twice, line 6 and line 10");
-    assert_eq!(reported_text(file, reading), "disk.img is given twice, line 6 and line 10");
-    assert_eq!(reported_text(reading, file), "disk.img is given twice, line 6 and line 11");
-    assert_eq!(reported_text(reading, reading), "");
-    assert_eq!(reported_text(file, "path = \"other.img\""), "");
+    assert_eq!(messages(file, "path = \"hard.img\""), one);
+    assert_eq!(messages(file, "path = \"./disk.img\""), "./disk.img is given twice, line 6 and line 10");
+    assert_eq!(messages(file, reading), "disk.img is given twice, line 6 and line 10");
+    assert_eq!(messages(reading, file), "disk.img is given twice, line 6 and line 11");
+    assert_eq!(messages(reading, reading), "");
+    assert_eq!(messages(file, "path = \"other.img\""), "");
 }
 
 #[test]
@@ -820,7 +820,7 @@ fn problems_of_luns() {
 #[test]
 fn all_errors_are_reported_in_file_order() {
     let source = "[server]\ncolour = 1\n[limits]\nsessions = 0\n[[target]]\nname = \"x\"\nofline = true\n";
-    let reported_text = [
+    let expected = [
         "t.toml:2:1: unknown key `colour` in [server]",
         "hint: known keys: cores, state_dir, admin_socket",
         "t.toml:4:12: `sessions` is out of range: 0",
@@ -830,7 +830,7 @@ fn all_errors_are_reported_in_file_order() {
         "t.toml:7:1: unknown key `ofline` in [[target]]",
         "hint: did you mean `offline`?",
     ];
-    check_all(problems, &[(source, &reported_text)]);
+    check_all(problems, &[(source, &expected)]);
 }
 
 #[test]
@@ -941,9 +941,9 @@ fn secret_of_another_user_is_refused() {
         return;
     }
     let source = format!("[[chap_user]]\nname = \"a\"\nsecret_file = \"secret\"\n{TARGET}");
-    let reported_text = parse(&source, &folder.0.join("t.toml")).unwrap_err()[0].to_string();
+    let message = parse(&source, &folder.0.join("t.toml")).unwrap_err()[0].to_string();
     assert_eq!(
-        reported_text.replace(&format!("{}/", folder.0.display()), ""),
+        message.replace(&format!("{}/", folder.0.display()), ""),
         "t.toml:3:15: the secret secret belongs to user 12345, not to the user who runs lunar\n  \
          hint: run: chown 0 secret"
     );
@@ -952,20 +952,20 @@ fn secret_of_another_user_is_refused() {
 #[test]
 fn files_that_cannot_be_read() {
     let folder = Folder::new("files");
-    let reported_text =
+    let message =
         |path: &Path| load(path).unwrap_err()[0].to_string().replace(&format!("{}/", folder.0.display()), "");
     assert_eq!(
-        reported_text(&folder.0.join("none")),
+        message(&folder.0.join("none")),
         "none: cannot read the configuration: no such file or directory\n  hint: check the path and its permissions"
     );
     assert_eq!(
-        reported_text(&folder.file("bytes", b"a = 1\nb = \xff", 0o600)),
+        message(&folder.file("bytes", b"a = 1\nb = \xff", 0o600)),
         "bytes:2:5: the file is not UTF-8 text\n  hint: save it as UTF-8"
     );
     let large = folder.file("large", "", 0o600);
     std::fs::File::options().write(true).open(&large).unwrap().set_len((16 << 20) + 1).unwrap();
     assert_eq!(
-        reported_text(&large),
+        message(&large),
         "large: the file is larger than 16 MiB\n  hint: to serve a disk image, remove --config"
     );
 }

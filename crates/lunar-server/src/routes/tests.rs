@@ -245,13 +245,13 @@ fn missing_mapped_luns_are_listed_with_reason() {
          lun = [{{ lun = 7, upstream = \"a\", from = 3 }}, {{ lun = 8, upstream = \"m\" }}]\n"
     );
     let config = config(TARGET, &format!("{map}[router.r1.upstream.m]\nmemory = \"1M\"\n"));
-    let reported = |found: &Found| {
+    let missing_luns = |found: &Found| {
         let all = missing(&config.routers[0], &expand(&config, found).unwrap(), found);
         all.iter().for_each(|one| assert_eq!((one.target.as_str(), one.lun, one.place.lun), (name, 7, 3)));
         all.iter().map(|one| (one.place.target.clone(), one.why)).collect::<Vec<_>>()
     };
-    assert_eq!(reported(&Found::default()), [(t.into(), "awaited")]);
-    assert_eq!(reported(&found(&[(t, &[0])])), [(t.into(), "not found")]);
+    assert_eq!(missing_luns(&Found::default()), [(t.into(), "awaited")]);
+    assert_eq!(missing_luns(&found(&[(t, &[0])])), [(t.into(), "not found")]);
     let mut tape = found(&[(t, &[3])]);
     let lun = |found: &mut Found, kind| {
         found
@@ -262,8 +262,8 @@ fn missing_mapped_luns_are_listed_with_reason() {
             .for_each(|lun| lun.kind = kind);
     };
     lun(&mut tape, 1);
-    assert_eq!(reported(&tape), [(t.into(), "not served")]);
-    assert_eq!(reported(&found(&[(t, &[3])])), []);
+    assert_eq!(missing_luns(&tape), [(t.into(), "not served")]);
+    assert_eq!(missing_luns(&found(&[(t, &[3])])), []);
 }
 
 #[test]

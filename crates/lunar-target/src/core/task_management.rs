@@ -290,9 +290,9 @@ impl<F: FrontEnd> ItNexus<F> {
             let mut state = self.state();
             let concerns = state.is_concerned(scope);
             state.report_termination(|t| scope.covers_task(t));
-            let reported = state.reports_aborted(scope);
+            let nexuses = state.reports_aborted(scope);
             let is_reported =
-                |t: &Task| t.lu_nexus.as_ref().is_some_and(|(_, nexus)| reported.contains(nexus));
+                |t: &Task| t.lu_nexus.as_ref().is_some_and(|(_, nexus)| nexuses.contains(nexus));
             let mut serials =
                 state.abort(|t| scope.covers_task(t) && is_reported(t), AbortResponse::TaskAborted, false);
             serials.extend(state.abort(

@@ -414,9 +414,9 @@ fn scsi_error_of_backend_is_passed_on_unchanged() {
     let (unit, _) = unit(true, memory());
     let far = Sense { key: 3, asc: 0x11, ascq: 4, ..Sense::READ_ERROR }.at(99);
     let busy = ScsiError { status: Status::Busy, sense: None };
-    for reported in [ScsiError::from(far), ScsiError::from(Sense::NOT_READY_TRANSITION), busy] {
-        let failure = io_failure(&unit, &reported.into(), 512, &READ);
-        assert_eq!((failure.status, failure.sense), (reported.status, reported.sense));
+    for error in [ScsiError::from(far), ScsiError::from(Sense::NOT_READY_TRANSITION), busy] {
+        let failure = io_failure(&unit, &error.into(), 512, &READ);
+        assert_eq!((failure.status, failure.sense), (error.status, error.sense));
     }
     let own = io_failure(&unit, &std::io::Error::other("a scratch"), 512, &READ);
     assert_eq!(own.sense, Some(Sense::READ_ERROR.at(1)), "an error without a SCSI status");

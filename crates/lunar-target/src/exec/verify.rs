@@ -85,13 +85,13 @@ pub async fn compare_and_write(
 }
 
 /// The failure of the write of a COMPARE AND WRITE. A remote or unfinished write may have taken place. If the status
-/// invited a repetition, the host would find its own bytes and get a miscompare. BUSY from a SCSI device (`reported`) is
-/// safe: the device did nothing.
-fn may_have_written(failure: CommandError, reported: Option<ScsiError>) -> CommandError {
+/// invited a repetition, the host would find its own bytes and get a miscompare. BUSY from a SCSI device (`scsi_error`)
+/// is safe: the device did nothing.
+fn may_have_written(failure: CommandError, scsi_error: Option<ScsiError>) -> CommandError {
     const NOT_READY: u8 = 2;
     const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
     match failure.sense {
-        None if reported.is_none() => UNCERTAIN.into(),
+        None if scsi_error.is_none() => UNCERTAIN.into(),
         Some(sense) if sense.key == NOT_READY => UNCERTAIN.into(),
         _ => failure,
     }

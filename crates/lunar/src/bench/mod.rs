@@ -143,9 +143,9 @@ pub fn bench(args: Bench) -> Result<ExitCode, Failure> {
         _ => measured.text,
     };
     // Write both before returning an error: one may succeed where the other fails.
-    let (printed, reported) = (output::stdout(text), report.map(|report| report.write(&measured.document)));
+    let (printed, written) = (output::stdout(text), report.map(|report| report.write(&measured.document)));
     measured.printed.and(printed)?;
-    reported.transpose()?;
+    written.transpose()?;
     match measured.problem {
         Some(problem) => Err(problem.into()),
         None => Ok(ended(&measured.document, signal.load(Ordering::Relaxed))),

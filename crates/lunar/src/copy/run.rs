@@ -423,8 +423,8 @@ mod tests {
             let report = from_broken(&["--skip-errors", "--verify"]).await;
             assert_eq!((report.end, report.summary.complete), (report::CopyStatus::Incomplete, true));
             assert_eq!(report.summary.unreadable, [report::UnreadableRange { offset: 0, len: 1 << 20 }]);
-            let reported = report.problem.expect("a list").what;
-            assert!(reported.ends_with("\n  offset 0, 1048576 bytes"), "{reported}");
+            let message = report.problem.expect("a list").what;
+            assert!(message.ends_with("\n  offset 0, 1048576 bytes"), "{message}");
         });
     }
 }

@@ -69,8 +69,8 @@ mod tests {
 
     #[test]
     fn unusable_device_is_reported_with_reason() {
-        let reported_text = |ports| found(true, Some(ports)).concat();
-        assert_eq!(reported_text(vec![]), "this host has no RDMA device");
+        let messages = |ports| found(true, Some(ports)).concat();
+        assert_eq!(messages(vec![]), "this host has no RDMA device");
         let of_login = |code| {
             let broken = Finding { code: Some(code), ..finding(Severity::Broken, "in any words".into(), "") };
             let findings = vec![broken];
@@ -83,16 +83,16 @@ mod tests {
         };
         assert!(of_login(ErrorCode::Unreachable).is_empty(), "reported once");
         assert_eq!(of_login(ErrorCode::TimedOut).len(), 1);
-        assert_eq!(reported_text(vec![port("DOWN", true)]), "port 1 of mlx5_0 is DOWN");
-        assert_eq!(reported_text(vec![port("ACTIVE", false)]), "rdma-core has no provider for mlx5_0");
-        assert_eq!(reported_text(vec![port("ACTIVE", true)]), "");
+        assert_eq!(messages(vec![port("DOWN", true)]), "port 1 of mlx5_0 is DOWN");
+        assert_eq!(messages(vec![port("ACTIVE", false)]), "rdma-core has no provider for mlx5_0");
+        assert_eq!(messages(vec![port("ACTIVE", true)]), "");
     }
 
     #[test]
     fn device_that_is_not_used_though_it_could_be_is_a_note() {
-        let reported_text = |ports| found(false, ports).concat();
-        assert_eq!(reported_text(Some(vec![port("DOWN", true)])), "");
-        assert!(reported_text(Some(vec![port("ACTIVE", true)])).contains("this host has mlx5_0"));
-        assert_eq!(reported_text(None), "", "nothing is known of devices without the libraries");
+        let messages = |ports| found(false, ports).concat();
+        assert_eq!(messages(Some(vec![port("DOWN", true)])), "");
+        assert!(messages(Some(vec![port("ACTIVE", true)])).contains("this host has mlx5_0"));
+        assert_eq!(messages(None), "", "nothing is known of devices without the libraries");
     }
 }

@@ -77,13 +77,13 @@ async fn examine(url: &Url, limit: Option<Duration>) -> Result<(DoctorReport, Op
     Ok((report, failure))
 }
 
-async fn within(limit: Duration, examine_lun: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+async fn within(limit: Duration, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     if limit == Duration::MAX {
-        return examine_lun.await;
+        return work.await;
     }
     let late =
         || Error::new(ErrorCode::TimedOut, format!("timed out after {}", humantime::format_duration(limit)));
-    compio::time::timeout(limit, examine_lun).await.unwrap_or_else(|_| Err(late()))
+    compio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Adds the error to the findings. The returned failure only refers to the report.

@@ -179,9 +179,9 @@ mod tests {
         let page = |byte: u8| [&[0x0a, 0x0a, byte][..], &[0; 9]].concat();
         let b = [&[0, 30, 0, 0, 0, 0, 0, 0][..], &page(2), &page(4)].concat();
         let facts = mode_pages(&b);
-        let reported: Vec<_> = facts.iter().filter(|(key, _)| key == "0x0a").collect();
-        assert_eq!(reported.len(), 1);
-        assert_eq!(reported[0], mode_pages(&b[..20]).last().expect("the first"));
+        let entries: Vec<_> = facts.iter().filter(|(key, _)| key == "0x0a").collect();
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0], mode_pages(&b[..20]).last().expect("the first"));
     }
     use crate::tree::lines;
 

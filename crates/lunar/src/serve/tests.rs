@@ -163,18 +163,18 @@ fn captive_command_is_ended_by_a_stop() {
 fn failed_start_reports_the_reason() {
     let folder = Folder::new("start");
     let serve = args(folder.config(1));
-    let reported = |kind: io::ErrorKind| {
+    let message = |kind: io::ErrorKind| {
         let failed = Service::<Fake>::start(&serve, &channel().0, |_, _| {
             Err(io::Error::new(kind, "127.0.0.1:3260: no"))
         });
         failed.err().unwrap()[0].to_string()
     };
     assert_eq!(
-        reported(io::ErrorKind::AddrInUse),
+        message(io::ErrorKind::AddrInUse),
         "cannot serve: 127.0.0.1:3260: no\n  \
          hint: stop the program that listens there, or choose another address or port"
     );
-    assert!(reported(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 require privileges"));
+    assert!(message(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 require privileges"));
     let cores = Serve { cores: Some("none".into()), ..args(folder.config(1)) };
     let failed = Service::<Fake>::start(&cores, &channel().0, |_, _| Ok(Fake::default())).err().unwrap();
     assert!(failed[0].to_string().starts_with("--cores: \"none\" is not a core selection\n  hint: "));
@@ -182,8 +182,8 @@ fn failed_start_reports_the_reason() {
 
 #[test]
 fn hint_of_the_error_is_used() {
-    let reported =
+    let message =
         cannot_serve(&with_hint(io::Error::other("cannot listen: no device"), "leave provider out"))
             .to_string();
-    assert_eq!(reported, "cannot serve: cannot listen: no device\n  hint: leave provider out");
+    assert_eq!(message, "cannot serve: cannot listen: no device\n  hint: leave provider out");
 }

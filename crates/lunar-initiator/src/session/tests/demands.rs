@@ -39,14 +39,14 @@ fn questions_are_asked_one_after_the_other() {
 fn long_question_goes_in_pieces() {
     let mut peer = Peer::new(parameters());
     let question = [b"X-a=", &[b'a'; 600][..], b"\0"].concat();
-    let reported = peer.state.start_text(question.clone());
+    let answer = peer.state.start_text(question.clone());
     let (first, begun) = peer.sent().remove(0);
     assert!(first.continues() && !first.is_final() && begun.len() == 512);
     peer.say(text_response(first.itt(), 0, 9), b"", true);
     let (last, rest) = peer.sent().remove(0);
     assert!(last.is_final() && [begun, rest].concat() == question);
     peer.say(text_response(first.itt(), 0x80, NONE), b"X-a=1\0", true);
-    assert_eq!(reported.try_recv(), Ok(Ok(b"X-a=1\0".to_vec())));
+    assert_eq!(answer.try_recv(), Ok(Ok(b"X-a=1\0".to_vec())));
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn abandoned_text_request_does_not_delay_others() {
     let mut peer = Peer::new(parameters());
     drop(peer.state.start_text(b"X-a=1\0".to_vec()));
     drop(peer.state.start_text(b"X-b=1\0".to_vec()));
-    let reported = peer.state.start_text(b"X-c=1\0".to_vec());
+    let answer = peer.state.start_text(b"X-c=1\0".to_vec());
     let (header, _) = peer.sent().remove(0);
     peer.say(text_response(header.itt(), 0x80, NONE), b"X-a=2\0", true);
     let (header, data) = peer.sent().remove(0);
     assert_eq!(data, b"X-c=1\0");
     peer.say(text_response(header.itt(), 0x80, NONE), b"X-c=2\0", true);
-    assert_eq!(reported.try_recv(), Ok(Ok(b"X-c=2\0".to_vec())));
+    assert_eq!(answer.try_recv(), Ok(Ok(b"X-c=2\0".to_vec())));
 }
 
 /// RFC 7143 section 11.2.2.3, and FRM-007: no header where there is no need.
@@ -217,8 +217,8 @@ proptest! {
     fn any_cdb_arrives(cdb in prop::collection::vec(any::<u8>(), 1..=MAX_CDB_LEN)) {
         let command = Command::long(0, &cdb, Direction::None).expect("a command");
         let rest = command.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
-        let reported = rest.first_chunk::<2>().map_or(1, |len| u16::from_be_bytes(*len)) as usize - 1;
-        let whole = [&command.cdb[..], rest.get(4..4 + reported).unwrap_or_default()].concat();
+        let rest_len = rest.first_chunk::<2>().map_or(1, |len| u16::from_be_bytes(*len)) as usize - 1;
+        let whole = [&command.cdb[..], rest.get(4..4 + rest_len).unwrap_or_default()].concat();
         prop_assert_eq!(&whole[..cdb.len()], &cdb[..]);
         prop_assert!(whole.len() == cdb.len().max(16) && rest.len().is_multiple_of(4));
     }

@@ -205,8 +205,8 @@ fn length_has_a_direction() {
     peer.read(512);
     peer.write(512);
     let sent = peer.sent();
-    let reported: Vec<_> = sent.iter().map(|(h, _)| (h.flags() & 0x60, h.edtl())).collect();
-    assert_eq!(reported, [(0, 0), (0x40, 512), (0x20, 512)]);
+    let lengths: Vec<_> = sent.iter().map(|(h, _)| (h.flags() & 0x60, h.edtl())).collect();
+    assert_eq!(lengths, [(0, 0), (0x40, 512), (0x20, 512)]);
 }
 
 /// DAT-012: the unsolicited data of two commands leave in the order of the commands.
@@ -324,7 +324,7 @@ fn statuses_are_passed_on() {
 /// TMF-002, TMF-003: LUN, Referenced Task Tag and RefCmdSN are those that the function needs.
 #[test]
 fn functions_name_what_they_are_about() {
-    for (function, lun, task, reported) in [
+    for (function, lun, task, expected) in [
         (AbortTask, 3 << 48, Some((9, 77)), (3 << 48, 9, 77)),
         (AbortTaskSet, 3 << 48, None, (3 << 48, NONE, 0)),
         (ClearTaskSet, 3 << 48, None, (3 << 48, NONE, 0)),
@@ -337,7 +337,7 @@ fn functions_name_what_they_are_about() {
         let (header, _) = peer.sent().remove(0);
         assert_eq!(
             (header.lun(), header.referenced_task_tag(), header.ref_cmd_sn()),
-            reported,
+            expected,
             "{function:?}"
         );
         assert_eq!(

@@ -96,7 +96,7 @@ fn reject_reasons_have_text_and_hint() {
         let e = refused(LoginReject { reason, tag: 0, formats: 6 }.encode().to_vec());
         assert_eq!(e.code, kind, "{e}");
         assert!(e.what.contains(what), "{e}");
-        assert!(e.hint.as_ref().is_some_and(|reported| reported.contains(hint)), "{:?}", e.hint);
+        assert!(e.hint.as_ref().is_some_and(|text| text.contains(hint)), "{:?}", e.hint);
     }
     let e = refused(b"no".to_vec());
     assert_eq!(e.code, ErrorCode::Unreachable);

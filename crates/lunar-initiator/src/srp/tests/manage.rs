@@ -15,7 +15,7 @@ pub fn managed(unit: &[u8]) -> TaskManagement {
 }
 
 impl Peer {
-    fn reported(&mut self, answer: &ControlAnswer) -> Option<Result<u8, Error>> {
+    fn receive_answer(&mut self, answer: &ControlAnswer) -> Option<Result<u8, Error>> {
         assert!(matches!(self.mover.receive(&mut self.state), Ok(ReceiveStatus::More)));
         answer.try_recv().ok()
     }
@@ -42,7 +42,7 @@ fn abort_names_the_command_and_takes_its_memory_back() {
     assert_eq!((asked.function, asked.task_tag, asked.lun), (1, task_tag, LUN));
     assert_eq!((unit.len(), asked.tag >> 31), (48, 1), "the last credit, under a tag of its own kind");
     peer.answer_managed(asked.tag, task_status::COMPLETE);
-    assert_eq!(peer.reported(&answer), Some(Ok(0)));
+    assert_eq!(peer.receive_answer(&answer), Some(Ok(0)));
     peer.state.ended_by_abort([tag], "aborted");
     assert_eq!(peer.failed(tag).code, ErrorCode::Aborted);
     peer.target.write(remote(at), Payload::Bytes(vec![1]));
@@ -80,14 +80,14 @@ fn functions_and_their_answers_are_translated() {
             let asked = managed(&peer.one());
             assert_eq!((asked.function, asked.task_tag), (code, 0));
             peer.answer_managed(asked.tag, status);
-            assert_eq!(peer.reported(&answer), Some(Ok(response)));
+            assert_eq!(peer.receive_answer(&answer), Some(Ok(response)));
         }
     }
     let mut peer = Peer::new(8, true);
     let answer = peer.state.manage(TaskManagementFunction::LunReset, LUN, None);
     let tag = managed(&peer.one()).tag;
     peer.good(tag);
-    assert_eq!(peer.reported(&answer), Some(Ok(255)), "an answer that does not say is none");
+    assert_eq!(peer.receive_answer(&answer), Some(Ok(255)), "an answer that does not say is none");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn resets_of_a_target_are_not_there() {
         let answer = peer.state.manage(function, LUN, None);
         assert!(peer.sent().is_empty());
         now(peer.mover.readable()).expect("there is an answer");
-        assert_eq!(peer.reported(&answer), Some(Ok(5)));
+        assert_eq!(peer.receive_answer(&answer), Some(Ok(5)));
     }
 }
 
@@ -110,10 +110,10 @@ fn task_management_that_waits_for_a_credit_keeps_its_place() {
     let units = peer.sent();
     assert_eq!(units.len(), 2, "a command, and a function with the credit that is kept");
     peer.answer_managed(managed(&units[1]).tag, 0);
-    assert_eq!(peer.reported(&answers[0]), Some(Ok(0)));
+    assert_eq!(peer.receive_answer(&answers[0]), Some(Ok(0)));
     let unit = peer.one();
     peer.answer_managed(managed(&unit).tag, 0);
-    assert_eq!(peer.reported(&answers[1]), Some(Ok(0)));
+    assert_eq!(peer.receive_answer(&answers[1]), Some(Ok(0)));
     peer.good(command(&units[0]).tag);
     peer.done(tag);
 }
@@ -152,12 +152,12 @@ fn ping_is_an_inquiry_for_nothing() {
 #[test]
 fn text_is_refused_and_a_logout_granted_here() {
     let mut peer = Peer::new(8, true);
-    let reported = [(); 2].map(|()| peer.state.start_text(b"SendTargets=\0".to_vec()));
+    let answers = [(); 2].map(|()| peer.state.start_text(b"SendTargets=\0".to_vec()));
     assert!(peer.mover.receive(&mut peer.state).is_ok());
-    for reported in reported {
-        assert_eq!(reported.try_recv().expect("an answer").expect_err("no text").code, ErrorCode::Refused);
+    for answer in answers {
+        assert_eq!(answer.try_recv().expect("an answer").expect_err("no text").code, ErrorCode::Refused);
     }
     let answer = peer.state.log_out();
-    assert_eq!(peer.reported(&answer), Some(Ok(0)));
+    assert_eq!(peer.receive_answer(&answer), Some(Ok(0)));
     assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none());
 }

@@ -69,8 +69,8 @@ fn responses_that_break_the_rules() {
     ] {
         let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
         let step = text.response(&header, b"");
-        let TextStep::Failed(reported) = step else { panic!("{why}: {step:?}") };
-        assert!(reported.contains(why), "{reported}");
+        let TextStep::Failed(message) = step else { panic!("{why}: {step:?}") };
+        assert!(message.contains(why), "{message}");
     }
     let reject = other(last, |h| raw(h, |b| b[0..3].copy_from_slice(&[opcode::REJECT, 0x80, 9])));
     let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
@@ -169,11 +169,11 @@ fn odd_record_hides_no_other() {
     }
     assert_eq!(notes.len(), 3);
     let many: String = (0..100).map(|i| format!("TargetName=disk{i}\0")).collect();
-    let reported = parse(many.as_bytes()).unwrap();
-    assert!(reported.found.len() == 100 && reported.notes.len() == 16);
+    let parsed = parse(many.as_bytes()).unwrap();
+    assert!(parsed.found.len() == 100 && parsed.notes.len() == 16);
     let addresses: String = (1..1030).map(|i| format!("TargetAddress=a:{i}\0")).collect();
-    let reported = parse(format!("TargetName=iqn.2026-11.org.example:a\0{addresses}").as_bytes()).unwrap();
-    assert_eq!((reported.found[0].addresses.len(), reported.notes.len()), (1024, 5));
+    let parsed = parse(format!("TargetName=iqn.2026-11.org.example:a\0{addresses}").as_bytes()).unwrap();
+    assert_eq!((parsed.found[0].addresses.len(), parsed.notes.len()), (1024, 5));
 }
 
 #[test]

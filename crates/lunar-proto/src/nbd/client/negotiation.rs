@@ -67,7 +67,7 @@ pub struct ClientNegotiation {
     structured: bool,
     allocation: Option<u32>,
     /// Size and transmission flags.
-    reported: Option<(u64, u16)>,
+    size_and_flags: Option<(u64, u16)>,
     /// Minimum block and maximum payload.
     sizes: (u32, u32),
     refusal: Option<NegotiationFailure>,
@@ -88,7 +88,7 @@ impl ClientNegotiation {
             replies: 0,
             structured: false,
             allocation: None,
-            reported: None,
+            size_and_flags: None,
             sizes: (1, MAX_PAYLOAD),
             refusal: None,
             exports: Vec::new(),
@@ -238,7 +238,7 @@ impl ClientNegotiation {
     fn info(&mut self, data: &[u8]) -> NegotiationStep {
         match (data.split_first_chunk::<2>().map(|(kind, rest)| (be::get16(kind), rest)), data.len()) {
             (Some((info::EXPORT, rest)), 12) => {
-                self.reported = Some((be::get64(rest), be::get16(&rest[8..])))
+                self.size_and_flags = Some((be::get64(rest), be::get16(&rest[8..])))
             }
             (Some((info::BLOCK_SIZE, rest)), 14) => self.sizes = (be::get32(rest), be::get32(&rest[8..])),
             (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => return broken("truncated information"),
@@ -251,12 +251,12 @@ impl ClientNegotiation {
     fn export_name(&mut self, bytes: &[u8]) -> (usize, NegotiationStep) {
         let whole = EXPORT_LEN + if self.zeros { EXPORT_ZEROS } else { 0 };
         let Some(bytes) = bytes.get(..whole) else { return (0, NegotiationStep::More) };
-        self.reported = Some((be::get64(bytes), be::get16(&bytes[8..])));
+        self.size_and_flags = Some((be::get64(bytes), be::get16(&bytes[8..])));
         (whole, self.agree())
     }
 
     fn agree(&self) -> NegotiationStep {
-        let Some((size, flags)) = self.reported else { return broken("it does not report the size") };
+        let Some((size, flags)) = self.size_and_flags else { return broken("it does not report the size") };
         let (block_size, max_payload) = self.sizes;
         if i64::try_from(size).is_err() {
             return broken("invalid export size");

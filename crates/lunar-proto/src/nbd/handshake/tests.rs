@@ -157,8 +157,8 @@ fn info_reports_the_export_and_go_starts_transmission() {
         b"\0\x02disk a",
         &[0, 3, 0, 0, 2, 0, 0, 0, 0x10, 0, 2, 0, 0, 0],
     ];
-    for (reported, expected) in replies.iter().zip(expected) {
-        assert_eq!(*reported, (reply::INFO, expected.to_vec()));
+    for (received, expected) in replies.iter().zip(expected) {
+        assert_eq!(*received, (reply::INFO, expected.to_vec()));
     }
     assert_eq!(replies[4], (reply::ACK, vec![]));
     let (replies, step) = ask(&mut server, option::GO, &info_data("a", &[]));

@@ -122,10 +122,10 @@ impl PairModel {
             (_, _, true) => Role::Yielding,
             _ => Role::Standby,
         };
-        let reported =
+        let status =
             PeerStatus { role, eligible: true, preferred: peer == 0, healthy: other.san, key: peer as u64 };
         self.routers[peer].asked = self.step;
-        self.routers[i].history.heard(reported, now);
+        self.routers[i].history.heard(status, now);
     }
 
     fn fenced(&mut self, i: usize) {

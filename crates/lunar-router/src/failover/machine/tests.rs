@@ -3,7 +3,7 @@ use super::*;
 const S: fn(u64) -> Duration = Duration::from_secs;
 const LONG: Duration = Duration::from_secs(3600);
 
-fn reported(role: Role) -> Option<PeerStatus> {
+fn peer_status(role: Role) -> Option<PeerStatus> {
     Some(PeerStatus { role, eligible: true, preferred: false, healthy: true, key: 2 })
 }
 
@@ -25,7 +25,7 @@ fn view(holder: Holder) -> PairView {
 
 /// The same, and the peer was just heard.
 fn beside(holder: Holder, role: Role) -> PairView {
-    PairView { peer: reported(role), silent: S(0), ..view(holder) }
+    PairView { peer: peer_status(role), silent: S(0), ..view(holder) }
 }
 
 #[test]

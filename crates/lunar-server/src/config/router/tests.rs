@@ -699,11 +699,11 @@ fn problems_of_a_pair() {
 fn password_is_kept_in_a_file_of_its_owner() {
     let folder = Folder::new("router-secret");
     let text = format!("{PORTAL}{MAP}").replace("iscsi://", "iscsi://bob%hidden@");
-    let reported = load(&folder.file("lunar.toml", &text, 0o644)).unwrap_err();
-    assert_eq!(reported.len(), 1);
-    let reported = reported[0].to_string().replace(&format!("{}/", folder.0.display()), "");
+    let problems = load(&folder.file("lunar.toml", &text, 0o644)).unwrap_err();
+    assert_eq!(problems.len(), 1);
+    let message = problems[0].to_string().replace(&format!("{}/", folder.0.display()), "");
     assert_eq!(
-        reported,
+        message,
         "lunar.toml:2:9: the URL holds a secret, and the file has mode 0644\n  hint: run chmod 0600 lunar.toml, or \
          keep the secret in a password_file="
     );
@@ -711,11 +711,11 @@ fn password_is_kept_in_a_file_of_its_owner() {
     let shown = format!("{:?} {}", config.routers, config.routers[0].upstreams["a"].place());
     assert!(!shown.contains("hidden") && shown.contains("bob@"), "{shown}");
     let twice = text.replace("\"]\n", "\", \"iscsi://bob%hidden@192.0.2.1\"]\n");
-    let reported = load(&folder.file("lunar.toml", twice, 0o600)).unwrap_err();
+    let problems = load(&folder.file("lunar.toml", twice, 0o600)).unwrap_err();
     assert!(
-        reported[0].what.ends_with("is given twice") && !reported[0].to_string().contains("hidden"),
+        problems[0].what.ends_with("is given twice") && !problems[0].to_string().contains("hidden"),
         "{}",
-        reported[0]
+        problems[0]
     );
     let file = text.replace("%hidden@192.0.2.1", "@192.0.2.1?password_file=bob.secret");
     let config = load(&folder.file("lunar.toml", file, 0o644)).map_err(|list| list[0].to_string()).unwrap();

@@ -27,7 +27,7 @@ fn keys(key: u64, new: u64, persists: bool) -> Vec<u8> {
 }
 
 /// Executes a command that returns data.
-async fn reported(host: &mut Host, cdb: Cdb) -> Vec<u8> {
+async fn data_of(host: &mut Host, cdb: Cdb) -> Vec<u8> {
     const LEN: u32 = 0xff;
     let at = host.sink(LEN);
     host.execute(&SrpCommand { data_in: DataBuffer::Direct(at), ..command(11, &cdb) }).await;
@@ -36,7 +36,7 @@ async fn reported(host: &mut Host, cdb: Cdb) -> Vec<u8> {
 
 /// The registrants of READ FULL STATUS: key, target port, initiator port, and whether it is a holder.
 async fn registrants(host: &mut Host) -> Vec<(u64, u16, String, bool)> {
-    let answer = reported(host, cdb::persistent_reserve_in(FULL_STATUS, 0xff)).await;
+    let answer = data_of(host, cdb::persistent_reserve_in(FULL_STATUS, 0xff)).await;
     let all = pr::registrations(&answer);
     all.map(|one| (one.key, one.port, one.initiator, one.holds.is_some())).collect()
 }
@@ -94,12 +94,12 @@ fn srp_port_is_reported_in_inquiry() {
     on_core(async move || {
         let target = TestTarget::new();
         let mut host = target.host(1, false).await.receive_attentions().await;
-        let standard = reported(&mut host, cdb::inquiry(None, 0xff)).await;
+        let standard = data_of(&mut host, cdb::inquiry(None, 0xff)).await;
         assert_eq!(standard[64..66], [0x09, 0x40], "the version descriptor of SRP");
-        let ports = reported(&mut host, cdb::inquiry(Some(0x88), 0xff)).await;
+        let ports = data_of(&mut host, cdb::inquiry(Some(0x88), 0xff)).await;
         let golden = [&[0, 0, 0x80, 1, 0, 0, 0, 0, 0, 0, 0, 20, 0x41, 0x92, 0, 16][..], &port_id(NAME).0];
         assert_eq!((&ports[2..4], &ports[4..36]), (&[0, 32][..], &golden.concat()[..]), "the only one");
-        let names = reported(&mut host, cdb::inquiry(Some(0x83), 0xff)).await;
+        let names = data_of(&mut host, cdb::inquiry(Some(0x83), 0xff)).await;
         assert!(names.windows(20).any(|name| name == &golden.concat()[12..]));
     });
 }
