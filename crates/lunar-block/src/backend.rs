@@ -157,6 +157,11 @@ pub trait Backend: Send + Sync {
     fn describe(&self) -> Vec<(String, String)>;
 }
 
+/// A row of [`Backend::describe`].
+pub fn describe_row(name: &str, value: impl ToString) -> (String, String) {
+    (name.to_owned(), value.to_string())
+}
+
 /// Reads and writes of one owner, which polls for their completions. Each operation has a lane, a small number chosen
 /// by the owner; a lane has one operation at a time. Dropping the queue abandons the results, not the operations.
 pub trait BackendQueue {

@@ -16,7 +16,7 @@ pub mod testing;
 #[cfg(test)]
 mod turns;
 
-pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, TryIo};
+pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, TryIo, describe_row};
 pub use file::{next_turn, users};
 pub use lunar_runtime::LocalBoxFuture;
 pub use missing::{FileId, MissingMedium};

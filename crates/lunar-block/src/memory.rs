@@ -1,6 +1,8 @@
 //! The memory backend: sparse and volatile.
 
-use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, within};
+use crate::{
+    Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, describe_row, within,
+};
 use lunar_runtime::Buf;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -201,9 +203,9 @@ impl Backend for MemoryBackend {
     fn describe(&self) -> Vec<(String, String)> {
         let chunks: usize = (0..SHARDS).map(|first| self.shard(first).len()).sum();
         vec![
-            ("backend".into(), "memory".into()),
-            ("capacity".into(), self.capacity.to_string()),
-            ("allocated_bytes".into(), (chunks as u64 * CHUNK).to_string()),
+            describe_row("backend", "memory"),
+            describe_row("capacity", self.capacity),
+            describe_row("allocated_bytes", chunks as u64 * CHUNK),
         ]
     }
 }

@@ -1,6 +1,8 @@
 //! The null backend, for measuring the layers above.
 
-use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, within};
+use crate::{
+    Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, describe_row, within,
+};
 use lunar_runtime::Buf;
 use std::io;
 
@@ -74,6 +76,6 @@ impl Backend for NullBackend {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        vec![("backend".into(), "null".into()), ("capacity".into(), self.capacity.to_string())]
+        vec![describe_row("backend", "null"), describe_row("capacity", self.capacity)]
     }
 }

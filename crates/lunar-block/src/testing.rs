@@ -2,7 +2,8 @@
 
 use crate::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use crate::{
-    Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MissingMedium, TryIo, locked, random, within,
+    Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MissingMedium, TryIo, describe_row, locked,
+    random, within,
 };
 use lunar_runtime::Buf;
 use std::io;
@@ -250,7 +251,7 @@ impl Backend for VolatileBackend {
 
     fn describe(&self) -> Vec<(String, String)> {
         let cached = locked(&self.cache).len();
-        let mut rows = vec![("filter".into(), "lossy".into()), ("cached_writes".into(), cached.to_string())];
+        let mut rows = vec![describe_row("filter", "lossy"), describe_row("cached_writes", cached)];
         rows.extend(self.inner.describe());
         rows
     }

@@ -4,7 +4,7 @@ use super::identity::MediumIdentity;
 use super::journal::{ReplayOutcome, StuckRecord, WriteJournal};
 use super::lock::{self, FileAccess, LockError, LockOwner, MediumLock, PATIENCE, PAUSE};
 use super::users;
-use crate::{BackendKind, BackendSpec, FileId, InUse, OpenError};
+use crate::{BackendKind, BackendSpec, FileId, InUse, OpenError, describe_row};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -244,11 +244,11 @@ impl OpenMedium {
     pub(super) fn describe(&self) -> Vec<(String, String)> {
         let kind = if self.device { "device" } else { "file" };
         vec![
-            ("backend".into(), kind.into()),
-            ("path".into(), self.path.display().to_string()),
-            ("read_only".into(), self.read_only.to_string()),
-            (
-                "direct".into(),
+            describe_row("backend", kind),
+            describe_row("path", self.path.display()),
+            describe_row("read_only", self.read_only),
+            describe_row(
+                "direct",
                 self.direct.map_or("false".into(), |align| format!("in blocks of {align} bytes")),
             ),
         ]

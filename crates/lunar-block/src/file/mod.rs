@@ -22,7 +22,7 @@ mod watch;
 use crate::range_lock::{RangeAccess, RangeLocks};
 use crate::{
     Backend, BackendInfo, BackendSpec, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, MissingMedium,
-    OpenError, TryIo, format, within,
+    OpenError, TryIo, describe_row, format, within,
 };
 pub(crate) use examine::examine;
 use in_flight::{InFlightWrites, RegionIndices};
@@ -342,8 +342,8 @@ impl Backend for FileBackend {
 
     fn describe(&self) -> Vec<(String, String)> {
         let mut rows = self.medium.describe();
-        rows.push(("capacity".into(), self.capacity.load(Relaxed).to_string()));
-        rows.push(("unmap".into(), self.can.punch.load(Relaxed).to_string()));
+        rows.push(describe_row("capacity", self.capacity.load(Relaxed)));
+        rows.push(describe_row("unmap", self.can.punch.load(Relaxed)));
         rows
     }
 }

@@ -1,7 +1,7 @@
 //! A filter that delays operations.
 
 use super::{Filter, FilterOp, Hook};
-use crate::Backend;
+use crate::{Backend, describe_row};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +37,9 @@ impl Hook for DelayFilter {
 
     fn describe(&self) -> Vec<(String, String)> {
         vec![
-            ("filter".into(), "delay".into()),
-            ("read_us".into(), self.read.as_micros().to_string()),
-            ("write_us".into(), self.write.as_micros().to_string()),
+            describe_row("filter", "delay"),
+            describe_row("read_us", self.read.as_micros()),
+            describe_row("write_us", self.write.as_micros()),
         ]
     }
 }

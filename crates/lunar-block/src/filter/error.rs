@@ -1,7 +1,7 @@
 //! A filter that fails operations.
 
 use super::{Filter, FilterOp, Hook};
-use crate::{Backend, BackendInfo, random};
+use crate::{Backend, BackendInfo, describe_row, random};
 use rustix::io::Errno;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -58,10 +58,10 @@ impl Hook for ErrorFilter {
 
     fn describe(&self) -> Vec<(String, String)> {
         vec![
-            ("filter".into(), "error".into()),
-            ("op".into(), format!("{:?}", self.op).to_lowercase()),
-            ("rate".into(), self.rate.to_string()),
-            ("failed".into(), self.failed.load(Relaxed).to_string()),
+            describe_row("filter", "error"),
+            describe_row("op", format!("{:?}", self.op).to_lowercase()),
+            describe_row("rate", self.rate),
+            describe_row("failed", self.failed.load(Relaxed)),
         ]
     }
 }

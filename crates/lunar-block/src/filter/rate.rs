@@ -1,7 +1,7 @@
 //! A filter that limits operations and bytes per second.
 
 use super::{Filter, FilterOp, Hook};
-use crate::Backend;
+use crate::{Backend, describe_row};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -133,11 +133,10 @@ impl Hook for Arc<RateLimit> {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let per_second = |bucket: &TokenBucket| bucket.per_s.load(Relaxed).to_string();
         vec![
-            ("filter".into(), "rate".into()),
-            ("iops".into(), per_second(&self.iops)),
-            ("bytes_per_s".into(), per_second(&self.bytes)),
+            describe_row("filter", "rate"),
+            describe_row("iops", self.iops.per_s.load(Relaxed)),
+            describe_row("bytes_per_s", self.bytes.per_s.load(Relaxed)),
         ]
     }
 }

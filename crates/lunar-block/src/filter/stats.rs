@@ -1,7 +1,7 @@
 //! A filter that counts operations.
 
 use super::{Filter, FilterOp, Hook};
-use crate::Backend;
+use crate::{Backend, describe_row};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -102,7 +102,7 @@ impl Hook for Arc<IoCounters> {
             ("written_bytes", now.written_bytes),
             ("errors", now.errors),
         ];
-        let rows = rows.into_iter().map(|(name, value)| (name.to_string(), value.to_string()));
-        std::iter::once(("filter".into(), "stats".into())).chain(rows).collect()
+        let rows = rows.into_iter().map(|(name, value)| describe_row(name, value));
+        std::iter::once(describe_row("filter", "stats")).chain(rows).collect()
     }
 }

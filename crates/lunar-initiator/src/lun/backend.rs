@@ -6,7 +6,7 @@ use super::transferred::{Transfer, read_result, write_result};
 use super::{Lun, lba_status};
 use crate::{Direction, Error};
 use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use std::io;
@@ -350,12 +350,11 @@ impl Backend for Lun {
 
     fn describe(&self) -> Vec<(String, String)> {
         let facts = self.session.facts();
-        let row = |name: &str, value: String| (name.to_owned(), value);
         vec![
-            row("kind", "remote".into()),
-            row("target", facts.target),
-            row("portal", facts.portal.to_string()),
-            row("lun", self.number.to_string()),
+            describe_row("kind", "remote"),
+            describe_row("target", facts.target),
+            describe_row("portal", facts.portal),
+            describe_row("lun", self.number),
         ]
     }
 }

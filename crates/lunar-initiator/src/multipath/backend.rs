@@ -2,7 +2,7 @@
 
 use super::Multipath;
 use super::queue::{BlockIo, PathQueue};
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -71,6 +71,6 @@ impl Backend for Multipath {
         let paths = self.paths();
         let rows =
             paths.into_iter().map(|(name, state, load)| (name, format!("{state:?}, {load} in flight")));
-        [("kind".to_owned(), "multipath".to_owned())].into_iter().chain(rows).collect()
+        std::iter::once(describe_row("kind", "multipath")).chain(rows).collect()
     }
 }

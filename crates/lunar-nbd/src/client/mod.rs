@@ -14,7 +14,7 @@ mod url;
 pub use url::{NbdAddress, NbdUrl, is_url};
 
 use connection::{ConnectionHandle, ConnectionMessage, PendingReply};
-use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, OpenError, within};
+use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, OpenError, describe_row, within};
 use lunar_proto::nbd::NbdCommand;
 use lunar_proto::nbd::client::ExportInfo;
 use lunar_runtime::Buf;
@@ -237,7 +237,7 @@ impl Backend for NbdDisk {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let (e, row) = (&self.export, |name: &str, value: String| (name.to_owned(), value));
+        let e = &self.export;
         let offers = [
             ("flush", e.can_flush()),
             ("fua", e.can_fua()),
@@ -249,11 +249,11 @@ impl Backend for NbdDisk {
         ];
         let offered: Vec<&str> = offers.iter().filter(|offer| offer.1).map(|offer| offer.0).collect();
         vec![
-            row("kind", "nbd".into()),
-            row("url", self.url.to_string()),
-            row("block_size", e.block_size.to_string()),
-            row("max_payload", e.max_payload.to_string()),
-            row("offers", offered.join(", ")),
+            describe_row("kind", "nbd"),
+            describe_row("url", &self.url),
+            describe_row("block_size", e.block_size),
+            describe_row("max_payload", e.max_payload),
+            describe_row("offers", offered.join(", ")),
         ]
     }
 }

@@ -16,6 +16,7 @@ use crate::hops::HopCounters;
 use crate::isids::RouterIsids;
 use crate::upstream::PathStatus;
 use event_listener::Event as Notifier;
+use lunar_block::describe_row;
 use lunar_initiator::{Options, Url};
 use lunar_scsi::NexusPorts;
 use lunar_target::{PassthroughLu, PassthroughNexus};
@@ -133,9 +134,8 @@ impl PassthroughLu for PassthroughUpstream {
 
     fn describe(&self) -> Vec<(String, String)> {
         let spec = &self.0.spec;
-        let row = |name: &str, value: String| (name.to_owned(), value);
-        let mut rows = vec![row("kind", "pass".into()), row("lun", spec.lun.to_string())];
-        rows.extend(spec.paths.iter().map(|(url, _)| ("path".to_owned(), url.plain())));
+        let mut rows = vec![describe_row("kind", "pass"), describe_row("lun", spec.lun)];
+        rows.extend(spec.paths.iter().map(|(url, _)| describe_row("path", url.plain())));
         rows
     }
 }

@@ -26,7 +26,7 @@ mod worker;
 use crate::FoundLun;
 use driver::{SgDriver, SgIo};
 use ioctl::ScsiId;
-use lunar_block::LocalBoxFuture;
+use lunar_block::{LocalBoxFuture, describe_row};
 use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
@@ -144,7 +144,7 @@ impl PassthroughLu for Device {
         let head = [("device", self.0.path.display().to_string()), ("gone", self.is_gone().to_string())];
         let open = self.0.now().map(|open| open.describe());
         let rows = head.into_iter().chain(open.into_iter().flatten());
-        rows.map(|(name, value)| (name.to_string(), value)).collect()
+        rows.map(|(name, value)| describe_row(name, value)).collect()
     }
 }
 

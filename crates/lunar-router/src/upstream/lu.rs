@@ -12,7 +12,7 @@ use super::{State, Upstream};
 use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
 use lunar_initiator::multipath::{self, LunPath as _, Multipath, MultipathOptions, Times};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
@@ -449,13 +449,12 @@ impl Backend for UpstreamLu {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let scsi_error = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         vec![
-            scsi_error("kind", "routed"),
-            scsi_error("router", &self.context.router),
-            scsi_error("upstream", &self.context.upstream),
-            scsi_error("target", &self.context.target),
-            scsi_error("lun", &self.context.lun.to_string()),
+            describe_row("kind", "routed"),
+            describe_row("router", &self.context.router),
+            describe_row("upstream", &self.context.upstream),
+            describe_row("target", &self.context.target),
+            describe_row("lun", self.context.lun),
         ]
     }
 }
