@@ -222,8 +222,15 @@ impl<F: FrontEnd> ItNexus<F> {
         self.state().luns.close();
     }
 
+    /// Aborts the tasks of one connection without a response, and waits for those that execute.
+    pub async fn end_tasks_of(&self, connection: u16) {
+        let of_it = |task: &Task| task.command.connection == connection;
+        let aborted = self.state().abort(of_it, AbortResponse::None, false);
+        self.wait_for(&aborted).await;
+    }
+
     /// Ends the session and stops receiving. An earlier reason is kept.
-    pub(super) fn end(&self, reason: EndReason) {
+    pub fn end(&self, reason: EndReason) {
         self.state().end_with(reason);
         self.notify();
         self.state.borrow().front.stop_receiving();

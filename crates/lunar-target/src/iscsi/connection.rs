@@ -25,12 +25,12 @@ use std::sync::Arc;
 /// Bytes in the send queue that belong to no pool, above which nothing is received.
 const MAX_UNPOOLED_BYTES: usize = 1 << 20;
 
-/// A connection that has just logged in.
-pub struct OpenedConnection {
+/// A session that has just logged in, with its first connection.
+pub struct OpenedSession {
     /// The state that all connections share.
     pub shared: Arc<ServerState>,
-    /// The transport.
-    pub transport: IscsiTransport,
+    /// Its connection.
+    pub connection: OpenedConnection,
     /// The context of its login.
     pub login_context: LoginContext,
     /// What the login has established.
@@ -45,15 +45,27 @@ pub struct OpenedConnection {
     pub depth: u32,
     /// The first ExpCmdSN.
     pub cmd_sn: u32,
+}
+
+/// A connection that has just logged in, and what its own login has established (RFC 7143 section 13).
+pub struct OpenedConnection {
+    /// The transport.
+    pub transport: IscsiTransport,
+    /// Connection ID. No other connection of the session has it.
+    pub cid: u16,
+    /// Our address.
+    pub local: SocketAddr,
     /// The next StatSN.
     pub stat_sn: u32,
+    /// Digests in both directions.
+    pub digests: Digests,
+    /// Longest data segment that the initiator accepts, in bytes.
+    pub max_xmit: u32,
 }
 
 /// A connection of a session. It lives on the core of its session.
 pub struct IscsiConnection {
     nexus: Weak<ItNexus<IscsiSession>>,
-    /// Its index among the connections of the session.
-    index: u16,
     /// Connection ID.
     cid: u16,
     /// Our address.
@@ -72,42 +84,40 @@ pub struct IscsiConnection {
     keepalive: RefCell<Keepalive>,
     /// Whether a closed connection ends with a Logout; None: not checked yet.
     logs_out: Cell<Option<bool>>,
-    /// The Logout Response, which is sent when no task is left.
-    logout_response: Cell<Option<Bhs>>,
+    /// It logs out, and the session goes on without it.
+    is_closing: Cell<bool>,
+    /// The Logout Response, which is sent when no task is left, and the CID of the connection that sends it.
+    logout_response: Cell<Option<(u16, Bhs)>>,
     pump: SendPump,
 }
 
 impl IscsiConnection {
-    /// Adds a connection with this CID and this first StatSN to a session.
-    pub fn open(
-        nexus: &Rc<ItNexus<IscsiSession>>,
-        transport: IscsiTransport,
-        cid: u16,
-        stat_sn: u32,
-    ) -> Rc<IscsiConnection> {
+    /// Adds a connection to a session.
+    pub fn open(nexus: &Rc<ItNexus<IscsiSession>>, opened: OpenedConnection) -> Rc<IscsiConnection> {
+        let OpenedConnection { transport, cid, local, stat_sn, digests, max_xmit } = opened;
         let IscsiTransport { handle, out, inbound } = transport;
         let mut state = nexus.state();
-        let (limits, info) = (state.login_context().config.limits.clone(), state.info().clone());
-        let session_type = if info.discovery { SessionType::Discovery } else { SessionType::Normal };
-        let p = &info.parameters;
-        let connection = |index| IscsiConnection {
+        let text_bytes = state.login_context().config.limits.text_bytes;
+        let session_type = if state.info().discovery { SessionType::Discovery } else { SessionType::Normal };
+        let connection = Rc::new(IscsiConnection {
             nexus: Rc::downgrade(nexus),
-            index,
             cid,
-            local: info.portal,
+            local,
             handle,
             out: RefCell::new(out),
             inbound: RefCell::new(inbound),
-            digests: Digests { header: p.header_digest, data: p.data_digest },
+            digests,
             stat_sn: Cell::new(stat_sn),
-            max_xmit: Cell::new(p.max_xmit_data_segment_length),
-            text: RefCell::new(TextServer::new(session_type, limits.text_bytes)),
+            max_xmit: Cell::new(max_xmit),
+            text: RefCell::new(TextServer::new(session_type, text_bytes)),
             keepalive: RefCell::default(),
             logs_out: Cell::default(),
+            is_closing: Cell::default(),
             logout_response: Cell::default(),
             pump: SendPump::default(),
-        };
-        state.front_mut().add(|index| Rc::new(connection(index)))
+        });
+        state.front_mut().add(connection.clone());
+        connection
     }
 
     /// The nexus of its session, unless it is gone.
@@ -143,7 +153,7 @@ impl IscsiConnection {
     }
 
     /// Takes the Logout Response.
-    pub(super) fn take_logout_response(&self) -> Option<Bhs> {
+    pub(super) fn take_logout_response(&self) -> Option<(u16, Bhs)> {
         self.logout_response.take()
     }
 
@@ -155,13 +165,8 @@ impl IscsiConnection {
         self.inbound.borrow_mut().take_arrived(&self.handle, taker)
     }
 
-    /// Its index among the connections of the session.
-    #[inline]
-    pub fn index(&self) -> u16 {
-        self.index
-    }
-
     /// Connection ID.
+    #[inline]
     pub fn cid(&self) -> u16 {
         self.cid
     }
@@ -239,9 +244,20 @@ impl IscsiConnection {
         out.waiting() > MAX_QUEUED_BYTES || out.own() > MAX_UNPOOLED_BYTES
     }
 
-    /// Sets the Logout Response, which is sent when no task is left.
-    pub fn set_logout_response(&self, header: Bhs) {
-        self.logout_response.set(Some(header));
+    /// Sets the Logout Response, which is sent when no task is left, on the connection with this CID.
+    pub fn set_logout_response(&self, cid: u16, header: Bhs) {
+        self.logout_response.set(Some((cid, header)));
+    }
+
+    /// Takes no more requests: it logs out, and the session goes on without it.
+    pub fn begin_close(&self) {
+        self.is_closing.set(true);
+    }
+
+    /// It logs out, and the session goes on without it.
+    #[inline]
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.get()
     }
 
     /// The reason why requests are stale. `behind`: bytes that were received and are not parsed yet; None: the

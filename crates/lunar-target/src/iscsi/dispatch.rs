@@ -35,11 +35,17 @@ impl<'a> PduDispatcher<'a> {
 
     /// Sends a PDU that carries status.
     pub(super) fn reply(&self, header: Bhs, payload: Payload) {
-        self.state.front().reply(self.connection.index(), header, payload);
+        self.state.front().reply(self.connection.cid(), header, payload);
     }
 
     pub(super) fn reject(&self, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
-        self.state.front().reject(self.connection.index(), reason, header, ahs);
+        self.state.front().reject(self.connection.cid(), reason, header, ahs);
+    }
+
+    /// The session has ended, or this connection logs out.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.state.phase() == SessionPhase::Ended || self.connection.is_closing()
     }
 
     /// Whether a request is stale; then it ends the session. `behind`: bytes that were received and are not parsed
@@ -67,7 +73,7 @@ impl PduHandler for PduDispatcher<'_> {
 
     #[inline]
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
-        if self.state.phase() == SessionPhase::Ended {
+        if self.is_over() {
             return false;
         }
         self.connection.keepalive().borrow_mut().heard();
@@ -86,7 +92,7 @@ impl PduHandler for PduDispatcher<'_> {
             }
             _ => self.in_turn(header, ahs, data, behind),
         }
-        self.state.phase() != SessionPhase::Ended
+        !self.is_over()
     }
 }
 
@@ -158,7 +164,7 @@ impl PduDispatcher<'_> {
             return self.state.end_with(EndReason::MissingCommand);
         };
         data.copy_from_slice(bytes);
-        let connection = self.state.front().connections()[usize::from(self.connection.index())].clone();
+        let Some(connection) = self.state.front().connection(self.connection.cid()).cloned() else { return };
         let busy_scope = self.state.busy_scope().cloned();
         let pdu = OutOfOrderPdu { connection, header, ahs: ahs.to_vec(), data, busy_scope };
         self.session().held.insert(header.cmd_sn(), pdu);
@@ -178,7 +184,7 @@ impl PduDispatcher<'_> {
                 continue;
             };
             let OutOfOrderPdu { connection, header, ahs, data, busy_scope } = pdu;
-            let behind = behind.filter(|_| connection.index() == self.connection.index());
+            let behind = behind.filter(|_| connection.cid() == self.connection.cid());
             let take = |state: &mut State<IscsiSession>| {
                 let mut dispatcher = PduDispatcher::new(state, &connection);
                 let is_late = stale::changes(&header) && dispatcher.is_late(behind);
@@ -209,7 +215,7 @@ impl PduDispatcher<'_> {
 
     #[inline]
     fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>) {
-        let Some(c) = scsi_command::read(header, ahs, self.connection.index()) else {
+        let Some(c) = scsi_command::read(header, ahs, self.connection.cid()) else {
             tracing::debug!(?header, "invalid SCSI Command PDU");
             return self.state.end_with(EndReason::InvalidScsiCommand);
         };

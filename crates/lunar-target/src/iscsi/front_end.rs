@@ -53,7 +53,7 @@ impl FrontEnd for IscsiSession {
             let sent = self.data_in_pdus(c, data, sent, FinalPdu::Data);
             return self.scsi_response(c, status, &sense, residual, sent.parts);
         }
-        let most = self.connection(c.connection).longest_data_in();
+        let most = self.connection(c.connection).map_or(0, |connection| connection.longest_data_in());
         if sent.bytes == 0 && len <= most && len <= self.parameters().max_burst_length as usize {
             let mut header = data_in_header(c, sent);
             set_residual(&mut header, flag::FINAL | flag::STATUS, residual);
@@ -77,11 +77,13 @@ impl FrontEnd for IscsiSession {
 
     #[inline]
     fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<EndReason> {
-        self.connection(connection).stale_reason(behind)
+        self.connection(connection)?.stale_reason(behind)
     }
 
     fn recheck_peer(&self, connection: u16) {
-        self.connection(connection).recheck_peer();
+        if let Some(connection) = self.connection(connection) {
+            connection.recheck_peer();
+        }
     }
 
     fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {
@@ -107,7 +109,7 @@ impl FrontEnd for IscsiSession {
     }
 
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
-        let has_room = self.connection(0).can_send_event();
+        let has_room = self.connections().first().is_some_and(|first| first.can_send_event());
         if has_room {
             let sense = event.encode(false);
             let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();

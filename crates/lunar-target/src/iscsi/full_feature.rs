@@ -1,13 +1,16 @@
 //! The full feature phase of a session: its receive loop and its end.
 
-use super::connection::{IscsiConnection, OpenedConnection};
+use super::connection::{IscsiConnection, OpenedConnection, OpenedSession};
 use super::dispatch::PduDispatcher;
 use super::pdu_queue::Payload;
 use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::IscsiSession;
 use super::transport::Inbound;
 use crate::core::keepalive::{self, KeepaliveConnection};
-use crate::core::{FINAL_FLUSH_TIMEOUT, FrontEnd, ItNexus, NexusParams, State, messages};
+use crate::core::{FINAL_FLUSH_TIMEOUT, FrontEnd, ItNexus, NexusParams, SessionPhase, State, messages};
+use crate::end_reason::EndReason;
+use crate::registry::SessionGuard;
+use crate::server_state::ConnectionGuard;
 use crate::session_entry;
 use lunar_runtime::{SendPump, SendSide};
 use lunar_wire::iscsi::{NONE, pdu};
@@ -15,24 +18,113 @@ use std::io;
 use std::rc::Rc;
 
 /// Runs a session from its login to its end.
-pub async fn run(opened: OpenedConnection) {
-    let session = IscsiSession::new(&opened);
-    let OpenedConnection { shared, transport, login_context, info, guard, messages, count, stat_sn, .. } =
-        opened;
-    let params = NexusParams { shared: shared.clone(), login_context, info: info.clone(), tsih: guard.tsih };
-    let nexus = ItNexus::new(params, session);
-    let conn = IscsiConnection::open(&nexus, transport, info.cid, stat_sn);
-    lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
-    lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
-    let received = conn.receive(&nexus).await;
-    let end = nexus.state().end_reason();
-    session_entry::log_end(&shared, &info, guard.tsih, end, received.err().map(|broken| broken.to_string()));
-    finish(&nexus).await;
-    let waiting = nexus.state().take_waiting_for_end();
-    // The order matters: those who wait for the end must find the registry entry free and the nexuses gone.
-    drop((conn, nexus));
-    drop((guard, count));
-    drop(waiting);
+pub async fn run(opened: OpenedSession) {
+    RunningSession::start(opened).run().await;
+}
+
+/// A session in full feature phase, and its first connection.
+pub struct RunningSession {
+    nexus: Rc<ItNexus<IscsiSession>>,
+    first: Rc<IscsiConnection>,
+    guard: SessionGuard,
+    _count: ConnectionGuard,
+}
+
+impl RunningSession {
+    /// Makes the I_T nexus of a session.
+    pub fn start(opened: OpenedSession) -> RunningSession {
+        let session = IscsiSession::new(&opened);
+        let OpenedSession { shared, connection, login_context, info, guard, messages, count, .. } = opened;
+        let nexus = ItNexus::new(NexusParams { shared, login_context, info, tsih: guard.tsih }, session);
+        lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
+        let first = open(&nexus, connection);
+        RunningSession { nexus, first, guard, _count: count }
+    }
+
+    /// The I_T nexus.
+    #[cfg(test)]
+    pub fn nexus(&self) -> &Rc<ItNexus<IscsiSession>> {
+        &self.nexus
+    }
+
+    /// Serves the first connection, and waits for the end of the session.
+    pub async fn run(self) {
+        let RunningSession { nexus, first, guard, _count } = self;
+        let received = serve(&nexus, &first).await;
+        if first.is_closing() {
+            let is_over = |s: &State<IscsiSession>| {
+                s.phase() == SessionPhase::Ended || s.front().connections().is_empty()
+            };
+            nexus.wait_until(is_over).await;
+        }
+        log_end(&nexus, guard.tsih, received.err());
+        finish(&nexus).await;
+        let waiting = nexus.state().take_waiting_for_end();
+        // The order matters: those who wait for the end must find the registry entry free and the nexuses gone.
+        drop((first, nexus));
+        drop((guard, _count));
+        drop(waiting);
+    }
+}
+
+fn log_end(nexus: &ItNexus<IscsiSession>, tsih: u16, broken: Option<ReceiveError>) {
+    let state = nexus.state();
+    let broken = broken.map(|broken| broken.to_string());
+    session_entry::log_end(&state.front().shared, state.info(), tsih, state.end_reason(), broken);
+}
+
+fn open(nexus: &Rc<ItNexus<IscsiSession>>, opened: OpenedConnection) -> Rc<IscsiConnection> {
+    let connection = IscsiConnection::open(nexus, opened);
+    lunar_runtime::spawn(keepalive::run(Rc::downgrade(nexus), Rc::downgrade(&connection)));
+    connection
+}
+
+/// Adds a connection to a session, and serves it. If it is lost, the session ends: that is the only recovery at
+/// ErrorRecoveryLevel 0 (RFC 7143 section 7.1.5).
+#[cfg_attr(not(test), expect(dead_code, reason = "a login negotiates one connection"))]
+pub fn join(nexus: &Rc<ItNexus<IscsiSession>>, opened: OpenedConnection) {
+    let (nexus, connection) = (nexus.clone(), open(nexus, opened));
+    nexus.state().front_mut().serving += 1;
+    lunar_runtime::spawn(async move {
+        let received = serve(&nexus, &connection).await;
+        if !connection.is_closing() {
+            nexus.end(received.map_or(EndReason::ConnectionLost, |()| EndReason::ConnectionClosed));
+        }
+        drop(connection);
+        nexus.state().front_mut().serving -= 1;
+        nexus.notify();
+    });
+}
+
+/// Receives on a connection until it ends. Removes it if it has logged out and others remain.
+///
+/// # Errors
+/// The reason why it cannot go on.
+async fn serve(
+    nexus: &Rc<ItNexus<IscsiSession>>,
+    connection: &Rc<IscsiConnection>,
+) -> Result<(), ReceiveError> {
+    let received = connection.receive(nexus).await;
+    if !connection.is_closing() {
+        return received;
+    }
+    remove(nexus, connection).await;
+    Ok(())
+}
+
+/// Removes a connection that logs out: its tasks end without a response (RFC 7143 section 11.14).
+async fn remove(nexus: &Rc<ItNexus<IscsiSession>>, connection: &Rc<IscsiConnection>) {
+    let cid = connection.cid();
+    nexus.state().front_mut().discard_held(cid);
+    nexus.end_tasks_of(cid).await;
+    connection.send_logout_response(nexus);
+    IscsiSession::flush(nexus);
+    connection.finish(nexus).await;
+    nexus.state().front_mut().remove(cid);
+    if nexus.state().front().connections().is_empty() {
+        nexus.state().set_end_reason(EndReason::Logout);
+    }
+    nexus.notify();
 }
 
 /// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connections.
@@ -42,20 +134,27 @@ async fn finish(nexus: &Rc<ItNexus<IscsiSession>>) {
     let connections = nexus.state().front().connections().to_vec();
     for connection in &connections {
         connection.send_logout_response(nexus);
-        let last_sends = async {
-            connection.drain(nexus).await;
-            SendPump::flushed(connection).await;
-        };
-        let _ = compio::time::timeout(FINAL_FLUSH_TIMEOUT, last_sends).await;
-        connection.close();
+        connection.finish(nexus).await;
     }
+    drop(connections);
+    nexus.wait_until(|s| s.front().serving == 0).await;
 }
 
 impl IscsiConnection {
     fn send_logout_response(&self, nexus: &ItNexus<IscsiSession>) {
-        if let Some(header) = self.take_logout_response() {
-            nexus.state().front().reply(self.index(), header, Payload::Empty);
+        if let Some((cid, header)) = self.take_logout_response() {
+            nexus.state().front().reply(cid, header, Payload::Empty);
         }
+    }
+
+    /// Sends what is queued, within a limit, and closes the connection.
+    async fn finish(self: &Rc<Self>, nexus: &ItNexus<IscsiSession>) {
+        let last_sends = async {
+            self.drain(nexus).await;
+            SendPump::flushed(self).await;
+        };
+        let _ = compio::time::timeout(FINAL_FLUSH_TIMEOUT, last_sends).await;
+        self.close();
     }
 
     /// Waits until its datamover defers no response any more.
@@ -164,7 +263,7 @@ impl KeepaliveConnection<IscsiSession> for IscsiConnection {
     fn ping(&self, state: &mut State<IscsiSession>) -> bool {
         let tag = self.keepalive().borrow_mut().begin();
         if let Some(tag) = tag {
-            state.front().notice(self.index(), pdu::nop_in(0, NONE, tag));
+            state.front().notice(self.cid(), pdu::nop_in(0, NONE, tag));
         }
         true
     }

@@ -1,7 +1,7 @@
 //! The login phase of a connection: it carries PDUs between the transport and the login machine, and registers the
 //! session.
 
-use super::connection::OpenedConnection;
+use super::connection::{OpenedConnection, OpenedSession};
 use super::pdu_queue::Digests;
 use super::receive::PduReceiver;
 use super::transport::IscsiTransport;
@@ -53,7 +53,7 @@ pub async fn login(
     addresses: Addresses,
     portal: usize,
     count: ConnectionGuard,
-) -> Option<OpenedConnection> {
+) -> Option<OpenedSession> {
     let limit = shared.config().limits.login_timeout;
     let login = count.evicted().or(limit, negotiate(shared, fresh, addresses, portal, count)).await;
     login.unwrap_or_else(|e| {
@@ -68,7 +68,7 @@ async fn negotiate(
     addresses: Addresses,
     portal: usize,
     count: ConnectionGuard,
-) -> io::Result<Option<OpenedConnection>> {
+) -> io::Result<Option<OpenedSession>> {
     let config = shared.config();
     let bound = shared.portals[portal].clone();
     let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
@@ -118,18 +118,16 @@ async fn negotiate(
     session_entry::log_begin(shared, &entered.info, &entered.guard);
     let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
     let (shared, RegisteredSession { info, guard, depth, messages, count }) = (shared.clone(), entered);
-    Ok(Some(OpenedConnection {
-        shared,
+    let p = &info.parameters;
+    let connection = OpenedConnection {
         transport,
-        login_context,
-        info,
-        guard,
-        messages,
-        count,
-        depth,
-        cmd_sn,
+        cid: info.cid,
+        local: info.portal,
         stat_sn,
-    }))
+        digests: Digests { header: p.header_digest, data: p.data_digest },
+        max_xmit: p.max_xmit_data_segment_length,
+    };
+    Ok(Some(OpenedSession { shared, connection, login_context, info, guard, messages, count, depth, cmd_sn }))
 }
 
 /// The identity of a session (RFC 7143 section 4.5.1). Discovery sessions also differ by portal.

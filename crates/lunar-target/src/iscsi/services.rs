@@ -49,7 +49,7 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// Logout (RFC 7143 section 11.14). A login negotiates one connection, so closing it closes the session.
+    /// Logout (RFC 7143 section 11.14). Closing the last connection closes the session.
     pub(super) fn logout(&mut self, header: &Bhs, ahs: &[u8]) {
         let (reason, cid) = (header.flags() & 0x7f, header.cid());
         if self.state.info().discovery && reason != CLOSE_SESSION {
@@ -65,11 +65,23 @@ impl PduDispatcher<'_> {
             _ => return self.reject(RejectReason::Protocol, header, ahs),
         };
         let answer = pdu::logout_response(header.itt(), response, wait, retain);
-        if response == logout_response::CLOSED {
-            self.state.end_with(EndReason::Logout);
-            self.connection.set_logout_response(answer);
-        } else {
+        if response != logout_response::CLOSED {
             self.reply(answer, Payload::Empty);
+        } else if reason == CLOSE_CONNECTION && self.state.front().has_others(cid) {
+            self.close_connection(cid, answer);
+        } else {
+            self.state.end_with(EndReason::Logout);
+            self.connection.set_logout_response(self.connection.cid(), answer);
+        }
+    }
+
+    /// Begins to close one of several connections. Its receive loop does the rest.
+    fn close_connection(&self, cid: u16, answer: Bhs) {
+        let Some(connection) = self.state.front().connection(cid) else { return };
+        connection.set_logout_response(self.connection.cid(), answer);
+        connection.begin_close();
+        if cid != self.connection.cid() {
+            connection.stop_receiving();
         }
     }
 
@@ -86,7 +98,7 @@ impl PduDispatcher<'_> {
 
 impl IscsiSession {
     fn has_cid(&self, cid: u16) -> bool {
-        self.connections().iter().any(|connection| connection.cid() == cid)
+        self.connection(cid).is_some()
     }
 
     /// The targets that this initiator may see, with the addresses at which it can reach them from `local`. A target

@@ -1,6 +1,6 @@
 //! A session in full feature phase: CmdSN, and the state that its connections share (RFC 7143 section 4.4).
 
-use super::connection::{IscsiConnection, OpenedConnection};
+use super::connection::{IscsiConnection, OpenedSession};
 use super::pdu_queue::Payload;
 use crate::access::LoginContext;
 use crate::core::data_in::DataIn;
@@ -52,6 +52,8 @@ impl OutOfOrderPdu {
 pub struct IscsiSession {
     /// In the order of their logins.
     connections: Vec<Rc<IscsiConnection>>,
+    /// Tasks that serve connections, except the first one.
+    pub(super) serving: u16,
     pub(super) shared: Arc<ServerState>,
     pub(super) info: Arc<SessionInfo>,
     pub(super) login_context: LoginContext,
@@ -68,9 +70,10 @@ pub struct IscsiSession {
 
 impl IscsiSession {
     /// A session without a connection. The caller adds one at once.
-    pub fn new(opened: &OpenedConnection) -> IscsiSession {
+    pub fn new(opened: &OpenedSession) -> IscsiSession {
         IscsiSession {
             connections: Vec::new(),
+            serving: 0,
             shared: opened.shared.clone(),
             info: opened.info.clone(),
             login_context: opened.login_context.clone(),
@@ -82,11 +85,24 @@ impl IscsiSession {
         }
     }
 
-    /// Adds a connection behind the others.
-    pub fn add(&mut self, connection: impl FnOnce(u16) -> Rc<IscsiConnection>) -> Rc<IscsiConnection> {
-        let connection = connection(self.connections.len() as u16);
-        self.connections.push(connection.clone());
-        connection
+    /// Adds a connection behind the others. Its CID differs from theirs.
+    pub(super) fn add(&mut self, connection: Rc<IscsiConnection>) {
+        self.connections.push(connection);
+    }
+
+    /// Removes the connection with this CID. Its tasks have ended.
+    pub(super) fn remove(&mut self, cid: u16) {
+        self.connections.retain(|connection| connection.cid() != cid);
+    }
+
+    /// Discards the requests of this connection that wait for their CmdSN.
+    pub(super) fn discard_held(&mut self, cid: u16) {
+        self.held.retain(|_, pdu| pdu.connection.cid() != cid);
+    }
+
+    /// A connection remains when the one with this CID is closed.
+    pub(super) fn has_others(&self, cid: u16) -> bool {
+        self.connections.iter().any(|connection| connection.cid() != cid && !connection.is_closing())
     }
 
     /// Its connections, in the order of their logins.
@@ -94,9 +110,10 @@ impl IscsiSession {
         &self.connections
     }
 
+    /// The connection with this CID. None: it has logged out, and what is meant for it is discarded.
     #[inline]
-    pub(super) fn connection(&self, index: u16) -> &IscsiConnection {
-        &self.connections[usize::from(index)]
+    pub(super) fn connection(&self, cid: u16) -> Option<&Rc<IscsiConnection>> {
+        self.connections.iter().find(|connection| connection.cid() == cid)
     }
 
     /// The negotiated parameters.
@@ -123,32 +140,35 @@ impl IscsiSession {
 
     /// Sends a PDU with status: StatSN of the connection advances.
     #[inline]
-    pub fn reply(&self, connection: u16, mut header: Bhs, payload: Payload) {
-        let connection = self.connection(connection);
+    pub fn reply(&self, cid: u16, mut header: Bhs, payload: Payload) {
+        let Some(connection) = self.connection(cid) else { return };
         let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
         pdu::stamp(&mut header, connection.take_stat_sn(), exp_cmd_sn, max_cmd_sn);
         connection.push(header, payload);
     }
 
     /// Sends a PDU without status, such as R2T or a ping: StatSN does not advance.
-    pub fn notice(&self, connection: u16, mut header: Bhs) {
-        let connection = self.connection(connection);
+    pub fn notice(&self, cid: u16, mut header: Bhs) {
+        let Some(connection) = self.connection(cid) else { return };
         let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
         pdu::stamp(&mut header, connection.stat_sn(), exp_cmd_sn, max_cmd_sn);
         connection.push(header, Payload::Empty);
     }
 
     /// Sends a Reject with the rejected header.
-    pub fn reject(&self, connection: u16, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
+    pub fn reject(&self, cid: u16, reason: RejectReason, header: &Bhs, ahs: &[u8]) {
         tracing::debug!(?reason, ?header, "rejected");
+        let Some(connection) = self.connection(cid) else { return };
         let mut data = [&header.as_bytes()[..], ahs].concat();
-        data.truncate(self.connection(connection).max_xmit());
-        self.reply(connection, pdu::reject(reason as u8), Payload::Bytes(data));
+        data.truncate(connection.max_xmit());
+        self.reply(cid, pdu::reject(reason as u8), Payload::Bytes(data));
     }
 
     /// Sends an Asynchronous Message (RFC 7143 section 11.9) on the first connection.
     pub(super) fn announce(&self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) {
-        self.reply(0, pdu::async_message(lun, event, parameters), Payload::Bytes(data));
+        if let Some(first) = self.connections.first() {
+            self.reply(first.cid(), pdu::async_message(lun, event, parameters), Payload::Bytes(data));
+        }
     }
 
     /// Sends several Data-In PDUs behind what was `sent`. F is set at the end of every burst and, unless more follows,
@@ -160,7 +180,7 @@ impl IscsiSession {
         mut sent: DataInProgress,
         last: FinalPdu,
     ) -> DataInProgress {
-        let connection = self.connection(c.connection);
+        let Some(connection) = self.connection(c.connection) else { return sent };
         let (most, burst) = (connection.longest_data_in(), self.parameters.max_burst_length as usize);
         let (len, data) = (data.len(), data.shared());
         let mut at = 0;

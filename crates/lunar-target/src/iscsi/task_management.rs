@@ -55,7 +55,7 @@ impl PduDispatcher<'_> {
         }
         let Some(nexus) = self.state.nexus() else { return };
         self.session().pending_functions.push(header.itt());
-        let (header, connection) = (*header, self.connection.index());
+        let (header, connection) = (*header, self.connection.cid());
         let under_way = fence::enter(nexus.fence().clone());
         lunar_runtime::spawn(async move {
             if let Some(_under_way) = under_way {

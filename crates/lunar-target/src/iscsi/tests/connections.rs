@@ -1,55 +1,63 @@
 //! A session with two connections: what they share, and what each has of its own.
 
 use super::host::Host;
-use crate::core::{ItNexus, NexusParams};
+use crate::core::ItNexus;
 use crate::end_reason::EndReason;
-use crate::iscsi::connection::{IscsiConnection, OpenedConnection};
+use crate::iscsi::connection::{OpenedConnection, OpenedSession};
+use crate::iscsi::full_feature::{self, RunningSession};
 use crate::iscsi::session::IscsiSession;
 use crate::iser::tests::test_target::{TestTarget, run_ready, run_test};
 use crate::registry::SessionGuard;
 use crate::server_state::ConnectionGuard;
 use lunar_wire::iscsi::request;
+use lunar_wire::iscsi::status::logout_response;
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::{Status, cdb};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-/// A session with two connections, and its entries in the registry.
+/// The CID of the second connection. That of the first is 0.
+const SECOND: u16 = 7;
+
+/// A session with two connections. The second one has an entry in the registry, since a login negotiates one.
 pub struct TwoConnections {
-    nexus: Rc<ItNexus<IscsiSession>>,
-    _places: [(SessionGuard, ConnectionGuard); 2],
+    nexus: Weak<ItNexus<IscsiSession>>,
+    _place: (SessionGuard, ConnectionGuard),
 }
 
 impl TwoConnections {
     /// The I_T nexus.
-    pub fn nexus(&self) -> &ItNexus<IscsiSession> {
-        &self.nexus
+    pub fn nexus(&self) -> Rc<ItNexus<IscsiSession>> {
+        self.nexus.upgrade().expect("the session has not ended")
+    }
+
+    fn has_ended(&self) -> bool {
+        self.nexus.upgrade().is_none()
     }
 }
 
 impl Drop for TwoConnections {
     fn drop(&mut self) {
-        self.nexus.state().end_with(EndReason::ServerStop);
+        if let Some(nexus) = self.nexus.upgrade() {
+            nexus.end(EndReason::ServerStop);
+        }
     }
 }
 
 /// Makes the second connection one of the session of the first.
-fn join(first: OpenedConnection, second: OpenedConnection) -> TwoConnections {
-    let session = IscsiSession::new(&first);
-    let OpenedConnection { shared, login_context, info, guard, count, transport, stat_sn, .. } = first;
-    let nexus = ItNexus::new(NexusParams { shared, login_context, info, tsih: guard.tsih }, session);
-    let connections = [(transport, stat_sn), (second.transport, second.stat_sn)];
-    for (cid, (transport, stat_sn)) in (0..).zip(connections) {
-        let (nexus, connection) = (nexus.clone(), IscsiConnection::open(&nexus, transport, cid, stat_sn));
-        lunar_runtime::spawn(async move { drop(connection.receive(&nexus).await) });
-    }
-    TwoConnections { nexus, _places: [(guard, count), (second.guard, second.count)] }
+fn join(first: OpenedSession, second: OpenedSession) -> TwoConnections {
+    let session = RunningSession::start(first);
+    let nexus = Rc::downgrade(session.nexus());
+    full_feature::join(session.nexus(), OpenedConnection { cid: SECOND, ..second.connection });
+    lunar_runtime::spawn(session.run());
+    TwoConnections { nexus, _place: (second.guard, second.count) }
 }
 
-/// Two hosts on one session. CmdSN goes on from 1, and tags of the second host from 100.
+/// Two hosts on one session; the connection of the second has digests. CmdSN goes on from 1, and tags of the second host
+/// from 100.
 pub async fn joined(target: &TestTarget) -> (Host, Host, TwoConnections) {
     let (mut a, first) = Host::logged_in(target, 1).await;
-    let (mut b, second) = Host::logged_in(target, 2).await;
+    let (mut b, second) = Host::logged_in_with_digests(target, 2).await;
     a.set_next(1, 0);
     b.set_next(2, 100);
     (a, b, join(first, second))
@@ -96,11 +104,11 @@ fn function_on_one_connection_aborts_task_of_another() {
         a.queue(write, &[]);
         a.send();
         let r2t = a.receive(opcode::R2T).await;
-        assert_eq!((r2t.itt(), joined.nexus.state().has_task(write.itt())), (write.itt(), true));
+        assert_eq!((r2t.itt(), joined.nexus().state().has_task(write.itt())), (write.itt(), true));
         b.set_next(3, 100);
         b.manage(TaskManagementFunction::AbortTask, Some(write.itt()));
         assert_eq!(b.receive(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0, "FUNCTION COMPLETE");
-        assert!(!joined.nexus.state().has_task(write.itt()));
+        assert!(!joined.nexus().state().has_task(write.itt()));
         assert!(a.next_now().is_none(), "no response to an aborted task");
     });
 }
@@ -122,4 +130,75 @@ fn data_and_response_use_connection_of_command() {
         assert!(a.next_now().is_none());
         drop(joined);
     });
+}
+
+/// A WRITE whose data was requested and not sent. Returns the R2T.
+async fn waiting_write(host: &mut Host) -> Bhs {
+    let mut write = host.command(&cdb::write_10(0, 1, false));
+    request::set_write(&mut write, 512, false);
+    host.queue(write, &[]);
+    host.send();
+    host.receive(opcode::R2T).await
+}
+
+#[test]
+fn logout_of_a_connection_leaves_the_other() {
+    run_test(|target| async move {
+        let (mut a, mut b, joined) = joined(&target).await;
+        ready(&mut a);
+        a.receive(opcode::SCSI_RESPONSE).await;
+        let of_b = waiting_write(&mut b).await;
+        a.set_next(3, 1);
+        let of_a = waiting_write(&mut a).await;
+        b.set_next(4, 101);
+        b.log_out_connection(SECOND);
+        b.send();
+        let response = b.receive(opcode::LOGOUT_RESPONSE).await;
+        assert_eq!(response.response(), logout_response::CLOSED);
+        assert!(b.next().await.is_none(), "the connection is closed");
+        let has_task = |r2t: &Bhs| joined.nexus().state().has_task(r2t.itt());
+        assert!(!has_task(&of_b) && has_task(&of_a), "the tasks of the closed connection have ended");
+        a.answer(&of_a, 7).await;
+        assert_eq!(a.receive(opcode::SCSI_RESPONSE).await.scsi_status(), Status::Good as u8);
+        a.set_next(4, 2);
+        assert_eq!(a.run(&cdb::test_unit_ready()).await, Status::Good as u8, "the session goes on");
+        a.log_out_connection(0);
+        a.send();
+        a.receive(opcode::LOGOUT_RESPONSE).await;
+        assert!(a.next().await.is_none());
+        run_ready().await;
+        assert!(joined.has_ended(), "the session ends with its last connection");
+    });
+}
+
+#[test]
+fn connection_can_log_out_another_one() {
+    run_test(|target| async move {
+        let (mut a, mut b, joined) = joined(&target).await;
+        ready(&mut a);
+        a.receive(opcode::SCSI_RESPONSE).await;
+        b.log_out_connection(0);
+        b.send();
+        assert_eq!(b.receive(opcode::LOGOUT_RESPONSE).await.response(), logout_response::CLOSED);
+        assert!(a.next().await.is_none(), "the first connection is closed");
+        assert_eq!(b.run(&cdb::test_unit_ready()).await, Status::Good as u8, "the session goes on");
+        b.log_out_connection(0);
+        b.send();
+        assert_eq!(b.receive(opcode::LOGOUT_RESPONSE).await.response(), logout_response::CID_NOT_FOUND);
+        drop(joined);
+    });
+}
+
+#[test]
+fn lost_connection_ends_session_with_all_connections() {
+    for is_first in [true, false] {
+        run_test(move |target| async move {
+            let (a, b, joined) = joined(&target).await;
+            let (lost, mut other) = if is_first { (a, b) } else { (b, a) };
+            drop(lost);
+            assert!(other.next().await.is_none(), "session recovery is the only one at ErrorRecoveryLevel 0");
+            run_ready().await;
+            assert!(joined.has_ended());
+        });
+    }
 }

@@ -1,7 +1,7 @@
 //! An initiator over TCP.
 
 use crate::iscsi;
-use crate::iscsi::connection::OpenedConnection;
+use crate::iscsi::connection::OpenedSession;
 use crate::iscsi::login;
 use crate::iscsi::pdu_queue::Digests;
 use crate::iscsi::receive::encode;
@@ -21,11 +21,16 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 const NO_DIGESTS: Digests = Digests { header: false, data: false };
+const BOTH_DIGESTS: Digests = Digests { header: true, data: true };
+const DIGEST_KEYS: &str = "HeaderDigest=CRC32C\nDataDigest=CRC32C\n";
+const DIGEST_LEN: usize = 4;
 /// Login keys, after InitiatorName.
 const KEYS: &str =
     "TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nInitialR2T=No\nMaxOutstandingR2T=8\n";
 /// Bytes of a Data-Out: MaxRecvDataSegmentLength of the test target.
 const SEGMENT: u32 = 65536;
+/// The reason of a Logout (RFC 7143 section 11.14.1).
+const CLOSE_CONNECTION: u8 = 1;
 /// CSG, NSG and T of the only Login Request.
 const OPERATIONAL: u8 = 0x87;
 
@@ -64,6 +69,7 @@ impl CoreHold {
 /// The initiator's end of a connection.
 pub struct Host {
     socket: TcpStream,
+    digests: Digests,
     input: Vec<u8>,
     /// Bytes that [`Host::send`] sends together.
     queued: Vec<u8>,
@@ -86,7 +92,7 @@ impl Host {
         })
     }
 
-    fn connect_with(target: &TestTarget, serve: impl AsyncFnOnce(OpenedConnection) + 'static) -> Host {
+    fn connect_with(target: &TestTarget, serve: impl AsyncFnOnce(OpenedSession) + 'static) -> Host {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let socket = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
         let (accepted, peer) = listener.accept().expect("a connection");
@@ -99,17 +105,28 @@ impl Host {
                 serve(session).await;
             }
         });
-        Host { socket, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
+        let digests = NO_DIGESTS;
+        Host { socket, digests, input: Vec::new(), queued: Vec::new(), cmd_sn: 1, stat_sn: 0, itt: 0 }
     }
 
     /// A connection that has logged in as a session of its own and that is not served yet.
-    pub async fn logged_in(target: &TestTarget, isid: u8) -> (Host, OpenedConnection) {
+    pub async fn logged_in(target: &TestTarget, isid: u8) -> (Host, OpenedSession) {
+        Host::logged_in_with(target, isid, NO_DIGESTS).await
+    }
+
+    /// The same, with digests.
+    pub async fn logged_in_with_digests(target: &TestTarget, isid: u8) -> (Host, OpenedSession) {
+        Host::logged_in_with(target, isid, BOTH_DIGESTS).await
+    }
+
+    async fn logged_in_with(target: &TestTarget, isid: u8, digests: Digests) -> (Host, OpenedSession) {
         let (begun, login) = flume::bounded(1);
         let mut host = Host::connect_with(target, async move |session| {
             let _ = begun.send(session);
         });
-        host.send_login("one", isid);
+        host.send_login_with("one", isid, if digests == BOTH_DIGESTS { DIGEST_KEYS } else { "" });
         assert_eq!(host.receive(opcode::LOGIN_RESPONSE).await.login_status().0, 0);
+        host.digests = digests;
         (host, login.recv_async().await.expect("a session"))
     }
 
@@ -156,18 +173,22 @@ impl Host {
 
     /// Sends a Login Request.
     pub fn send_login(&mut self, name: &str, isid: u8) {
+        self.send_login_with(name, isid, "");
+    }
+
+    fn send_login_with(&mut self, name: &str, isid: u8, keys: &str) {
         let mut login = Bhs::new(opcode::LOGIN | 0x40);
         login.set_flags(OPERATIONAL);
         login.set_isid([0x80, 0, 0, 0, 0, isid]);
         request::stamp(&mut login, self.cmd_sn, 0);
-        let keys = format!("InitiatorName=iqn.2026-11.org.example:{name}\n{KEYS}");
+        let keys = format!("InitiatorName=iqn.2026-11.org.example:{name}\n{KEYS}{keys}");
         self.queue(login, keys.replace('\n', "\0").as_bytes());
         self.send();
     }
 
     /// Queues a PDU.
     pub fn queue(&mut self, header: Bhs, data: &[u8]) {
-        self.queued.extend(encode(NO_DIGESTS, header, &[], data));
+        self.queued.extend(encode(self.digests, header, &[], data));
     }
 
     /// Sends what is queued.
@@ -237,6 +258,16 @@ impl Host {
         self.send();
     }
 
+    /// Queues a Logout that closes the connection with this CID.
+    pub fn log_out_connection(&mut self, cid: u16) {
+        self.itt += 1;
+        let mut header = request::logout(self.itt);
+        header.set_flags(0x80 | CLOSE_CONNECTION);
+        header.set_cid(cid);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.queue(header, &[]);
+    }
+
     /// Queues a Logout that closes the session.
     pub fn log_out(&mut self) {
         self.itt += 1;
@@ -296,7 +327,9 @@ impl Host {
 
     fn parse(&mut self) -> Option<Bhs> {
         let header = Bhs::from_bytes(*self.input.first_chunk::<BHS_LEN>()?);
-        let whole = BHS_LEN + header.ahs_len() + padded(header.data_len());
+        let has_data_digest = self.digests.data && header.data_len() > 0;
+        let digests = [self.digests.header, has_data_digest].into_iter().filter(|has| *has).count();
+        let whole = BHS_LEN + header.ahs_len() + padded(header.data_len()) + digests * DIGEST_LEN;
         (self.input.len() >= whole).then(|| drop(self.input.drain(..whole)))?;
         Some(header)
     }
