@@ -66,7 +66,7 @@ fn abort_waits_for_a_command_that_hangs_upstream() {
     });
     let target = hangs.listen();
     let place =
-        format!("iscsi://{}/{}?command_timeout=1&operation_timeout=2", target.address(), interop::TARGET);
+        format!("iscsi://{}/{}?command_timeout=1&operation_timeout=3", target.address(), interop::TARGET);
     let router = router_to(&place, "");
     let mut raw = session(router.portal(), T, &[0]);
     let read = raw.command(0, 0x80 | READ, &read10(0, 8), 4096);
