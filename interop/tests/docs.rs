@@ -391,6 +391,44 @@ fn documented_options_exist() {
     assert!(seen >= 3, "{seen} options: they are not found");
 }
 
+/// `cargo test -p PACKAGE [--lib | --test PROGRAM] FILTER`: the sources that the filter must match.
+fn filtered_tests(command: &str) -> Option<(PathBuf, String)> {
+    let words: Vec<&str> = command.split(" #").next()?.split_whitespace().collect();
+    let after = |option: &str| words.iter().position(|word| *word == option).and_then(|at| words.get(at + 1));
+    let (package, program) = (after("-p")?, after("--test"));
+    let filter =
+        words.last().filter(|word| **word != "--lib" && Some(*word) != program && *word != package)?;
+    let folder = match (*package, program) {
+        ("interop", Some(program)) => root().join("interop/tests").join(program),
+        (_, Some(program)) => root().join("crates").join(package).join("tests").join(program),
+        (_, None) => root().join("crates").join(package).join("src"),
+    };
+    Some((folder, filter.to_string()))
+}
+
+fn has_test(at: &Path, part: &str) -> bool {
+    if at.is_dir() {
+        return fs::read_dir(at).expect("a folder").flatten().any(|entry| has_test(&entry.path(), part));
+    }
+    let file = if at.exists() { at.to_path_buf() } else { at.with_extension("rs") };
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    text.lines().any(|line| line.trim_start().starts_with("fn ") && line.contains(part))
+}
+
+#[test]
+fn documented_test_filters_match_a_test() {
+    let mut seen = 0;
+    for document in ["CONTRIBUTING.md", "docs/testing.md"] {
+        for line in read(document).lines().filter(|line| line.contains("cargo test -p ")) {
+            if let Some((folder, filter)) = filtered_tests(line) {
+                assert!(has_test(&folder, &filter), "{document}: no test has \"{filter}\" in its name");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 2, "{seen} filters: they are not found");
+}
+
 #[test]
 fn documented_xtasks_exist() {
     let tasks = read("xtask/src/main.rs").to_lowercase();

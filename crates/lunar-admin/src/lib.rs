@@ -20,9 +20,10 @@ pub use session::{Counters, SessionReport, Srp, table};
 use connect::{connect, is_answered};
 use lunar_config::{Diagnostic, ErrorCode, io_text};
 use rustix::fs::Access;
+use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -125,6 +126,9 @@ const MOST_WAITING: usize = 16;
 /// The admin socket of a running server. Dropping it removes the socket.
 pub struct Admin {
     path: PathBuf,
+    /// Device and inode of the socket
+    file: Option<(u64, u64)>,
+    listener: UnixListener,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -133,6 +137,7 @@ impl Admin {
     /// Listens at `path`, mode 0600. A dead socket is replaced.
     pub fn start(path: &Path, server: Arc<dyn ServerControl>) -> Result<Admin, Diagnostic> {
         let listener = bind(path)?;
+        let ours = listener.try_clone().map_err(|e| cannot(path, &e))?;
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, waiting) = (stop.clone(), Arc::new(()));
         let serve = move || {
@@ -152,7 +157,13 @@ impl Admin {
         };
         let thread = std::thread::Builder::new().name("admin".into()).spawn(serve);
         let thread = thread.map_err(|e| cannot(path, &e))?;
-        Ok(Admin { path: path.to_path_buf(), stop, thread: Some(thread) })
+        Ok(Admin {
+            path: path.to_path_buf(),
+            file: file_at(path),
+            listener: ours,
+            stop,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -182,14 +193,22 @@ impl Admin {
 impl Drop for Admin {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // The thread wakes up by a connection; without one it ends with the process.
-        if connect(&self.path, PATIENCE).is_ok()
+        // It wakes up the thread. A connection to the path could reach another server.
+        if rustix::net::shutdown(&self.listener, Shutdown::Both).is_ok()
             && let Some(thread) = self.thread.take()
         {
             _ = thread.join();
         }
-        _ = std::fs::remove_file(&self.path);
+        // Another server may have replaced the socket.
+        if self.file.is_some() && file_at(&self.path) == self.file {
+            _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Device and inode of a file.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 fn cannot(path: &Path, e: &io::Error) -> Diagnostic {

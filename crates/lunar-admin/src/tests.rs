@@ -203,3 +203,14 @@ fn server_that_hangs_is_reported_when_the_time_is_over() {
     assert_eq!(listening(&path).len(), 1);
     drop(listener);
 }
+
+#[test]
+fn server_whose_socket_was_replaced_stops_and_leaves_it() {
+    let folder = TempDir::new("replaced");
+    let path = folder.0.join("lunar.sock");
+    let first = Admin::start(&path, Arc::new(Fake)).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _second = Admin::start(&path, Arc::new(Fake)).unwrap();
+    drop(first);
+    assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2, "the second one answers");
+}

@@ -1,4 +1,4 @@
-//! The futures for any executor, on tokio, against the `lunar serve` of `$LUNAR_BIN`. The example is a part of this test.
+//! The futures for any executor, on tokio, against `lunar serve`. The example is a part of this test.
 
 #[path = "../examples/tokio.rs"]
 mod example;
@@ -10,7 +10,7 @@ use serve::server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn example_copies_a_lun_on_tokio() {
-    let Some(server) = server() else { return };
+    let server = server();
     let url: Url = server.url.parse().unwrap();
     let lun = AsyncLun::open(&url).await.unwrap();
     let data: Vec<u8> = (0..1 << 20).map(|n: u32| (n / 512 + n) as u8).collect();
@@ -24,7 +24,7 @@ async fn example_copies_a_lun_on_tokio() {
 
 #[tokio::test]
 async fn operations_and_errors_come_back_on_one_thread() {
-    let Some(server) = server() else { return };
+    let server = server();
     let url: Url = server.url.parse().unwrap();
     let lun = AsyncLun::open(&url).await.unwrap();
     let mut inquiry = [0; 96];
@@ -50,7 +50,7 @@ async fn operations_and_errors_come_back_on_one_thread() {
 
 #[tokio::test]
 async fn dropped_future_leaves_the_session_in_order() {
-    let Some(server) = server() else { return };
+    let server = server();
     let url: Url = server.url.parse().unwrap();
     let lun = AsyncLun::open(&url).await.unwrap();
     let mut data = vec![0; 1 << 20];
@@ -69,7 +69,7 @@ async fn dropped_future_leaves_the_session_in_order() {
 
 #[tokio::test]
 async fn discovery_runs_on_the_event_loop() {
-    let Some(server) = server() else { return };
+    let server = server();
     let url: Url = server.url.parse().unwrap();
     let portal = url.portal.clone();
     let found = any_executor::run(move || async move { discover(portal, &url.options()?).await }).await;

@@ -1,4 +1,4 @@
-//! Blocking calls and their example, against the `lunar serve` of `$LUNAR_BIN`.
+//! Blocking calls and their example, against `lunar serve`.
 
 mod serve;
 
@@ -10,7 +10,7 @@ use std::thread;
 
 #[test]
 fn threads_share_a_lun() {
-    let Some(server) = server() else { return };
+    let server = server();
     let lun = BlockingLun::open(&server.url.parse::<Url>().unwrap()).unwrap();
     assert_eq!(lun.capacity(), 64 << 20);
     thread::scope(|scope| {
@@ -38,7 +38,7 @@ fn threads_share_a_lun() {
 
 #[test]
 fn commands_and_errors_of_a_lun() {
-    let Some(server) = server() else { return };
+    let server = server();
     let lun = BlockingLun::open(&server.url.parse::<Url>().unwrap()).unwrap();
     let mut inquiry = [0; 96];
     let c = lun.scsi(cdb::inquiry(None, 96), Data::In(&mut inquiry)).unwrap();
@@ -56,7 +56,7 @@ fn commands_and_errors_of_a_lun() {
 
 #[test]
 fn luns_of_one_process_work_side_by_side() {
-    let Some(server) = server() else { return };
+    let server = server();
     let url: Url = server.url.parse().unwrap();
     let luns: Vec<BlockingLun> = (0..4).map(|_| BlockingLun::open(&url).unwrap()).collect();
     let portal = url.portal.clone();
@@ -70,7 +70,7 @@ fn luns_of_one_process_work_side_by_side() {
 
 #[test]
 fn thread_that_panics_with_a_lun_ends_alone() {
-    let Some(server) = server() else { return };
+    let server = server();
     let url: Url = server.url.parse().unwrap();
     let lun = BlockingLun::open(&url).unwrap();
     let panicked = thread::spawn(move || {
@@ -83,7 +83,7 @@ fn thread_that_panics_with_a_lun_ends_alone() {
 
 #[test]
 fn example_reads_a_lun() {
-    let Some(server) = server() else { return };
+    let server = server();
     let here = std::env::current_exe().expect("a path");
     let example = here.parent().and_then(|deps| deps.parent()).expect("a folder").join("examples/read_lun");
     let ran = Command::new(&example).arg(&server.url).output();

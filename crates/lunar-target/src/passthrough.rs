@@ -31,8 +31,8 @@ pub trait PassthroughNexus {
     fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool>;
 }
 
-/// What is known of a command that has ended here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is known of a command that has ended here. The greater one is less certain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CommandFate {
     /// The remote logical unit does not execute it any more.
     #[default]

@@ -104,57 +104,22 @@ fn print_result((text, failure): (String, Option<Failure>)) -> Result<ExitCode, 
 }
 
 fn run(command: Command) -> Result<ExitCode, Failure> {
+    log(level(&command))?;
     match command {
-        Command::Serve(args) => {
-            log("info")?;
-            return Ok(serve::serve(args, server::start)?);
-        }
-        Command::Discover(args) => {
-            log("warn")?;
-            output::stdout(discover::discover(args)?)?
-        }
-        Command::Ls(args) => {
-            log("warn")?;
-            output::stdout(ls::ls(args)?)?
-        }
-        Command::Doctor(args) => {
-            log("warn")?;
-            return print_result(doctor::doctor(args)?);
-        }
+        Command::Serve(args) => return Ok(serve::serve(args, server::start)?),
+        Command::Discover(args) => output::stdout(discover::discover(args)?)?,
+        Command::Ls(args) => output::stdout(ls::ls(args)?)?,
+        Command::Doctor(args) => return print_result(doctor::doctor(args)?),
         Command::Rdma(command) => output::stdout(rdma::rdma(&command)?)?,
         Command::Check { file, media } => output::stdout(check::check(&file, media)?)?,
-        Command::Info(args) => {
-            log("warn")?;
-            output::stdout(info::info(args)?)?
-        }
-        Command::Pr(args) => {
-            log("warn")?;
-            output::stdout(pr::pr(args)?)?
-        }
-        Command::Scsi(args) => {
-            log("warn")?;
-            return scsi::scsi(args);
-        }
-        Command::Copy(args) => {
-            log("warn")?;
-            return copy::copy(args);
-        }
-        Command::Bench(args) => {
-            log("warn")?;
-            return bench::bench(*args);
-        }
-        Command::Attach(args) => {
-            log("info")?;
-            attach::attach(args)?
-        }
-        Command::Attached(args) => {
-            log("warn")?;
-            output::stdout(attach::list::list(args)?)?
-        }
-        Command::Detach(args) => {
-            log("warn")?;
-            output::stdout(attach::detach::detach(args)?)?
-        }
+        Command::Info(args) => output::stdout(info::info(args)?)?,
+        Command::Pr(args) => output::stdout(pr::pr(args)?)?,
+        Command::Scsi(args) => return scsi::scsi(args),
+        Command::Copy(args) => return copy::copy(args),
+        Command::Bench(args) => return bench::bench(*args),
+        Command::Attach(args) => attach::attach(args)?,
+        Command::Attached(args) => output::stdout(attach::list::list(args)?)?,
+        Command::Detach(args) => output::stdout(attach::detach::detach(args)?)?,
         Command::Session(command) => return print_result(session::session(command)?),
         Command::Router(command) => output::stdout(router::router(command)?)?,
         Command::Diff { file, common } => output::stdout(router::diff(file.as_deref(), &common)?)?,
@@ -167,6 +132,22 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Man { command } => output::stdout(manual(command.as_deref())?)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The level of the log, unless LUNAR_LOG is set. Commands that only print a result print its warnings too.
+fn level(command: &Command) -> &'static str {
+    match command {
+        Command::Serve(_) | Command::Attach(_) => "info",
+        Command::Rdma(_)
+        | Command::Check { .. }
+        | Command::Session(_)
+        | Command::Router(_)
+        | Command::Diff { .. }
+        | Command::Apply(_)
+        | Command::Completions { .. }
+        | Command::Man { .. } => "off",
+        _ => "warn",
+    }
 }
 
 /// Logs go to stderr; LUNAR_LOG says which, or this level.

@@ -340,6 +340,12 @@ fn unservable_arguments_are_reported() {
         let log = String::from_utf8(log.stderr).unwrap();
         assert!(log.starts_with(start), "{words}: {log}");
     }
+    for command in
+        [&["check", "lunar.toml"][..], &["session", "list"], &["router", "list"], &["rdma", "list"]]
+    {
+        let log = folder.lunar(command).env("LUNAR_LOG", "loud").output().unwrap();
+        assert!(String::from_utf8(log.stderr).unwrap().contains("invalid LUNAR_LOG"), "{command:?}");
+    }
     for words in ["off", "INFO", "warn,lunar_target=debug"] {
         let serve = ["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", "true"];
         let ended = folder.lunar(&serve).env("LUNAR_LOG", words).output().unwrap();

@@ -16,13 +16,9 @@ impl Drop for Server {
     }
 }
 
-/// Starts the server on a port of its own. None where there is no program to test.
-pub fn server() -> Option<Server> {
-    let Some(lunar) = std::env::var_os("LUNAR_BIN") else {
-        println!("skipped: needs LUNAR_BIN, the path of lunar");
-        return None;
-    };
-    let mut command = Command::new(lunar);
+/// Starts the server on a port of its own.
+pub fn server() -> Server {
+    let mut command = Command::new(interop::lunar_bin());
     command.args(["serve", "memory:64M", "--listen", "127.0.0.1:0"]);
     command.env("XDG_RUNTIME_DIR", std::env::temp_dir().join(format!("lunar-{}", std::process::id())));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("lunar starts");
@@ -30,5 +26,5 @@ pub fn server() -> Option<Server> {
     let lines: Vec<String> = lines.take_while(|line| line != "ready").collect();
     let url =
         lines.iter().find_map(|line| line.trim().strip_prefix("iscsi://").map(|_| line.trim().to_owned()));
-    Some(Server { child, url: url.unwrap_or_else(|| panic!("no URL in {lines:?}")) })
+    Server { child, url: url.unwrap_or_else(|| panic!("no URL in {lines:?}")) }
 }

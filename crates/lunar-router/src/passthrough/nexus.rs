@@ -428,11 +428,13 @@ impl LuNexus {
             _ => return reply::no_path(),
         }
         // Reads never wait.
-        if changes
-            && !self.stale.is_over()
-            && !self.nexus.has_no_stale_sessions(&self.stale, (&session, connection), is_over).await
-        {
-            return reply::no_path();
+        if changes && !self.stale.is_over() {
+            let has_none =
+                self.nexus.has_no_stale_sessions(&self.stale, (&session, connection), is_over).await;
+            // The host may have aborted the command in the same turn.
+            if !has_none || is_over() {
+                return reply::no_path();
+            }
         }
         let sent = Instant::now();
         let pending = session.submit(command);

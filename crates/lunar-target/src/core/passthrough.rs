@@ -48,7 +48,10 @@ impl<F: FrontEnd> TaskExecution<F> {
             pin!(way.submit(PassthroughCommand { tag, cdb: c.cdb().into(), attribute: c.attribute, data }));
         let (fate, reply) = match self.nexus.until_aborted(c, self.serial, &mut submitted).await {
             Some(reply) => (reply.fate, reply),
-            None => (way.abort(tag).await, submitted.await),
+            None => {
+                let (fate, reply) = (way.abort(tag).await, submitted.await);
+                (fate.max(reply.fate), reply)
+            }
         };
         if fate == CommandFate::Indeterminate {
             self.nexus.state().leave_indeterminate(self.serial);

@@ -11,18 +11,19 @@ use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A remote logical unit that blocks writes until they are aborted, and the fate of a write then.
-struct HeldLu(CommandFate);
+/// A remote logical unit that blocks writes until they are aborted. The fate of a write in the result of the abort,
+/// and in the response.
+struct HeldLu([CommandFate; 2]);
 
 /// Its nexus.
 struct HeldNexus {
-    fate: CommandFate,
+    fates: [CommandFate; 2],
     aborted: Event,
 }
 
 impl PassthroughLu for HeldLu {
     fn enter(&self, _: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
-        Rc::new(HeldNexus { fate: self.0, aborted: Event::new() })
+        Rc::new(HeldNexus { fates: self.0, aborted: Event::new() })
     }
 
     fn describe(&self) -> Vec<(String, String)> {
@@ -38,7 +39,7 @@ impl PassthroughNexus for HeldNexus {
             sense: Box::default(),
             data: None,
             moved: 0,
-            fate: CommandFate::Ended,
+            fate: self.fates[1],
         };
         Box::pin(async move {
             if let Some(aborted) = aborted {
@@ -51,7 +52,7 @@ impl PassthroughNexus for HeldNexus {
     fn abort(&self, _: u64) -> LocalBoxFuture<'_, CommandFate> {
         Box::pin(async {
             self.aborted.notify(usize::MAX);
-            self.fate
+            self.fates[0]
         })
     }
 
@@ -62,11 +63,14 @@ impl PassthroughNexus for HeldNexus {
 
 #[test]
 fn function_reports_fate_of_remote_tasks() {
-    for (fate, how) in
-        [(CommandFate::Ended, task_status::COMPLETE), (CommandFate::Indeterminate, task_status::FAILED)]
-    {
+    let (ended, indeterminate) = (CommandFate::Ended, CommandFate::Indeterminate);
+    for (fates, how) in [
+        ([ended, ended], task_status::COMPLETE),
+        ([indeterminate, ended], task_status::FAILED),
+        ([ended, indeterminate], task_status::FAILED),
+    ] {
         on_core(async move || {
-            let target = TestTarget::with_passthrough(Arc::new(HeldLu(fate)));
+            let target = TestTarget::with_passthrough(Arc::new(HeldLu(fates)));
             let mut host = target.host(1, false).await;
             let mut other = target.host(2, false).await;
             let cdb = cdb::write_10(0, 1, false);
