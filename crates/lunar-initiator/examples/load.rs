@@ -1,5 +1,5 @@
-//! Load for a logical unit, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints
-//! what was reached, and the CPU time of this process.
+//! Load on a logical unit, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints the IOPS
+//! and the CPU time for each I/O.
 
 use lunar_block::{Backend, BackendQueue};
 use lunar_initiator::Url;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is asked for.
+/// The load to generate.
 #[derive(Clone, Copy)]
 struct Load {
     write: bool,
@@ -20,10 +20,11 @@ struct Load {
     time: Duration,
 }
 
-/// What was read into more than so many bytes goes back to the pool, whose pages serve the next to come while they are warm.
+/// After a read of more bytes than this, the buffer goes back to the pool. The next read takes a buffer whose pages
+/// are still in the CPU cache.
 const LARGE: usize = 64 << 10;
 
-/// Offsets, spread evenly (xorshift).
+/// Uniformly distributed offsets (xorshift).
 struct Offsets {
     state: u64,
     places: u64,
@@ -34,14 +35,14 @@ impl Offsets {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
-        // Without a division, which takes as long as a good part of a command.
+        // Multiply and shift: a division would take a noticeable part of the time of a command.
         ((u128::from(self.state) * u128::from(self.places)) >> 64) as u64
     }
 }
 
-/// Reads or writes until the time is over.
+/// Reads or writes until `on` is cleared. Returns the number of operations.
 async fn work(disk: Arc<dyn Backend>, load: Load, on: Rc<Cell<bool>>) -> std::io::Result<u64> {
-    // As much of the disk as the neutral load generator uses.
+    // The same part of the disk as the reference load generator.
     let places = disk.facts().capacity.min(256 << 20) / load.bytes as u64;
     let mut offsets = Offsets { state: 0x9e37_79b9_7f4a_7c16, places };
     let mut queue = disk.queue().ok_or_else(|| std::io::Error::other("the session is on another core"))?;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 const CHUNK: usize = 128 << 10;
 const CHUNKS: u64 = 8;
 
-/// Copies the first MiB of the LUN to the second, and returns the number of bytes.
+/// Copies the first MiB of the LUN to the second. Returns the number of bytes copied.
 pub async fn copy_first_mib(url: Url) -> Result<u64, Error> {
     let lun = AsyncLun::open(&url).await?;
     let mut tasks: JoinSet<Result<u64, Error>> = JoinSet::new();
@@ -23,7 +23,7 @@ pub async fn copy_first_mib(url: Url) -> Result<u64, Error> {
     }
     let mut copied = 0;
     while let Some(task) = tasks.join_next().await {
-        copied += task.expect("a copy does not panic")?;
+        copied += task.expect("the copy task panicked")?;
     }
     lun.flush().await?;
     lun.close().await?;

@@ -1,4 +1,4 @@
-//! From the name of a portal to its addresses.
+//! Resolves the host name of a portal to addresses.
 
 use crate::{Error, ErrorCode, Portal};
 use lunar_runtime::error::text;
@@ -16,8 +16,8 @@ pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
     asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(text(&e)))
 }
 
-/// An IPv6 address with a zone: the number or name of an interface. Resolvers accept names only for link-local
-/// addresses.
+/// Parses an IPv6 address with a zone, which is the index or name of an interface. Resolvers accept interface names
+/// for link-local addresses only.
 fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
     let Some((address, zone)) = portal.host.split_once('%') else { return Ok(None) };
     let by_name =
@@ -40,7 +40,7 @@ mod tests {
             zone("fe80::1%1").unwrap(),
             Some(SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 1).into())
         );
-        assert_eq!(zone("::1%lo").unwrap(), zone("::1%1").unwrap(), "the loopback interface is the first");
+        assert_eq!(zone("::1%lo").unwrap(), zone("::1%1").unwrap(), "the loopback interface has index 1");
         assert_eq!(zone("::1").unwrap(), None);
         assert_eq!(zone("::1%no-such-thing").unwrap_err().code, ErrorCode::UnknownHost);
     }

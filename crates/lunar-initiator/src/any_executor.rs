@@ -101,7 +101,7 @@ impl AsyncLun {
     /// Deallocates these bytes where the logical unit supports it. They read as zeros afterwards.
     ///
     /// # Errors
-    /// As of [`AsyncLun::write_at`].
+    /// Those of [`AsyncLun::write_at`].
     pub async fn unmap(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.0.unmap(offset, len)?.ended().await?
     }
@@ -109,7 +109,7 @@ impl AsyncLun {
     /// Writes zeros to these bytes. With `unmap`, the logical unit may deallocate them.
     ///
     /// # Errors
-    /// As of [`AsyncLun::write_at`].
+    /// Those of [`AsyncLun::write_at`].
     pub async fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
         self.0.write_zeroes(offset, len, unmap)?.ended().await?
     }
@@ -117,7 +117,7 @@ impl AsyncLun {
     /// Compares blocks with `old` and writes `new` if they are equal, in one atomic step. Returns false if they differ.
     ///
     /// # Errors
-    /// As of [`crate::Lun::compare_and_write`].
+    /// Those of [`crate::Lun::compare_and_write`].
     pub async fn compare_and_write(&self, offset: u64, old: &[u8], new: &[u8]) -> Result<bool, Error> {
         self.0.compare_and_write(offset, old, new)?.ended().await?
     }
@@ -132,11 +132,11 @@ impl AsyncLun {
         Ok(completion)
     }
 
-    /// Logs out; later operations of clones fail. When the last clone is dropped, it logs out in the background, unless the
+    /// Logs out; later operations of clones fail. Dropping the last clone logs out in the background, unless the
     /// process ends first.
     ///
     /// # Errors
-    /// When the target does not answer in time. The session ends in any case.
+    /// When the target does not answer in time. The session ends in either case.
     pub async fn close(self) -> Result<(), Error> {
         self.0.close()?.ended().await?
     }

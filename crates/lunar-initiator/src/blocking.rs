@@ -95,7 +95,7 @@ impl BlockingLun {
     /// Deallocates these bytes where the logical unit supports it. They read as zeros afterwards.
     ///
     /// # Errors
-    /// As of [`BlockingLun::write_at`].
+    /// Those of [`BlockingLun::write_at`].
     pub fn unmap(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.0.unmap(offset, len)?.wait()?
     }
@@ -103,7 +103,7 @@ impl BlockingLun {
     /// Writes zeros to these bytes. With `unmap`, the logical unit may deallocate them.
     ///
     /// # Errors
-    /// As of [`BlockingLun::write_at`].
+    /// Those of [`BlockingLun::write_at`].
     pub fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
         self.0.write_zeroes(offset, len, unmap)?.wait()?
     }
@@ -111,7 +111,7 @@ impl BlockingLun {
     /// Compares blocks with `old` and writes `new` if they are equal, in one atomic step. Returns false if they differ.
     ///
     /// # Errors
-    /// As of [`crate::Lun::compare_and_write`].
+    /// Those of [`crate::Lun::compare_and_write`].
     pub fn compare_and_write(&self, offset: u64, old: &[u8], new: &[u8]) -> Result<bool, Error> {
         self.0.compare_and_write(offset, old, new)?.wait()?
     }
@@ -126,11 +126,10 @@ impl BlockingLun {
         Ok(completion)
     }
 
-    /// Logs out, and reports whether the target has answered. A dropped [`BlockingLun`] logs out in the background,
-    /// unless the process ends first.
+    /// Logs out. A dropped [`BlockingLun`] logs out in the background, unless the process ends first.
     ///
     /// # Errors
-    /// When the target does not answer in time. The session ends in any case.
+    /// When the target does not answer in time. The session ends in either case.
     pub fn close(self) -> Result<(), Error> {
         self.0.close()?.wait()?
     }
@@ -150,7 +149,7 @@ mod tests {
     #[test]
     fn unreachable_portal_is_an_error() {
         let url: Url = "iscsi://127.0.0.1:1/iqn.2026-11.org.example:a/0?login_tries=1".parse().unwrap();
-        let Err(e) = BlockingLun::open(&url) else { panic!("there is a target on port 1") };
+        let Err(e) = BlockingLun::open(&url) else { panic!("no target should listen on port 1") };
         assert_eq!(e.code, ErrorCode::Unreachable);
     }
 }

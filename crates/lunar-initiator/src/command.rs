@@ -9,14 +9,14 @@ use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::{Sense, op};
 use std::time::{Duration, Instant};
 
-/// The data of a command and their direction. The buffer comes back at the end of the command.
+/// The data of a command and their direction. The result of the command returns the buffer.
 #[derive(Debug)]
 pub enum Direction {
     /// No data.
     None,
-    /// From the logical unit, at most the length of the buffer.
+    /// Data-In, at most the length of the buffer.
     In(Buf),
-    /// To the logical unit, the whole buffer.
+    /// Data-Out, the whole buffer.
     Out(Buf),
 }
 
@@ -52,15 +52,15 @@ pub struct Command {
     pub data: Direction,
     /// The task attribute.
     pub attribute: TaskAttribute,
-    /// Whether it may be sent again although the target may already have executed it.
+    /// Whether the command may be sent again although the target may already have executed it.
     pub repeatable: bool,
-    /// Whether it may change the medium or the state of the logical unit. Such a command, executed late, could undo
-    /// newer ones.
+    /// Whether the command may change the medium or the state of the logical unit. A late execution could undo newer
+    /// commands.
     pub changes: bool,
-    /// The time of the first attempt, if this is a retry. The operation timeout counts from it.
+    /// The time of the first attempt, if this command is a retry. The operation timeout counts from it.
     pub(crate) since: Option<Instant>,
-    /// The locked range of a write. No other command may write it until the target has ended this one, even if the
-    /// owner no longer waits.
+    /// The range lock of a write. No other command may write the range until the target has ended this command, even
+    /// if the owner no longer waits.
     pub(crate) hold: Option<RangeLock>,
 }
 
@@ -125,10 +125,10 @@ pub struct Completion {
     pub sense: Box<[u8]>,
     /// Bytes that the logical unit has sent or accepted.
     pub transferred: usize,
-    /// Residual overflow: bytes that the logical unit had to transfer beyond the buffer.
+    /// Residual overflow: bytes that the logical unit could not transfer because the buffer was too small.
     pub overflow: u32,
-    /// The time in the queue, while the command window was closed or there was no connection. Zero if it was sent at
-    /// once.
+    /// The time in the queue, while the command window was closed or there was no connection. Zero if the command was
+    /// sent at once.
     pub queued: Duration,
 }
 
@@ -139,22 +139,23 @@ impl Completion {
     }
 }
 
-/// Whether a repetition has the same result on any device type. Unknown commands are not repeatable. Nor are those that
-/// compare first or move a tape: READ(6), WRITE(6), and the operation codes of [`is_repeatable_on_blocks`].
+/// Whether the command may be repeated with the same result on any device type. Unknown commands are not repeatable,
+/// nor are commands that compare first. Commands that move a tape are not repeatable either: READ(6), WRITE(6), and
+/// the operation codes of [`is_repeatable_on_blocks`].
 #[inline]
 pub fn is_repeatable(cdb: &Cdb) -> bool {
     REPEATABLE[cdb[0] as usize]
 }
 
-/// The same on a block device. On a tape, some of these commands write at the current position or move it.
+/// The same on a block device. On a tape, some of these commands write at the current position or move the tape.
 #[inline]
 pub fn is_repeatable_on_blocks(cdb: &Cdb) -> bool {
     const ON_BLOCKS: [u8; 4] = [op::READ_16, op::WRITE_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
     is_repeatable(cdb) || ON_BLOCKS.contains(&cdb[0])
 }
 
-/// Whether a command changes nothing on any device type, so that the target may execute it late. An unknown command may
-/// change something.
+/// Whether the command changes nothing on any device type, so that late execution is harmless. Unknown commands count
+/// as changes.
 #[inline]
 pub fn only_reads(cdb: &Cdb) -> bool {
     ONLY_READS[cdb[0] as usize]
@@ -167,7 +168,7 @@ pub fn only_reads_on_blocks(cdb: &Cdb) -> bool {
     only_reads(cdb) || ON_BLOCKS.contains(&cdb[0])
 }
 
-/// By operation code.
+/// Repeatable commands, by operation code.
 static REPEATABLE: [bool; 256] = {
     const SAME: [u8; 35] = [
         op::TEST_UNIT_READY,
@@ -215,7 +216,7 @@ static REPEATABLE: [bool; 256] = {
     bits
 };
 
-/// By operation code: what may be repeated, without what leaves a change behind.
+/// Commands that only read, by operation code: the repeatable ones without those that change the medium or a state.
 static ONLY_READS: [bool; 256] = {
     const CHANGE: [u8; 11] = [
         op::RESERVE_6,
@@ -258,7 +259,7 @@ mod tests {
                 "{code:02x}"
             );
         }
-        // From WRITE(6) to WRITE SCATTERED, and what this does not know.
+        // Commands from WRITE(6) to WRITE SCATTERED, and unknown operation codes.
         for code in [
             0x04, 0x0a, 0x1b, 0x2a, 0x2e, 0x3f, 0x41, 0x42, 0x48, 0x50, 0x51, 0x53, 0x5f, 0x7f, 0x83, 0x89,
             0x8a, 0x8b, 0x8e, 0x93, 0x9c, 0x9f, 0xaa, 0xae, 0xc1, 0xff,
@@ -266,7 +267,7 @@ mod tests {
             assert!(!only_reads(&cdb(code)) && !only_reads_on_blocks(&cdb(code)), "{code:02x}");
             assert!(Command::on_blocks(0, cdb(code), Direction::None).changes, "{code:02x}");
         }
-        // Of a tape they move it.
+        // These move a tape.
         for code in [0x08, 0x88, 0x8f, 0x91] {
             assert!(!only_reads(&cdb(code)) && only_reads_on_blocks(&cdb(code)), "{code:02x}");
         }

@@ -20,12 +20,12 @@ use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The limit of redirections in a row.
+/// The maximum number of consecutive redirections.
 const REDIRECTIONS: u32 = 5;
 /// CmdSN of a new session.
 const FIRST_CMD_SN: u32 = 1;
 
-/// A connection that is logged in.
+/// A connection after login.
 pub struct Connected {
     /// The connection.
     pub wire: LoginConnection,
@@ -36,7 +36,7 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// The information about a new session on this connection.
+    /// The properties of a new session on this connection.
     pub fn facts(&self, login_target: &LoginTarget, options: &Options) -> SessionInfo {
         SessionInfo {
             portal: self.portal.clone(),
@@ -61,7 +61,7 @@ impl Connected {
         credentials.map(|credentials| credentials.name.clone()).unwrap_or_default()
     }
 
-    /// The target port of its nexus, if known.
+    /// The target port of the nexus, if known.
     pub fn target_port(&self, login_target: &LoginTarget) -> Option<TargetPort> {
         match (&self.wire, self.login.portal_group_tag) {
             (LoginConnection::Srp(_), _) => {
@@ -75,7 +75,7 @@ impl Connected {
 }
 
 /// Connects and logs in. Retries while the target is unreachable, up to the number of attempts in the options. A
-/// refusal ends the attempts.
+/// rejected login is not retried.
 pub async fn connect_with_retry(login_target: &LoginTarget, options: &Options) -> Result<Connected, Error> {
     let mut pause = Duration::from_millis(500);
     for _ in 1..options.timeouts.login_tries.max(1) {
@@ -102,7 +102,7 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
     for _ in 0..=REDIRECTIONS {
         let limit = options.timeouts.login;
         let _wait = waits::on(format!("the login to {portal}"));
-        // Boxed: the future of a login has ten kilobytes, and each caller's future would contain it.
+        // Boxed because the future of a login takes 10 KiB, and would be part of each caller's future.
         let tried = compio::time::timeout(limit, Box::pin(attempt(&portal, login_target, options))).await;
         let late = || login_timed_out(limit);
         match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
@@ -117,7 +117,7 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
     Err(Error::new(ErrorCode::ProtocolError, what))
 }
 
-/// Logs in once on an RDMA connection that the caller makes.
+/// Logs in once on an RDMA connection that `make` establishes.
 #[cfg(feature = "rdma")]
 pub async fn connect_with(
     login_target: &LoginTarget,
@@ -142,7 +142,7 @@ pub async fn connect_with(
     }
 }
 
-/// A login took longer than `limit`.
+/// The error of a login that took longer than `limit`.
 pub fn login_timed_out(limit: Duration) -> Error {
     let what = format!("no login within {} s", limit.as_secs_f32());
     Error::new(ErrorCode::TimedOut, what).with_hint(hints::LOGIN_TIMEOUT)
@@ -150,9 +150,9 @@ pub fn login_timed_out(limit: Duration) -> Error {
 
 /// The outcome of one login.
 pub enum LoginOutcome {
-    /// A connection.
+    /// Login succeeded.
     LoggedIn(Box<Connected>),
-    /// A redirection to this portal.
+    /// The target redirects to this portal.
     Redirected(Portal),
 }
 
@@ -186,7 +186,7 @@ pub async fn log_in(
     trace: &mut impl LoginTrace,
 ) -> Result<LoginOutcome, Error> {
     if let LoginConnection::Srp(srp) = &wire {
-        // SRP logs in when it connects.
+        // SRP logs in while it connects.
         let login = Box::new(srp.login().clone());
         return Ok(LoginOutcome::LoggedIn(Box::new(Connected { wire, portal: portal.clone(), login })));
     }
@@ -234,7 +234,7 @@ pub async fn log_in(
     }
 }
 
-/// MD5 is the one algorithm that every target knows (RFC 7143 section 12.1.3).
+/// Adds a hint about MD5, the one algorithm that every target must support (RFC 7143 section 12.1.3).
 fn with_algorithms(e: Error, options: &Options) -> Error {
     let has_md5 = options.credentials.as_ref().is_none_or(|c| c.algorithms.contains(&Algorithm::Md5));
     match e.code {
@@ -249,12 +249,13 @@ fn with_algorithms(e: Error, options: &Options) -> Error {
 struct ClosedDuringLogin {
     /// Whether no CHAP user was offered.
     anonymous: bool,
-    /// Whether it has sent no PDU yet over TCP, so that it may use another protocol.
+    /// Whether the connection is TCP and the target has sent no PDU, so that the port may serve another protocol.
     may_be_other: bool,
 }
 
 impl ClosedDuringLogin {
-    /// LIO closes without an answer when it wants CHAP and is offered none; over iSER also whenever it refuses a login.
+    /// LIO closes without a response if it requires CHAP and the initiator offers none. Over iSER it does so for
+    /// every rejected login.
     fn explain(&self, e: Error) -> Error {
         if e.code != ErrorCode::ConnectionLost {
             return e;
@@ -270,8 +271,8 @@ impl ClosedDuringLogin {
     }
 }
 
-/// Logs out on a connection that only logged in. With negotiated digests, and over SRP, which has no logout, the
-/// connection is closed instead.
+/// Logs out on a connection that has only logged in. If digests were negotiated, or over SRP, which has no logout,
+/// this closes the connection instead.
 pub async fn log_out(connected: Connected) -> Result<(), Error> {
     let Connected { mut wire, login, .. } = connected;
     let has_digests = login.parameters.header_digest || login.parameters.data_digest;
@@ -290,7 +291,7 @@ fn failed(failure: LoginError) -> Error {
             let kind = match (status.0, status.1) {
                 (2, 1) => ErrorCode::AuthenticationFailed,
                 (2, 3 | 4) => ErrorCode::NotFound,
-                // The target may serve again soon.
+                // The condition may be temporary.
                 (3, _) => ErrorCode::Unreachable,
                 _ => ErrorCode::Refused,
             };
@@ -319,7 +320,7 @@ fn failed(failure: LoginError) -> Error {
     }
 }
 
-/// An address as targets write it (RFC 7143 section 13.8).
+/// Parses an address in the format of TargetAddress (RFC 7143 section 13.8).
 fn redirected(address: &str) -> Result<Portal, Error> {
     address
         .parse()
@@ -328,11 +329,11 @@ fn redirected(address: &str) -> Result<Portal, Error> {
 
 /// A connection during login, with one request in flight.
 pub enum LoginConnection {
-    /// A stream of bytes.
+    /// A byte stream.
     Tcp(TcpLoginConnection),
     /// Messages over RDMA.
     Iser(iser::IserLoginConnection),
-    /// SRP, logged in: no PDUs.
+    /// SRP, already logged in. It has no PDUs.
     Srp(srp::SrpLoginConnection),
 }
 
@@ -357,7 +358,7 @@ impl LoginConnection {
         LoginConnection::over(tcp.stream, login_target, options).await
     }
 
-    /// Adds the further channels of an SRP session. As in Linux, a session may have fewer channels than requested.
+    /// Adds the other channels of an SRP session. As in Linux, a session may get fewer channels than requested.
     async fn add_channels(&mut self, portal: &Portal, login_target: &LoginTarget, options: &Options) {
         let LoginConnection::Srp(session) = self else { return };
         let is_extra_channel = LoginTarget { is_extra_channel: true, ..login_target.clone() };
@@ -373,7 +374,7 @@ impl LoginConnection {
         }
     }
 
-    /// Connects to the first of these addresses that answers.
+    /// Connects through an RDMA device to the first of these addresses that answers.
     pub async fn by_device(
         addresses: &[SocketAddr],
         login_target: &LoginTarget,
@@ -397,7 +398,7 @@ impl LoginConnection {
         Err(last)
     }
 
-    /// A connection over a byte stream on which nothing was sent yet.
+    /// Starts on a byte stream on which nothing has been sent.
     pub async fn over(
         stream: Stream,
         login_target: &LoginTarget,
@@ -417,7 +418,7 @@ impl LoginConnection {
     /// The transport and its provider: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub fn carrier(&self) -> String {
         let over = |transport: Transport, provider: &str| {
-            // A provider reports its name and that of the device, with a space between them.
+            // The provider string is "name device": the space becomes a colon.
             format!("{}/{}", transport.name(), provider.replace(' ', ":"))
         };
         match self {
@@ -445,7 +446,7 @@ impl LoginConnection {
         }
     }
 
-    /// The transport of a session after login, and the bytes received after the login.
+    /// The transport of the session, and any bytes received after the login.
     pub fn into_line(self) -> (TransportHandle, Vec<u8>) {
         match self {
             LoginConnection::Tcp(wire) => (TransportHandle::Tcp(wire.stream), wire.begun),
@@ -471,12 +472,12 @@ impl TcpLoginConnection {
         TcpLoginConnection::to_one_of(&resolve(portal).await?, limit).await
     }
 
-    /// Each address gets a share of the time, so that a silent one leaves time for the next.
+    /// Each address gets a share of the time, so that an unresponsive one leaves time for the next.
     async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpLoginConnection, Error> {
         let share = limit / (addresses.len().max(1) + 1) as u32;
         let mut last = Error::new(ErrorCode::Unreachable, "its name resolves to no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
-            // The last one gets all remaining time: the caller limits the total.
+            // The last address gets all remaining time: the caller limits the total.
             let share = if left == 0 { limit } else { share };
             match compio::time::timeout(share, Stream::connect(*address)).await {
                 Ok(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
@@ -582,16 +583,16 @@ mod tests {
         compio::runtime::Runtime::new().expect("an event loop").block_on(async {
             let [full, open] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
             let [silent, answers] = [&full, &open].map(|l| l.local_addr().expect("bound"));
-            // Whose backlog is full answers no more.
-            rustix::net::listen(&full, 0).expect("a shorter backlog");
+            // A listener with a full backlog drops further SYNs.
+            rustix::net::listen(&full, 0).expect("listen with backlog 0");
             let moment = Duration::from_millis(200);
             let held: Vec<_> =
                 (0..4).map_while(|_| TcpStream::connect_timeout(&silent, moment).ok()).collect();
-            assert!(held.len() < 4, "it still answers");
+            assert!(held.len() < 4, "the backlog is not full");
             let limit = Duration::from_secs(3);
             let addresses = [silent, silent, answers];
             let tried = compio::time::timeout(limit, TcpLoginConnection::to_one_of(&addresses, limit));
-            let wire = tried.await.expect("in time").expect("the last address answers");
+            let wire = tried.await.expect("the attempt ends in time").expect("the last address answers");
             assert_eq!(wire.stream.route().local.map(|a| a.ip()), Some(answers.ip()));
         });
     }

@@ -8,7 +8,7 @@ fn designations(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     vpd::designators(page).filter(|d| d.association == 0)
 }
 
-/// The identity of a logical unit: its designators, which are equal on every path to it.
+/// The identity of a logical unit: its designators, which are the same on every path.
 pub fn identity(page: &[u8]) -> Vec<u8> {
     designations(page).flat_map(|d| d.whole).copied().collect()
 }
@@ -38,8 +38,8 @@ pub fn naa(identity: &[u8]) -> Option<&[u8]> {
     vpd::descriptors(identity).find(|d| d.kind == 3).map(|d| d.value)
 }
 
-/// The designation descriptor by which a copy manager finds the logical unit of this identity: binary NAA, or
-/// else EUI-64, each of a length that it can have (SPC-5 section 7.7.6).
+/// The designation descriptor that identifies this logical unit to a copy manager: binary NAA, else EUI-64.
+/// Descriptors with an invalid length are skipped (SPC-5 section 7.7.6).
 pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
     let rank = |d: &Designator<'_>| match (d.code_set, d.kind, d.value.len()) {
         (1, 3, 8 | 16) => Some(2),
@@ -47,7 +47,7 @@ pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
         _ => None,
     };
     let ranked = vpd::descriptors(identity).filter_map(|d| Some((rank(&d)?, d.whole)));
-    // The first of those that rank alike.
+    // Among descriptors of equal rank, the first wins.
     ranked.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, whole)| whole)
 }
 

@@ -1,4 +1,4 @@
-//! Discovery sessions: the targets of a portal (SendTargets, RFC 7143 appendix C), and other key text.
+//! Discovery sessions: the targets of a portal (SendTargets, RFC 7143 appendix C), and other text keys.
 
 use crate::connect::{self, Connected, LoginConnection};
 use crate::nexus::{self, LoginTarget};
@@ -21,7 +21,7 @@ const SEGMENT: u32 = 32768;
 /// Requests all targets that a portal shows to this initiator.
 ///
 /// # Errors
-/// When the portal is unreachable or refuses, or its answer violates the protocol.
+/// When the portal is unreachable or rejects the login, or its response violates the protocol.
 pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<DiscoveredTarget>, Error> {
     let during = |e: Error| e.during(format!("discovery at {portal}"));
     let mut discovery = Discovery::open(portal.clone(), options).await?;
@@ -30,19 +30,19 @@ pub async fn discover(portal: Portal, options: &Options) -> Result<Vec<Discovere
     let answer = discovery.exchange(question).await.map_err(answered).map_err(during)?;
     let answer = targets::parse(&answer).map_err(|why| during(Error::new(ErrorCode::ProtocolError, why)))?;
     answer.notes.iter().for_each(|note| tracing::warn!("{note}"));
-    // The result is complete: a missing answer to the logout does not matter.
+    // The list is complete: a missing logout response does not matter.
     let _ = discovery.close().await;
     Ok(answer.found)
 }
 
-/// A target must answer SendTargets: a refusal is a protocol error (RFC 7143 appendix C).
+/// A target must answer SendTargets: a Reject is a protocol error (RFC 7143 appendix C).
 fn answered(e: Error) -> Error {
     if e.code == ErrorCode::Refused { Error::new(ErrorCode::ProtocolError, e.what.clone()) } else { e }
 }
 
 /// An open discovery session on the core that opened it. Dropping it closes the connection.
 pub struct Discovery {
-    /// None after an incomplete exchange: the next bytes on the connection would be ambiguous.
+    /// None after an incomplete exchange: the next PDU could not be attributed to a request.
     exchange: Option<Exchange>,
     /// The time limit of an exchange.
     answer: Duration,
@@ -54,8 +54,8 @@ impl Discovery {
     /// Logs in to a portal, without a target.
     ///
     /// # Errors
-    /// When the portal is unreachable in all attempts, or refuses. [`ErrorCode::InvalidArgument`] over SRP, which has
-    /// no discovery.
+    /// When the portal is unreachable in all attempts, or rejects the login. [`ErrorCode::InvalidArgument`] over SRP,
+    /// which has no discovery.
     pub async fn open(portal: Portal, options: &Options) -> Result<Discovery, Error> {
         if options.transport == Transport::Srp {
             return Err(no_discovery());
@@ -75,13 +75,13 @@ impl Discovery {
         Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })
     }
 
-    /// Sends a text request and waits for the answer, at most for the login timeout. The target answers an unknown key
-    /// with NotUnderstood, which is not an error.
+    /// Sends a text request and waits for the response, at most for the login timeout. The target answers an unknown
+    /// key with NotUnderstood, which is not an error.
     ///
     /// # Errors
     /// [`ErrorCode::Refused`] when the target rejects the request. [`ErrorCode::InvalidArgument`] for malformed keys,
     /// and for those that only a login may negotiate. Other errors end the session: [`ErrorCode::ConnectionLost`],
-    /// [`ErrorCode::TimedOut`], and [`ErrorCode::ProtocolError`] for an answer that violates the protocol.
+    /// [`ErrorCode::TimedOut`], and [`ErrorCode::ProtocolError`] for a response that violates the protocol.
     pub async fn text(&mut self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         text::answer(&self.exchange(text::question(asked)?).await?)
     }
@@ -89,7 +89,7 @@ impl Discovery {
     /// Logs out.
     ///
     /// # Errors
-    /// When the target does not answer in time. The session ends in any case.
+    /// When the target does not answer in time. The session ends in either case.
     pub async fn close(mut self) -> Result<(), Error> {
         let Some(mut exchange) = self.exchange.take() else { return Ok(()) };
         within(self.logout, exchange.log_out()).await
@@ -97,7 +97,7 @@ impl Discovery {
 
     async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
         let gone = || Error::new(ErrorCode::ConnectionLost, "the discovery session has ended");
-        // Taken out until the exchange is complete, so that a cancelled call leaves None.
+        // Taken until the exchange is complete: a cancelled call leaves None.
         let mut exchange = self.exchange.take().ok_or_else(gone)?;
         let answer = within(self.answer, exchange.ask(question)).await;
         if !answer.as_ref().is_err_and(|e| e.code != ErrorCode::Refused) {
@@ -118,7 +118,7 @@ struct Exchange {
     cmd_sn: u32,
     exp_stat_sn: u32,
     max_xmit: u32,
-    /// The latest Initiator Task Tag.
+    /// The last used Initiator Task Tag.
     tag: u32,
 }
 
@@ -164,7 +164,7 @@ impl Exchange {
         self.wire.send(pdu).await
     }
 
-    /// The next PDU that is no ping: those are answered here.
+    /// Receives the next PDU. Answers NOP-In pings on the way.
     async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), Error> {
         loop {
             let (header, data) = self.wire.receive(SEGMENT as usize).await?;

@@ -61,7 +61,7 @@ impl Error {
         self
     }
 
-    /// The same with the action as a prefix: "login to 10.0.0.1:3260: connection refused".
+    /// The same, with the action as a prefix: "login to 10.0.0.1:3260: connection refused".
     pub fn during(mut self, doing: impl fmt::Display) -> Error {
         self.0.what = format!("{doing}: {}", self.what);
         self
@@ -111,7 +111,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The operating system's error that a local disk would return for this sense data.
+/// The I/O error that a local disk would return for this sense data.
 fn io_kind(sense: Sense) -> io::ErrorKind {
     use io::ErrorKind as Io;
     match (sense.key, sense.asc, sense.ascq) {

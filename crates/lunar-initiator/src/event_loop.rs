@@ -33,7 +33,7 @@ where
     Ok(Reply(shared()?.start_on(0, work)))
 }
 
-/// The event loop. Once it runs, access takes no lock.
+/// The event loop. Once it runs, callers take no lock to reach it.
 fn shared() -> Result<&'static Cores, Error> {
     static STARTED: std::sync::OnceLock<Cores> = std::sync::OnceLock::new();
     static STARTING: Mutex<()> = Mutex::new(());

@@ -1,9 +1,9 @@
-//! Errors of sockets as errors of this crate.
+//! Converts socket errors to errors of this crate.
 
 use crate::{Error, ErrorCode};
 use lunar_runtime::error::text;
 
-/// The connection could not be made. The cause may be local: no free file descriptor.
+/// The connection failed. The cause may be local, such as a lack of file descriptors.
 pub(crate) fn no_connection(e: &std::io::Error) -> Error {
     const FEW: &str = "no file descriptor is left: raise the limit of this process, ulimit -n";
     let error = Error::new(ErrorCode::Unreachable, text(e));
@@ -14,7 +14,7 @@ pub(crate) fn lost(e: std::io::Error) -> Error {
     Error::new(ErrorCode::ConnectionLost, text(&e))
 }
 
-/// This build has no RDMA.
+/// This build has no RDMA support.
 #[cfg(not(feature = "rdma"))]
 pub(crate) fn no_rdma_feature() -> Error {
     const FEATURE: &str = "build lunar-initiator with its feature \"rdma\", or use iscsi://";

@@ -78,11 +78,12 @@
 //!
 //! # Platform
 //!
-//! Linux, with io_uring where it is allowed, and polling elsewhere.
+//! Linux, with io_uring where it is permitted, and with a polling driver elsewhere.
 //!
 //! # Structure
 //!
-//! The files have layers: a file imports only files below it, and `cargo xtask tidy` reports cycles of more than two files.
+//! The files form layers: a file imports only files below it. `cargo xtask tidy` reports cycles of more than two
+//! files.
 //!
 //! | file or folder | contents |
 //! |---|---|
@@ -95,18 +96,20 @@
 //! | `url` | the text form of a target; its settings are rows of a table |
 //!
 //! On the core of the session, a command goes directly to the session state. Other cores send a message. All commands
-//! of one event loop iteration leave in one send. The data of a large Data-In are received directly into the buffer of
-//! its command, after the header was checked. Small ones are predicted: the receiver expects responses in the order of
-//! the commands and receives several at once.
+//! of one event loop iteration leave in one send. The data of a large Data-In are received directly into the
+//! command's buffer, once the header has been checked. Small Data-Ins are predicted: the receiver expects responses
+//! in the order of the commands and receives several at once.
 //!
 //! # Errors and recovery
 //!
 //! - `lun/disposition.rs` maps each SCSI status to done, retry, retry later, or an error.
-//! - When a connection is lost, repeatable commands wait for the next connection. The others end with an error that
-//!   reports the loss. Before commands of a LUN run again, the LUN must show its identity. The same holds after a unit
-//!   attention that may mean another disk.
-//! - An abandoned connection is reset. Otherwise the kernel could deliver old data after newer writes on another path.
-//! - The time limit of a command starts when all bytes before it were sent: a slow link is not a late target.
+//! - When a connection is lost, repeatable commands wait for the next connection. The others fail with
+//!   [`ErrorCode::ConnectionLost`]. Before commands to a LUN are sent again, the session checks the LUN's identity.
+//!   It does the same after a unit attention that may announce another logical unit.
+//! - An abandoned connection is reset. Otherwise the kernel could deliver its data after newer writes on another
+//!   path.
+//! - The time limit of a command starts when all bytes before it have been sent: a slow network does not count as a
+//!   slow target.
 //! - A sent write without a response becomes an *orphan* (`session/orphans.rs`), because a stalled target may execute
 //!   it later. An orphan keeps its buffer and locks its range: newer writes to the same bytes wait. One of three proofs
 //!   ends it: a login at the same target port with the same ISID, a reset that was sent after the loss and answered, or
@@ -117,7 +120,7 @@
 //! - `session/tests/late_writes.rs` is a model without a clock that loses paths at every step.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
-// Without the feature `rdma`, some items have no user.
+// Without the feature `rdma`, some items are unused.
 #![cfg_attr(not(feature = "rdma"), allow(dead_code))]
 
 mod addresses;
@@ -178,7 +181,7 @@ pub use session::{
 };
 pub use url::{Url, is_url, without_scheme};
 
-/// The README's example compiles.
+/// Compiles the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

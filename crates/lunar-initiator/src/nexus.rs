@@ -5,7 +5,7 @@ use lunar_wire::srp::PortId;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// The target of a login, and the initiator's part of its nexus.
+/// The portal and target of a login, and the initiator's part of the nexus.
 #[derive(Clone, Debug)]
 pub struct LoginTarget {
     /// The portal.
@@ -39,14 +39,14 @@ impl fmt::Display for TargetPort {
     }
 }
 
-/// An ISID from its twelve hexadecimal digits.
+/// Parses an ISID of twelve hexadecimal digits.
 pub fn parse_isid(digits: &str) -> Option<[u8; 6]> {
     let is_plain = digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = is_plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()?;
     number.to_be_bytes()[2..].try_into().ok()
 }
 
-/// An ISID of the random format (RFC 7143 section 11.12.5).
+/// A new ISID in the random format (RFC 7143 section 11.12.5).
 pub fn new_isid() -> [u8; 6] {
     let mut isid = [0; 6];
     getrandom::fill(&mut isid).expect("the kernel has random numbers");

@@ -1,9 +1,9 @@
-//! Copies that a target makes by itself: EXTENDED COPY (LID1; SPC-4 section 6.4) between two logical units.
+//! Copies by the target itself: EXTENDED COPY (LID1; SPC-4 section 6.4) between two logical units.
 //!
-//! The command goes to the destination, which is always a disk. After a lost session it is not sent again automatically
-//! (see [`is_repeatable`](crate::command::is_repeatable)): the target may have executed it, and a copy may overwrite
-//! its own source. Between two logical units that cannot happen: to copy a range twice has the same result as once. So
-//! the caller requests the range again (see [`Offload::copy`]).
+//! The command goes to the destination, which is always a disk. After a lost session it is not sent again
+//! automatically (see [`is_repeatable`](crate::command::is_repeatable)): the target may have executed it, and a copy
+//! may overwrite its own source. Between two logical units this cannot happen: a repeated copy has the same result.
+//! Therefore the caller may request the range again (see [`Offload::copy`]).
 
 use crate::designators::copy_name;
 use crate::{Direction, Error, ErrorCode, Lun, properties};
@@ -15,27 +15,27 @@ use lunar_wire::scsi::cdb;
 use std::io;
 use std::sync::Arc;
 
-/// The maximum number of bytes of one command: few enough to report progress and to stop soon.
+/// The maximum number of bytes of one command. It is small enough for progress reports and a quick stop.
 const PIECE: u64 = 4 << 20;
-/// Bytes of the parameter list before its descriptors, of a CSCD descriptor (E4h), and of a segment
-/// descriptor block to block (02h).
+/// The length of the parameter list header, of a CSCD descriptor (E4h), and of a block to block segment descriptor
+/// (02h), in bytes.
 const HEADER: usize = 16;
 const CSCD: usize = 32;
 const SEGMENT: usize = 28;
-/// Types of descriptors.
+/// Descriptor type codes.
 const IDENTIFICATION: u8 = 0xe4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
-/// LIST ID USAGE: there is no list identifier, and no result is kept.
+/// LIST ID USAGE: no list identifier is used, and the target keeps no result.
 const NO_LIST_ID: u8 = 0x18;
-/// Bytes of the operating parameters before their list of descriptor types, and for all of them.
+/// The length of the operating parameters up to their list of descriptor types, and the allocation length, in bytes.
 const PARAMETERS: usize = 44;
 const ANSWER: u16 = 255;
 
-/// A source and a destination, and a target that copies from one to the other.
+/// Copies from a source to a destination of the same target.
 pub struct ExtendedCopy {
     destination: Arc<Lun>,
     cscds: [[u8; CSCD]; 2],
-    /// Bytes of a block at the source and at the destination.
+    /// The block sizes of source and destination in bytes.
     block_sizes: [u64; 2],
     limits: Limits,
     /// The free list identifiers. Their number limits the concurrent copies.
@@ -43,11 +43,11 @@ pub struct ExtendedCopy {
 }
 
 impl ExtendedCopy {
-    /// Checks whether the target can copy between these logical units: the session of the destination must see the
-    /// source. Reads the limits of copies.
+    /// Checks whether the target can copy between these logical units, and reads its limits. The session of the
+    /// destination must see the source.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] with the reason; those of the commands.
+    /// [`ErrorCode::InvalidArgument`] with the reason; the errors of the SCSI commands.
     pub async fn between(source: &Lun, destination: &Arc<Lun>) -> Result<ExtendedCopy, Error> {
         let session = destination.session();
         if source.session().facts().target != session.facts().target {
@@ -67,7 +67,7 @@ impl ExtendedCopy {
         let (got, buf) = (result?.transferred, buf.unwrap_or_else(|| Buf::zeroed(0)));
         let limits = Limits::read(&buf[..got.min(buf.len())], block_sizes)?;
         let ids = flume::unbounded();
-        // Cannot fail: `ids` holds the receiver.
+        // The send cannot fail, because `ids` also holds the receiver.
         (0..limits.copies).for_each(|id| _ = ids.0.send(id));
         tracing::debug!(?limits, "the target copies by itself");
         Ok(ExtendedCopy { destination: destination.clone(), cscds, block_sizes, limits, ids })
@@ -81,7 +81,7 @@ impl ExtendedCopy {
         let list = self.list(id, offset, len);
         let data = Buf::copy_of(&list);
         let command = cdb::extended_copy(list.len() as u32);
-        // If the caller stops waiting, the command goes on and its identifier stays in use.
+        // If the caller drops this future, the command continues and its list identifier stays in use.
         let (result, _) = self.destination.perform(command, Direction::Out(data)).await;
         _ = self.ids.0.send(id);
         result.map(drop)
@@ -104,7 +104,7 @@ impl ExtendedCopy {
         b
     }
 
-    /// A segment descriptor, its length in blocks of the source (SPC-4 section 6.4.6.4).
+    /// A segment descriptor (SPC-4 section 6.4.6.4). It counts the length in blocks of the source.
     fn segment(&self, offset: u64, len: u64) -> [u8; SEGMENT] {
         let [from, to] = self.block_sizes;
         let mut b = [0; SEGMENT];
@@ -138,8 +138,8 @@ fn not(why: &str) -> Error {
     Error::new(ErrorCode::InvalidArgument, format!("the target does not copy between these LUNs: {why}"))
 }
 
-/// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4): a designator of VPD page 83h, in the
-/// same layout.
+/// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4). It has the layout of a designator in
+/// VPD page 83h.
 fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
     let properties = lun.properties();
     let name = copy_name(&properties.identity).ok_or_else(|| not("one has neither NAA nor EUI-64"))?;
@@ -152,23 +152,23 @@ fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
     Ok(b)
 }
 
-/// The limits of the copy manager that matter here.
+/// The limits of the copy manager that apply to these copies.
 #[derive(Debug, PartialEq)]
 struct Limits {
-    /// Copies need no list identifier.
+    /// Whether copies need no list identifier.
     nameless: bool,
     /// The maximum number of concurrent copies.
     copies: u8,
-    /// Bytes of a segment, a multiple of [`GRANULE`].
+    /// The maximum number of bytes of a segment, a multiple of [`GRANULE`].
     segment: u64,
-    /// Bytes of a command, a multiple of [`GRANULE`].
+    /// The maximum number of bytes of a command, a multiple of [`GRANULE`].
     piece: u64,
-    /// Every range must be a multiple of this number of bytes.
+    /// Offset and length of each copy must be multiples of this number of bytes.
     unit: u64,
 }
 
 impl Limits {
-    /// Reads the operating parameters (SPC-4 section 6.24.4). Where they set no limit, they are zeros.
+    /// Reads the operating parameters (SPC-4 section 6.24.4). A field of zero sets no limit.
     fn read(b: &[u8], block_sizes: [u64; 2]) -> Result<Limits, Error> {
         let Some((head, types)) = b.split_at_checked(PARAMETERS) else {
             return Err(not("it does not report its limits"));
@@ -189,7 +189,7 @@ impl Limits {
             0 => u64::MAX,
             n => n.into(),
         };
-        // The descriptor counts blocks with 16 bits.
+        // The descriptor has a 16-bit block count.
         let segment = longest.min(block_sizes[0] * u64::from(u16::MAX)).min(PIECE) / GRANULE * GRANULE;
         let piece = PIECE.min(segments * segment);
         if piece == 0 {
@@ -199,7 +199,8 @@ impl Limits {
     }
 }
 
-/// The maximum number of concurrent copies, from the limits of those with list identifiers and of all.
+/// The maximum number of concurrent copies: the lower of the limits for copies with list identifiers and for all
+/// copies.
 fn copies(head: &[u8]) -> u8 {
     let all = match be::get16(&head[34..]) {
         0 => u8::MAX,
@@ -212,7 +213,7 @@ fn copies(head: &[u8]) -> u8 {
 mod tests {
     use super::*;
 
-    /// Operating parameters: CSCDs, segments, bytes of descriptors, bytes of a segment, copies, granularity.
+    /// Builds operating parameters: CSCDs, segments, descriptor bytes, segment bytes, copies, granularity.
     fn parameters(
         cscds: u16,
         segments: u16,
@@ -258,11 +259,11 @@ mod tests {
         }
         let whole = parameters(2, 8, 1024, 0, 2, 9);
         assert_eq!(Limits::read(&whole, [512, 512]).map(|l| l.piece), Ok(PIECE));
-        assert!(Limits::read(&whole, [520, 512]).is_err(), "blocks that no piece is a multiple of");
+        assert!(Limits::read(&whole, [520, 512]).is_err(), "a block size that does not divide the granule");
         for n in 0..whole.len() {
             assert_eq!(read(&whole[..n]), None, "cut at {n}");
         }
         let few = [&whole[..34], &[0, 1, 9][..], &whole[37..]].concat();
-        assert_eq!(read(&few), Some((1, PIECE, PIECE)), "no more than all copies together");
+        assert_eq!(read(&few), Some((1, PIECE, PIECE)), "the limit of all copies applies");
     }
 }

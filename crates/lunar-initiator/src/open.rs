@@ -1,10 +1,10 @@
-//! From a URL to a session or a logical unit.
+//! Opens a session or a logical unit from a URL.
 
 use crate::{DiscoveredTarget, Error, ErrorCode, Lun, Options, Portal, Session, Url, discover, luns};
 use lunar_wire::scsi::lun::decode;
 use std::sync::Arc;
 
-/// Names that a hint lists.
+/// The number of names that a hint lists.
 const LISTED: usize = 8;
 
 /// Logs in to the target of a URL. The URL may omit the target if the portal has exactly one.
@@ -37,8 +37,8 @@ pub async fn resolve(url: &Url, options: &Options) -> Result<Vec<Url>, Error> {
     Ok(portal_urls(url, only_target(url, found)?))
 }
 
-/// Logs in at the first reachable one of these URLs. The errors of unreachable ones go to `report`. Any other error
-/// ends the attempts, because all portals of a target give the same answer.
+/// Logs in at the first of these URLs that is reachable. The errors of unreachable ones go to `report`. Any other
+/// error ends the attempts, because all portals of a target respond alike.
 ///
 /// # Errors
 /// The error of the last URL, if none is reachable; the errors of [`Session::open`]. [`ErrorCode::InvalidArgument`]
@@ -82,8 +82,8 @@ pub async fn open_with(url: &Url, options: &Options) -> Result<Arc<Lun>, Error> 
     Lun::open(&session, lun).await
 }
 
-/// The URLs of a discovered target in the order of the attempts: one for each of its portals, and at least one. The
-/// portal of `url` comes first, if the target has it.
+/// The URLs of a discovered target, in order of preference: one for each portal, and at least one. The portal of
+/// `url` comes first, if the target has it.
 pub fn portal_urls(url: &Url, found: DiscoveredTarget) -> Vec<Url> {
     let there = url.at(found.name, url.lun);
     let mut portals: Vec<Portal> = found.addresses.into_iter().map(Portal::from).collect();
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(of(&["b", "c"]), "b c");
     }
 
-    /// The futures of all callers contain these futures.
+    /// These futures are part of all callers' futures.
     #[test]
     fn futures_of_logins_are_small() {
         let url = Url::parse("iscsi://h/iqn.x").unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Timeouts of a session. The defaults follow Open-iSCSI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Each attempt to connect and log in.
+    /// The limit for each attempt to connect and log in.
     pub login: Duration,
     /// The wait for the Logout Response.
     pub logout: Duration,
@@ -20,13 +20,13 @@ pub struct Timeouts {
     pub noop_interval: Duration,
     /// The wait for the answer to the NOP-Out.
     pub noop: Duration,
-    /// The wait for the response to a command. Then it is aborted and retried.
+    /// The wait for the response to a command. Afterwards the command is aborted and retried.
     pub command: Duration,
-    /// The wait for the response to ABORT TASK. Then the logical unit is reset.
+    /// The wait for the response to ABORT TASK. Afterwards the logical unit is reset.
     pub abort: Duration,
-    /// The wait for the response to LOGICAL UNIT RESET. Then the target is reset.
+    /// The wait for the response to LOGICAL UNIT RESET. Afterwards the target is reset.
     pub lun_reset: Duration,
-    /// The wait for the response to TARGET WARM RESET. Then the connection is dropped and the session recovers.
+    /// The wait for the response to TARGET WARM RESET. Afterwards the connection is dropped and the session recovers.
     pub target_reset: Duration,
     /// The time to recover a lost session before its commands fail (Open-iSCSI: replacement_timeout).
     pub recovery: Duration,
@@ -37,12 +37,12 @@ pub struct Timeouts {
     pub pause: Duration,
     /// The time that a logical unit may be busy or becoming ready before its commands fail.
     pub busy: Duration,
-    /// The same for a transition between two access states (ALUA). None means the same time as `busy`. Multipath sets
-    /// zero: another path is used only after the command has failed.
+    /// The same for a transition between two ALUA access states. None means the same time as `busy`. Multipath sets
+    /// zero: a command must fail before another path is tried.
     pub transition: Option<Duration>,
-    /// One operation in total, with all its attempts, recoveries and pauses.
+    /// The total time of one operation, including all attempts, recoveries and pauses.
     pub operation: Duration,
-    /// Attempts of the first login while the target is unreachable.
+    /// The number of attempts of the first login while the target is unreachable.
     pub login_tries: u32,
 }
 
@@ -77,7 +77,7 @@ pub enum Transport {
     Tcp,
     /// iSER: iSCSI over RDMA (RFC 7145).
     Iser,
-    /// SRP, the SCSI RDMA Protocol. It has no iSCSI PDUs, hence no key text, digests or CHAP.
+    /// SRP, the SCSI RDMA Protocol. It has no iSCSI PDUs and thus no text keys, digests or CHAP.
     Srp,
 }
 
@@ -92,12 +92,12 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// Names in URLs.
+    /// The names in URLs.
     pub(crate) const NAMES: [(&str, Provider); 2] = [("iwarp", Provider::Iwarp), ("verbs", Provider::Verbs)];
 }
 
 impl Transport {
-    /// Its name in output and records.
+    /// The name in output and records.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Tcp => "tcp",
@@ -106,7 +106,7 @@ impl Transport {
         }
     }
 
-    /// The scheme of its URLs.
+    /// The URL scheme.
     pub fn scheme(self) -> &'static str {
         match self {
             Transport::Tcp => "iscsi",
@@ -114,7 +114,7 @@ impl Transport {
         }
     }
 
-    /// The offer, adapted to this transport. Over iSER the target requests all data, and there are no digests.
+    /// Adapts the offer to this transport. Over iSER, the target requests all data by R2T, and there are no digests.
     pub(crate) fn offer(self, offer: &Offer) -> Offer {
         let none = Digests { none: true, crc32c: false };
         match self {
@@ -138,17 +138,17 @@ impl Transport {
 /// The treatment of a write whose connection is lost. The target may still execute it, even after newer commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LateWrites {
-    /// The write waits, whatever the timeouts. It is neither sent again nor ended until the target can no longer
-    /// execute it: after a new login of the session, or a reset of the logical unit. For programs that continue after
+    /// The write waits, whatever the timeouts. It is neither sent again nor failed while the target may still execute
+    /// it. A new login of the session or a reset of the logical unit ends the wait. For programs that continue after
     /// an error.
     #[default]
     Wait,
-    /// The write is sent again or ends as the timeouts say. For programs that report the failure and exit.
+    /// The timeouts apply: the write is sent again or fails. For programs that report the failure and exit.
     Risk,
 }
 
 impl LateWrites {
-    /// Names in URLs and configurations.
+    /// The names in URLs and configurations.
     pub const NAMES: [(&str, LateWrites); 2] = [("wait", LateWrites::Wait), ("risk", LateWrites::Risk)];
 }
 
@@ -161,36 +161,36 @@ pub struct Options {
     pub credentials: Option<Credentials>,
     /// The transport.
     pub transport: Transport,
-    /// The provider of RDMA.
+    /// The RDMA provider.
     pub provider: Provider,
-    /// The keys that are offered in negotiation.
+    /// The keys to negotiate.
     pub offer: Offer,
-    /// Whether CRC32C is preferred where CRC32C and no digest are both allowed.
+    /// Whether CRC32C is preferred over no digest where both are acceptable.
     pub crc32c_first: bool,
     /// Timeouts.
     pub timeouts: Timeouts,
     /// The treatment of a write whose connection is lost.
     pub late_writes: LateWrites,
-    /// Commands in flight at most, 1 to 4096.
+    /// The maximum number of commands in flight, 1 to 4096.
     pub commands: u16,
-    /// Receive and send buffer of the socket in bytes; None leaves them to the kernel.
+    /// The size of the socket's receive and send buffers in bytes. None leaves it to the kernel.
     pub window: Option<u32>,
-    /// The ISID; None makes a new one for each session. A persistent reservation belongs to the initiator name and the
-    /// ISID: a later session needs both to own it.
+    /// The ISID. None creates a new one for each session. A persistent reservation belongs to the initiator name and
+    /// the ISID: a later session needs both to own it.
     pub isid: Option<[u8; 6]>,
-    /// The first half of the SRP initiator port identifier; None derives it from the ISID. When a port logs in again,
-    /// the target ends its earlier session.
+    /// The first half of the SRP initiator port identifier. None derives it from the ISID. A login of the same port
+    /// ends its earlier session.
     pub initiator_ext: Option<u64>,
-    /// The second half; None derives it from the initiator name.
+    /// The second half. None derives it from the initiator name.
     pub initiator_guid: Option<u64>,
-    /// RDMA channels of an SRP session. Commands are spread over them.
+    /// The number of RDMA channels of an SRP session. Commands are distributed over them.
     pub channels: u16,
-    /// Callbacks for its logins and its end.
+    /// Callbacks for the logins and the end of the session.
     pub hooks: Option<Arc<dyn SessionHooks>>,
 }
 
 impl Options {
-    /// Whether an RDMA device makes the connections, instead of TCP.
+    /// Whether connections go through an RDMA device instead of TCP.
     pub fn by_device(&self) -> bool {
         self.transport != Transport::Tcp && self.provider == Provider::Verbs
     }
@@ -222,17 +222,17 @@ impl Options {
     }
 }
 
-/// The default offer: Open-iSCSI's values, several R2Ts, no digests.
+/// The default offer: Open-iSCSI's values, except for several R2Ts and no digests.
 fn offer() -> Offer {
     let digests = Digests { none: true, crc32c: false };
     Offer {
         max_burst_length: 16_776_192,
-        // At ErrorRecoveryLevel 0 a new session has nothing to wait for. The target may choose a longer time.
+        // At ErrorRecoveryLevel 0, a new session need not wait. The target may choose a longer time.
         default_time2wait: 0,
         default_time2retain: 0,
         header_digest: digests,
         data_digest: digests,
-        // FastAbort is not offered: R2Ts of tasks that are being aborted are answered.
+        // FastAbort is not offered: this initiator answers R2Ts of tasks that are being aborted.
         task_reporting: TaskReporting::ResponseFence,
         ..Offer::default()
     }

@@ -7,9 +7,9 @@ use std::fmt;
 /// A host, by name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Portal {
-    /// A name or an address; IPv6 without brackets.
+    /// A name or an address. IPv6 addresses have no brackets here.
     pub host: String,
-    /// Its TCP port.
+    /// The TCP port.
     pub port: u16,
 }
 

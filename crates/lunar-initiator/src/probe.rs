@@ -1,4 +1,4 @@
-//! A login in single, recorded steps, for diagnosis.
+//! A login that records each step, for diagnosis.
 
 use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
 use crate::io_error;
@@ -12,9 +12,9 @@ use lunar_wire::iscsi::{Bhs, opcode};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The limit of redirections.
+/// The maximum number of redirections.
 const REDIRECTIONS: usize = 5;
-/// Keys of authentication, whose values are not recorded.
+/// Authentication keys whose values are not recorded.
 const HIDDEN: [&str; 2] = ["CHAP_C", "CHAP_R"];
 
 /// The record of a login attempt, from name resolution to the last response.
@@ -23,7 +23,7 @@ const HIDDEN: [&str; 2] = ["CHAP_C", "CHAP_R"];
 pub struct Probe {
     /// The portals of the attempt: the given one, then those of redirections.
     pub portals: Vec<Portal>,
-    /// The addresses of the last one.
+    /// The addresses of the last portal.
     pub addresses: Vec<SocketAddr>,
     /// The time of the name resolution.
     pub resolved_in: Duration,
@@ -31,7 +31,7 @@ pub struct Probe {
     pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
     /// The kernel's information about a TCP connection.
     pub route: TcpInfo,
-    /// The transport and provider, once there is a connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
+    /// The transport and provider, once connected: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub carrier: Option<String>,
     /// The requests and responses of the login.
     pub exchanges: Vec<Exchange>,
@@ -43,20 +43,20 @@ pub struct Probe {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exchange {
-    /// The stage, as RFC 7143 section 11.12.3 names it. Over SRP there is a single one.
+    /// The login stage, as RFC 7143 section 11.12.3 names it. SRP has a single stage.
     pub stage: &'static str,
-    /// Keys that were offered.
+    /// The keys of the request.
     pub sent: Vec<(String, String)>,
-    /// Keys that were answered.
+    /// The keys of the response.
     pub received: Vec<(String, String)>,
     /// Status-Class and Status-Detail, once there is a response.
     pub status: Option<(u8, u8)>,
-    /// The time until the response; None without one.
+    /// The time until the response. None without a response.
     pub took: Option<Duration>,
 }
 
 impl Probe {
-    /// A probe before its first step.
+    /// A probe that has not started.
     pub fn of(portal: Portal) -> Probe {
         Probe {
             portals: vec![portal],
@@ -70,8 +70,8 @@ impl Probe {
         }
     }
 
-    /// Logs in to a target, or to discovery, once, and logs out. A failure is in [`Probe::login`]; what
-    /// has happened so far stands here at any time.
+    /// Logs in once to a target, or to a discovery session, and logs out. [`Probe::login`] holds a failure. The steps
+    /// are recorded even if this future is dropped.
     pub async fn log_in(&mut self, target: Option<String>, options: &Options) {
         let login_target = LoginTarget {
             portal: self.portals[0].clone(),
@@ -95,9 +95,9 @@ impl Probe {
         self.login = Err(Error::new(ErrorCode::ProtocolError, "too many redirects"));
     }
 
-    /// One portal: a redirection names the next.
+    /// Logs in at one portal. Returns the next portal after a redirection.
     async fn step(&mut self, login_target: &LoginTarget, options: &Options) -> Result<Option<Portal>, Error> {
-        let portal = self.portals.last().expect("the first one").clone();
+        let portal = self.portals.last().expect("the given portal").clone();
         let since = Instant::now();
         self.addresses = connect::resolve(&portal).await?;
         self.resolved_in = since.elapsed();
@@ -113,14 +113,14 @@ impl Probe {
             LoginOutcome::Redirected(there) => Ok(Some(there)),
             LoginOutcome::LoggedIn(connected) => {
                 self.login = Ok(connected.login.clone());
-                // A target that does not answer the logout changes nothing.
+                // A missing logout response does not change the result.
                 let _ = connect::log_out(*connected).await;
                 Ok(None)
             }
         }
     }
 
-    /// Over SRP the login goes with the connection.
+    /// Connects over SRP, where the connection request carries the login.
     async fn by_srp(
         &mut self,
         login_target: &LoginTarget,
@@ -136,7 +136,7 @@ impl Probe {
             took: None,
         });
         let made = self.connect(login_target, options).await;
-        let exchange = self.exchanges.last_mut().expect("it was begun");
+        let exchange = self.exchanges.last_mut().expect("the login exchange");
         match &made {
             Ok(LoginConnection::Srp(wire)) => exchange.received = srp::granted(wire.response()),
             Err(e) if !is_answer(e.code) => return made,
@@ -159,7 +159,7 @@ impl Probe {
         LoginConnection::over(stream, login_target, options).await
     }
 
-    /// Each address by the RDMA device that leads there.
+    /// Tries each address through the RDMA device that routes to it.
     async fn by_device(
         &mut self,
         login_target: &LoginTarget,
@@ -205,7 +205,7 @@ fn nowhere() -> Error {
     Error::new(ErrorCode::Unreachable, "its name resolves to no address")
 }
 
-/// The other side has said something, and be it no.
+/// Whether this error means that the target has responded.
 fn is_answer(kind: ErrorCode) -> bool {
     matches!(
         kind,
@@ -213,7 +213,7 @@ fn is_answer(kind: ErrorCode) -> bool {
     )
 }
 
-/// Writes the exchanges of a login down.
+/// Records the exchanges of a login.
 struct Notes<'a> {
     exchanges: &'a mut Vec<Exchange>,
     since: Instant,
@@ -244,7 +244,7 @@ impl LoginTrace for Notes<'_> {
     }
 }
 
-/// Keys and values, fit to be shown.
+/// The keys and values, escaped, truncated, and without secrets.
 fn keys(text: &[u8]) -> Vec<(String, String)> {
     let shown = |key: &str, value: &str| match HIDDEN.contains(&key) {
         true => "...".to_owned(),

@@ -1,4 +1,4 @@
-//! The source of RDMA connections: devices, measurements and tests.
+//! The source of RDMA connections: a device, or a function of a benchmark or test.
 
 use crate::{Error, ErrorCode};
 use lunar_rdma::{ConnParam, ConnectError, LocalBoxFuture};

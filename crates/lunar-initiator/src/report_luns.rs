@@ -1,11 +1,11 @@
-//! Which logical units a target has.
+//! The list of logical units of a target.
 
 use crate::lun::{BusyRetry, List};
 use crate::{Error, Session};
 use lunar_wire::be;
 use lunar_wire::scsi::cdb;
 
-/// The LUNs of a target in the order of its answer, eight bytes each (REPORT LUNS, SPC-5 section 6.34).
+/// The LUNs of a target in the order of REPORT LUNS (SPC-5 section 6.34), eight bytes each.
 ///
 /// # Errors
 /// Those of the command.

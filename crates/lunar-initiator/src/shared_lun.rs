@@ -15,14 +15,14 @@ use std::thread;
 pub enum Data<'a> {
     /// No data.
     None,
-    /// From the logical unit, at most the length of the slice.
+    /// Data-In, at most the length of the slice.
     In(&'a mut [u8]),
-    /// To the logical unit, the whole slice.
+    /// Data-Out, the whole slice.
     Out(&'a [u8]),
 }
 
 impl Data<'_> {
-    /// Allocates the buffer of the command, and copies outgoing data into it.
+    /// Allocates the command's buffer, and copies Data-Out into it.
     pub(crate) fn to_direction(&self) -> Direction {
         match self {
             Data::None => Direction::None,
@@ -31,7 +31,7 @@ impl Data<'_> {
         }
     }
 
-    /// Copies the received bytes.
+    /// Copies the received Data-In.
     pub(crate) fn fill(self, completion: &Completion, buf: Option<Buf>) {
         if let (Data::In(room), Some(buf)) = (self, buf) {
             let received = completion.transferred.min(room.len()).min(buf.len());
@@ -44,8 +44,8 @@ impl Data<'_> {
 #[derive(Clone)]
 pub(crate) struct SharedLun(Option<Arc<crate::Lun>>);
 
-/// Dropping the last handle wakes the event loop. compio aborts the process if a panicking thread does that, so another
-/// thread drops it.
+/// Dropping the last handle wakes the event loop. compio aborts the process if a panicking thread does that, so
+/// another thread does it.
 impl Drop for SharedLun {
     fn drop(&mut self) {
         if let Some(lun) = self.0.take().filter(|_| thread::panicking()) {
@@ -64,7 +64,7 @@ impl SharedLun {
     }
 
     fn lun(&self) -> &Arc<crate::Lun> {
-        self.0.as_ref().expect("only drop takes it")
+        self.0.as_ref().expect("the LUN is present until drop")
     }
 
     pub fn properties(&self) -> Properties {
@@ -141,7 +141,7 @@ impl SharedLun {
     }
 }
 
-/// The [`Error`] inside the error of a backend, or a new one.
+/// The [`Error`] inside a backend's I/O error, or a new one.
 fn from_io(e: io::Error, doing: &str) -> Error {
     match e.downcast::<Error>() {
         Ok(ours) => ours,

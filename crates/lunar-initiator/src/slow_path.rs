@@ -1,4 +1,4 @@
-//! The operations of a queue that take more than one step. Each has a future, indexed by lane.
+//! Queue operations that take more than one step. Each has a future and its lane.
 
 use lunar_block::{BufResult, LocalBoxFuture};
 use std::task::{Context, Poll};
@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 pub struct SlowPath(Vec<(usize, LocalBoxFuture<'static, BufResult>)>);
 
 impl SlowPath {
-    /// Starts the operation of a lane. It progresses when it is polled.
+    /// Starts the operation of a lane. It progresses only when polled.
     pub fn begin(&mut self, lane: usize, end: impl std::future::Future<Output = BufResult> + 'static) {
         self.0.push((lane, Box::pin(end)));
     }
 
-    /// The next ended operation.
+    /// Polls for the next completed operation.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         for (at, (lane, end)) in self.0.iter_mut().enumerate() {
             if let Poll::Ready(finished) = end.as_mut().poll(cx) {

@@ -1,13 +1,13 @@
-//! Key text of full feature phase: requests and answers (RFC 7143 sections 6.4 and 11.10).
+//! Text keys in full feature phase: requests and responses (RFC 7143 sections 6.4 and 11.10).
 
 use crate::{Error, ErrorCode};
 use lunar_proto::keys;
 use lunar_wire::iscsi::text::{pairs, push};
 
-/// The limit of text from a target, in bytes.
+/// The maximum length of a text response in bytes.
 pub const LIMIT: usize = 16 << 20;
 
-/// Keys with their values.
+/// Keys and values.
 pub type Pairs = Vec<(String, String)>;
 
 /// Encodes a request.
@@ -28,12 +28,12 @@ pub fn question(asked: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Whether a key belongs to login, or changes the state of the session.
+/// Whether a key may only be negotiated in a login, or changes the state of the session.
 fn is_settled(key: &str) -> bool {
     key != "SendTargets" && keys::find(key).is_some()
 }
 
-/// Decodes an answer.
+/// Decodes a response.
 pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     let malformed = |e: lunar_wire::iscsi::text::MalformedText| {
@@ -42,7 +42,7 @@ pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
     pairs(text).map(|pair| pair.map(owned).map_err(malformed)).collect()
 }
 
-/// The error of a request that was rejected (RFC 7143 section 11.17.1).
+/// The error of a rejected request (RFC 7143 section 11.17.1).
 pub fn rejected(reason: u8) -> Error {
     Error::new(ErrorCode::Refused, format!("the target rejects the Text Request (reason {reason:#04x})"))
 }

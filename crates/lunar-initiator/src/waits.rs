@@ -1,4 +1,4 @@
-//! Descriptions of the waits of a core's tasks, for messages about timeouts.
+//! Descriptions of the current waits of a core's tasks, for timeout messages.
 
 use std::cell::RefCell;
 
@@ -8,11 +8,11 @@ thread_local! {
 
 struct Waits {
     last: u64,
-    /// The descriptions with their numbers, latest last.
+    /// The numbered descriptions, newest last.
     all: Vec<(u64, String)>,
 }
 
-/// A guard: its wait lasts until it is dropped.
+/// A wait, until this guard is dropped.
 pub(crate) struct Wait(u64);
 
 /// Starts a wait with this description.
@@ -26,12 +26,12 @@ pub(crate) fn on(what: String) -> Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        // The thread-local value may be destroyed already.
+        // The thread-local value may already be destroyed.
         _ = WAITS.try_with(|waits| waits.borrow_mut().all.retain(|(number, _)| *number != self.0));
     }
 }
 
-/// The latest wait on this core that has not ended.
+/// The newest wait on this core that has not ended.
 pub fn latest() -> Option<String> {
     WAITS.with_borrow(|waits| waits.all.last().map(|(_, what)| what.clone()))
 }

@@ -1,4 +1,4 @@
-//! Commands whose owners wait no longer, and answers that come too early, against scripted targets.
+//! Commands whose owners have stopped waiting, and responses that arrive early, against scripted targets.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -14,15 +14,15 @@ use lunar_wire::scsi::cdb;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 const TEST_UNIT_READY: u8 = 0;
 
-/// The first write to a target is kept from it until somebody asks whether the unit is ready.
+/// A target that executes its first write only when TEST UNIT READY arrives.
 fn keeps_first_write(kept: &Arc<Mutex<Option<Pdu>>>) -> Target {
     let late = kept.clone();
     let target = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
-        let mut late = late.lock().expect("no panic");
+        let mut late = late.lock().expect("an unpoisoned lock");
         if is(pdu, WRITE_10) && late.is_none() {
             *late = Some(pdu.clone());
             return HookAction::Done;
@@ -44,8 +44,9 @@ fn filled(byte: u8) -> Buf {
     buf
 }
 
-/// The write of the first one is read, changed, sent, and given up; the target carries it out later. Whoever writes other
-/// bytes of the same block meanwhile waits for it: else it would be undone.
+/// The first write is a read-modify-write of a part of a block. Its future is dropped after the WRITE was sent, and
+/// the target executes it later. A second write to other bytes of the block must wait: otherwise the late write would
+/// undo it.
 #[test]
 fn abandoned_write_blocks_newer_writes_of_its_block() {
     let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
@@ -54,12 +55,12 @@ fn abandoned_write_blocks_newer_writes_of_its_block() {
         write_around(&kept, lun.clone(), &lun).await;
     });
     let disk = target.disk();
-    assert!(disk[..100] == [1; 100] && disk[100..200] == [2; 100], "one has undone the other");
+    assert!(disk[..100] == [1; 100] && disk[100..200] == [2; 100], "one write has undone the other");
     let reads = target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count();
     assert_eq!(reads, 2);
 }
 
-/// The write was on one path, and the next is on the other.
+/// The first write is on one path, the second on the other.
 #[test]
 fn block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
     let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
@@ -71,25 +72,29 @@ fn block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
         let ways: Vec<Arc<dyn LunPath>> = vec![first.clone(), second];
         let settings =
             MultipathOptions { policy: PathPolicy::RoundRobin, check: LIMIT, ..MultipathOptions::default() };
-        let joined = Multipath::join(ways, settings).await.expect("one unit");
+        let joined = Multipath::join(ways, settings).await.expect("one logical unit");
         write_around(&kept, joined, &first).await;
     });
     let disk = target.disk();
-    assert!(disk[..100] == [1; 100] && disk[100..200] == [2; 100], "one has undone the other");
+    assert!(disk[..100] == [1; 100] && disk[100..200] == [2; 100], "one write has undone the other");
 }
 
-/// Drops a write that the target has, and writes other bytes of its block.
+/// Drops a write that the target has received, and writes other bytes of its block.
 async fn write_around(kept: &Mutex<Option<Pdu>>, disk: Arc<dyn Backend>, lun: &Lun) {
     let first = compio::time::timeout(Duration::from_millis(500), disk.write(0, filled(1), false));
-    assert!(first.await.is_err() && kept.lock().expect("no panic").is_some(), "it is with the target");
+    assert!(
+        first.await.is_err() && kept.lock().expect("an unpoisoned lock").is_some(),
+        "the target has the write"
+    );
     let other = disk.clone();
     let second = compio::runtime::spawn(async move { other.write(100, filled(2), false).await.0 });
     compio::time::sleep(Duration::from_millis(500)).await;
     lun.perform(cdb::test_unit_ready(), Direction::None).await.0.expect("ready");
-    second.await.expect("no panic").expect("written");
+    second.await.expect("the task panicked").expect("written");
 }
 
-/// The session is on one core, and the owner of its writes on another. Both writes are whole blocks, which share else.
+/// The session and the owner of its writes are on different cores. Both writes cover whole blocks, which would
+/// otherwise share the range lock.
 #[test]
 fn newer_write_waits_for_a_dropped_one_of_another_core() {
     let kept: Arc<Mutex<Option<Pdu>>> = Arc::default();
@@ -100,14 +105,17 @@ fn newer_write_waits_for_a_dropped_one_of_another_core() {
     let lun = home.wait(0, open).expect("an event loop");
     common::run(LIMIT, move || async move {
         let first = compio::time::timeout(Duration::from_millis(500), lun.write(0, block(1), false));
-        assert!(first.await.is_err() && kept.lock().expect("no panic").is_some(), "it is with the target");
+        assert!(
+            first.await.is_err() && kept.lock().expect("an unpoisoned lock").is_some(),
+            "the target has the write"
+        );
         let other = lun.clone();
         let second = compio::runtime::spawn(async move { other.write(0, block(2), false).await.0 });
         compio::time::sleep(Duration::from_millis(500)).await;
         lun.perform(cdb::test_unit_ready(), Direction::None).await.0.expect("ready");
-        second.await.expect("no panic").expect("written");
+        second.await.expect("the task panicked").expect("written");
     });
-    assert!(target.disk()[..512] == [2; 512], "the older write came last");
+    assert!(target.disk()[..512] == [2; 512], "the older write was executed last");
 }
 
 fn block(byte: u8) -> Buf {
@@ -116,7 +124,7 @@ fn block(byte: u8) -> Buf {
     buf
 }
 
-/// The target answers, reads no more, and goes on saying that it lives: the connection has to be given up.
+/// The target responds to a write, stops reading, and keeps sending pings: the connection must be dropped.
 #[test]
 fn answered_write_with_unread_data_ends_in_time() {
     const LEN: usize = 8 << 20;
@@ -140,7 +148,7 @@ fn answered_write_with_unread_data_ends_in_time() {
         let begun = Instant::now();
         let many = Direction::Out(Buf::zeroed(LEN));
         let cdb = cdb::write_10(0, (LEN / 512) as u16, false);
-        (lun.perform(cdb, many).await.0.expect_err("it is protected"), begun.elapsed())
+        (lun.perform(cdb, many).await.0.expect_err("WRITE PROTECTED"), begun.elapsed())
     });
     assert_eq!(error.code, ErrorCode::ScsiError);
     assert!(took < Duration::from_secs(15), "{took:?}");

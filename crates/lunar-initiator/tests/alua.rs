@@ -1,5 +1,5 @@
 //! Several paths to one logical unit with ALUA access states, on scripted targets. I/O uses the paths that accept it,
-//! and waits no longer than necessary.
+//! without unnecessary delay.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(40);
 const TEST_UNIT_READY: u8 = 0;
 const INQUIRY: u8 = 0x12;
 const MAINTENANCE_IN: u8 = 0xa3;
-/// The group of the port that is played.
+/// The target port group of the scripted port.
 const GROUP: u8 = 7;
-/// Access states (SPC-5 table 182), and one more that is none: the logical unit is busy.
+/// Access states (SPC-5 table 182). BUSY is not one: it means that the logical unit is busy.
 const OPTIMIZED: u8 = 0;
 const NON_OPTIMIZED: u8 = 1;
 const STANDBY: u8 = 2;
@@ -31,7 +31,7 @@ const UNAVAILABLE: u8 = 3;
 const TRANSITIONING: u8 = 15;
 const BUSY: u8 = 0xff;
 
-/// So many groups, of which ours is the last; the others are optimized.
+/// REPORT TARGET PORT GROUPS data with `count` groups. The last one is the scripted port's, the others are optimized.
 fn groups(count: usize, state: u8) -> Vec<u8> {
     let group = |number: u8, state| [state, 0, 0, number, 0, 0, 0, 0];
     let mut list = vec![group(0, OPTIMIZED); count - 1];
@@ -39,7 +39,7 @@ fn groups(count: usize, state: u8) -> Vec<u8> {
     [&(list.len() as u32 * 8).to_be_bytes()[..], &list.concat()].concat()
 }
 
-/// What a port in this state answers to I/O; None if it takes it.
+/// Rejects I/O as a port in this state does. None if the state permits I/O.
 fn refuse(link: &mut ScriptConnection, pdu: &Pdu, state: u8) -> Option<()> {
     match state {
         STANDBY => link.check_condition(pdu, [2, 0x04, 0x0b]),
@@ -56,7 +56,7 @@ fn refuse(link: &mut ScriptConnection, pdu: &Pdu, state: u8) -> Option<()> {
     Some(())
 }
 
-/// A disk whose port belongs to a target port group in this state.
+/// A disk whose port is in a target port group with this state.
 fn answer(link: &mut ScriptConnection, pdu: &Pdu, state: u8, count: usize) -> HookAction {
     match (pdu.bhs[32], pdu.bhs[33] & 1, pdu.bhs[34]) {
         _ if pdu.opcode() != op::SCSI => return HookAction::Usual,
@@ -75,7 +75,7 @@ fn answer(link: &mut ScriptConnection, pdu: &Pdu, state: u8, count: usize) -> Ho
     HookAction::Done
 }
 
-/// A port and its state.
+/// A scripted port and its state.
 struct Port {
     state: Arc<AtomicU8>,
     target: Target,
@@ -99,7 +99,7 @@ impl Port {
     }
 }
 
-/// A disk behind two ports, of which the first one is taken as long as the second is no better.
+/// A disk with two ports. The first one is used unless the second has a better state.
 fn with_both<W: Future<Output = ()> + 'static>(
     ports: &[Port; 2],
     check: Duration,
@@ -113,18 +113,18 @@ fn with_both<W: Future<Output = ()> + 'static>(
         }
         let settings =
             MultipathOptions { policy: PathPolicy::Failover, check, ..MultipathOptions::default() };
-        work(Multipath::join(ways, settings).await.expect("one unit"), states).await;
+        work(Multipath::join(ways, settings).await.expect("one logical unit"), states).await;
     });
 }
 
-/// Nobody looks by the clock.
+/// An interval so long that no periodic check runs.
 const NEVER: Duration = Duration::from_secs(3600);
 
 async fn read(disk: &Multipath) {
     disk.read(0, Buf::zeroed(512)).await.0.expect("read");
 }
 
-/// The same as one of many, without a future of its own.
+/// The same through a queue, without a future of its own.
 async fn read_by(queue: &mut dyn BackendQueue) {
     queue.read(0, 0, Buf::zeroed(512));
     let (_, (result, _)) = poll_fn(|cx| queue.poll_ended(cx)).await;
@@ -141,7 +141,7 @@ async fn until(disk: &Multipath, wanted: [State; 2]) {
     }
 }
 
-/// The second path takes what the first one refuses, and that at once.
+/// An operation that the first path rejects is retried on the second at once.
 #[test]
 fn path_that_takes_no_io_is_left_at_once() {
     use State::{Optimized, Standby, Transitioning};
@@ -161,7 +161,7 @@ fn path_that_takes_no_io_is_left_at_once() {
     }
 }
 
-/// It is the logical unit that is busy, however it is reached.
+/// The logical unit is busy on every path, so the operation is retried on the same one.
 #[test]
 fn path_over_which_the_unit_is_busy_is_asked_again() {
     let ports = [Port::new(), Port::new()];
@@ -205,7 +205,7 @@ fn io_that_no_path_takes_goes_on_soon_after_a_transition() {
         until(&disk, [State::Transitioning; 2]).await;
         compio::time::sleep(Duration::from_millis(300)).await;
         both[1].store(NON_OPTIMIZED, SeqCst);
-        reading.await.expect("no panic");
+        reading.await.expect("the task panicked");
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         assert_eq!(states(&disk), [State::Transitioning, State::NonOptimized]);
     });
@@ -227,13 +227,13 @@ fn one_path_waits_for_the_end_of_a_transition() {
     with_disk(LIMIT, &target, "", |lun| async move { lun.read(0, Buf::zeroed(512)).await.0 }).expect("read");
 }
 
-/// How a path is found, when it is looked at in this state, by a host with all patience for I/O.
+/// The result of a path check in this state, by a host that would retry I/O for long.
 fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
     let target = script.listen();
     with_disk(LIMIT, &target, "recovery_timeout=0.001", move |lun: Arc<Lun>| async move {
         first();
         let look = compio::time::timeout(Duration::from_secs(10), lun.check());
-        look.await.expect("it waits")
+        look.await.expect("the check must not wait")
     })
 }
 
@@ -263,7 +263,7 @@ fn path_lost_during_report_target_port_groups_is_down() {
     assert_eq!(looked_at(script, || ()), State::Down);
 }
 
-/// More than fits into the first answer; ports in standby may answer TEST UNIT READY well.
+/// The list exceeds the first allocation length. Ports in standby may succeed TEST UNIT READY.
 #[test]
 fn long_list_of_groups_is_read_to_its_end() {
     let script = Script::new().hook(|link, pdu| match is(pdu, TEST_UNIT_READY) {

@@ -85,7 +85,8 @@ fn thread_that_panics_with_a_lun_ends_alone() {
 fn example_reads_a_lun() {
     let server = server();
     let here = std::env::current_exe().expect("a path");
-    let example = here.parent().and_then(|deps| deps.parent()).expect("a folder").join("examples/read_lun");
+    let example =
+        here.parent().and_then(|deps| deps.parent()).expect("the target directory").join("examples/read_lun");
     let ran = Command::new(&example).arg(&server.url).output();
     let ran = ran.unwrap_or_else(|e| panic!("{}: {e}", example.display()));
     let said = String::from_utf8_lossy(&ran.stdout);

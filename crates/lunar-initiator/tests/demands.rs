@@ -1,5 +1,5 @@
-//! What a router asks of a session, against a target that plays a script: key text, discovery sessions that stay
-//! open, and the end of one command.
+//! Session features that a router needs, against a scripted target: text keys, persistent discovery sessions, and the
+//! abort of a single command.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -16,12 +16,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Byte 1 of a request for ABORT TASK.
+/// Byte 1 of an ABORT TASK request.
 const ABORT_TASK: u8 = 0x81;
 
-/// Does something with a session with a target that has answered a first command: those that come now are sent at once.
+/// Runs `work` with a session that has completed a first command: further commands are sent at once.
 fn with_session<T: Send + 'static, W: Future<Output = T> + 'static>(
     target: &Target,
     settings: &str,
@@ -33,7 +33,7 @@ fn with_session<T: Send + 'static, W: Future<Output = T> + 'static>(
 
 async fn connect(url: &Url) -> Session {
     let session = lunar_initiator::connect(url).await.expect("a session");
-    session.submit(ready()).await.0.expect("an answer");
+    session.submit(ready()).await.0.expect("a response");
     session
 }
 
@@ -53,12 +53,12 @@ fn aborts(target: &Target) -> Vec<Pdu> {
     target.requests(op::TMF).into_iter().filter(|pdu| pdu.bhs[1] == ABORT_TASK).collect()
 }
 
-/// A command that was aborted, with its buffer.
+/// Whether a command was aborted and its buffer returned.
 fn is_aborted((result, buf): CommandResult) -> bool {
     result.is_err_and(|e| e.code == ErrorCode::Aborted) && buf.is_some_and(|b| b.len() == 512)
 }
 
-/// Answers Text Requests one after the other in these ways; then no more.
+/// The responses to successive Text Requests. After the last one there are none.
 enum Says {
     Keys(&'static [(&'static str, &'static str)]),
     Reject,
@@ -88,7 +88,7 @@ fn pair(key: &str, value: &str) -> (String, String) {
     (key.to_owned(), value.to_owned())
 }
 
-/// The answer, or the code of the error.
+/// The result of a text request, with the error reduced to its code.
 fn with_error_code(answer: Result<Vec<(String, String)>, Error>) -> Result<Vec<(String, String)>, ErrorCode> {
     answer.map_err(|e| e.code)
 }
@@ -114,7 +114,7 @@ fn text_request_returns_the_answer() {
         }
         let late = with_error_code(session.text(&ASKED).await);
         let bad = with_error_code(session.text(&[("HeaderDigest", "None")]).await);
-        let done = session.submit(read()).await.0.expect("the session goes on").status;
+        let done = session.submit(read()).await.0.expect("the session is still usable").status;
         session.close().await.expect("a logout");
         (all, late, bad, done, with_error_code(session.text(&ASKED).await))
     });
@@ -135,7 +135,7 @@ fn connection_loss_during_a_text_request_is_an_error() {
     let target = answering(vec![Says::Close]);
     let (lost, done) = with_session(&target, "", |session| async move {
         let lost = with_error_code(session.text(&ASKED).await);
-        (lost, session.submit(read()).await.0.expect("on the next connection").status)
+        (lost, session.submit(read()).await.0.expect("a response on the next connection").status)
     });
     assert_eq!((lost, done), (Err(ErrorCode::ConnectionLost), 0));
 }
@@ -151,13 +151,13 @@ fn discovery_session_stays_open_for_many_questions() {
         for _ in 0..6 {
             all.push(with_error_code(discovery.text(&ASKED).await));
         }
-        discovery.close().await.expect("it is over");
+        discovery.close().await.expect("the session has ended");
         all
     });
-    // After an answer that did not come nothing is known of the connection.
+    // After a missing response the state of the connection is unknown, so it is closed.
     let want = [answers(), vec![Err(ErrorCode::TimedOut), Err(ErrorCode::ConnectionLost)]].concat();
     assert_eq!(all, want);
-    assert!(target.requests(op::LOGOUT).is_empty(), "it was closed when it was late");
+    assert!(target.requests(op::LOGOUT).is_empty(), "the connection was closed at the timeout");
 }
 
 #[test]
@@ -167,13 +167,13 @@ fn discovery_session_logs_out() {
     run(LIMIT, move || async move {
         let options = url.options().expect("options");
         let mut discovery = Discovery::open(url.portal.clone(), &options).await.expect("a session");
-        discovery.text(&ASKED).await.expect("an answer");
+        discovery.text(&ASKED).await.expect("a response");
         discovery.close().await.expect("a logout");
     });
     assert_eq!(target.requests(op::LOGOUT).len(), 1);
 }
 
-/// A target that never answers reads.
+/// A target that never responds to reads.
 fn deaf() -> Script {
     Script::new().scsi(READ_10, |_, _| HookAction::Done)
 }
@@ -185,18 +185,18 @@ fn command_that_is_never_answered_is_aborted() {
         let sent = session.submit(read());
         session.abort(sent.id()).await.expect("the target has aborted it");
         let again = session.abort(sent.id()).await;
-        assert_eq!(again, Ok(()), "it is over");
+        assert_eq!(again, Ok(()), "the command has ended");
         (is_aborted(sent.await), session.submit(ready()).await.0)
     });
     assert!(ended);
-    assert_eq!(other.expect("the session goes on").status, 0);
+    assert_eq!(other.expect("the session is still usable").status, 0);
     let (aborts, reads) = (aborts(&target), target.requests(op::SCSI));
     let read = reads.iter().find(|pdu| is_read(pdu)).expect("a read");
     assert_eq!(aborts.len(), 1);
     assert_eq!((aborts[0].transfer_tag(), aborts[0].get32(32)), (read.tag(), read.get32(24)));
 }
 
-/// The handle of a session may be used on all cores.
+/// A session handle works on all cores.
 #[test]
 fn command_from_another_core_is_aborted_too() {
     let target = deaf().listen();
@@ -215,17 +215,17 @@ fn command_from_another_core_is_aborted_too() {
     assert_eq!(aborts(&target).len(), 2);
 }
 
-/// TMF-014: the answer was on its way when the abort was sent.
+/// TMF-014: the response to the command was in flight when the abort was sent.
 #[test]
 fn answer_that_overtakes_the_abort_counts() {
     let held = Mutex::new(None);
     let target = Script::new().hook(move |link, pdu| {
         if is_read(pdu) {
-            *held.lock().expect("no panic") = Some(pdu.clone());
+            *held.lock().expect("an unpoisoned lock") = Some(pdu.clone());
             return HookAction::Done;
         }
         if pdu.opcode() == op::TMF
-            && let Some(read) = held.lock().expect("no panic").take()
+            && let Some(read) = held.lock().expect("an unpoisoned lock").take()
         {
             link.data_in(&read, &[7; 512]);
             link.send(Pdu::new(op::TMF_RESPONSE).itt(pdu.tag()).byte(2, 1));
@@ -236,14 +236,14 @@ fn answer_that_overtakes_the_abort_counts() {
     let target = target.listen();
     let (result, buf) = with_session(&target, "", |session| async move {
         let sent = session.submit(read());
-        session.abort(sent.id()).await.expect("it is over");
+        session.abort(sent.id()).await.expect("the command has ended");
         sent.await
     });
-    assert_eq!(result.expect("its own answer").status, 0);
+    assert_eq!(result.expect("a response to this command").status, 0);
     assert!(buf.expect("its buffer").iter().all(|b| *b == 7));
 }
 
-/// The owner hears in time, with a buffer, whatever the target does about the function.
+/// The owner gets a result and the buffer in time, however the target responds to ABORT TASK.
 #[test]
 fn abort_refused_or_ignored_by_the_target_still_ends() {
     for (refuses, kind) in [(true, ErrorCode::Refused), (false, ErrorCode::TimedOut)] {
@@ -260,7 +260,7 @@ fn abort_refused_or_ignored_by_the_target_still_ends() {
         let (aborted, ended) = with_session(&target, "abort_timeout=1", |session| async move {
             let sent = session.submit(read());
             let aborted = session.abort(sent.id()).await;
-            (aborted.expect_err("it does not").code, is_aborted(sent.await))
+            (aborted.expect_err("the abort fails").code, is_aborted(sent.await))
         });
         assert_eq!((aborted, ended), (kind, true));
     }
@@ -276,27 +276,27 @@ fn command_aborted_during_connection_loss_is_not_resent() {
     let target = target.listen();
     let (ended, ready) = with_session(&target, "", |session| async move {
         let sent = session.submit(read());
-        session.abort(sent.id()).await.expect("it is over");
+        session.abort(sent.id()).await.expect("the command has ended");
         (is_aborted(sent.await), session.submit(ready()).await.0)
     });
     assert!(ended && ready.is_ok_and(|done| done.status == 0));
     assert_eq!(target.requests(op::SCSI).iter().filter(|pdu| is_read(pdu)).count(), 1);
 }
 
-/// The window takes one command: what is behind it has not been sent.
+/// The window permits one command, so the others are queued.
 #[test]
 fn abort_of_a_queued_command_lets_the_next_report_its_wait() {
     let target = deaf().window(1).listen();
     let (first, second, third) = with_session(&target, "", |session| async move {
-        let done: Completion = session.submit(ready()).await.0.expect("an answer");
-        assert_eq!(done.queued, Duration::ZERO, "it was sent at once");
+        let done: Completion = session.submit(ready()).await.0.expect("a response");
+        assert_eq!(done.queued, Duration::ZERO, "the command was not queued");
         let (first, second, third) =
             (session.submit(read()), session.submit(read()), session.submit(ready()));
-        session.abort(second.id()).await.expect("it is over");
+        session.abort(second.id()).await.expect("the command has ended");
         let second = is_aborted(second.await);
         compio::time::sleep(Duration::from_millis(50)).await;
         session.abort(first.id()).await.expect("the target has aborted it");
-        (is_aborted(first.await), second, third.await.0.expect("an answer").queued)
+        (is_aborted(first.await), second, third.await.0.expect("a response").queued)
     });
     assert!(first && second && third >= Duration::from_millis(50), "{first} {second} {third:?}");
     assert_eq!(aborts(&target).len(), 1);

@@ -12,21 +12,21 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Notes what a session reports, and rejects one login.
+/// Records the callbacks of a session, and rejects one login.
 #[derive(Debug, Default)]
 struct Record {
-    /// Number of the login that it rejects, from 0.
+    /// The number of the login to reject, from 0.
     rejected_login: Option<usize>,
     seen: Mutex<Vec<String>>,
 }
 
 impl Record {
     fn add(&self, line: String) {
-        self.seen.lock().expect("no panic").push(line);
+        self.seen.lock().expect("an unpoisoned lock").push(line);
     }
 
     fn seen(&self) -> Vec<String> {
-        self.seen.lock().expect("no panic").clone()
+        self.seen.lock().expect("an unpoisoned lock").clone()
     }
 }
 
@@ -60,7 +60,7 @@ fn hook_error_at_first_login_sends_no_command() {
         assert_eq!((error.code, error.what.as_str()), (ErrorCode::Refused, "not recorded"));
     });
     assert_eq!(record.seen(), ["login first=true orphans=false"]);
-    assert!(target.requests(op::SCSI).is_empty(), "no command goes out");
+    assert!(target.requests(op::SCSI).is_empty(), "no command may be sent");
 }
 
 #[test]
@@ -99,5 +99,5 @@ fn hook_error_at_a_later_login_connects_again() {
     assert_eq!(record.seen()[..3], ["login first=true orphans=false", again, again]);
     let links: Vec<usize> =
         target.seen().iter().filter(|seen| seen.pdu.opcode() == op::SCSI).map(|seen| seen.link).collect();
-    assert!(!links.contains(&1), "no command goes out on the rejected connection: {links:?}");
+    assert!(!links.contains(&1), "no command may be sent on the rejected connection: {links:?}");
 }

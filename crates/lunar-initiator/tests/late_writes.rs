@@ -1,4 +1,4 @@
-//! Writes of a path that is lost while the target may still carry them out, against scripted targets.
+//! Writes of a lost path that the target may still execute, against scripted targets.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -15,17 +15,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(300);
-/// The target is found dead soon, and commands of a lost session come back at once, as those of several paths do.
+/// Detects an unresponsive target quickly, and fails the commands of a lost session at once, as sessions of a
+/// multipath LUN do.
 const WAITS: &str = "noop_interval=0.2&noop_timeout=0.2&recovery_timeout=0.001&immediate_data=yes";
 /// LOGICAL UNIT RESET (RFC 7143 section 11.5.1).
 const LUN_RESET: u8 = 5;
 /// Function rejected (section 11.6.1).
 const REJECTED: u8 = 255;
 
-/// A target that says nothing any more once its first session has sent a write, and takes no login until it is let to.
+/// A target that sends nothing once its first session has sent a write, and accepts further logins only when `lets`
+/// is set.
 fn stalls(lets: &Arc<AtomicBool>) -> Target {
     let (lets, stalled) = (lets.clone(), AtomicBool::new(false));
     let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
@@ -47,12 +49,12 @@ fn filled(byte: u8) -> Buf {
     buf
 }
 
-/// The first bytes of the data of all writes that a target has seen, in order.
+/// The first data byte of each write that a target has received, in order.
 fn written(target: &Target) -> Vec<u8> {
     target.requests(op::SCSI).iter().filter(|pdu| is(pdu, WRITE_10)).map(|pdu| pdu.data[0]).collect()
 }
 
-/// Paths, of which the first takes the first write.
+/// Joins paths. The first write uses the first path.
 async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
     let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
     for url in urls {
@@ -60,7 +62,7 @@ async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
     }
     let check = Duration::from_millis(200);
     let settings = MultipathOptions { policy: PathPolicy::Failover, check, ..MultipathOptions::default() };
-    Multipath::join(ways, settings).await.expect("one unit")
+    Multipath::join(ways, settings).await.expect("one logical unit")
 }
 
 fn urls<const PATHS: usize>(targets: [&Target; PATHS], settings: &str) -> [Url; PATHS] {
@@ -88,18 +90,25 @@ fn write_is_not_sent_on_another_path_before_the_login() {
         };
         let older = write(0, 1);
         logs_in_again(&first).await;
-        write(4096, 2).await.expect("no panic").expect("other blocks are written on the other path");
+        write(4096, 2)
+            .await
+            .expect("the task panicked")
+            .expect("other blocks can be written on the other path");
         let newer = write(0, 3);
         compio::time::sleep(MOMENT).await;
-        assert_eq!((written(&first), written(&second)), (vec![1], vec![2]), "it may still be carried out");
+        assert_eq!(
+            (written(&first), written(&second)),
+            (vec![1], vec![2]),
+            "the target may still execute the write"
+        );
         lets.store(true, SeqCst);
-        older.await.expect("no panic").expect("written at last");
-        newer.await.expect("no panic").expect("its turn has come");
+        older.await.expect("the task panicked").expect("written after the login");
+        newer.await.expect("the task panicked").expect("written after the older write");
         assert!(first.requests(op::TMF).is_empty() && second.requests(op::TMF).is_empty(), "no reset");
     });
     let mut seen = [written(&targets[0]), written(&targets[1])].concat();
     seen.sort_unstable();
-    assert_eq!(seen, [1, 1, 2, 3], "the older one once more");
+    assert_eq!(seen, [1, 1, 2, 3], "the older write is resent");
 }
 
 #[test]
@@ -121,7 +130,7 @@ fn write_goes_elsewhere_once_a_reset_there_is_answered() {
     let (first, second) = (stalls(&lets), second.listen());
     let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=0.5");
     run(LIMIT, move || async move {
-        joined(urls).await.write(0, filled(1), false).await.0.expect("not sent before the reset");
+        joined(urls).await.write(0, filled(1), false).await.0.expect("written after the reset");
     });
     assert!(reset.load(SeqCst));
     assert_eq!((written(&second), second.requests(op::TMF).len()), (vec![1], 1));
@@ -139,7 +148,12 @@ fn reset_that_a_path_refuses_goes_through_the_next() {
     let third = Script::new().answer("ImmediateData", "Yes").listen();
     let urls = urls([&first, &second, &third], "login_timeout=0.5&fast_io_fail_timeout=0.5");
     run(LIMIT, move || async move {
-        joined(urls).await.write(0, filled(1), false).await.0.expect("the third path has reset it");
+        joined(urls)
+            .await
+            .write(0, filled(1), false)
+            .await
+            .0
+            .expect("written after the third path has reset the LUN");
     });
     assert_eq!([&second, &third].map(|target| target.requests(op::TMF).len()), [1, 1]);
     lets.store(true, SeqCst);
@@ -157,7 +171,7 @@ fn resets_that_all_fail_are_tried_again() {
     let (first, second) = (stalls(&lets), second.listen());
     let urls = urls([&first, &second], "login_timeout=0.5&fast_io_fail_timeout=0.5");
     run(LIMIT, move || async move {
-        joined(urls).await.write(0, filled(1), false).await.0.expect("it was reset in the end");
+        joined(urls).await.write(0, filled(1), false).await.0.expect("written after a successful reset");
     });
     assert_eq!(second.requests(op::TMF).len(), 3);
     lets.store(true, SeqCst);
@@ -169,7 +183,7 @@ fn late_writes_risk_uses_another_path_at_once() {
     let (first, second) = (stalls(&lets), Script::new().answer("ImmediateData", "Yes").listen());
     let urls = urls([&first, &second], "login_timeout=60&fast_io_fail_timeout=60&late_writes=risk");
     run(LIMIT, move || async move {
-        joined(urls).await.write(0, filled(1), false).await.0.expect("on the other path");
+        joined(urls).await.write(0, filled(1), false).await.0.expect("written on the other path");
     });
     assert_eq!((written(&first), written(&second)), (vec![1], vec![1]));
     lets.store(true, SeqCst);
@@ -187,9 +201,9 @@ fn session_that_is_closed_says_what_it_leaves_behind() {
         while lun.session().oldest_orphan(None).await.is_none_or(|waited| waited < Duration::from_secs(2)) {
             compio::time::sleep(Duration::from_millis(50)).await;
         }
-        (lun.session().close().await, write.await.expect("no panic"))
+        (lun.session().close().await, write.await.expect("the task panicked"))
     });
-    let error = closed.expect_err("a write may come late");
+    let error = closed.expect_err("the target may still execute a write");
     assert!(
         error.code == ErrorCode::ConnectionLost && error.what.contains("writes (1)") && error.hint.is_some(),
         "{error}"
@@ -210,11 +224,11 @@ fn write_that_is_left_behind_goes_on_no_other_path() {
         let luns = luns.map(|lun| lun.expect("a LUN"));
         let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn LunPath>).collect();
         let settings = MultipathOptions { policy: PathPolicy::Failover, ..MultipathOptions::default() };
-        let disk = Multipath::join(ways, settings).await.expect("one unit");
+        let disk = Multipath::join(ways, settings).await.expect("one logical unit");
         let write = compio::runtime::spawn(async move { disk.write(0, filled(1), false).await.0 });
         logs_in_again(&first).await;
-        luns[0].session().close().await.expect_err("a write may come late");
-        assert!(write.await.expect("no panic").is_err(), "there is no proof");
+        luns[0].session().close().await.expect_err("the target may still execute a write");
+        assert!(write.await.expect("the task panicked").is_err(), "the write fails without a proof");
     });
     assert!(written(&second).is_empty());
     lets.store(true, SeqCst);
@@ -233,17 +247,17 @@ fn abort_fails_when_its_write_is_left_behind() {
         let (session, id) = (lun.session().clone(), write.id());
         logs_in_again(&first).await;
         let abort = compio::runtime::spawn(async move { session.abort(id).await });
-        lun.session().close().await.expect_err("a write may come late");
+        lun.session().close().await.expect_err("the target may still execute a write");
         assert_eq!(
-            abort.await.expect("no panic").expect_err("there is no proof").code,
+            abort.await.expect("the task panicked").expect_err("the abort fails without a proof").code,
             ErrorCode::ConnectionLost
         );
-        assert_eq!(write.await.0.expect_err("there is no proof").code, ErrorCode::Aborted);
+        assert_eq!(write.await.0.expect_err("the write fails without a proof").code, ErrorCode::Aborted);
     });
     lets.store(true, SeqCst);
 }
 
-/// The target sends the session to another portal group after the loss, and refuses the first reset.
+/// After the loss, the target moves the session to another portal group. It rejects the first reset.
 #[test]
 fn write_of_another_portal_group_ends_by_a_reset() {
     let resets = AtomicUsize::new(0);
@@ -269,7 +283,7 @@ fn write_of_another_portal_group_ends_by_a_reset() {
         &target,
         &format!("{WAITS}&login_timeout=0.5&fast_io_fail_timeout=0.5"),
         |lun| async move {
-            lun.write(0, filled(1), false).await.0.expect("written once more");
+            lun.write(0, filled(1), false).await.0.expect("the write is resent");
         },
     );
     let all = target.seen().into_iter().map(|seen| seen.pdu);

@@ -1,4 +1,4 @@
-//! How a session leaves its target, and what it does until then.
+//! How a session logs out, and what it does until then.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -14,27 +14,27 @@ use lunar_wire::scsi::cdb;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(40);
 const INQUIRY: u8 = 0x12;
 
-/// The target requests a logout within so many seconds (RFC 7143 section 11.9.1).
+/// Sends a logout request with a limit in seconds (RFC 7143 section 11.9.1).
 fn ask_to_leave(link: &mut ScriptConnection, within_s: u16) {
     link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, within_s));
 }
 
-/// A ping of the target.
+/// Sends a ping of the target.
 fn ping(link: &mut ScriptConnection) {
     link.send(Pdu::new(op::NOP_IN).itt(interop::NONE).ttt(7));
 }
 
-/// What came on a connection, by opcode.
+/// The opcodes of the PDUs received on a connection.
 fn opcodes(target: &Target, link: usize) -> Vec<u8> {
     let here = target.seen().into_iter().filter(|s| s.link == link && s.full_feature);
     here.map(|s| s.pdu.opcode()).collect()
 }
 
-/// LGO-007: neither pings nor answers to those of the target follow, however long its own answer takes.
+/// LGO-007: after the logout request, neither pings nor replies to pings are sent, however late the response.
 #[test]
 fn lgo_007_nothing_follows_the_logout() {
     let target = Script::new().at(op::LOGOUT, |link, _| {
@@ -44,7 +44,7 @@ fn lgo_007_nothing_follows_the_logout() {
     let target = target.listen();
     let times = "logout_timeout=4&noop_interval=1&noop_timeout=10";
     let closed = with_disk(LIMIT, &target, times, |lun| async move { lun.session().close().await });
-    assert_eq!(closed.expect_err("no answer").code, ErrorCode::TimedOut);
+    assert_eq!(closed.expect_err("no logout response").code, ErrorCode::TimedOut);
     assert_eq!(opcodes(&target, 0).last(), Some(&op::LOGOUT));
 }
 
@@ -77,7 +77,7 @@ fn lgo_007_nothing_follows_the_logout_on_demand() {
     assert_eq!(opcodes(&target, 0).last(), Some(&op::LOGOUT));
 }
 
-/// LGO-007, ASY-004: a logical unit that was not seen is not looked at again on a connection that is to be left.
+/// LGO-007, ASY-004: a failed identity check is not repeated on a connection that is logging out.
 #[test]
 fn lgo_007_logout_request_starts_no_identity_check() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
@@ -99,16 +99,17 @@ fn lgo_007_logout_request_starts_no_identity_check() {
     assert_eq!(opcodes(&target, 1), [op::SCSI, op::SCSI, op::LOGOUT]);
 }
 
-/// ASY-004: it is sent within Parameter3 seconds, whatever is under way. That is done once more afterwards.
+/// ASY-004: the logout request is sent within Parameter3 seconds, even with commands in flight. These are resent
+/// afterwards.
 #[test]
 fn asy_004_logout_is_sent_within_the_targets_time() {
     for (within_s, most) in [(0, 700), (2, 2000)] {
         let times = Arc::new(Mutex::new(Vec::new()));
         let kept = times.clone();
         let target = Script::new().answer("DefaultTime2Wait", "0").hook(move |link, pdu| {
-            let note = || kept.lock().expect("no panic").push(Instant::now());
+            let note = || kept.lock().expect("an unpoisoned lock").push(Instant::now());
             match pdu.opcode() {
-                // Not before the connection ends.
+                // The read gets no response on this connection.
                 op::SCSI if link.number == 0 && is(pdu, READ_10) => {
                     ask_to_leave(link, within_s);
                     note();
@@ -124,7 +125,7 @@ fn asy_004_logout_is_sent_within_the_targets_time() {
         let target = target.listen();
         with_disk(LIMIT, &target, "", |lun| async move { lun.read(0, Buf::zeroed(512)).await.0 })
             .expect("read on the next connection");
-        let times = times.lock().expect("no panic");
+        let times = times.lock().expect("an unpoisoned lock");
         let took = times[1] - times[0];
         assert!(took <= Duration::from_millis(most), "{within_s} s: {took:?}");
     }
@@ -134,7 +135,7 @@ fn read(session: &Session) -> lunar_initiator::Pending {
     session.submit(Command::new(0, cdb::read_10(0, 1), Direction::In(Buf::zeroed(512))))
 }
 
-/// Reads until that fails: how many were read, and why the last was not.
+/// Reads until an error. Returns the number of successful reads, and the error.
 async fn read_on(session: Session) -> (usize, ErrorCode) {
     let mut done = 0;
     loop {
@@ -145,7 +146,7 @@ async fn read_on(session: Session) -> (usize, ErrorCode) {
     }
 }
 
-/// What comes during a close is refused, and what came before is not cut.
+/// Commands submitted during a close are rejected. Earlier ones complete.
 #[test]
 fn close_ends_also_where_commands_keep_coming() {
     let target = Script::new().scsi(READ_10, |_, _| {
@@ -162,7 +163,7 @@ fn close_ends_also_where_commands_keep_coming() {
         let took = begun.elapsed();
         let mut ends = Vec::new();
         for reader in readers {
-            ends.push(reader.await.expect("no panic"));
+            ends.push(reader.await.expect("the task panicked"));
         }
         (took, closed, ends)
     });
@@ -171,7 +172,7 @@ fn close_ends_also_where_commands_keep_coming() {
     assert!(readers.iter().all(|(done, kind)| *done > 0 && *kind == ErrorCode::SessionClosed), "{readers:?}");
 }
 
-/// The window takes one at a time: the others wait here when the close begins.
+/// The window permits one command: the others are queued when the close begins.
 #[test]
 fn command_accepted_before_close_completes() {
     let target = Script::new().window(1).scsi(READ_10, |_, _| {
@@ -192,8 +193,8 @@ fn command_accepted_before_close_completes() {
     assert_eq!((closed, ends), (Ok(()), vec![Ok(0); 5]));
 }
 
-/// From another core as from its own: at once, and not when the target has answered the logout. A second close returns
-/// the same.
+/// Rejected at once, also on another core, and not only after the logout response. A second close returns the same
+/// result.
 #[test]
 fn request_to_a_closing_session_is_refused_at_once() {
     let target = Script::new().at(op::LOGOUT, |_, _| HookAction::Done).listen();
@@ -210,9 +211,9 @@ fn request_to_a_closing_session_is_refused_at_once() {
         let late = read(&session).await.0.map(|done| done.status).map_err(|e| e.code);
         let waits = !closing.is_finished();
         let again = session.close().await.map_err(|e| e.code);
-        (waits, late, [closing.await.expect("no panic").map_err(|e| e.code), again])
+        (waits, late, [closing.await.expect("the task panicked").map_err(|e| e.code), again])
     });
     assert_eq!((late, closed), (Err(ErrorCode::SessionClosed), [Err(ErrorCode::TimedOut); 2]));
-    assert!(waits, "the read has waited for the logout");
+    assert!(waits, "the read waited for the logout");
     assert_eq!(target.requests(op::LOGOUT).len(), 1);
 }

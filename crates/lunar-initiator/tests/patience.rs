@@ -1,5 +1,5 @@
-//! What the library waits for, and for how long, and where it goes: resets and logouts without an answer, units that are
-//! busy for a while, targets that are elsewhere, and those that IPv6 leads to.
+//! Timeouts, retries and redirections: resets and logouts without a response, logical units that are busy for a
+//! while, redirected sessions, and IPv6 portals.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 const COMPARE_AND_WRITE: u8 = 0x89;
 
-/// The functions that a target was asked for, and the connection of each.
+/// The task management functions that a target has received, and the connection of each.
 fn functions(target: &Target) -> Vec<(u8, usize)> {
     let all = target.seen().into_iter().filter(|s| s.pdu.opcode() == op::TMF);
     all.map(|s| (s.pdu.bhs[1] & 0x7f, s.link)).collect()
 }
 
-/// ABORT TASK, LOGICAL UNIT RESET and TARGET WARM RESET, each as long as it may take; then a new session.
+/// ABORT TASK, LOGICAL UNIT RESET and TARGET WARM RESET, each until its timeout, then a new session.
 #[test]
 fn unanswered_task_management_escalates_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match pdu.opcode() {
@@ -41,10 +41,10 @@ fn unanswered_task_management_escalates_in_time() {
         lun.session().facts().recoveries
     });
     assert_eq!((functions(&target), recoveries), (vec![(1, 0), (5, 0), (6, 0)], 1));
-    assert!(begun.elapsed() < Duration::from_secs(30), "by the times of somebody else");
+    assert!(begun.elapsed() < Duration::from_secs(30), "other timeouts were used");
 }
 
-/// What a reset of the logical unit has ended is done once more on the same connection.
+/// A command that LOGICAL UNIT RESET has ended is resent on the same connection.
 #[test]
 fn reset_of_the_unit_ends_what_the_abort_does_not() {
     let reset = Arc::new(AtomicUsize::new(0));
@@ -75,11 +75,11 @@ fn logout_that_is_not_answered_ends_in_time() {
         (closed, after)
     });
     assert_eq!((closed, after), (Err(ErrorCode::TimedOut), true));
-    assert!(begun.elapsed() < Duration::from_secs(12), "by the default");
+    assert!(begun.elapsed() < Duration::from_secs(12), "the default timeout was used");
     assert_eq!(target.requests(op::LOGOUT).len(), 1);
 }
 
-/// A logout that the target asked for, and does not answer: the connection is given up, and there is another.
+/// The target requests a logout but does not respond to it: the connection is replaced.
 #[test]
 fn unanswered_requested_logout_reconnects_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
@@ -98,10 +98,10 @@ fn unanswered_requested_logout_reconnects_in_time() {
         lun.session().facts().recoveries
     });
     assert_eq!(recoveries, 1);
-    assert!(begun.elapsed() < Duration::from_secs(12), "by the default");
+    assert!(begun.elapsed() < Duration::from_secs(12), "the default timeout was used");
 }
 
-/// BUSY and TASK SET FULL: it is asked again, later each time, until it is done.
+/// BUSY and TASK SET FULL: the command is retried with growing pauses until it succeeds.
 #[test]
 fn unit_that_is_busy_for_a_while_is_written_on_in_the_end() {
     for status in [0x08, 0x28] {
@@ -147,7 +147,7 @@ fn target_is_reached_over_ipv6() {
     assert_eq!((one.addresses[0].host.as_str(), one.addresses[0].port), ("::1", target.address().port()));
 }
 
-/// LOG-038 in a discovery session: what is asked is asked there.
+/// LOG-038 in a discovery session: the request is sent to the portal of the redirection.
 #[test]
 fn discovery_session_is_sent_elsewhere() {
     let there = Script::new().listen();
@@ -162,7 +162,8 @@ fn discovery_session_is_sent_elsewhere() {
     assert_eq!((here.requests(op::TEXT).len(), there.requests(op::TEXT).len()), (0, 1));
 }
 
-/// Both are under way at the same time; were the second sent between the two halves of the first, it would be undone.
+/// Both run concurrently. If COMPARE AND WRITE were sent between the read and the write of the partial write, its
+/// change would be lost.
 #[test]
 fn compare_and_write_waits_for_the_write_of_a_part_of_its_block() {
     let target = Script::new().listen();

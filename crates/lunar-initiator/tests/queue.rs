@@ -1,4 +1,5 @@
-//! Many reads and writes of one owner at once, against scripted targets: each lane has its own answer, whatever it takes.
+//! Many concurrent reads and writes of one owner, against scripted targets: each lane gets its own result, however
+//! many steps it takes.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 const LANES: usize = 8;
 const BYTES: usize = 4096;
@@ -25,7 +26,7 @@ fn filled(byte: u8, len: usize) -> Buf {
     buf
 }
 
-/// The ends of so many, at their lanes.
+/// The results of `many` operations, by lane.
 async fn ends(queue: &mut dyn BackendQueue, many: usize) -> Vec<BufResult> {
     let mut ended: Vec<Option<BufResult>> = (0..many).map(|_| None).collect();
     for _ in 0..many {
@@ -35,7 +36,7 @@ async fn ends(queue: &mut dyn BackendQueue, many: usize) -> Vec<BufResult> {
     ended.into_iter().flatten().collect()
 }
 
-/// Reads what each lane has of its own, from `offset` on.
+/// Reads the range of each lane, starting at `offset`.
 async fn read_back(queue: &mut dyn BackendQueue, offset: u64) -> Vec<Buf> {
     (0..LANES).for_each(|lane| queue.read(lane, (lane * BYTES) as u64 + offset, Buf::zeroed(BYTES)));
     let read = |(result, buf): BufResult| result.map(|()| buf).expect("read");
@@ -49,7 +50,7 @@ async fn write_all(queue: &mut dyn BackendQueue, offset: u64, stable: bool) {
     ends(queue, LANES).await.into_iter().for_each(|(result, _)| result.expect("written"));
 }
 
-/// Whole blocks, one command each, and bytes that lie across blocks, which neighbours change at the same time.
+/// Whole blocks with one command each, and unaligned ranges whose neighbors change the same blocks concurrently.
 #[test]
 fn every_lane_has_its_own_bytes() {
     for (offset, stable) in [(0, false), (0, true), (7, false), (7, true)] {
@@ -69,7 +70,7 @@ fn every_lane_has_its_own_bytes() {
     }
 }
 
-/// BUSY for the first two, and a unit attention: hosts ask again, and the other lanes go on meanwhile.
+/// Two BUSY responses and one unit attention: these commands are retried, and the other lanes continue.
 #[test]
 fn busy_or_unit_attention_is_retried() {
     let asked = AtomicUsize::new(0);
@@ -95,7 +96,7 @@ fn busy_or_unit_attention_is_retried() {
     assert_eq!(reads, LANES + 3);
 }
 
-/// The target refuses one lane for good: that one fails, with its buffer.
+/// The target rejects the command of one lane: only this one fails, and its buffer is returned.
 #[test]
 fn error_is_that_of_its_lane() {
     let asked = AtomicUsize::new(0);
@@ -120,7 +121,7 @@ fn error_is_that_of_its_lane() {
     assert_eq!(failed, [false, false, true, false, false, false, false, false]);
 }
 
-/// The connection is lost while all lanes are under way: they are done on the next one.
+/// The connection is lost while all lanes are in flight: they complete on the next one.
 #[test]
 fn lanes_outlive_their_connection() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
@@ -135,15 +136,15 @@ fn lanes_outlive_their_connection() {
     assert_eq!(recoveries, 1);
 }
 
-/// A dropped queue discards its responses and keeps nothing for them. The session ends gracefully.
+/// A dropped queue discards its responses and keeps no state for them. The session still closes gracefully.
 #[test]
 fn dropped_queue_abandons_its_answers() {
     let target = Script::new().listen();
     with_disk(LIMIT, &target, "commands=4", |lun| async move {
-        // More than a session has tags.
+        // More commands than a session has tags.
         for _ in 0..1200 {
             let mut queue = lun.clone().queue().expect("the session is on this core");
-            // Some are sent, others wait for their turn.
+            // Some are sent, the others are queued.
             (0..60).for_each(|lane| queue.read(lane, 0, Buf::zeroed(512)));
             let (_, (result, _)) = poll_fn(|cx| queue.poll_ended(cx)).await;
             result.expect("read");
@@ -153,7 +154,7 @@ fn dropped_queue_abandons_its_answers() {
         lun.session().close().await.expect("a logout");
         queue.read(0, 0, Buf::zeroed(BYTES));
         let (lane, (result, buf)) = poll_fn(|cx| queue.poll_ended(cx)).await;
-        assert!(lane == 0 && result.is_err() && buf.len() == BYTES, "it is over");
+        assert!(lane == 0 && result.is_err() && buf.len() == BYTES, "the session is closed");
     });
 }
 

@@ -1,5 +1,4 @@
-//! The library against a target that plays a script: disks that become others, that are late, and connections
-//! that are given up.
+//! The library against a scripted target: changed and slow logical units, and abandoned connections.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -14,7 +13,7 @@ use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 const INQUIRY: u8 = 0x12;
 
@@ -23,10 +22,10 @@ fn writes(target: &Target) -> usize {
 }
 
 fn kind(e: &io::Error) -> ErrorCode {
-    Error::of(e).expect("one of ours").code
+    Error::of(e).expect("an error of this crate").code
 }
 
-/// VPD page 83h of another disk.
+/// VPD page 83h of another logical unit.
 const OTHER: [u8; 16] = [0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
 
 #[test]
@@ -50,7 +49,7 @@ fn lun_that_becomes_another_disk_is_not_written_on() {
             let (mut kinds, events) = (Vec::new(), lun.session().events());
             for _ in 0..2 {
                 let end = lun.write(0, Buf::zeroed(4096), false).await.0;
-                kinds.push(kind(&end.expect_err("another disk")));
+                kinds.push(kind(&end.expect_err("another logical unit")));
             }
             let now = events.try_iter().find_map(|event| match event {
                 Event::Changed { identity, .. } => Some(identity),
@@ -60,7 +59,7 @@ fn lun_that_becomes_another_disk_is_not_written_on() {
         });
         assert_eq!(kinds, [ErrorCode::IdentityMismatch; 2]);
         assert_eq!(now.as_deref(), Some(&OTHER[4..]), "the event reports the new identity");
-        assert_eq!(writes(&target), 1, "only the one that was answered");
+        assert_eq!(writes(&target), 1, "no write after the unit attention");
         assert!(target.disk() == before);
     }
 }
@@ -84,7 +83,7 @@ fn lun_that_is_still_the_same_is_written_on_after_the_look() {
     assert_eq!(codes[..4], [WRITE_10, INQUIRY, INQUIRY, WRITE_10]);
 }
 
-/// SPC-5 section 4.4.7: what a deferred error ends was not performed.
+/// SPC-5 section 4.4.7: a command that returned a deferred error was not executed.
 #[test]
 fn write_that_met_the_error_of_another_one_is_written() {
     let was_reported = AtomicBool::new(false);
@@ -103,10 +102,10 @@ fn write_that_met_the_error_of_another_one_is_written() {
     buf.fill(0xa5);
     with_disk(LIMIT, &target, "", |lun| async move { lun.write(0, buf, false).await.0 }).expect("written");
     assert_eq!(writes(&target), 2);
-    assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5), "it was acknowledged");
+    assert!(target.disk()[..4096].iter().all(|b| *b == 0xa5), "the acknowledged data are on the disk");
 }
 
-/// It comes with any command, and fails the next flush: who has written would not hear of it otherwise.
+/// Any command may return a deferred error. The next flush reports it: otherwise the writer would not learn of it.
 #[test]
 fn deferred_error_fails_one_flush() {
     let was_reported = AtomicBool::new(false);
@@ -121,17 +120,20 @@ fn deferred_error_fails_one_flush() {
         HookAction::Done
     });
     let flushes = with_disk(LIMIT, &target.listen(), "", |lun| async move {
-        lun.read(0, Buf::zeroed(4096)).await.0.expect("read again");
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("a retried read");
         [lun.flush().await, lun.flush().await]
     });
     let failure = flushes[0].as_ref().unwrap_err();
     assert!(failure.to_string().contains("is lost: deferred medium error"), "{failure}");
-    let error = Error::of(failure).expect("ours");
-    assert!(error.sense.is_some_and(|sense| !sense.deferred), "hosts would flush again, and hear of nothing");
-    assert!(flushes[1].is_ok(), "reported once");
+    let error = Error::of(failure).expect("an error of this crate");
+    assert!(
+        error.sense.is_some_and(|sense| !sense.deferred),
+        "a deferred error would make hosts repeat the flush, which succeeds"
+    );
+    assert!(flushes[1].is_ok(), "a deferred error is reported once");
 }
 
-/// A target that starts lets us in before it has its LUNs.
+/// A starting target may accept logins before its LUNs exist.
 #[test]
 fn lun_that_is_added_after_the_login_is_waited_for() {
     let asked = AtomicUsize::new(0);
@@ -152,17 +154,17 @@ fn lun_that_is_added_after_the_login_is_waited_for() {
     });
     let target = target.listen();
     let recoveries = with_disk(LIMIT, &target, "", |lun| async move {
-        lun.read(0, Buf::zeroed(4096)).await.0.expect("it is there at last");
+        lun.read(0, Buf::zeroed(4096)).await.0.expect("read once the LUN exists");
         lun.session().facts().recoveries
     });
     assert_eq!(recoveries, 1);
 }
 
-/// A LUN that is opened twice is checked once, and not at all after its last user has gone.
+/// A LUN that was opened twice is checked once, and no longer after its last user is dropped.
 #[test]
 fn new_connection_checks_only_luns_in_use() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
-        // The block number says on which connection it is not answered.
+        // The LBA is the number of the connection on which the read closes the connection.
         if is(pdu, READ_10) && usize::from(pdu.bhs[37]) == link.number {
             HookAction::Close
         } else {
@@ -172,14 +174,14 @@ fn new_connection_checks_only_luns_in_use() {
     let target = target.listen();
     with_disk(LIMIT, &target, "", |lun| async move {
         let session = lun.session().clone();
-        let other = Lun::open(&session, lun.number()).await.expect("once more");
+        let other = Lun::open(&session, lun.number()).await.expect("the LUN opens twice");
         let read = |block| {
             let cdb = lunar_wire::scsi::cdb::read_10(block, 1);
             session.submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))))
         };
         read(0).await.0.expect("read on the second connection");
         drop(other);
-        // It reads anew what it is.
+        // The LUN rereads its properties after the reconnection: wait for that.
         compio::time::sleep(Duration::from_millis(300)).await;
         drop(lun);
         compio::time::sleep(Duration::from_millis(300)).await;
@@ -193,7 +195,7 @@ fn new_connection_checks_only_luns_in_use() {
     assert_eq!([1, 2].map(looks), [1, 0]);
 }
 
-/// One that was another on one connection may be back on the next.
+/// A LUN that led to another logical unit on one connection may be restored on the next.
 #[test]
 fn lun_that_is_back_is_used_again() {
     let target = Script::new().hook(|link, pdu| {
@@ -204,12 +206,12 @@ fn lun_that_is_back_is_used_again() {
             link.data_in(pdu, &OTHER);
             return HookAction::Done;
         }
-        // Whatever follows on the second connection ends it.
+        // On the second connection, the first NOP-Out closes it.
         if link.number == 1 && pdu.opcode() == op::NOP_OUT { HookAction::Close } else { HookAction::Usual }
     });
     let target = target.listen();
     let kind = with_disk(LIMIT, &target, "noop_interval=1", |lun| async move {
-        let kind = kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("another disk"));
+        let kind = kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("another logical unit"));
         while lun.read(0, Buf::zeroed(4096)).await.0.is_err() {
             compio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -218,7 +220,7 @@ fn lun_that_is_back_is_used_again() {
     assert_eq!(kind, ErrorCode::IdentityMismatch);
 }
 
-/// The logout that it asks for is that of its connection, and not of the next.
+/// A logout request applies to its connection only, not to the next.
 #[test]
 fn target_that_closes_after_a_logout_request_is_not_left_again() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
@@ -226,7 +228,7 @@ fn target_that_closes_after_a_logout_request_is_not_left_again() {
             return HookAction::Usual;
         }
         link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 10));
-        // It is heard while the command is in flight.
+        // The request is handled while the command is in flight.
         std::thread::sleep(Duration::from_millis(300));
         HookAction::Close
     });
@@ -238,11 +240,10 @@ fn target_that_closes_after_a_logout_request_is_not_left_again() {
     });
     assert_eq!(recoveries, 1);
     let logouts = target.seen().into_iter().filter(|s| s.link == 1 && s.pdu.opcode() == op::LOGOUT).count();
-    assert!(logouts <= 1 && target.seen().iter().all(|s| s.link <= 1), "our own at the end, at most");
+    assert!(logouts <= 1 && target.seen().iter().all(|s| s.link <= 1), "only the logout at the end");
 }
 
-/// What the kernel still holds of a connection that was given up is thrown away: the target sees a reset, and
-/// not all of the data.
+/// The unsent data of an abandoned connection are discarded: the target sees a reset instead of all data.
 #[test]
 fn given_up_write_is_not_delivered_later() {
     const LEN: usize = 256 << 10;
@@ -253,11 +254,11 @@ fn given_up_write_is_not_delivered_later() {
             if !is(pdu, WRITE_10) || link.number > 0 {
                 return HookAction::Usual;
             }
-            // Not read until long after the initiator has given up.
+            // Reads only long after the initiator has dropped the connection.
             std::thread::sleep(Duration::from_secs(4));
             let mut rest = Vec::new();
             let end = link.stream.read_to_end(&mut rest).map_err(|e| e.kind());
-            sender.lock().expect("no panic").send(end.map(drop)).expect("somebody waits");
+            sender.lock().expect("an unpoisoned lock").send(end.map(drop)).expect("the test waits");
             HookAction::Close
         });
     let target = target.listen();
@@ -267,10 +268,13 @@ fn given_up_write_is_not_delivered_later() {
         lun.session().facts().recoveries
     });
     assert_eq!(written, 1);
-    assert_eq!(receiver.recv_timeout(LIMIT).expect("it ends"), Err(io::ErrorKind::ConnectionReset));
+    assert_eq!(
+        receiver.recv_timeout(LIMIT).expect("the target's connection ends"),
+        Err(io::ErrorKind::ConnectionReset)
+    );
 }
 
-/// The line is slow, and the target not late: what waits behind data has time until they have left.
+/// On a slow link, the time limits of requests start only when the data before them have been sent.
 #[test]
 fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
     const LEN: usize = 512 << 10;
@@ -287,10 +291,10 @@ fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
         lun.session().facts().recoveries
     });
     assert_eq!((recoveries, target.requests(op::TMF).len()), (0, 0));
-    assert!(!target.requests(op::NOP_OUT).is_empty(), "it was asked whether it lives");
+    assert!(!target.requests(op::NOP_OUT).is_empty(), "a ping was sent");
 }
 
-/// All tries of an operation and the pauses between them have one deadline.
+/// The attempts of an operation and the pauses between them share one deadline.
 #[test]
 fn unit_that_stays_busy_fails_at_the_operation_timeout() {
     for status in [0x08, 0x28] {
@@ -301,10 +305,13 @@ fn unit_that_stays_busy_fails_at_the_operation_timeout() {
         let target = target.listen();
         let begun = Instant::now();
         let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
-            kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("it stays busy"))
+            kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("the operation times out"))
         });
         assert_eq!(late, ErrorCode::TimedOut, "{status:02x}");
-        assert!(begun.elapsed() < Duration::from_secs(20), "{status:02x}: by the time for busy units");
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{status:02x}: the limit for busy logical units was used"
+        );
     }
 }
 
@@ -318,13 +325,13 @@ fn repeated_unit_attentions_end_with_the_operation_timeout() {
     });
     let target = target.listen();
     let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
-        kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("no answer"))
+        kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("the operation times out"))
     });
     assert_eq!(late, ErrorCode::TimedOut);
     assert!(target.requests(op::SCSI).iter().filter(|pdu| is(pdu, READ_10)).count() < 6);
 }
 
-/// The target may still carry the late one out.
+/// The target may still execute the late write.
 #[test]
 fn write_after_a_late_write_uses_another_connection() {
     let target = Script::new()
@@ -342,7 +349,7 @@ fn write_after_a_late_write_uses_another_connection() {
     assert_eq!(links.collect::<Vec<_>>(), [0, 1]);
 }
 
-/// It is not asked again and again until the time for recovery is over.
+/// The command is not retried until the recovery timeout.
 #[test]
 fn repeated_violation_ends_commands_early() {
     let target = Script::new().answer("DefaultTime2Wait", "0").scsi(READ_10, |link, _| {
@@ -353,7 +360,7 @@ fn repeated_violation_ends_commands_early() {
     let errors = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
         let cdb = lunar_wire::scsi::cdb::read_10(0, 1);
         let read = || lun.session().submit(Command::new(0, cdb, Direction::In(Buf::zeroed(512))));
-        [read().await.0.expect_err("violated"), read().await.0.expect_err("violated")]
+        [read().await.0.expect_err("a protocol violation"), read().await.0.expect_err("a protocol violation")]
     });
     assert_eq!(errors.each_ref().map(|e| e.code), [ErrorCode::ProtocolError; 2], "{errors:?}");
     assert!(errors[0].what.contains("repeats a violation of the protocol"), "{errors:?}");
@@ -373,12 +380,12 @@ fn violation_repeated_in_login_ends_commands_early() {
     let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
         let cdb = lunar_wire::scsi::cdb::read_10(0, 1);
         let read = Command::new(0, cdb, Direction::In(Buf::zeroed(512)));
-        lun.session().submit(read).await.0.expect_err("no login")
+        lun.session().submit(read).await.0.expect_err("the login fails")
     });
     assert_eq!(error.code, ErrorCode::ProtocolError, "{error}");
 }
 
-/// A login proves that the target carries it out no more: before that its owner hears nothing.
+/// A login proves that the target no longer executes the write. Until then the owner gets no result.
 #[test]
 fn write_met_by_violations_ends_with_a_proof() {
     let target = Script::new().answer("DefaultTime2Wait", "0").scsi(WRITE_10, |link, _| {
@@ -389,10 +396,10 @@ fn write_met_by_violations_ends_with_a_proof() {
     let error = with_disk(LIMIT, &target, "recovery_timeout=600&operation_timeout=600", |lun| async move {
         let cdb = lunar_wire::scsi::cdb::write_10(0, 1, false);
         let write = Command::new(0, cdb, Direction::Out(Buf::zeroed(512)));
-        lun.session().submit(write).await.0.expect_err("violated")
+        lun.session().submit(write).await.0.expect_err("a protocol violation")
     });
     assert_eq!(error.code, ErrorCode::ConnectionLost, "{error}");
     let seen = target.seen();
     let last = seen.iter().rposition(|s| is(&s.pdu, WRITE_10)).expect("a write");
-    assert!(seen[last..].iter().any(|s| s.pdu.opcode() == op::LOGIN), "a login came behind the last write");
+    assert!(seen[last..].iter().any(|s| s.pdu.opcode() == op::LOGIN), "a login must follow the last write");
 }

@@ -1,5 +1,5 @@
-//! Several logical units of one session, against a target that plays a script: what is missing or was not looked at yet
-//! holds back its own commands, and no others.
+//! Several logical units of one session, against a scripted target: a missing or unverified one delays only its own
+//! commands.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(40);
 const INQUIRY: u8 = 0x12;
 /// REPORTED LUNS DATA HAS CHANGED.
@@ -25,7 +25,7 @@ fn lun_of(pdu: &Pdu) -> u8 {
     pdu.bhs[9]
 }
 
-/// Answers as a target does that has no such logical unit.
+/// Responds as a target without this logical unit does.
 fn is_missing(link: &mut ScriptConnection, pdu: &Pdu) -> HookAction {
     if is(pdu, INQUIRY) && pdu.bhs[33] & 1 == 0 {
         link.data_in(pdu, &[&[0x7f, 0, 6, 2, 31][..], &[0; 31]].concat());
@@ -35,7 +35,7 @@ fn is_missing(link: &mut ScriptConnection, pdu: &Pdu) -> HookAction {
     HookAction::Done
 }
 
-/// Does something with the first so many logical units of a target.
+/// Runs `work` with the first `count` logical units of a target.
 fn with_units<T: Send + 'static, W: Future<Output = T> + 'static>(
     target: &Target,
     settings: &str,
@@ -83,22 +83,22 @@ fn lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
             let (events, begun) = (session.events(), Instant::now());
             read(&luns[0]).await.expect("read");
             let took = begun.elapsed();
-            let error = read(&luns[1]).await.expect_err("it is gone");
-            let again = read(&luns[1]).await.expect_err("it stays gone");
-            assert_eq!(again.to_string(), error.to_string(), "at once");
-            read(&luns[0]).await.expect("read after the time of the other is over");
+            let error = read(&luns[1]).await.expect_err("the logical unit is missing");
+            let again = read(&luns[1]).await.expect_err("the logical unit is still missing");
+            assert_eq!(again.to_string(), error.to_string(), "the error must be the same");
+            read(&luns[0]).await.expect("read after the other LUN has timed out");
             (took, error, events.drain().collect::<Vec<_>>(), session.facts().recoveries)
         });
     assert!(took < Duration::from_secs(2), "{took:?}");
-    let error = Error::of(&error).expect("ours");
+    let error = Error::of(&error).expect("an error of this crate");
     assert_eq!(error.code, ErrorCode::TimedOut);
     assert!(error.what.starts_with("LUN 1 of iqn") && error.what.contains("not there"), "{error}");
     assert!(events.iter().all(|e| matches!(e, Event::Attention { .. })), "{events:?}");
-    assert_eq!(recoveries, 0, "the connection was there all the time");
-    assert_eq!(reads_of(&target, 1), 0, "nothing was sent to what was not seen");
+    assert_eq!(recoveries, 0, "the connection was never lost");
+    assert_eq!(reads_of(&target, 1), 0, "nothing was sent to the unverified LUN");
 }
 
-/// Those that wait are sent once it is seen, and so are new ones after they have failed.
+/// Waiting commands are sent once the LUN is back. So are new ones after others have failed.
 #[test]
 fn lun_that_is_mapped_again_goes_on() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -117,7 +117,7 @@ fn lun_that_is_mapped_again_goes_on() {
             let _ = put_back.as_mut().poll(cx);
             waits.as_mut().poll(cx)
         });
-        ended.await.expect("read when it was back");
+        ended.await.expect("read once the LUN is back");
     });
 }
 
@@ -133,8 +133,9 @@ fn missing_lun_after_recovery_holds_back_no_other() {
         with_units(&target, "recovery_timeout=3", 2, |session, luns| async move {
             let begun = Instant::now();
             read(&luns[0]).await.expect("read on the next connection");
-            let (took, error) = (begun.elapsed(), read(&luns[1]).await.expect_err("it is not there"));
-            read(&luns[0]).await.expect("read after the time of the other is over");
+            let (took, error) =
+                (begun.elapsed(), read(&luns[1]).await.expect_err("the logical unit is missing"));
+            read(&luns[0]).await.expect("read after the other LUN has timed out");
             (took, error.to_string(), session.facts().recoveries)
         });
     assert!(took < Duration::from_secs(3), "{took:?}");
@@ -142,7 +143,7 @@ fn missing_lun_after_recovery_holds_back_no_other() {
     assert_eq!((recoveries, reads_of(&target, 1)), (1, 0));
 }
 
-/// None is answered before all are asked: one after the other would not come to an end.
+/// The target responds only after all INQUIRYs have arrived: sequential checks would never complete.
 #[test]
 fn luns_of_a_session_are_looked_at_together() {
     const UNITS: usize = 8;
@@ -151,7 +152,7 @@ fn luns_of_a_session_are_looked_at_together() {
         if link.number == 0 {
             return if is(pdu, READ_10) { HookAction::Close } else { HookAction::Usual };
         }
-        let mut asked = asked.lock().expect("no panic");
+        let mut asked = asked.lock().expect("an unpoisoned lock");
         if !is(pdu, INQUIRY) || asked.len() == 2 * UNITS {
             return HookAction::Usual;
         }
@@ -170,7 +171,7 @@ fn luns_of_a_session_are_looked_at_together() {
     });
 }
 
-/// The window takes fewer than there are: the rest follows.
+/// The window is smaller than the number of checks: the others follow.
 #[test]
 fn many_luns_are_looked_at_within_the_window() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| {
@@ -190,7 +191,7 @@ fn many_luns_are_looked_at_within_the_window() {
     assert_eq!(luns.len(), 20);
 }
 
-/// With no time for recovery its commands have failed by then: who has them to send hears that they may go.
+/// With a recovery timeout of almost zero, commands have already failed. The event shows owners when to repeat them.
 #[test]
 fn missing_lun_is_reported_when_it_is_found() {
     let is_back = Arc::new(AtomicBool::new(false));
@@ -198,15 +199,15 @@ fn missing_lun_is_reported_when_it_is_found() {
     with_units(&target, "recovery_timeout=0.001", 2, |session, luns| async move {
         let events = session.events();
         read(&luns[0]).await.expect("read");
-        read(&luns[1]).await.expect_err("it is gone");
+        read(&luns[1]).await.expect_err("the logical unit is missing");
         is_back.store(true, SeqCst);
         let address = luns[1].address();
-        while events.recv_async().await.expect("the session lives") != (Event::Seen { lun: address }) {}
+        while events.recv_async().await.expect("the session is open") != (Event::Seen { lun: address }) {}
         read(&luns[1]).await.expect("read");
     });
 }
 
-/// Each login succeeds, and no more than that: it is not back.
+/// Logins succeed, but no command does: the session has not recovered.
 #[test]
 fn target_that_takes_logins_alone_is_given_up_in_time() {
     let target = Script::new().answer("DefaultTime2Wait", "0").hook(|link, pdu| match link.number {
@@ -218,9 +219,9 @@ fn target_that_takes_logins_alone_is_given_up_in_time() {
     let (took, error, recoveries) =
         with_units(&target, "recovery_timeout=2", 1, |session, luns| async move {
             let begun = Instant::now();
-            let error = read(&luns[0]).await.expect_err("nothing is answered");
+            let error = read(&luns[0]).await.expect_err("no command gets a response");
             (begun.elapsed(), error, session.facts().recoveries)
         });
-    assert_eq!(Error::of(&error).expect("ours").code, ErrorCode::TimedOut);
+    assert_eq!(Error::of(&error).expect("an error of this crate").code, ErrorCode::TimedOut);
     assert!(took < Duration::from_secs(10) && recoveries == 0, "{took:?}, {recoveries}: {error}");
 }

@@ -1,5 +1,5 @@
-//! The initiator's data mover over RDMA (RFC 7145 section 7). The memory of a command is registered for the target
-//! until its response.
+//! The initiator's Datamover over RDMA (RFC 7145 section 7). The memory of a command is registered for the target
+//! until the response arrives.
 
 use crate::session::tag_map::TagMap;
 use crate::session::task::{Data as Memory, Task};
@@ -20,18 +20,18 @@ use std::rc::Rc;
 struct State {
     /// The steering tags of commands, by Initiator Task Tag.
     lent: TagMap<u32>,
-    /// The received events that were not handled yet.
+    /// Received events that are not handled yet.
     events: EndpointEvents,
 }
 
-/// The data mover of one connection.
+/// The Datamover of one connection.
 pub struct IserDatamover {
     endpoint: Rc<dyn Endpoint>,
     state: RefCell<State>,
 }
 
 impl IserDatamover {
-    /// The data mover of a connection after login, and the events since then.
+    /// Starts the Datamover of a connection after login. `events` were received since the login.
     pub fn new(endpoint: Rc<dyn Endpoint>, events: EndpointEvents) -> IserDatamover {
         IserDatamover { endpoint, state: RefCell::new(State { events, ..State::default() }) }
     }
@@ -48,7 +48,7 @@ impl IserDatamover {
         self.endpoint.revoke(stag)
     }
 
-    /// Delivers a PDU. False if the session accepts no more.
+    /// Delivers a PDU. Returns false if the session accepts no more.
     fn message(&self, session: &mut dyn DatamoverEvents, message: &[u8]) -> bool {
         let pdu = match iser::IserPdu::decode(message) {
             Ok(pdu) => pdu,
@@ -73,7 +73,8 @@ impl IserDatamover {
         })
     }
 
-    /// Returns the memory of an answered command. The residual gives the number of bytes that were not filled.
+    /// Returns the buffer of a completed command to the session. The residual count gives the number of bytes that
+    /// were not filled.
     fn give_back(&self, session: &mut dyn DatamoverEvents, response: &Bhs, data: &[u8]) {
         if let Some(MemoryRegion::Sink(buf)) = self.take_back(response.itt()) {
             let residual = match response.flags() & (OVERFLOW | UNDERFLOW) {
@@ -81,7 +82,7 @@ impl IserDatamover {
                 OVERFLOW => Some(0),
                 _ => Some(response.residual_count()),
             };
-            // Behind its length.
+            // The sense data follow the two-byte SenseLength (RFC 7143 section 11.4.7).
             let sense = data.get(2..).unwrap_or_default();
             session.filled(response.itt(), buf, transport::unfilled(residual, response.scsi_status(), sense));
         }
@@ -105,7 +106,7 @@ impl transport::Datamover for IserDatamover {
                 read = lent.transpose()?.map(advertised);
             }
             Memory::Out(buf) => {
-                // Linux accepts messages up to its longest data segment with the headers.
+                // Linux counts the headers in the longest data segment that it accepts.
                 let room = (p.target_recv_data_segment_length as usize).saturating_sub(ahs.len());
                 let first = (p.first_burst_length as usize).min(room).min(buf.len());
                 let immediate = if p.immediate_data { first } else { 0 };
@@ -126,7 +127,7 @@ impl transport::Datamover for IserDatamover {
     }
 
     fn ended(&self, itt: u32) {
-        // No owner waits for its contents.
+        // The command has ended: no owner waits for the data.
         drop(self.take_back(itt));
     }
 
@@ -180,7 +181,7 @@ fn advertised(place: RemoteAddress) -> AdvertisedBuffer {
     AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }
 
-/// Ends the connection after a violation of the protocol.
+/// Fails the session after a protocol violation. Returns false.
 fn breaks(session: &mut dyn DatamoverEvents, what: &str) -> bool {
     session.fail(Error::new(ErrorCode::ProtocolError, what));
     false
@@ -197,7 +198,7 @@ pub fn message(header: IserHeader, mut bhs: Bhs, ahs: &[u8], payload: Payload) -
             bytes.resize(padded(len), 0);
             Payload::Bytes(bytes)
         }
-        // Other payloads stay unpadded, which the receiver accepts.
+        // Other payloads stay unpadded; the receiver accepts that.
         other => other,
     };
     (head, payload)

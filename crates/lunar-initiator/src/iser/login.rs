@@ -1,4 +1,4 @@
-//! The PDUs of a login, each in a message.
+//! Login PDUs over RDMA, one per message.
 
 use super::IserDatamover;
 use crate::options::Options;
@@ -16,33 +16,34 @@ use lunar_wire::srp::LoginReject;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// RDMA Reads of ours that the target may have under way: so many writes at a time.
+/// The maximum number of outstanding RDMA Reads of the target (IRD). It limits the concurrent writes.
 const READS: u16 = 128;
-/// Messages beside the answers to commands: pings, task management, logout.
+/// Receives for messages other than SCSI responses: pings, task management, logout.
 const BESIDE: usize = 32;
 
-/// A connection on which one PDU goes out and one comes back.
+/// A connection during login: one request PDU, then one response PDU.
 pub struct IserLoginConnection {
     endpoint: Rc<dyn Endpoint>,
-    /// What has come and was not taken yet.
+    /// Received events that are not handled yet.
     events: EndpointEvents,
 }
 
-/// All messages that may come before the session ends: the protocol has no way to ask for more.
+/// Connection parameters, with a receive for every message that the target may send at once: no further receives can
+/// be requested.
 fn terms(options: &Options) -> ConnParam {
     ConnParam { ord: 1, ird: READS, receives: (usize::from(options.commands) + BESIDE, LOGIN_LEN) }
 }
 
-/// Our abilities, as they are sent to the other side.
+/// The private data of the connection request: the iSER capabilities of this initiator.
 fn abilities(invalidate: bool) -> Vec<u8> {
     IserCapabilities { zero_based: false, invalidate }.encode().to_vec()
 }
 
 impl IserLoginConnection {
-    /// A connection to a target by the RDMA device that leads there.
+    /// Connects to a target through the RDMA device that routes to it.
     ///
     /// # Errors
-    /// When none does, or the other side turns it down.
+    /// When no device does, or the target rejects the connection.
     pub async fn by_device(address: SocketAddr, options: &Options) -> Result<IserLoginConnection, Error> {
         let private = abilities(lunar_rdma::verbs::TAKES_INVALIDATE);
         let connected = lunar_rdma::verbs::connect(address, &private, terms(options)).await;
@@ -53,12 +54,12 @@ impl IserLoginConnection {
         Ok(IserLoginConnection { endpoint, events: EndpointEvents::default() })
     }
 
-    /// A connection to a target, over software iWARP on a stream of bytes.
+    /// Connects to a target by software iWARP over a byte stream.
     ///
     /// # Errors
-    /// When the other side uses another protocol, or rejects the connection.
+    /// When the target uses another protocol, or rejects the connection.
     pub async fn over(stream: Stream, options: &Options) -> Result<IserLoginConnection, Error> {
-        // What protects PDUs elsewhere protects the frames that carry them here.
+        // The CRC of MPA frames replaces the digests of iSCSI.
         let crc = options.offer.header_digest.crc32c || options.offer.data_digest.crc32c;
         let window = options.window.map(|bytes| bytes as usize);
         let how = lunar_rdma::iwarp::Options { crc, window, ..lunar_rdma::iwarp::Options::default() };
@@ -68,10 +69,10 @@ impl IserLoginConnection {
         Ok(IserLoginConnection::with(connected.map_err(refused)?))
     }
 
-    /// A connection to a target that the caller makes.
+    /// Connects to a target with the function `make`.
     ///
     /// # Errors
-    /// When it cannot be made, or the other side turns it down.
+    /// When `make` fails, or the target rejects the connection.
     pub async fn connect_with(
         options: &Options,
         make: impl RdmaConnector,
@@ -80,17 +81,17 @@ impl IserLoginConnection {
         Ok(IserLoginConnection::with(connected.map_err(refused)?))
     }
 
-    /// A connection that was made already.
+    /// Wraps an established connection.
     pub fn with((endpoint, _): ConnectedEndpoint) -> IserLoginConnection {
         IserLoginConnection { endpoint, events: EndpointEvents::default() }
     }
 
-    /// What carries it: `iwarp`, or `verbs` and a device.
+    /// The RDMA provider: `iwarp`, or `verbs` and a device.
     pub fn provider(&self) -> &str {
         &self.endpoint.facts().provider
     }
 
-    /// The address of the other side.
+    /// The address of the target.
     pub fn peer(&self) -> SocketAddr {
         self.endpoint.facts().peer
     }
@@ -106,7 +107,7 @@ impl IserLoginConnection {
         Ok(())
     }
 
-    /// Receives a PDU with at most so many bytes of data.
+    /// Receives a PDU with at most `limit` bytes of data.
     pub async fn receive(&mut self, limit: usize) -> Result<(Bhs, Vec<u8>), Error> {
         while self.events.is_empty() {
             self.events.clear();
@@ -131,7 +132,7 @@ impl IserLoginConnection {
         }
     }
 
-    /// The connection of a session that has logged in.
+    /// The Datamover of the session, after login.
     pub fn into_mover(self) -> Rc<dyn Datamover> {
         Rc::new(IserDatamover::new(self.endpoint, self.events))
     }

@@ -1,4 +1,4 @@
-//! The session over RDMA, against a target that is played here.
+//! The session over RDMA, against a scripted target.
 
 use super::IserDatamover;
 use crate::nexus::TargetPort;
@@ -26,12 +26,12 @@ mod login;
 
 const TERMS: ConnParam = ConnParam { ord: 8, ird: 8, receives: (64, LOGIN_LEN) };
 
-/// What came of a session with LIO.
+/// The parameters that LIO negotiates.
 fn parameters() -> Parameters {
     Parameters { rdma_extensions: true, first_burst_length: 65536, ..Parameters::default() }
 }
 
-/// A message of the machine.
+/// A message from the session.
 #[derive(Debug)]
 struct Got {
     write: Option<AdvertisedBuffer>,
@@ -41,12 +41,12 @@ struct Got {
     data: Vec<u8>,
 }
 
-/// A machine that is logged in, with a target that is us.
+/// A logged-in session and the scripted target.
 struct Peer {
     state: SessionState,
     mover: Rc<IserDatamover>,
     end: Rc<dyn Endpoint>,
-    /// What is to go wrong at our end.
+    /// Faults to inject at the session's end.
     faults: Rc<Faults>,
     stat_sn: u32,
 }
@@ -61,7 +61,7 @@ impl Peer {
         peer
     }
 
-    /// Another connection, to which the machine has come.
+    /// Gives the session a new connection.
     fn reconnect(&mut self) {
         (self.mover, self.end, self.faults) = connection();
         self.begin(parameters());
@@ -92,7 +92,7 @@ impl Peer {
         self.submit(cdb::write_10(0, 1, false), Direction::Out(buf))
     }
 
-    /// What the machine has sent since.
+    /// The messages sent since the last call.
     fn sent(&mut self) -> Vec<Got> {
         self.mover.flush().expect("a connection");
         self.state.settle();
@@ -106,14 +106,14 @@ impl Peer {
         messages.map(got).collect()
     }
 
-    /// The one message that it has sent since.
+    /// The only message sent since the last call.
     fn one(&mut self) -> Got {
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
         sent.remove(0)
     }
 
-    /// Sends a PDU and lets the machine take it.
+    /// Sends a PDU to the session, which handles it.
     fn say(&mut self, mut bhs: Bhs, data: &[u8], invalidate: Option<u32>) -> ReceiveStatus {
         let has_status = !matches!(bhs.opcode(), opcode::DATA_IN | opcode::R2T);
         let next = self.state.command_window.cmd_sn;
@@ -129,7 +129,7 @@ impl Peer {
         self.mover.receive(&mut self.state).unwrap_or_else(|_| panic!("a connection"))
     }
 
-    /// Answers a command.
+    /// Sends a SCSI Response.
     fn respond(&mut self, tag: u32, flags: u8, status: u8, residual: u32, sense: &[u8]) -> ReceiveStatus {
         let mut bhs = pdu::scsi_response(tag, flags, 0, status);
         bhs.set_residual_count(residual);
@@ -141,7 +141,7 @@ impl Peer {
         self.end.flush().is_ok()
     }
 
-    /// What an RDMA Read finds; None when the connection ends for it.
+    /// The data of an RDMA Read. None if the read terminates the connection.
     fn fetch(&self, from: RemoteAddress, len: usize) -> Option<Vec<u8>> {
         self.end.read(1, from, Buf::zeroed(len), 0, len);
         let _ = self.end.flush();
@@ -158,8 +158,8 @@ impl Peer {
     }
 
     fn done(&mut self, tag: u32) -> (Completion, Vec<u8>) {
-        let (result, buf) = self.end(tag).expect("it has ended");
-        (result.expect("an answer"), buf.expect("its buffer").to_vec())
+        let (result, buf) = self.end(tag).expect("the command has ended");
+        (result.expect("a response"), buf.expect("its buffer").to_vec())
     }
 }
 
@@ -197,7 +197,7 @@ fn read_lends_its_memory_and_has_it_back_with_the_answer() {
         assert_eq!(peer.say(pdu::scsi_response(tag, 0, 0, 0), &[], invalidate), ReceiveStatus::More);
         let (completion, buf) = peer.done(tag);
         assert_eq!((completion.status, completion.transferred, buf), (0, 4096, pattern(4096)));
-        assert!(!peer.fill(place, &[1]), "its right has ended");
+        assert!(!peer.fill(place, &[1]), "the memory is still registered");
     }
 }
 
@@ -222,7 +222,7 @@ fn write_sends_8192_bytes_and_registers_the_rest() {
         assert_eq!(got.write.is_some(), want < len);
         if let Some(place) = got.write {
             let rest = peer.fetch(remote(Some(place)), len - want);
-            assert!(rest.expect("it is there") == pattern(len)[want..]);
+            assert!(rest.expect("the memory is registered") == pattern(len)[want..]);
         }
         peer.respond(tag, 0, 0, 0, &[]);
         let (completion, buf) = peer.done(tag);
@@ -288,11 +288,14 @@ fn unfilled_memory_is_a_residual() {
     peer.respond(tag, 0x04, 0, 99, &[]);
     let (completion, _) = peer.done(tag);
     assert_eq!((completion.transferred, completion.overflow), (512, 99));
-    // More than there is room for cannot be missing.
+    // A residual count above the buffer length is invalid.
     let tag = peer.read(512);
     peer.one();
     assert_eq!(peer.respond(tag, 0x02, 0, 513, &[]), ReceiveStatus::End);
-    assert_eq!(peer.state.connection.fault().expect("it cannot go on").code, ErrorCode::ProtocolError);
+    assert_eq!(
+        peer.state.connection.fault().expect("the connection has failed").code,
+        ErrorCode::ProtocolError
+    );
 }
 
 #[test]
@@ -314,7 +317,7 @@ fn check_condition_keeps_sense_data_with_or_without_padding() {
     }
 }
 
-/// What else is in its memory was there before.
+/// The rest of the buffer has its previous contents.
 #[test]
 fn failure_without_a_residual_has_brought_nothing() {
     let mut peer = Peer::new(parameters());
@@ -331,7 +334,7 @@ fn failure_without_a_residual_has_brought_nothing() {
     peer.one();
     let sense = [&[0, 18][..], &Sense::new(3, 0x11, 0).encode(false)].concat();
     peer.respond(tag, 0x02, 2, 112, &sense);
-    assert_eq!(peer.done(tag).0.transferred, 400, "wanted bytes minus the residual");
+    assert_eq!(peer.done(tag).0.transferred, 400, "buffer length minus residual");
 }
 
 #[test]
@@ -345,7 +348,7 @@ fn data_in_and_r2t_in_messages_break_the_protocol() {
         bhs.set_itt(tag);
         let data = if reads { vec![0; 512] } else { vec![] };
         assert_eq!(peer.say(bhs, &data, None), ReceiveStatus::End);
-        let error = peer.state.connection.take_fault().expect("it cannot go on");
+        let error = peer.state.connection.take_fault().expect("the connection has failed");
         assert_eq!(error.code, ErrorCode::ProtocolError, "{error}");
         assert!(peer.sent().is_empty() && peer.end(tag).is_none());
     }
@@ -375,13 +378,13 @@ fn messages_that_are_no_pdus_of_a_target_break_the_protocol() {
         let mut peer = Peer::new(parameters());
         assert_eq!(peer.bytes(&message, None), ReceiveStatus::End, "{message:?}");
         assert_eq!(
-            peer.state.connection.take_fault().expect("it cannot go on").code,
+            peer.state.connection.take_fault().expect("the connection has failed").code,
             ErrorCode::ProtocolError
         );
     }
 }
 
-/// Receives are used up by messages, and posted again.
+/// Each message consumes a receive, which is posted again.
 #[test]
 fn session_takes_more_messages_than_it_has_receives() {
     let mut peer = Peer::new(parameters());
@@ -399,7 +402,7 @@ fn pings_and_logout_are_answered_as_over_tcp() {
     let mut peer = Peer::new(parameters());
     peer.state.ping();
     let got = peer.one();
-    assert_eq!((got.bhs.opcode(), got.data.len()), (opcode::NOP_OUT, 0), "LIO takes no data with it");
+    assert_eq!((got.bhs.opcode(), got.data.len()), (opcode::NOP_OUT, 0), "LIO accepts no ping data");
     peer.say(pdu::nop_in(0, got.bhs.itt(), NONE), &[], None);
     assert!(peer.state.oldest_ping().is_none());
     let answer = peer.state.log_out();
@@ -408,7 +411,7 @@ fn pings_and_logout_are_answered_as_over_tcp() {
     assert_eq!(answer.try_recv(), Ok(Ok(0)));
 }
 
-/// Also where InitialR2T is No: what is not in the command is read.
+/// Also with InitialR2T=No: the target reads all data beyond the immediate data by RDMA.
 #[test]
 fn no_data_out_is_ever_sent() {
     let p = Parameters { initial_r2t: false, first_burst_length: 65536, ..parameters() };

@@ -1,4 +1,4 @@
-//! iSER in a build without the feature `rdma`: no connection exists, and each attempt is an error.
+//! iSER in a build without the feature `rdma`: every attempt to connect fails.
 
 use crate::session::transport::Datamover;
 use crate::{Error, Options, io_error};
@@ -8,7 +8,7 @@ use lunar_wire::iscsi::Bhs;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// A connection that cannot exist.
+/// No value of this type exists.
 pub enum IserLoginConnection {}
 
 impl IserLoginConnection {

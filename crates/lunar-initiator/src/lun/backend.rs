@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The size of a write of zeros, if WRITE SAME is not supported.
+/// The size of one write of zeros where WRITE SAME is not supported.
 const ZEROS: usize = 1 << 20;
 
 /// The maximum number of bytes of one WRITE SAME.
@@ -26,7 +26,7 @@ impl Lun {
     fn blocks(&self, offset: u64, len: u64) -> Option<(u64, u64)> {
         let size = u64::from(self.block_size);
         if size.is_power_of_two() {
-            // The usual case. Four divisions would cost more than sending the command.
+            // The common case. Four divisions would cost more than sending the command.
             let whole = (offset | len) & (size - 1) == 0;
             return whole.then(|| (offset >> size.trailing_zeros(), len >> size.trailing_zeros()));
         }
@@ -89,7 +89,7 @@ impl Lun {
         }
     }
 
-    /// With FUA, with a flush after it, or without either.
+    /// Whether to set FUA, and whether to flush afterwards.
     pub(super) fn fua_or_flush(&self, fua: bool) -> (bool, bool) {
         if !fua {
             return (false, false);
@@ -100,21 +100,21 @@ impl Lun {
 
     async fn synchronize(&self) -> Result<(), Error> {
         match perform(&self.session, self.lun, cdb::synchronize_cache(), Direction::None).await.0 {
-            // It has no volatile cache.
+            // INVALID COMMAND OPERATION CODE: the logical unit has no volatile cache.
             Err(e) if e.sense.is_some_and(|s| (s.key, s.asc) == (5, 0x20)) => {}
             other => drop(other?),
         }
         self.session.take_deferred_error(self.lun).map_or(Ok(()), Err)
     }
 
-    /// The range, rounded out to whole blocks: offset and length.
+    /// The range extended to whole blocks: offset and length.
     fn around(&self, offset: u64, len: u64) -> (u64, u64) {
         let size = u64::from(self.block_size);
         let start = offset - offset % size;
         (start, (offset + len).next_multiple_of(size) - start)
     }
 
-    /// Reads, with several commands above the transfer limit. A partial block is read whole.
+    /// Reads any byte range, with several commands above the transfer limit. Partial blocks are read whole.
     async fn read_any(&self, offset: u64, mut buf: Buf) -> (Result<(), Error>, Buf) {
         let mut done = 0;
         while done < buf.len() {
@@ -138,7 +138,7 @@ impl Lun {
         self.ranges().lock(bytes, share).await
     }
 
-    /// The same without waiting. None if the range is locked.
+    /// The same without waiting. None if another writer has locked the range.
     pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<RangeLock> {
         let (bytes, share) = self.to_hold(offset, len);
         self.ranges().try_lock(&bytes, share)
@@ -148,7 +148,8 @@ impl Lun {
         RangeLocks::covering_blocks(&(offset..offset.saturating_add(len)), self.block_size.into())
     }
 
-    /// Writes with several commands above the transfer limit. Partially written blocks are read first.
+    /// Writes any byte range, with several commands above the transfer limit. Partially written blocks are read
+    /// first.
     async fn write_any(&self, offset: u64, buf: &[u8], fua: bool) -> Result<(), Error> {
         let hold = self.hold(offset, buf.len() as u64).await;
         let mut done = 0;
@@ -170,7 +171,7 @@ impl Lun {
         Ok(())
     }
 
-    /// The maximum number of bytes of one command, with a reserve of one block at each end.
+    /// The maximum number of bytes of one command, minus one block at each end for partial blocks.
     fn piece(&self) -> usize {
         let size = self.block_size as usize;
         (self.transfer / size).saturating_sub(2).max(1) * size
@@ -200,7 +201,7 @@ impl Lun {
         let unmap = unmap && p.write_same_unmap && p.unmapped_reads_zero;
         let mut done = 0;
         while done < blocks && !self.no_write_same.load(Ordering::Relaxed) {
-            // Without UNMAP, the target writes all blocks within the command timeout.
+            // Without UNMAP, the target must write all blocks within the command timeout.
             let most = if unmap { 1 << 22 } else { (WRITTEN_SAME / size).max(1) };
             let n = (blocks - done).min(p.write_same).min(most) as u32;
             let cdb = cdb::write_same_16(lba + done, n, unmap);
@@ -232,8 +233,8 @@ impl Lun {
         Ok(())
     }
 
-    /// Deallocates blocks. If only UNMAP is supported, which is a hint, this relies on LBPRZ: unmapped blocks read as
-    /// zeros.
+    /// Deallocates blocks. UNMAP is only a hint. Where WRITE SAME is not supported, this relies on LBPRZ: unmapped
+    /// blocks read as zeros.
     async fn give_back(&self, offset: u64, len: u64) -> Result<(), Error> {
         let p = self.properties();
         let (Some(most), true) = (p.unmap, p.unmapped_reads_zero) else {
@@ -258,7 +259,8 @@ impl Lun {
         Ok(())
     }
 
-    /// Sends GET LBA STATUS once. Returns the extents from `offset` on that the data describe, at least one.
+    /// Sends GET LBA STATUS once. Returns the extents that the response describes, starting at `offset`: at least
+    /// one.
     async fn status_of(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, Error> {
         let mapped = vec![Extent { offset, len, mapped: true }];
         let p = self.properties();

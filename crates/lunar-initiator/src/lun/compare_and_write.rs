@@ -7,8 +7,8 @@ use lunar_runtime::Buf;
 use lunar_wire::scsi::{Sense, cdb};
 
 impl Lun {
-    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half in one atomic step
-    /// (COMPARE AND WRITE). Returns false if they differ. It is never repeated automatically.
+    /// Compares blocks with the first half of `data`. If they are equal, writes the second half in the same atomic
+    /// step (COMPARE AND WRITE). Returns false if they differ. The command is never repeated automatically.
     ///
     /// # Errors
     /// The errors of any command; [`ErrorCode::ConnectionLost`] if the target may have executed it.
@@ -16,7 +16,7 @@ impl Lun {
         self.compare_or_return(offset, data).await.0
     }
 
-    /// The same, and returns the buffer.
+    /// The same, but also returns the buffer.
     pub(crate) async fn compare_or_return(&self, offset: u64, data: Buf) -> (Result<bool, Error>, Buf) {
         let size = u64::from(self.block_size);
         let blocks = data.len() as u64 / 2 / size;

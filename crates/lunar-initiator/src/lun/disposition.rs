@@ -4,13 +4,13 @@ use crate::{Completion, Error, ErrorCode};
 use lunar_wire::scsi::{Sense, Status};
 use std::time::Duration;
 
-/// Attempts of a command that was aborted or returned a unit attention.
+/// The maximum number of attempts for a command that was aborted or returned a unit attention.
 const TRIES: u32 = 8;
 /// The first pause before a retry on a busy logical unit. It grows with each retry.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What to do after a status.
+/// The action after a SCSI status.
 #[derive(Debug, PartialEq)]
 pub enum Disposition {
     /// The command succeeded.
@@ -50,7 +50,7 @@ pub fn disposition(
     }
 }
 
-/// Whether the path is in an ALUA transition. Then another path may work.
+/// Whether the path is in an ALUA state transition. Another path may work.
 pub fn is_in_transition(c: &Completion) -> bool {
     let is = |s: Sense| (s.key, s.asc, s.ascq) == (2, 0x04, 0x0a);
     c.status == Status::CheckCondition as u8 && c.sense().is_some_and(is)
@@ -71,7 +71,7 @@ fn by_sense(
         return if tries < TRIES { Disposition::Retry } else { failed_by(sense) };
     }
     match (sense.key, sense.asc, sense.ascq) {
-        // No sense, recovered error, completed.
+        // NO SENSE, RECOVERED ERROR, COMPLETED.
         (0 | 1 | 0xf, ..) => return Disposition::Done,
         (6, ..) => {
             on_sense(sense);
@@ -79,7 +79,7 @@ fn by_sense(
                 return Disposition::Retry;
             }
         }
-        // Becoming ready; in transition between access states.
+        // Cause not reportable, becoming ready, asymmetric access state transition.
         (2, 0x04, 0x00 | 0x01 | 0x0a) => return Disposition::RetryAfter(pause),
         (0xb, ..) if repeatable && tries < TRIES => return Disposition::Retry,
         _ => {}
@@ -110,7 +110,7 @@ mod tests {
         let (verdict, reported_sense) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), 1);
         assert_eq!((verdict, reported_sense), (Disposition::Retry, Some(Sense::CAPACITY_CHANGED)));
         let (verdict, _) = as_error(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), TRIES);
-        assert!(matches!(verdict, Disposition::Failed(_)), "not for ever");
+        assert!(matches!(verdict, Disposition::Failed(_)), "the last attempt must fail");
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
             assert!(matches!(end(status, sense, false), Disposition::Failed(_)), "{status:?}");
         }
         let attention = end(Status::CheckCondition, Some(Sense::CAPACITY_CHANGED), false);
-        assert_eq!(attention, Disposition::Retry, "it was not carried out");
+        assert_eq!(attention, Disposition::Retry, "a unit attention means that the command was not executed");
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
                 verdict
             };
             assert_eq!(end(1), Disposition::Retry, "key {key}");
-            assert!(matches!(end(TRIES), Disposition::Failed(_)), "key {key}: not for ever");
+            assert!(matches!(end(TRIES), Disposition::Failed(_)), "key {key}: the last attempt must fail");
         }
     }
 

@@ -12,7 +12,7 @@ use lunar_wire::scsi::{Sense, op};
 const LEN: u16 = 255;
 const NO_UNIT: &str = "there is no such logical unit";
 
-/// Reads all properties, once it is ready. A reservation of another initiator does not prevent this.
+/// Reads all properties once the logical unit is ready. A reservation of another initiator does not prevent this.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
     match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
@@ -22,7 +22,7 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
     read_on(session, lun, inquiry, true).await
 }
 
-/// Reads the properties that it reports, whether it is ready or not.
+/// Reads the properties that the logical unit reports, whether it is ready or not.
 pub async fn properties_if_ready(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = inquiry(session, lun).await?;
     let is_ready = match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
@@ -56,7 +56,7 @@ async fn inquiry(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     Ok(inquiry)
 }
 
-/// The VPD pages.
+/// Reads the VPD pages.
 async fn described(session: &Session, lun: u64, inquiry: Vec<u8>) -> Result<Answers, Error> {
     let mut answers = Answers { inquiry, ..Answers::default() };
     let pages = page(session, lun, 0x00).await?;
@@ -126,7 +126,7 @@ async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>
     Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
 }
 
-/// The same for data that a logical unit may lack, or withhold while it is reserved: a refusal returns no data.
+/// The same for data that a logical unit may lack, or withhold while it is reserved: an error becomes empty data.
 async fn maybe(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
     match read(session, lun, cdb, len).await {
         Err(e) if e.sense.is_some_and(|s| s.key == 5) => {

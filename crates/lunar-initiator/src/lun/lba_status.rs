@@ -4,7 +4,7 @@ use lunar_block::Extent;
 use lunar_wire::be;
 use std::ops::Range;
 
-/// Bytes before the descriptors, and of one of them.
+/// The lengths of the parameter data header and of a descriptor in bytes.
 const HEAD: usize = 8;
 const DESCRIPTOR: usize = 16;
 /// The minimum number of requested descriptors. A target with small extents returns many with the same state in a row.
@@ -17,7 +17,7 @@ pub fn room(extents: usize) -> usize {
     HEAD + extents.clamp(FEWEST, MOST) * DESCRIPTOR
 }
 
-/// The extents from the start of `bytes` on, up to the first gap. Adjacent extents differ in state.
+/// The extents from the start of `bytes` up to the first gap. Adjacent extents of the same state are merged.
 pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
     let list_end = answer.get(..4).map_or(0, be::get32) as usize + 4;
     let Some(list) = answer.get(HEAD..list_end.min(answer.len())) else { return Vec::new() };
@@ -40,7 +40,8 @@ pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent>
     found
 }
 
-/// First byte, end, and whether it is mapped. Only deallocated blocks are unmapped: an anchored block has storage.
+/// First byte, end, and whether the extent is mapped. Only deallocated blocks are unmapped: an anchored block has
+/// storage.
 fn extent(descriptor: &[u8], block_size: u64) -> (u64, u64, bool) {
     let (lba, blocks) = (be::get64(descriptor), u64::from(be::get32(&descriptor[8..])));
     let byte = |lba: u64| lba.saturating_mul(block_size);
@@ -51,7 +52,7 @@ fn extent(descriptor: &[u8], block_size: u64) -> (u64, u64, bool) {
 mod tests {
     use super::*;
 
-    /// LBA, blocks, provisioning status.
+    /// Encodes descriptors: LBA, number of blocks, provisioning status.
     fn answer(all: &[(u64, u32, u8)]) -> Vec<u8> {
         let descriptor = |(lba, blocks, state): &(u64, u32, u8)| {
             [&lba.to_be_bytes()[..], &blocks.to_be_bytes(), &[*state, 0, 0, 0]].concat()
@@ -72,18 +73,26 @@ mod tests {
     fn extents_of_one_state_that_touch_are_one() {
         let all = [(8, 8, 0), (16, 8, 2), (24, 8, 1), (32, 8, 0)];
         assert_eq!(block_extents(&answer(&all), 9, END), [(9, 15, true), (24, 8, false), (32, 8, true)]);
-        assert_eq!(block_extents(&answer(&all[2..]), 24, 30), [(24, 6, false)], "no further than was asked");
+        assert_eq!(
+            block_extents(&answer(&all[2..]), 24, 30),
+            [(24, 6, false)],
+            "clipped to the requested range"
+        );
         assert_eq!(block_extents(&answer(&all), 9, 24), [(9, 15, true)]);
         let apart = [(0, 8, 1), (16, 8, 1)];
-        assert_eq!(
-            block_extents(&answer(&apart), 0, END),
-            [(0, 8, false)],
-            "what lies between is not reported"
-        );
+        assert_eq!(block_extents(&answer(&apart), 0, END), [(0, 8, false)], "a gap ends the list");
         let turning = [(0, 8, 1), (8, 0, 1), (8, 8, 1)];
-        assert_eq!(block_extents(&answer(&turning), 0, END), [(0, 8, false)], "an extent of nothing ends it");
+        assert_eq!(
+            block_extents(&answer(&turning), 0, END),
+            [(0, 8, false)],
+            "an empty extent ends the list"
+        );
         let back = [(0, 8, 1), (4, 8, 0)];
-        assert_eq!(block_extents(&answer(&back), 0, END), [(0, 8, false)], "one that goes back ends it");
+        assert_eq!(
+            block_extents(&answer(&back), 0, END),
+            [(0, 8, false)],
+            "an overlapping extent ends the list"
+        );
     }
 
     #[test]
@@ -98,7 +107,11 @@ mod tests {
         assert_eq!(blocks(40), Some(16));
         let mut short = whole;
         short[3] = 20;
-        assert_eq!(block_extents(&short, 0, END), [(0, 8, false)], "what lies behind the list is none of it");
+        assert_eq!(
+            block_extents(&short, 0, END),
+            [(0, 8, false)],
+            "bytes beyond the parameter data length are ignored"
+        );
         assert!(block_extents(&answer(&[(u64::MAX - 1, u32::MAX, 0)]), 0, END).is_empty());
     }
 }

@@ -32,7 +32,7 @@ pub struct Lun {
     lun: u64,
     number: u16,
     properties: Mutex<Properties>,
-    /// The capacity in bytes, which every operation reads.
+    /// The capacity in bytes. Every operation reads it, so it is outside the lock.
     capacity: AtomicU64,
     block_size: u32,
     transfer: usize,
@@ -42,9 +42,9 @@ pub struct Lun {
     no_write_same: AtomicBool,
     /// The range locks of writes. A write of partial blocks locks exclusively. Several paths share them.
     ranges: OnceLock<Arc<RangeLocks>>,
-    /// Pins the identity in the session until it is dropped.
+    /// Keeps the identity pinned in the session.
     _held: Option<Held>,
-    /// Nothing is sent: the event task ends when this is dropped.
+    /// Carries no messages: the event task ends when this sender is dropped.
     _life: flume::Sender<()>,
 }
 
@@ -53,14 +53,14 @@ impl Lun {
     /// the `Lun` is dropped.
     ///
     /// # Errors
-    /// When there is no such logical unit, it is not ready in time, or is not a block device; when this session has
+    /// When there is no such logical unit, it is not ready in time, it is not a block device, or this session has
     /// pinned another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
         let looked = Lun::look_and_hold(session, encode(number), number).await?;
         Ok(Lun::begin(session, number, looked, session.events()))
     }
 
-    /// A logical unit with known properties, which handles these events.
+    /// Creates a `Lun` with known properties, which handles these events.
     fn begin(
         session: &Session,
         number: u16,
@@ -86,7 +86,7 @@ impl Lun {
         lun
     }
 
-    /// The properties, and the hold that pins the identity.
+    /// Reads the properties and pins the identity.
     async fn look_and_hold(
         session: &Session,
         lun: u64,
@@ -105,7 +105,7 @@ impl Lun {
                 return Ok((properties, None));
             }
             let held = session.hold(lun, properties.identity.clone()).await?;
-            // Properties that were read on an earlier connection may be those of another logical unit.
+            // Properties read on an earlier connection may belong to another logical unit.
             if session.facts().recoveries == before {
                 return Ok((properties, Some(held)));
             }
@@ -155,12 +155,12 @@ impl Lun {
     /// Sends a CDB with retries: while the logical unit is busy or becoming ready, and after a unit attention.
     ///
     /// # Errors
-    /// The error of the logical unit, or the lack of a response. The buffer is returned in any case.
+    /// The error of the logical unit, or the lack of a response. The buffer is returned in either case.
     pub async fn perform(&self, cdb: Cdb, data: Direction) -> CommandResult {
         perform(&self.session, self.lun, cdb, data).await
     }
 
-    /// The same for a write with a range lock.
+    /// The same for a write that holds a range lock.
     fn perform_holding<'a>(
         &'a self,
         cdb: Cdb,
@@ -178,16 +178,16 @@ impl Lun {
         self.take(inspect::properties(&self.session, self.lun).await?)
     }
 
-    /// Reads the properties again, as after a unit attention, because not all targets report changes. If it is another
-    /// logical unit, it takes no more commands ([`Event::Changed`]).
+    /// Reads the properties again, as after a unit attention, because not all targets report changes. If the identity
+    /// has changed, the `Lun` accepts no more commands ([`Event::Changed`]).
     ///
     /// # Errors
-    /// [`ErrorCode::IdentityMismatch`] when it is another logical unit; the errors of the SCSI commands.
+    /// [`ErrorCode::IdentityMismatch`] when the identity has changed; the errors of the SCSI commands.
     pub async fn read_again(&self) -> Result<(), Error> {
         self.take(inspect::properties(&self.session, self.lun).await?)
     }
 
-    /// Stores new properties, if the change is allowed.
+    /// Stores new properties, if the change is permitted.
     fn take(&self, properties: Properties) -> Result<(), Error> {
         let before = self.properties.lock().unwrap_or_else(|e| e.into_inner()).identity.clone();
         if !before.is_empty() && properties.identity != before {
@@ -217,7 +217,7 @@ pub async fn properties(session: &Session, number: u16) -> Result<Properties, Er
     read.map_err(|e| e.during(format!("LUN {number}")))
 }
 
-/// The same for a logical unit that need not be ready. Without a medium, the properties of the medium are 0.
+/// The same for a logical unit that need not be ready. Without a medium, the medium's properties are 0.
 ///
 /// # Errors
 /// When there is no such logical unit, or it does not respond.

@@ -5,11 +5,11 @@ use crate::options::Transport;
 use lunar_wire::be;
 use lunar_wire::scsi::{fields, mode, vpd};
 
-/// The transfer limit in bytes, if the logical unit reports none.
+/// The transfer limit in bytes if the logical unit reports none.
 const TRANSFER: u64 = 8 << 20;
-/// The same over RDMA, as in Linux's initiators. STGT ends the connection at larger transfers.
+/// The same over RDMA, as in Linux's initiators. STGT drops the connection on larger transfers.
 const RDMA_TRANSFER: u64 = 512 << 10;
-/// The upper limit, which every block count field can represent.
+/// The upper limit, which fits every block count field.
 const MAX_TRANSFER: u64 = 16 << 20;
 
 /// The properties of a logical unit.
@@ -26,7 +26,7 @@ pub struct Properties {
     pub revision: String,
     /// Unit serial number (VPD page 80h).
     pub serial: Option<String>,
-    /// The unit serial number with its padding. Empty if there is none.
+    /// The unit serial number including padding. Empty if there is none.
     pub padded_serial: Vec<u8>,
     /// The undecoded designators of the logical unit in VPD page 83h. Empty if there are none.
     pub identity: Vec<u8>,
@@ -106,7 +106,7 @@ pub struct Answers {
 }
 
 impl Properties {
-    /// Decodes the data. Truncated data are read as zeros.
+    /// Decodes the data. Missing bytes count as zeros.
     pub fn read(a: &Answers) -> Properties {
         let block_size = word(&a.capacity, 8);
         let exponent = u32::from(byte(&a.capacity, 13) & 0x0f);
@@ -204,9 +204,9 @@ mod tests {
         a.mode[10] = 0;
         assert!(!Properties::read(&a).write_cache);
         a.mode.truncate(8);
-        assert!(Properties::read(&a).write_cache, "a cache of which nothing is known is on");
-        assert_eq!(p.serial.as_deref(), Some("S?1"), "nothing in it steers a terminal");
-        assert_eq!(p.identity, unit, "the port is no part of it");
+        assert!(Properties::read(&a).write_cache, "an unknown cache state counts as enabled");
+        assert_eq!(p.serial.as_deref(), Some("S?1"), "control characters are replaced");
+        assert_eq!(p.identity, unit, "the designator of the port is excluded");
         assert_eq!(p.designator.as_deref(), Some("naa.6001020304050607"));
         assert_eq!(naa(&p.identity), Some(&unit[4..]));
         assert!(is_named(&p.identity, "NAA.6001020304050607") && !is_named(&p.identity, "naa.6001"));

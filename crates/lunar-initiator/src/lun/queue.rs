@@ -1,4 +1,4 @@
-//! Many concurrent reads and writes. An operation needs no future of its own, unless it takes several commands or a
+//! Many concurrent reads and writes. An operation needs a future of its own only if it takes several commands or a
 //! retry.
 
 use super::Lun;
@@ -15,17 +15,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// The reads and writes of one owner.
+/// The queued reads and writes of one owner.
 pub struct LunQueue {
     lun: Arc<Lun>,
     batch: Batch,
     /// The commands in flight, by lane.
     sent: Vec<Option<SentCommand>>,
-    /// The operations with futures.
+    /// The operations that have futures.
     slow: SlowPath,
 }
 
-/// A command that was sent.
 struct SentCommand {
     cdb: Cdb,
     since: Instant,
@@ -73,12 +72,12 @@ impl LunQueue {
         }
     }
 
-    /// Retries a command after a unit attention, or on a busy logical unit.
+    /// Retries a command after a unit attention or while the logical unit is busy.
     fn try_again(&mut self, lane: usize, sent: SentCommand, completion: Completion, buf: Option<Buf>) {
         let lun = self.lun.clone();
         self.slow.begin(lane, async move {
             let SentCommand { cdb, since, offset, len, is_write } = sent;
-            // The range lock of the first attempt ended with it.
+            // The range lock of the first attempt has been released.
             let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
             let what = Repeatable {
                 lun: lun.lun,
@@ -123,7 +122,7 @@ impl BackendQueue for LunQueue {
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
         while let Poll::Ready((lane, (result, buf))) = self.batch.poll_ended(cx) {
             let lane = lane as usize;
-            let sent = self.sent[lane].take().expect("what has ended was sent");
+            let sent = self.sent[lane].take().expect("a completed lane has a sent command");
             match result {
                 Ok(completion) if completion.status != 0 => self.try_again(lane, sent, completion, buf),
                 result => return Poll::Ready((lane, sent.end(result, buf))),

@@ -1,4 +1,4 @@
-//! Sends a command, with retries while the logical unit is not ready for it.
+//! Sends a command, with retries while the logical unit is busy or not ready.
 
 use super::disposition::{Disposition, disposition, is_in_transition};
 use crate::command::Rest;
@@ -30,7 +30,7 @@ impl BusyRetry {
         BusyRetry { busy: timeouts.busy, transition }
     }
 
-    /// The limits for reading properties, which no other path can replace.
+    /// The limits for reading properties: no other path can take over.
     pub fn for_inspection(session: &Session) -> BusyRetry {
         let busy = session.options().timeouts.busy;
         BusyRetry { busy, transition: busy }
@@ -41,7 +41,7 @@ impl BusyRetry {
     }
 }
 
-/// A command that can be sent again.
+/// A command that may be sent several times.
 pub(super) struct Repeatable<'h> {
     pub lun: u64,
     pub cdb: Cdb,
@@ -68,7 +68,7 @@ impl Repeatable<'_> {
         }
     }
 
-    /// Builds the command with the buffer that the last attempt returned.
+    /// Builds the command from the buffer that the last attempt returned.
     fn again(&self, buf: Option<Buf>, since: Instant) -> Command {
         let data = match buf {
             None => Direction::None,
@@ -107,14 +107,14 @@ pub(super) fn perform_holding<'a>(
     command.hold = hold.map(RangeLock::add_holder);
     let what = Repeatable { hold, ..Repeatable::of(&command) };
     let since = session.about_now();
-    // Sent before the first poll, so that the future does not contain the command.
+    // Submitted before the first poll, so that the future does not contain the command.
     let sent = session.submit(command);
     async move {
         let (result, buf) = sent.await;
         if let Ok(Completion { status: 0, .. }) = result {
             return (result, buf);
         }
-        // Boxed, so that the future of a success stays small.
+        // Boxed, so that the future of a successful command stays small.
         Box::pin(perform_again(session, what, since, result, buf)).await
     }
 }
@@ -130,7 +130,7 @@ pub(super) async fn perform_again(
     as_error(repeat_until_settled(session, what, (since, BusyRetry::of(session)), result, buf).await)
 }
 
-/// Sends a command to any kind of device, and retries it while it is busy as `busy` says.
+/// Sends a command to any device type. Retries it for the time limits in `busy`.
 pub(crate) async fn perform_within(
     patience: BusyRetry,
     session: &Session,
@@ -141,7 +141,7 @@ pub(crate) async fn perform_within(
     as_error(send_until_settled(patience, session, Command::new(lun, cdb, data)).await)
 }
 
-/// Parameter data whose first four bytes contain the length of the list after the header.
+/// Parameter data whose first four bytes hold the length of the list after the header.
 pub(crate) struct List<C> {
     /// The CDB with this allocation length.
     pub cdb: C,
@@ -149,7 +149,7 @@ pub(crate) struct List<C> {
     pub head: u32,
 }
 
-/// The first allocation length. A longer list is requested again.
+/// The first allocation length. A longer list is read again with its own length.
 const FIRST: u32 = 4096;
 /// The maximum length of a list.
 const LONGEST: u32 = 16 << 20;
@@ -176,12 +176,12 @@ impl<C: Fn(u32) -> Cdb> List<C> {
     }
 }
 
-/// Converts any result other than success to an error.
+/// Converts every outcome other than success to an error.
 fn as_error((result, buf): Settled) -> CommandResult {
     (result.and_then(|(completion, refused)| refused.map_or(Ok(completion), Err)), buf)
 }
 
-/// The final response, and its error if it is not a success.
+/// The final response, and its error if it reports a failure.
 type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 
 /// Sends a command to any device type, with retries, until there is a final response.

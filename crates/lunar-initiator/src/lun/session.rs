@@ -11,7 +11,7 @@ impl Session {
     /// logical unit may be of any device type.
     ///
     /// # Errors
-    /// The error of the logical unit, or the lack of a response. The buffer is returned in any case.
+    /// The error of the logical unit, or the lack of a response. The buffer is returned in either case.
     pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {
         let _wait = self.waits_for(cdb[0]);
         perform_within(BusyRetry::of(self), self, lun, cdb, data).await
@@ -20,7 +20,7 @@ impl Session {
     /// The same for any command. Returns the final response, whatever its status.
     ///
     /// # Errors
-    /// The lack of a response. The buffer is returned in any case.
+    /// The lack of a response. The buffer is returned in either case.
     pub async fn ask(&self, command: Command) -> CommandResult {
         let _wait = self.waits_for(command.cdb[0]);
         let (result, buf) = send_until_settled(BusyRetry::of(self), self, command).await;

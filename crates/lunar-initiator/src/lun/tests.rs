@@ -1,4 +1,4 @@
-//! Changes of a logical unit that is in use.
+//! Changes of a logical unit while it is in use.
 
 use super::*;
 use crate::Url;
@@ -12,7 +12,8 @@ const READ_10: u8 = 0x28;
 const MODE_SENSE_10: u8 = 0x5a;
 
 fn inside<T: 'static>(test: impl Future<Output = T>) -> T {
-    let limited = async { compio::time::timeout(Duration::from_secs(20), test).await.expect("it hangs") };
+    let limited =
+        async { compio::time::timeout(Duration::from_secs(20), test).await.expect("the test hangs") };
     compio::runtime::Runtime::new().expect("an event loop").block_on(limited)
 }
 
@@ -22,13 +23,14 @@ async fn open(script: Script) -> (Arc<Lun>, interop::script::Target) {
     (crate::open(&url).await.expect("a LUN"), target)
 }
 
-/// No event of the session reports the change.
+/// Here no event ends the task, only the drop of the `Lun`.
 #[test]
 fn event_task_of_a_lun_ends_with_it() {
     inside(async {
         let (first, _target) = open(Script::new()).await;
         let session = first.session();
-        let looked = Lun::look_and_hold(session, first.address(), first.number()).await.expect("a look");
+        let looked =
+            Lun::look_and_hold(session, first.address(), first.number()).await.expect("the properties");
         let (sender, events) = flume::bounded(1);
         let lun = Lun::begin(session, first.number(), looked, events);
         drop(lun);
@@ -38,7 +40,7 @@ fn event_task_of_a_lun_ends_with_it() {
     });
 }
 
-/// The write cache was turned off, but not for good: after a reset it is on.
+/// The write cache is disabled, but not in the saved mode page: a reset enables it.
 #[test]
 fn reset_rereads_whether_writes_are_stable() {
     let resets = Arc::new(AtomicU64::new(0));
@@ -61,7 +63,7 @@ fn reset_rereads_whether_writes_are_stable() {
     inside(async {
         let (lun, _target) = open(script).await;
         assert!(lun.facts().write_through);
-        lun.read(0, Buf::zeroed(512)).await.0.expect("read again");
+        lun.read(0, Buf::zeroed(512)).await.0.expect("a retried read");
         assert_eq!(resets.load(SeqCst), 2);
         while lun.facts().write_through {
             compio::time::sleep(Duration::from_millis(1)).await;

@@ -6,8 +6,8 @@ use lunar_runtime::Buf;
 /// The result of a block transfer, and its buffer.
 pub(super) type Transfer = (Result<(), Error>, Buf);
 
-/// The result of a write, and its data. If the session has lost the data, no other path may write the replacement
-/// buffer.
+/// The result of a write, and its data. If the session has lost the data, an error becomes
+/// [`ErrorCode::InvalidArgument`], so that no other path writes the replacement buffer.
 pub(super) fn with_buffer<T>(
     result: Result<T, Error>,
     data: Option<Buf>,

@@ -3,7 +3,8 @@
 use super::path_selector::State;
 use lunar_wire::scsi::report;
 
-/// The state of a group in the data of REPORT TARGET PORT GROUPS (SPC-5 section 6.36). None if it is missing.
+/// The ALUA state of a group in the data of REPORT TARGET PORT GROUPS (SPC-5 section 6.36). None if the group is
+/// missing.
 pub fn state_of(answer: &[u8], group: u16) -> Option<State> {
     let found = report::groups(answer).find(|one| one.number == group)?;
     Some(match found.state {

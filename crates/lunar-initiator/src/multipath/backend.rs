@@ -13,7 +13,7 @@ impl Backend for Multipath {
     }
 
     fn refresh(&self) -> bool {
-        // Every path must be asked, because each has its own flag.
+        // Every path has its own flag, so each must be read.
         self.ways.iter().fold(false, |changed, way| way.refresh() | changed)
     }
 
@@ -32,7 +32,7 @@ impl Backend for Multipath {
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
-            // One path flushes for all, but another may have reported a deferred error.
+            // One path flushes the medium. Another may hold a deferred error.
             self.ways.iter().find_map(|way| way.take_deferred_error()).map_or(Ok(()), |e| Err(e.into()))
         })
     }

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 impl Multipath {
-    /// Joins paths, best first where ALUA does not rank them. Call it inside an event loop, which then runs the path
-    /// checkers. The sessions should have a recovery timeout of zero, so that their commands fail over at once.
+    /// Joins paths, in order of preference where ALUA does not rank them. Call it inside an event loop, which then
+    /// runs the path checkers. The sessions should have a recovery timeout of zero, so that their commands fail over
+    /// at once.
     ///
     /// # Errors
-    /// [`ErrorCode::IdentityMismatch`] when the paths lead to different logical units, or to one without an identity.
+    /// [`ErrorCode::IdentityMismatch`] when the paths lead to different logical units, or the logical unit has no
+    /// identity.
     pub async fn join(
         ways: Vec<Arc<dyn LunPath>>,
         settings: MultipathOptions,
@@ -42,7 +44,7 @@ impl Multipath {
     }
 }
 
-/// Checks that all paths lead to the same logical unit, which requires an identity.
+/// Checks that all paths lead to the same logical unit. It must have an identity.
 fn same_unit(ways: &[Arc<dyn LunPath>]) -> Result<(), Error> {
     let wrong = |what: String, hint| Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint(hint));
     let Some((first, others)) = ways.split_first() else {

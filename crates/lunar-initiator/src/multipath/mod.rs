@@ -1,4 +1,4 @@
-//! Multipath: several paths to one logical unit. I/O continues while one of them works.
+//! Multipath: several paths to one logical unit. I/O continues while at least one path works.
 
 mod alua;
 mod backend;
@@ -32,14 +32,14 @@ pub use times::Times;
 /// Options of a multipath logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MultipathOptions {
-    /// The choice among the best paths for the next operation.
+    /// The selection among the best paths.
     pub policy: PathPolicy,
     /// The interval of path checks.
     pub check: Duration,
-    /// The time that operations wait for a path after the last one was lost. After it they fail at once. Zero disables
-    /// the wait.
+    /// The time that operations wait for a path after the last one was lost. Afterwards they fail at once. Zero
+    /// disables the wait.
     pub queue: Duration,
-    /// An operation of this age is not retried on another path.
+    /// The age from which an operation is no longer retried on another path.
     pub operation: Duration,
 }
 
@@ -61,7 +61,7 @@ pub struct Multipath {
     settings: MultipathOptions,
     /// Notified when the state of a path changes.
     state_changed: Bell,
-    /// For each path, triggers a check now.
+    /// Triggers an immediate check, one sender for each path.
     doubts: Vec<flume::Sender<()>>,
     /// The start of the outage, while there is no usable path.
     outage: Mutex<Option<Instant>>,
@@ -83,7 +83,7 @@ impl Multipath {
             .collect()
     }
 
-    /// Fails the operations that wait for a path. From now on, operations fail at once while there is none.
+    /// Fails the operations that wait for a path. From now on, operations fail at once while no path is usable.
     pub fn give_up(&self) {
         self.gives_up.store(true, SeqCst);
         self.state_changed.notify(usize::MAX);
@@ -94,12 +94,12 @@ impl Multipath {
         *self.lock_outage()
     }
 
-    /// Whether every path leads to another logical unit. Then operations fail at once.
+    /// Whether every path leads to another logical unit. Operations then fail at once.
     pub fn is_changed(&self) -> bool {
         self.paths.all_changed()
     }
 
-    /// A listener for the next change of the state of a path, or for the drop of the paths.
+    /// A listener for the next state change of a path, or for the drop of this value.
     pub fn state_change(&self) -> EventListener {
         self.state_changed.listen()
     }
@@ -113,7 +113,7 @@ impl Multipath {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles the failure of an operation on a path. The path is checked, because the failure may be over.
+    /// Handles the failure of an operation on a path. Checks the path at once, because the failure may be temporary.
     fn fail(&self, at: usize, state: State) {
         if self.paths.state(at) != state {
             self.set(at, state);
@@ -155,12 +155,12 @@ impl Multipath {
             *outage = None;
         } else if outage.is_none() {
             *outage = Some(Instant::now());
-            // Paths that were not needed may be needed now.
+            // Paths in standby may be needed now.
             (0..self.ways.len()).for_each(|at| self.doubt(at));
         }
     }
 
-    /// Runs an operation on a path. If the path fails, tries the others, and waits for one when none is usable.
+    /// Runs an operation on a path. If the path fails, tries the others. Waits while no path is usable.
     async fn run<T, R>(
         &self,
         what: T,
@@ -203,7 +203,7 @@ impl Multipath {
         }
     }
 
-    /// Prepares the retry of an operation on another path, after its path has failed.
+    /// Prepares the retry of an operation after its path has failed.
     ///
     /// # Errors
     /// The failure, when the operation has exceeded its time limit.
@@ -214,12 +214,12 @@ impl Multipath {
         if begun.elapsed() >= self.settings.operation { Err(e) } else { Ok(()) }
     }
 
-    /// Compares blocks with the first half of `data` and, if they are equal, writes the second half, as one step
-    /// (COMPARE AND WRITE). False if they differ. Another path is tried only if the first one has certainly not
-    /// executed it.
+    /// Compares blocks with the first half of `data`. If they are equal, writes the second half in the same atomic
+    /// step (COMPARE AND WRITE). Returns false if they differ. Tries another path only if the first one has certainly
+    /// not executed the command.
     ///
     /// # Errors
-    /// As of [`Lun::compare_and_write`], and when no path is left.
+    /// Those of [`Lun::compare_and_write`], and an error when no path is left.
     pub async fn compare_and_write(&self, offset: u64, mut data: Buf) -> Result<bool, Error> {
         let begun = Instant::now();
         loop {
@@ -262,7 +262,7 @@ impl Multipath {
         in_time.then_some(()).ok_or_else(|| none_left(self.settings.queue))
     }
 
-    /// The first usable path, or else the first.
+    /// The first usable path, or else the first path.
     fn any(&self) -> &dyn LunPath {
         let at = (0..self.ways.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
         &*self.ways[at]

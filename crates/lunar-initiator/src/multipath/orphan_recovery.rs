@@ -1,4 +1,4 @@
-//! Ends the orphans of a lost path whose session does not return.
+//! Ends the orphans of a lost path whose session does not recover.
 
 use super::{LunPath, Multipath};
 use crate::{Lun, reinstatement};
@@ -12,7 +12,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Logical units that this process is resetting, by identity.
 static RESETTING: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
-/// A guard: only one task at a time resets a logical unit.
+/// Held by the task that resets a logical unit: one task per logical unit.
 struct Turn(Vec<u8>);
 
 impl Turn {
@@ -42,9 +42,9 @@ impl Multipath {
     }
 }
 
-/// Resets the logical unit through another path, once writes of this path have waited for `fast_io_fail`. A reset also
-/// ends commands of other hosts, so a login of the lost session is preferred. `failed` is the time when all paths
-/// failed to reset it: they are tried again after `fast_io_fail`. Returns the time until the next call, or None if no
+/// Resets the logical unit through another path, once writes of this path have waited for `fast_io_fail`. A reset
+/// also ends commands of other hosts, so a new login of the lost session is preferred. `failed` is the time when the
+/// reset failed on all paths: it is retried after `fast_io_fail`. Returns the time until the next call, or None if no
 /// write waits.
 pub async fn end_orphans(
     way: &dyn LunPath,
@@ -67,7 +67,8 @@ pub async fn end_orphans(
     Some(AGAIN)
 }
 
-/// The remaining time for a lost path to return, from the wait of its writes and the time since all resets failed.
+/// The time left for a lost path to recover. `waited` is the age of its oldest write, `failed` the time since all
+/// resets failed.
 fn left(waited: Duration, failed: Option<Duration>, limit: Duration) -> Duration {
     let since = failed.map_or(waited, |failed| failed.min(waited));
     limit.saturating_sub(since)
@@ -77,12 +78,12 @@ fn limit(lun: &Lun) -> Duration {
     lun.session().options().timeouts.fast_io_fail
 }
 
-/// The waiting time of the oldest write.
+/// The age of the oldest write that waits.
 async fn oldest(lun: &Lun) -> Option<Duration> {
     lun.session().oldest_orphan(Some(lun.address())).await
 }
 
-/// Resets a logical unit through another path. False if that fails.
+/// Resets a logical unit through another path. Returns false on failure.
 async fn reset(lun: &Lun, other: &dyn LunPath) -> bool {
     let Some(through) = other.lun() else { return false };
     let sent = reinstatement::reset(through.session(), through.address(), "writes of a lost path wait").await;

@@ -15,10 +15,10 @@ use std::sync::Arc;
 /// One of several paths to a logical unit. Its errors are [`Error`]s, which distinguish faults of the path from those
 /// of the medium.
 pub trait LunPath: Backend {
-    /// The name of the path, for people.
+    /// The name of the path in messages.
     fn name(&self) -> String;
 
-    /// The identity of the logical unit, equal on all paths. Empty if it reports none.
+    /// The identity of the logical unit, the same on all paths. Empty if it reports none.
     fn identity(&self) -> Vec<u8>;
 
     /// Sets the range locks that the writes of all paths share. Called before the first use of the path.
@@ -27,16 +27,16 @@ pub trait LunPath: Backend {
     /// The logical unit, while its session is open.
     fn lun(&self) -> Option<&Lun>;
 
-    /// COMPARE AND WRITE, once, as [`Lun::compare_and_write`]. Returns the buffer.
+    /// Sends COMPARE AND WRITE once, as [`Lun::compare_and_write`] does. Returns the buffer.
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)>;
 
     /// Checks the path.
     fn check(&self) -> LocalBoxFuture<'_, State>;
 
-    /// Called before a late operation is retried on another path: ensures that this path cannot execute it later.
+    /// Called before an operation is retried on another path: ensures that this path cannot execute it later.
     fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()>;
 
-    /// Takes the deferred error since the last call: acknowledged data are lost.
+    /// Takes the deferred error reported since the last call: acknowledged data are lost.
     fn take_deferred_error(&self) -> Option<Error>;
 
     /// Events that cause a check.
@@ -92,7 +92,7 @@ impl LunPath for Lun {
 }
 
 impl Lun {
-    /// Without retries, which would hide the current state of the path.
+    /// Sends a command without retries, which would hide the current state of the path.
     async fn ask(&self, cdb: Cdb, data: Direction) -> CommandResult {
         perform_within(BusyRetry::NONE, self.session(), self.address(), cdb, data).await
     }
@@ -113,12 +113,12 @@ impl Lun {
     }
 }
 
-/// The same for the error of a backend.
+/// The same for the I/O error of a backend.
 pub fn fault(e: &io::Error) -> Option<State> {
     state_after(Error::of(e)?)
 }
 
-/// The state of the path after this error, if it is a fault of the path. Then another path may succeed.
+/// The state of the path after this error, if the path is at fault. Another path may then succeed.
 pub fn state_after(e: &Error) -> Option<State> {
     match e.code {
         ErrorCode::IdentityMismatch => Some(State::Changed),
@@ -135,17 +135,18 @@ pub fn state_after(e: &Error) -> Option<State> {
         | ErrorCode::AuthenticationFailed
         | ErrorCode::NotFound => Some(State::Down),
         ErrorCode::ScsiError => sense_state(e),
-        // ErrorCode::InvalidArgument, ErrorCode::ReservationConflict, ErrorCode::Aborted: no fault of the path.
+        // ErrorCode::InvalidArgument, ErrorCode::ReservationConflict, ErrorCode::Aborted: the path is not at fault.
         _ => None,
     }
 }
 
-/// Whether a command with this error was certainly not executed: the logical unit reported that, or it was not sent.
+/// Whether a command with this error was certainly not executed: the logical unit responded with an error, or the
+/// command was not sent.
 pub fn is_undone(e: &Error) -> bool {
     e.status.is_some() || matches!(e.code, ErrorCode::Unreachable | ErrorCode::IdentityMismatch)
 }
 
-/// Sense data about the path.
+/// The state of the path that the sense data report.
 fn sense_state(e: &Error) -> Option<State> {
     let sense = e.sense?;
     let is = |other: Sense| (sense.key, sense.asc, sense.ascq) == (other.key, other.asc, other.ascq);

@@ -7,11 +7,11 @@ use std::future::pending;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
-/// The shortest interval of checks, while no path is usable and this one may soon be. A path that passes checks but
-/// fails all operations is not checked more often.
+/// The shortest interval of checks, for a path that may become usable while no other is. It also limits the checks of
+/// a path that passes them but fails all operations.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Checks a path at intervals, at each of its events, and after each failed operation. It ends when the multipath
+/// Checks a path at intervals, after each of its events, and after each failed operation. Returns when the multipath
 /// logical unit is dropped, even during a check.
 pub async fn check_path(joined: Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
     either(gone(&joined), keep_checking(&joined, at, doubts)).await;
@@ -30,7 +30,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
     let mut reasons = Reasons { news, doubts, doubted: None };
     while let Some(pause) = joined.upgrade().map(|joined| joined.pause(at)) {
         reasons.next(orphans_due.map_or(pause, |due| pause.min(due))).await;
-        // No strong reference is held during a check, which may take long.
+        // A check may take long: hold no strong reference meanwhile.
         let Some(way) = joined.upgrade().map(|joined| joined.ways[at].clone()) else { return };
         let state = way.check().await;
         let Some(joined) = joined.upgrade() else { return };
@@ -38,7 +38,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
         joined.set(at, state);
         let others = joined.others(at);
         if !was_usable && state.is_usable() {
-            // A path that was down has no event subscription yet.
+            // The session of a path that was down may be new: subscribe to its events again.
             reasons.news = way.news();
         }
         drop(joined);
@@ -55,16 +55,16 @@ impl Multipath {
     }
 }
 
-/// The reasons for a check before the interval has passed.
+/// The reasons for a check before the interval ends.
 struct Reasons {
     news: flume::Receiver<Event>,
     doubts: flume::Receiver<()>,
-    /// The time of the last check because of a failed operation.
+    /// The time of the last check that a failed operation caused.
     doubted: Option<Instant>,
 }
 
 impl Reasons {
-    /// Waits for a reason, or for this time.
+    /// Waits for a reason to check, at most for `pause`.
     async fn next(&mut self, pause: Duration) {
         let first = either(self.new_doubt(), self.some_news());
         if let Ok(doubted @ Some(_)) = compio::time::timeout(pause, first).await {
@@ -72,7 +72,7 @@ impl Reasons {
         }
     }
 
-    /// Waits for a failed operation.
+    /// Waits for the next report of a failed operation.
     async fn new_doubt(&self) -> Option<Instant> {
         if let Some(last) = self.doubted {
             compio::time::sleep(SOON.saturating_sub(last.elapsed())).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 /// The distribution of operations over the best paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
-    /// All operations use the first path that works.
+    /// All operations use the first usable path.
     Failover,
     /// Operations use the paths in turn.
     RoundRobin,
@@ -20,15 +20,15 @@ pub enum PathPolicy {
 pub enum State {
     /// Active/optimized, or a logical unit without ALUA.
     Optimized,
-    /// Active/non-optimized: it works, but another may be better.
+    /// Active/non-optimized: it works, but another path may be faster.
     NonOptimized,
     /// Transitioning between states: it may work soon.
     Transitioning,
     /// Standby or unavailable: it takes no I/O.
     Standby,
-    /// It does not work.
+    /// The path does not work.
     Down,
-    /// It leads to another logical unit than before.
+    /// The path leads to another logical unit than before.
     Changed,
 }
 
@@ -55,7 +55,7 @@ impl State {
         State::Changed,
     ];
 
-    /// Whether it takes I/O.
+    /// Whether the path accepts I/O.
     pub fn is_usable(self) -> bool {
         self <= State::NonOptimized
     }
@@ -67,7 +67,7 @@ struct PathEntry {
     load: AtomicUsize,
 }
 
-/// The states of all paths, and their loads.
+/// The states and loads of all paths.
 #[derive(Debug)]
 pub struct PathSelector {
     paths: Vec<PathEntry>,
@@ -75,7 +75,7 @@ pub struct PathSelector {
     next: AtomicUsize,
 }
 
-/// An operation on a path. It counts as load until it is dropped.
+/// The use of a path by one operation, which counts as load until this is dropped.
 pub struct PathLease<'a> {
     /// The path.
     pub at: usize,
@@ -89,7 +89,7 @@ impl Drop for PathLease<'_> {
 }
 
 impl PathSelector {
-    /// A selector for this number of unchecked paths.
+    /// A selector for `count` paths that are not checked yet.
     pub fn new(count: usize, policy: PathPolicy) -> PathSelector {
         let path = || PathEntry { state: AtomicU8::new(State::Down as u8), load: AtomicUsize::new(0) };
         PathSelector { paths: (0..count).map(|_| path()).collect(), policy, next: AtomicUsize::new(0) }
@@ -117,18 +117,18 @@ impl PathSelector {
         (0..self.paths.len()).all(|at| self.state(at) == State::Changed)
     }
 
-    /// Whether any path takes I/O.
+    /// Whether any path accepts I/O.
     pub fn has_usable(&self) -> bool {
         (0..self.paths.len()).any(|at| self.state(at).is_usable())
     }
 
-    /// Selects the path for the next operation: among those in the best state, by the policy. The operation counts as
+    /// Selects a path for the next operation: one in the best state, according to the policy. The operation counts as
     /// load until the guard is dropped.
     pub fn choose(&self) -> Option<PathLease<'_>> {
         self.take().map(|at| PathLease { at, paths: self })
     }
 
-    /// The same. The operation counts as load until the path is released.
+    /// The same without a guard: the operation counts as load until [`PathSelector::give_back`].
     pub fn take(&self) -> Option<usize> {
         let best = (0..self.paths.len()).map(|at| self.state(at)).min().filter(|s| s.is_usable())?;
         let among = (0..self.paths.len()).filter(|at| self.state(*at) == best);
@@ -137,7 +137,7 @@ impl PathSelector {
             PathPolicy::LeastQueue => among.min_by_key(|at| self.load(*at)),
             PathPolicy::RoundRobin => {
                 let (count, first) = (self.paths.len(), self.next.fetch_add(1, Relaxed));
-                // The next one after the last selected path.
+                // The distance after the last selected path.
                 let after = |at: &usize| (at + count - first % count) % count;
                 let chosen = among.min_by_key(after);
                 if let Some(at) = chosen {

@@ -1,5 +1,5 @@
-//! Many concurrent reads and writes over several paths. An operation needs no future of its own, unless there is no
-//! path for it or its path fails.
+//! Many concurrent reads and writes over several paths. An operation needs a future of its own only if no path is
+//! usable or its path fails.
 
 use super::{LunPath, Multipath, State, path};
 use crate::slow_path::SlowPath;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// A read or a write, on whichever path.
+/// A read or a write, on any path.
 #[derive(Clone, Copy)]
 pub enum BlockIo {
     Read { offset: u64 },
@@ -34,16 +34,16 @@ impl BlockIo {
     }
 }
 
-/// The reads and writes of one owner.
+/// The queued reads and writes of one owner.
 pub struct PathQueue {
     joined: Arc<Multipath>,
-    /// The queue of each path, from its first use on.
+    /// The queue of each path, opened at the first use.
     ways: Vec<Option<Box<dyn BackendQueue>>>,
     /// The operations on paths, by lane.
     sent: Vec<Option<SentIo>>,
     slow: SlowPath,
     clock: Clock,
-    /// The service times of ended operations, until they are reported.
+    /// The service times of completed operations that are not reported yet.
     served: LatencyTotal,
 }
 
@@ -54,14 +54,14 @@ struct SentIo {
     since: Instant,
 }
 
-/// The phase between two waits.
+/// The kind of work between two waits.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Beginning,
     Ending,
 }
 
-/// A clock that is read once for all operations that begin, and once for all that end, between two waits.
+/// A clock for the work between two waits. It is read once when operations start and once when they complete.
 struct Clock(Option<(Phase, Instant)>);
 
 impl Clock {
@@ -104,7 +104,7 @@ impl PathQueue {
         self.sent[lane] = Some(SentIo { job, at, since: self.clock.now(Phase::Beginning) });
     }
 
-    /// Waits for a path.
+    /// Runs an operation with a future, which waits for a path.
     fn search(&mut self, lane: usize, job: BlockIo, buf: Buf) {
         let joined = self.joined.clone();
         self.slow.begin(lane, async move { joined.run(buf, move |way, buf| job.on(way, buf)).await });
@@ -122,7 +122,7 @@ impl PathQueue {
         });
     }
 
-    /// Reports the times of ended operations. None of them has waited for a path.
+    /// Reports the times of completed operations. None of them waited for a path.
     fn report_times(&mut self) {
         let served = std::mem::take(&mut self.served);
         if served.count > 0 {
@@ -131,9 +131,9 @@ impl PathQueue {
         }
     }
 
-    /// The result of an operation on a path. None if it is retried.
+    /// The result of an operation on a path. None if the operation is retried.
     fn end(&mut self, lane: usize, (result, buf): BufResult) -> Option<BufResult> {
-        let sent = self.sent[lane].take().expect("what has ended was sent");
+        let sent = self.sent[lane].take().expect("a completed lane has an operation");
         self.joined.paths.give_back(sent.at);
         let fault = result.as_ref().err().and_then(path::fault);
         match (result, fault) {

@@ -1,4 +1,4 @@
-//! Paths that come and go, on a medium in memory.
+//! Failing and returning paths, over a medium in memory.
 
 mod looks;
 
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
-/// A path to a medium that all paths share. The test switches it on and off.
+/// A path to a medium that all paths share. The test takes it up and down.
 struct Wire {
     medium: Arc<dyn Backend>,
     up: AtomicBool,
@@ -20,13 +20,13 @@ struct Wire {
     identity: Vec<u8>,
     news: flume::Receiver<Event>,
     sender: flume::Sender<Event>,
-    /// The events while it is down: none.
+    /// The event channel while the path is down: it carries no events.
     silence: (flume::Sender<Event>, flume::Receiver<Event>),
-    /// It executes each operation, and its response is lost.
+    /// Whether the path executes operations but loses their responses.
     mute: AtomicBool,
-    /// It reports a deferred error.
+    /// Whether the path reports a deferred error.
     lost: AtomicBool,
-    /// It does not answer path checks.
+    /// Whether the path leaves path checks unanswered.
     silent: AtomicBool,
     ranges: OnceLock<Arc<RangeLocks>>,
 }
@@ -51,7 +51,7 @@ impl Wire {
 
     fn set(&self, up: bool) {
         self.up.store(up, Relaxed);
-        self.sender.send(Event::Connected).expect("somebody listens");
+        self.sender.send(Event::Connected).expect("the event channel is open");
     }
 
     fn state(&self) -> io::Result<()> {
@@ -125,7 +125,7 @@ impl Backend for Wire {
                 Ok(()) => {
                     let bytes = offset..offset + buf.len() as u64;
                     let (bytes, share) = RangeLocks::covering_blocks(&bytes, 512);
-                    let _hold = self.ranges.get().expect("it is used").lock(bytes, share).await;
+                    let _hold = self.ranges.get().expect("the range locks are set").lock(bytes, share).await;
                     self.medium.write(offset, buf, fua).await
                 }
                 Err(e) => (Err(e), buf),
@@ -157,7 +157,7 @@ impl Backend for Wire {
     }
 }
 
-/// What flows on a wire: it may be cut after something was begun.
+/// The queue of a path. The path may go down after an operation has started.
 struct Current {
     wire: Arc<Wire>,
     slow: SlowPath,
@@ -195,7 +195,7 @@ async fn join(wires: &[Arc<Wire>; 2], queue: Duration) -> Arc<Multipath> {
     let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
     let settings =
         MultipathOptions { queue, check: Duration::from_millis(10), ..MultipathOptions::default() };
-    Multipath::join(ways, settings).await.expect("two paths to one unit")
+    Multipath::join(ways, settings).await.expect("two paths to one logical unit")
 }
 
 async fn write(on: &Multipath, byte: u8) -> io::Result<()> {
@@ -211,7 +211,7 @@ fn writing_goes_on_while_one_path_lives() {
         let joined = join(&wires, Duration::ZERO).await;
         for (byte, cut) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
             wires[cut].set(false);
-            write(&joined, byte).await.expect("the other path lives");
+            write(&joined, byte).await.expect("the other path works");
             let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
             assert!(result.is_ok() && buf.iter().all(|b| *b == byte));
             wires[cut].set(true);
@@ -228,12 +228,12 @@ fn zeros_and_space_given_back_go_on_another_path_too() {
         let wires = two();
         let joined = join(&wires, Duration::ZERO).await;
         for cut in [0, 1] {
-            write(&joined, 7).await.expect("both paths live");
-            // No check has found the failure when they arrive.
+            write(&joined, 7).await.expect("both paths work");
+            // The path checker has not found the failure yet when these operations start.
             wires[cut].up.store(false, Relaxed);
-            joined.write_zeroes(0, 1024, false).await.expect("the other path lives");
-            joined.unmap(1024, 1024).await.expect("the other path lives");
-            joined.extent(0, 4096).await.expect("the other path lives");
+            joined.write_zeroes(0, 1024, false).await.expect("the other path works");
+            joined.unmap(1024, 1024).await.expect("the other path works");
+            joined.extent(0, 4096).await.expect("the other path works");
             let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
             assert!(result.is_ok() && buf[..2048] == [0; 2048] && buf[2048..] == [7; 2048]);
             wires[cut].set(true);
@@ -249,9 +249,9 @@ fn failed_operation_is_given_up_before_the_next_path() {
     inside(async {
         let wires = two();
         let joined = join(&wires, Duration::ZERO).await;
-        // No check has found the failure when the write arrives.
+        // The path checker has not found the failure yet when the write starts.
         wires[0].up.store(false, Relaxed);
-        write(&joined, 1).await.expect("the other path lives");
+        write(&joined, 1).await.expect("the other path works");
         assert!(wires[0].given_up.load(Relaxed) && !wires[1].given_up.load(Relaxed));
     });
 }
@@ -268,11 +268,11 @@ fn without_a_path_operations_wait_for_one_or_fail_in_time() {
         let waiting = compio::runtime::spawn(async move { write(&patient, 7).await });
         compio::time::sleep(Duration::from_millis(30)).await;
         wires[1].set(true);
-        assert!(waiting.await.expect("no panic").is_ok());
+        assert!(waiting.await.expect("the task panicked").is_ok());
     });
 }
 
-/// Its first events are a reason to look, and not only the next look by the clock.
+/// The first events of a path that was down must trigger a check before the interval ends.
 #[test]
 fn path_that_was_missing_is_heard_once_it_is_there() {
     inside(async {
@@ -280,18 +280,18 @@ fn path_that_was_missing_is_heard_once_it_is_there() {
         wires[1].up.store(false, Relaxed);
         let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
         let settings = MultipathOptions { check: Duration::from_secs(3), ..MultipathOptions::default() };
-        let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
-        // Its checker starts while the path is down.
+        let joined = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
+        // The checker of this path starts while the path is down.
         compio::time::sleep(Duration::from_millis(10)).await;
         wires[1].up.store(true, Relaxed);
         while !joined.paths()[1].1.is_usable() {
             joined.state_change().await;
         }
-        // Let its checker run.
+        // Lets the checker run.
         compio::time::sleep(Duration::from_millis(10)).await;
         let turn = joined.state_change();
         wires[1].set(false);
-        compio::time::timeout(Duration::from_secs(1), turn).await.expect("the news are heard");
+        compio::time::timeout(Duration::from_secs(1), turn).await.expect("an event triggers a check");
         assert!(!joined.paths()[1].1.is_usable());
     });
 }
@@ -306,7 +306,7 @@ fn compare_and_write_changes_path_only_if_not_carried_out() {
             check: Duration::from_secs(60),
             ..MultipathOptions::default()
         };
-        let joined = Multipath::join(ways, settings).await.expect("two paths to one unit");
+        let joined = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
         let swap = |old: u8, new: u8| {
             let mut data = Buf::zeroed(1024);
             data[..512].fill(old);
@@ -314,18 +314,18 @@ fn compare_and_write_changes_path_only_if_not_carried_out() {
             joined.compare_and_write(0, data)
         };
         assert_eq!((swap(0, 1).await, swap(0, 2).await), (Ok(true), Ok(false)));
-        // No check has found the failure when it arrives.
+        // The path checker has not found the failure yet when the command starts.
         wires[0].up.store(false, Relaxed);
-        assert_eq!(swap(1, 2).await, Ok(true), "on the other");
+        assert_eq!(swap(1, 2).await, Ok(true), "the command runs on the other path");
         wires[0].up.store(true, Relaxed);
         joined.set(0, State::Optimized);
         wires[0].mute.store(true, Relaxed);
         assert_eq!(
             swap(2, 3).await.map_err(|e| e.code),
             Err(ErrorCode::ConnectionLost),
-            "it may have been carried out"
+            "the target may have executed the command"
         );
-        assert_eq!(swap(3, 4).await, Ok(true), "it was");
+        assert_eq!(swap(3, 4).await, Ok(true), "the first command was executed");
     });
 }
 
@@ -337,7 +337,7 @@ fn deferred_error_of_any_path_fails_one_flush() {
         for wire in &wires {
             wire.lost.store(true, Relaxed);
             assert_eq!(disk.flush().await.unwrap_err().to_string(), "lost");
-            disk.flush().await.expect("reported once");
+            disk.flush().await.expect("a deferred error is reported once");
         }
     });
 }
@@ -348,7 +348,7 @@ fn paths_to_different_units_are_refused() {
         let medium = medium();
         for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
             let ways: Vec<Arc<dyn LunPath>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
-            let error = Multipath::join(ways, MultipathOptions::default()).await.err().expect("refused");
+            let error = Multipath::join(ways, MultipathOptions::default()).await.err().expect("an error");
             assert_eq!(error.code, ErrorCode::IdentityMismatch);
         }
         assert!(Multipath::join(Vec::new(), MultipathOptions::default()).await.is_err());
@@ -363,7 +363,7 @@ fn outage_past_its_time_fails_operations_until_a_path_is_back() {
         assert!(joined.outage().is_none());
         wires.iter().for_each(|w| w.set(false));
         write(&joined, 1).await.expect_err("no path came back");
-        let since = joined.outage().expect("no path");
+        let since = joined.outage().expect("an outage");
         assert!(since.elapsed() >= Duration::from_millis(50));
         let at_once = async { Some(write(&joined, 1).await) };
         let ended = lunar_runtime::either(at_once, async {
@@ -372,12 +372,12 @@ fn outage_past_its_time_fails_operations_until_a_path_is_back() {
             }
             None
         });
-        ended.await.expect("it waits once more").expect_err("no path came back");
+        ended.await.expect("the operation does not wait again").expect_err("no path came back");
         assert!(joined.times().queue.max_ns >= 50_000_000);
         let turn = joined.state_change();
         wires[0].set(true);
         turn.await;
-        write(&joined, 2).await.expect("it is back");
+        write(&joined, 2).await.expect("the path is back");
         assert!(joined.outage().is_none() && joined.times().service.count == 1);
     });
 }
@@ -389,26 +389,30 @@ fn paths_that_all_lead_elsewhere_are_not_waited_for() {
         let joined = join(&wires, Duration::from_secs(60)).await;
         (0..2).for_each(|at| joined.set(at, State::Changed));
         assert!(joined.is_changed());
-        let error = write(&joined, 1).await.expect_err("another disk");
+        let error = write(&joined, 1).await.expect_err("the logical unit has changed");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        // The next look finds them back.
+        // The next check finds the original logical unit.
         while joined.is_changed() || joined.outage().is_some() {
             joined.state_change().await;
         }
-        write(&joined, 1).await.expect("they lead back");
+        write(&joined, 1).await.expect("the paths lead to the original logical unit");
     });
 }
 
-/// A path that answers when it is asked and fails all that is done on it.
+/// A path that passes every check and fails every operation.
 #[test]
 fn operation_that_fails_on_every_path_again_and_again_ends() {
-    assert_eq!(MultipathOptions::default().operation, Timeouts::default().operation, "as on one path");
+    assert_eq!(
+        MultipathOptions::default().operation,
+        Timeouts::default().operation,
+        "the same limit as for a single path"
+    );
     inside(async {
         let wires = two();
         let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
         let operation = Duration::from_millis(50);
         let joined = Multipath::join(ways, MultipathOptions { operation, ..MultipathOptions::default() });
-        let joined = joined.await.expect("two paths to one unit");
+        let joined = joined.await.expect("two paths to one logical unit");
         wires.iter().for_each(|w| w.up.store(false, Relaxed));
         let (me, over) = (joined.clone(), Arc::new(AtomicBool::new(false)));
         let end = over.clone();
@@ -420,8 +424,8 @@ fn operation_that_fails_on_every_path_again_and_again_ends() {
         });
         let written = compio::time::timeout(Duration::from_secs(20), write(&joined, 1)).await;
         over.store(true, Relaxed);
-        flatters.await.expect("no panic");
-        written.expect("it hangs").expect_err("no path works");
+        flatters.await.expect("the task panicked");
+        written.expect("the operation hangs").expect_err("no path works");
     });
 }
 
@@ -431,14 +435,14 @@ fn filled(byte: u8) -> Buf {
     buf
 }
 
-/// The ends of so many operations, by lane.
+/// The results of `count` operations, by lane.
 async fn ends(queue: &mut Box<dyn BackendQueue>, count: usize) -> Vec<BufResult> {
     let mut ends: Vec<(usize, BufResult)> = Vec::new();
     while ends.len() < count {
         ends.push(poll_fn(|cx| queue.poll_ended(cx)).await);
     }
     ends.sort_by_key(|(lane, _)| *lane);
-    assert!(ends.iter().map(|(lane, _)| *lane).eq(0..count), "each ends once");
+    assert!(ends.iter().map(|(lane, _)| *lane).eq(0..count), "each lane must complete once");
     ends.into_iter().map(|(_, finished)| finished).collect()
 }
 
@@ -450,7 +454,11 @@ fn queue_operation_on_a_failed_path_ends_on_the_other() {
         let mut queue = joined.clone().queue().expect("a queue");
         for (byte, cut) in [(1, 0), (2, 1), (3, 0)] {
             (0..8).for_each(|lane| queue.write(lane, 4096 * lane as u64, filled(byte), false));
-            assert_eq!(joined.paths().iter().map(|path| path.2).collect::<Vec<_>>(), [4, 4], "both are used");
+            assert_eq!(
+                joined.paths().iter().map(|path| path.2).collect::<Vec<_>>(),
+                [4, 4],
+                "both paths must be used"
+            );
             wires[cut].set(false);
             assert!(ends(&mut queue, 8).await.iter().all(|(result, _)| result.is_ok()));
             assert!(wires[cut].given_up.load(Relaxed));
@@ -462,12 +470,12 @@ fn queue_operation_on_a_failed_path_ends_on_the_other() {
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-        assert!(joined.paths().iter().all(|path| path.2 == 0), "nothing is on its way");
+        assert!(joined.paths().iter().all(|path| path.2 == 0), "no operation is in flight");
         queue.read(3, 0, Buf::zeroed(4096));
         drop(queue);
         let times = joined.times();
-        assert_eq!((times.service.count, times.queue.count), (48, 48), "each is reported once");
-        assert!(joined.paths().iter().all(|path| path.2 == 0), "given up");
+        assert_eq!((times.service.count, times.queue.count), (48, 48), "each operation is counted once");
+        assert!(joined.paths().iter().all(|path| path.2 == 0), "a dropped queue leaves no load");
     });
 }
 
@@ -490,7 +498,7 @@ fn without_a_path_a_queue_waits_for_one_or_fails_in_time() {
                 .all(|(result, _)| result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::TimedOut))
         );
         let waits = compio::time::timeout(Duration::from_millis(10), ends(&mut patient, 2));
-        assert!(waits.await.is_err(), "there is no path");
+        assert!(waits.await.is_err(), "the operations must wait while no path is usable");
         wires[1].set(true);
         assert!(ends(&mut patient, 2).await.iter().all(|(result, _)| result.is_ok()));
     });
@@ -505,11 +513,11 @@ fn queue_writes_of_parts_of_one_block_run_one_by_one() {
         let [mut one, mut other] = [(); 2].map(|()| Buf::zeroed(256));
         one.fill(1);
         other.fill(2);
-        let held = joined.ranges.try_lock(&(0..512), RangeAccess::Shared).expect("it is free");
+        let held = joined.ranges.try_lock(&(0..512), RangeAccess::Shared).expect("the range is unlocked");
         queue.write(0, 0, one, false);
         queue.write(1, 256, other, false);
         let early = compio::time::timeout(Duration::from_millis(10), ends(&mut queue, 1)).await;
-        assert!(early.is_err(), "the block is held");
+        assert!(early.is_err(), "the write must wait for the lock");
         drop(held);
         assert!(ends(&mut queue, 2).await.iter().all(|(result, _)| result.is_ok()));
         let (_, block) = joined.read(0, Buf::zeroed(512)).await;

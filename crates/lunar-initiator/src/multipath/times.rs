@@ -6,14 +6,14 @@ use lunar_runtime::latency::LatencyTotal;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Times {
-    /// The time before a path accepted them.
+    /// The time until a path accepts the operation.
     pub queue: LatencyTotal,
-    /// The time from then on to their end.
+    /// The time from then until its completion.
     pub service: LatencyTotal,
 }
 
 impl Times {
-    /// Both together.
+    /// The sum of both.
     pub fn and(self, other: Times) -> Times {
         Times { queue: self.queue.and(other.queue), service: self.service.and(other.service) }
     }

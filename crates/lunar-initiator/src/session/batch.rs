@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// Commands whose results are taken one after the other. Dropping the batch discards the results. It does not abort the
+/// Commands whose results are polled one by one. Dropping the batch discards the results, but does not abort the
 /// commands.
 pub struct Batch {
     local: Rc<LocalSession>,
     ends: Rc<Completions>,
-    /// The tags of commands in flight, indexed by the owner's number for them.
+    /// The tags of commands in flight, indexed by the owner's number.
     under_way: Vec<Option<u32>>,
 }
 
@@ -27,7 +27,7 @@ impl Batch {
         self.local.state.borrow().now
     }
 
-    /// Sends a command. The owner identifies it by a small number that no other command in flight has.
+    /// Sends a command. The owner identifies it by a small number, unique among its commands in flight.
     ///
     /// # Errors
     /// The result of the command, when it cannot be sent.
@@ -37,12 +37,12 @@ impl Batch {
         if place >= self.under_way.len() {
             self.under_way.resize(place + 1, None);
         }
-        debug_assert_eq!(self.under_way[place], None, "one command at a time has the name {name}");
+        debug_assert_eq!(self.under_way[place], None, "two commands in flight have the number {name}");
         self.under_way[place] = Some(self.local.accept(command, Waiter::Among(self.ends.clone(), name))?);
         Ok(())
     }
 
-    /// The next result: the owner's number, and the result as [`super::Session::submit`] returns it.
+    /// Polls the next result: the owner's number, and the result as [`super::Session::submit`] returns it.
     #[inline(always)]
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(u32, CommandResult)> {
         loop {

@@ -15,19 +15,19 @@ pub struct CommandWindow {
 }
 
 impl CommandWindow {
-    /// Whether the target accepts one more command.
+    /// Whether the target accepts another command.
     #[inline]
     pub fn window_is_open(&self) -> bool {
         !precedes(self.max_cmd_sn, self.cmd_sn)
     }
 
-    /// The number of commands that the target accepts from ExpCmdSN on.
+    /// The number of commands from ExpCmdSN on that the target accepts.
     pub fn window(&self) -> u32 {
         let window = self.max_cmd_sn.wrapping_sub(self.exp_cmd_sn).wrapping_add(1);
         if (window as i32) < 0 { 0 } else { window }
     }
 
-    /// The CmdSN for a command that is sent now.
+    /// Allocates the CmdSN of a command.
     #[inline]
     pub fn next_cmd_sn(&mut self) -> u32 {
         let cmd_sn = self.cmd_sn;
@@ -35,8 +35,8 @@ impl CommandWindow {
         cmd_sn
     }
 
-    /// Takes ExpCmdSN and MaxCmdSN of a PDU. Values that contradict each other are ignored, and neither moves
-    /// backwards (RFC 7143 section 4.2.2.1).
+    /// Updates ExpCmdSN and MaxCmdSN from a PDU. Contradictory values are ignored, and neither number moves backwards
+    /// (RFC 7143 section 4.2.2.1).
     #[inline]
     pub fn update_window(&mut self, header: &Bhs) {
         let (exp, max) = (header.exp_cmd_sn(), header.max_cmd_sn());
@@ -76,10 +76,10 @@ mod tests {
         n.update_window(&nop_in(0, 6, 5));
         assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6));
         n.update_window(&nop_in(0, 9, 4));
-        assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6), "a window that cannot be is ignored");
+        assert_eq!((n.exp_cmd_sn, n.max_cmd_sn), (6, 6), "an invalid window is ignored");
     }
 
-    /// CMD-003: in serial number arithmetic.
+    /// CMD-003: CmdSN uses serial number arithmetic.
     #[test]
     fn numbers_run_on_through_the_wrap() {
         let mut n = CommandWindow { cmd_sn: u32::MAX, exp_cmd_sn: u32::MAX, max_cmd_sn: u32::MAX };

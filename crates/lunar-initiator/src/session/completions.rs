@@ -1,19 +1,19 @@
-//! Commands that have ended, in that order.
+//! Completed commands, in order of completion.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-/// Commands whose results wait for their owner: the owner's number and the tag of each.
+/// Completed commands whose owner has not taken the result: the owner's number and the tag of each.
 #[derive(Debug, Default)]
 pub struct Completions {
     over: RefCell<VecDeque<(u32, u32)>>,
-    /// The owner, while it waits.
+    /// The waker of the owner, while it waits.
     waker: RefCell<Option<Waker>>,
 }
 
 impl Completions {
-    /// Adds a command that has ended.
+    /// Adds a completed command.
     #[inline]
     pub fn add(&self, name: u32, tag: u32) {
         self.over.borrow_mut().push_back((name, tag));
@@ -22,7 +22,7 @@ impl Completions {
         }
     }
 
-    /// Returns the next one, or registers the waker.
+    /// Returns the next completed command, or registers the waker.
     #[inline]
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<(u32, u32)> {
         if let Some(first) = self.over.borrow_mut().pop_front() {

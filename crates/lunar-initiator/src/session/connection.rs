@@ -1,5 +1,5 @@
-//! The loop of a connection: receive all available data, run the owners whose commands have ended, and send their new
-//! commands together.
+//! The loop of a connection: receives all available data, runs the owners of completed commands, and sends their new
+//! commands in one batch.
 
 use super::local_session::LocalSession;
 use super::task::{Task, TaskState};
@@ -14,7 +14,7 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-/// Runs one connection to its end, and returns the reason.
+/// Runs one connection until it ends. Returns the reason.
 pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> Error {
     let mut started = receiver.has_begun();
     let mut patience = YieldHeuristic::default();
@@ -22,7 +22,8 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
         let Some(stream) = local.stream.borrow().clone() else {
             return Error::new(ErrorCode::ConnectionLost, "the connection was closed locally");
         };
-        // More received data end more commands, and their owners send others. All of these leave together.
+        // More data are available: they complete further commands, whose owners send new ones. All of these leave in
+        // one send.
         let goes_on = stream.is_readable() && local.state.borrow().keeps_target_busy();
         if !goes_on {
             local.flush();
@@ -78,8 +79,8 @@ impl LocalSession {
         SendPump::flush_soon(self);
     }
 
-    /// Ends the connection locally: the receive loop finds it closed. The kernel discards unsent data, which otherwise
-    /// could arrive after newer writes of another connection.
+    /// Resets the connection: the receive loop finds it closed. The kernel discards unsent data, which could
+    /// otherwise arrive after newer writes of another connection.
     pub fn give_up_connection(&self, why: Error) {
         self.state.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
@@ -87,11 +88,12 @@ impl LocalSession {
         }
     }
 
-    /// Ends a connection after the Logout Response: no data are pending. `in_order`: the target has ended all tasks.
+    /// Closes a connection after the Logout Response, when no data are pending. `in_order`: the target has ended all
+    /// tasks.
     pub fn part_in_order(&self, in_order: bool, why: Error) {
         self.state.borrow_mut().connection.fail(why);
         if let Some(stream) = &*self.stream.borrow() {
-            // If it fails, the target sees a reset after its response.
+            // On failure, the target sees a reset after its response.
             _ = stream.reset_on_close(false);
             self.parted.set(true);
             self.state.borrow_mut().connection.end_logout(in_order);
@@ -109,7 +111,7 @@ impl LocalSession {
         }
     }
 
-    /// The local reason for the end, or else the error of the socket.
+    /// The reason for the end: the local fault, or else the socket error.
     fn why_it_ended_by(&self, e: &impl Display) -> Error {
         let broken = self.state.borrow_mut().connection.take_fault();
         broken.unwrap_or_else(|| Error::new(ErrorCode::ConnectionLost, e.to_string()))
@@ -120,7 +122,7 @@ impl LocalSession {
         broken.unwrap_or_else(|| Error::new(ErrorCode::ConnectionLost, "the target closed the connection"))
     }
 
-    /// Sends the events of the session to its listeners.
+    /// Notifies the listeners, and starts what the received PDUs require: a logout or identity checks.
     pub fn notify_listeners(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
         if state.connection.is_logout_asked()
@@ -156,7 +158,7 @@ impl SendSide for LocalSession {
         let Some(stream) = self.stream.borrow().clone() else { return Ok(()) };
         let ready = stream.writable().await;
         let is_current = self.stream.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &stream));
-        // The end of an earlier connection is not that of the current one.
+        // An earlier connection has ended, not the current one.
         if is_current { ready } else { Ok(()) }
     }
 

@@ -7,10 +7,10 @@ use lunar_runtime::iscsi::pdu_queue::{Digests, Payload};
 use lunar_wire::iscsi::Bhs;
 use std::time::{Duration, Instant};
 
-/// The limit of queued answers to NOP-Ins.
+/// The maximum number of queued replies to NOP-Ins.
 const MOST_PONGS: u32 = 65536;
 
-/// One connection, in full feature phase.
+/// A connection in the full feature phase.
 pub struct ConnectionState {
     parameters: Parameters,
     digests: Digests,
@@ -18,11 +18,11 @@ pub struct ConnectionState {
     out: TransportSender,
     /// The error that ends the connection.
     fault: Option<Error>,
-    /// The time of the latest received PDU.
+    /// The time of the last received PDU.
     heard: Instant,
-    /// Bytes sent at the time of the latest check.
+    /// Bytes sent at the time of the last check.
     left: u64,
-    /// The remaining number of answers to NOP-Ins that may be queued.
+    /// The number of queued replies to NOP-Ins.
     pongs: u32,
     /// Seconds to wait before the next connection (RFC 7143 section 7.5).
     time2wait_s: u16,
@@ -32,23 +32,23 @@ pub struct ConnectionState {
 /// The progress of the logout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Logout {
-    /// The target has requested it.
+    /// Whether the target has requested a logout.
     is_asked: bool,
     /// The deadline to send the request.
     by: Option<Instant>,
-    /// The request was queued. No PDU may follow it on this connection (RFC 7143 section 11.14).
+    /// Whether the request is queued. No PDU may follow it on this connection (RFC 7143 section 11.14).
     is_sent: bool,
-    /// The response was received, and the target has ended all tasks.
+    /// Whether the response was received and the target has ended all tasks.
     is_done: bool,
 }
 
 impl ConnectionState {
-    /// None yet.
+    /// The state before the first connection.
     pub fn none(now: Instant) -> ConnectionState {
         ConnectionState::new(Parameters::default(), 0, TransportSender::default(), now)
     }
 
-    /// A connection that has logged in.
+    /// The state of a connection after login.
     pub fn new(
         parameters: Parameters,
         exp_stat_sn: u32,
@@ -87,7 +87,7 @@ impl ConnectionState {
         self.exp_stat_sn
     }
 
-    /// Accepts the StatSN of a response. False if it is not the next one.
+    /// Checks and advances StatSN. Returns false if it is not the expected one.
     #[inline]
     pub fn take_stat_sn(&mut self, header: &Bhs) -> bool {
         let is_next = header.stat_sn() == self.exp_stat_sn;
@@ -107,7 +107,7 @@ impl ConnectionState {
         (&mut self.out, &self.parameters, self.digests)
     }
 
-    /// The number of bytes sent, and the number after all queued bytes are sent.
+    /// The number of bytes sent, and the total including all queued bytes.
     #[inline]
     pub fn progress(&self) -> (u64, u64) {
         (self.out.left(), self.out.end())
@@ -118,12 +118,12 @@ impl ConnectionState {
         self.out.push(header, payload, self.digests);
     }
 
-    /// The connection has ended: nothing more is sent.
+    /// Records that the connection has ended: nothing more is sent.
     pub fn end(&mut self) {
         self.out = TransportSender::default();
     }
 
-    /// Records the error that ends the connection. The first one stays.
+    /// Records the error that ends the connection, unless one is recorded already.
     pub fn fail(&mut self, error: Error) {
         self.fault.get_or_insert(error);
     }
@@ -143,7 +143,7 @@ impl ConnectionState {
         self.heard = now;
     }
 
-    /// The time of the latest received PDU.
+    /// The time of the last received PDU.
     pub fn heard(&self) -> Instant {
         self.heard
     }
@@ -154,7 +154,7 @@ impl ConnectionState {
         (std::mem::replace(&mut self.left, left), left)
     }
 
-    /// Counts an answer to a NOP-In. False if too many are queued because the target does not read.
+    /// Counts a reply to a NOP-In. Returns false if too many are queued because the target does not read.
     pub fn count_pong(&mut self) -> bool {
         self.pongs = if self.out.waiting() == 0 { 0 } else { self.pongs + 1 };
         self.pongs <= MOST_PONGS
@@ -170,13 +170,12 @@ impl ConnectionState {
         self.time2wait_s = seconds;
     }
 
-    /// Records that the target requests a logout: no command is sent before it.
+    /// Records that the target requests a logout: no further command is sent on this connection.
     pub fn ask_logout(&mut self) {
         self.logout.is_asked = true;
     }
 
-    /// Records that the target requests a logout within this time. The earliest deadline of several such messages
-    /// counts.
+    /// Records that the target requests a logout within this time. Of several deadlines, the earliest applies.
     pub fn ask_logout_within(&mut self, within: Duration, now: Instant) {
         // The request must arrive before the deadline.
         let by = now + (within - (within / 4).min(Duration::from_secs(1)));
@@ -195,12 +194,12 @@ impl ConnectionState {
         self.logout.by
     }
 
-    /// Whether the logout request was queued.
+    /// Records that the logout request is queued: no PDU may follow it.
     pub fn send_logout(&mut self) {
         self.logout.is_sent = true;
     }
 
-    /// Records that the logout request was queued: no PDU may follow it.
+    /// Whether the logout request is queued.
     #[inline]
     pub fn is_logging_out(&self) -> bool {
         self.logout.is_sent
@@ -222,7 +221,7 @@ mod tests {
     use super::*;
     use lunar_wire::iscsi::{opcode, pdu};
 
-    /// SN-004: in serial number arithmetic.
+    /// SN-004: StatSN uses serial number arithmetic.
     #[test]
     fn stat_sn_runs_on_through_the_wrap() {
         let mut connection =

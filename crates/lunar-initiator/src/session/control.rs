@@ -1,4 +1,4 @@
-//! Sends requests that are not commands, and handles their responses.
+//! Requests other than SCSI commands, and their responses.
 
 use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
 use super::session_state::SessionState;
@@ -18,13 +18,13 @@ impl SessionState {
         answer
     }
 
-    /// Registers the request that was queued last.
+    /// Registers the request that was just queued.
     fn await_answer(&mut self, tag: u32, asked: ControlKind, reply: flume::Sender<Result<u8, Error>>) {
         let (since, (_, end)) = (self.now, self.connection.progress());
         self.controls.push(ControlRequest { tag, asked, since, end, reply });
     }
 
-    /// Sends a NOP-Out. The answer proves that the target is alive.
+    /// Sends a NOP-Out. The NOP-In shows that the target responds.
     pub fn ping(&mut self) {
         drop(self.control(ControlKind::Ping, |tag| request::nop_out(0, tag, NONE)));
     }
@@ -54,12 +54,12 @@ impl SessionState {
             function,
             TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset
         );
-        // A function of the whole target has no LUN (section 11.5.3).
+        // A function for the whole target has no LUN (section 11.5.3).
         let lun = if whole { 0 } else { lun };
         self.control(ControlKind::TaskManagement, |tag| request::task_management(lun, tag, function, task))
     }
 
-    /// Requests the logout of the session. Nothing is sent after that.
+    /// Requests the logout of the session. No PDU follows it.
     pub fn log_out(&mut self) -> ControlAnswer {
         let answer = self.control(ControlKind::Logout, request::logout);
         self.connection.send_logout();
@@ -85,14 +85,14 @@ impl SessionState {
         }
     }
 
-    /// Ends a rejected request. False if no request has this tag.
+    /// Ends a rejected request. Returns false if no request has this tag.
     pub(super) fn refused(&mut self, tag: u32, error: Error) -> bool {
         let Some(at) = self.controls.iter().position(|c| c.tag == tag) else { return false };
         self.controls.swap_remove(at).complete(Err(error));
         true
     }
 
-    /// Ends all requests: no response will arrive.
+    /// Ends all requests: their responses cannot arrive any more.
     pub(super) fn drop_controls(&mut self, why: &Error) {
         self.controls.drain(..).for_each(|c| c.complete(Err(why.clone())));
     }

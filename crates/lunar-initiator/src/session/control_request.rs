@@ -1,4 +1,4 @@
-//! Requests that are not commands: NOP-Out, task management, logout.
+//! Requests other than SCSI commands: NOP-Out, task management, logout.
 
 use crate::Error;
 use std::time::Instant;
@@ -21,9 +21,10 @@ pub struct ControlRequest {
     pub tag: u32,
     /// The kind.
     pub asked: ControlKind,
-    /// The time when it was sent, or the last time when bytes before it were still being sent.
+    /// The start of the time limit: the time when the request was queued or, later, when bytes before it were last
+    /// being sent.
     pub since: Instant,
-    /// The number of bytes sent on the connection, once it is sent.
+    /// The number of bytes sent on the connection up to the end of this request.
     pub end: u64,
     /// Receives the response code, or the error of a lost connection or a rejected request.
     pub reply: flume::Sender<Result<u8, Error>>,
@@ -35,7 +36,7 @@ pub type ControlAnswer = flume::Receiver<Result<u8, Error>>;
 impl ControlRequest {
     /// Delivers the response.
     pub fn complete(self, answer: Result<u8, Error>) {
-        // The caller may no longer wait.
+        // The caller may have stopped waiting.
         let _ = self.reply.send(answer);
     }
 }

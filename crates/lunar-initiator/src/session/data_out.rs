@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Queues a command with its immediate and unsolicited data.
 ///
 /// # Errors
-/// When its memory cannot be registered for the target. Then nothing is queued.
+/// When the memory cannot be registered for the target. Nothing is queued then.
 #[inline]
 pub fn begin(
     out: &mut TransportSender,
@@ -52,7 +52,7 @@ fn begin_stream(
             let exp_stat_sn = header.exp_stat_sn();
             command(out, header, task, payload, digests);
             if unsolicited > immediate {
-                // Without a Target Transfer Tag the LUN field is reserved (section 11.7.4).
+                // Without a Target Transfer Tag, the LUN field is reserved (section 11.7.4).
                 let burst = DataOutTags { lun: 0, itt: task.tag, ttt: NONE };
                 let stretch = Stretch { offset: immediate, end: unsolicited, exp_stat_sn };
                 data_out(out, burst, buf, stretch, p, digests);
@@ -72,7 +72,7 @@ pub fn unsolicited(len: usize, p: &Parameters) -> usize {
     if p.initial_r2t { immediate(len, p) } else { len.min(p.first_burst_length as usize) }
 }
 
-/// The SCSI Command PDU, with the whole CDB.
+/// The SCSI Command PDU, including a long CDB.
 #[inline]
 fn command(out: &mut pdu_queue::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
     match &task.rest {

@@ -1,4 +1,4 @@
-//! Deferred errors (SPC-5 section 4.4.7): the loss of data that were acknowledged.
+//! Deferred errors (SPC-5 section 4.4.7): acknowledged data are lost.
 
 use super::event::lock;
 use lunar_wire::scsi::Sense;

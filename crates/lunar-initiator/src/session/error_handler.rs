@@ -1,4 +1,4 @@
-//! The error handler: NOP-Outs, escalation for commands that do not end (ABORT TASK, resets, reconnection), and
+//! The error handler: NOP-Outs, escalation for commands without a response (ABORT TASK, resets, reconnection), and
 //! operation timeouts.
 
 use super::control_request::ControlKind;
@@ -15,11 +15,11 @@ use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The interval of the clock with and without commands.
+/// The interval of the periodic checks with and without commands.
 const TICK: Duration = Duration::from_millis(250);
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
-/// The clock of a session.
+/// Runs the periodic checks of a session.
 pub async fn watch(local: Rc<LocalSession>) {
     while !local.over.get() {
         let busy = local.state.borrow().tasks.count() > 0;
@@ -44,7 +44,7 @@ pub async fn watch(local: Rc<LocalSession>) {
 }
 
 impl LocalSession {
-    /// After the recovery timeout, queued commands fail, and new ones fail at once.
+    /// Fails queued commands after the recovery timeout. New ones then fail at once.
     pub fn end_recovery(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
         let over = self.lost.get().is_some_and(|since| now.duration_since(since) >= limit);
@@ -56,10 +56,10 @@ impl LocalSession {
         self.end_waiting(Error::new(ErrorCode::TimedOut, what).with_hint(hints::RECOVERY_TIMEOUT));
     }
 
-    /// Fails the commands that wait for a connection, and new ones at once.
+    /// Fails the commands that wait for a connection. New ones then fail at once.
     pub(super) fn end_waiting(&self, error: Error) {
         let what = error.what.clone();
-        // A local logout is no loss.
+        // A local logout is not an error.
         match self.leaving.get() || self.closing.get() {
             true => {}
             false if self.asked.get() => tracing::debug!("{what}"),
@@ -71,7 +71,7 @@ impl LocalSession {
         self.listeners.notify(&Event::GaveUp(what));
     }
 
-    /// Logical units whose identity check takes too long: their commands fail, and new ones fail at once, until a check
+    /// Fails the commands of logical units whose identity check takes too long. New ones fail at once until a check
     /// succeeds.
     fn end_looks(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
@@ -86,15 +86,15 @@ impl LocalSession {
         }
     }
 
-    /// Ends operations after the operation timeout. The target must not execute such a write after the owner's next
-    /// commands, so the connection is replaced.
+    /// Fails operations after the operation timeout. The target must not execute such a write after the owner's next
+    /// commands, so the connection is dropped.
     fn end_operations(&self, now: Instant) {
         let limit = self.options.timeouts.operation;
         let mut state = self.state.borrow_mut();
         let late = |since: Instant| now.duration_since(since) >= limit;
         let overdue: Vec<u32> =
             state.tasks.iter().filter(|t| t.is_due() && late(t.since)).map(|t| t.tag).collect();
-        // The command was answered while its data are still queued: the target does not read them.
+        // A command with a response whose data are still queued: the target does not read them.
         let is_stuck = |t: &mut Task| t.answer.is_some() && t.is_leaving() && late(t.since);
         let mut is_stray = state.tasks.iter().any(is_stuck);
         for tag in overdue {
@@ -108,7 +108,7 @@ impl LocalSession {
         }
     }
 
-    /// Sends a NOP-Out to a silent target, and drops the connection if there is no answer.
+    /// Sends a NOP-Out to a silent target. Drops the connection if there is no reply.
     fn keep_alive(&self, now: Instant) {
         let t = &self.options.timeouts;
         let mut state = self.state.borrow_mut();
@@ -127,7 +127,7 @@ impl LocalSession {
         }
     }
 
-    /// A command that has exceeded the command timeout.
+    /// Returns a command that has exceeded the command timeout.
     fn overdue(&self, now: Instant) -> Option<u32> {
         let limit = self.options.timeouts.command;
         let mut state = self.state.borrow_mut();
@@ -154,8 +154,8 @@ impl LocalSession {
         self.answer(limit, say).await
     }
 
-    /// The same on any connection. The time limit starts when the request was sent: on a slow link, much data may be
-    /// queued before it.
+    /// The same without these checks. The time limit does not run while bytes before the request are being sent: on a
+    /// slow link, much data may be queued before it.
     pub(super) async fn answer<T>(
         self: &Rc<Self>,
         limit: Duration,
@@ -184,7 +184,7 @@ impl LocalSession {
         }
     }
 
-    /// Ends the commands that a function has ended: the target will not respond to them.
+    /// Ends the commands that a task management function has ended: the target does not respond to them.
     fn ended(&self, error: &Error, before: u32, which: impl Fn(u64, u32) -> bool) {
         let mut state = self.state.borrow_mut();
         let sent = |t: &&mut Task| t.state == TaskState::Sent && precedes(t.cmd_sn, before);
@@ -206,15 +206,15 @@ impl LocalSession {
 }
 
 impl SessionState {
-    /// Whether only this side can end a command: it has no response, is not sent again on another connection, and no
+    /// The task, if only escalation can end it: it has no response, is not being resent on another connection, and no
     /// logout ends it.
     fn unended(&mut self, tag: u32) -> Option<&mut Task> {
         self.tasks.sent(tag).filter(|_| !self.connection.is_logging_out())
     }
 
-    /// Checks the bytes sent since the last check. While earlier bytes are being sent, the time limits of the requests
-    /// behind them do not run. A data mover does not report which bytes it has moved: any progress only shows that the
-    /// connection works.
+    /// Compares the bytes sent with the last check. While bytes before a request are being sent, the request's time
+    /// limit does not run. A Datamover does not report which bytes it has moved: there, any progress only shows that
+    /// the connection works.
     pub(super) fn look_at_line(&mut self, now: Instant) {
         self.now = now;
         let moved = self.connection.out().has_moved();
@@ -246,18 +246,18 @@ pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
     false
 }
 
-/// Runs a function for a caller.
+/// Requests a function for a caller.
 pub async fn manage(
     local: Rc<LocalSession>,
     function: TaskManagementFunction,
     lun: u64,
     reply: flume::Sender<Result<u8, Error>>,
 ) {
-    // The caller may no longer wait.
+    // The caller may have stopped waiting.
     let _ = reply.send(carry_out(&local, function, lun).await);
 }
 
-/// Requests a function. If the target has executed it, the affected commands end.
+/// Requests a function. If the target has executed it, the commands that it affects end.
 pub(super) async fn carry_out(
     local: &Rc<LocalSession>,
     function: TaskManagementFunction,

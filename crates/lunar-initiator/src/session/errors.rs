@@ -1,4 +1,4 @@
-//! Errors that several parts of a session return.
+//! Errors used in several parts of a session.
 
 use crate::{Error, ErrorCode};
 
@@ -7,7 +7,7 @@ pub fn closed() -> Error {
     Error::new(ErrorCode::SessionClosed, "the session is closed")
 }
 
-/// The target violated the protocol.
+/// The target has violated the protocol.
 pub fn broke(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::ProtocolError, what)
 }

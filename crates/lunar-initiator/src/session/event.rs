@@ -18,7 +18,7 @@ pub enum Event {
     Lost(String),
     /// The session has recovered.
     Connected,
-    /// A LUN leads to another logical unit than the opened one. It takes no commands until the opened one is back.
+    /// A LUN leads to another logical unit than the pinned one. It accepts no commands until the pinned one is back.
     Changed {
         /// The eight bytes of the LUN.
         lun: u64,
@@ -30,7 +30,7 @@ pub enum Event {
         /// The eight bytes of the LUN.
         lun: u64,
     },
-    /// The recovery timeout has passed. Commands fail until there is a connection again.
+    /// The recovery timeout has expired. Commands fail until the session is connected again.
     GaveUp(String),
 }
 
@@ -38,20 +38,20 @@ pub enum Event {
 #[derive(Default)]
 pub struct Listeners(Mutex<Vec<flume::Sender<Event>>>);
 
-/// The number of events that are queued for one listener. Further events are dropped.
+/// The maximum number of events queued for one listener. Further events are dropped.
 const EVENTS: usize = 256;
 
-/// Locks, also after a panic elsewhere.
+/// Locks a mutex, even if it is poisoned.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Listeners {
-    /// A new listener.
+    /// Adds a listener.
     pub fn add(&self) -> flume::Receiver<Event> {
         let (sender, events) = flume::bounded(EVENTS);
         let mut listeners = lock(&self.0);
-        // Also removes dropped listeners, in case no event is sent.
+        // Dropped listeners are also removed here, in case no event is ever sent.
         listeners.retain(|listener| !listener.is_disconnected());
         listeners.push(sender);
         events

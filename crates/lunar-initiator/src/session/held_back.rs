@@ -5,7 +5,7 @@ use super::task::TaskState;
 use super::unverified_luns::Apart;
 
 impl SessionState {
-    /// Holds back a command if its logical unit is unverified. False if it may be sent.
+    /// Holds back a command if its logical unit is unverified. Returns false if the command may be sent.
     #[inline]
     pub(super) fn is_set_apart(&mut self, tag: u32) -> bool {
         if self.unverified.is_empty() {
@@ -18,7 +18,7 @@ impl SessionState {
         waits
     }
 
-    /// Releases the commands of a logical unit in their order. True if the logical unit was missing.
+    /// Releases the commands of a logical unit, in order. Returns true if the logical unit was missing.
     pub fn release(&mut self, lun: u64) -> bool {
         let was_missing = self.unverified.remove(lun);
         self.bring_back(|l| l == lun);
@@ -26,7 +26,7 @@ impl SessionState {
         was_missing
     }
 
-    /// Released commands go before those that are still queued.
+    /// Puts released commands before those that are still queued.
     pub(super) fn bring_back(&mut self, which: impl Fn(u64) -> bool) {
         let tasks = &mut self.tasks;
         let back =

@@ -4,19 +4,19 @@ use super::info::SessionInfo;
 use crate::Error;
 use std::fmt::Debug;
 
-/// Callbacks for the logins of a session and for its end. A program can record where a target may execute commands of
-/// the session. They run on the core of the session.
+/// Callbacks for the logins and the end of a session. A program can record where a target may still execute commands
+/// of the session. They run on the core of the session.
 pub trait SessionHooks: Debug + Send + Sync {
     /// Runs after each login. No command is sent on the connection before it returns.
     ///
     /// # Errors
-    /// An error closes the connection. [`Session::open`](crate::Session::open) returns that of the first login; after a later
-    /// one, the session connects again.
+    /// An error closes the connection. [`Session::open`](crate::Session::open) returns the error of the first login.
+    /// After a later login, the session connects again.
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>)
     -> lunar_block::LocalBoxFuture<'a, Result<(), Error>>;
 
-    /// Runs at the end of a session whose first login was accepted. `is_settled`: the target executes no more commands
-    /// of it.
+    /// Runs at the end of a session whose first login was accepted. `is_settled`: the target executes no more
+    /// commands of the session.
     fn ended(&self, is_settled: bool) {
         let _ = is_settled;
     }
@@ -30,7 +30,7 @@ pub struct SessionLogin<'a> {
     pub facts: &'a SessionInfo,
     /// Whether the login opened the session. Otherwise it replaces a lost connection.
     pub is_first: bool,
-    /// Whether orphans exist: the target received them on an earlier connection and may still execute them.
+    /// Whether there are orphans: the target received them on an earlier connection and may still execute them.
     pub has_orphans: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Checks of the identity of logical units, after a recovery and after a unit attention that may mean another logical
+//! Identity checks of logical units, after a recovery and after a unit attention that may announce another logical
 //! unit.
 
 use super::errors::changed;
@@ -16,12 +16,12 @@ use lunar_wire::scsi::cdb;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The interval of checks of a logical unit that did not show its identity.
+/// The interval of checks while a logical unit has not shown its identity.
 const VERIFY_PAUSE: Duration = Duration::from_millis(500);
 /// The number of bytes of VPD page 83h that are read.
 pub const IDENTITY_LEN: u16 = 1024;
 
-/// Releases commands: those of a pinned logical unit after it has shown its identity, all others at once.
+/// Releases commands: those of a pinned logical unit after its identity check, all others at once.
 pub fn admit(local: &Rc<LocalSession>) {
     let luns = local.pinned.borrow().luns();
     luns.into_iter().for_each(|lun| local.verify_first(lun));
@@ -35,14 +35,14 @@ pub fn admit(local: &Rc<LocalSession>) {
 /// The result of an identity check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdentityCheck {
-    /// The pinned logical unit.
+    /// The logical unit is the pinned one.
     Unchanged,
-    /// Another logical unit, with this identity.
+    /// It is another logical unit, with this identity.
     Changed(Vec<u8>),
 }
 
 impl LocalSession {
-    /// Pins the logical unit to this identity, in place of an earlier one.
+    /// Pins the logical unit to this identity. Replaces an earlier one.
     pub fn pin(self: &Rc<Self>, lun: u64, identity: Vec<u8>) {
         let is_new = self.pinned.borrow_mut().pin(lun, identity);
         if is_new {
@@ -53,7 +53,7 @@ impl LocalSession {
     /// Adds a user of the pinned logical unit, until the returned hold is dropped.
     ///
     /// # Errors
-    /// When it is pinned to another identity: its users must not write to this one.
+    /// When it is pinned to another identity: its users must not write to this logical unit.
     pub fn hold(self: &Rc<Self>, held: Held, identity: Vec<u8>) -> Result<Held, Error> {
         let lun = held.lun();
         let holds = self.pinned.borrow_mut().hold(lun, identity);
@@ -68,7 +68,8 @@ impl LocalSession {
         Ok(held.counted())
     }
 
-    /// Also checks a new logical unit while others are being checked: its identity may come from an earlier connection.
+    /// Checks a newly pinned logical unit while checks of others are running: its identity may come from an earlier
+    /// connection.
     fn verify_with_others(self: &Rc<Self>, lun: u64) {
         let state = self.state.borrow();
         let are_looked_at = state.online == Online::Yes && !state.unverified.is_empty();
@@ -93,7 +94,7 @@ impl LocalSession {
         }
     }
 
-    /// Records the result of a check. While another logical unit is there, the LUN takes no commands.
+    /// Records the result of a check. A LUN that leads to another logical unit accepts no commands.
     pub fn mark(&self, lun: u64, seen: IdentityCheck) {
         let was = self.changed.borrow().contains(&lun);
         match seen {
@@ -113,7 +114,7 @@ impl LocalSession {
         }
     }
 
-    /// Holds back the commands of a logical unit until it was checked.
+    /// Holds back the commands of a logical unit until its identity is checked.
     pub(super) fn verify_first(self: &Rc<Self>, lun: u64) {
         let look = self.state.borrow_mut().unverified.add(lun, Instant::now());
         if let Some(look) = look {
@@ -121,7 +122,7 @@ impl LocalSession {
         }
     }
 
-    /// Sends an INQUIRY ahead of all other commands.
+    /// Sends an INQUIRY before all queued commands.
     fn inquire(self: &Rc<Self>, lun: u64, page: Option<u8>) -> Result<Pending, Error> {
         let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
         let command = Command::new(lun, cdb::inquiry(page, IDENTITY_LEN), data);
@@ -131,8 +132,8 @@ impl LocalSession {
         Ok(self.pending(tag))
     }
 
-    /// The identity of a logical unit. None if it is missing (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2) or reports no
-    /// identity.
+    /// Reads the identity of a logical unit and compares it. None if the logical unit is missing (PERIPHERAL
+    /// QUALIFIER, SPC-5 section 6.6.2) or reports no identity.
     async fn read_identity(
         self: &Rc<Self>,
         lun: u64,
@@ -148,7 +149,7 @@ impl LocalSession {
         Ok(page.filter(|_| is_there).map(compare))
     }
 
-    /// Runs one check, if it is still needed. True if the logical unit has shown its identity.
+    /// Runs one check, if it is still needed. Returns true if no further check is needed.
     async fn verify_once(self: &Rc<Self>, lun: u64, look: u32) -> bool {
         let Some(identity) = self.identity(lun) else { return true };
         let doubts = self.state.borrow().doubts;
@@ -157,7 +158,7 @@ impl LocalSession {
             return true;
         }
         self.is_back();
-        // A unit attention during the check may report a change after the response.
+        // A unit attention during the check may announce a change after the response.
         if self.state.borrow().doubts != doubts || self.identity(lun) != Some(identity) {
             return false;
         }
@@ -180,19 +181,19 @@ impl LocalSession {
     }
 }
 
-/// The data of an INQUIRY. None if it was refused.
+/// The data of an INQUIRY. None if the command failed.
 fn data_of((result, buf): CommandResult) -> Result<Option<Vec<u8>>, Error> {
     let done = result?;
     Ok(buf.filter(|_| done.status == 0).map(|buf| buf[..done.transferred.min(buf.len())].to_vec()))
 }
 
-/// Repeats the check of a logical unit on this connection until it succeeds, because a starting target may add the LUN
-/// later. Only the commands of this LUN wait.
+/// Repeats the check of a logical unit on this connection until it succeeds: a starting target may add the LUN later.
+/// Only the commands of this LUN wait.
 async fn verify(local: Rc<LocalSession>, lun: u64, look: u32) {
     while local.state.borrow().unverified.wants(lun, look) && !local.verify_once(lun, look).await {}
 }
 
-/// Checks again a LUN that led to another logical unit. A missing one is not back.
+/// Checks a LUN again that led to another logical unit. A missing logical unit does not count as restored.
 pub async fn verify_again(local: Rc<LocalSession>, lun: u64, reply: flume::Sender<()>) {
     let is_seen = |local: &LocalSession| {
         let state = local.state.borrow();
@@ -207,6 +208,6 @@ pub async fn verify_again(local: Rc<LocalSession>, lun: u64, reply: flume::Sende
     {
         local.mark(lun, IdentityCheck::Unchanged);
     }
-    // The caller may no longer wait.
+    // The caller may have stopped waiting.
     let _ = reply.send(());
 }

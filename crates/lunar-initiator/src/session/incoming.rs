@@ -1,5 +1,5 @@
-//! PDUs of the target in full feature phase, with one function per PDU. A violation of the protocol ends the
-//! connection. Repeatable commands are sent again on the next one.
+//! Received PDUs in full feature phase, with one function per PDU type. A protocol violation ends the connection.
+//! Repeatable commands are sent again on the next one.
 
 use super::control_request::ControlKind;
 use super::errors::broke;
@@ -20,11 +20,11 @@ use lunar_wire::iscsi::status::{RejectReason, async_event};
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::scsi::{Sense, Status};
 
-/// Reasons of a Reject, as patterns.
+/// Reject reasons as constants, for match patterns.
 const DATA_DIGEST_ERROR: u8 = RejectReason::DataDigest as u8;
 const WAITING_FOR_LOGOUT: u8 = RejectReason::WaitingForLogout as u8;
 
-/// The response "Target Failure" of a SCSI Response (RFC 7143 section 11.4.3).
+/// The iSCSI response code "Target Failure" of a SCSI Response (RFC 7143 section 11.4.3).
 const TARGET_FAILURE: u8 = 0x01;
 
 impl PduHandler for SessionState {
@@ -101,7 +101,7 @@ impl SessionState {
         }
     }
 
-    /// Checks that StatSN is the next one, and updates the command window.
+    /// Checks and advances StatSN, and updates the command window.
     #[inline]
     pub(super) fn status(&mut self, header: &Bhs) -> Result<(), Error> {
         let expected = self.connection.exp_stat_sn();
@@ -158,7 +158,7 @@ impl SessionState {
             code => {
                 let what = format!("the target failed to carry out the command (response {code:02x})");
                 match code {
-                    // The logical unit has not responded, so a repeatable command is repeated.
+                    // The logical unit has not responded, so a repeatable command is sent again.
                     TARGET_FAILURE => {
                         self.failed(header.itt(), false, Error::new(ErrorCode::ConnectionLost, what))
                     }
@@ -199,7 +199,7 @@ impl SessionState {
     fn take_r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         self.window(header);
         if self.connection.is_logging_out() {
-            // The target has ended the command.
+            // The target has already ended the command.
             return Ok(());
         }
         self.r2t(header)?;
@@ -207,7 +207,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// Handles a NOP-In: a request of the target, an answer to a NOP-Out, or a window update.
+    /// Handles a NOP-In: a ping from the target, a reply to a NOP-Out, or a window update.
     fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
         let (itt, ttt) = (header.itt(), header.ttt());
         if itt != NONE && ttt != NONE {
@@ -248,7 +248,7 @@ impl SessionState {
                     self.events.push(Event::Attention { lun: header.lun(), sense });
                 }
             }
-            // A new session negotiates again.
+            // A new session also renegotiates.
             async_event::LOGOUT_REQUEST | async_event::NEGOTIATION_REQUEST => {
                 self.asked_to_leave(header.async_parameters()[2]);
             }
@@ -268,7 +268,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// Handles a Reject, which contains the rejected header (RFC 7143 section 11.17).
+    /// Handles a Reject, whose data contain the header of the rejected PDU (RFC 7143 section 11.17).
     fn reject(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
         let reason = header.reject_reason();
@@ -287,7 +287,7 @@ impl SessionState {
             return Err(error);
         }
         match rejected.opcode() {
-            // The response of its command follows (section 7.3), or the command is sent again.
+            // The response to the command follows (section 7.3), or the command is sent again.
             opcode::DATA_OUT => {}
             opcode::SCSI_COMMAND if self.tasks.sent(tag).is_some() => {
                 self.rejected_command(header, tag, error)
@@ -300,7 +300,7 @@ impl SessionState {
 }
 
 impl SessionState {
-    /// Sends nothing more until it is known which logical units must be checked first.
+    /// Stops sending commands until it is known which logical units to check first.
     fn doubt(&mut self) {
         self.doubts += 1;
         if self.online == Online::Yes {
@@ -309,8 +309,9 @@ impl SessionState {
         }
     }
 
-    /// The command was not executed. One with a digest error is sent again. If the target still waits for its CmdSN,
-    /// all later commands wait too, so a NOP-Out takes its CmdSN (RFC 7143 section 7.3).
+    /// Handles the Reject of a command, which was not executed. After a digest error it is sent again. If the target
+    /// still expects this CmdSN, it would not execute later commands, so a NOP-Out takes the CmdSN (RFC 7143 section
+    /// 7.3).
     fn rejected_command(&mut self, header: &Bhs, tag: u32, error: Error) {
         let Some(cmd_sn) = self.tasks.get(tag).map(|t| t.cmd_sn) else { return };
         if !precedes(cmd_sn, header.exp_cmd_sn()) {
@@ -318,7 +319,7 @@ impl SessionState {
         }
         match header.reject_reason() {
             DATA_DIGEST_ERROR => self.failed(tag, false, error),
-            // The command and the logout request of the target have crossed.
+            // The command and the target's logout request have crossed.
             WAITING_FOR_LOGOUT => {
                 self.connection.ask_logout();
                 self.failed(tag, true, error);
@@ -329,8 +330,8 @@ impl SessionState {
     }
 }
 
-/// The number of transferred bytes, from the residual. For a read, at most the bytes that were received: a failed
-/// command may lack a residual.
+/// The number of transferred bytes, from the residual count. For a read, at most the bytes received: a failed command
+/// may lack a residual count.
 #[inline]
 fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
     let moved = task.expected - under;
@@ -343,13 +344,13 @@ fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
     }
 }
 
-/// A unit attention after which another logical unit may be behind a LUN: NOT READY TO READY CHANGE, a reset,
-/// INQUIRY DATA HAS CHANGED, REPORTED LUNS DATA HAS CHANGED (SAM-5 section 5.14).
+/// Whether this unit attention may mean another logical unit at the LUN: NOT READY TO READY CHANGE, a reset, INQUIRY
+/// DATA HAS CHANGED, REPORTED LUNS DATA HAS CHANGED (SAM-5 section 5.14).
 fn raises_doubt(sense: &Sense) -> bool {
     sense.is_unit_attention() && matches!((sense.asc, sense.ascq), (0x28 | 0x29, _) | (0x3f, 0x03 | 0x0e))
 }
 
-/// The sense data of a data segment, after their length.
+/// The sense data of a data segment. They follow the two-byte SenseLength.
 fn sense_of(data: &[u8]) -> Result<Box<[u8]>, Error> {
     if data.len() < 2 {
         return Ok(Box::default());

@@ -20,9 +20,9 @@ pub struct SessionInfo {
     pub port: Option<TargetPort>,
     /// The ISID: the initiator's part of the session identifier.
     pub isid: [u8; 6],
-    /// The TSIH: the target's part.
+    /// The TSIH: the target's part of the session identifier.
     pub tsih: u16,
-    /// The CHAP user; empty if the target asked for no authentication.
+    /// The CHAP user. Empty if the target requested no authentication.
     pub user: String,
     /// The transport and its provider: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     pub carrier: String,
@@ -30,7 +30,7 @@ pub struct SessionInfo {
     pub parameters: Parameters,
     /// Whether there is a connection.
     pub connected: bool,
-    /// Completed recoveries.
+    /// The number of completed recoveries.
     pub recoveries: u32,
     /// The number of orphans at the end of the session. The target may still execute them.
     pub left_behind: usize,

@@ -1,4 +1,4 @@
-//! A session, on its own core.
+//! The core-local part of a session.
 
 use super::errors::{changed, closed};
 use super::event::Listeners;
@@ -23,55 +23,55 @@ pub struct LocalSession {
     pub state: RefCell<SessionState>,
     /// The current connection, if any.
     pub stream: RefCell<Option<Rc<TransportHandle>>>,
-    /// Its target.
+    /// The target and its portal.
     pub login_target: RefCell<LoginTarget>,
-    /// Its options.
+    /// The options of the session.
     pub options: Options,
-    /// The state, shared with owners on other cores.
+    /// The information about the session, shared with handles on other cores.
     pub facts: Arc<Mutex<SessionInfo>>,
-    /// The listeners of its events.
+    /// The listeners of the session's events.
     pub listeners: Arc<Listeners>,
     /// Logical units whose identity must not change.
     pub pinned: RefCell<PinnedLuns>,
-    /// LUNs that lead to another logical unit. They take no commands.
+    /// LUNs that lead to another logical unit. They accept no commands.
     pub changed: RefCell<Vec<u64>>,
-    /// The time of the loss of the connection, and whether the recovery timeout has passed.
+    /// The time when the connection was lost, and the error once the recovery timeout has expired.
     pub lost: Cell<Option<Instant>>,
     pub gave_up: RefCell<Option<Error>>,
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub last_error: RefCell<Option<Error>>,
-    /// Detects violations of the protocol that the target repeats.
+    /// Detects protocol violations that the target repeats.
     pub violations: RefCell<Violations>,
-    /// The connection was lost over a text request: its caller gets the error, and no warning is logged.
+    /// Whether the connection was lost over a text request: its caller gets the error, and no warning is logged.
     pub asked: Cell<bool>,
-    /// The session must end.
+    /// Whether the session must end.
     pub closing: Cell<bool>,
-    /// The session must end now, without waiting for orphans.
+    /// Whether the session must end now, without waiting for orphans.
     pub leaves_now: Cell<bool>,
-    /// The orphans at the end of the session.
+    /// The number of orphans at the end of the session.
     pub left_behind: Cell<usize>,
     /// The time of the last reset of logical units for orphans of another portal group.
     pub reset: Cell<Option<Instant>>,
     /// Whether the warning about waiting orphans was logged.
     pub said_waits: Cell<bool>,
-    /// No new connection is made.
+    /// Whether no new connection may be made.
     pub gives_up: Cell<bool>,
-    /// The session has ended.
+    /// Whether the session has ended.
     pub over: Cell<bool>,
-    /// The logout on this connection was answered.
+    /// Whether the logout on this connection was answered.
     pub parted: Cell<bool>,
-    /// A logout that the target requested is in progress.
+    /// Whether a logout requested by the target is in progress.
     pub leaving: Cell<bool>,
     /// Notified when a command ends, the connection changes, or the session must end.
     pub bell: Bell,
-    /// Sends the queued bytes.
+    /// The send pump.
     pub pump: SendPump,
-    /// The error handler is recovering a command.
+    /// Whether the error handler is escalating for a command.
     pub escalating: Cell<bool>,
 }
 
 impl LocalSession {
-    /// A session before its first connection.
+    /// A session that is not connected yet.
     pub fn new(
         login_target: LoginTarget,
         options: Options,
@@ -109,7 +109,7 @@ impl LocalSession {
         })
     }
 
-    /// Accepts a command. One that cannot be sent ends at once.
+    /// Accepts a command. A command that cannot be sent ends at once.
     #[inline]
     pub fn accept(self: &Rc<Self>, command: Command, waiter: Waiter) -> Result<u32, Box<CommandResult>> {
         let ended = |error, command: Command| Box::new((Err(error), command.data.into_buf()));
@@ -123,7 +123,7 @@ impl LocalSession {
         Ok(tag)
     }
 
-    /// The name of its target, for logs.
+    /// The name of the target, for logs.
     pub fn name(&self) -> String {
         self.login_target.borrow().target.clone().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Logout of a connection or a session, after the commands in flight have ended.
+//! Logout of a connection or a session, after the commands in flight.
 
 use super::errors::closed;
 use super::local_session::LocalSession;
@@ -10,8 +10,8 @@ use lunar_wire::iscsi::status::logout_response;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-/// Logs out of this connection at the request of the target. Commands in flight end first; new ones wait for the next
-/// connection. If the target ends this connection first, the request does not apply to the next one.
+/// Logs out of this connection at the request of the target. Commands in flight finish first. New ones wait for the
+/// next connection. The request does not apply to the next connection if the target closes this one first.
 pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandle>) {
     let last = Instant::now() + local.options.timeouts.logout;
     let is_over =
@@ -26,7 +26,7 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
         return;
     }
     if let Ok(code) = heard {
-        // After a graceful end there is no Time2Wait (section 11.15.3).
+        // After a completed logout there is no Time2Wait (section 11.15.3).
         local.state.borrow_mut().connection.set_time2wait_s(0);
         local.part_in_order(code == logout_response::CLOSED, why);
     } else {
@@ -34,8 +34,8 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
     }
 }
 
-/// Waits for the commands in flight, at most until this time, and only while there is a connection. The logout ends the
-/// rest.
+/// Waits for the commands in flight until `last`, but only while there is a connection. The logout ends the remaining
+/// ones.
 async fn drain(
     local: &LocalSession,
     last: Instant,
@@ -47,7 +47,7 @@ async fn drain(
     }
 }
 
-/// Ends a session gracefully. It accepts no new commands. Accepted ones end first, within the logout timeout.
+/// Closes a session gracefully. It accepts no new commands. Accepted ones finish first, within the logout timeout.
 pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
     if !local.closing.replace(true) {
         local.bell.notify(usize::MAX);
@@ -68,7 +68,7 @@ pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the commands in flight, and ends the connection.
+/// Waits for the commands in flight, then ends the connection.
 async fn end(local: &Rc<LocalSession>) {
     let limit = local.options.timeouts.logout;
     let is_there = || local.stream.borrow().is_some();
@@ -78,7 +78,7 @@ async fn end(local: &Rc<LocalSession>) {
     local.bell.notify(usize::MAX);
     local.state.borrow_mut().fail_queued(&closed(), |_| true);
     if local.state.borrow().connection.is_logging_out() && is_there() {
-        // The logout that the target requested also ends the session.
+        // A logout requested by the target also ends the session.
         return;
     }
     let heard = if is_there() { local.answer(limit, SessionState::log_out).await.ok() } else { None };
@@ -89,13 +89,13 @@ async fn end(local: &Rc<LocalSession>) {
 }
 
 impl SessionState {
-    /// The target requests a logout within this number of seconds. Of several such requests, the earliest deadline
-    /// counts.
+    /// Handles a logout request of the target with a limit in seconds. Of several such requests, the earliest
+    /// deadline applies.
     pub(super) fn asked_to_leave(&mut self, within_s: u16) {
         self.connection.ask_logout_within(Duration::from_secs(within_s.into()), self.now);
     }
 
-    /// Whether nothing is in flight, and no accepted command can still be sent.
+    /// Whether no command is in flight, and no accepted one can still be sent.
     fn has_nothing_to_do(&mut self) -> bool {
         let is_idle = self.is_idle() && self.orphans(None).is_none();
         is_idle

@@ -1,4 +1,4 @@
-//! The tasks of a session: its mailbox, its clock, and its connections.
+//! The tasks of a session: mailbox, timers, and connections.
 
 use super::local_session::LocalSession;
 use super::request::{SessionCore, SessionRequest};
@@ -15,15 +15,15 @@ pub fn start(core: SessionCore, connected: Connected) {
     lunar_runtime::spawn(recovery::live(core.registration, connected));
 }
 
-/// Handles the requests of other cores. When all handles are dropped, the session ends.
+/// Handles requests from other cores. Closes the session when all handles are dropped.
 async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
     while let Ok(mail) = inbox.recv_async().await {
         match mail {
-            // The owner has dropped the command before it arrived.
+            // The owner dropped the command before it arrived here.
             SessionRequest::Command(_, reply, _) if reply.is_disconnected() => {}
             SessionRequest::Command(command, reply, number) => {
                 if let Err(finished) = local.accept(command, Waiter::There(reply.clone(), number)) {
-                    // The caller may no longer wait.
+                    // The caller may have stopped waiting.
                     let _ = reply.send(*finished);
                 }
             }
@@ -38,7 +38,7 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             }
             SessionRequest::ResetAbandoned(reply) => {
                 local.reset_abandoned();
-                // The caller may no longer wait.
+                // The caller may have stopped waiting.
                 let _ = reply.send(());
             }
             SessionRequest::GiveUp => {
@@ -53,29 +53,29 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             }
             SessionRequest::Orphans(lun, reply) => {
                 let orphans = local.state.borrow_mut().orphans(lun);
-                // The caller may no longer wait.
+                // The caller may have stopped waiting.
                 let _ = reply.send(orphans.map(|(_, since)| since.elapsed()));
             }
             SessionRequest::Prove(proof, reply) => {
                 local.prove(proof);
-                // The caller may no longer wait.
+                // The caller may have stopped waiting.
                 let _ = reply.send(());
             }
             SessionRequest::Pin(lun, identity) => local.pin(lun, identity),
             SessionRequest::Hold(held, identity, reply) => {
-                // A caller that no longer waits drops it with the answer.
+                // If the caller has stopped waiting, the hold is dropped with the reply.
                 let _ = reply.send(local.hold(held, identity));
             }
             SessionRequest::ReleaseHold(lun) => local.release_hold(lun),
             SessionRequest::Close(reply) => {
                 let local = local.clone();
-                // The caller may no longer wait.
+                // The caller may have stopped waiting.
                 let close = async move { drop(reply.send(logout::close(&local).await)) };
-                // Requests during the logout fail at once.
+                // Spawned: requests during the logout must fail at once.
                 lunar_runtime::spawn(close);
             }
         }
     }
-    // No caller waits for this one.
+    // No caller waits for the result.
     let _ = logout::close(&local).await;
 }

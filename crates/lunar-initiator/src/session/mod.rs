@@ -1,4 +1,4 @@
-//! A session with a target. It lives on one core. Every core may use its handle.
+//! A session with a target. It lives on one core. Its handle works on every core.
 
 mod batch;
 pub(crate) mod command_window;
@@ -70,10 +70,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// Shared by all handles of a session.
+/// The data shared by all handles of a session.
 struct SessionShared {
     handle: SessionHandle,
-    /// The number of commands from other cores.
+    /// The number of commands sent from other cores.
     sent: AtomicU64,
     facts: Arc<Mutex<SessionInfo>>,
     listeners: Arc<Listeners>,
@@ -96,12 +96,12 @@ impl std::fmt::Debug for WeakSession {
 }
 
 impl WeakSession {
-    /// A strong handle, if another one still exists.
+    /// A strong handle, if one still exists.
     pub fn upgrade(&self) -> Option<Session> {
         self.0.upgrade().map(Session)
     }
 
-    /// Whether both are handles of one session.
+    /// Whether both are handles of the same session.
     pub fn is(&self, session: &Session) -> bool {
         std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&session.0))
     }
@@ -111,7 +111,7 @@ impl Session {
     /// Logs in to a target. Call it inside an event loop: the session lives there.
     ///
     /// # Errors
-    /// When the target is unreachable in all attempts, or rejects the login, which ends the attempts. The error of
+    /// When the target is unreachable in all attempts, or rejects the login, which is not retried. The error of
     /// [`SessionHooks::logged_in`].
     pub async fn open(portal: Portal, target: &str, options: Options) -> Result<Session, Error> {
         let isid = options.isid.unwrap_or_else(nexus::new_isid);
@@ -121,8 +121,8 @@ impl Session {
         Session::begin(login_target, options, connected).await
     }
 
-    /// The same over an RDMA connection that the caller makes, from the private data and connection parameters that it
-    /// gets. For tests and measurements: a lost connection is not replaced.
+    /// The same over an RDMA connection that `make` establishes, from the given private data and connection
+    /// parameters. For tests and measurements: a lost connection is not replaced.
     ///
     /// # Errors
     /// The errors of the connection and the login; [`ErrorCode::InvalidArgument`] when the transport is TCP.
@@ -154,15 +154,14 @@ impl Session {
         Ok(Session(Arc::new(SessionShared { handle, sent, facts, listeners, deferred_errors, options })))
     }
 
-    /// Sends a command. The result is the response of the logical unit, whatever its status. An error means that there
-    /// is no response. Both return the buffer. [`Pending::id`] identifies the command for [`Session::abort`].
+    /// Sends a command. The result is the response of the logical unit, whatever its status, or an error if there is
+    /// no response. Both return the buffer. [`Pending::id`] identifies the command for [`Session::abort`].
     #[inline]
     pub fn submit(&self, command: Command) -> Pending {
         pending::submit(&self.0.handle, &self.0.sent, command)
     }
 
-    /// Submits many commands of one owner without a future for each. None if the caller is not on the core of the
-    /// session.
+    /// Submits many commands of one owner without a future for each. None if the caller is on another core.
     pub fn batch(&self) -> Option<Batch> {
         self.0.handle.local().map(Batch::new)
     }
@@ -178,22 +177,22 @@ impl Session {
     }
 
     /// Ends a submitted command, with ABORT TASK if the target has it. The owner gets [`ErrorCode::Aborted`] and the
-    /// buffer, once the target has answered or the time for that is over. If the response of the command comes first,
-    /// the owner gets that. Returns when the command has ended; at once if it ended before.
+    /// buffer once the target has responded or the abort timeout has expired. If the command's own response comes
+    /// first, the owner gets that. Returns when the command has ended, at once if it has already ended.
     ///
     /// # Errors
-    /// When the target refuses or does not answer in time, or the session ends first. Then the target may still execute
-    /// the command.
+    /// When the target rejects the function or does not respond in time, or the session ends first. The target may
+    /// still execute the command then.
     pub async fn abort(&self, command: CommandId) -> Result<(), Error> {
         self.request(|reply| SessionRequest::Abort(command, reply)).await?
     }
 
-    /// Sends a text request and waits for the answer, at most for the login timeout. Concurrent requests run one by
+    /// Sends a text request and waits for the response, at most for the login timeout. Concurrent requests run one by
     /// one. The target answers an unknown key with NotUnderstood, which is not an error.
     ///
     /// # Errors
     /// [`ErrorCode::Refused`] when the target rejects the request. [`ErrorCode::ConnectionLost`] or
-    /// [`ErrorCode::TimedOut`] when there is no answer, [`ErrorCode::ProtocolError`] for an answer that violates the
+    /// [`ErrorCode::TimedOut`] without a response, [`ErrorCode::ProtocolError`] for a response that violates the
     /// protocol. [`ErrorCode::InvalidArgument`] for malformed keys, and for those that only a login may negotiate.
     pub async fn text(&self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         let question = text::question(asked)?;
@@ -221,12 +220,12 @@ impl Session {
         lock(&self.0.facts).clone()
     }
 
-    /// The size of the command window (MaxCmdSN - ExpCmdSN + 1). None if the caller is not on the core of the session.
+    /// The size of the command window (MaxCmdSN - ExpCmdSN + 1). None if the caller is on another core.
     pub fn window(&self) -> Option<u32> {
         self.0.handle.local().map(|local| local.state.borrow().command_window.window())
     }
 
-    /// The approximate time. On the core of the session, it is the time that the event loop has last read.
+    /// The approximate time. On the core of the session, it is the time that the event loop read last.
     #[inline]
     pub(crate) fn about_now(&self) -> Instant {
         self.0.handle.local().map_or_else(Instant::now, |local| local.state.borrow().now)
@@ -249,8 +248,8 @@ impl Session {
         self.0.listeners.add()
     }
 
-    /// Handles sense data that do not concern the command that returned them. Listeners get a unit attention. A
-    /// deferred error is kept for [`Session::take_deferred_error`].
+    /// Handles sense data that concern other commands than the one that returned them. Listeners get a unit
+    /// attention. A deferred error is kept for [`Session::take_deferred_error`].
     pub(crate) fn attention(&self, lun: u64, sense: Sense) {
         match sense.deferred {
             true => self.0.deferred_errors.note(lun, sense),
@@ -258,82 +257,82 @@ impl Session {
         }
     }
 
-    /// Takes the deferred error of a logical unit since the last call: acknowledged data are lost.
+    /// Takes the deferred error that a logical unit reported since the last call: acknowledged data are lost.
     pub(crate) fn take_deferred_error(&self, lun: u64) -> Option<Error> {
         let sense = self.0.deferred_errors.take(lun)?;
         let error = Error::new(ErrorCode::ScsiError, format!("acknowledged data is lost: {sense}"));
-        // Returned as a current error of this request, because hosts retry a command that reports a deferred one.
+        // Returned as a current error of this request: hosts retry a command that returns a deferred error.
         let sense = Sense { deferred: false, ..sense };
         Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))
     }
 
-    /// Pins a logical unit to this identity (VPD page 83h), and replaces an earlier one. If the identity differs after
-    /// a recovery, its commands fail.
+    /// Pins a logical unit to this identity (VPD page 83h). Replaces an earlier one. If the identity differs after a
+    /// recovery, its commands fail.
     pub fn pin(&self, lun: u64, identity: Vec<u8>) {
-        // An error means that the session has ended: nothing more will be sent.
+        // An error means that the session has ended: nothing more is sent.
         let _ = self.mail(SessionRequest::Pin(lun, identity));
     }
 
-    /// The same, as long as the returned hold exists.
+    /// The same, while the returned hold exists.
     pub(crate) async fn hold(&self, lun: u64, identity: Vec<u8>) -> Result<Held, Error> {
         self.request(|reply| SessionRequest::Hold(Held::new(&self.0.handle, lun), identity, reply)).await?
     }
 
-    /// Records that a LUN leads to another logical unit. It takes no commands until a check finds the pinned one.
+    /// Records that a LUN leads to another logical unit. It accepts no commands until a check finds the pinned one.
     pub(crate) fn expel(&self, lun: u64, identity: Vec<u8>) -> Error {
-        // An error means that the session has ended: nothing more will be sent.
+        // An error means that the session has ended: nothing more is sent.
         let _ = self.mail(SessionRequest::Changed(lun, identity));
         errors::changed()
     }
 
-    /// Checks whether the pinned logical unit is back. If so, its commands are sent again.
+    /// Checks whether the pinned logical unit is back. If so, the LUN accepts commands again.
     pub(crate) async fn verify_again(&self, lun: u64) {
         // An error means that the session has ended: there is nothing to check.
         let _ = self.request(|reply| SessionRequest::VerifyAgain(lun, reply)).await;
     }
 
-    /// The age of the oldest orphan of this logical unit, or of all with None. An orphan may change the medium, and the
-    /// target may still execute it although its connection is lost.
+    /// The age of the oldest orphan of this logical unit, or of all with None. The target may still execute an orphan
+    /// and change the medium, although its connection is lost.
     pub async fn oldest_orphan(&self, lun: Option<u64>) -> Option<Duration> {
         self.request(|reply| SessionRequest::Orphans(lun, reply)).await.ok()?
     }
 
-    /// Records that another session has reset the logical unit by a function that it sent at this time. That ends the
-    /// orphans of connections that were lost before.
+    /// Records that another session has reset the logical unit by a request sent at this time. This ends the orphans
+    /// of connections that were lost earlier.
     pub async fn was_reset(&self, lun: u64, at: Instant) {
-        // An error means that the session has ended: nothing waits.
+        // An error means that the session has ended: there are no orphans.
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Reset(Some(lun), at), reply)).await;
     }
 
-    /// Records that another session with the same name and ISID has logged in. At the same target port, that login
-    /// ended the tasks of this session (RFC 7143 section 6.3.5).
+    /// Records that another session with the same name and ISID has logged in. A login at the same target port ends
+    /// the tasks of this session (RFC 7143 section 6.3.5).
     pub async fn was_reinstated(&self, by: &Session) {
         let Some(port) = by.facts().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
             return;
         };
-        // An error means that the session has ended: nothing waits.
+        // An error means that the session has ended: there are no orphans.
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Login(port), reply)).await;
     }
 
-    /// Resets the connection if the target still has abandoned commands, whose owners no longer wait. Another path may
-    /// have executed one of them since, and the target must not execute it after that.
+    /// Resets the connection if the target has commands whose owners no longer wait. An owner may since have repeated
+    /// its command on another path. The target must not execute the old one after that.
     pub async fn reset_abandoned(&self) {
         // An error means that the session has ended and has no connection.
         let _ = self.request(SessionRequest::ResetAbandoned).await;
     }
 
-    /// Stops the recovery: no new connection is made. If there is no connection, the session ends now and its queued
+    /// Stops the recovery: no new connection is made. Without a connection, the session ends now and its queued
     /// commands fail.
     pub fn give_up(&self) {
-        // An error means that the session has ended: nothing waits.
+        // An error means that the session has ended: there is nothing to stop.
         _ = self.mail(SessionRequest::GiveUp);
     }
 
-    /// Logs out, after the commands in flight have ended. Later commands fail.
+    /// Logs out, after the commands in flight. Later commands fail.
     ///
     /// # Errors
-    /// When the target does not answer in time. The session ends in any case. [`ErrorCode::ConnectionLost`] when the
-    /// target may still execute writes.
+    /// When the target does not answer in time. The session ends in either case. [`ErrorCode::ConnectionLost`] when
+    /// the target may still execute writes.
     pub async fn close(&self) -> Result<(), Error> {
         self.request(SessionRequest::Close).await?
     }

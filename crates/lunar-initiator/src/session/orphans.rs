@@ -1,6 +1,6 @@
-//! Orphans: commands that change the medium and whose connection was lost. The target may execute an orphan until it
-//! has ended it, even after newer commands. Until that is certain, an orphan is neither sent again nor reported as
-//! ended.
+//! Orphans: commands that may change the medium and whose connection was lost. The target may still execute an
+//! orphan, even after newer commands. Until it is certain that it will not, the orphan is neither sent again nor
+//! reported as ended.
 
 use super::error_handler::{carry_out, is_done};
 use super::event::lock;
@@ -15,12 +15,12 @@ use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The interval at which the end of an orphan is checked.
+/// The interval of checks whether an orphan has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl SessionState {
-    /// Applies the operation timeout to a command. If the target may still execute it, it ends after that; otherwise
-    /// now.
+    /// Applies the operation timeout to a command. If the target may still execute the command, its owner gets the
+    /// error only when that is no longer possible. Otherwise the owner gets it now.
     pub(super) fn expire(&mut self, tag: u32, error: Error) {
         let waits = self.late_writes == LateWrites::Wait;
         match self.tasks.get(tag) {
@@ -33,7 +33,7 @@ impl SessionState {
         }
     }
 
-    /// Makes these commands of the lost connection orphans. Newer writes to the same bytes wait for them.
+    /// Turns these commands of the lost connection into orphans. Newer writes to the same bytes wait for them.
     pub(super) fn orphan(&mut self, tags: &[u32]) {
         let (port, now) = (self.port, (self.clock)());
         for tag in tags {
@@ -46,7 +46,7 @@ impl SessionState {
         }
     }
 
-    /// Sends again the repeatable orphans that this proof covers, and ends the others.
+    /// Resends the repeatable orphans that this proof covers, and ends the others.
     pub fn prove(&mut self, proof: Proof) {
         let covered = |t: &&mut Task| t.state == TaskState::Orphaned && proof.covers(t);
         let tags: Vec<u32> = self.tasks.iter().filter(covered).map(|t| t.tag).collect();
@@ -54,7 +54,7 @@ impl SessionState {
         if back.is_empty() {
             return;
         }
-        // Merged by CmdSN with commands that already wait to be sent again.
+        // Merged by CmdSN with commands that are already queued for a resend.
         let waits = |t: &&mut Task| t.state == TaskState::Queued && t.tries > 0 && !t.urgent;
         let others = self.tasks.iter().filter(waits).map(|t| (t.cmd_sn, t.tag));
         back.extend(others);
@@ -63,8 +63,8 @@ impl SessionState {
         self.queue_again(back);
     }
 
-    /// Returns CmdSN and tag of an orphan that is sent again, and ends any other. After the recovery timeout, all of
-    /// them end and their owners decide.
+    /// Returns CmdSN and tag if the orphan is to be resent, and ends it otherwise. After the recovery timeout every
+    /// orphan ends, and its owner decides whether to repeat it.
     fn end_orphan(&mut self, tag: u32) -> Option<(u32, u32)> {
         let (now, again) = ((self.clock)(), !self.gave_up);
         let task = self.tasks.get(tag)?;
@@ -79,19 +79,19 @@ impl SessionState {
         None
     }
 
-    /// The orphans of this logical unit, or of all: their number, and the time when the oldest became one.
+    /// The number of orphans of this logical unit, or of all, and the time when the oldest one became an orphan.
     pub fn orphans(&mut self, lun: Option<u64>) -> Option<(usize, Instant)> {
         let is_one = |t: &&mut Task| t.state == TaskState::Orphaned && lun.is_none_or(|lun| t.lun == lun);
         let all = self.tasks.iter().filter(is_one).map(|t| (1, t.sent));
         all.reduce(|(count, oldest), (one, since)| (count + one, oldest.min(since)))
     }
 
-    /// Whether writes that were orphans have not ended yet.
+    /// Whether any write that became an orphan has not ended yet.
     pub(super) fn has_waiting(&mut self) -> bool {
         self.tasks.iter().any(|t| t.waited && t.answer.is_none())
     }
 
-    /// The logical units with orphans that have waited too long.
+    /// The logical units with overdue orphans.
     fn luns_of_orphans(&mut self, is_late: impl Fn(Instant) -> bool) -> Vec<u64> {
         if self.online != Online::Yes || self.connection.is_logging_out() {
             return Vec::new();
@@ -104,7 +104,7 @@ impl SessionState {
         luns
     }
 
-    /// The session ends without a proof: the orphans end with this error.
+    /// Ends the orphans with this error, because the session ends without a proof.
     pub(super) fn leave_orphans(&mut self, error: &Error) {
         let tags: Vec<u32> =
             self.tasks.iter().filter(|t| t.state == TaskState::Orphaned).map(|t| t.tag).collect();
@@ -113,7 +113,7 @@ impl SessionState {
 }
 
 impl LocalSession {
-    /// Orphans that this proof covers end, or are sent again.
+    /// Ends or resends the orphans that this proof covers.
     pub(super) fn prove(self: &Rc<Self>, proof: Proof) {
         let mut state = self.state.borrow_mut();
         state.prove(proof);
@@ -123,7 +123,7 @@ impl LocalSession {
         self.bell.notify(usize::MAX);
     }
 
-    /// Whether the target may execute this command late, and `late_writes` does not accept that.
+    /// Whether the target may execute this command late, unless `late_writes` accepts that.
     pub(super) fn may_come_late(&self, tag: u32) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
         waits && self.state.borrow_mut().tasks.get(tag).is_some_and(|t| t.changes)
@@ -133,7 +133,7 @@ impl LocalSession {
         self.state.borrow_mut().orphans(None).is_some()
     }
 
-    /// Whether no new connection may be made.
+    /// Whether no new connection may be made, so that the session ends.
     pub(super) fn is_to_end(&self) -> bool {
         self.gives_up.get() || self.closing.get() && (self.leaves_now.get() || !self.has_orphans())
     }
@@ -150,8 +150,8 @@ impl LocalSession {
         self.left_behind().map_or(Ok(()), Err)
     }
 
-    /// Handles orphans while there is a connection: it is at another target port, so its login has not ended them.
-    /// Their logical units are reset after `fast_io_fail`, and again after each further such time.
+    /// Handles orphans while there is a connection. The connection is to another target port, so its login did not
+    /// end them. After `fast_io_fail`, and again after each further such time, their logical units are reset.
     pub(super) fn may_end_orphans(self: &Rc<Self>, now: Instant) {
         let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.fast_io_fail;
         if self.reset.get().is_some_and(|at| !is_late(at)) {
@@ -165,7 +165,7 @@ impl LocalSession {
         }
     }
 
-    /// Logs once that writes wait for a proof, and once how they have ended.
+    /// Logs once that writes wait for a proof, and once how they ended.
     pub(super) fn say_what_waits(&self, now: Instant) {
         let orphans = self.state.borrow_mut().orphans(None);
         let late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
@@ -181,7 +181,7 @@ impl LocalSession {
         }
     }
 
-    /// The end of a wait is logged only if its start was.
+    /// Logs the end of a wait if its start was logged.
     fn say_how_they_ended(&self) {
         let mut state = self.state.borrow_mut();
         if state.has_waiting() {
@@ -195,7 +195,7 @@ impl LocalSession {
             true if failed == 0 => {
                 tracing::info!(target, succeeded, repeated, failed, "the writes that waited have ended");
             }
-            // With several paths, another one may succeed.
+            // The error may be local to this path.
             true => {
                 tracing::warn!(
                     target,
@@ -208,22 +208,22 @@ impl LocalSession {
         }
     }
 
-    /// Commands that wait for a connection end with this error.
+    /// Fails the commands that wait for a connection.
     pub(super) fn fail_waiting(&self, error: &Error) {
         let failed = self.state.borrow_mut().fail_queued(error, |_| true);
-        // With a recovery timeout of zero, their owner has another path.
+        // A recovery timeout of zero means that the owner has another path.
         if failed > 0 && !self.options.timeouts.recovery.is_zero() {
             tracing::error!(target = %self.name(), failed, "writes that waited have failed: {error}");
         }
     }
 
-    /// The session is over: orphans end with it.
+    /// Ends the orphans with the session.
     pub(super) fn leave_orphans(&self) {
         let mut state = self.state.borrow_mut();
         let Some((count, _)) = state.orphans(None) else { return };
         self.left_behind.set(count);
         lock(&self.facts).left_behind = count;
-        // Not an error of the path: the owner must not send them on another path.
+        // Aborted is not a path error: the owner must not repeat the commands on another path.
         if let Some(error) = self.left_behind_as(ErrorCode::Aborted) {
             tracing::error!(target = %self.name(), failed = count, "{error}");
             state.leave_orphans(&error);
@@ -243,7 +243,7 @@ impl LocalSession {
     }
 }
 
-/// Resets logical units on the present connection.
+/// Resets logical units through the current connection.
 async fn end_orphans(local: Rc<LocalSession>, luns: Vec<u64>) {
     for lun in luns {
         let (target, number) = (local.name(), shown(lun));

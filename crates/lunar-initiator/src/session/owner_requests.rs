@@ -1,4 +1,4 @@
-//! Requests of owners: the abort of a command, and text requests.
+//! Requests of owners: aborts and text requests.
 
 use super::errors::closed;
 use super::local_session::LocalSession;
@@ -11,14 +11,14 @@ use lunar_wire::iscsi::status::management_response::{COMPLETE, NO_SUCH_TASK};
 use lunar_wire::scsi::TaskManagementFunction;
 use std::rc::Rc;
 
-/// A text request.
+/// Runs a text request for a caller.
 pub async fn text(local: Rc<LocalSession>, question: Vec<u8>, reply: flume::Sender<Result<Vec<u8>, Error>>) {
     let limit = local.options.timeouts.login;
     let answer = match local.closing.get() {
         true => Err(closed()),
         false => local.ask(limit, |m| m.start_text(question)).await,
     };
-    // The caller may no longer wait.
+    // The caller may have stopped waiting.
     let _ = reply.send(answer);
 }
 
@@ -29,7 +29,7 @@ pub async fn abort(local: Rc<LocalSession>, command: CommandId, reply: flume::Se
         None => Ok(()),
     };
     local.flush_soon();
-    // The caller may no longer wait.
+    // The caller may have stopped waiting.
     let _ = reply.send(ended);
 }
 
@@ -57,7 +57,7 @@ impl LocalSession {
             .await;
         let state = self.state.borrow_mut().tasks.get(tag).map(|t| t.state);
         let refused = match answer {
-            // The response of the command may have come first.
+            // The command may have ended before the response to ABORT TASK.
             _ if !matches!(state, Some(TaskState::Sent | TaskState::Orphaned)) => return Ok(()),
             Ok(COMPLETE | NO_SUCH_TASK) => {
                 self.was_aborted(tag, aborted());
@@ -76,7 +76,7 @@ impl LocalSession {
         Err(refused.during("ABORT TASK"))
     }
 
-    /// The target has ended the command.
+    /// Ends a command that the target has aborted.
     fn was_aborted(self: &Rc<Self>, tag: u32, error: Error) {
         let mut state = self.state.borrow_mut();
         if state.tasks.sent(tag).is_some() {
@@ -97,8 +97,7 @@ pub struct ReferencedTask {
 }
 
 impl SessionState {
-    /// Aborts a command. An unsent one ends. One that the target has is not sent again: returns the fields for ABORT
-    /// TASK.
+    /// Aborts a command. An unsent command ends. A sent one will not be resent: returns the fields for ABORT TASK.
     pub fn abort(&mut self, tag: u32, error: &Error) -> Option<ReferencedTask> {
         let task = self.tasks.get(tag)?;
         match task.state {

@@ -1,4 +1,4 @@
-//! Commands in flight, for their owners.
+//! Commands in flight, as seen by their owners.
 
 use super::errors::closed;
 use super::local_session::LocalSession;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 impl LocalSession {
-    /// The result of a command of this core.
+    /// Creates the future for a command from this core.
     pub fn pending(self: &Rc<Self>, tag: u32) -> Pending {
         Pending(PendingState::Local(self.clone(), tag))
     }
 }
 
-/// A command in flight. Dropping it discards the result. It does not abort the command.
+/// A command in flight. Dropping it discards the result, but does not abort the command.
 pub struct Pending(PendingState);
 
 impl Pending {
@@ -35,7 +35,8 @@ impl Pending {
 
 enum PendingState {
     Local(Rc<LocalSession>, u32),
-    /// On another core. For a write also its range lock, which becomes exclusive when the owner drops this.
+    /// A command from another core: the reply, its number, and the range lock of a write. The lock becomes exclusive
+    /// if the owner drops this.
     Remote(flume::r#async::RecvFut<'static, CommandResult>, u64, Option<RangeLock>),
     Rejected(Box<CommandResult>),
     Done,

@@ -7,9 +7,9 @@ struct Pinned {
     lun: u64,
     /// The identity, from VPD page 83h.
     identity: Vec<u8>,
-    /// The number of users. It stays pinned while there is one.
+    /// The number of users. The logical unit stays pinned while there is one.
     holders: usize,
-    /// Whether it is pinned for the life of the session.
+    /// Whether the logical unit is pinned for the lifetime of the session.
     stays: bool,
 }
 
@@ -43,7 +43,8 @@ impl PinnedLuns {
         self.0.iter().find(|pinned| pinned.lun == lun).map(|pinned| &pinned.identity)
     }
 
-    /// Pins it to this identity for the life of the session, and replaces an earlier one. True if the identity is new.
+    /// Pins a LUN to this identity for the lifetime of the session. Replaces an earlier identity. Returns true if it
+    /// has changed.
     pub fn pin(&mut self, lun: u64, identity: Vec<u8>) -> bool {
         let is_new = self.identity(lun) != Some(&identity);
         match self.get(lun) {
@@ -66,7 +67,7 @@ impl PinnedLuns {
         Hold::Again
     }
 
-    /// Removes a user. True if it is no longer pinned.
+    /// Removes a user. Returns true if the logical unit is no longer pinned.
     pub fn release(&mut self, lun: u64) -> bool {
         let Some(pinned) = self.get(lun) else { return false };
         pinned.holders = pinned.holders.saturating_sub(1);
@@ -86,7 +87,7 @@ mod tests {
         assert_eq!((units.hold(1, vec![7]), units.hold(1, vec![7])), (Hold::First, Hold::Again));
         assert_eq!(units.hold(1, vec![8]), Hold::Mismatch(vec![8]));
         assert!(!units.release(1) && units.release(1) && units.luns().is_empty());
-        assert!(!units.release(1), "it has no user");
+        assert!(!units.release(1), "the logical unit has no user");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Proofs that a target has ended commands of a lost connection.
+//! Proofs that the target no longer executes commands of a lost connection.
 
 use super::task::Task;
 use crate::nexus::TargetPort;
@@ -7,14 +7,13 @@ use std::time::Instant;
 /// The reason why the target no longer executes some orphans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// A login with the same name and ISID has succeeded at this target port. Before it responds, the target ends the
-    /// old session of the nexus and its tasks (RFC 7143 section 6.3.5). Another target port means another nexus.
+    /// A login with the same name and ISID has succeeded at this target port. The target ends the old session of the
+    /// nexus and its tasks before it responds (RFC 7143 section 6.3.5). Another target port means another nexus.
     Login(TargetPort),
-    /// A logical unit, or with None all of the target, was reset by a function that was sent at this time: that ends
-    /// the tasks of all nexuses (SAM-5 section 7.7). Commands of connections that were lost later may have arrived
-    /// after the reset.
+    /// A logical unit was reset, or with None the whole target. The reset was sent at this time. It ends the tasks of
+    /// all nexuses (SAM-5 section 7.7), but commands of connections that were lost later may have arrived after it.
     Reset(Option<u64>, Instant),
-    /// The target has answered ABORT TASK for this tag, on the connection of the command.
+    /// The target has responded to ABORT TASK for this tag, on the connection of the command.
     Aborted(u32),
 }
 

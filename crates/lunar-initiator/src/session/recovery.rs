@@ -1,4 +1,4 @@
-//! The life of a session: its connections one after the other, the recovery between them, and the end.
+//! The lifetime of a session: its successive connections, the recovery between them, and the end.
 
 use super::command_window::CommandWindow;
 use super::errors::closed;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 /// The first pause between attempts to connect. It doubles each time, up to the limit in the options.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// A connection that ends within this time was short-lived. After the second one in a row there is a pause. Otherwise
-/// two initiators that log in as the same port would reinstate each other's session in a tight loop.
+/// A connection that ends within this time counts as short-lived. From the second one in a row, each is followed by a
+/// pause. Otherwise two initiators with the same port name would reinstate each other's session in a tight loop.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The longest Time2Wait in seconds (RFC 7143 section 13.15).
+/// The maximum Time2Wait in seconds (RFC 7143 section 13.15).
 const LONGEST_WAIT_S: u16 = 3600;
 
 /// Runs a session from its first connection to its end.
@@ -37,7 +37,7 @@ pub async fn live(registration: Registration<LocalSession>, connected: Connected
         short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
         next = reconnect(local, why, short_lives).await;
     }
-    // Later requests are not accepted.
+    // Reject further requests.
     local.closing.set(true);
     local.fail_waiting(&closed());
     local.leave_orphans();
@@ -49,20 +49,20 @@ pub async fn live(registration: Registration<LocalSession>, connected: Connected
     *local.stream.borrow_mut() = None;
 }
 
-/// Runs the login hook, except for the first login, which was accepted when the session was opened.
+/// Runs the login hook, except for the first login: [`super::Session::open`] ran it.
 async fn accepted(local: &Rc<LocalSession>, connected: &Connected) -> Result<(), Error> {
     if local.lost.get().is_none() {
         return Ok(());
     }
-    // A session that must end logs out over the new connection.
+    // A session that must end logs out on the new connection.
     or_closing(local, local.accept_login(connected)).await.unwrap_or(Ok(()))
 }
 
-/// Runs a connection, and returns the reason for its end.
+/// Runs a connection. Returns the reason for its end.
 async fn run(local: &Rc<LocalSession>, connected: Connected) -> Error {
     let receiver = local.install(connected);
     if local.is_to_end() {
-        // The request came before this connection existed.
+        // The request to end came before this connection existed.
         local.give_up_connection(closed());
     }
     identity_checks::admit(local);
@@ -76,7 +76,7 @@ impl LocalSession {
     /// Whether the target executes no more commands of the ended session.
     fn is_settled(&self) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
-        // With `late_writes=risk`, commands of a lost connection have no owner any more.
+        // With `late_writes=risk`, commands of lost connections are not tracked.
         let is_first = lock(&self.facts).recoveries == 0 && self.state.borrow().connection.is_logged_out();
         self.left_behind.get() == 0 && (waits || is_first)
     }
@@ -108,7 +108,7 @@ impl LocalSession {
         state.now = Instant::now();
         state.port = port;
         state.connect(login.parameters, command_window, login.exp_stat_sn, line.out());
-        // If it fails, the reset is requested again at the end.
+        // A failure is harmless: the connection is reset explicitly at its end.
         _ = line.reset_on_close(true);
         self.parted.set(false);
         self.leaving.set(false);
@@ -136,7 +136,7 @@ impl LocalSession {
         self.end_recovery(Instant::now());
     }
 
-    /// Without checks to make, the connection alone completes the recovery.
+    /// Completes the recovery if no identity checks are due.
     pub(super) fn may_be_back(&self) {
         let state = self.state.borrow();
         let is_enough = state.online == Online::Yes && state.unverified.is_empty();
@@ -146,8 +146,8 @@ impl LocalSession {
         }
     }
 
-    /// Ends the recovery once a command was answered on the new connection. A target that only accepts logins has not
-    /// recovered.
+    /// Completes the recovery once a command has been answered on the new connection. A target that only accepts
+    /// logins has not recovered.
     pub(super) fn is_back(&self) {
         if lock(&self.facts).connected {
             return;
@@ -168,7 +168,7 @@ impl LocalSession {
 }
 
 impl LocalSession {
-    /// Records the reason for the loss. If the target repeats a violation of the protocol, queued commands fail now.
+    /// Records the reason for the loss. If the target repeats a protocol violation, fails the queued commands now.
     /// Orphans still wait for a proof.
     pub(super) fn note_violation(&self, why: &Error) {
         if self.asked.get() || std::mem::take(&mut self.state.borrow_mut().has_answered) {
@@ -183,7 +183,7 @@ impl LocalSession {
     }
 }
 
-/// Makes the next connection, however long it takes. None if the session must end.
+/// Reconnects, however long it takes. None if the session must end.
 async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Option<Connected> {
     if local.is_to_end() {
         return None;
@@ -213,7 +213,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
     }
 }
 
-/// The pause after this number of short-lived connections in a row, at most `most`.
+/// The pause after `short_lives` short-lived connections in a row, at most `most`.
 fn pause_after(short_lives: u32, most: Duration) -> Duration {
     match short_lives {
         0 | 1 => Duration::ZERO,
@@ -224,10 +224,10 @@ fn pause_after(short_lives: u32, most: Duration) -> Duration {
     }
 }
 
-/// Adds up to an eighth, so that sessions of one target do not reconnect at the same time.
+/// A random time of up to an eighth of the pause, so that sessions of one target do not reconnect simultaneously.
 fn jitter(pause: Duration) -> Duration {
     let mut random = [0];
-    // Without random numbers there is no jitter, which is not an error.
+    // On failure there is no jitter, which is harmless.
     let _ = getrandom::fill(&mut random);
     pause * random[0].into() / 2048
 }

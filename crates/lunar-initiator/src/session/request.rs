@@ -20,7 +20,7 @@ pub(super) enum CommandKey {
     Tag(u32),
     /// The number of a command from another core.
     Number(u64),
-    /// The command has ended.
+    /// The command has already ended.
     Over,
 }
 
@@ -46,7 +46,7 @@ pub enum SessionRequest {
 #[derive(Clone)]
 pub struct SessionHandle(CoreHandle<LocalSession, SessionRequest>);
 
-/// The receiving side: the session on its core, and the queue of requests.
+/// The receiving end: the session on its core, and the queue of requests.
 pub struct SessionCore {
     /// Keeps the session registered on its core.
     pub registration: Registration<LocalSession>,
@@ -55,13 +55,13 @@ pub struct SessionCore {
 }
 
 impl SessionHandle {
-    /// Creates the handle of a session of this core.
+    /// Creates the handle and the receiving end of a session on this core.
     pub fn new(local: Rc<LocalSession>) -> (SessionHandle, SessionCore) {
         let (handle, registration, requests) = CoreHandle::new(local);
         (SessionHandle(handle), SessionCore { registration, requests })
     }
 
-    /// The session, if the caller is on its core.
+    /// The session, if the caller is on the session's core.
     #[inline]
     pub fn local(&self) -> Option<Rc<LocalSession>> {
         self.0.local()
@@ -75,10 +75,10 @@ impl SessionHandle {
         self.0.send(request).map_err(|_| closed())
     }
 
-    /// Sends a request.
+    /// The same, but returns the request on failure.
     ///
     /// # Errors
-    /// Returns the request when the session has ended.
+    /// The request, when the session has ended.
     pub fn try_send(&self, request: SessionRequest) -> Result<(), Box<SessionRequest>> {
         self.0.send(request).map_err(Box::new)
     }
@@ -91,11 +91,11 @@ impl SessionHandle {
     }
 }
 
-/// Registers a user of a pinned logical unit, until it is dropped.
+/// A user of a pinned logical unit, until this is dropped.
 pub struct Held {
     session: SessionHandle,
     lun: u64,
-    /// Whether the session has counted it.
+    /// Whether the session counts this user.
     counts: bool,
 }
 
@@ -110,7 +110,7 @@ impl Held {
         self.lun
     }
 
-    /// Marks it as counted.
+    /// Marks the user as counted.
     pub fn counted(self) -> Held {
         let mut held = self;
         held.counts = true;
@@ -121,7 +121,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.counts {
-            // An error means that the session has ended: nothing more will be sent.
+            // An error means that the session has ended: nothing more is sent.
             let _ = self.session.send(SessionRequest::ReleaseHold(self.lun));
         }
     }

@@ -1,4 +1,4 @@
-//! The order of sent commands. Responses mostly arrive in this order, which makes them predictable.
+//! The order of sent commands. Most responses arrive in this order, which makes them predictable.
 
 use super::data_out::unsolicited;
 use super::task::{Data, Task, Tasks};
@@ -6,17 +6,18 @@ use lunar_proto::parameters::Parameters;
 use lunar_runtime::iscsi::receive::{PredictedPdu, ReceivePrediction};
 use std::collections::VecDeque;
 
-/// Sizes of data segments that get a buffer of their own in a joint receive. Larger ones are received alone.
+/// Sizes of data segments that get a buffer of their own when several PDUs are received at once. Larger segments are
+/// received separately.
 const FORESEEN: std::ops::RangeInclusive<usize> = 2 << 10..=64 << 10;
-/// The number of ended commands that may remain in the order.
+/// The number of completed commands that may remain in the queue.
 const SPARE: usize = 64;
 
-/// Tags in the order of sending. Some of them may belong to commands that have ended.
+/// Tags in the order of sending. Some may belong to completed commands.
 #[derive(Debug, Default)]
 pub struct SendOrder(VecDeque<u32>);
 
 impl SendOrder {
-    /// Adds a command. `sent` commands have no response, this one included.
+    /// Adds a command. `sent` is the number of commands without a response, including this one.
     #[inline]
     pub fn push(&mut self, tag: u32, tasks: &mut Tasks, sent: usize) {
         if self.0.len() > 2 * sent + SPARE {
@@ -25,7 +26,7 @@ impl SendOrder {
         self.0.push_back(tag);
     }
 
-    /// Removes a command that has ended.
+    /// Removes completed commands from the front.
     #[inline]
     pub fn settle(&mut self, tasks: &mut Tasks) {
         while self.0.front().is_some_and(|tag| tasks.sent(*tag).is_none()) {
@@ -38,7 +39,7 @@ impl SendOrder {
         self.0.clear();
     }
 
-    /// Announces the expected responses, up to the first one of unknown form.
+    /// Predicts the responses, up to the first one of unknown form.
     pub fn predict(&self, tasks: &mut Tasks, p: &Parameters, sight: &mut ReceivePrediction) {
         for tag in &self.0 {
             let Some(task) = tasks.sent(*tag) else { continue };
@@ -48,7 +49,7 @@ impl SendOrder {
     }
 }
 
-/// The expected response of a command, if it is one PDU that fits.
+/// The predicted response of a command, if it fits into one PDU.
 #[inline]
 fn predict(task: &mut Task, p: &Parameters, sight: &ReceivePrediction) -> Option<PredictedPdu> {
     let len = if let Data::In(..) = task.data { task.expected as usize } else { 0 };

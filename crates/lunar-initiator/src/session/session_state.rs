@@ -23,7 +23,7 @@ use std::time::Instant;
 
 /// The state of a session: its commands, its command window, and its connection.
 pub struct SessionState {
-    /// The current connection, or the last one.
+    /// The current connection, or the last one if there is none.
     pub connection: ConnectionState,
     /// CmdSN and the command window.
     pub command_window: CommandWindow,
@@ -31,39 +31,39 @@ pub struct SessionState {
     pub tasks: Tasks,
     /// The commands that wait for the command window.
     queue: VecDeque<u32>,
-    /// The commands that were answered while parts of them were still being sent.
+    /// Commands that were answered while parts of their data were still being sent.
     leaving: Vec<u32>,
-    /// The requests that are not commands.
+    /// The pending requests other than SCSI commands.
     pub controls: Vec<ControlRequest>,
     last_control: u32,
-    /// The text requests. The first one is in progress.
+    /// The text requests. The first one is in flight.
     pub(super) text_exchanges: VecDeque<TextExchange>,
-    /// The latest text request on this connection was rejected.
+    /// Whether the last text request on this connection was rejected.
     pub(super) text_rejected: bool,
     /// The number of commands that were sent or queued in the send queue.
     sent: usize,
-    /// The number of those that were queued since the last flush.
+    /// The number of these that were queued since the last flush.
     unflushed: usize,
     /// Whether the target waits for queued bytes.
     pub(super) is_urgent: bool,
     pub(super) order: SendOrder,
-    /// The limit of commands in flight.
+    /// The maximum number of commands in flight.
     limit: usize,
     /// Whether there is a connection, and which commands may be sent on it.
     pub online: Online,
-    /// Logical units whose identity is checked before commands go to them.
+    /// Logical units whose identity must be checked before commands are sent to them.
     pub unverified: UnverifiedLuns,
     /// The treatment of commands that change the medium when their connection is lost.
     pub late_writes: LateWrites,
-    /// The target port of the current connection, or of the last one. None if it is unknown.
+    /// The target port of the current or last connection. None if it is unknown.
     pub port: Option<TargetPort>,
-    /// Whether the recovery timeout has passed, so that commands end.
+    /// Whether the recovery timeout has expired, so that commands fail.
     pub gave_up: bool,
-    /// The number of unit attentions so far that may mean another logical unit.
+    /// The number of unit attentions that may have announced another logical unit.
     pub doubts: u64,
-    /// Whether identity checks are due and have not begun.
+    /// Whether identity checks are due but have not started.
     pub to_check: bool,
-    /// Whether a command other than an identity check was answered.
+    /// Whether a command other than an identity check has been answered.
     pub has_answered: bool,
     /// Events for the listeners.
     pub events: Vec<Event>,
@@ -76,7 +76,7 @@ pub struct SessionState {
 /// The commands that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Online {
-    /// None: there is no connection.
+    /// No command: there is no connection.
     No,
     /// Only identity checks.
     Checking,
@@ -85,7 +85,7 @@ pub enum Online {
 }
 
 impl SessionState {
-    /// A session without a connection, with this limit of commands in flight.
+    /// A session without a connection. `limit` is the maximum number of commands in flight.
     pub fn new(limit: u16, clock: fn() -> Instant) -> SessionState {
         let now = clock();
         SessionState {
@@ -117,7 +117,7 @@ impl SessionState {
         }
     }
 
-    /// Starts full feature phase after a login at the target port that was set.
+    /// Starts the full feature phase after a login at the target port `self.port`.
     pub fn connect(
         &mut self,
         parameters: Parameters,
@@ -140,7 +140,7 @@ impl SessionState {
         self.online = Online::No;
         self.to_check = false;
         self.unverified.end_looks();
-        // An identity check belongs to one connection.
+        // An identity check is valid on one connection only.
         self.fail_queued(why, |t| t.urgent);
         let sent = self.tasks.iter().filter(|t| t.state == TaskState::Sent).map(|t| t.tag);
         sent.for_each(|tag| self.connection.out().ended(tag));
@@ -177,8 +177,7 @@ impl SessionState {
         }
     }
 
-    /// Queues commands (CmdSN, tag) that were sent before ahead of unsent ones, in the order of CmdSN, which wraps at
-    /// 2^32.
+    /// Queues commands (CmdSN, tag) for a resend, before unsent ones and in the order of CmdSN, which wraps at 2^32.
     pub(super) fn queue_again(&mut self, mut back: Vec<(u32, u32)>) {
         self.bring_back(|_| true);
         let next = self.command_window.cmd_sn;
@@ -187,15 +186,15 @@ impl SessionState {
         back.into_iter().rev().for_each(|(_, tag)| self.queue_first(tag));
     }
 
-    /// Queues a command ahead of all others.
+    /// Queues a command before all others, except identity checks.
     pub(super) fn queue_first(&mut self, tag: u32) {
-        // Behind commands that wait for an identity check, the check would wait for itself.
+        // Before the identity checks it would block the check that it waits for.
         let mut is_first = |tag: &u32| self.tasks.get(*tag).is_none_or(|t| t.urgent);
         let at = if is_first(&tag) { 0 } else { self.queue.iter().take_while(|t| is_first(t)).count() };
         self.queue.insert(at, tag);
     }
 
-    /// Accepts a command and queues it.
+    /// Accepts a command. Sends or queues it.
     #[inline]
     pub fn submit(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
         if command.data.expected() > u32::MAX as usize || self.tasks.is_full() {
@@ -211,7 +210,7 @@ impl SessionState {
         Ok(tag)
     }
 
-    /// The wait starts now.
+    /// Queues a command. Its waiting time starts now.
     fn enqueue(&mut self, tag: u32) {
         let now = (self.clock)();
         if let Some(task) = self.tasks.get(tag) {
@@ -220,13 +219,13 @@ impl SessionState {
         self.queue.push_back(tag);
     }
 
-    /// The same for an identity check, which goes ahead of all other commands.
+    /// The same for an identity check, which precedes all other commands.
     pub fn submit_urgently(&mut self, command: Command, waiter: Waiter) -> Result<u32, Box<Command>> {
         if self.tasks.is_full() {
             return Err(Box::new(command));
         }
         let tag = self.tasks.insert(command, waiter, self.now);
-        let task = self.tasks.get(tag).expect("it was put in");
+        let task = self.tasks.get(tag).expect("the task was inserted");
         (task.urgent, task.sent) = (true, (self.clock)());
         self.queue.push_front(tag);
         self.pump();
@@ -251,7 +250,7 @@ impl SessionState {
         while let Some(&tag) = self.queue.front() {
             let waits = self.tasks.get(tag).filter(|t| t.state == TaskState::Queued);
             let Some(is_abandoned) = waits.map(|t| t.is_abandoned()) else {
-                // The command ended in the queue.
+                // The command has ended while queued.
                 self.queue.pop_front();
                 continue;
             };
@@ -294,7 +293,7 @@ impl SessionState {
         let begun = super::data_out::begin(out, header, task, parameters, digests);
         task.end = out.end();
         if let Err(e) = begun {
-            // The target waits for this CmdSN, so the next command uses it.
+            // Nothing was sent, and the target expects this CmdSN: the next command uses it.
             self.command_window.cmd_sn = cmd_sn;
             self.finish(tag, Err(e));
             return;
@@ -302,7 +301,7 @@ impl SessionState {
         self.order.push(tag, &mut self.tasks, self.sent);
     }
 
-    /// Ends a command. Its tag is free once the owner has taken the result.
+    /// Completes a command. Its tag is free once the owner has taken the result.
     #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
         let Some(task) = self.tasks.get(tag) else { return };
@@ -317,7 +316,7 @@ impl SessionState {
         self.order.settle(&mut self.tasks);
     }
 
-    /// After a flush, delivers the results of commands that were answered before they were completely sent.
+    /// After a flush, delivers the results of commands that were answered before all their data were sent.
     pub fn settle(&mut self) {
         (self.unflushed, self.is_urgent) = (0, false);
         if self.leaving.is_empty() {
@@ -330,16 +329,16 @@ impl SessionState {
         gone.into_iter().for_each(|tag| self.tasks.hand_over(tag));
     }
 
-    /// Commands that an abort or a reset has ended are sent again in their order, or end.
+    /// Resends commands that an abort or a reset has ended, in order, or fails them.
     pub fn ended_by_abort(&mut self, tags: impl IntoIterator<Item = u32>, what: &str) {
         self.ended_by(tags, &Error::new(ErrorCode::TimedOut, what));
     }
 
-    /// The same, with the error of those that are not sent again.
+    /// The same, with the error for commands that are not resent.
     pub fn ended_by(&mut self, tags: impl IntoIterator<Item = u32>, error: &Error) {
         let back: Vec<_> = tags.into_iter().filter_map(|tag| self.end_or_rewind(tag, false, error)).collect();
         self.queue_again(back);
-        // Even if all of them have ended: others may be sent now.
+        // Also needed if nothing is resent: other commands may be sent now.
         self.pump();
     }
 
@@ -350,11 +349,11 @@ impl SessionState {
         self.pump();
     }
 
-    /// Returns CmdSN and tag of a command that is sent again, and ends any other.
+    /// Returns CmdSN and tag if the command is to be resent, and ends it otherwise.
     fn end_or_rewind(&mut self, tag: u32, undone: bool, error: &Error) -> Option<(u32, u32)> {
         let now = (self.clock)();
         let task = self.tasks.sent(tag)?;
-        // Takes back registered memory. Memory that is still missing then is being sent.
+        // Revokes registered memory. A buffer that is then still missing is being sent.
         self.connection.out().ended(tag);
         let again = (undone || task.repeatable) && task.tries < TRIES && !task.is_abandoned();
         if again && !task.aborting && task.expired.is_none() && task.overdue.is_none() {
@@ -371,7 +370,8 @@ impl SessionState {
         None
     }
 
-    /// Ends commands that the target never received. Returns how many of them would have changed the medium.
+    /// Fails queued commands, which the target has not received. Returns how many of them would have changed the
+    /// medium.
     pub fn fail_queued(&mut self, error: &Error, which: impl Fn(&Task) -> bool) -> usize {
         let chosen = self.tasks.iter().filter(|t| t.state == TaskState::Queued && which(t));
         let chosen: Vec<(u32, bool)> = chosen.map(|t| (t.tag, t.changes)).collect();
@@ -395,7 +395,7 @@ impl SessionState {
         finished
     }
 
-    /// A tag for a request that is not a command.
+    /// Allocates a tag for a request other than a SCSI command.
     pub fn control_tag(&mut self) -> u32 {
         loop {
             self.last_control = (self.last_control + 1) & 0xffff;
@@ -416,12 +416,12 @@ impl SessionState {
         self.is_urgent = true;
     }
 
-    /// The number of commands that the target has.
+    /// The number of commands in flight.
     pub fn under_way(&self) -> u32 {
         self.sent as u32
     }
 
-    /// Whether most commands were already flushed, so that the target is busy.
+    /// Whether most commands in flight have been flushed, so that the target has work.
     pub fn keeps_target_busy(&self) -> bool {
         !self.is_urgent && 2 * self.unflushed < self.sent
     }

@@ -1,5 +1,5 @@
-//! A map from Initiator Task Tag to a value, without hashing. A command is indexed by the slot in its tag. The few
-//! other requests are in a list.
+//! A map from Initiator Task Tags to values, without hashing. Values of commands are indexed by the slot in the tag.
+//! Those of the few other requests are in a list.
 
 use super::task;
 
@@ -27,7 +27,7 @@ impl<T> TagMap<T> {
         self.count == 0
     }
 
-    /// Inserts a value. It replaces the earlier value of the same slot.
+    /// Inserts a value. Replaces an earlier value of the same slot.
     pub fn insert(&mut self, tag: u32, value: T) {
         self.count += 1;
         let Some(at) = task::slot(tag) else { return self.others.push((tag, value)) };
@@ -83,7 +83,7 @@ mod tests {
             all.insert(tag, value);
         }
         assert_eq!((all.len(), all.get(9)), (5, None));
-        assert_eq!(all.remove(1 << 16 | 3), None, "of another command in this slot");
+        assert_eq!(all.remove(1 << 16 | 3), None, "the tag of another command in the same slot");
         for (value, tag) in tags.into_iter().enumerate() {
             assert_eq!(all.get(tag), Some(&value));
             assert_eq!(all.get_mut(tag).copied(), Some(value));

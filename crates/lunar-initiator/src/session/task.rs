@@ -13,26 +13,26 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// The bits of a tag that contain its slot.
+/// The number of tag bits that contain the slot.
 const SLOT_BITS: u32 = 16;
 const SLOTS: u32 = (1 << SLOT_BITS) - 1;
-/// Sense key (SPC-5 section 4.4.8).
+/// A sense key (SPC-5 section 4.4.8).
 const UNIT_ATTENTION: u8 = 6;
-/// Attempts of a repeatable command.
+/// The maximum number of attempts of a repeatable command.
 pub const TRIES: u8 = 6;
-/// This bit marks the tags of requests that are not commands.
+/// The bit that marks tags of requests other than SCSI commands.
 pub const CONTROL: u32 = 1 << 31;
 
 /// The state of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// It waits for the command window.
+    /// Waits for the command window.
     Queued,
-    /// The target has it.
+    /// The target has the command.
     Sent,
-    /// It was sent on a lost connection, and the target may still execute it.
+    /// Was sent on a lost connection. The target may still execute it.
     Orphaned,
-    /// It was answered. The owner may not have taken the result yet, and parts of the buffer may still be in the send
+    /// Was answered. The owner may not have taken the result yet, and parts of the buffer may still be in the send
     /// queue.
     Answered,
 }
@@ -40,13 +40,13 @@ pub enum TaskState {
 /// The owner of a command.
 #[derive(Debug)]
 pub enum Waiter {
-    /// A future on this core that has not been polled yet.
+    /// A future on this core that has not been polled.
     Unknown,
     /// A future on this core.
     Here(Waker),
-    /// A batch on this core, and its number for the command.
+    /// A batch on this core, and the batch's number for the command.
     Among(Rc<Completions>, u32),
-    /// An owner on another core, and its number for the command.
+    /// An owner on another core, and the owner's number for the command.
     There(flume::Sender<CommandResult>, u64),
     /// The owner no longer waits.
     Gone,
@@ -67,76 +67,78 @@ impl Waiter {
 /// The data of a command.
 #[derive(Debug)]
 pub enum Data {
-    /// None.
+    /// No data.
     None,
-    /// Data-In: the buffer (None while a segment is received into it), and the bytes received in order.
+    /// Data-In: the buffer, and the number of bytes received in order. The buffer is None while a segment is received
+    /// into it.
     In(Option<Buf>, u32),
     /// Data-Out: the buffer.
     Out(Rc<Buf>),
 }
 
-/// A command whose result the owner has not taken.
+/// A command whose result the owner has not taken yet.
 #[derive(Debug)]
 pub struct Task {
     /// Initiator Task Tag.
     pub tag: u32,
     /// The eight bytes of the LUN.
     pub lun: u64,
-    /// Its CDB.
+    /// The first 16 bytes of the CDB.
     pub cdb: Cdb,
     /// The CDB bytes after the first 16.
     pub rest: Option<Box<Rest>>,
-    /// Its attribute.
+    /// The task attribute.
     pub attribute: TaskAttribute,
     /// Whether it may be sent again.
     pub repeatable: bool,
     /// Whether it may change the medium or the state of the logical unit.
     pub changes: bool,
-    /// Whether it goes ahead of all others: an identity check.
+    /// Whether it precedes all others, as an identity check does.
     pub urgent: bool,
     /// The state.
     pub state: TaskState,
-    /// Its data.
+    /// The data.
     pub data: Data,
     /// Expected Data Transfer Length.
     pub expected: u32,
-    /// The received ranges of Data-In, where any order is allowed: disjoint and ascending.
+    /// The received ranges of Data-In, if any order is permitted: disjoint and ascending.
     pub pieces: Vec<(u32, u32)>,
-    /// The CmdSN of the latest transmission.
+    /// The CmdSN of the last transmission.
     pub cmd_sn: u32,
-    /// The number of bytes sent on the connection, once its latest PDU is sent.
+    /// The number of bytes sent on the connection up to the end of its last PDU.
     pub end: u64,
-    /// The number of received Data-In and R2T PDUs: the DataSN or R2TSN of the next one.
+    /// The number of received Data-In and R2T PDUs, which is the next DataSN or R2TSN.
     pub data_sn: u32,
     /// The number of transmissions.
     pub tries: u8,
     /// The time of submission.
     pub since: Instant,
-    /// The time of the last transmission, or the last time when bytes before it were still being sent. For a queued
-    /// command, the time when it was queued.
+    /// The start of the time limit: the time of the last transmission or, later, when bytes before it were last being
+    /// sent. For a queued command, the time when it was queued.
     pub sent: Instant,
-    /// The time that it has spent in the queue.
+    /// The time spent in the queue.
     pub queued: Duration,
     /// The owner.
     pub waiter: Waiter,
     /// The range lock of a write.
     pub hold: Option<RangeLock>,
-    /// The target port of the lost connection of an orphan, if known.
+    /// The target port of an orphan's lost connection, if known.
     pub port: Option<Box<TargetPort>>,
-    /// Whether it was an orphan.
+    /// Whether it has been an orphan.
     pub waited: bool,
-    /// Whether the owner has requested an abort, so that it is not sent again.
+    /// Whether the owner has requested an abort, so that the command is not resent.
     pub aborting: bool,
-    /// The error that the owner gets after the operation timeout, while the task goes on.
+    /// The error that the owner gets for a timeout while the target may still transfer data.
     pub expired: Option<Error>,
-    /// The error after the operation timeout, once the target can no longer execute it.
+    /// The error for the operation timeout, which the owner gets once the target can no longer execute the command.
     pub overdue: Option<Error>,
     /// The result.
     pub answer: Option<Result<Completion, Error>>,
 }
 
 impl Task {
-    /// The buffer to return to the owner. A new one replaces a buffer that is still in a receive of a lost connection.
+    /// Takes the buffer to return to the owner. A new one replaces a buffer that a receive of a lost connection still
+    /// uses.
     #[inline]
     fn take_buf(&mut self) -> Option<Buf> {
         match std::mem::replace(&mut self.data, Data::None) {
@@ -146,8 +148,8 @@ impl Task {
         }
     }
 
-    /// A replacement for the buffer, while the original cannot be returned yet. For a write it contains the data, so
-    /// that the owner can write them on another path.
+    /// A replacement while the original buffer cannot be returned. For a write it contains the data, so that the
+    /// owner can write them on another path.
     fn spare_buf(&self) -> Option<Buf> {
         match &self.data {
             Data::Out(buf) => Some(Buf::copy_of(buf)),
@@ -155,7 +157,7 @@ impl Task {
         }
     }
 
-    /// Whether it has neither ended nor timed out.
+    /// Whether the command has neither ended nor timed out.
     pub fn is_due(&self) -> bool {
         self.answer.is_none() && self.overdue.is_none()
     }
@@ -169,14 +171,14 @@ impl Task {
         }
     }
 
-    /// Whether it may be sent again: the owner waits, and the command is repeatable. An owner that got a timeout may
-    /// have continued since.
+    /// Whether the command may be resent: the owner waits, and the command is repeatable. An owner that got a timeout
+    /// may have continued since.
     pub fn may_be_sent_again(&self) -> bool {
         let is_wanted = !self.is_abandoned() && self.expired.is_none() && self.overdue.is_none();
         is_wanted && !self.urgent && !self.aborting && self.repeatable && self.tries < TRIES
     }
 
-    /// Replaces data that the send queue still holds by a copy, for a later transmission.
+    /// Copies data that the send queue still uses, for a later transmission.
     fn leave_behind(&mut self) {
         if self.is_leaving()
             && let Data::Out(buf) = &mut self.data
@@ -190,7 +192,7 @@ impl Task {
         matches!(&self.data, Data::Out(buf) if Rc::strong_count(buf) > 1)
     }
 
-    /// Resets it to the state before its transmission.
+    /// Resets the task to its state before the transmission.
     pub fn rewind(&mut self, now: Instant) {
         self.leave_behind();
         self.state = TaskState::Queued;
@@ -201,7 +203,7 @@ impl Task {
         match &mut self.data {
             Data::None | Data::Out(_) => {}
             Data::In(buf, received) => {
-                // The buffer may still be in a receive of the lost connection.
+                // A receive of the lost connection may still use the buffer.
                 buf.get_or_insert_with(|| Buf::zeroed(expected));
                 *received = 0;
             }
@@ -214,9 +216,9 @@ impl Task {
 enum OrphanOutcome {
     /// GOOD.
     Succeeded,
-    /// A unit attention, BUSY or TASK SET FULL: the owner sends it again (SAM-5 section 5.3).
+    /// Unit attention, BUSY or TASK SET FULL: the owner sends the command again (SAM-5 section 5.3).
     Repeated,
-    /// With an error.
+    /// An error.
     Failed,
 }
 
@@ -245,7 +247,7 @@ pub struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u16>,
     count: usize,
-    /// The number of former orphans by [`OrphanOutcome`].
+    /// The number of former orphans for each [`OrphanOutcome`].
     waited: [usize; 3],
 }
 
@@ -253,7 +255,7 @@ fn place(tag: u32) -> (usize, u16) {
     ((tag & SLOTS) as usize, (tag >> SLOT_BITS) as u16)
 }
 
-/// The slot in the tag of a command. None for other tags.
+/// The slot in the tag of a command. None for tags of other requests.
 #[inline]
 pub fn slot(tag: u32) -> Option<usize> {
     (tag & CONTROL == 0).then(|| place(tag).0)
@@ -265,7 +267,7 @@ impl Tasks {
         self.count >= SLOTS as usize
     }
 
-    /// Adds a command and assigns its tag. Must not be called when no tag is free.
+    /// Adds a command and assigns its tag. A tag must be free.
     pub fn insert(&mut self, command: Command, waiter: Waiter, now: Instant) -> u32 {
         let at = self.free.pop().map_or(self.slots.len(), usize::from);
         if at == self.slots.len() {
@@ -321,13 +323,13 @@ impl Tasks {
         if slot.generation == generation { slot.task.as_mut() } else { None }
     }
 
-    /// The task of a tag, if the target has it.
+    /// The task of a tag, if the target has the command.
     #[inline]
     pub fn sent(&mut self, tag: u32) -> Option<&mut Task> {
         self.get(tag).filter(|task| task.state == TaskState::Sent)
     }
 
-    /// Removes a task whose owner has taken the result or does not need it.
+    /// Removes a task whose owner has taken or abandoned the result.
     #[inline]
     pub fn forget(&mut self, tag: u32) {
         let (at, generation) = place(tag);
@@ -340,7 +342,7 @@ impl Tasks {
         }
     }
 
-    /// Records the result of a task and wakes its owner. The task stays while parts of its buffer are in the send
+    /// Records the result of a task and wakes its owner. The task remains while parts of its buffer are in the send
     /// queue.
     #[inline]
     pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
@@ -357,7 +359,7 @@ impl Tasks {
         }
     }
 
-    /// The number of former orphans by [`OrphanOutcome`] since the last call.
+    /// The number of former orphans for each [`OrphanOutcome`] since the last call.
     pub fn count_waited(&mut self) -> [usize; 3] {
         std::mem::take(&mut self.waited)
     }
@@ -369,7 +371,7 @@ impl Tasks {
         match std::mem::replace(&mut task.waiter, Waiter::Unknown) {
             Waiter::There(reply, _) => {
                 if let Some(finished) = self.take(tag) {
-                    // The caller may no longer wait.
+                    // The caller may have stopped waiting.
                     let _ = reply.send(finished);
                 }
             }
@@ -378,7 +380,7 @@ impl Tasks {
         }
     }
 
-    /// Takes the result of a task for its owner, if it has ended.
+    /// Takes the result of a task for its owner, if the task has ended.
     #[inline(always)]
     pub fn take(&mut self, tag: u32) -> Option<CommandResult> {
         let task = self.get(tag)?;
@@ -393,14 +395,14 @@ impl Tasks {
         if task.answer.is_none() || task.is_leaving() {
             return None;
         }
-        // Taken in place, because a task is large to move.
+        // Taken in place, because moving a task is expensive.
         let finished = (task.answer.take()?, task.take_buf());
         self.forget(tag);
         Some(finished)
     }
 
-    /// Ends a task for its owner with this error. If the target has the task, it may still transfer data, so the task
-    /// and its buffer stay.
+    /// Ends a task for its owner with this error. If the target has the command, it may still transfer data, so the
+    /// task and its buffer remain.
     pub fn expire(&mut self, tag: u32, error: Error) {
         let Some(task) = self.get(tag).filter(|t| t.answer.is_none()) else { return };
         if task.state == TaskState::Queued {
@@ -417,11 +419,11 @@ impl Tasks {
         }
     }
 
-    /// The owner was dropped.
+    /// Handles the drop of the owner.
     pub fn abandon(&mut self, tag: u32) {
         let Some(task) = self.get(tag) else { return };
         task.waiter = Waiter::Gone;
-        // The owner continues, and newer writes to the same bytes must not overtake this one.
+        // The owner continues. Newer writes to the same bytes must not overtake this one.
         if let Some(hold) = task.hold.as_ref().filter(|_| task.answer.is_none()) {
             hold.make_exclusive();
         }
@@ -431,7 +433,7 @@ impl Tasks {
         }
     }
 
-    /// Removes unsent tasks whose owners on other cores were dropped, and releases their range locks.
+    /// Removes unsent tasks whose owners on other cores were dropped. This releases their range locks.
     pub fn forget_abandoned(&mut self) {
         let gone = |t: &&mut Task| t.state == TaskState::Queued && t.is_abandoned();
         let gone: Vec<u32> = self.iter().filter(gone).map(|t| t.tag).collect();

@@ -1,4 +1,4 @@
-//! The session state without its socket, for fuzzers.
+//! The session state without a socket, for fuzz targets.
 
 use super::command_window::CommandWindow;
 use super::session_state::{Online, SessionState};
@@ -16,14 +16,14 @@ use lunar_wire::scsi::cdb;
 use std::task::Waker;
 use std::time::Instant;
 
-/// MaxRecvDataSegmentLength of this side.
+/// MaxRecvDataSegmentLength of the initiator.
 const SEGMENT: u32 = 65536;
-/// The limit of commands in flight.
+/// The maximum number of commands in flight.
 const COMMANDS: usize = 16;
-/// Logical unit of the commands.
+/// The LUN of all commands.
 const LUN: u64 = 1 << 48;
 
-/// A session after login. The caller chooses every byte of the target.
+/// A session after login. The fuzzer supplies all bytes from the target.
 pub struct Session {
     state: SessionState,
     receiver: PduReceiver,
@@ -65,7 +65,7 @@ impl Session {
         self.state.pump();
     }
 
-    /// Sends a command that reads or writes this number of bytes, if the limit allows.
+    /// Sends a command that reads or writes `len` bytes, if the limit permits.
     pub fn submit(&mut self, reads: bool, len: usize) {
         if self.commands.len() >= COMMANDS {
             return;
@@ -82,18 +82,18 @@ impl Session {
 
     /// Sends a text request.
     pub fn ask(&mut self, text: &[u8]) {
-        // Bounds the number of concurrent requests.
+        // Limits the number of concurrent requests.
         if self.answers.len() < COMMANDS {
             self.answers.push(self.state.start_text(text.to_vec()));
         }
     }
 
-    /// The tag of the text exchange in progress.
+    /// The tag of the text request in flight.
     pub fn text_tag(&self) -> Option<u32> {
         self.state.text_tag()
     }
 
-    /// Aborts a command, and acts as if the target had executed ABORT TASK.
+    /// Aborts a command, and assumes that the target has executed ABORT TASK.
     pub fn abort(&mut self, which: usize) {
         let Some(tag) = self.tag(which) else { return };
         self.state.abort(tag, &Error::new(ErrorCode::Aborted, "aborted"));
@@ -106,21 +106,21 @@ impl Session {
         (!self.commands.is_empty()).then(|| self.commands[which % self.commands.len()].0)
     }
 
-    /// Encodes a PDU with the expected StatSN and a valid command window.
+    /// Encodes a PDU of the target with the expected StatSN and a valid command window.
     pub fn encode(&self, mut header: Bhs, data: &[u8]) -> Vec<u8> {
         let n = &self.state.command_window;
         pdu::stamp(&mut header, self.state.connection.exp_stat_sn(), n.cmd_sn, n.cmd_sn.wrapping_add(32));
         encode(self.digests, header, &[], data)
     }
 
-    /// Receives bytes of the target. A failed connection is replaced by the next one. The results of ended commands are
-    /// checked. Sent bytes are discarded.
+    /// Receives bytes from the target. Replaces a failed connection by the next one, checks the results of completed
+    /// commands, and discards sent bytes.
     pub fn receive(&mut self, bytes: &[u8]) {
         let broken =
             self.receiver.feed(bytes, &mut self.state).is_err() || self.state.connection.fault().is_some();
         self.state.events.clear();
         if std::mem::take(&mut self.state.to_check) {
-            // The identity checks succeed.
+            // Assumes that the identity checks succeed.
             self.state.online = Online::Yes;
             self.state.pump();
         }
@@ -135,12 +135,16 @@ impl Session {
         self.commands.retain(|(tag, len)| match state.poll(*tag, Waker::noop()) {
             None => true,
             Some((result, buf)) => {
-                assert_eq!(buf.map_or(0, |buf| buf.len()), *len, "the buffer comes back");
+                assert_eq!(buf.map_or(0, |buf| buf.len()), *len, "the buffer is returned");
                 assert!(result.is_err() || result.is_ok_and(|done| done.transferred <= *len));
                 false
             }
         });
-        assert_eq!(self.state.tasks.count(), self.commands.len(), "no task is forgotten");
+        assert_eq!(
+            self.state.tasks.count(),
+            self.commands.len(),
+            "the number of tasks matches the number of commands"
+        );
     }
 
     /// Loses the connection and makes the next one.

@@ -1,4 +1,4 @@
-//! The session state against a target that the tests play, PDU by PDU.
+//! The session state against a scripted target, PDU by PDU.
 
 use super::command_window::CommandWindow;
 use super::session_state::{Online, SessionState};
@@ -26,7 +26,7 @@ mod parting;
 mod rows;
 mod unverified_luns;
 
-/// A machine that is logged in, with a target that is us.
+/// A logged-in session and the scripted target.
 struct Peer {
     state: SessionState,
     receiver: PduReceiver,
@@ -90,7 +90,7 @@ impl Peer {
         self.state.submit(Command::new(1 << 48, cdb, data), Waiter::Unknown).expect("room")
     }
 
-    /// What the machine has sent since.
+    /// The PDUs sent since the last call.
     fn sent(&mut self) -> Vec<(Bhs, Vec<u8>)> {
         let all = self.state.connection.out().take_bytes();
         self.state.settle();
@@ -138,16 +138,16 @@ impl Peer {
     }
 
     fn done(&mut self, tag: u32) -> (Completion, Option<Buf>) {
-        let (result, buf) = self.end(tag).expect("it has ended");
-        (result.expect("an answer"), buf)
+        let (result, buf) = self.end(tag).expect("the command has ended");
+        (result.expect("a response"), buf)
     }
 
     fn broken(&self) -> &Error {
-        self.state.connection.fault().expect("the connection cannot go on")
+        self.state.connection.fault().expect("the connection has failed")
     }
 }
 
-/// A unit attention after which a LUN may be another disk holds back what waits, until somebody has looked.
+/// After a unit attention that may announce another logical unit, commands wait for an identity check.
 #[test]
 fn doubtful_lun_is_checked_before_more_is_sent() {
     let attention = |asc, ascq| Sense { key: 6, asc, ascq, ..Sense::CAPACITY_CHANGED }.encode(false);
@@ -168,14 +168,14 @@ fn doubtful_lun_is_checked_before_more_is_sent() {
         assert_eq!((peer.state.to_check, peer.state.doubts), (holds, u64::from(holds)));
         let command = Command::new(1 << 48, cdb::inquiry(Some(0x83), 64), Direction::In(Buf::zeroed(64)));
         peer.state.submit_urgently(command, Waiter::Unknown).expect("room");
-        assert_eq!(peer.sent().len(), 1, "the check passes");
+        assert_eq!(peer.sent().len(), 1, "the identity check is sent");
         peer.state.online = Online::Yes;
         peer.state.pump();
         assert_eq!(peer.sent().len(), usize::from(holds), "{again:08x}");
     }
 }
 
-/// The check of an identity is not held back by what waits for it, also when it has to be sent again.
+/// An identity check precedes the commands that wait for it, also when it is resent.
 #[test]
 fn check_that_was_aborted_goes_first_again() {
     let mut peer = Peer::new(parameters());
@@ -187,12 +187,12 @@ fn check_that_was_aborted_goes_first_again() {
     peer.state.ended_by_abort([check], "late");
     let sent = peer.sent();
     assert_eq!(sent.iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [check]);
-    // It is that of its connection: the next one has its own.
+    // An identity check is valid on one connection: the next connection starts its own.
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     assert!(matches!(peer.end(check), Some((Err(_), _))) && peer.end(write).is_none());
 }
 
-/// Its owner got a time-out, and may have written something else since.
+/// The owner got a timeout error, and may have written newer data since.
 #[test]
 fn timed_out_command_is_not_resent_after_reconnect() {
     let mut peer = Peer::new(parameters());
@@ -202,11 +202,14 @@ fn timed_out_command_is_not_resent_after_reconnect() {
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     peer.log_in(parameters());
     assert!(peer.sent().is_empty());
-    assert_eq!(peer.end(late).expect("it has ended").0.expect_err("late").code, ErrorCode::TimedOut);
+    assert_eq!(
+        peer.end(late).expect("the command has ended").0.expect_err("the command has timed out").code,
+        ErrorCode::TimedOut
+    );
     assert_eq!(peer.state.tasks.count(), 0);
 }
 
-/// FRM-005: however the bytes are cut.
+/// FRM-005: Data-In are received regardless of how the byte stream is split.
 #[test]
 fn data_come_in_whatever_the_pieces() {
     for step in [1, 47, 48, 1000, 1 << 20] {
@@ -231,8 +234,8 @@ fn data_come_in_whatever_the_pieces() {
     }
 }
 
-/// DAT-004, DAT-013, DAT-015, DAT-020, DAT-022, DAT-025, SN-007: both kinds of unsolicited data, and
-/// R2Ts in full.
+/// DAT-004, DAT-013, DAT-015, DAT-020, DAT-022, DAT-025, SN-007: immediate and unsolicited data, and the data of each
+/// R2T in full.
 #[test]
 fn write_sends_what_it_may_and_then_what_it_is_asked_for() {
     let mut peer = Peer::new(parameters());
@@ -244,9 +247,9 @@ fn write_sends_what_it_may_and_then_what_it_is_asked_for() {
             (h.opcode(), d.len(), if h.opcode() == 5 { h.buffer_offset() } else { 0 }, h.is_final())
         })
         .collect();
-    assert_eq!(shape, [(1, 512, 0, false), (5, 512, 512, true)], "immediate, then unsolicited data");
+    assert_eq!(shape, [(1, 512, 0, false), (5, 512, 512, true)], "immediate data, then unsolicited data");
     assert_eq!(sent[0].0.edtl(), 4096);
-    assert_eq!((sent[1].0.lun(), sent[1].0.ttt()), (0, NONE), "no tag, and so no LUN");
+    assert_eq!((sent[1].0.lun(), sent[1].0.ttt()), (0, NONE), "no Target Transfer Tag, hence no LUN");
     peer.say(pdu::r2t(1 << 48, tag, 77, 0, 1024, 2048), &[], false);
     let sent = peer.sent();
     let command_window: Vec<_> =
@@ -276,14 +279,14 @@ fn negotiated_keys_decide_unsolicited_data() {
     }
 }
 
-/// RSP-008: sense data come with the status.
+/// RSP-008: sense data arrive with the status.
 #[test]
 fn early_answer_waits_until_the_buffer_has_left() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(4096);
     let sense = Sense::WRITE_PROTECTED.encode(false);
     peer.respond(tag, 0, 2, 0, &sense);
-    assert!(peer.end(tag).is_none(), "parts of the buffer still wait to be sent");
+    assert!(peer.end(tag).is_none(), "parts of the buffer are still queued");
     peer.sent();
     let (done, buf) = peer.done(tag);
     assert_eq!((done.sense(), buf.is_some()), (Some(Sense::WRITE_PROTECTED), true));
@@ -304,11 +307,10 @@ fn residuals_say_how_much_was_moved() {
     let tag = peer.read(512);
     peer.data_in(tag, 0, &[1; 100], true, None);
     peer.respond(tag, 0, 0, 0, &[]);
-    assert!(peer.broken().what.contains("100 of 512 bytes came"), "missing data are no success");
+    assert!(peer.broken().what.contains("100 of 512 bytes came"), "missing data must be an error");
 }
 
-/// FRM-024, SN-005, SN-010, SN-014, DAT-014, DAT-024, DAT-028, REJ-012: one broken rule after the
-/// other.
+/// FRM-024, SN-005, SN-010, SN-014, DAT-014, DAT-024, DAT-028, REJ-012: one protocol violation each.
 #[test]
 fn protocol_violation_ends_the_connection_harmlessly() {
     type Hostile = fn(&mut Peer, u32, u32);
@@ -362,11 +364,11 @@ fn protocol_violation_ends_the_connection_harmlessly() {
         let (r, w) = (peer.read(512), peer.write(4096));
         act(&mut peer, r, w);
         assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "{name}");
-        assert!(peer.end(r).is_none() && peer.end(w).is_none(), "{name}: nothing was answered");
+        assert!(peer.end(r).is_none() && peer.end(w).is_none(), "{name}: neither command may complete");
     }
 }
 
-/// FRM-008, LOG-004: among them a Login Response.
+/// FRM-008, LOG-004: invalid opcodes, including a Login Response.
 #[test]
 fn opcodes_that_do_not_belong_here_end_the_connection() {
     for opcode in [0x00, 0x01, 0x03, 0x10, 0x23, 0x24, 0x27, 0x3e] {
@@ -376,7 +378,7 @@ fn opcodes_that_do_not_belong_here_end_the_connection() {
     }
 }
 
-/// CMD-001, CMD-004, CMD-011: no command goes before its turn, or beyond MaxCmdSN.
+/// CMD-001, CMD-004, CMD-011: commands are sent in order, and none beyond MaxCmdSN.
 #[test]
 fn window_holds_commands_back() {
     let mut peer = Peer::new(parameters());
@@ -388,7 +390,7 @@ fn window_holds_commands_back() {
     assert_eq!(cmd_sns, [33, 34, 35]);
 }
 
-/// REC-001, REC-002, RSP-010: commands are sent again on the next session, or fail.
+/// REC-001, REC-002, RSP-010: commands are resent in the next session, or fail.
 #[test]
 fn lost_connection_repeats_what_may_be_repeated_in_its_order() {
     let mut peer = Peer::new(parameters());
@@ -396,12 +398,12 @@ fn lost_connection_repeats_what_may_be_repeated_in_its_order() {
     let once = peer.submit(cdb::compare_and_write(0, 1, false), Direction::Out(Buf::zeroed(1024)));
     peer.sent();
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
-    assert!([a, b, once].into_iter().all(|tag| peer.end(tag).is_none()), "the target may have them");
+    assert!([a, b, once].into_iter().all(|tag| peer.end(tag).is_none()), "the target may still execute them");
     (peer.exp_cmd_sn, peer.max_cmd_sn, peer.stat_sn) = (1, 32, 100);
     peer.log_in(parameters());
-    let (result, buf) = peer.end(once).expect("it ended");
+    let (result, buf) = peer.end(once).expect("the command has ended");
     assert_eq!(
-        (result.expect_err("unknown").code, buf.map(|b| b.len())),
+        (result.expect_err("an unknown outcome").code, buf.map(|b| b.len())),
         (ErrorCode::ConnectionLost, Some(1024))
     );
     let again: Vec<(u32, u32)> = peer.sent().iter().map(|(h, _)| (h.itt(), h.cmd_sn())).collect();
@@ -437,7 +439,10 @@ fn command_that_kills_every_connection_ends() {
         (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
         peer.log_in(parameters());
     }
-    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("lost").code, ErrorCode::ConnectionLost);
+    assert_eq!(
+        peer.end(tag).expect("the command has ended").0.expect_err("the connection is lost").code,
+        ErrorCode::ConnectionLost
+    );
 }
 
 #[test]
@@ -447,26 +452,29 @@ fn timed_out_owner_gets_an_error_and_late_data_harm_nothing() {
     assert!(peer.end(tag).is_none());
     peer.state.tasks.expire(tag, Error::new(ErrorCode::TimedOut, "late"));
     let (result, buf) = peer.end(tag).expect("the command has ended");
-    assert_eq!((result.expect_err("late").code, buf.map(|b| b.len())), (ErrorCode::TimedOut, Some(512)));
-    assert_eq!(peer.state.tasks.count(), 1, "the target still has it");
+    assert_eq!(
+        (result.expect_err("the command has timed out").code, buf.map(|b| b.len())),
+        (ErrorCode::TimedOut, Some(512))
+    );
+    assert_eq!(peer.state.tasks.count(), 1, "the target still has the command");
     peer.data_in(tag, 0, &[1; 512], true, Some(0));
     assert!(peer.state.connection.fault().is_none());
     assert_eq!(peer.state.tasks.count(), 0);
 }
 
-/// Its owner may write it by another way.
+/// The owner may repeat the write on another path.
 #[test]
 fn write_that_is_late_comes_back_with_its_data() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(512);
     peer.sent();
     peer.state.tasks.expire(tag, Error::new(crate::ErrorCode::TimedOut, "late"));
-    let (result, buf) = peer.end(tag).expect("its owner hears of it");
+    let (result, buf) = peer.end(tag).expect("the command has ended for its owner");
     let expected: Vec<u8> = (0..512).map(|i| i as u8).collect();
     assert!(result.is_err() && buf.expect("a buffer")[..] == expected);
 }
 
-/// NOP-003, NOP-005: both ways.
+/// NOP-003, NOP-005: pings in both directions.
 #[test]
 fn pings_are_answered_and_asked() {
     let mut peer = Peer::new(parameters());
@@ -492,7 +500,7 @@ fn task_management_response_reaches_its_caller() {
     peer.say(pdu::task_management_response(header.itt(), 0), &[], true);
     assert_eq!(answer.try_recv(), Ok(Ok(0)));
     peer.state.ended_by_abort([tag], "aborted");
-    assert_eq!(peer.sent()[0].0.itt(), tag, "what may be repeated is sent again");
+    assert_eq!(peer.sent()[0].0.itt(), tag, "a repeatable command is resent");
 }
 
 #[test]
@@ -507,10 +515,10 @@ fn reject_ends_the_command_that_it_names() {
     );
     assert!(peer.state.connection.fault().is_none());
     peer.say(pdu::reject(0x04), &[1, 2, 3], true);
-    assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "one that names nothing");
+    assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "a Reject without a complete header");
 }
 
-/// ASY-004: nothing new goes to a target that asked for a logout.
+/// ASY-004: no new command is sent to a target that has requested a logout.
 #[test]
 fn target_that_wants_us_to_leave_gets_no_more_commands() {
     let mut peer = Peer::new(parameters());
@@ -520,7 +528,8 @@ fn target_that_wants_us_to_leave_gets_no_more_commands() {
     assert!(peer.sent().is_empty());
 }
 
-/// What has crossed the request for the logout was not carried out: it is sent on the next connection, whatever it is.
+/// The target did not execute a command that crossed its logout request. The command is resent on the next
+/// connection, even if it is not repeatable.
 #[test]
 fn command_rejected_before_a_logout_is_resent() {
     let mut peer = Peer::new(parameters());
@@ -533,7 +542,7 @@ fn command_rejected_before_a_logout_is_resent() {
             && peer.end(once).is_none()
     );
     let sent = peer.sent();
-    assert!(sent.iter().all(|(h, _)| h.opcode() == opcode::NOP_OUT), "not on this one");
+    assert!(sent.iter().all(|(h, _)| h.opcode() == opcode::NOP_OUT), "no command is sent on this connection");
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "left"));
     peer.log_in(parameters());
     assert_eq!(peer.sent()[0].0.itt(), once);

@@ -7,17 +7,17 @@ use lunar_proto::initiator::TextClient;
 pub struct TextExchange {
     /// The progress of a text exchange.
     pub asks: ExchangeState,
-    /// Takes the text of the answer.
+    /// Receives the text of the response.
     pub reply: flume::Sender<Result<Vec<u8>, Error>>,
 }
 
 /// The progress of a text exchange.
 pub enum ExchangeState {
-    /// Queued, with its text.
+    /// Queued, with the text of the request.
     Waiting(Vec<u8>),
-    /// In progress, with this Initiator Task Tag.
+    /// In flight, with this Initiator Task Tag.
     Active(u32, Box<TextClient>),
 }
 
-/// The receiver of the answer to a text request.
+/// The receiver of the response to a text request.
 pub type TextAnswer = flume::Receiver<Result<Vec<u8>, Error>>;

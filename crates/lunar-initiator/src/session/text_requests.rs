@@ -18,7 +18,7 @@ impl SessionState {
         answer
     }
 
-    /// The tag of the exchange in progress.
+    /// The tag of the exchange in flight.
     pub(super) fn text_tag(&self) -> Option<u32> {
         match self.text_exchanges.front()?.asks {
             ExchangeState::Active(tag, _) => Some(tag),
@@ -26,13 +26,13 @@ impl SessionState {
         }
     }
 
-    /// Whether a text request alone is in progress or was just rejected. Then its caller gets the loss of the
-    /// connection as the answer.
+    /// Whether only a text request is in flight, or the last one was just rejected. Its caller then gets the loss of
+    /// the connection as the error.
     pub fn is_text_only(&self) -> bool {
         (self.text_tag().is_some() || self.text_rejected) && self.tasks.count() == 0
     }
 
-    /// Starts the next exchange, unless one is in progress. Requests of dropped owners are removed.
+    /// Starts the next exchange, unless one is in flight. Drops requests whose callers no longer wait.
     fn next_text(&mut self) {
         let is_wanted =
             |t: &TextExchange| matches!(t.asks, ExchangeState::Active(..)) || !t.reply.is_disconnected();
@@ -71,7 +71,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// Ends the exchange in progress, which was rejected.
+    /// Ends the exchange in flight, which the target rejected.
     pub(super) fn rejected_text(&mut self, reason: u8) {
         self.end_text(Err(text::rejected(reason)));
     }
@@ -79,16 +79,16 @@ impl SessionState {
     fn end_text(&mut self, answer: Result<Vec<u8>, Error>) {
         self.text_rejected = answer.is_err();
         if let Some(talk) = self.text_exchanges.pop_front() {
-            // The caller may no longer wait.
+            // The caller may have stopped waiting.
             let _ = talk.reply.send(answer);
         }
         self.next_text();
     }
 
-    /// Ends all exchanges: no response will arrive.
+    /// Ends all exchanges: their responses cannot arrive any more.
     pub(super) fn fail_texts(&mut self, why: &Error) {
         for talk in self.text_exchanges.drain(..) {
-            // The caller may no longer wait.
+            // The caller may have stopped waiting.
             let _ = talk.reply.send(Err(why.clone()));
         }
     }

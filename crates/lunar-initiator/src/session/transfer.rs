@@ -1,4 +1,4 @@
-//! Data transfer requested and sent by the target: R2T and Data-In (RFC 7143 sections 11.7 and 11.8).
+//! Data transfer initiated by the target: R2T and Data-In (RFC 7143 sections 11.7 and 11.8).
 
 use super::data_out::{Stretch, data_out};
 use super::errors::broke;
@@ -14,13 +14,13 @@ use lunar_wire::iscsi::{Bhs, NONE};
 use lunar_wire::scsi::lun::shown;
 use std::rc::Rc;
 
-/// The limit of disjoint received ranges, where Data-In may arrive in any order.
+/// The maximum number of disjoint received ranges, if Data-In may arrive in any order.
 const PIECES: usize = 256;
-/// R2Ts beyond MaxOutstandingR2T whose data may be queued.
+/// The number of R2Ts beyond MaxOutstandingR2T whose data may be queued.
 const SPARE_R2TS: usize = 64;
 
 impl SessionState {
-    /// Handles an R2T: sends the requested data, which must lie within those of the command.
+    /// Handles an R2T: sends the requested range of the command's data.
     pub fn r2t(&mut self, header: &Bhs) -> Result<(), Error> {
         let (ttt, r2t_sn, offset, len) =
             (header.ttt(), header.r2t_sn(), header.buffer_offset(), header.desired_len());
@@ -45,7 +45,7 @@ impl SessionState {
         if r2t_sn != next {
             return Err(broke(format!("an R2T numbered {r2t_sn} instead of {next}")));
         }
-        // Some targets leave the field zero.
+        // Some targets set the field to zero.
         if header.lun() != lun && header.lun() != 0 {
             let (asked, own) = (shown(header.lun()), shown(lun));
             return Err(broke(format!("an R2T for LUN {asked} of a command for LUN {own}")));
@@ -64,7 +64,7 @@ impl SessionState {
         Ok(())
     }
 
-    /// Takes back the memory of a read, which the target has filled itself, except for the last `short` bytes.
+    /// Takes back the buffer of a read that the target has filled by RDMA, except for the last `short` bytes.
     pub fn has_filled(&mut self, tag: u32, memory: Buf, short: u32) {
         let Some(task) = self.tasks.sent(tag) else { return };
         let expected = task.expected;
@@ -73,7 +73,7 @@ impl SessionState {
         }
     }
 
-    /// The place of a valid Data-In in the buffer of its command, so that it is received directly into it.
+    /// The buffer and offset for a valid Data-In, so that it is received directly into the command's buffer.
     pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         let offset = self.data_in_offset(header).ok()?;
         let task = self.tasks.get(header.itt())?;
@@ -88,7 +88,7 @@ impl SessionState {
         }
     }
 
-    /// Checks the offset of a Data-In: within the buffer, and in the negotiated order.
+    /// Checks that a Data-In lies within the buffer and in the negotiated order. Returns its offset.
     #[inline]
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
         let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
@@ -140,14 +140,14 @@ impl SessionState {
     }
 }
 
-/// The limit of queued Data-Out PDUs of a command with this number of bytes: twice its data, and a partial PDU for each
-/// R2T. Each queued PDU holds the buffer.
+/// The maximum number of queued Data-Out PDUs for a command with `expected` bytes: twice its data, and a partial PDU
+/// for each R2T. Each queued PDU keeps a reference to the buffer.
 fn most_waiting(expected: u32, p: &Parameters) -> usize {
     let whole = expected.div_ceil(p.max_xmit_data_segment_length.max(1)) as usize;
     2 * whole + usize::from(p.max_outstanding_r2t.max(1)) + SPARE_R2TS
 }
 
-/// Adds a received range, which overlaps no other. False if there are too many disjoint ones.
+/// Adds a received range that overlaps no other. Returns false if there are too many disjoint ranges.
 fn join(pieces: &mut Vec<(u32, u32)>, (mut from, mut to): (u32, u32)) -> bool {
     if from == to {
         return true;
@@ -165,6 +165,6 @@ fn join(pieces: &mut Vec<(u32, u32)>, (mut from, mut to): (u32, u32)) -> bool {
 pub enum Segment<'a> {
     /// In a buffer of the receiver.
     Bytes(&'a [u8]),
-    /// In the buffer of its command.
+    /// In the buffer of its command, received directly.
     Landed(Buf),
 }

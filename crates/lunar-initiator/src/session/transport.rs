@@ -1,5 +1,5 @@
-//! The transport of a session: it moves PDUs and the data of commands. Over TCP both are bytes of a stream. With other
-//! data movers, the target accesses the memory of commands itself (RDMA).
+//! The transport of a session: it moves PDUs and the data of commands. Over TCP, both are part of one byte stream.
+//! With other Datamovers, the target accesses the memory of commands by RDMA.
 
 use super::task::Task;
 use crate::Error;
@@ -20,45 +20,45 @@ use {
     lunar_wire::scsi::{Sense, Status},
 };
 
-/// The callbacks of a data mover to its session.
+/// The callbacks of a Datamover to its session.
 pub trait DatamoverEvents {
-    /// Handles a PDU. False if the session accepts no more.
+    /// Handles a PDU. Returns false if the session accepts no more.
     fn take_pdu(&mut self, pdu: ReceivedPdu<'_>) -> bool;
 
-    /// Returns the memory of a read. The target has filled all but the last `short` bytes.
+    /// Returns the buffer of a read. The target has filled all but the last `short` bytes.
     fn filled(&mut self, tag: u32, memory: Buf, short: u32);
 
-    /// Ends the connection with this error after a violation of the protocol. An earlier error stays.
+    /// Ends the connection with this error after a protocol violation. An earlier error is kept.
     fn fail(&mut self, error: Error);
 }
 
-/// A data mover other than a byte stream (RFC 5047).
+/// A Datamover other than a byte stream (RFC 5047).
 pub trait Datamover {
-    /// Queues a PDU, whose data segment length is not filled in.
+    /// Queues a PDU. Sets its DataSegmentLength.
     fn push(&self, header: Bhs, payload: Payload);
 
     /// Queues a command, and registers its memory for the target until it ends.
     ///
     /// # Errors
-    /// When the memory cannot be registered. Then nothing is queued.
+    /// When the memory cannot be registered. Nothing is queued then.
     fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error>;
 
     /// Revokes the memory of a command that has ended without a response.
     fn ended(&self, itt: u32);
 
-    /// The number of queued bytes, and the buffers that hold them.
+    /// The number of queued bytes, including the buffers that hold them.
     fn waiting(&self) -> usize;
 
     /// Whether anything was sent since the last call.
     fn has_moved(&self) -> bool;
 
-    /// Sends queued PDUs. False if some must wait for [`Datamover::writable`].
+    /// Sends queued PDUs. Returns false if some must wait for [`Datamover::writable`].
     fn flush(&self) -> io::Result<bool>;
 
-    /// Receives what is available, and delivers every PDU.
+    /// Receives everything available, and delivers each PDU.
     fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError>;
 
-    /// Waits until there may be something to receive.
+    /// Waits until something may be available to receive.
     fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Waits until more can be sent.
@@ -70,7 +70,7 @@ pub trait Datamover {
     /// Ends the connection, and discards undelivered data.
     fn reset(&self);
 
-    /// Whether every end of the connection discards undelivered data, even the exit of the process.
+    /// Sets whether any end of the connection discards undelivered data, even the exit of the process.
     fn reset_on_close(&self, reset: bool) -> io::Result<()>;
 }
 
@@ -80,11 +80,11 @@ pub fn cannot_lend(e: &io::Error) -> Error {
     Error::new(ErrorCode::InvalidArgument, format!("memory registration failed: {e}"))
 }
 
-/// The number of bytes of a read that the target has not filled, according to the residual of the response. A failed
-/// command without a residual may have filled none.
+/// The number of bytes of a read that the target has not filled, from the residual count of the response. A failed
+/// command without a residual count may have filled none.
 #[cfg(feature = "rdma")]
 pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
-    // With NO SENSE, RECOVERED ERROR and COMPLETED, data were transferred.
+    // These sense keys mean that data were transferred: NO SENSE, RECOVERED ERROR, COMPLETED.
     let is_done = |sense: Sense| matches!(sense.key, 0x0 | 0x1 | 0xf);
     let is_good = status == Status::Good as u8
         || status == Status::CheckCondition as u8 && Sense::decode(sense).is_some_and(is_done);
@@ -93,9 +93,9 @@ pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
 
 /// A connection.
 pub enum TransportHandle {
-    /// A stream of bytes.
+    /// A byte stream.
     Tcp(Stream),
-    /// Another data mover.
+    /// Another Datamover.
     Datamover(Rc<dyn Datamover>),
 }
 
@@ -103,7 +103,7 @@ pub enum TransportHandle {
 pub enum TransportSender {
     /// A stream of PDUs.
     Tcp(pdu_queue::PduQueue),
-    /// Another data mover.
+    /// Another Datamover.
     Datamover(Rc<dyn Datamover>),
 }
 
@@ -117,7 +117,7 @@ impl Default for TransportSender {
 pub enum TransportReceiver {
     /// A stream of PDUs.
     Tcp(PduReceiver),
-    /// Another data mover.
+    /// Another Datamover.
     Datamover(Rc<dyn Datamover>),
 }
 
@@ -130,7 +130,7 @@ impl TransportHandle {
         }
     }
 
-    /// The receiving side. `begun` are bytes that were received with the login.
+    /// The receiving side. `begun` are the bytes received along with the login.
     pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> TransportReceiver {
         match self {
             TransportHandle::Tcp(_) => TransportReceiver::Tcp(PduReceiver::new(digests, max_data, begun)),
@@ -138,7 +138,7 @@ impl TransportHandle {
         }
     }
 
-    /// Waits until there may be something to receive, or the connection is closed.
+    /// Waits until something may be available to receive, or the connection is closed.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.readable().await,
@@ -162,7 +162,7 @@ impl TransportHandle {
         }
     }
 
-    /// Sets whether the end of the connection discards undelivered data.
+    /// Sets whether any end of the connection discards undelivered data.
     pub fn reset_on_close(&self, reset: bool) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.reset_on_close(reset),
@@ -187,8 +187,8 @@ impl TransportHandle {
     }
 }
 
-/// Delivers the received messages, up to the end of the connection, and posts a receive of `len` bytes for each of
-/// them. `take` returns whether the session accepts more.
+/// Delivers received messages up to the end of the connection, and posts a new receive of `len` bytes for each.
+/// `take` returns whether the session accepts more.
 #[cfg(feature = "rdma")]
 pub fn messages(
     endpoint: &dyn Endpoint,
@@ -231,7 +231,7 @@ impl TransportSender {
         }
     }
 
-    /// The number of queued bytes, and the buffers that hold them.
+    /// The number of queued bytes, including the buffers that hold them.
     pub fn waiting(&self) -> usize {
         match self {
             TransportSender::Tcp(out) => out.waiting(),
@@ -244,12 +244,12 @@ impl TransportSender {
         match (self, line) {
             (TransportSender::Tcp(out), TransportHandle::Tcp(stream)) => out.flush(stream),
             (TransportSender::Datamover(mover), _) => mover.flush(),
-            // The sender of a connection that has ended.
+            // The sender belongs to a connection that has ended.
             (TransportSender::Tcp(_), TransportHandle::Datamover(_)) => Ok(true),
         }
     }
 
-    /// The number of bytes sent. A data mover does not count them.
+    /// The number of bytes sent. A Datamover does not count them.
     pub fn left(&self) -> u64 {
         match self {
             TransportSender::Tcp(out) => out.left(),
@@ -266,7 +266,7 @@ impl TransportSender {
         }
     }
 
-    /// Whether a data mover has sent anything since the last call. A stream counts bytes instead.
+    /// Whether a Datamover has sent anything since the last call. A stream counts bytes instead.
     pub fn has_moved(&self) -> bool {
         match self {
             TransportSender::Tcp(_) => false,
@@ -281,7 +281,7 @@ impl TransportSender {
         }
     }
 
-    /// Takes all queued bytes, in the form in which they would be sent. For tests and fuzzers.
+    /// Takes all queued bytes in their wire format. For tests and fuzz targets.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         match self {
             TransportSender::Tcp(out) => out.take_bytes(),
@@ -291,7 +291,7 @@ impl TransportSender {
 }
 
 impl TransportReceiver {
-    /// Whether PDUs were received with the login.
+    /// Whether PDUs were received along with the login.
     pub fn has_begun(&self) -> bool {
         match self {
             TransportReceiver::Tcp(receiver) => receiver.has_begun(),
@@ -299,7 +299,7 @@ impl TransportReceiver {
         }
     }
 
-    /// Receives what is available, and delivers every complete PDU.
+    /// Receives everything available, and delivers each complete PDU.
     pub fn receive<S: PduHandler + DatamoverEvents>(
         &mut self,
         line: &TransportHandle,
@@ -314,7 +314,7 @@ impl TransportReceiver {
         }
     }
 
-    /// Delivers the PDUs that were already received.
+    /// Delivers PDUs that are already received.
     pub fn resume<S: PduHandler + DatamoverEvents>(
         &mut self,
         session: &mut S,

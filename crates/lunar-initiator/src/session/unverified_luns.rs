@@ -1,5 +1,5 @@
-//! Logical units that take no commands until they have shown their identity. Their commands wait here, so that other
-//! logical units go on.
+//! Logical units that accept no commands until their identity is checked. Their commands wait here, so that other
+//! logical units are not delayed.
 
 use crate::Error;
 use std::time::{Duration, Instant};
@@ -21,18 +21,18 @@ pub struct UnverifiedLuns {
 struct Unit {
     /// The eight bytes of its LUN.
     lun: u64,
-    /// The start of the wait, without the time that there was no connection.
+    /// The start of the wait. Time without a connection is excluded.
     since: Instant,
     /// The check in progress on the current connection.
     look: Option<u32>,
-    /// The finding of the last check that failed.
+    /// The result of the last failed check.
     found: Option<String>,
-    /// The error of its commands, once its time limit has passed.
+    /// The error of its commands, once the time limit has passed.
     over: Option<Error>,
 }
 
 impl UnverifiedLuns {
-    /// Whether there is none.
+    /// Whether no logical unit is unverified.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.units.is_empty()
@@ -47,7 +47,7 @@ impl UnverifiedLuns {
         self.units.iter_mut().find(|u| u.lun == lun)
     }
 
-    /// Adds a logical unit. Returns the id of the check to start, or None if one is in progress.
+    /// Adds a logical unit. Returns the id of the check to start, or None if a check is in progress.
     pub fn add(&mut self, lun: u64, now: Instant) -> Option<u32> {
         if !self.has(lun) {
             self.units.push(Unit { lun, since: now, look: None, found: None, over: None });
@@ -55,7 +55,7 @@ impl UnverifiedLuns {
         self.latest_look = self.latest_look.wrapping_add(1);
         let look = self.latest_look;
         let unit = self.unit(lun).filter(|u| u.look.is_none())?;
-        // The time without a connection does not count.
+        // Time without a connection does not count.
         if unit.found.is_none() {
             unit.since = now;
         }
@@ -68,7 +68,8 @@ impl UnverifiedLuns {
         self.units.iter().any(|u| u.lun == lun && u.look == Some(look))
     }
 
-    /// Records a failed check. True if the time limit has passed, so that no command waits for the next check.
+    /// Records a failed check. Returns true if the time limit has passed, so that no command waits for the next
+    /// check.
     pub fn missed(&mut self, lun: u64, found: String) -> bool {
         self.unit(lun).is_some_and(|unit| {
             unit.found = Some(found);
@@ -76,7 +77,7 @@ impl UnverifiedLuns {
         })
     }
 
-    /// The logical units whose time limit has just passed, and the findings.
+    /// The logical units whose time limit has just passed, with the result of the last check.
     pub fn late(&self, now: Instant, limit: Duration) -> Vec<(u64, String)> {
         let limit = |u: &Unit| if u.found.is_some() { limit } else { limit.max(LOOK) };
         let is_late =
@@ -92,7 +93,7 @@ impl UnverifiedLuns {
         }
     }
 
-    /// The error of new commands of this logical unit, if any.
+    /// The error for new commands to this logical unit, if any.
     #[inline]
     pub fn obstacle(&self, lun: u64) -> Option<Error> {
         self.units.iter().find(|u| u.lun == lun)?.over.clone()
@@ -103,7 +104,7 @@ impl UnverifiedLuns {
         self.apart.push(tag);
     }
 
-    /// Removes waiting commands. `comes` selects the ones to release, and the ones that have ended.
+    /// Removes waiting commands. `comes` decides which to release, and which have ended.
     pub fn take_apart(&mut self, mut comes: impl FnMut(u32) -> Apart) -> Vec<u32> {
         let mut back = Vec::new();
         self.apart.retain(|tag| match comes(*tag) {
@@ -117,14 +118,14 @@ impl UnverifiedLuns {
         back
     }
 
-    /// Removes a logical unit. True if it was missing.
+    /// Removes a logical unit. Returns true if it was missing.
     pub fn remove(&mut self, lun: u64) -> bool {
         let was_missing = self.unit(lun).is_some_and(|u| u.found.is_some() || u.over.is_some());
         self.units.retain(|u| u.lun != lun);
         was_missing
     }
 
-    /// Forgets the checks of a lost connection.
+    /// Discards the checks of a lost connection.
     pub fn end_looks(&mut self) {
         self.units.iter_mut().for_each(|u| u.look = None);
     }
@@ -133,10 +134,10 @@ impl UnverifiedLuns {
 /// The decision about a command that waits for its logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apart {
-    /// It is released.
+    /// Release it.
     Comes,
-    /// It stays.
+    /// Keep it waiting.
     Stays,
-    /// It has ended.
+    /// Drop it: it has ended.
     Over,
 }

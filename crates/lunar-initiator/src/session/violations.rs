@@ -1,27 +1,26 @@
-//! Detection of a target that repeats a violation of the protocol. Then commands fail without waiting for the recovery
-//! timeout.
+//! Detects a target that repeats a protocol violation. Commands then fail before the recovery timeout.
 
 use crate::{Error, ErrorCode};
 
-/// The number of equal violations in a row after which commands fail.
+/// The number of equal consecutive violations after which commands fail.
 const MOST: u32 = 3;
 
-/// The latest violations of the protocol, without a successful command between them.
+/// The last protocol violations without a successful command between them.
 #[derive(Default)]
 pub struct Violations {
-    /// Their common text.
+    /// Their common text, without numbers.
     shape: String,
     count: u32,
 }
 
 impl Violations {
-    /// Records the error of a connection. True if the target repeats a violation.
+    /// Records the error of a connection. Returns true if the target repeats a violation.
     pub fn note(&mut self, why: &Error) -> bool {
         if why.code != ErrorCode::ProtocolError {
             *self = Violations::default();
             return false;
         }
-        // Ignores tags and numbers, which differ each time.
+        // Ignores tags and numbers, which vary.
         let shape: String = why.what.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
         let is_same = std::mem::replace(&mut self.shape, shape) == self.shape;
         self.count = if is_same { self.count + 1 } else { 1 };

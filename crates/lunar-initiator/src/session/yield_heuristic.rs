@@ -1,27 +1,27 @@
-//! Decides when to yield the core before a receive. A target on the same core that sends each response separately is
-//! preempted by this session at each of them. After a yield, many responses are received at once. If yields bring
-//! nothing, they pause.
+//! Decides when to yield the core before a receive. A target on the same core may send each response separately, and
+//! is then preempted by this session after each one. After a yield, one receive returns many responses. If yielding
+//! has no effect, it pauses.
 
 use std::time::{Duration, Instant};
 
-/// The core does not yield with fewer commands in flight.
+/// Below this number of commands in flight, the core is not yielded.
 const FEW: u32 = 8;
-/// The number of receives without a yield, after a yield that brought hardly more responses.
+/// The number of receives without a yield after a yield that had little effect.
 const PAUSE: u32 = 256;
-/// The same, after another task kept the core longer than a target would.
+/// The same after another task kept the core for longer than a target would.
 const LONG_PAUSE: u32 = 16384;
 const LONG: Duration = Duration::from_millis(1);
-/// After this number of useful yields, one receive runs without a yield, to measure the difference again.
+/// After this number of useful yields, one receive runs without a yield, to repeat the measurement.
 const STREAK: u32 = 32;
 
-/// The measurements of the latest receives.
+/// The measurements of the last receives.
 #[derive(Debug, Default)]
 pub struct YieldHeuristic {
-    /// The responses of the latest receive without a yield.
+    /// The number of responses in the last receive without a yield.
     came: u32,
     /// The duration of the yield before this receive.
     away: Option<Duration>,
-    /// The remaining receives without a yield.
+    /// The number of receives left without a yield.
     pause: u32,
     /// The number of useful yields in a row.
     streak: u32,
@@ -57,7 +57,7 @@ impl YieldHeuristic {
 mod tests {
     use super::*;
 
-    /// One receive; whether it yielded, which took no time.
+    /// Simulates one receive. Returns whether it yielded, which takes no time here.
     fn receive(patience: &mut YieldHeuristic, under_way: u32, came: u32) -> bool {
         patience.before_receive(under_way);
         let yielded = patience.away.is_some();
@@ -69,16 +69,16 @@ mod tests {
     #[test]
     fn yield_for_single_answers_stops_when_it_brings_nothing() {
         let mut patience = YieldHeuristic { came: 8, ..YieldHeuristic::default() };
-        assert!(!receive(&mut patience, 16, 1), "the latest receive brought half of them");
-        assert!(!receive(&mut patience, FEW - 1, 1), "there are too few");
-        assert!(receive(&mut patience, 32, 20), "one of many came");
-        assert!(receive(&mut patience, 32, 1), "it brought more, so it is done again, now in vain");
+        assert!(!receive(&mut patience, 16, 1), "the last receive returned half of the responses");
+        assert!(!receive(&mut patience, FEW - 1, 1), "too few commands are in flight");
+        assert!(receive(&mut patience, 32, 20), "the last receive returned one of many responses");
+        assert!(receive(&mut patience, 32, 1), "the useful yield is repeated");
         for _ in 0..PAUSE {
             assert!(!receive(&mut patience, 32, 1));
         }
         assert!((0..STREAK).all(|_| receive(&mut patience, 32, 20)));
-        assert!(!receive(&mut patience, 32, 20), "one without");
-        assert!(!receive(&mut patience, 32, 20), "it brought as many");
+        assert!(!receive(&mut patience, 32, 20), "one receive measures without a yield");
+        assert!(!receive(&mut patience, 32, 20), "it returned as many responses without a yield");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Converts responses of a target to PDUs.
+//! Converts SRP responses of a target to iSCSI PDUs.
 
 use crate::session::transport;
 use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
@@ -11,13 +11,13 @@ use lunar_wire::srp::{Aer, Residual, SrpResponse, task_status};
 pub enum DataDirection {
     /// No data.
     None,
-    /// From the target.
+    /// Data-In.
     In,
-    /// To the target.
+    /// Data-Out.
     Out,
 }
 
-/// The residual of a command.
+/// The residual count for the direction of a command.
 fn residual(way: DataDirection, response: &SrpResponse<'_>) -> Residual {
     match (way, response.residual_in) {
         (DataDirection::Out, _) | (DataDirection::None, Residual::None) => response.residual_out,
@@ -35,21 +35,21 @@ pub fn unfilled(way: DataDirection, response: &SrpResponse<'_>) -> u32 {
     transport::unfilled(residual, response.status, response.sense)
 }
 
-/// The SCSI Response to a command, and its data segment.
+/// Builds the SCSI Response to a command, and its data segment.
 pub fn scsi_response(itt: u32, way: DataDirection, response: &SrpResponse<'_>) -> (Bhs, Vec<u8>) {
     let (flags, bytes) = match residual(way, response) {
         Residual::None => (0, 0),
         Residual::Over(bytes) => (OVERFLOW, bytes),
         Residual::Under(bytes) => (UNDERFLOW, bytes),
     };
-    // Response data mean that the target could not interpret the command.
+    // Response data mean that the target rejected the information unit.
     let code = response.task_status().unwrap_or(0);
     let mut header = pdu::scsi_response(itt, flags, code, response.status);
     header.set_residual_count(bytes);
     (header, sense(response.sense))
 }
 
-/// The response to a task management function.
+/// Builds the response to a task management function.
 pub fn managed(itt: u32, response: &SrpResponse<'_>) -> Bhs {
     let code = match response.task_status() {
         Some(task_status::COMPLETE) => management_response::COMPLETE,
@@ -59,12 +59,12 @@ pub fn managed(itt: u32, response: &SrpResponse<'_>) -> Bhs {
     pdu::task_management_response(itt, code)
 }
 
-/// The Asynchronous Message of an event, and its data segment.
+/// Builds the Asynchronous Message of an event, and its data segment.
 pub fn event(aer: &Aer<'_>) -> (Bhs, Vec<u8>) {
     (pdu::async_message(aer.lun, async_event::SCSI, [0; 3]), sense(aer.sense))
 }
 
-/// Sense data in the format of a data segment: after their length.
+/// Sense data in the format of a data segment, with a two-byte length before them.
 fn sense(bytes: &[u8]) -> Vec<u8> {
     match u16::try_from(bytes.len()) {
         Ok(len) if len > 0 => [&len.to_be_bytes()[..], bytes].concat(),

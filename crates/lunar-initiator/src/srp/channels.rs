@@ -1,6 +1,6 @@
-//! A session with several channels (SRP r16a section 5.4). A command uses the channel with the most room. A task
-//! management function uses the channel of its commands. The loss of one channel ends the session, which then recovers
-//! with all channels.
+//! A session with several channels (SRP r16a section 5.4). A command uses the channel with the most free credits. A
+//! task management function uses the channel of its commands. The loss of one channel ends the session, which
+//! recovers all channels.
 
 use super::datamover::SrpDatamover;
 use crate::Error;
@@ -23,25 +23,25 @@ use std::task::Poll;
 /// A channel.
 struct Channel {
     mover: Rc<SrpDatamover>,
-    /// Whether it still has queued units.
+    /// Whether it has queued information units that could not be sent.
     is_blocked: Cell<bool>,
 }
 
 /// The channels of a session.
 pub struct Channels {
     list: Vec<Channel>,
-    /// The channel of the next ping. The channels take turns.
+    /// The channel of the next ping. Pings rotate over the channels.
     pinged: Cell<usize>,
 }
 
 impl Channels {
-    /// Creates it from at least one channel.
+    /// Creates the set from at least one channel.
     pub fn new(movers: Vec<Rc<SrpDatamover>>) -> Channels {
         let channel = |mover| Channel { mover, is_blocked: Cell::new(false) };
         Channels { list: movers.into_iter().map(channel).collect(), pinged: Cell::new(0) }
     }
 
-    /// The channel of a request.
+    /// The channel that has a request with this tag.
     fn with(&self, itt: u32) -> Option<&SrpDatamover> {
         self.list.iter().map(|channel| &*channel.mover).find(|mover| mover.has(itt))
     }
@@ -52,8 +52,8 @@ impl Channels {
         &self.list[next].mover
     }
 
-    /// The channel of a task management function: that of the affected commands. None if these are on several channels,
-    /// because the target may receive some of them after the function.
+    /// The channel for a task management function: that of the affected commands. None if they are on several
+    /// channels: the target could receive some of them after the function.
     fn to_manage(&self, header: &Bhs) -> Option<&SrpDatamover> {
         let first = &*self.list[0].mover;
         if header.flags() & 0x7f == function_code(TaskManagementFunction::AbortTask) {
@@ -85,7 +85,7 @@ impl transport::Datamover for Channels {
     }
 
     fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error> {
-        // The first of the equal ones, so that a single command always uses the same channel, whose core is awake.
+        // Among equals the first, so that a single command always uses the same channel, whose core is awake.
         let roomiest = self.list.iter().rev().max_by_key(|channel| channel.mover.room());
         let mover = roomiest.map_or(&self.list[0].mover, |channel| &channel.mover);
         mover.command(header, task, parameters)
@@ -102,7 +102,7 @@ impl transport::Datamover for Channels {
     }
 
     fn has_moved(&self) -> bool {
-        // Every channel must be asked, because each has its own flag.
+        // Every channel has its own flag, so each must be read.
         self.list.iter().fold(false, |moved, channel| channel.mover.has_moved() | moved)
     }
 
@@ -148,7 +148,7 @@ impl transport::Datamover for Channels {
     }
 }
 
-/// Waits until one of the futures ends. Returns at once without any.
+/// Waits until one of the futures completes. Returns at once if there is none.
 fn first<'a>(mut waits: Vec<LocalBoxFuture<'a, io::Result<()>>>) -> LocalBoxFuture<'a, io::Result<()>> {
     Box::pin(poll_fn(move |cx| {
         let done = waits.iter_mut().find_map(|wait| match wait.as_mut().poll(cx) {

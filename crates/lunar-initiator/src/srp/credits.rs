@@ -1,16 +1,16 @@
-//! Credits of SRP as the command window of a session (SRP r16a section 5.4; RFC 7143 section 4.2.2).
+//! SRP credits as the command window of a session (SRP r16a section 5.4; RFC 7143 section 4.2.2).
 //!
-//! Each command and each task management function takes a credit, and responses return credits. One credit is reserved
-//! for task management, so that hanging commands can be aborted.
+//! Each command and each task management function takes a credit. Responses return credits. One credit is reserved
+//! for task management, so that unresponsive commands can be aborted.
 
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::{Bhs, pdu};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// CmdSN and StatSN of a connection's first PDUs.
+/// The CmdSN and StatSN of the first PDUs of a connection.
 pub const FIRST: u32 = 1;
-/// The limit of the window, above the number of commands that a session sends.
+/// The maximum window, larger than the number of commands that a session sends.
 const WIDEST: i64 = 4096;
 
 /// The command window of a session, and the sequence numbers of converted responses. All channels share it.
@@ -18,11 +18,11 @@ const WIDEST: i64 = 4096;
 struct Window {
     /// CmdSN of the next command.
     cmd_sn: u32,
-    /// MaxCmdSN, which never goes back.
+    /// MaxCmdSN, which never decreases.
     max_cmd_sn: u32,
-    /// StatSN of the next answer.
+    /// StatSN of the next response.
     stat_sn: u32,
-    /// The room of each channel, in commands.
+    /// The number of commands that each channel can accept.
     rooms: Vec<i64>,
 }
 
@@ -32,7 +32,7 @@ impl Window {
         Window { cmd_sn: FIRST, max_cmd_sn, stat_sn: FIRST, rooms }
     }
 
-    /// Opens the window to the available room.
+    /// Opens the window to the number of commands that all channels can accept.
     fn widen(&mut self) {
         let room = self.rooms.iter().sum::<i64>().clamp(0, WIDEST) as u32;
         let max = self.cmd_sn.wrapping_add(room).wrapping_sub(1);
@@ -45,19 +45,19 @@ impl Window {
 /// The credits of one channel.
 #[derive(Debug)]
 pub struct Credits {
-    /// Requests that may be sent. Negative if the target has revoked credits in use.
+    /// Available credits. Negative if the target has revoked credits in use.
     left: i64,
-    /// Those that are no commands'.
+    /// Credits reserved for task management.
     kept: i64,
     window: Rc<RefCell<Window>>,
-    /// Its place in the window.
+    /// The index of the channel in the window.
     channel: usize,
 }
 
 impl Credits {
-    /// The credits of a login.
+    /// The credits that a login has granted.
     pub fn new(granted: u32) -> Credits {
-        // With one credit, no command could be sent.
+        // With a single credit none is reserved: otherwise no command could be sent.
         let (left, kept) = (i64::from(granted), i64::from(granted > 1));
         let window = Rc::new(RefCell::new(Window::new(0)));
         let credits = Credits { left, kept, window, channel: 0 };
@@ -66,7 +66,7 @@ impl Credits {
         credits
     }
 
-    /// Adds them to a session, as those of one more channel.
+    /// Joins the window of a session as a further channel.
     pub fn join(&mut self, session: &Credits) {
         self.window = session.window.clone();
         self.channel = {
@@ -78,17 +78,17 @@ impl Credits {
         self.window.borrow_mut().widen();
     }
 
-    /// Whether there is a credit.
+    /// Whether a credit is available.
     pub fn is_left(&self) -> bool {
         self.left > 0
     }
 
-    /// Whether there is a credit in addition to the reserved one.
+    /// Whether a credit other than the reserved one is available.
     pub fn is_spare(&self) -> bool {
         self.left > self.kept
     }
 
-    /// Takes a credit for a request.
+    /// Takes one credit.
     pub fn take(&mut self) {
         self.left -= 1;
     }
@@ -98,29 +98,29 @@ impl Credits {
         self.left = self.left.saturating_add(credits.into());
     }
 
-    /// The session hands over the command of this CmdSN.
+    /// Records that the session has submitted the command with this CmdSN.
     pub fn command(&mut self, cmd_sn: u32) {
         self.window.borrow_mut().cmd_sn = cmd_sn.wrapping_add(1);
     }
 
-    /// MaxCmdSN.
+    /// MaxCmdSN of the session.
     pub fn max_cmd_sn(&self) -> u32 {
         self.window.borrow().max_cmd_sn
     }
 
-    /// The room in commands, as last updated.
+    /// The number of commands that the channel can accept, as of the last update.
     pub fn room(&self) -> i64 {
         self.window.borrow().rooms[self.channel]
     }
 
-    /// So many requests wait, and have owners already.
+    /// Updates that number. `waiting` requests are queued and will take credits.
     pub fn note(&self, waiting: usize) {
         let waiting = i64::try_from(waiting).unwrap_or(WIDEST);
         let room = self.left.saturating_sub(self.kept).saturating_sub(waiting).clamp(0, WIDEST);
         self.window.borrow_mut().rooms[self.channel] = room;
     }
 
-    /// The numbers of a PDU that is made here. An answer uses up its StatSN.
+    /// Sets the sequence numbers of a generated PDU. A response advances StatSN.
     pub fn stamp(&mut self, header: &mut Bhs, is_answer: bool, waiting: usize) {
         self.note(waiting);
         let mut window = self.window.borrow_mut();
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use lunar_wire::iscsi::opcode;
 
-    /// ExpCmdSN, MaxCmdSN and StatSN of the next answer.
+    /// ExpCmdSN, MaxCmdSN and StatSN of the next response.
     fn next(credits: &mut Credits, waiting: usize) -> [u32; 3] {
         let mut header = Bhs::new(opcode::SCSI_RESPONSE);
         credits.stamp(&mut header, true, waiting);
@@ -154,7 +154,7 @@ mod tests {
         credits.give(1);
         assert_eq!(next(&mut credits, 0), [3, 3, 1]);
         credits.give(2);
-        assert_eq!(next(&mut credits, 1), [3, 4, 2], "one waits, and has its credit");
+        assert_eq!(next(&mut credits, 1), [3, 4, 2], "a credit is set aside for the queued request");
         assert_eq!(next(&mut credits, 0), [3, 5, 3]);
     }
 
@@ -173,7 +173,7 @@ mod tests {
         first.give(1);
         assert_eq!(next(&mut first, 0), [3, 7, 1]);
         second.give(1);
-        assert_eq!(next(&mut second, 1), [3, 7, 2], "one waits there");
+        assert_eq!(next(&mut second, 1), [3, 7, 2], "a request is queued on the second channel");
         assert_eq!(next(&mut second, 0), [3, 8, 3]);
     }
 
@@ -186,10 +186,10 @@ mod tests {
     fn credit_taken_back_by_the_target_is_not_given_twice() {
         let mut credits = Credits::new(8);
         credits.give(-10);
-        assert_eq!(next(&mut credits, 0), [1, 7, 1], "the window never goes back");
+        assert_eq!(next(&mut credits, 0), [1, 7, 1], "MaxCmdSN never decreases");
         assert!(!credits.is_left());
         credits.give(3);
-        assert!(credits.is_left(), "one of three");
+        assert!(credits.is_left(), "two of the three new credits cover the deficit");
         credits.give(i32::MAX);
         assert_eq!(next(&mut credits, 0)[1], 4096);
         assert_eq!(Credits::new(u32::MAX).max_cmd_sn(), 4096);

@@ -1,4 +1,4 @@
-//! The data mover over SRP. The memory of a command is registered for the target until its response.
+//! The Datamover over SRP. The memory of a command is registered for the target until its response arrives.
 
 use super::answers::DataDirection;
 use super::credits::Credits;
@@ -20,31 +20,32 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
-/// The maximum length of an information unit from the target. Responses with the longest sense data are much shorter.
+/// The maximum length of an information unit from the target. Even responses with the longest sense data are much
+/// shorter.
 pub const RECEIVE_LEN: usize = lunar_wire::srp::LINUX_IU_LEN;
 
-/// The SCSI Response code of a command that cannot be sent: a vendor-specific one (RFC 7143 section 11.4.3).
+/// The vendor-specific response code of a command that cannot be sent (RFC 7143 section 11.4.3).
 const NOT_SENT: u8 = 0x80;
-/// The negotiated parameters of a login.
+/// The limits that a login has negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedLimits {
-    /// The maximum length of a sent unit in bytes.
+    /// The maximum length of a sent information unit in bytes.
     pub it_iu_len: usize,
     /// Whether commands may contain immediate data.
     pub immediate: bool,
-    /// The limit of requests in flight: each response has a posted receive.
+    /// The maximum number of requests in flight: each response has a posted receive.
     pub under_way: usize,
 }
 
 impl NegotiatedLimits {
-    /// The limit of immediate data in bytes.
+    /// The maximum length of immediate data in bytes.
     pub fn immediate_len(&self) -> usize {
         let room = self.it_iu_len.saturating_sub(IMMEDIATE_OFFSET.into());
         if self.immediate { room } else { 0 }
     }
 }
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy)]
 pub(super) enum ControlKind {
     Command(DataDirection),
@@ -54,40 +55,40 @@ pub(super) enum ControlKind {
 
 /// A request without a response.
 pub(super) struct Open {
-    /// The tag in SRP.
+    /// The SRP tag.
     pub tag: u64,
     pub asked: ControlKind,
     /// The steering tag of the registered memory.
     pub lent: Option<u32>,
-    /// The target has it.
+    /// Whether the request was sent.
     pub sent: bool,
 }
 
 pub(super) struct State {
     pub credits: Credits,
-    /// By Initiator Task Tag.
+    /// Requests without a response, by Initiator Task Tag.
     open: TagMap<Open>,
-    /// The requests that wait for a credit, in order.
+    /// Requests that wait for a credit, in order.
     pub waiting: VecDeque<(u32, Vec<u8>, Payload)>,
-    /// PDUs that this side generates, with their data.
+    /// PDUs generated locally for the session, with their data.
     pub ours: VecDeque<(Bhs, Vec<u8>)>,
-    /// Answers to requests of the target since nothing waited to be sent.
+    /// The number of replies to the target that were queued since the send queue was last empty.
     pub replies: u32,
-    /// A buffer that is reused.
+    /// A reused buffer.
     events: EndpointEvents,
 }
 
-/// The data mover of one connection.
+/// The Datamover of one connection.
 pub struct SrpDatamover {
     pub(super) endpoint: Rc<dyn Endpoint>,
     agreed: NegotiatedLimits,
     state: RefCell<State>,
-    /// Notified when this side has generated a PDU.
+    /// Notified when a PDU was generated locally.
     bell: Bell,
 }
 
 impl SrpDatamover {
-    /// The data mover of a connection after login.
+    /// Creates the Datamover of a connection after login.
     pub fn new(endpoint: Rc<dyn Endpoint>, agreed: NegotiatedLimits, credits: Credits) -> SrpDatamover {
         let state = State {
             credits,
@@ -100,7 +101,7 @@ impl SrpDatamover {
         SrpDatamover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
     }
 
-    /// Joins the session of another channel, before the first request.
+    /// Joins the session of another channel. Must precede the first request.
     pub fn join(&self, session: &SrpDatamover) {
         self.with_state(|state| session.with_state(|first| state.credits.join(&first.credits)));
     }
@@ -110,22 +111,22 @@ impl SrpDatamover {
         self.with_state(|state| state.credits.max_cmd_sn())
     }
 
-    /// Commands that there is room for.
+    /// The number of commands that the channel can accept.
     pub fn room(&self) -> i64 {
         self.with_state(|state| state.credits.room())
     }
 
-    /// It has a request of this tag that is not answered.
+    /// Whether a request with this tag has no response yet.
     pub fn has(&self, itt: u32) -> bool {
         self.with_state(|state| state.open.get(itt).is_some())
     }
 
-    /// It has a request that is not answered.
+    /// Whether any request has no response yet.
     pub fn is_busy(&self) -> bool {
         self.with_state(|state| !state.open.is_empty())
     }
 
-    /// Changes the state, and releases it before the session gets a call.
+    /// Accesses the state. The borrow ends before any call into the session.
     pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.borrow_mut())
     }
@@ -139,8 +140,8 @@ impl SrpDatamover {
         });
     }
 
-    /// Sends queued requests, as far as credits allow. The order matters: task management applies to the commands
-    /// before it.
+    /// Sends queued requests, as far as credits allow. Order matters: a task management function applies to the
+    /// commands before it.
     pub(super) fn send_on(&self, state: &mut State) {
         while state.may_send(self.agreed.under_way)
             && let Some((itt, unit, payload)) = state.waiting.pop_front()
@@ -153,13 +154,13 @@ impl SrpDatamover {
         }
     }
 
-    /// Answers a request of the session locally.
+    /// Responds to a request of the session locally.
     pub(super) fn answer(&self, header: Bhs, data: Vec<u8>) {
         self.with_state(|state| state.ours.push_back((header, data)));
         self.bell.notify(usize::MAX);
     }
 
-    /// Where the data of a command is from now on.
+    /// Registers the data of a command, or selects them as immediate data.
     fn memory(&self, task: &mut Task) -> Result<BufferPlace, Error> {
         let (len, additional) = (task.expected, requests::additional_cdb(task).len());
         let (way, memory) = match &mut task.data {
@@ -177,9 +178,9 @@ impl SrpDatamover {
         Ok(BufferPlace::Lent(way, place, len))
     }
 
-    /// A write of so many bytes goes with its command.
+    /// Whether a write of this length is sent as immediate data.
     fn fits(&self, len: usize, additional_cdb: usize) -> bool {
-        // Behind the CDB stands the length of the data.
+        // The length of the data follows the CDB.
         let before = srp::SrpCommand::LEN + additional_cdb + 4;
         len > 0 && len <= self.agreed.immediate_len() && before <= IMMEDIATE_OFFSET.into()
     }
@@ -198,7 +199,8 @@ impl SrpDatamover {
         }
     }
 
-    /// Without a free credit there are commands in flight, whose timeouts detect a dead target.
+    /// Pings the target if a credit is free. Otherwise commands are in flight, and their timeouts detect an
+    /// unresponsive target.
     fn ping(&self, itt: u32) {
         let spare = self.with_state(|state| state.waiting.is_empty() && state.credits.is_spare());
         match requests::ping(itt) {
@@ -217,7 +219,7 @@ impl State {
         self.credits.is_left() && self.open.len().saturating_sub(self.waiting.len()) < most
     }
 
-    /// Ends a request after its response.
+    /// Removes the request of a response.
     pub fn close(&mut self, tag: u64) -> Option<(u32, Open)> {
         let itt = tag as u32;
         let is_it = self.open.get(itt).is_some_and(|open| open.tag == tag && open.sent);
@@ -229,7 +231,7 @@ impl transport::Datamover for SrpDatamover {
     fn push(&self, header: Bhs, _: Payload) {
         match (header.opcode(), header.itt()) {
             (opcode::TASK_MANAGEMENT, _) => self.manage(&header),
-            // No target pings over SRP, so there is nothing to answer.
+            // A NOP-Out without a tag is a reply, but no target pings over SRP.
             (opcode::NOP_OUT, NONE) => {}
             (opcode::NOP_OUT, itt) => self.ping(itt),
             (opcode::LOGOUT, itt) => self.answer(pdu::logout_response(itt, 0, 0, 0), Vec::new()),
@@ -266,7 +268,7 @@ impl transport::Datamover for SrpDatamover {
             if !open.sent {
                 state.waiting.retain(|(waiting, ..)| *waiting != itt);
             }
-            // No owner waits for its contents.
+            // The command has ended: no owner waits for the data.
             drop(open.lent.map(|stag| self.endpoint.revoke(stag)));
             self.send_on(state);
             state.credits.note(state.waiting.len());

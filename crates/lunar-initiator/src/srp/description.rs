@@ -1,11 +1,11 @@
-//! A login as text: names and values.
+//! A login as names and values.
 
 use lunar_wire::srp::{LoginRequest, LoginResponse};
 
 /// Names and values.
 pub type Description = Vec<(String, String)>;
 
-/// What is asked for.
+/// Describes a login request.
 pub fn asked(request: &LoginRequest) -> Description {
     words([
         ("initiator port", request.initiator.to_string()),
@@ -15,7 +15,7 @@ pub fn asked(request: &LoginRequest) -> Description {
     ])
 }
 
-/// What is granted.
+/// Describes a login response.
 pub fn granted(response: &LoginResponse) -> Description {
     words([
         ("bytes of a command", response.it_iu_len.to_string()),

@@ -1,4 +1,4 @@
-//! What a target says, handed to the session as the PDUs that it knows.
+//! Received information units, converted to PDUs of the session.
 
 use super::answers;
 use super::datamover::{ControlKind, SrpDatamover};
@@ -10,11 +10,11 @@ use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use lunar_wire::srp::{self, FromTarget, SrpResponse};
 use std::io;
 
-/// Answers to requests of the target that may wait to be sent.
+/// The maximum number of queued replies to requests of the target.
 const MOST_REPLIES: u32 = 4096;
 
 impl SrpDatamover {
-    /// Takes a unit. False: the session is over.
+    /// Handles an information unit. Returns false if the session accepts no more.
     pub(super) fn unit(&self, session: &mut dyn DatamoverEvents, unit: &[u8]) -> Result<bool, ReceiveError> {
         match FromTarget::decode(unit).map_err(|e| broken(io::ErrorKind::InvalidData, e.to_string()))? {
             FromTarget::Response(response) => Ok(self.response(session, &response)),
@@ -44,7 +44,7 @@ impl SrpDatamover {
             self.send_on(state);
             closed
         }) else {
-            // One that was aborted meanwhile.
+            // The request may have been aborted meanwhile.
             tracing::debug!(tag = response.tag, "an answer to no request");
             return self.news(session);
         };
@@ -59,14 +59,14 @@ impl SrpDatamover {
         self.deliver(session, header, &data, true)
     }
 
-    /// The memory of a command that is answered.
+    /// Returns the buffer of a completed command to the session.
     fn give_back(&self, session: &mut dyn DatamoverEvents, itt: u32, lent: Option<u32>, short: u32) {
         if let Some(MemoryRegion::Sink(buf)) = lent.and_then(|stag| self.endpoint.revoke(stag)) {
             session.filled(itt, buf, short);
         }
     }
 
-    /// Answers a request of the target, which may bring credits.
+    /// Replies to a request of the target, which may grant credits.
     fn reply(&self, unit: &[u8], credits: i32) -> Result<(), ReceiveError> {
         self.with_state(|state| {
             state.replies = if self.endpoint.waiting() == 0 { 0 } else { state.replies + 1 };
@@ -81,7 +81,7 @@ impl SrpDatamover {
         })
     }
 
-    /// Reports the window to the session, and nothing else.
+    /// Reports only the command window to the session.
     fn news(&self, session: &mut dyn DatamoverEvents) -> bool {
         self.deliver(session, pdu::nop_in(0, NONE, NONE), &[], false)
     }
@@ -104,7 +104,7 @@ impl SrpDatamover {
         })
     }
 
-    /// Hands over the answers of our own. False: the session is over.
+    /// Delivers the locally generated PDUs. Returns false if the session accepts no more.
     pub(super) fn deliver_ours(&self, session: &mut dyn DatamoverEvents) -> bool {
         while let Some((header, data)) = self.with_state(|state| state.ours.pop_front()) {
             if !self.deliver(session, header, &data, true) {

@@ -1,4 +1,5 @@
-//! Login, which goes with the connection (SRP r16a sections 6.2 to 6.4; the short form of the RDMA connection manager).
+//! SRP login, which is part of connecting (SRP r16a sections 6.2 to 6.4, in the short format of the RDMA connection
+//! manager).
 
 use super::channels::Channels;
 use super::credits::{Credits, FIRST};
@@ -22,27 +23,27 @@ use lunar_wire::srp::{
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// RDMA Reads of ours that the target may have under way: so many writes at a time.
+/// The maximum number of outstanding RDMA Reads of the target (IRD). It limits the concurrent writes.
 const READS: u16 = 128;
-/// Messages beside the answers to commands: task management, credits, events.
+/// Receives for messages other than SCSI responses: task management, credits, events.
 const BESIDE: usize = 16;
-/// Stands for a length without a limit.
+/// The value for lengths without a limit.
 const ANY: u32 = 0xff_ffff;
 
-/// A connection that is logged in.
+/// A connection after login.
 pub struct SrpLoginConnection {
     mover: Rc<SrpDatamover>,
-    /// Its further channels.
+    /// The other channels.
     more: Vec<Rc<SrpDatamover>>,
     login: Box<LoggedIn>,
     response: LoginResponse,
 }
 
 impl SrpLoginConnection {
-    /// Logs in over software iWARP, on a stream of bytes.
+    /// Logs in by software iWARP over a byte stream.
     ///
     /// # Errors
-    /// When the other side uses another protocol, or rejects the connection.
+    /// When the target uses another protocol, or rejects the connection.
     pub async fn over(
         stream: Stream,
         login_target: &LoginTarget,
@@ -60,10 +61,10 @@ impl SrpLoginConnection {
         finish(connected, &request, options)
     }
 
-    /// Logs in by the RDMA device that leads there.
+    /// Logs in through the RDMA device that routes to the target.
     ///
     /// # Errors
-    /// When none does, or the other side turns it down.
+    /// When no device does, or the target rejects the connection.
     pub async fn by_device(
         address: SocketAddr,
         login_target: &LoginTarget,
@@ -78,10 +79,10 @@ impl SrpLoginConnection {
         }
     }
 
-    /// Logs in on a connection that the caller makes.
+    /// Logs in on a connection that `make` establishes.
     ///
     /// # Errors
-    /// When it cannot be made, or the other side turns it down.
+    /// When `make` fails, or the target rejects the connection.
     pub async fn connect_with(
         login_target: &LoginTarget,
         options: &Options,
@@ -92,29 +93,29 @@ impl SrpLoginConnection {
         finish(connected, &request, options)
     }
 
-    /// What a login with PDUs would have come to.
+    /// The login in terms of iSCSI.
     pub fn login(&self) -> &LoggedIn {
         &self.login
     }
 
-    /// What the target answered.
+    /// The login response of the target.
     pub fn response(&self) -> &LoginResponse {
         &self.response
     }
 
-    /// What carries it: `iwarp`, or `verbs` and a device.
+    /// The RDMA provider: `iwarp`, or `verbs` and a device.
     pub fn provider(&self) -> &str {
         &self.mover.endpoint.facts().provider
     }
 
-    /// One more channel.
+    /// Adds a channel.
     pub fn join(&mut self, channel: SrpLoginConnection) {
         channel.mover.join(&self.mover);
         self.more.push(channel.mover);
         self.login.max_cmd_sn = self.mover.max_cmd_sn();
     }
 
-    /// The connection of the session, or all of them.
+    /// The Datamover of the session, for one or all channels.
     pub fn into_mover(self) -> Rc<dyn transport::Datamover> {
         match self.more.is_empty() {
             true => self.mover,
@@ -122,14 +123,15 @@ impl SrpLoginConnection {
         }
     }
 
-    /// Its first channel.
+    /// The first channel.
     #[cfg(test)]
     pub fn first(&self) -> Rc<SrpDatamover> {
         self.mover.clone()
     }
 }
 
-/// All messages that may come before the session ends: the protocol has no way to ask for more.
+/// Connection parameters, with a receive for every message that the target may send at once: no further receives can
+/// be requested.
 pub fn terms(options: &Options) -> ConnParam {
     ConnParam { ord: 1, ird: READS, receives: (receives(options), RECEIVE_LEN) }
 }
@@ -138,10 +140,10 @@ fn receives(options: &Options) -> usize {
     usize::from(options.commands) + BESIDE
 }
 
-/// What is asked for: a channel, which ends those that our port had before, unless it is to be beside them.
+/// The login request for a channel. The login ends earlier channels of this initiator port, unless it adds a channel.
 ///
 /// # Errors
-/// When there is no target of this name.
+/// When the target name is missing or invalid.
 pub fn request(login_target: &LoginTarget, options: &Options) -> Result<LoginRequest, Error> {
     let name = login_target.target.as_deref().ok_or_else(no_discovery)?;
     let wrong = || {
@@ -166,10 +168,10 @@ pub fn request(login_target: &LoginTarget, options: &Options) -> Result<LoginReq
     })
 }
 
-/// What came of it.
+/// Completes a login from the result of connecting.
 ///
 /// # Errors
-/// That the connection could not be made, or was turned down, and why; that the answer breaks the rules.
+/// When the connection failed or was rejected, or the response violates the protocol.
 pub fn finish(
     connected: Result<ConnectedEndpoint, ConnectError>,
     request: &LoginRequest,
@@ -194,7 +196,7 @@ pub fn finish(
     let agreed = NegotiatedLimits {
         it_iu_len: response.it_iu_len.min(request.it_iu_len) as usize,
         immediate,
-        // What the target asks for itself needs a place, too.
+        // Requests of the target also need posted receives.
         under_way: receives(options) - BESIDE / 2,
     };
     let credits = Credits::new(response.credits);
@@ -203,7 +205,7 @@ pub fn finish(
     Ok(SrpLoginConnection { mover, more: Vec::new(), login, response })
 }
 
-/// What a login with PDUs would have come to. The target takes and brings data when and as it likes.
+/// The negotiated limits in terms of iSCSI. The target initiates all data transfer itself, in any order.
 fn logged_in(agreed: &NegotiatedLimits, credits: &Credits) -> LoggedIn {
     let parameters = Parameters {
         initial_r2t: false,
@@ -231,7 +233,7 @@ fn logged_in(agreed: &NegotiatedLimits, credits: &Credits) -> LoggedIn {
     }
 }
 
-/// What portals of iSER answer: what they can do, or nothing; over InfiniBand with zeros behind it.
+/// Whether the private data come from an iSER portal: its capabilities or nothing, padded with zeros over InfiniBand.
 fn is_of_iser(private: &[u8]) -> bool {
     private.iter().skip(PRIVATE_LEN).all(|byte| *byte == 0)
 }
@@ -249,7 +251,7 @@ fn turned_down(refused: ConnectError, request: &LoginRequest) -> Error {
     Error::new(kind, format!("the target refuses the login: {}", reject.reason)).with_hint(hint)
 }
 
-/// What a reason means to a program, and to a person.
+/// The error code and hint for a reject reason.
 fn advice(reason: LoginRejectReason, request: &LoginRequest) -> (ErrorCode, String) {
     let ours = request.initiator;
     match reason {
@@ -264,7 +266,7 @@ fn advice(reason: LoginRejectReason, request: &LoginRequest) -> (ErrorCode, Stri
             ErrorCode::Refused,
             format!("Linux says so too when its access list does not have our port, {ours}, or our address"),
         ),
-        // It may serve again soon.
+        // The condition may be temporary.
         LoginRejectReason::NO_RESOURCES => {
             (ErrorCode::Unreachable, "it may have as many connections as it takes".into())
         }

@@ -1,4 +1,4 @@
-//! SRP, the SCSI RDMA Protocol (SRP r16a). A session exchanges PDUs with a data mover, which converts them to SRP
+//! SRP, the SCSI RDMA Protocol (SRP r16a). A session exchanges PDUs with a Datamover, which converts them to SRP
 //! information units and back. No iSCSI PDU is transmitted.
 //!
 //! Login is part of connecting. There is no discovery, key text or CHAP.

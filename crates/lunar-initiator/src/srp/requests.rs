@@ -1,4 +1,4 @@
-//! What a session wants, as the units of SRP.
+//! Requests of a session as SRP information units.
 
 use super::answers::DataDirection;
 use crate::session::task::Task;
@@ -14,30 +14,31 @@ use lunar_wire::srp::{
 };
 use std::rc::Rc;
 
-/// The longest additional CDB, in bytes: of [`crate::MAX_CDB_LEN`] all but the first 16.
+/// The maximum length of an additional CDB in bytes: [`crate::MAX_CDB_LEN`] without the first 16.
 const MAX_ADDITIONAL_CDB: usize = crate::MAX_CDB_LEN - 16;
-/// Bytes of the longest command without immediate data: one descriptor is enough for memory that lies in one piece.
+/// The maximum length of a command without immediate data in bytes: contiguous memory needs one descriptor.
 pub const SHORT_IU_LEN: usize = SrpCommand::LEN + MAX_ADDITIONAL_CDB + DESCRIPTOR_LEN;
-/// Bytes of the AHS of an Extended CDB before its CDB.
+/// The length of an Extended CDB AHS before its CDB bytes.
 const AHS_HEAD: usize = 4;
 
-/// The tag of a command: as it is sent again under the same Initiator Task Tag, its CmdSN stands before that.
+/// The SRP tag of a request: CmdSN and Initiator Task Tag. A resent command has the same Initiator Task Tag, but
+/// another CmdSN.
 pub fn tag(itt: u32, cmd_sn: u32) -> u64 {
     u64::from(cmd_sn) << 32 | u64::from(itt)
 }
 
-/// Where the data of a command is.
+/// The location of a command's data.
 pub enum BufferPlace {
-    /// There is none.
+    /// No data.
     None,
-    /// In memory that is lent, so many bytes, for one of the directions.
+    /// In registered memory of this length, for transfers in this direction.
     Lent(DataDirection, RemoteAddress, u32),
-    /// It goes with the command.
+    /// Immediate data, sent with the command.
     Here(Rc<Buf>),
 }
 
 impl BufferPlace {
-    /// Which way it goes.
+    /// The direction of the data.
     pub fn way(&self) -> DataDirection {
         match self {
             BufferPlace::None => DataDirection::None,
@@ -46,17 +47,17 @@ impl BufferPlace {
         }
     }
 
-    /// The steering tag of what is lent.
+    /// The steering tag of the registered memory.
     pub fn lent(&self) -> Option<u32> {
         if let BufferPlace::Lent(_, at, _) = self { Some(at.stag) } else { None }
     }
 
-    /// Bytes that go with the command.
+    /// The number of bytes sent with the command.
     pub fn immediate_len(&self) -> usize {
         if let BufferPlace::Here(buf) = self { buf.len() } else { 0 }
     }
 
-    /// Data-out and data-in.
+    /// The Data-Out and Data-In buffers.
     fn data(&self) -> (DataBuffer<'_>, DataBuffer<'_>) {
         match self {
             BufferPlace::None | BufferPlace::Lent(DataDirection::None, ..) => {
@@ -69,10 +70,10 @@ impl BufferPlace {
     }
 }
 
-/// A SCSI command, up to `immediate_offset` if immediate data goes with it.
+/// Encodes a SCSI command, up to `immediate_offset` if it has immediate data.
 ///
 /// # Errors
-/// When no unit says this.
+/// When the command cannot be represented.
 pub fn command(
     header: &Bhs,
     task: &Task,
@@ -107,12 +108,12 @@ fn attribute(attribute: TaskAttribute) -> SrpTaskAttribute {
     }
 }
 
-/// What a CDB has behind its first 16 bytes, in whole words.
+/// The CDB bytes after the first 16, padded to whole words.
 pub fn additional_cdb(task: &Task) -> &[u8] {
     task.rest.as_ref().and_then(|rest| rest.ahs().get(AHS_HEAD..)).unwrap_or_default()
 }
 
-/// A task management function; None if SRP does not have it: the resets of a target.
+/// Encodes a task management function. None if SRP does not define it: the target resets.
 pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
     const CODES: [(TaskManagementFunction, u8); 4] = [
         (TaskManagementFunction::AbortTask, function::ABORT_TASK),
@@ -122,7 +123,7 @@ pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
     ];
     let (asked, function) =
         *CODES.iter().find(|(asked, _)| request::function_code(*asked) == header.flags() & 0x7f)?;
-    // The tag and the CmdSN of what is to be aborted.
+    // The tag and the CmdSN of the command to abort.
     let referenced = tag(header.referenced_task_tag(), header.ref_cmd_sn());
     let aborts = asked == TaskManagementFunction::AbortTask;
     let unit = TaskManagement {
@@ -135,8 +136,8 @@ pub fn task_management(header: &Bhs) -> Option<Vec<u8>> {
     Some(unit.encode().to_vec())
 }
 
-/// Is the target there? SRP has no ping: this is INQUIRY for no bytes, which any logical unit answers, there or not,
-/// and which takes no unit attention from anybody (SAM-5 section 5.14).
+/// Encodes a ping. SRP has none, so this is an INQUIRY for zero bytes: every LUN responds to it, even without a
+/// logical unit, and it clears no unit attention (SAM-5 section 5.14).
 pub fn ping(itt: u32) -> Result<Vec<u8>, SrpError> {
     let inquiry = cdb::inquiry(None, 0);
     let command = SrpCommand {

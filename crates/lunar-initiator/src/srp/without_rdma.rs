@@ -1,4 +1,4 @@
-//! SRP in a build without the feature `rdma`: no connection exists, and each attempt is an error.
+//! SRP in a build without the feature `rdma`: every attempt to connect fails.
 
 use crate::nexus::LoginTarget;
 use crate::session::transport::Datamover;
@@ -9,7 +9,7 @@ use lunar_wire::srp::{LoginRequest, LoginResponse};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// A connection that cannot exist.
+/// No value of this type exists.
 pub enum SrpLoginConnection {}
 
 impl SrpLoginConnection {

@@ -1,4 +1,4 @@
-//! The iSCSI name of this initiator, and the secrets of CHAP.
+//! The iSCSI name of this initiator, and CHAP secrets.
 
 use super::Url;
 use super::error::wrong;
@@ -12,22 +12,22 @@ use lunar_proto::login::SessionType;
 use lunar_proto::name;
 use std::path::Path;
 
-/// Where distributions keep the name of a host.
+/// The file in which Linux distributions keep the initiator name.
 const NAME_FILE: &str = "/etc/iscsi/initiatorname.iscsi";
-/// The longest name file that is read, in bytes.
+/// The maximum number of bytes read from that file.
 const NAME_FILE_LEN: u64 = 64 << 10;
-/// The longest secret, in bytes; a file may hold it in hexadecimal.
+/// The maximum length of a secret in bytes. A file may contain it in hexadecimal.
 const SECRET_LEN: usize = 255;
 
-/// The environment: a variable that is set and not empty.
+/// Looks up an environment variable. An empty one counts as unset.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A variable of this process.
+/// An environment variable of this process.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Our name in sessions of a URL.
+/// The initiator name for a URL.
 pub fn name(url: &Url, env: Env<'_>) -> Result<String, Error> {
     initiator(url.settings.texts.initiator.as_deref(), env, &|| std::fs::File::open(NAME_FILE).ok())
 }
@@ -40,7 +40,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
     offer.first_burst_length = offer.first_burst_length.min(offer.max_burst_length);
     let options = Options {
         initiator: name(url, env)?,
-        // Those of the environment are for others.
+        // SRP has no CHAP: credentials in the environment are for other transports.
         credentials: if url.transport == Transport::Srp { None } else { credentials(url, env)? },
         transport: url.transport,
         provider: s.provider,
@@ -60,7 +60,7 @@ pub fn options(url: &Url, env: Env<'_>) -> Result<Options, Error> {
     Ok(options)
 }
 
-/// What can be said of a login before there is one.
+/// Checks the login parameters before the first connection.
 fn check(url: &Url, options: &Options) -> Result<(), Error> {
     let target = url.target.clone();
     let session_type = if target.is_some() { SessionType::Normal } else { SessionType::Discovery };
@@ -81,7 +81,7 @@ fn check(url: &Url, options: &Options) -> Result<(), Error> {
     wish.check().map_err(|why| wrong(why, "look at the URL and at the environment"))
 }
 
-/// Our name.
+/// The initiator name: from the URL, the environment, the file, or derived from the host name.
 fn initiator(
     given: Option<&str>,
     env: Env<'_>,
@@ -99,8 +99,8 @@ fn initiator(
     Err(wrong(what, "an initiator is called iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hex digits"))
 }
 
-/// The name in a file of Open-iSCSI. A file without a name that can be used is reported: access lists and reservations
-/// of the target know that name, and no other.
+/// The name in Open-iSCSI's file. An unusable file is logged: access lists and reservations of the target may contain
+/// that name.
 fn kept(file: std::fs::File) -> Option<String> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -118,7 +118,7 @@ fn kept(file: std::fs::File) -> Option<String> {
     found.map_err(report).ok()
 }
 
-/// The value of InitiatorName in the text of such a file.
+/// The value of InitiatorName in such a file.
 fn name_in(text: &[u8]) -> Result<String, String> {
     let text = std::str::from_utf8(text).map_err(|_| "InitiatorName is not UTF-8")?;
     let value = |line: &str| {
@@ -134,16 +134,16 @@ fn name_in(text: &[u8]) -> Result<String, String> {
     }
 }
 
-/// Where the name and the secret of one side come from.
+/// The sources of the name and secret of one side.
 struct Side<'a> {
     user: &'a Option<String>,
     password: &'a Option<String>,
     file: &'a Option<String>,
-    /// Variables that hold the name, the secret, and the name of the secret's file.
+    /// The environment variables with the name, the secret, and the path of the secret file.
     users: [&'static str; 2],
     passwords: [&'static str; 2],
     files: &'static str,
-    /// For people: what is missing.
+    /// Hints for a missing name or secret.
     missing_user: &'static str,
     missing_password: &'static str,
 }
@@ -186,7 +186,7 @@ fn credentials(url: &Url, env: Env<'_>) -> Result<Option<Credentials>, Error> {
 }
 
 impl Side<'_> {
-    /// Name and secret; the URL goes before the environment.
+    /// The name and secret. The URL takes precedence over the environment.
     fn read(&self, what: &str, env: Env<'_>) -> Result<Option<(String, Secret)>, Error> {
         let user = self.user.clone().or_else(|| self.users.iter().find_map(|name| env(name)));
         match (user, self.secret(env)?) {
@@ -218,7 +218,7 @@ impl Side<'_> {
     }
 }
 
-/// Reads a secret as the configuration of a target has it: bytes, or `0x` and hexadecimal digits.
+/// Reads a secret file in the format of the target's configuration: bytes, or `0x` and hexadecimal digits.
 fn from_file(path: &str) -> Result<Secret, Error> {
     let read = lunar_runtime::host::secret_file(Path::new(path), 2 * SECRET_LEN + 4);
     let bytes = read.map_err(|refused| match Path::new(path).exists() {

@@ -18,44 +18,44 @@ use settings::{Texts, UrlSettings};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest URL, in bytes.
+/// The maximum length of a URL in bytes.
 const LONGEST: usize = 8192;
-/// The transports, each with its own scheme.
+/// The transports. Each has its own URL scheme.
 const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Iser, Transport::Srp];
-/// The form of a URL.
+/// The form of a URL, for hints.
 const FORM: &str = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
-/// LUNs of a single level (SAM-5 section 4.7).
+/// The number of LUNs with a single level (SAM-5 section 4.7).
 const LUNS: u16 = 0x4000;
 
 /// `iscsi://[USER[%PASSWORD]@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]`, or the same with `iser://`
 ///
-/// HOST is a name, an IPv4 address, or an IPv6 address in brackets, perhaps with a zone (`[fe80::1%eth0]`).
-/// Without LUN it is a target, without TARGET a portal.
+/// HOST is a name, an IPv4 address, or an IPv6 address in brackets, optionally with a zone (`[fe80::1%eth0]`).
+/// Without LUN the URL identifies a target, without TARGET a portal.
 ///
-/// `USER%PASSWORD` is what libiscsi has: the first `%` divides, and what follows is taken as it stands, so it
-/// can hold neither `@` nor `?`. In `USER:PASSWORD`, with the colon before any percent sign, the password is
-/// percent-encoded, as TARGET and values are. A password is better kept in a file
-/// (`password_file=`), or in a variable of the environment: command lines can be seen by all users of a host.
+/// `USER%PASSWORD` is the form of libiscsi: the first `%` separates, and the password is taken literally, so it
+/// cannot contain `@` or `?`. In `USER:PASSWORD`, with the colon before any percent sign, the password is
+/// percent-encoded, as are TARGET and values. Prefer a password in a file (`password_file=`) or in an environment
+/// variable: all users of a host can see command lines.
 ///
-/// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth`
-/// (md5, sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both),
-/// every key of the negotiation by its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or
-/// `max_burst_length`, the time-outs of [`Timeouts`] as [`lunar_proto::duration`] reads them, such as
-/// `login_timeout`, `commands` in flight, and `window`, the socket's buffers in bytes.
+/// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth` (md5,
+/// sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both). Every negotiated
+/// key has its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or `max_burst_length`. The timeouts
+/// of [`Timeouts`], such as `login_timeout`, have the format of [`lunar_proto::duration`]. `commands` is the maximum
+/// number of commands in flight, and `window` the size of the socket buffers in bytes.
 ///
-/// Over SRP it is `srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]`: the target port has two halves of 16
-/// hexadecimal digits, of which the second is as the first where it is left out; the port is 5555 if none is named.
-/// There are no users. The keys `initiator_ext` and `initiator_guid` are the halves of our own port; `isid` and
-/// `initiator` make it where they are left out: see [`Options::srp_port`].
+/// Over SRP the form is `srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]`. The target port has two halves
+/// of 16 hexadecimal digits. The second half defaults to the first, the TCP port to 5555. There are no users. The
+/// keys `initiator_ext` and `initiator_guid` are the halves of the initiator port. They default to values derived
+/// from `isid` and `initiator`: see [`Options::srp_port`].
 ///
 /// Neither `Display` nor `Debug` show a secret.
 #[derive(Clone)]
 pub struct Url {
     /// The transport.
     pub transport: Transport,
-    /// Where to connect to.
+    /// The portal to connect to.
     pub portal: Portal,
-    /// The portal that named this one in discovery.
+    /// The portal whose discovery named this one.
     named_by: Option<Portal>,
     /// The name of the target.
     pub target: Option<String>,
@@ -64,14 +64,14 @@ pub struct Url {
     user: Option<String>,
     password: Option<String>,
     settings: UrlSettings,
-    /// The keys that were written.
+    /// The keys given in the URL.
     named: Vec<&'static str>,
-    /// What of the settings was written and may be shown.
+    /// The given settings that are not secret.
     shown: Vec<(&'static str, String)>,
 }
 
 impl Url {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`], with a hint.
@@ -138,7 +138,7 @@ impl Url {
         Ok(())
     }
 
-    /// CRCs of iSCSI and of iWARP in software can be asked for; devices have their own.
+    /// Rejects digests over an RDMA device, which has its own checksums. iSCSI and software iWARP have CRCs.
     fn check_digests(&self) -> Result<(), Error> {
         let offer = &self.settings.offer;
         let digests = [("header_digest", &offer.header_digest), ("data_digest", &offer.data_digest)];
@@ -152,12 +152,12 @@ impl Url {
         }
     }
 
-    /// The options of a session: those of the URL, with secrets from files and the environment, and with the name
-    /// of this initiator. Without `initiator=` that is `LUNAR_INITIATOR`, or that of `/etc/iscsi/initiatorname.iscsi`, or
-    /// made of the host's name.
+    /// The options of a session: those of the URL, with secrets from files and the environment, and with the
+    /// initiator name. Without `initiator=`, the name is that of `LUNAR_INITIATOR`, that of
+    /// `/etc/iscsi/initiatorname.iscsi`, or one derived from the host name.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when a secret cannot be read or is missing, or a name is wrong.
+    /// [`ErrorCode::InvalidArgument`] when a secret is missing or cannot be read, or a name is invalid.
     pub fn options(&self) -> Result<Options, Error> {
         credentials::options(self, &credentials::variable)
     }
@@ -165,7 +165,7 @@ impl Url {
     /// The initiator name, as in [`Url::options`].
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when it is wrong.
+    /// [`ErrorCode::InvalidArgument`] when it is invalid.
     pub fn initiator(&self) -> Result<String, Error> {
         credentials::name(self, &credentials::variable)
     }
@@ -198,13 +198,13 @@ impl Url {
         Url { portal, named_by: None, ..self.clone() }
     }
 
-    /// The same URL with a portal that its own portal named in discovery.
+    /// The same URL with a portal that its own portal has named in discovery.
     pub(crate) fn sent_to(&self, portal: Portal) -> Url {
         let named_by = (portal != self.portal).then(|| self.portal.clone());
         Url { portal, named_by, ..self.clone() }
     }
 
-    /// Adds to an error of a login at this URL: if its portal is unreachable, the portal that named it.
+    /// Adds the discovering portal to the error of an unreachable portal.
     pub fn explain(&self, e: Error) -> Error {
         let Some(named_by) = self.named_by.as_ref().filter(|_| e.is_away()) else { return e };
         let e = e.during(format!("{}, which {named_by} named", self.portal));
@@ -216,10 +216,10 @@ impl Url {
         }
     }
 
-    /// The same URL, with another default for a key that it does not name.
+    /// The same URL with another default for a key that it does not contain.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when there is no such key, or it does not take this value.
+    /// [`ErrorCode::InvalidArgument`] when there is no such key, or it does not accept this value.
     pub fn with_default(mut self, key: &str, value: &str) -> Result<Url, Error> {
         let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
         if self.named.contains(&row.name) {
@@ -261,13 +261,13 @@ impl Url {
     }
 }
 
-/// What follows `iscsi://`, `iser://` or `srp://`, in whatever case that is written (RFC 3986 section 3.1); None if it is no such
-/// URL.
+/// The rest of a URL after `iscsi://`, `iser://` or `srp://`, in any letter case (RFC 3986 section 3.1). None if the
+/// text has no such scheme.
 pub fn without_scheme(text: &str) -> Option<&str> {
     scheme_of(text).map(|(_, rest)| rest)
 }
 
-/// Whether a text is meant as a URL: its scheme is a known one, or similar to one.
+/// Whether a text is meant as a URL: its scheme is a known one, or similar to a known one.
 pub fn is_url(text: &str) -> bool {
     scheme_of(text).is_some() || meant_scheme(text).is_some()
 }
@@ -324,7 +324,7 @@ fn badly_encoded(what: &str) -> Error {
     wrong(format!("{what} in the URL is not percent-encoded as it has to be"), "write a percent sign as %25")
 }
 
-/// Target and LUN.
+/// Splits the path into target and LUN.
 fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
     let path = path.strip_suffix('/').unwrap_or(path);
     let (target, lun) = match path.split_once('/') {
@@ -349,7 +349,7 @@ fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
     Ok((Some(target), lun.map(number).transpose()?))
 }
 
-/// User and password, in one of two forms; see [`Url`].
+/// Splits user and password, in one of two forms: see [`Url`].
 fn user_of(text: &str) -> Result<(Option<String>, Option<String>), Error> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     match text.find([':', '%']) {
@@ -370,12 +370,12 @@ impl FromStr for Url {
     }
 }
 
-/// Parses back to the same URL, without secrets.
+/// Parses back to the same URL, except for secrets.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_path = |c| percent::is_plain(c) && c != '/';
         write!(f, "{}://", self.transport.scheme())?;
-        // It came without any of the signs that end or divide it.
+        // The user contains no delimiters: it was parsed from such a URL.
         self.user.as_ref().map_or(Ok(()), |user| write!(f, "{user}@"))?;
         write!(f, "{}", self.portal)?;
         if let Some(target) = &self.target {

@@ -1,4 +1,4 @@
-//! The settings of a URL, one row each.
+//! The settings of a URL, one row for each.
 
 use crate::options::{LateWrites, Provider as Carrier, Timeouts};
 use crate::srp;
@@ -9,48 +9,48 @@ use lunar_proto::parameters::{Digests, Offer, TaskReporting};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The settings of a URL, with defaults.
+/// The values of all settings, initially the defaults.
 #[derive(Clone)]
 pub struct UrlSettings {
-    /// The keys that are offered in negotiation.
+    /// The keys to negotiate.
     pub offer: Offer,
-    /// CRC32C is preferred to no digest.
+    /// Whether CRC32C is preferred over no digest.
     pub crc32c_first: bool,
-    /// Time-outs.
+    /// The timeouts.
     pub timeouts: Timeouts,
-    /// Commands in flight.
+    /// The maximum number of commands in flight.
     pub commands: u16,
-    /// A provider of RDMA.
+    /// The RDMA provider.
     pub provider: Carrier,
-    /// Buffers of the socket in bytes.
+    /// The size of the socket buffers in bytes.
     pub window: Option<u32>,
     /// The ISID.
     pub isid: Option<[u8; 6]>,
-    /// The halves of our port over SRP.
+    /// The halves of the SRP initiator port.
     pub initiator_ext: Option<u64>,
     pub initiator_guid: Option<u64>,
-    /// Channels of a session over SRP.
+    /// The number of channels of an SRP session.
     pub channels: u16,
     /// The treatment of a write whose connection is lost.
     pub late_writes: LateWrites,
-    /// CHAP algorithms, preferred first.
+    /// CHAP algorithms, in order of preference.
     pub algorithms: Vec<Algorithm>,
-    /// Names, and the places of secrets.
+    /// Names, secrets, and paths of secret files.
     pub texts: Texts,
 }
 
 /// Settings with text values.
 #[derive(Clone, Default)]
 pub struct Texts {
-    /// Our iSCSI name.
+    /// The iSCSI name of this initiator.
     pub initiator: Option<String>,
-    /// The file that holds our secret.
+    /// The file with the secret of this initiator.
     pub password_file: Option<String>,
     /// The user of the target, for mutual CHAP.
     pub target_user: Option<String>,
-    /// Its secret.
+    /// The secret of the target.
     pub target_password: Option<String>,
-    /// The file that holds it.
+    /// The file with the secret of the target.
     pub target_password_file: Option<String>,
 }
 
@@ -61,7 +61,7 @@ enum Takes {
     Count(RangeInclusive<u16>, fn(&mut UrlSettings) -> &mut u16),
     Isid,
     Channels,
-    /// Half of a port of SRP.
+    /// A half of an SRP port name.
     Half(fn(&mut UrlSettings) -> &mut Option<u64>),
     Provider,
     Window,
@@ -73,17 +73,17 @@ enum Takes {
     Reporting,
     Algorithms,
     Time(fn(&mut Timeouts) -> &mut Duration),
-    /// A time, or 0.
+    /// A time, or zero.
     TimeOrNone(fn(&mut Timeouts) -> &mut Duration),
     Text(fn(&mut Texts) -> &mut Option<String>),
-    /// A text that is a secret.
+    /// A secret text.
     Secret(fn(&mut Texts) -> &mut Option<String>),
 }
 use Takes::*;
 
 /// One setting.
 pub struct Row {
-    /// Its key.
+    /// The key.
     pub name: &'static str,
     takes: Takes,
 }
@@ -92,14 +92,14 @@ const fn row(name: &'static str, takes: Takes) -> Row {
     Row { name, takes }
 }
 
-/// The longest time-out: thirty days.
+/// The maximum timeout: thirty days.
 const LONGEST: Duration = Duration::from_secs(30 * 86400);
-/// The shortest, of those that cannot be 0.
+/// The minimum of timeouts that cannot be zero.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// Sizes of data segments and bursts in bytes (RFC 7143 section 13).
+/// The range of data segment and burst lengths in bytes (RFC 7143 section 13).
 const SIZES: RangeInclusive<u32> = 512..=0xff_ffff;
 
-/// Sizes of socket buffers in bytes.
+/// The range of socket buffer sizes in bytes.
 const WINDOW: RangeInclusive<u32> = 4096..=1 << 30;
 
 /// All settings.
@@ -148,12 +148,12 @@ pub static TABLE: &[Row] = &[
     row("commands", Count(1..=4096, |s| &mut s.commands)),
 ];
 
-/// Why a setting does not take a value.
+/// The reason why a setting does not accept a value.
 #[derive(Debug)]
 pub struct Refusal {
     /// The fault.
     pub what: String,
-    /// What to do.
+    /// The fix.
     pub hint: String,
 }
 
@@ -175,10 +175,10 @@ impl From<NotationError> for Refusal {
     }
 }
 
-/// The row of a key.
+/// Finds the row of a key.
 ///
 /// # Errors
-/// What to write instead, where the key is like a known one.
+/// A similar known key, if there is one.
 pub fn find(key: &str) -> Result<&'static Row, Option<&'static str>> {
     let found = TABLE.iter().find(|row| row.name == key);
     found.ok_or_else(|| nearest(key, TABLE.iter().map(|row| row.name)))
@@ -187,18 +187,18 @@ pub fn find(key: &str) -> Result<&'static Row, Option<&'static str>> {
 /// The transports to which a setting applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Belongs {
-    /// All transports. It is accepted even where it has no effect.
+    /// All transports. Accepted even where the setting has no effect.
     All,
-    /// Keys of a login of PDUs: they authenticate.
+    /// Transports with an iSCSI login: authentication.
     Iscsi,
-    /// Over RDMA.
+    /// RDMA transports.
     Rdma,
-    /// Over SRP.
+    /// SRP only.
     Srp,
 }
 
 impl Row {
-    /// The transports to which it applies.
+    /// The transports to which the setting applies.
     pub fn belongs(&self) -> Belongs {
         match self.takes {
             Half(_) | Channels => Belongs::Srp,
@@ -209,21 +209,21 @@ impl Row {
         }
     }
 
-    /// Its value is a time.
+    /// Whether the value is a time.
     #[cfg(test)]
     pub fn is_time(&self) -> bool {
         matches!(self.takes, Time(_) | TimeOrNone(_))
     }
 
-    /// Whether its value may be shown.
+    /// Whether the value must not be shown.
     pub fn is_secret(&self) -> bool {
         matches!(self.takes, Secret(_))
     }
 
-    /// Takes a value.
+    /// Parses a value and stores it.
     ///
     /// # Errors
-    /// What the setting takes.
+    /// The accepted values.
     pub fn set(&self, settings: &mut UrlSettings, value: &str) -> Result<(), Refusal> {
         match &self.takes {
             Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
@@ -275,7 +275,7 @@ impl Row {
     }
 }
 
-/// Six bytes (RFC 7143 section 11.12.5).
+/// Parses an ISID of six bytes (RFC 7143 section 11.12.5).
 fn isid(value: &str) -> Option<[u8; 6]> {
     crate::nexus::parse_isid(value.strip_prefix("0x").unwrap_or(value))
 }
@@ -296,7 +296,7 @@ where
     read.ok_or_else(|| format!("it takes a number from {} to {}", range.start(), range.end()))
 }
 
-/// As libiscsi writes them, and whether CRC32C is preferred.
+/// Parses digests in the format of libiscsi. Also returns whether CRC32C is preferred.
 fn digests(value: &str) -> Option<(Digests, bool)> {
     match value.to_ascii_lowercase().as_str() {
         "none" => Some((Digests { none: true, crc32c: false }, false)),

@@ -1,16 +1,16 @@
-//! What is other in a URL of SRP.
+//! The parts of a URL that differ over SRP.
 
 use super::error::wrong;
 use super::settings::{Belongs, Row};
 use crate::options::Transport;
 use crate::{Error, srp};
 
-/// What it looks like.
+/// The form of an SRP URL, for hints.
 pub const FORM: &str = "it has the form srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]";
-/// The default port: none is assigned, and the tests of Linux use this one.
+/// The default port. None is assigned; Linux's tests use this one.
 pub const PORT: u16 = 5555;
 
-/// A target port as it is shown: both halves.
+/// Normalizes a target port to both halves.
 pub fn target(name: &str) -> Result<String, Error> {
     srp::target_port(name).map(srp::target_name).ok_or_else(|| no_target(name))
 }
@@ -35,13 +35,13 @@ fn no_target(name: &str) -> Error {
     }
 }
 
-/// Host and port: there is a port.
+/// Whether `HOST[:PORT]` contains a port.
 pub fn names_port(place: &str) -> bool {
-    // Colons of an IPv6 address stand in its brackets.
+    // The colons of an IPv6 address are inside its brackets.
     place.rsplit(']').next().is_some_and(|rest| rest.contains(':'))
 }
 
-/// Whether a key means something over this transport.
+/// Checks that a setting applies to this transport.
 pub fn check(transport: Transport, row: &Row) -> Result<(), Error> {
     match (row.belongs(), transport) {
         (Belongs::Iscsi, Transport::Srp) => Err(no_users()),
@@ -56,7 +56,7 @@ pub fn check(transport: Transport, row: &Row) -> Result<(), Error> {
     }
 }
 
-/// SRP has no authentication.
+/// The error for a user in an SRP URL: SRP has no authentication.
 pub fn no_users() -> Error {
     wrong("SRP has no users and no passwords", "the target lets ports and addresses in: leave them out")
 }

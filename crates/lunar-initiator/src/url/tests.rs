@@ -26,7 +26,7 @@ fn url_with_portal_target_or_lun_parses() {
     assert_eq!(
         url("iscsi://h/a disk,b/0").to_string(),
         "iscsi://h:3260/a%20disk,b/0",
-        "no name by the rules"
+        "a non-standard target name is accepted"
     );
     for text in ["iscsi://host", "iscsi://host/", "iscsi://host:3260,1"] {
         let u = url(text);
@@ -42,7 +42,11 @@ fn users_and_passwords_in_both_forms() {
     };
     let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
     assert_eq!(who("iscsi://ann%secret@h"), pair("ann", "secret"));
-    assert_eq!(who("iscsi://ann%se%63:t/@h"), pair("ann", "se%63:t/"), "as libiscsi: what follows stands");
+    assert_eq!(
+        who("iscsi://ann%se%63:t/@h"),
+        pair("ann", "se%63:t/"),
+        "as in libiscsi, the rest is taken literally"
+    );
     assert_eq!(who("iscsi://ann:s%40%2fx%25@h"), pair("ann", "s@/x%"));
     assert_eq!(who("iscsi://a%3ann:x@h"), pair("a", "3ann:x"), "the percent sign comes first");
     assert_eq!(who("iscsi://ann@h"), pair("ann", ""));
@@ -99,14 +103,14 @@ fn settings_go_where_they_belong() {
     assert_eq!(s.isid, Some([0x80, 0xab, 0, 0, 0, 1]));
 }
 
-/// Every row with a time reads the same forms, and refuses what is none in the same words.
+/// All time settings accept the same formats, and reject others with the same message.
 #[test]
 fn every_time_of_a_url_takes_the_same_forms() {
     let times = settings::TABLE.iter().filter(|row| row.is_time()).map(|row| row.name);
     let named = |name: &&str| name.ends_with("_timeout") || name.ends_with("_interval");
     let expected = settings::TABLE.iter().map(|row| row.name).filter(named);
-    assert!(times.clone().eq(expected), "a key that is named as a time is one");
-    let refusal = lunar_proto::duration::any("5x").expect_err("it is no time");
+    assert!(times.clone().eq(expected), "keys named like times must be times");
+    let refusal = lunar_proto::duration::any("5x").expect_err("an invalid time");
     for key in times {
         for value in ["5", "5s", "500ms", "2m", "0.5"] {
             url(&format!("iscsi://h?{key}={value}"));
@@ -116,7 +120,7 @@ fn every_time_of_a_url_takes_the_same_forms() {
     }
 }
 
-/// A value that every row takes, so that none is forgotten.
+/// Every row must have a valid value in this list.
 #[test]
 fn every_setting_can_be_set() {
     for row in settings::TABLE {
@@ -157,7 +161,7 @@ fn no_secret_is_shown_and_the_rest_can_be_read_again() {
     }
     let u = url("iscsi://ann%hush@h?commands=9").at("iqn.2026-11.org.example:b", Some(3));
     assert_eq!(u.plain(), "iscsi://h:3260/iqn.2026-11.org.example:b/3");
-    assert_eq!(u.password.as_deref(), Some("hush"), "who we are goes along");
+    assert_eq!(u.password.as_deref(), Some("hush"), "the credentials are kept");
 }
 
 #[test]
@@ -230,7 +234,7 @@ fn near_miss_of_a_scheme_is_suggested_with_all_forms() {
     }
 }
 
-/// Digests work over software iWARP. RDMA devices have checksums of their own.
+/// Digests work with software iWARP. RDMA devices have their own checksums.
 #[test]
 fn digests_that_do_nothing_are_refused() {
     for settings in ["header_digest=crc32c", "data_digest=none,crc32c&commands=3"] {
@@ -252,7 +256,7 @@ fn paths_under_different_names_are_refused() {
     assert!(one.check_beside(&path("?initiator=IQN.2026-11.org.example:One&commands=3")).is_ok());
     let [folded, written] =
         ["strasse", "STRA%C3%9FE"].map(|name| path(&format!("?initiator=iqn.2026-11.org.example:{name}")));
-    assert!(written.check_beside(&folded).is_ok(), "one name in two spellings (RFC 3722)");
+    assert!(written.check_beside(&folded).is_ok(), "the same name in two spellings (RFC 3722)");
     for (this, first) in [(&one, &other), (&one, &bare), (&bare, &one)] {
         let refused = this.check_beside(first).unwrap_err();
         assert!(refused.what.contains("the first one has"), "{refused}");

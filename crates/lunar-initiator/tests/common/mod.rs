@@ -1,4 +1,4 @@
-//! What the tests against scripted targets share.
+//! Shared helpers of the tests with scripted targets.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use interop::script::Target;
@@ -11,16 +11,16 @@ use std::time::Duration;
 pub const READ_10: u8 = 0x28;
 pub const WRITE_10: u8 = 0x2a;
 
-/// Does something on an event loop of its own; what takes longer than `limit` hangs.
+/// Runs `work` on its own event loop. Panics after `limit`.
 pub fn run<T: Send + 'static, W: Future<Output = T> + 'static>(
     limit: Duration,
     work: impl FnOnce() -> W + Send + 'static,
 ) -> T {
-    let limited = move || async move { compio::time::timeout(limit, work()).await.expect("it hangs") };
+    let limited = move || async move { compio::time::timeout(limit, work()).await.expect("the test hangs") };
     Cores::one().expect("an event loop").wait(0, limited).expect("an event loop")
 }
 
-/// The same with the disk of a target.
+/// The same with a LUN of a target.
 pub fn with_disk<T: Send + 'static, W: Future<Output = T> + 'static>(
     limit: Duration,
     target: &Target,
@@ -31,7 +31,7 @@ pub fn with_disk<T: Send + 'static, W: Future<Output = T> + 'static>(
     run(limit, move || async move { work(lunar_initiator::open(&url).await.expect("a LUN")).await })
 }
 
-/// It is a command with this operation code.
+/// Whether a PDU is a command with this operation code.
 pub fn is(pdu: &Pdu, code: u8) -> bool {
     pdu.opcode() == op::SCSI && pdu.bhs[32] == code
 }

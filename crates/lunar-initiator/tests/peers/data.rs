@@ -1,9 +1,9 @@
-//! Data written, read, taken away, on a disk that may grow.
+//! Data that are written, read and unmapped, on a disk that may grow.
 
 use super::*;
 use interop::peer::SIZE;
 
-/// Ranges at random, of which none begins or ends where another part of the disk does.
+/// Writes and reads random ranges, which are not aligned to blocks.
 async fn ranges(lun: Arc<Lun>, rounds: u64) {
     const AREA: u64 = 8 << 20;
     let (mut random, mut model) = (Random(7), vec![0; AREA as usize]);
@@ -72,22 +72,22 @@ fn larger_disk_is_seen() {
                 assert_eq!(lun.facts().capacity, SIZE);
                 receiver.recv_async().await.expect("the disk grows");
                 receiver.recv_async().await.expect("the disk has grown");
-                // Any command may bring the news; where none comes, asking does.
+                // Any command may return the unit attention. Without one, the properties are read again.
                 read(&*lun, 0, 512).await;
                 while lun.facts().capacity == SIZE {
                     compio::time::sleep(Duration::from_millis(100)).await;
-                    lun.reload().await.expect("its properties");
+                    lun.reload().await.expect("the properties");
                 }
                 assert_eq!(lun.facts().capacity, SIZE + (32 << 20));
                 write(&*lun, SIZE + 4096, 3, 65536).await.expect("the new part");
                 assert!(read(&*lun, SIZE + 4096, 65536).await == *pattern(3, 65536));
             })
         });
-        sender.send(()).expect("it is open");
+        sender.send(()).expect("the LUN is open");
         if !peer.grow(SIZE + (32 << 20)) {
             peer.restart();
         }
-        sender.send(()).expect("it waits");
+        sender.send(()).expect("the watcher waits");
         watcher.join().expect("the larger disk");
     }
 }

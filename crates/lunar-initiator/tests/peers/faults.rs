@@ -1,4 +1,4 @@
-//! Targets that are killed, that move, and that are gone.
+//! Targets that are killed, redirect, or stay away.
 
 use super::*;
 use interop::Server;
@@ -12,7 +12,7 @@ const LEN: usize = 32768;
 const SLOTS: u64 = SIZE / LEN as u64;
 const WRITERS: u64 = 8;
 
-/// How far the writers are, and whether they may stop.
+/// The progress of the writers, and whether they may stop.
 #[derive(Default)]
 struct Progress {
     written: AtomicU64,
@@ -20,18 +20,18 @@ struct Progress {
 }
 
 impl Progress {
-    /// Waits until so many more writes were acknowledged.
+    /// Waits until `more` further writes are acknowledged.
     fn await_more(&self, more: u64) {
         let goal = self.written.load(Relaxed) + more;
         let end = std::time::Instant::now() + LIMIT;
         while self.written.load(Relaxed) < goal {
-            assert!(std::time::Instant::now() < end, "nothing is written any more");
+            assert!(std::time::Instant::now() < end, "no more writes are acknowledged");
             sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Writes at random places of its own until it is enough; what it wrote last to each.
+/// Writes to random slots of its own until `enough` is set. Returns the last seed written to each slot.
 async fn write_on(lun: Arc<Lun>, writer: u64, progress: Arc<Progress>) -> HashMap<u64, u64> {
     let (mut random, mut last) = (Random(writer), HashMap::new());
     for seed in (writer << 32).. {
@@ -40,22 +40,22 @@ async fn write_on(lun: Arc<Lun>, writer: u64, progress: Arc<Progress>) -> HashMa
         }
         let slot = random.below(SLOTS / WRITERS) * WRITERS + writer;
         let written = write(&*lun, slot * LEN as u64, seed, LEN).await;
-        written.unwrap_or_else(|e| panic!("the writer sees an error: {e}"));
+        written.unwrap_or_else(|e| panic!("a write failed: {e}"));
         last.insert(slot, seed);
         progress.written.fetch_add(1, Relaxed);
     }
     last
 }
 
-/// Several writers at once, then everything that was acknowledged is read.
+/// Runs several writers, then verifies all acknowledged writes.
 async fn write_and_check(url: String, progress: Arc<Progress>) {
     let lun = open(&url).await.expect("a LUN");
     let begin = |n| compio::runtime::spawn(write_on(lun.clone(), n, progress.clone()));
     let mut acknowledged = Vec::new();
     for writer in (0..WRITERS).map(begin).collect::<Vec<_>>() {
-        acknowledged.extend(writer.await.expect("a writer"));
+        acknowledged.extend(writer.await.expect("the writer panicked"));
     }
-    assert!(lun.session().facts().recoveries >= 2, "it was never lost: nothing was tested");
+    assert!(lun.session().facts().recoveries >= 2, "the session was never lost");
     for (slot, seed) in acknowledged {
         assert!(read(&*lun, slot * LEN as u64, LEN).await == *pattern(seed, LEN), "slot {slot} was lost");
     }
@@ -75,37 +75,37 @@ fn writer_sees_nothing_of_a_target_restart() {
             progress.await_more(50);
         }
         progress.enough.store(true, Relaxed);
-        writer.join().expect("nothing is lost");
+        writer.join().expect("the writer panicked");
     }
 }
 
 #[test]
 fn absent_target_fails_after_the_recovery_timeout() {
-    // Longer than the two seconds that targets want us to wait before we come back (DefaultTime2Wait).
+    // The timeout exceeds the two seconds that targets demand before a new login (DefaultTime2Wait).
     for mut peer in peers() {
         let url = peer.open("recovery_timeout=5&late_writes=risk");
         let (sender, receiver) = flume::bounded::<()>(0);
         let user = spawn(move || {
             run(move || async move {
                 let lun = open(&url).await.expect("a LUN");
-                receiver.recv_async().await.expect("it is open");
-                receiver.recv_async().await.expect("it is gone");
+                receiver.recv_async().await.expect("the LUN is open");
+                receiver.recv_async().await.expect("the target is killed");
                 write(&*lun, 0, 1, LEN).await.expect_err("the target is gone")
             })
         });
-        sender.send(()).expect("it is open");
+        sender.send(()).expect("the LUN is open");
         peer.kill9();
-        sender.send(()).expect("it waits");
+        sender.send(()).expect("the user waits");
         let error = user.join().expect("an error");
-        let inner = Error::of(&error).expect("one of ours");
-        // Not how its port answers: that may be another test's by now.
+        let inner = Error::of(&error).expect("an error of this crate");
+        // The rest of the message depends on the port, which another test may use by now.
         let names_portal =
             inner.what.contains(&format!("no connection to {} for 5 s: ", interop::peer::OPEN));
         assert!(inner.code == ErrorCode::TimedOut && names_portal, "{:?}: {inner}", inner.code);
     }
 }
 
-/// A server that sends those who come to its first portal to its second.
+/// A server whose first portal redirects to its second.
 fn redirecting(permanent: bool) -> Server {
     let held = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let there = held.local_addr().expect("bound");
@@ -141,6 +141,6 @@ fn target_that_moved_is_followed_also_after_it_was_killed() {
         server.restart();
         progress.await_more(50);
         progress.enough.store(true, Relaxed);
-        writer.join().expect("it was followed");
+        writer.join().expect("the writer panicked");
     }
 }

@@ -1,5 +1,5 @@
-//! The library against targets on loopback: STGT, istgt, and Lunar's own. Whatever happens to them, what was
-//! acknowledged is there, and what can be waited out is no error.
+//! The library against targets on loopback: STGT, istgt, and Lunar's own. Through all faults, acknowledged data must
+//! survive, and temporary faults must not surface as errors.
 #![forbid(unsafe_code)]
 
 mod data;
@@ -17,10 +17,10 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 const DIGESTS: &str = "header_digest=crc32c&data_digest=crc32c";
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs on an event loop of its own.
+/// Runs `work` on its own event loop.
 fn run<T, W>(work: impl FnOnce() -> W + Send + 'static) -> T
 where
     T: Send + 'static,
@@ -30,13 +30,14 @@ where
     HOOK.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            // Past the capture: an event loop that dies with live sessions ends the process, and all that was kept.
+            // Bypasses the output capture: an event loop that panics with live sessions aborts the process, and
+            // captured output is lost.
             let _ = writeln!(std::io::stderr(), "{info}");
             usual(info);
         }));
     });
     let cores = Cores::one().expect("an event loop");
-    let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
+    let limited = move || async move { compio::time::timeout(LIMIT, work()).await.expect("the test hangs") };
     cores.wait(0, limited).expect("an event loop")
 }
 
@@ -44,13 +45,13 @@ async fn open(url: &str) -> Result<Arc<Lun>, Error> {
     lunar_initiator::open(&Url::parse(url)?).await
 }
 
-/// Every peer that is installed.
+/// Every installed peer, and Lunar.
 fn peers() -> impl Iterator<Item = Peer> {
     let foreign: [fn() -> Option<Peer>; 3] = [Peer::tgt, Peer::istgt, || Some(Peer::lunar())];
     foreign.into_iter().filter_map(|start| start())
 }
 
-/// Numbers without order (SplitMix64), the same for the same seed.
+/// A deterministic sequence of random numbers (SplitMix64).
 #[derive(Clone)]
 struct Random(u64);
 
@@ -63,7 +64,7 @@ impl Random {
     }
 }
 
-/// Bytes that no other seed gives.
+/// Bytes that are unique to a seed.
 fn pattern(seed: u64, len: usize) -> Buf {
     let (mut random, mut buf) = (Random(seed), Buf::zeroed(len));
     buf.chunks_mut(8).for_each(|c| c.copy_from_slice(&random.below(u64::MAX).to_le_bytes()[..c.len()]));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const LEN: usize = 65536;
 const WRITES: u64 = 600;
 
-/// How many of the paths can be used.
+/// The number of usable paths.
 fn usable(disk: &Multipath) -> usize {
     disk.paths()
         .iter()
@@ -16,7 +16,7 @@ fn usable(disk: &Multipath) -> usize {
         .count()
 }
 
-/// Writes and reads, while one path and then the other is cut and restored.
+/// Writes and verifies, while first one path and then the other is cut and restored.
 async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: PathPolicy) {
     let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
     for url in urls {
@@ -44,9 +44,9 @@ async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: PathPoli
         relay.cut();
         assert!(done.load(Relaxed) < part + WRITES / 2, "the cut came too late");
         for write in writes {
-            write.await.expect("a write").unwrap_or_else(|e| panic!("the writer sees an error: {e}"));
+            write.await.expect("the task panicked").unwrap_or_else(|e| panic!("a write failed: {e}"));
         }
-        // A path that nothing was on is missed when it is looked at.
+        // A path without I/O is found down by its next check.
         while usable(&disk) > 1 {
             compio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -7,7 +7,7 @@ use lunar_wire::scsi::cdb;
 
 const MIB: usize = 1 << 20;
 
-/// As little memory as a server can have, and a medium that takes its time.
+/// A server with minimal memory and a slow medium.
 fn narrow() -> Server {
     Server::start(&format!(
         "[limits]\nmemory = \"32MiB\"\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
@@ -17,8 +17,8 @@ fn narrow() -> Server {
     ))
 }
 
-/// Everything of one session at once. The writes hold all buffers while a COMPARE AND WRITE keeps the gate closed:
-/// it is over only if the reads inside the gate need none.
+/// All kinds of commands at once in one session. The writes hold all buffers while COMPARE AND WRITE runs
+/// exclusively. This ends only if the reads inside COMPARE AND WRITE need no buffers.
 async fn everything_at_once(lun: Arc<Lun>) {
     let mut all = Vec::new();
     for n in 0..40u64 {
@@ -37,7 +37,7 @@ async fn everything_at_once(lun: Arc<Lun>) {
         all.push(compio::runtime::spawn(reads));
     }
     for one in all {
-        one.await.expect("it ended well");
+        one.await.expect("the task panicked");
     }
     for n in 0..40 {
         assert!(read(&*lun, n * MIB as u64, MIB).await == *pattern(n, MIB));
@@ -54,6 +54,6 @@ fn large_reads_and_writes_and_compare_and_write_at_once_all_end() {
             everything_at_once(lun.clone()).await;
         }
         let done = lun.perform(cdb::test_unit_ready(), Direction::None).await.0;
-        assert_eq!(done.expect("it lives").status, 0);
+        assert_eq!(done.expect("the target responds").status, 0);
     });
 }

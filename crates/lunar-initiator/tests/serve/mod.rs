@@ -1,9 +1,9 @@
-//! The server of tests that use the library as its users do.
+//! The server for tests that use the library as applications do.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A server of one LUN in memory, and its URL.
+/// A server with one LUN in memory, and its URL.
 pub struct Server {
     child: Child,
     pub url: String,
@@ -22,7 +22,8 @@ pub fn server() -> Server {
     command.args(["serve", "memory:64M", "--listen", "127.0.0.1:0"]);
     command.env("XDG_RUNTIME_DIR", std::env::temp_dir().join(format!("lunar-{}", std::process::id())));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("lunar starts");
-    let lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let lines =
+        BufReader::new(child.stdout.take().expect("a piped standard output")).lines().map_while(Result::ok);
     let lines: Vec<String> = lines.take_while(|line| line != "ready").collect();
     let url =
         lines.iter().find_map(|line| line.trim().strip_prefix("iscsi://").map(|_| line.trim().to_owned()));

@@ -1,4 +1,4 @@
-//! Logins, as LIO's isert and others answer them.
+//! Logins to targets that answer as LIO's isert and others do.
 
 use super::*;
 use crate::connect::{self, Connected, LoginOutcome};
@@ -11,10 +11,10 @@ use lunar_wire::iscsi::text;
 use std::time::Duration;
 
 const NAME: &str = "iqn.2026-11.org.example:disk";
-/// A test that takes longer hangs.
+/// A test that takes longer counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A target that reads a login request and sends scripted responses.
+/// A target that answers each login request with scripted responses.
 struct Target {
     end: Rc<dyn Endpoint>,
     stat_sn: u32,
@@ -31,7 +31,7 @@ impl Target {
         match &events.list[..] {
             [EndpointEvent::Message(range, None)] => Some(got(&events.bytes[range.clone()])),
             [EndpointEvent::End(_)] => None,
-            other => panic!("one at a time: {other:?}"),
+            other => panic!("expected one message: {other:?}"),
         }
     }
 
@@ -52,16 +52,14 @@ impl Target {
     }
 }
 
-/// Keys and values.
 type Pairs = Vec<(String, String)>;
 
-/// The pairs of key text.
 fn pairs(text: &[u8]) -> Pairs {
     let pairs = text::pairs(text).map(|pair| pair.expect("key text"));
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// What LIO says to a text: all that it is asked, itself, but for some keys.
+/// LIO's response to a login text: each requested key with LIO's own value, except the keys in `but`.
 fn as_lio(asked: &[u8], but: &[(&str, &str)]) -> Vec<u8> {
     let mut said = Vec::new();
     for (key, value) in pairs(asked) {
@@ -82,7 +80,7 @@ fn options() -> Options {
     Options { transport: Transport::Iser, ..Options::new("iqn.2026-11.org.example:host") }
 }
 
-/// Logs in at a target that changes these answers; what came of it, and the texts of the requests.
+/// Logs in to a target that overrides these keys. Returns the result, the target, and the keys of the requests.
 fn log_in(
     target_name: Option<&str>,
     options: Options,
@@ -104,7 +102,7 @@ fn log_in(
                 assert_eq!((got.bhs.opcode(), got.read, got.write), (opcode::LOGIN, None, None));
                 let mut said = as_lio(&got.data, but);
                 if got.bhs.flags() & 0x0c == 0x04 {
-                    // It proposes what was left out.
+                    // LIO also proposes keys that the initiator left out.
                     text::push(&mut said, "IFMarker", "No");
                     text::push(&mut said, "OFMarker", "No");
                 }
@@ -119,7 +117,7 @@ fn log_in(
         let wire = connect::LoginConnection::Iser(IserLoginConnection::with((ours, Vec::new())));
         let mut nobody = ();
         let came = connect::log_in(wire, &portal, &login_target, &options, &mut nobody);
-        let came = compio::time::timeout(LIMIT, came).await.expect("in time");
+        let came = compio::time::timeout(LIMIT, came).await.expect("the login ended in time");
         let came = came.map(|attempt| match attempt {
             LoginOutcome::LoggedIn(connected) => *connected,
             LoginOutcome::Redirected(there) => panic!("{there}"),
@@ -136,7 +134,7 @@ fn said<'a>(texts: &'a [Pairs], key: &str) -> Option<&'a str> {
 #[test]
 fn login_at_lio_succeeds_and_ends_in_a_session() {
     let (came, target, asked) = log_in(Some(NAME), options(), &[]);
-    let Connected { wire, login, .. } = came.expect("a login");
+    let Connected { wire, login, .. } = came.expect("a successful login");
     let want = [
         ("RDMAExtensions", Some("Yes")),
         ("TargetRecvDataSegmentLength", Some("8192")),
@@ -153,7 +151,7 @@ fn login_at_lio_succeeds_and_ends_in_a_session() {
         p.rdma_extensions && p.initial_r2t && p.immediate_data && p.tagged_buffer_for_solicited_data_only
     );
     assert_eq!((p.max_xmit_data_segment_length, login.tsih), (8192, 5));
-    // What comes behind the login finds its receive.
+    // A message after the login finds a posted receive.
     target.say(pdu::nop_in(0, NONE, 9), &[]);
     let (line, begun) = wire.into_line();
     let mut state = SessionState::new(32, Instant::now);
@@ -174,21 +172,21 @@ fn login_at_lio_succeeds_and_ends_in_a_session() {
 #[test]
 fn target_that_takes_less_is_sent_less() {
     let (came, ..) = log_in(Some(NAME), options(), &[("TargetRecvDataSegmentLength", "4096")]);
-    let p = came.expect("a login").login.parameters;
+    let p = came.expect("a successful login").login.parameters;
     assert_eq!((p.target_recv_data_segment_length, p.max_xmit_data_segment_length), (4096, 4096));
 }
 
-/// STGT and SCST want no immediate data.
+/// STGT and SCST negotiate ImmediateData=No.
 #[test]
 fn target_without_immediate_data_will_do() {
     let (came, ..) = log_in(Some(NAME), options(), &[("ImmediateData", "No")]);
-    assert!(!came.expect("a login").login.parameters.immediate_data);
+    assert!(!came.expect("a successful login").login.parameters.immediate_data);
 }
 
 #[test]
 fn target_without_extensions_is_refused() {
     let (came, ..) = log_in(Some(NAME), options(), &[("RDMAExtensions", "No")]);
-    let error = came.err().expect("no login");
+    let error = came.err().expect("the login failed");
     assert_eq!(error.code, ErrorCode::ProtocolError);
     assert!(error.to_string().contains("RDMAExtensions"), "{error}");
 }
@@ -200,11 +198,11 @@ fn digests_are_not_offered_over_rdma_whatever_the_options_say() {
     (options.offer.header_digest, options.offer.data_digest) = (crc, crc);
     let (came, _, asked) = log_in(Some(NAME), options, &[]);
     assert!(said(&asked, "HeaderDigest").is_none() && said(&asked, "DataDigest").is_none());
-    let p = came.expect("a login").login.parameters;
+    let p = came.expect("a successful login").login.parameters;
     assert!(!p.header_digest && !p.data_digest);
 }
 
-/// Each piece of an answer has to fit into a message.
+/// Each part of a long text response must fit into one message.
 #[test]
 fn discovery_session_declares_what_a_message_holds() {
     let mut options = options();
@@ -212,5 +210,5 @@ fn discovery_session_declares_what_a_message_holds() {
     let (came, _, asked) = log_in(None, options, &[]);
     assert!(said(&asked, "RDMAExtensions").is_none());
     assert_eq!(said(&asked, "MaxRecvDataSegmentLength"), Some("8192"));
-    assert!(!came.expect("a login").login.parameters.rdma_extensions);
+    assert!(!came.expect("a successful login").login.parameters.rdma_extensions);
 }

@@ -1,12 +1,12 @@
-//! When a path is looked at, and until when.
+//! When path checks run, and how they are cancelled.
 
 use super::*;
 
-/// Paths that are checked only after events and errors, not by the clock.
+/// Joins paths that are checked only after events and failures: the interval is an hour.
 async fn join_unhurried(wires: &[Arc<Wire>; 2]) -> Arc<Multipath> {
     let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
     let settings = MultipathOptions { check: Duration::from_secs(3600), ..MultipathOptions::default() };
-    Multipath::join(ways, settings).await.expect("two paths to one unit")
+    Multipath::join(ways, settings).await.expect("two paths to one logical unit")
 }
 
 async fn until(what: impl Fn() -> bool) {
@@ -15,10 +15,12 @@ async fn until(what: impl Fn() -> bool) {
             compio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    compio::time::timeout(Duration::from_secs(20), polled).await.expect("it never comes");
+    compio::time::timeout(Duration::from_secs(20), polled)
+        .await
+        .expect("the condition must become true in time");
 }
 
-/// What fails last may have been begun before the path was back.
+/// The failed operation may have started before the path came back.
 #[test]
 fn path_that_has_failed_is_looked_at_at_once() {
     inside(async {
@@ -31,7 +33,7 @@ fn path_that_has_failed_is_looked_at_at_once() {
     });
 }
 
-/// It would be asked without end otherwise, as each answer brings the next failure.
+/// Otherwise check and failure would alternate without a pause.
 #[test]
 fn path_that_fails_after_each_look_is_looked_at_more_slowly() {
     inside(async {
@@ -51,7 +53,7 @@ fn with_the_last_path_gone_the_others_are_looked_at_at_once() {
         let joined = join_unhurried(&two()).await;
         joined.set(0, State::Standby);
         compio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(joined.paths()[0].1, State::Standby, "there is no hurry");
+        assert_eq!(joined.paths()[0].1, State::Standby, "a standby path is not checked while another works");
         joined.set(1, State::Standby);
         until(|| joined.paths().iter().all(|path| path.1 == State::Optimized)).await;
     });
@@ -64,7 +66,7 @@ fn dropping_paths_does_not_wait_for_a_check() {
         let joined = join_unhurried(&wires).await;
         wires[0].silent.store(true, Relaxed);
         wires[0].set(true);
-        // The look has begun.
+        // The check has started.
         until(|| Arc::strong_count(&wires[0]) > 2).await;
         let gone = Arc::downgrade(&joined);
         drop(joined);

@@ -1,8 +1,8 @@
-//! What is sent again and when, and answers that cannot be.
+//! Resent commands, and invalid responses.
 
 use super::*;
 
-/// A machine that sends so few commands at a time.
+/// A session with at most `limit` commands in flight.
 fn narrow(limit: u16) -> Peer {
     let mut peer = Peer::new(parameters());
     peer.state = SessionState::new(limit, Instant::now);
@@ -22,7 +22,10 @@ fn command_queued_behind_an_aborted_one_is_sent() {
     let read = peer.read(512);
     assert_eq!(tags(&mut peer)[0], once);
     peer.state.ended_by_abort([once], "late");
-    assert_eq!(peer.end(once).expect("it ended").0.expect_err("late").code, ErrorCode::TimedOut);
+    assert_eq!(
+        peer.end(once).expect("the command has ended").0.expect_err("the command has timed out").code,
+        ErrorCode::TimedOut
+    );
     assert_eq!(tags(&mut peer), [read]);
 }
 
@@ -33,7 +36,10 @@ fn command_that_a_reset_ends_keeps_the_hint() {
     tags(&mut peer);
     let late = Error::new(ErrorCode::TimedOut, "late").with_hint("wait longer");
     peer.state.ended_by([once], &late);
-    assert_eq!(peer.end(once).expect("it ended").0.expect_err("late"), late);
+    assert_eq!(
+        peer.end(once).expect("the command has ended").0.expect_err("the command has timed out"),
+        late
+    );
 }
 
 #[test]
@@ -54,7 +60,7 @@ fn commands_ended_by_reset_are_resent_in_order_first() {
     let first = peer.read(512);
     let reads: Vec<u32> = (0..5).map(|_| peer.read(512)).collect();
     assert_eq!(tags(&mut peer), [&[first], &reads[..3]].concat());
-    // Its slot is free for a younger command.
+    // Its slot becomes free for a newer command.
     peer.state.finish(first, Err(Error::new(ErrorCode::Aborted, "on demand")));
     _ = peer.end(first);
     peer.state.pump();
@@ -64,10 +70,10 @@ fn commands_ended_by_reset_are_resent_in_order_first() {
     peer.state.ended_by_abort([reads[3], reads[1], reads[0], reads[2]], "a reset");
     assert_eq!(tags(&mut peer), reads[..4]);
     peer.state.ended_by_abort([reads[0]], "a reset");
-    assert_eq!(tags(&mut peer), [reads[0]], "two still wait behind it");
+    assert_eq!(tags(&mut peer), [reads[0]], "the other two stay queued behind it");
 }
 
-/// Else the check would wait for itself.
+/// Otherwise the command would wait for a check that is queued behind it.
 #[test]
 fn resent_command_waits_for_the_identity_check() {
     let mut peer = narrow(1);
@@ -81,7 +87,7 @@ fn resent_command_waits_for_the_identity_check() {
     assert_eq!(tags(&mut peer), [check]);
 }
 
-/// The target has never seen it: nothing that it says can be about it.
+/// The target has not received the command, so a response to it is a protocol violation.
 #[test]
 fn answer_to_what_was_not_sent_is_none() {
     type Answer = fn(&mut Peer, u32);
@@ -100,7 +106,7 @@ fn answer_to_what_was_not_sent_is_none() {
         peer.sent();
         answer(&mut peer, waits);
         assert_eq!(peer.broken().code, ErrorCode::ProtocolError, "{name}");
-        assert!(peer.end(waits).is_none(), "{name}: nothing was acknowledged");
+        assert!(peer.end(waits).is_none(), "{name}: the unsent command may not complete");
         peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         peer.log_in(parameters());
         assert_eq!(peer.sent().len(), 1, "{name}");
@@ -115,13 +121,13 @@ fn data_that_did_not_come_are_not_counted_whatever_the_status() {
         let tag = peer.read(512);
         peer.data_in(tag, 0, &vec![1; came], true, None);
         peer.respond(tag, 0, 2, 0, &sense);
-        assert_eq!(peer.done(tag).0.transferred, came, "without a residual");
+        assert_eq!(peer.done(tag).0.transferred, came, "received bytes, without a residual count");
     }
     let mut peer = Peer::new(parameters());
     let tag = peer.read(512);
     peer.data_in(tag, 0, &[1; 512], true, None);
     peer.respond(tag, 0x02, 2, 412, &sense);
-    assert_eq!(peer.done(tag).0.transferred, 100, "wanted bytes minus the residual");
+    assert_eq!(peer.done(tag).0.transferred, 100, "buffer length minus residual");
 }
 
 #[test]
@@ -132,13 +138,13 @@ fn target_that_sends_r2ts_and_reads_nothing_is_left() {
     for n in 0..32 {
         peer.say(r2t(n, n * 2048), &[], false);
     }
-    assert!(peer.state.connection.fault().is_none(), "each of them once");
+    assert!(peer.state.connection.fault().is_none(), "each range was requested once");
     peer.sent();
     for n in 32..320 {
         peer.say(r2t(n, 0), &[], false);
         peer.sent();
     }
-    assert!(peer.state.connection.fault().is_none(), "what is read may be asked for again");
+    assert!(peer.state.connection.fault().is_none(), "the target may request data again if it reads them");
     let unread = (320..10_000).position(|n| {
         peer.say(r2t(n, 0), &[], false);
         peer.state.connection.fault().is_some()
@@ -146,7 +152,7 @@ fn target_that_sends_r2ts_and_reads_nothing_is_left() {
     assert!(unread.is_some_and(|n| n < 200) && peer.broken().code == ErrorCode::ProtocolError, "{unread:?}");
 }
 
-/// A future on another core that was dropped.
+/// The future on another core is dropped.
 #[test]
 fn command_abandoned_on_another_core_is_never_sent() {
     let mut peer = narrow(1);
@@ -160,7 +166,7 @@ fn command_abandoned_on_another_core_is_never_sent() {
     drop((one, other));
     assert!(
         peer.state.tasks.get(sent).is_some_and(|task| task.is_abandoned()),
-        "it may still be carried out"
+        "the target may still execute the command"
     );
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     peer.log_in(parameters());
@@ -174,13 +180,13 @@ fn command_abandoned_on_another_core_is_never_sent() {
     assert!(tags(&mut peer).is_empty() && peer.state.tasks.count() == 0);
 }
 
-/// A reset that another command needed: this one is young.
+/// The error handler reset the logical unit for another command. This one has not timed out.
 #[test]
 fn write_ended_by_reset_while_data_leave_is_resent() {
     let mut peer = Peer::new(parameters());
     let tag = peer.write(1024);
     let Some(super::super::task::Data::Out(buf)) = peer.state.tasks.get(tag).map(|task| &task.data) else {
-        panic!("a write");
+        panic!("not a write");
     };
     let leaves = buf.clone();
     assert_eq!(tags(&mut peer)[0], tag);
@@ -188,5 +194,5 @@ fn write_ended_by_reset_while_data_leave_is_resent() {
     let again = peer.sent();
     assert_eq!((again[0].0.itt(), &again[0].1[..]), (tag, &leaves[..512]));
     peer.respond(tag, 0, 0, 0, &[]);
-    assert_eq!(peer.done(tag).1.expect("its buffer")[..], leaves[..], "another one, with the same data");
+    assert_eq!(peer.done(tag).1.expect("its buffer")[..], leaves[..], "a copy with the same data");
 }

@@ -1,4 +1,4 @@
-//! What owners of sessions ask for beside the course of commands: text, the end of one command, long CDBs.
+//! Requests of owners beside commands: text requests, aborts, and long CDBs.
 
 use super::*;
 use crate::command::MAX_CDB_LEN;
@@ -11,7 +11,7 @@ fn text_response(itt: u32, flags: u8, ttt: u32) -> Bhs {
     pdu::text_response(&request, flags, ttt)
 }
 
-/// TXT-001: a second question waits for the answer to the first.
+/// TXT-001: a second text request waits for the response to the first.
 #[test]
 fn questions_are_asked_one_after_the_other() {
     let mut peer = Peer::new(parameters());
@@ -19,7 +19,7 @@ fn questions_are_asked_one_after_the_other() {
     let sent = peer.sent();
     let [(header, data)] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((header.opcode(), header.immediate(), &data[..]), (opcode::TEXT, true, &b"X-a=1\0"[..]));
-    // The answer in two pieces.
+    // The response arrives in two PDUs.
     peer.say(text_response(header.itt(), 0x40, 5), b"X-a=", true);
     let (more, data) = peer.sent().remove(0);
     assert_eq!((more.itt(), more.ttt(), data.len()), (header.itt(), 5, 0));
@@ -34,7 +34,7 @@ fn questions_are_asked_one_after_the_other() {
     assert!(peer.state.connection.fault().is_none());
 }
 
-/// TXT-002: a question that is longer than the target takes in a PDU.
+/// TXT-002: a text request longer than the target's MaxRecvDataSegmentLength.
 #[test]
 fn long_question_goes_in_pieces() {
     let mut peer = Peer::new(parameters());
@@ -58,7 +58,7 @@ fn text_refusal_differs_from_loss_and_violation() {
         peer.say(pdu::reject(reason), header.as_bytes(), true);
         assert_eq!(a.try_recv().unwrap().unwrap_err().code, ErrorCode::Refused);
         assert!(peer.state.connection.fault().is_none());
-        assert_eq!(peer.sent().len(), 1, "the next is asked");
+        assert_eq!(peer.sent().len(), 1, "the next request is sent");
         peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         assert_eq!(b.try_recv().unwrap().unwrap_err().code, ErrorCode::ConnectionLost);
     }
@@ -72,7 +72,7 @@ fn text_refusal_differs_from_loss_and_violation() {
     }
 }
 
-/// A caller that stops waiting does not disturb the connection. Requests that were not sent are dropped.
+/// A caller that stops waiting does not disturb the connection. Its unsent requests are dropped.
 #[test]
 fn abandoned_text_request_does_not_delay_others() {
     let mut peer = Peer::new(parameters());
@@ -87,7 +87,7 @@ fn abandoned_text_request_does_not_delay_others() {
     assert_eq!(answer.try_recv(), Ok(Ok(b"X-c=2\0".to_vec())));
 }
 
-/// RFC 7143 section 11.2.2.3, and FRM-007: no header where there is no need.
+/// RFC 7143 section 11.2.2.3 and FRM-007: an additional header segment is sent only for a long CDB.
 #[test]
 fn cdb_beyond_16_bytes_travels_in_an_ahs() {
     for (len, words) in [(1, 0), (16, 0), (17, 2), (20, 2), (32, 5), (259, 62), (MAX_CDB_LEN, 62)] {
@@ -108,7 +108,7 @@ fn cdb_beyond_16_bytes_travels_in_an_ahs() {
         assert!(bytes[32 + first..48].iter().all(|b| *b == 0), "followed by zeros");
         let end = 48 + ahs.len();
         let digest = lunar_runtime::iscsi::digest::crc32c(&[&bytes[..end]]);
-        assert_eq!(bytes[end..end + 4], digest.to_le_bytes(), "the header digest covers it");
+        assert_eq!(bytes[end..end + 4], digest.to_le_bytes(), "the header digest covers the AHS");
     }
     for len in [0, MAX_CDB_LEN + 1] {
         assert_eq!(
@@ -122,7 +122,7 @@ fn cdb_beyond_16_bytes_travels_in_an_ahs() {
 fn long_cdb_is_whole_on_the_next_connection_too() {
     let mut peer = Peer::new(parameters());
     let mut command = Command::long(1 << 48, &[0x7f; 32], Direction::None).expect("a command");
-    assert!(!command.repeatable, "what it does is not known");
+    assert!(!command.repeatable, "an unknown command is not repeatable");
     command.repeatable = true;
     peer.state.submit(command, Waiter::Unknown).expect("room");
     let first = peer.state.connection.out().take_bytes();
@@ -142,20 +142,20 @@ fn command_that_has_not_been_sent_is_just_taken_out() {
     let tags: Vec<u32> = (0..34).map(|_| peer.write(512)).collect();
     assert_eq!(peer.sent().len(), 32);
     assert_eq!(peer.state.abort(tags[32], &aborted()), None);
-    let (result, buf) = peer.end(tags[32]).expect("it is over");
+    let (result, buf) = peer.end(tags[32]).expect("the command has ended");
     assert_eq!((result.expect_err("aborted").code, buf.map(|b| b.len())), (ErrorCode::Aborted, Some(512)));
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 35);
     peer.respond(tags[0], 0, 0, 0, &[]);
     assert_eq!(peer.sent().iter().map(|(h, _)| h.itt()).collect::<Vec<_>>(), [tags[33]]);
 }
 
-/// Its owner has given it up: the next connection does not get it, and no reset brings it back.
+/// The owner has aborted the command: it is resent neither on the next connection nor after a reset.
 #[test]
 fn command_being_aborted_is_not_resent() {
     for ends in [
         (|p, tag| {
             p.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
-            assert!(p.end(tag).is_none(), "the target may still have it");
+            assert!(p.end(tag).is_none(), "the target may still execute the command");
             p.log_in(parameters());
         }) as fn(&mut Peer, u32),
         |p, tag| p.state.ended_by_abort([tag], "a reset"),
@@ -164,9 +164,9 @@ fn command_being_aborted_is_not_resent() {
         let tag = peer.write(512);
         peer.sent();
         assert_eq!(peer.state.abort(tag, &aborted()), Some(ReferencedTask { lun: 1 << 48, cmd_sn: 1 }));
-        assert!(peer.end(tag).is_none(), "the target has it");
+        assert!(peer.end(tag).is_none(), "the target has the command");
         ends(&mut peer, tag);
-        let (result, buf) = peer.end(tag).expect("it is over");
+        let (result, buf) = peer.end(tag).expect("the command has ended");
         assert_eq!(
             (result.expect_err("aborted").code, buf.map(|b| b.len())),
             (ErrorCode::Aborted, Some(512))
@@ -174,7 +174,7 @@ fn command_being_aborted_is_not_resent() {
         peer.log_in(parameters());
         assert!(peer.sent().is_empty());
         assert_eq!(peer.state.tasks.count(), 0);
-        assert_eq!(peer.state.abort(tag, &aborted()), None, "what is over is left alone");
+        assert_eq!(peer.state.abort(tag, &aborted()), None, "an ended command is not aborted");
     }
 }
 
@@ -197,10 +197,10 @@ fn completion_reports_the_time_in_the_queue() {
     LATER_MS.set(300);
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (33, 64);
     peer.data_in(tags[0], 0, &[0; 512], true, Some(0));
-    assert_eq!(peer.done(tags[0]).0.queued, Duration::ZERO, "sent at once");
+    assert_eq!(peer.done(tags[0]).0.queued, Duration::ZERO, "the command was not queued");
     LATER_MS.set(1000);
     peer.data_in(tags[1], 0, &[0; 512], true, Some(0));
-    assert_eq!(peer.done(tags[1]).0.queued, Duration::ZERO, "the target took its time");
+    assert_eq!(peer.done(tags[1]).0.queued, Duration::ZERO, "the target's service time is not queueing time");
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     LATER_MS.set(1500);
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 64);
@@ -212,7 +212,7 @@ fn completion_reports_the_time_in_the_queue() {
 }
 
 proptest! {
-    /// Whatever CDB is sent, the target finds it as it was.
+    /// A CDB of any content and length arrives unchanged.
     #[test]
     fn any_cdb_arrives(cdb in prop::collection::vec(any::<u8>(), 1..=MAX_CDB_LEN)) {
         let command = Command::long(0, &cdb, Direction::None).expect("a command");

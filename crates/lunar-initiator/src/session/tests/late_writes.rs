@@ -1,5 +1,6 @@
-//! A model of paths that are lost while the target stalls. Whatever happens in whatever order: once a newer write is
-//! acknowledged, the target executes no older one of the same block. The machines are the real ones; there is no clock.
+//! A model of paths that fail while the target stalls. Invariant: once a newer write is acknowledged, the target
+//! executes no older write to the same block, in any order of events. The session states are the real ones. There is
+//! no clock.
 
 use super::super::proof::Proof;
 use super::*;
@@ -13,7 +14,7 @@ const PATHS: usize = 3;
 const BLOCKS: usize = 4;
 const STEPS: usize = 250;
 
-/// Steps that follow from a number alone (xorshift).
+/// A deterministic sequence of random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -25,7 +26,7 @@ impl Random {
     }
 }
 
-/// A command that the target has and has not executed.
+/// A command that the target has received but not executed.
 #[derive(Clone, Copy)]
 struct Arrived {
     tag: u32,
@@ -33,8 +34,8 @@ struct Arrived {
     value: u64,
 }
 
-/// A path: our side of its session, and the connections of it that the target still has. The last one is the present
-/// one while the session is up.
+/// A path: the initiator's side of its session, and its connections that the target still has. While the session is
+/// up, the last one is the current connection.
 struct Path {
     peer: Peer,
     up: bool,
@@ -42,17 +43,17 @@ struct Path {
     connections: Vec<Connection>,
 }
 
-/// A connection, to a portal of this group, and what the target has of it.
+/// A connection to a portal of this group, and the commands that the target has received on it.
 struct Connection {
     group: u16,
     has: VecDeque<Arrived>,
 }
 
-/// A write of the owner, who waits for its end.
+/// A write whose owner waits for the result.
 struct Write {
     block: usize,
     value: u64,
-    /// The path that has it, and its tag there.
+    /// The path of the write, and its tag there.
     on: Option<(usize, u32)>,
 }
 
@@ -63,9 +64,10 @@ struct World {
     writes: Vec<Write>,
     latest: u64,
     acknowledged: [u64; BLOCKS],
-    /// A violation of the order of acknowledged writes.
+    /// The first violation of the invariant.
     broken: Option<String>,
-    /// Newer writes that were acknowledged after the loss of a path.
+    /// Acknowledged writes while the target still had a lost connection: the cases in which the invariant could
+    /// break.
     counted: usize,
 }
 
@@ -97,7 +99,7 @@ impl World {
             4..=8 => self.execute(at),
             9 => self.paths[at].stalls = !self.paths[at].stalls,
             10 => self.paths[at].lose(),
-            // At times the target sends us to another group.
+            // Some logins go to another portal group.
             11 | 12 => {
                 let group = 1 + self.random.below(4) as u16 / 3;
                 self.paths[at].log_in(group);
@@ -110,7 +112,7 @@ impl World {
         self.take_ends();
     }
 
-    /// The owner writes a block on which it has no write.
+    /// Starts a write to a block without a pending write.
     fn write(&mut self) {
         let block = self.random.below(BLOCKS);
         if self.writes.iter().all(|w| w.block != block) {
@@ -120,7 +122,7 @@ impl World {
         self.send();
     }
 
-    /// Writes that are on no path go on one that is up, unless others keep them off their block.
+    /// Submits pending writes to a usable path, unless the block is locked.
     fn send(&mut self) {
         let up: Vec<usize> = (0..PATHS).filter(|at| self.paths[*at].up).collect();
         for write in self.writes.iter_mut().filter(|w| w.on.is_none()) {
@@ -140,7 +142,7 @@ impl World {
         }
     }
 
-    /// The target executes a command of any connection of this path that it still has.
+    /// The target executes a command of any connection of this path.
     fn execute(&mut self, at: usize) {
         let path = &mut self.paths[at];
         if path.stalls || path.connections.is_empty() {
@@ -159,7 +161,7 @@ impl World {
         }
     }
 
-    /// LOGICAL UNIT RESET through this path: the target has none of the commands any more that it had.
+    /// LOGICAL UNIT RESET through this path: the target drops all commands that it has.
     fn reset(&mut self, at: usize) {
         if !self.paths[at].up || self.paths[at].stalls {
             return;
@@ -173,7 +175,7 @@ impl World {
         self.paths.iter_mut().for_each(|path| path.peer.state.prove(Proof::Reset(Some(LUN), sent)));
     }
 
-    /// The owner waits for one of its writes no longer, and takes it for over.
+    /// The owner of a write stops waiting and regards the write as ended.
     fn drop_one(&mut self) {
         if self.writes.is_empty() {
             return;
@@ -184,7 +186,7 @@ impl World {
         }
     }
 
-    /// The time of one operation is over, and its connection is given up.
+    /// The operation timeout of a write expires, and its connection is dropped.
     fn expire_one(&mut self) {
         let on: Vec<(usize, u32)> = self.writes.iter().filter_map(|w| w.on).collect();
         if let Some((at, tag)) = on.get(self.random.below(on.len().max(1))) {
@@ -193,7 +195,7 @@ impl World {
         }
     }
 
-    /// A write that failed goes on another path, or its owner hears that it is over.
+    /// A failed write is retried on another path, or ends with the error.
     fn take_ends(&mut self) {
         let mut left = Vec::new();
         for mut write in std::mem::take(&mut self.writes) {
@@ -217,7 +219,7 @@ impl World {
 }
 
 impl Path {
-    /// What was sent arrives, and stays there, whatever becomes of the connection.
+    /// The target receives everything that was sent, and keeps it after a loss of the connection.
     fn arrive(&mut self) {
         for (header, data) in self.peer.sent() {
             if header.opcode() != opcode::SCSI_COMMAND {
@@ -225,12 +227,12 @@ impl Path {
             }
             let block = u32::from_be_bytes(header.cdb()[2..6].try_into().expect("four bytes")) as usize;
             let value = u64::from_be_bytes(data[..8].try_into().expect("eight bytes"));
-            let present = self.connections.last_mut().expect("it was sent on a connection");
+            let present = self.connections.last_mut().expect("a current connection");
             present.has.push_back(Arrived { tag: header.itt(), block, value });
         }
     }
 
-    /// The connection does not answer, and is given up at once.
+    /// The connection fails and is dropped at once.
     fn lose(&mut self) {
         if !std::mem::take(&mut self.up) {
             return;
@@ -241,7 +243,7 @@ impl Path {
         self.peer.state.fail_queued(&Error::new(ErrorCode::TimedOut, "no connection"), |_| true);
     }
 
-    /// A login: the target ends what it has of the same nexus.
+    /// A login: the target drops the commands of the same nexus.
     fn log_in(&mut self, group: u16) {
         if std::mem::replace(&mut self.up, true) {
             return;
@@ -255,7 +257,7 @@ impl Path {
     }
 }
 
-/// What was broken, and how often it could have been.
+/// The violation, if any, and the number of cases in which one was possible.
 fn played(seed: u64, late_writes: LateWrites) -> (Option<String>, usize) {
     let mut world = World::new(seed, late_writes);
     for _ in 0..STEPS {
@@ -272,7 +274,7 @@ fn no_older_write_is_executed_after_a_newer_one_was_acked() {
         assert_eq!(broken, None, "seed {seed}");
         counted += times;
     }
-    assert!(counted > 1000, "late commands are rare: {counted}");
+    assert!(counted > 1000, "too few late commands: {counted}");
 }
 
 #[test]

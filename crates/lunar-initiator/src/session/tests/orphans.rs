@@ -1,4 +1,4 @@
-//! Writes whose connection is lost, and what makes certain that the target carries them out no more.
+//! Writes whose connection is lost, and the proofs that the target no longer executes them.
 
 use super::super::proof::Proof;
 use super::*;
@@ -36,12 +36,15 @@ fn write_waits_for_a_login_at_its_own_portal_group() {
     let (write, once) = (peer.write(512), once(&mut peer));
     lost(&mut peer);
     log_in_at(&mut peer, 2);
-    assert!(peer.sent().is_empty() && peer.end(once).is_none(), "that is another nexus");
+    assert!(peer.sent().is_empty() && peer.end(once).is_none(), "a login at another nexus proves nothing");
     lost(&mut peer);
     log_in_at(&mut peer, 1);
-    assert_eq!(peer.end(once).expect("it ended").0.expect_err("unknown").code, ErrorCode::ConnectionLost);
+    assert_eq!(
+        peer.end(once).expect("the command has ended").0.expect_err("unknown").code,
+        ErrorCode::ConnectionLost
+    );
     let sent: Vec<u32> = peer.sent().iter().map(|(h, _)| h.itt()).collect();
-    assert_eq!(sent, [write], "once more, on this session");
+    assert_eq!(sent, [write], "the write is resent once");
 }
 
 #[test]
@@ -51,7 +54,7 @@ fn writes_that_waited_are_counted_by_their_end() {
     lost(&mut peer);
     assert!(peer.state.has_waiting());
     log_in_at(&mut peer, 1);
-    assert!(peer.end(once).is_some() && peer.state.has_waiting(), "the other is sent again");
+    assert!(peer.end(once).is_some() && peer.state.has_waiting(), "the write is resent");
     peer.sent();
     let good = Completion {
         status: 0,
@@ -63,7 +66,7 @@ fn writes_that_waited_are_counted_by_their_end() {
     peer.state.finish(write, Ok(good));
     assert!(!peer.state.has_waiting());
     assert_eq!(peer.state.tasks.count_waited(), [1, 0, 1]);
-    assert_eq!(peer.state.tasks.count_waited(), [0; 3], "counted once");
+    assert_eq!(peer.state.tasks.count_waited(), [0; 3], "each outcome is counted once");
 }
 
 #[test]
@@ -75,22 +78,25 @@ fn after_the_time_for_recovery_a_write_ends_with_the_login() {
     peer.state.fail_queued(&Error::new(ErrorCode::TimedOut, "no connection"), |_| true);
     assert!(peer.end(write).is_none());
     log_in_at(&mut peer, 1);
-    assert!(peer.sent().is_empty(), "its owner decides");
-    assert_eq!(peer.end(write).expect("it ended").0.expect_err("lost").code, ErrorCode::ConnectionLost);
+    assert!(peer.sent().is_empty(), "nothing is resent after the recovery timeout");
+    assert_eq!(
+        peer.end(write).expect("the command has ended").0.expect_err("the connection is lost").code,
+        ErrorCode::ConnectionLost
+    );
 }
 
 #[test]
 fn reset_ends_what_was_lost_before_it_was_sent() {
     let mut peer = at_group(1);
     let (write, other) = (once(&mut peer), once(&mut peer));
-    peer.state.tasks.get(other).expect("it is there").lun = 2 << 48;
+    peer.state.tasks.get(other).expect("the task exists").lun = 2 << 48;
     lost(&mut peer);
-    let (_, since) = peer.state.orphans(Some(LUN)).expect("one waits");
+    let (_, since) = peer.state.orphans(Some(LUN)).expect("an orphan");
     peer.state.prove(Proof::Reset(Some(LUN), since - Duration::from_millis(1)));
-    assert!(peer.end(write).is_none(), "it may have arrived after the reset");
+    assert!(peer.end(write).is_none(), "the command may have arrived after the reset");
     peer.state.prove(Proof::Reset(Some(LUN), since));
-    assert!(peer.end(write).expect("it ended").0.is_err());
-    assert!(peer.end(other).is_none(), "another logical unit");
+    assert!(peer.end(write).expect("the command has ended").0.is_err());
+    assert!(peer.end(other).is_none(), "the reset was for another logical unit");
     peer.state.prove(Proof::Reset(None, Instant::now()));
     assert!(peer.end(other).is_some() && peer.state.orphans(None).is_none());
 }
@@ -109,7 +115,7 @@ fn late_or_abandoned_write_holds_its_range() {
         let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
         lost(&mut peer);
         unwanted(&mut peer, tag);
-        assert!(ranges.try_lock(&(0..512), RangeAccess::Shared).is_none(), "newer writes wait");
+        assert!(ranges.try_lock(&(0..512), RangeAccess::Shared).is_none(), "newer writes must wait");
         peer.state.tasks.forget_abandoned();
         assert_eq!(peer.state.tasks.count(), 1);
         log_in_at(&mut peer, 1);
@@ -128,16 +134,22 @@ fn write_that_is_late_on_its_connection_waits_for_its_end() {
         peer.state.expire(tag, Error::new(ErrorCode::TimedOut, "late"));
     }
     assert!(peer.end(write).is_none());
-    assert_eq!(peer.end(read).expect("it ended").0.expect_err("late").code, ErrorCode::TimedOut);
+    assert_eq!(
+        peer.end(read).expect("the command has ended").0.expect_err("the command has timed out").code,
+        ErrorCode::TimedOut
+    );
     peer.state.ended_by_abort([write], "aborted");
-    assert_eq!(peer.end(write).expect("it ended").0.expect_err("late").code, ErrorCode::TimedOut);
+    assert_eq!(
+        peer.end(write).expect("the command has ended").0.expect_err("the command has timed out").code,
+        ErrorCode::TimedOut
+    );
 }
 
 #[test]
 fn reads_and_what_takes_the_risk_do_not_wait() {
     let mut peer = at_group(1);
     let read = peer.submit(cdb::read_10(0, 1), Direction::In(Buf::zeroed(512)));
-    peer.state.tasks.get(read).expect("it is there").repeatable = false;
+    peer.state.tasks.get(read).expect("the task exists").repeatable = false;
     lost(&mut peer);
     assert!(peer.end(read).is_some());
     let mut peer = at_group(1);
@@ -157,7 +169,7 @@ fn after_a_logout_in_order_nothing_waits() {
     lost(&mut peer);
     assert!(peer.end(once).is_some() && peer.state.orphans(None).is_none());
     log_in_at(&mut peer, 1);
-    assert!(!peer.state.connection.is_logged_out(), "the next connection is another one");
+    assert!(!peer.state.connection.is_logged_out(), "the logout applies to one connection");
 }
 
 #[test]
@@ -181,7 +193,7 @@ fn portal_of_no_group_proves_nothing_for_another_one() {
         for port in proofs {
             log_in(&mut peer, port);
             assert_eq!(
-                peer.end(write).expect("it ended").0.expect_err("unknown").code,
+                peer.end(write).expect("the command has ended").0.expect_err("unknown").code,
                 ErrorCode::ConnectionLost
             );
         }

@@ -1,10 +1,10 @@
-//! Rules of RFC 7143 for the full feature phase, one by one: their ids are those of the conformance rows.
+//! Rules of RFC 7143 for the full feature phase. The ids are those of the conformance rows.
 
 use super::*;
 use crate::session::Event;
 use lunar_wire::scsi::TaskManagementFunction::*;
 
-/// Changes bytes of a header that no accessor names: reserved ones.
+/// Changes header bytes without accessors, such as reserved ones.
 fn raw(header: &mut Bhs, change: impl FnOnce(&mut [u8; BHS_LEN])) {
     let mut bytes = *header.as_bytes();
     change(&mut bytes);
@@ -22,13 +22,13 @@ fn piece(tag: u32, data_sn: u32, offset: u32, flags: u8) -> Bhs {
     header
 }
 
-/// Opcode, DataSN and offset of Data-Out PDUs.
+/// Target Transfer Tag, DataSN and buffer offset of each Data-Out.
 fn data_outs(sent: &[(Bhs, Vec<u8>)]) -> Vec<(u32, u32, u32)> {
     let outs = sent.iter().filter(|(h, _)| h.opcode() == opcode::DATA_OUT);
     outs.map(|(h, _)| (h.ttt(), h.data_sn(), h.buffer_offset())).collect()
 }
 
-/// FRM-003: what is reserved is not looked at.
+/// FRM-003: reserved fields are ignored.
 #[test]
 fn reserved_fields_of_answers_are_ignored() {
     let mut peer = Peer::new(parameters());
@@ -54,7 +54,7 @@ fn reserved_fields_of_answers_are_ignored() {
     assert_eq!((peer.done(read).0.status, peer.done(write).0.status), (0, 0));
 }
 
-/// FRM-004: reserved codes are no success, and where they cannot be answered end the connection.
+/// FRM-004: reserved codes count as failures. In a PDU that has no response they end the connection.
 #[test]
 fn reserved_codes_are_errors() {
     let mut peer = Peer::new(parameters());
@@ -62,7 +62,10 @@ fn reserved_codes_are_errors() {
     let mut response = pdu::scsi_response(tag, 0, 0x02, 0);
     response.set_exp_data_sn(0);
     peer.say(response, &[], true);
-    assert_eq!(peer.end(tag).expect("it ended").0.expect_err("no success").code, ErrorCode::ScsiError);
+    assert_eq!(
+        peer.end(tag).expect("the command has ended").0.expect_err("a failure").code,
+        ErrorCode::ScsiError
+    );
     let answer = peer.state.manage(AbortTaskSet, 0, None);
     let tag = peer.sent().pop().expect("a request").0.itt();
     peer.say(pdu::task_management_response(tag, 100), &[], true);
@@ -72,7 +75,7 @@ fn reserved_codes_are_errors() {
     assert_eq!(peer.broken().code, ErrorCode::ProtocolError);
 }
 
-/// FRM-007: a target's PDU has no additional header. FRM-025: nor more data than was declared.
+/// FRM-007: a target's PDU has no additional header segment. FRM-025: a data segment has at most the declared length.
 #[test]
 fn additional_headers_and_too_long_segments_end_the_connection() {
     let mut peer = Peer::new(parameters());
@@ -81,11 +84,11 @@ fn additional_headers_and_too_long_segments_end_the_connection() {
     let mut peer = Peer::new(parameters());
     let tag = peer.read(100_000);
     let bytes = encode(Digests::default(), piece(tag, 0, 0, 0), &[], &vec![0; 65_537]);
-    assert!(peer.receiver.feed(&bytes, &mut peer.state).is_err(), "65536 were declared");
+    assert!(peer.receiver.feed(&bytes, &mut peer.state).is_err(), "MaxRecvDataSegmentLength is 65536");
 }
 
-/// FRM-021, FRM-022, FRM-023: what is damaged has no effect; at level 0 it ends the session, and the command
-/// is sent again.
+/// FRM-021, FRM-022, FRM-023: a PDU with a data digest error has no effect. At ErrorRecoveryLevel 0 it ends the
+/// session, and the command is resent.
 #[test]
 fn damaged_data_have_no_effect() {
     let digests = Digests { header: false, data: true };
@@ -119,7 +122,8 @@ fn damaged_data_have_no_effect() {
     }
 }
 
-/// FRM-012: tags are those of live tasks alone, and never the reserved one, however many come and go.
+/// FRM-012: a tag is not reused while its task lives, and is never the reserved value, however many tags are
+/// allocated.
 #[test]
 fn no_tag_serves_twice() {
     let mut peer = Peer::new(parameters());
@@ -142,7 +146,7 @@ fn no_tag_serves_twice() {
     }
 }
 
-/// CMD-002, CMD-020: requests out of order use up no CmdSN, and commands are in order.
+/// CMD-002, CMD-020: immediate requests do not advance CmdSN, and commands are in order.
 #[test]
 fn immediate_requests_use_up_no_number() {
     let mut peer = Peer::new(parameters());
@@ -155,8 +159,8 @@ fn immediate_requests_use_up_no_number() {
     assert_eq!(command_window, [(1, false, 1), (0, true, 2), (2, true, 2), (1, false, 2)]);
 }
 
-/// CMD-019: where the target still waits for a rejected command, a ping takes its number; a damaged one is
-/// sent again.
+/// CMD-019: if the target still expects the CmdSN of a rejected command, a NOP-Out takes it. A command with a digest
+/// error is resent.
 #[test]
 fn rejected_command_leaves_no_gap() {
     for (reason, exp_cmd_sn, filled) in [(0x02, 1, true), (0x09, 1, true), (0x09, 2, false)] {
@@ -174,7 +178,8 @@ fn rejected_command_leaves_no_gap() {
     }
 }
 
-/// DAT-001, DAT-002, DAT-003, DAT-006, DAT-007, DAT-009, DAT-010: what goes without being asked for.
+/// DAT-001, DAT-002, DAT-003, DAT-006, DAT-007, DAT-009, DAT-010: immediate and unsolicited data follow the
+/// negotiated keys.
 #[test]
 fn unsolicited_data_keep_to_what_was_agreed() {
     for (initial_r2t, immediate_data, first_burst_length, len, pieces) in [
@@ -193,11 +198,11 @@ fn unsolicited_data_keep_to_what_was_agreed() {
         let sent = peer.sent();
         let got: Vec<_> = sent.iter().map(|(h, d)| (d.len(), h.is_final())).collect();
         assert_eq!(got, pieces, "InitialR2T {initial_r2t}, ImmediateData {immediate_data}, {len} bytes");
-        assert_eq!(sent[0].0.flags() & 0x60, 0x20, "W alone");
+        assert_eq!(sent[0].0.flags() & 0x60, 0x20, "only the W bit is set");
     }
 }
 
-/// DAT-011: a length has a direction.
+/// DAT-011: the R and W bits match the direction of the data.
 #[test]
 fn length_has_a_direction() {
     let mut peer = Peer::new(parameters());
@@ -209,7 +214,7 @@ fn length_has_a_direction() {
     assert_eq!(lengths, [(0, 0), (0x40, 512), (0x20, 512)]);
 }
 
-/// DAT-012: the unsolicited data of two commands leave in the order of the commands.
+/// DAT-012: unsolicited data of two commands are sent in the order of the commands.
 #[test]
 fn unsolicited_data_follow_the_order_of_commands() {
     let mut peer = Peer::new(Parameters { immediate_data: false, ..parameters() });
@@ -218,8 +223,7 @@ fn unsolicited_data_follow_the_order_of_commands() {
     assert_eq!(tags, [a, a, a, b, b, b]);
 }
 
-/// DAT-013, DAT-016, REC-004: R2Ts are answered in their order, whatever their offsets, and also where the
-/// data have been sent before.
+/// DAT-013, DAT-016, REC-004: R2Ts are answered in order, at any offset, also for data that were sent before.
 #[test]
 fn r2ts_are_answered_in_their_order() {
     let mut peer = Peer::new(Parameters { initial_r2t: true, immediate_data: false, ..parameters() });
@@ -232,7 +236,7 @@ fn r2ts_are_answered_in_their_order() {
     assert_eq!(data_outs(&peer.sent()), want);
 }
 
-/// DAT-021: any order where that was agreed.
+/// DAT-021: Data-In may arrive in any order if DataPDUInOrder=No was negotiated.
 #[test]
 fn data_come_in_any_order_where_agreed() {
     let mut peer = Peer::new(Parameters { data_pdu_in_order: false, ..parameters() });
@@ -243,7 +247,7 @@ fn data_come_in_any_order_where_agreed() {
     assert_eq!((buf[0], buf[511], buf[512], buf[1023]), (1, 1, 2, 2));
 }
 
-/// DAT-021: bytes that come twice are not those that are missing.
+/// DAT-021: duplicate bytes do not count as missing ones.
 #[test]
 fn data_that_come_twice_are_no_other_data() {
     for second in [0, 1, 511] {
@@ -256,7 +260,7 @@ fn data_that_come_twice_are_no_other_data() {
     }
 }
 
-/// DAT-027: a Data-In without data changes nothing.
+/// DAT-027: a Data-In without data is accepted.
 #[test]
 fn empty_data_in_are_accepted() {
     let mut peer = Peer::new(parameters());
@@ -268,7 +272,7 @@ fn empty_data_in_are_accepted() {
     assert_eq!((done.transferred, buf.expect("the buffer")[511]), (512, 3));
 }
 
-/// DAT-031: status and residual in the last Data-In end the command, and are acknowledged.
+/// DAT-031: status and residual count in the last Data-In complete the command and are acknowledged.
 #[test]
 fn status_in_data_in_ends_the_command() {
     let mut peer = Peer::new(parameters());
@@ -280,7 +284,7 @@ fn status_in_data_in_ends_the_command() {
     assert_eq!((done.status, done.transferred, peer.state.connection.exp_stat_sn()), (0, 100, 8));
 }
 
-/// DAT-033, REC-015: at level 0 nothing answers an A bit.
+/// DAT-033, REC-015: at ErrorRecoveryLevel 0, the A bit is ignored.
 #[test]
 fn acknowledge_bit_at_level_0_is_not_answered() {
     let mut peer = Peer::new(parameters());
@@ -291,7 +295,7 @@ fn acknowledge_bit_at_level_0_is_not_answered() {
     assert_eq!(peer.done(tag).0.transferred, 512);
 }
 
-/// RSP-010: a response that is no status is a failure, whatever the status field says.
+/// RSP-010: a response code other than "completed" is a failure, whatever the status field contains.
 #[test]
 fn response_code_is_a_failure() {
     let mut peer = Peer::new(parameters());
@@ -299,18 +303,21 @@ fn response_code_is_a_failure() {
     let read = peer.read(512);
     peer.sent();
     peer.say(pdu::scsi_response(once, 0, 1, 0), &[], true);
-    assert_eq!(peer.end(once).expect("it ended").0.expect_err("a failure").code, ErrorCode::ConnectionLost);
+    assert_eq!(
+        peer.end(once).expect("the command has ended").0.expect_err("a failure").code,
+        ErrorCode::ConnectionLost
+    );
     peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true);
-    assert_eq!(peer.sent()[0].0.itt(), read, "what may be repeated is sent again");
+    assert_eq!(peer.sent()[0].0.itt(), read, "a repeatable command is resent");
     (0..5).for_each(|_| peer.say(pdu::scsi_response(read, 0, 1, 0), &[], true));
     assert_eq!(
-        peer.end(read).expect("not for ever").0.expect_err("a failure").code,
+        peer.end(read).expect("the last attempt has ended").0.expect_err("a failure").code,
         ErrorCode::ConnectionLost
     );
     assert!(peer.state.connection.fault().is_none());
 }
 
-/// RSP-011: every status is passed on as it is.
+/// RSP-011: every SCSI status is returned unchanged.
 #[test]
 fn statuses_are_passed_on() {
     for status in [0x00, 0x04, 0x08, 0x18, 0x28, 0x30, 0x40] {
@@ -321,7 +328,7 @@ fn statuses_are_passed_on() {
     }
 }
 
-/// TMF-002, TMF-003: LUN, Referenced Task Tag and RefCmdSN are those that the function needs.
+/// TMF-002, TMF-003: LUN, Referenced Task Tag and RefCmdSN are set as the function requires.
 #[test]
 fn functions_name_what_they_are_about() {
     for (function, lun, task, expected) in [
@@ -347,7 +354,7 @@ fn functions_name_what_they_are_about() {
     }
 }
 
-/// TMF-013: a task that is about to be aborted still gets its R2Ts answered.
+/// TMF-013: R2Ts of a task that is being aborted are still answered.
 #[test]
 fn r2ts_of_tasks_that_are_being_aborted_are_answered() {
     let mut peer = Peer::new(parameters());
@@ -360,7 +367,8 @@ fn r2ts_of_tasks_that_are_being_aborted_are_answered() {
     assert!(sent[0].0.is_final());
 }
 
-/// TMF-014: what was answered before the function's response has its answer, and the response comes to nothing.
+/// TMF-014: a command that completes before the response to ABORT TASK keeps its result, and the response has no
+/// effect.
 #[test]
 fn answer_before_that_of_its_abort_counts() {
     let mut peer = Peer::new(parameters());
@@ -375,7 +383,8 @@ fn answer_before_that_of_its_abort_counts() {
     assert!(peer.state.connection.fault().is_none() && peer.sent().is_empty());
 }
 
-/// TMF-021: a TARGET COLD RESET that takes the connection with it has no answer, and commands go on after it.
+/// TMF-021: a TARGET COLD RESET that also drops the connection has no response. Commands continue on the next
+/// connection.
 #[test]
 fn cold_reset_may_stay_unanswered() {
     let mut peer = Peer::new(parameters());
@@ -400,7 +409,7 @@ fn task_management_response_codes_are_returned() {
     }
 }
 
-/// NOP-004: a NOP-In that asks for nothing gets nothing.
+/// NOP-004: a NOP-In that requests no reply gets none.
 #[test]
 fn nop_in_without_tags_is_not_answered() {
     let mut peer = Peer::new(parameters());
@@ -408,7 +417,7 @@ fn nop_in_without_tags_is_not_answered() {
     assert!(peer.sent().is_empty() && peer.state.connection.fault().is_none());
 }
 
-/// NOP-007: a ping acknowledges what came.
+/// NOP-007: a ping acknowledges the received StatSN.
 #[test]
 fn ping_acknowledges_received_status() {
     let mut peer = Peer::new(parameters());
@@ -419,7 +428,8 @@ fn ping_acknowledges_received_status() {
     assert_eq!(peer.sent()[0].0.exp_stat_sn(), 8);
 }
 
-/// ASY-006, ASY-007, SES-016: the target ends connection or session, and says how long to stay away.
+/// ASY-006, ASY-007, SES-016: the target drops the connection or session, and states how long to wait before the next
+/// login.
 #[test]
 fn dropped_connection_says_when_to_come_back() {
     for code in [2, 3] {
@@ -432,7 +442,7 @@ fn dropped_connection_says_when_to_come_back() {
             (ErrorCode::ConnectionLost, 17)
         );
         peer.log_in(parameters());
-        assert_eq!(peer.state.connection.time2wait_s(), wait_s, "for that connection only");
+        assert_eq!(peer.state.connection.time2wait_s(), wait_s, "the wait applies to one connection");
     }
 }
 
@@ -450,7 +460,7 @@ fn async_message_of_each_kind_is_handled() {
     assert!(peer.state.connection.is_logout_asked() && peer.state.connection.fault().is_none());
 }
 
-/// REJ-015: after the Reject of a Data-Out its command waits for its own answer.
+/// REJ-015: after the Reject of a Data-Out, its command waits for its own response.
 #[test]
 fn rejected_data_out_ends_nothing() {
     let mut peer = Peer::new(parameters());
@@ -463,7 +473,7 @@ fn rejected_data_out_ends_nothing() {
     assert_eq!(peer.done(tag).0.sense().map(|s| s.asc), Some(0x47));
 }
 
-/// SES-021: a new session knows nothing of the parameters of the old one.
+/// SES-021: a new session does not inherit negotiated parameters.
 #[test]
 fn parameters_are_those_of_the_session() {
     let mut peer = Peer::new(Parameters { header_digest: true, ..parameters() });
@@ -474,7 +484,7 @@ fn parameters_are_those_of_the_session() {
     assert!(!peer.state.connection.digests().header);
 }
 
-/// A flood of messages that carry nothing: nothing grows but what leaves.
+/// A flood of messages without content must not grow any state, except the send queue.
 #[test]
 fn floods_leave_nothing_behind() {
     let mut peer = Peer::new(parameters());
@@ -485,7 +495,7 @@ fn floods_leave_nothing_behind() {
         peer.state.connection.out().take_bytes();
     }
     assert!(peer.state.connection.fault().is_none() && peer.state.controls.is_empty());
-    // Nobody reads the answers.
+    // Now the target does not read the replies.
     let unread = (0..200_000).position(|n| {
         peer.say(pdu::nop_in(0, NONE, n), &[7; 8], false);
         peer.state.connection.fault().is_some()

@@ -1,4 +1,4 @@
-//! Commands of logical units that are to be looked at first.
+//! Commands to logical units whose identity must be checked first.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn tags(peer: &mut Peer) -> Vec<u32> {
 }
 
 fn verify_first(peer: &mut Peer, lun: u64) -> u32 {
-    peer.state.unverified.add(lun, Instant::now()).expect("no check is under way")
+    peer.state.unverified.add(lun, Instant::now()).expect("a new check")
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn they_wait_apart_and_go_in_their_order() {
     assert_eq!(tags(&mut peer), first);
 }
 
-/// What was sent before goes before what was not, on the same connection and on the next.
+/// Resent commands precede commands that were never sent, on the same connection and on the next.
 #[test]
 fn resent_commands_go_before_queued_ones() {
     for is_lost in [false, true] {
@@ -66,7 +66,7 @@ fn those_that_have_ended_meanwhile_are_not_sent() {
 fn one_look_at_a_time_is_that_of_its_connection() {
     let mut peer = Peer::new(parameters());
     let look = verify_first(&mut peer, FIRST);
-    assert_eq!(peer.state.unverified.add(FIRST, Instant::now()), None, "one is under way");
+    assert_eq!(peer.state.unverified.add(FIRST, Instant::now()), None, "a check is already running");
     assert!(peer.state.unverified.wants(FIRST, look));
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
     assert!(!peer.state.unverified.wants(FIRST, look));
@@ -75,7 +75,7 @@ fn one_look_at_a_time_is_that_of_its_connection() {
     assert!(next != look && peer.state.unverified.wants(FIRST, next));
 }
 
-/// A time without a connection is none in which the logical unit was missing, unless it was missing before.
+/// The time limit does not run without a connection, unless a check has already failed.
 #[test]
 fn time_runs_while_there_is_a_connection() {
     let s = Duration::from_secs;
@@ -88,27 +88,34 @@ fn time_runs_while_there_is_a_connection() {
             assert!(!unverified.missed(FIRST, "it is not there".into()));
         }
         unverified.end_looks();
-        assert!(unverified.late(begun + s(60), s(10)).is_empty(), "the connection is missing");
+        assert!(
+            unverified.late(begun + s(60), s(10)).is_empty(),
+            "the time limit does not run without a connection"
+        );
         unverified.add(FIRST, begun + s(60));
         assert_eq!(unverified.late(begun + s(61), s(10)).len(), late);
         assert_eq!(unverified.late(begun + s(70), s(10)).len(), 1);
         unverified.give_up(FIRST, Error::new(ErrorCode::TimedOut, "late"));
-        assert!(unverified.late(begun + s(80), s(10)).is_empty(), "reported once");
+        assert!(unverified.late(begun + s(80), s(10)).is_empty(), "each logical unit is reported once");
         assert!(unverified.obstacle(FIRST).is_some() && unverified.obstacle(SECOND).is_none());
     }
 }
 
-/// With no time for recovery, too: a look takes a moment, and that it has not ended yet shows nothing.
+/// Also with a recovery timeout of zero, a check gets the minimum time to complete.
 #[test]
 fn look_that_has_shown_nothing_yet_is_given_its_time() {
     let mut peer = Peer::new(parameters());
     verify_first(&mut peer, FIRST);
     let (now, none) = (Instant::now(), Duration::ZERO);
     assert!(peer.state.unverified.late(now + Duration::from_secs(1), none).is_empty());
-    assert_eq!(peer.state.unverified.late(now + Duration::from_secs(6), none).len(), 1, "it does not end");
+    assert_eq!(
+        peer.state.unverified.late(now + Duration::from_secs(6), none).len(),
+        1,
+        "the check exceeds the minimum time"
+    );
     peer.state.unverified.missed(FIRST, "it is not there".into());
     assert_eq!(peer.state.unverified.late(now + Duration::from_secs(1), none).len(), 1);
-    assert!(peer.state.release(FIRST), "it was missing");
+    assert!(peer.state.release(FIRST), "the logical unit was missing");
     verify_first(&mut peer, FIRST);
-    assert!(!peer.state.release(FIRST), "it was not");
+    assert!(!peer.state.release(FIRST), "the logical unit was not missing");
 }

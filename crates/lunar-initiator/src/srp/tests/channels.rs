@@ -6,7 +6,7 @@ use crate::session::transport;
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::srp::task_status;
 
-/// A session, and the target's ends of its channels.
+/// A session with two channels, and the target's endpoints.
 struct Two {
     state: SessionState,
     mover: Rc<dyn transport::Datamover>,
@@ -14,7 +14,7 @@ struct Two {
 }
 
 impl Two {
-    /// Each channel has so many credits.
+    /// Grants this number of credits on each channel.
     fn new(credits: u32) -> Two {
         let options = options();
         let (mut wires, mut targets) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ impl Two {
         self.state.submit(command, Waiter::Unknown).expect("room")
     }
 
-    /// What has come on each channel since.
+    /// The information units sent on each channel since the last call.
     fn sent(&mut self) -> [Vec<Vec<u8>>; 2] {
         self.mover.flush().expect("connections");
         self.state.settle();
@@ -79,8 +79,8 @@ fn commands_are_dealt_out_and_answered_where_they_went() {
     let mut two = Two::new(4);
     let mut tags: Vec<u32> = (0..8).map(|_| two.test()).collect();
     let sent = two.sent();
-    assert_eq!(sent.each_ref().map(Vec::len), [3, 3], "one credit of each is kept");
-    // Those of the second channel first: what waits goes there.
+    assert_eq!(sent.each_ref().map(Vec::len), [3, 3], "one credit of each channel is reserved");
+    // Complete those of the second channel first: queued commands then use it.
     for unit in &sent[1] {
         two.answer(1, SrpResponse { tag: command(unit).tag, ..SrpResponse::default() });
     }
@@ -114,9 +114,9 @@ fn abort_goes_to_the_channel_of_its_command() {
     assert_eq!(sent.each_ref().map(Vec::len), [1, 1]);
     for channel in [1, 0] {
         let wanted = command(&sent[channel][0]).tag;
-        let tag = *tags.iter().find(|tag| **tag == wanted as u32).expect("one of them");
+        let tag = *tags.iter().find(|tag| **tag == wanted as u32).expect("one of the two tags");
         let aborted =
-            two.state.abort(tag, &Error::new(crate::ErrorCode::Aborted, "late")).expect("it is there");
+            two.state.abort(tag, &Error::new(crate::ErrorCode::Aborted, "late")).expect("the task exists");
         let answer = two.state.manage(TaskManagementFunction::AbortTask, LUN, Some((tag, aborted.cmd_sn)));
         let asked = two.sent();
         assert_eq!((asked[channel].len(), asked[1 - channel].len()), (1, 0));
@@ -134,7 +134,8 @@ const OF_A_UNIT: [TaskManagementFunction; 3] = [
     TaskManagementFunction::LunReset,
 ];
 
-/// A command on another channel may come to the target behind the function, and would be carried out after its end.
+/// A command on another channel could reach the target after the function, and be executed although it was reported
+/// as ended.
 #[test]
 fn abort_task_set_over_several_busy_channels_is_refused() {
     for function in OF_A_UNIT {
@@ -146,7 +147,10 @@ fn abort_task_set_over_several_busy_channels_is_refused() {
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 0], "{function:?}");
         assert!(matches!(two.mover.receive(&mut two.state), Ok(ReceiveStatus::More)));
         assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
-        assert!(tags.iter().all(|tag| two.state.poll(*tag, Waker::noop()).is_none()), "they go on");
+        assert!(
+            tags.iter().all(|tag| two.state.poll(*tag, Waker::noop()).is_none()),
+            "the commands continue"
+        );
         two.answer(0, SrpResponse { tag: command(&sent[0][0]).tag, ..SrpResponse::default() });
         two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 1], "{function:?}");
@@ -158,7 +162,7 @@ fn abort_task_set_goes_to_the_channel_with_the_commands() {
     for function in OF_A_UNIT {
         let mut two = Two::new(4);
         two.state.manage(function, LUN, None);
-        assert_eq!(two.sent().each_ref().map(Vec::len), [1, 0], "there are none");
+        assert_eq!(two.sent().each_ref().map(Vec::len), [1, 0], "no command is in flight");
         let mut two = Two::new(4);
         two.test();
         two.test();

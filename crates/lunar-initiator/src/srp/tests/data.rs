@@ -1,4 +1,4 @@
-//! Commands and their data.
+//! Commands with data.
 
 use super::*;
 use crate::ErrorCode;
@@ -7,16 +7,16 @@ use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::srp::{Residual, task_status};
 
 impl Peer {
-    /// The target fills memory that it was lent.
+    /// The target writes to registered memory.
     fn fill(&mut self, at: MemoryDescriptor, offset: u64, data: &[u8]) {
         self.target.write(remote(at).beyond(offset), Payload::Bytes(data.to_vec()));
         self.target.flush().expect("a connection");
     }
 
-    /// The target may not write there.
+    /// Whether the target's write to this memory is rejected.
     fn shuts_out(&mut self, place: RemoteAddress) -> bool {
         self.target.write(place, Payload::Bytes(vec![1]));
-        // An end with a fault: at either side.
+        // The fault may surface at either end.
         let flushed = self.target.flush();
         let mut events = EndpointEvents::default();
         self.target.poll(&mut events);
@@ -44,7 +44,7 @@ fn read_lends_its_memory_until_it_is_answered() {
     let (done, back) = peer.done(tag);
     assert_eq!((done.status, done.transferred, done.overflow), (0, 512, 0));
     assert_eq!(back.expect("its buffer")[..], pattern(512));
-    assert!(peer.shuts_out(remote(at)), "the memory is ours again");
+    assert!(peer.shuts_out(remote(at)), "the memory is no longer registered");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn large_write_is_fetched_by_the_target() {
     peer.target.read(7, remote(at), Buf::zeroed(8193), 0, 8193);
     peer.target.flush().expect("a connection");
     assert!(peer.sent().is_empty());
-    let (id, read) = peer.read.pop().expect("it was read");
+    let (id, read) = peer.read.pop().expect("the data were read");
     assert!(id == 7 && read[..] == data[..]);
     peer.good(sent);
     let (done, back) = peer.done(tag);
@@ -77,7 +77,7 @@ fn small_write_goes_with_its_command() {
     peer.good(command(&unit).tag);
     assert_eq!(peer.done(tag).0.transferred, 512);
     peer.write(&pattern(8192));
-    assert_eq!(peer.one().len(), 8260, "the longest that fits");
+    assert_eq!(peer.one().len(), 8260, "the longest immediate data");
 }
 
 #[test]
@@ -123,14 +123,14 @@ fn attributes_and_long_cdbs_are_as_srp_has_them() {
     peer.state.submit(long(32, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
     assert!(
         matches!(command(&peer.one()).data_out, DataBuffer::Immediate(_)),
-        "it ends where the data begin"
+        "the CDB ends where the immediate data begin"
     );
     peer.state.submit(long(260, Direction::Out(Buf::zeroed(8))), Waiter::Unknown).expect("room");
     let unit = peer.one();
     assert_eq!((command(&unit).additional_cdb.len(), direct(command(&unit).data_out).len), (244, 8));
 }
 
-/// A command that the target says is too long is not sent.
+/// A command longer than the target's maximum is not sent.
 #[test]
 fn command_longer_than_the_target_takes_fails_here() {
     let mut peer = Peer::of(&options(), &LoginResponse { it_iu_len: 64, ..granted(8, true) });
@@ -140,7 +140,7 @@ fn command_longer_than_the_target_takes_fails_here() {
     assert!(matches!(peer.mover.receive(&mut peer.state), Ok(ReceiveStatus::More)));
     assert_eq!(peer.failed(tag).code, ErrorCode::ScsiError);
     peer.read(8);
-    assert_eq!(peer.one().len(), 64, "others go on");
+    assert_eq!(peer.one().len(), 64, "other commands are sent");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn sense_data_come_with_the_status() {
     assert_eq!(back.map(|back| back.len()), Some(512));
 }
 
-/// What else is in its memory was there before.
+/// The rest of the buffer has its previous contents.
 #[test]
 fn failure_without_a_residual_has_brought_nothing() {
     let mut peer = Peer::new(8, true);

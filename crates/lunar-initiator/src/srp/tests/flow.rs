@@ -1,4 +1,4 @@
-//! Credits, and what targets ask.
+//! Credits, and requests of the target.
 
 use super::*;
 use crate::session::Event as SessionEvent;
@@ -13,11 +13,11 @@ fn commands_wait_for_credits_and_one_is_kept() {
     peer.good(command(&units[1]).tag);
     assert!(peer.end(tags[1]).is_some() && peer.end(tags[0]).is_none());
     assert_eq!(command(&peer.one()).tag as u32, tags[2]);
-    // An aborted command's credit comes with the next answer.
+    // The credit of an aborted command returns with a later response.
     peer.answer(SrpResponse { tag: command(&units[0]).tag, credits: 2, ..SrpResponse::default() });
     assert_eq!(command(&peer.one()).tag as u32, tags[3]);
     let tag = peer.test();
-    assert_eq!(command(&peer.one()).tag as u32, tag, "that of the aborted one");
+    assert_eq!(command(&peer.one()).tag as u32, tag, "the credit of the aborted command is used");
     peer.test();
     assert!(peer.sent().is_empty());
 }
@@ -56,11 +56,11 @@ fn event_is_answered_and_reported() {
     assert_eq!(peer.one(), [0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
     let events = std::mem::take(&mut peer.state.events);
     let [SessionEvent::Attention { lun: LUN, sense }] = &events[..] else { panic!("{events:?}") };
-    assert_eq!((sense.key, sense.asc, sense.ascq), (6, 0x2a, 9), "the capacity has changed");
+    assert_eq!((sense.key, sense.asc, sense.ascq), (6, 0x2a, 9), "CAPACITY DATA HAS CHANGED");
     unit.clear();
     Aer { solicited: false, credits: 0, tag: 6, lun: LUN, sense: &[] }.encode(&mut unit);
     assert!(matches!(peer.say(&unit), Ok(ReceiveStatus::More)));
-    assert!(peer.one()[15] == 6 && peer.state.events.is_empty(), "answered, without an event");
+    assert!(peer.one()[15] == 6 && peer.state.events.is_empty(), "a reply, but no event");
 }
 
 #[test]
@@ -80,12 +80,12 @@ fn answer_to_no_request_gives_its_credits_and_is_passed_over() {
     }
     assert!(peer.end(tag).is_none());
     (0..4).for_each(|_| assert_ne!(peer.test(), tag));
-    assert_eq!(peer.sent().len(), 4, "one for each");
+    assert_eq!(peer.sent().len(), 4, "one credit for each response");
     peer.good(sent);
     peer.done(tag);
 }
 
-/// As many requests as there are receives for their answers, however many credits there are.
+/// The number of requests in flight is limited by the posted receives, not only by credits.
 #[test]
 fn there_is_a_receive_for_each_answer() {
     let mut options = options();
@@ -103,12 +103,12 @@ fn there_is_a_receive_for_each_answer() {
 fn target_that_asks_and_does_not_listen_is_given_up() {
     let mut peer = Peer::new(8, true);
     let request = CreditRequest { solicited: false, credits: 0, tag: 1 }.encode();
-    // Nothing is flushed: the answers wait.
+    // Nothing is flushed, so the replies stay queued.
     let end = (0..5000).find_map(|_| peer.say(&request).err());
     assert!(matches!(end, Some(ReceiveError::Io(e)) if e.to_string().contains("does not read")));
 }
 
-/// As of a device that takes no more of it.
+/// A device may refuse to register more memory.
 #[test]
 fn command_without_registered_memory_takes_no_credit() {
     for reads in [true, false] {

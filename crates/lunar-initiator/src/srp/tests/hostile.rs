@@ -1,9 +1,9 @@
-//! A target that says anything.
+//! A target that sends arbitrary information units.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Units that get somewhere: an opcode, the tag of something, and noise.
+/// Units that pass the first checks: a valid opcode, the tag of a request, and random bytes.
 fn unit() -> impl Strategy<Value = Vec<u8>> {
     let opcode = prop::sample::select(vec![0xc1_u8, 0xc1, 0xc1, 0x81, 0x82, 0x80, 0x00]);
     (opcode, 0_u8..5, prop::collection::vec(any::<u8>(), 0..80), any::<bool>()).prop_map(
@@ -12,7 +12,7 @@ fn unit() -> impl Strategy<Value = Vec<u8>> {
             if let Some(place) = b.get_mut(8..16) {
                 place.copy_from_slice(&[0, 0, 0, tag + 1, 0, 1, 0, tag]);
             }
-            // Lengths that fit are rare in noise.
+            // Valid lengths are rare in random bytes.
             if calm && let Some(place) = b.get_mut(28..36) {
                 place.fill(0);
             }
@@ -41,7 +41,7 @@ proptest! {
         state.disconnect(&Error::new(crate::ErrorCode::ConnectionLost, "cut"));
         state.fail_queued(&Error::new(crate::ErrorCode::ConnectionLost, "over"), |_| true);
         for (tag, len) in tags.into_iter().zip([512, 9000, 0, 64]) {
-            let (result, buf) = state.poll(tag, Waker::noop()).expect("it has ended");
+            let (result, buf) = state.poll(tag, Waker::noop()).expect("the command has ended");
             prop_assert_eq!(buf.map_or(0, |buf| buf.len()), len);
             prop_assert!(result.is_err() || result.is_ok_and(|done| done.transferred <= len));
         }

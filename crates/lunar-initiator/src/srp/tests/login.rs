@@ -1,10 +1,10 @@
-//! Logins: what is asked for, what is answered, and why it is turned down.
+//! Login requests, responses, and rejects.
 
 use super::*;
 use crate::ErrorCode;
 use lunar_wire::srp::{LoginReject, LoginRejectReason};
 
-/// The private data of a request.
+/// The private data of a login request.
 fn private(options: &Options) -> Vec<u8> {
     let mut seen = Vec::new();
     drop(ask(options, &Default::default(), |asked| seen = asked.private().to_vec()));
@@ -14,7 +14,7 @@ fn private(options: &Options) -> Vec<u8> {
 #[test]
 fn login_names_initiator_and_target_ports() {
     let mut expected = vec![0; 56];
-    // Direct descriptors; immediate data is wanted; one channel.
+    // Direct descriptors, immediate data, a single channel.
     expected[8..12].copy_from_slice(&[0, 2, 0x80, 0]);
     expected[12..16].copy_from_slice(&8260_u32.to_be_bytes());
     expected[16..32].copy_from_slice(&[0, 0, 0x80, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6, 7, 8]);
@@ -45,14 +45,14 @@ fn window_after_a_login_is_its_credits_but_one() {
     assert!(!Peer::new(8, false).state.connection.parameters().immediate_data);
 }
 
-/// Over InfiniBand private data come with zeros behind them.
+/// Over InfiniBand, private data are padded with zeros.
 #[test]
 fn zeros_behind_an_answer_change_nothing() {
     let faults: [Rc<Faults>; 2] = Default::default();
     faults.iter().for_each(|faults| faults.pads.set(true));
     let (request, connected) = ask(&options(), &faults, |asked| {
         let accepted = asked.accept(granted(3, true).encode().to_vec(), terms(&options()));
-        // The target goes away at once.
+        // The target closes the connection at once.
         drop(now(accepted));
     });
     let wire = finish(connected, &request, &options()).unwrap_or_else(|e| panic!("{e}"));
@@ -64,10 +64,10 @@ fn zeros_behind_an_answer_change_nothing() {
     assert_eq!(finish(connected, &request, &options()).err().map(|e| e.code), Some(ErrorCode::Unreachable));
 }
 
-/// Why a login comes to nothing that is answered so.
+/// The error of a login that is rejected with this private data.
 fn refused(private: Vec<u8>) -> Error {
     let (request, connected) = ask(&options(), &Default::default(), |asked| now(asked.reject(private)));
-    finish(connected, &request, &options()).err().expect("it is refused")
+    finish(connected, &request, &options()).err().expect("the login fails")
 }
 
 #[test]
@@ -112,15 +112,15 @@ fn answer_that_is_none_is_not_taken() {
     }
 }
 
-/// Why a login comes to nothing that is granted so.
+/// The error of a login that is accepted with this private data.
 fn not_taken(private: Vec<u8>) -> Error {
     let (request, connected) = ask(&options(), &Default::default(), |asked| {
         drop(now(asked.accept(private, terms(&options()))));
     });
-    finish(connected, &request, &options()).err().expect("no login")
+    finish(connected, &request, &options()).err().expect("the login fails")
 }
 
-/// Over InfiniBand with zeros behind it; STGT answers nothing at all.
+/// Padded with zeros over InfiniBand. STGT sends no private data.
 #[test]
 fn answer_of_an_iser_portal_is_recognised() {
     let padded = |first: u8| [&[first, 0, 0, 0][..], &[0; 192]].concat();

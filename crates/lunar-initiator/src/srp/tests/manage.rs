@@ -1,4 +1,4 @@
-//! Task management, pings, and what SRP does not have.
+//! Task management, pings, and requests that SRP does not define.
 
 use super::*;
 use crate::ErrorCode;
@@ -6,7 +6,7 @@ use crate::session::control_request::ControlAnswer;
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::srp::{TaskManagement, task_status};
 
-/// A unit as a task management function.
+/// Decodes a unit as a task management function.
 pub fn managed(unit: &[u8]) -> TaskManagement {
     match FromInitiator::decode(unit, None) {
         Ok(FromInitiator::TaskManagement(one)) => one,
@@ -21,7 +21,8 @@ impl Peer {
     }
 
     fn abort(&mut self, tag: u32) -> ControlAnswer {
-        let sent = self.state.abort(tag, &Error::new(ErrorCode::Aborted, "on demand")).expect("it is there");
+        let sent =
+            self.state.abort(tag, &Error::new(ErrorCode::Aborted, "on demand")).expect("the task exists");
         self.state.manage(TaskManagementFunction::AbortTask, LUN, Some((tag, sent.cmd_sn)))
     }
 
@@ -40,17 +41,20 @@ fn abort_names_the_command_and_takes_its_memory_back() {
     let unit = peer.one();
     let asked = managed(&unit);
     assert_eq!((asked.function, asked.task_tag, asked.lun), (1, task_tag, LUN));
-    assert_eq!((unit.len(), asked.tag >> 31), (48, 1), "the last credit, under a tag of its own kind");
+    assert_eq!((unit.len(), asked.tag >> 31), (48, 1), "the reserved credit, with a control tag");
     peer.answer_managed(asked.tag, task_status::COMPLETE);
     assert_eq!(peer.receive_answer(&answer), Some(Ok(0)));
     peer.state.ended_by_abort([tag], "aborted");
     assert_eq!(peer.failed(tag).code, ErrorCode::Aborted);
     peer.target.write(remote(at), Payload::Bytes(vec![1]));
     let flushed = peer.target.flush();
-    assert!(flushed.is_err() || peer.mover.receive(&mut peer.state).is_err(), "its memory is ours");
+    assert!(
+        flushed.is_err() || peer.mover.receive(&mut peer.state).is_err(),
+        "the memory is no longer registered"
+    );
 }
 
-/// The tag of a command that is sent again is another one: the first may still be answered.
+/// A resent command has a new SRP tag: the target may still respond to the first one.
 #[test]
 fn command_that_is_sent_again_has_another_tag() {
     let mut peer = Peer::new(8, true);
@@ -87,7 +91,7 @@ fn functions_and_their_answers_are_translated() {
     let answer = peer.state.manage(TaskManagementFunction::LunReset, LUN, None);
     let tag = managed(&peer.one()).tag;
     peer.good(tag);
-    assert_eq!(peer.receive_answer(&answer), Some(Ok(255)), "an answer that does not say is none");
+    assert_eq!(peer.receive_answer(&answer), Some(Ok(255)), "a response without a status is a failure");
 }
 
 #[test]
@@ -96,19 +100,19 @@ fn resets_of_a_target_are_not_there() {
         let mut peer = Peer::new(8, true);
         let answer = peer.state.manage(function, LUN, None);
         assert!(peer.sent().is_empty());
-        now(peer.mover.readable()).expect("there is an answer");
+        now(peer.mover.readable()).expect("a local response");
         assert_eq!(peer.receive_answer(&answer), Some(Ok(5)));
     }
 }
 
-/// What a function is about has to be there before it.
+/// The affected commands must reach the target before the function.
 #[test]
 fn task_management_that_waits_for_a_credit_keeps_its_place() {
     let mut peer = Peer::new(2, true);
     let tag = peer.test();
     let answers = [(); 2].map(|()| peer.state.manage(TaskManagementFunction::LunReset, LUN, None));
     let units = peer.sent();
-    assert_eq!(units.len(), 2, "a command, and a function with the credit that is kept");
+    assert_eq!(units.len(), 2, "a command, and a function with the reserved credit");
     peer.answer_managed(managed(&units[1]).tag, 0);
     assert_eq!(peer.receive_answer(&answers[0]), Some(Ok(0)));
     let unit = peer.one();
@@ -118,16 +122,16 @@ fn task_management_that_waits_for_a_credit_keeps_its_place() {
     peer.done(tag);
 }
 
-/// A command for which there was no credit after all, and that is given up, was never there.
+/// The window was open, but no credit was left. The queued command is aborted and never sent.
 #[test]
 fn queued_command_given_up_is_not_sent() {
     let mut peer = Peer::new(3, true);
     let functions = [(); 3].map(|()| peer.state.manage(TaskManagementFunction::LunReset, LUN, None));
     let tag = peer.read(512);
-    assert_eq!(peer.sent().len(), 3, "three functions; the command waits");
+    assert_eq!(peer.sent().len(), 3, "three functions are sent, the command is queued");
     peer.state.finish(tag, Err(Error::new(ErrorCode::Aborted, "on demand")));
     assert!(peer.say(&srp::CreditRequest { solicited: false, credits: 5, tag: 1 }.encode()).is_ok());
-    assert_eq!(peer.sent().len(), 1, "the answer, and no command");
+    assert_eq!(peer.sent().len(), 1, "only the reply is sent");
     drop(functions);
 }
 
@@ -139,10 +143,10 @@ fn ping_is_an_inquiry_for_nothing() {
     let asked = command(&unit);
     assert_eq!((unit.len(), asked.lun, asked.cdb[0], asked.cdb[1..] == [0; 15]), (48, 0, 0x12, true));
     assert!(peer.state.oldest_ping().is_some());
-    // Whatever the logical unit says: it lives.
+    // Any status shows that the target responds.
     peer.answer(SrpResponse { tag: asked.tag, credits: 1, status: 8, ..SrpResponse::default() });
     assert!(peer.state.oldest_ping().is_none());
-    // The credit that is kept is not for pings.
+    // Pings do not use the reserved credit.
     peer.test();
     peer.state.ping();
     assert_eq!(peer.sent().len(), 1);
@@ -155,7 +159,10 @@ fn text_is_refused_and_a_logout_granted_here() {
     let answers = [(); 2].map(|()| peer.state.start_text(b"SendTargets=\0".to_vec()));
     assert!(peer.mover.receive(&mut peer.state).is_ok());
     for answer in answers {
-        assert_eq!(answer.try_recv().expect("an answer").expect_err("no text").code, ErrorCode::Refused);
+        assert_eq!(
+            answer.try_recv().expect("a result").expect_err("text requests are rejected").code,
+            ErrorCode::Refused
+        );
     }
     let answer = peer.state.log_out();
     assert_eq!(peer.receive_answer(&answer), Some(Ok(0)));

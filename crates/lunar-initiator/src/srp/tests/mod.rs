@@ -1,4 +1,4 @@
-//! The mover and its session against a target that is played here, unit by unit.
+//! The Datamover and its session against a scripted target, unit by unit.
 
 mod channels;
 mod data;
@@ -40,11 +40,11 @@ const LUN: u64 = 1 << 48;
 const TARGET: &str = "0002c90300a0b0c0:0002c90300a0b0c1";
 const ISID: [u8; 6] = [0x80, 1, 2, 3, 4, 5];
 
-/// What is there already.
+/// The result of a future that must be ready.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("the future is not ready"),
     }
 }
 
@@ -71,27 +71,27 @@ fn granted(credits: u32, immediate: bool) -> LoginResponse {
     }
 }
 
-/// What a target is asked, and what comes of its answer.
+/// Sends a login request. Returns it with the result of the target's answer.
 fn ask(
     options: &Options,
     faults: &[Rc<Faults>; 2],
     answer: impl FnOnce(Box<dyn ConnectRequest>),
 ) -> (LoginRequest, Result<ConnectedEndpoint, ConnectError>) {
-    let request = request(&login_target(Some(TARGET)), options).expect("a request");
+    let request = request(&login_target(Some(TARGET)), options).expect("a login request");
     let private = request.encode(LoginFormat::RdmaCm);
     let (asked, connecting) = mem::request_with(&private, terms(options), faults.clone());
     answer(asked);
     (request, now(connecting))
 }
 
-/// A session that is logged in, and a target that is us.
+/// A logged-in session and the scripted target.
 struct Peer {
     state: SessionState,
     mover: Rc<SrpDatamover>,
     target: Rc<dyn Endpoint>,
-    /// What is to go wrong at our end.
+    /// Faults to inject at the session's end.
     faults: Rc<Faults>,
-    /// Data that the target has read, by number.
+    /// Data that the target has read, by request id.
     read: Vec<(u64, Buf)>,
 }
 
@@ -107,7 +107,7 @@ impl Peer {
             let terms = ConnParam { ord: 16, ird: 0, receives: (4096, srp::LINUX_IU_LEN) };
             target = now(asked.accept(granted.encode().to_vec(), terms)).ok();
         });
-        let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("a login: {e}"));
+        let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("the login failed: {e}"));
         let login = wire.login().clone();
         let mover = wire.first();
         let command_window = CommandWindow {
@@ -144,7 +144,7 @@ impl Peer {
         self.submit(cdb::test_unit_ready(), Direction::None)
     }
 
-    /// The units that the target has got since.
+    /// The units that the target has received since the last call.
     fn sent(&mut self) -> Vec<Vec<u8>> {
         self.mover.flush().expect("a connection");
         let mut events = EndpointEvents::default();
@@ -155,7 +155,7 @@ impl Peer {
             match event {
                 EndpointEvent::Message(range, _) => units.push(bytes[range].to_vec()),
                 EndpointEvent::Read(id, buf, done) => {
-                    done.expect("it may read");
+                    done.expect("the RDMA Read succeeded");
                     self.read.push((id, buf));
                 }
                 EndpointEvent::End(why) => panic!("the connection has ended: {why:?}"),
@@ -165,14 +165,14 @@ impl Peer {
         units
     }
 
-    /// The only one.
+    /// The only unit received since the last call.
     fn one(&mut self) -> Vec<u8> {
         let mut units = self.sent();
         assert_eq!(units.len(), 1, "{units:02x?}");
         units.remove(0)
     }
 
-    /// The target says something.
+    /// Sends a unit to the session, which handles it.
     fn say(&mut self, unit: &[u8]) -> Result<ReceiveStatus, ReceiveError> {
         self.target.send(unit, Payload::Empty, None);
         self.target.flush().expect("a connection");
@@ -185,7 +185,7 @@ impl Peer {
         assert!(matches!(self.say(&unit), Ok(ReceiveStatus::More)), "{:?}", self.state.connection.fault());
     }
 
-    /// The good end of a request, and its credit.
+    /// Sends a GOOD response, with a credit.
     fn good(&mut self, tag: u64) {
         self.answer(SrpResponse { tag, credits: 1, ..SrpResponse::default() });
     }
@@ -195,12 +195,12 @@ impl Peer {
     }
 
     fn done(&mut self, tag: u32) -> (Completion, Option<Buf>) {
-        let (result, buf) = self.end(tag).expect("it has ended");
-        (result.expect("an answer"), buf)
+        let (result, buf) = self.end(tag).expect("the command has ended");
+        (result.expect("a response"), buf)
     }
 
     fn failed(&mut self, tag: u32) -> Error {
-        self.end(tag).expect("it has ended").0.expect_err("no answer")
+        self.end(tag).expect("the command has ended").0.expect_err("an error")
     }
 }
 
@@ -208,12 +208,12 @@ fn buf(data: &[u8]) -> Buf {
     Buf::copy_of(data)
 }
 
-/// Bytes that differ.
+/// Bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
 }
 
-/// A unit as a command.
+/// Decodes a unit as a command.
 fn command(unit: &[u8]) -> srp::SrpCommand<'_> {
     match FromInitiator::decode(unit, Some(srp::IMMEDIATE_OFFSET)) {
         Ok(FromInitiator::Command(command)) => command,

@@ -1,4 +1,4 @@
-//! Whole sessions over software iWARP, with a target on a thread of its own: what is lost is made anew.
+//! Whole sessions over software iWARP, with a target on another thread, including reconnection.
 
 use super::*;
 use crate::session::Session;
@@ -13,29 +13,29 @@ use std::time::Duration;
 const READ_10: u8 = 0x28;
 const WRITE_10: u8 = 0x2a;
 const INQUIRY: u8 = 0x12;
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a target does on one of its connections.
+/// The behavior of a target on one connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// All that it is asked for.
+    /// Executes all requests.
     Serves,
-    /// It ends the connection when it is to read.
+    /// Closes the connection on a read.
     HangsUp,
-    /// It answers nothing.
+    /// Sends no responses.
     IsSilent,
-    /// It neither reads nor ends a command that waits for that.
+    /// Neither responds to reads nor aborts them.
     Refuses,
 }
 
-/// What it has seen on one.
+/// The requests received on one connection.
 #[derive(Default)]
 struct Seen {
     initiator: PortId,
-    /// First bytes of CDBs.
+    /// The operation codes of commands.
     commands: Vec<u8>,
-    /// Codes of task management functions.
+    /// The codes of task management functions.
     functions: Vec<u8>,
 }
 
@@ -45,12 +45,12 @@ struct Disk {
     manner: Manner,
     seen: Seen,
     data: Vec<u8>,
-    /// Where the data goes that it fetches, by tag.
+    /// The disk offsets of writes whose data are being read by RDMA, by tag.
     fetched: Vec<(u64, usize)>,
 }
 
 impl Disk {
-    /// To the end of the connection.
+    /// Serves the connection until it ends.
     async fn serve(&mut self) {
         let mut events = EndpointEvents::default();
         loop {
@@ -74,7 +74,7 @@ impl Disk {
 
     fn unit(&mut self, unit: &[u8]) {
         self.endpoint.receives(1, srp::LINUX_IU_LEN);
-        match FromInitiator::decode(unit, Some(srp::IMMEDIATE_OFFSET)).expect("a unit") {
+        match FromInitiator::decode(unit, Some(srp::IMMEDIATE_OFFSET)).expect("a valid information unit") {
             FromInitiator::Command(command) => self.command(&command),
             FromInitiator::TaskManagement(TaskManagement { tag, function, .. }) => {
                 self.seen.functions.push(function);
@@ -112,7 +112,7 @@ impl Disk {
     }
 
     fn fetched(&mut self, tag: u64, buf: &[u8]) {
-        let at = self.fetched.iter().find(|(fetched, _)| *fetched == tag).expect("it was asked for").1;
+        let at = self.fetched.iter().find(|(fetched, _)| *fetched == tag).expect("a write with this tag").1;
         self.data[at..at + buf.len()].copy_from_slice(buf);
         self.respond(tag, &[]);
     }
@@ -124,7 +124,7 @@ impl Disk {
     }
 }
 
-/// Takes a connection, in one of the manners.
+/// Accepts a connection and serves it in this manner.
 async fn take(listener: &TcpListener, manner: Manner, data: Vec<u8>) -> (Vec<u8>, Seen) {
     let (socket, peer) = listener.accept().expect("a connection");
     let stream = Stream::new(socket).expect("a stream");
@@ -141,7 +141,7 @@ async fn take(listener: &TcpListener, manner: Manner, data: Vec<u8>) -> (Vec<u8>
     (disk.data, disk.seen)
 }
 
-/// A target that takes so many connections, one after the other.
+/// A target that accepts one connection after the other, with these manners.
 fn target(manners: &'static [Manner]) -> (SocketAddr, JoinHandle<Vec<Seen>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -169,7 +169,7 @@ fn with(manners: &'static [Manner], options: Options, work: impl AsyncFnOnce(&Se
             work(&session).await;
             session.close().await.unwrap_or_else(|e| panic!("{e}"));
         };
-        compio::time::timeout(LIMIT, used).await.expect("it hangs");
+        compio::time::timeout(LIMIT, used).await.expect("the test hangs");
     });
     serving.join().expect("the target")
 }
@@ -212,10 +212,13 @@ fn lost_connection_is_replaced_and_the_command_resent() {
         assert_eq!(session.facts().recoveries, 1);
     });
     assert_eq!([&seen[0].commands[..], &seen[1].commands], [&[WRITE_10, READ_10][..], &[READ_10]]);
-    assert_eq!(seen[0].initiator, seen[1].initiator, "as which the target ends what was before");
+    assert_eq!(
+        seen[0].initiator, seen[1].initiator,
+        "the same port, so that the login ends the earlier session"
+    );
 }
 
-/// As where two hosts log in as the same port, and each ends what the other has.
+/// As when two hosts log in with the same port and keep ending each other's sessions.
 #[test]
 fn session_lost_repeatedly_waits_before_the_next() {
     const AGAIN: Manner = Manner::HangsUp;
@@ -239,7 +242,7 @@ fn silent_target_is_given_up() {
     assert!(seen[1].commands.contains(&READ_10));
 }
 
-/// ABORT TASK, LOGICAL UNIT RESET, and then no reset of the target, which SRP does not have, but a new connection.
+/// ABORT TASK and LOGICAL UNIT RESET fail. SRP has no target reset, so the connection is replaced.
 #[test]
 fn command_that_cannot_be_ended_is_resent_after_reconnect() {
     let mut options = options();
