@@ -1,6 +1,6 @@
 //! A listener and a client in one process, over an RDMA device of this host: `verbs_loop ADDRESS`.
 //!
-//! For the guest of `interop/lab`, where soft devices are; each step says what it has seen, and a failure panics.
+//! For the guest of `interop/lab`, which has software RDMA devices. Each step prints its result. A failure panics.
 
 use lunar_rdma::verbs::{self, Options, PendingRequest};
 use lunar_rdma::{
@@ -15,20 +15,20 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 const TERMS: ConnParam = ConnParam { ord: 4, ird: 4, receives: (4, 8268) };
-/// More than one piece, and no whole number of them.
+/// More than one piece, and not a multiple of the piece length.
 const LONG: usize = (1 << 20) + 4321;
-/// More connections than have memory for messages of their own.
+/// More connections than get receives of their own.
 const CROWD: usize = 20;
-/// More messages than the queues of a device have slots.
+/// More messages than the device's queues have slots.
 const MANY: usize = 3000;
 
-/// One end, and what has come there.
+/// An endpoint, and its events that were not taken yet.
 struct End {
     endpoint: Rc<dyn Endpoint>,
     come: RefCell<VecDeque<Come>>,
 }
 
-/// What an event was, with the bytes of a message.
+/// An event with the bytes of its message.
 #[derive(Debug)]
 enum Come {
     Message(Vec<u8>, Option<u32>),
@@ -46,7 +46,7 @@ impl End {
             if let Some(come) = self.come.borrow_mut().pop_front() {
                 return come;
             }
-            self.endpoint.readable().await.expect("the connection is there");
+            self.endpoint.readable().await.expect("an open connection");
             let mut events = EndpointEvents::default();
             self.endpoint.poll(&mut events);
             let bytes = &events.bytes;
@@ -64,7 +64,7 @@ impl End {
     async fn message(&self) -> (Vec<u8>, Option<u32>) {
         match self.next().await {
             Come::Message(bytes, stag) => (bytes, stag),
-            other => panic!("no message but {other:?}"),
+            other => panic!("expected a message, got {other:?}"),
         }
     }
 
@@ -166,7 +166,7 @@ async fn messages(client: &End, server: &End) {
     println!("messages, also of 0 and of 8268 bytes");
 }
 
-/// More than the device has slots for, on both sides.
+/// More messages than the device has slots, in both directions.
 async fn many(client: &End, server: &End) {
     server.endpoint.receives(MANY, 64);
     let endpoint = client.endpoint.clone();
@@ -174,11 +174,11 @@ async fn many(client: &End, server: &End) {
         for n in 0..MANY {
             endpoint.send(&(n as u32).to_be_bytes(), Payload::Empty, None);
             if n % 500 == 0 && !endpoint.flush().expect("sent") {
-                endpoint.writable().await.expect("it goes on");
+                endpoint.writable().await.expect("room in the send queue");
             }
         }
         if !endpoint.flush().expect("sent") {
-            endpoint.writable().await.expect("it goes on");
+            endpoint.writable().await.expect("room in the send queue");
         }
         assert_eq!(endpoint.waiting(), 0);
     };
@@ -198,13 +198,15 @@ async fn write_then_message(client: &End, server: &End) {
     server.say(b"written");
     client.endpoint.receives(1, 64);
     assert_eq!(client.message().await.0, b"written");
-    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
+    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else {
+        panic!("the memory was not returned")
+    };
     assert!(buf[100..100 + LONG] == pattern(LONG) && buf[..100] == [0; 100] && buf[100 + LONG..] == [0; 100]);
     assert!(client.endpoint.revoke(to.stag).is_none());
     println!("a write of {LONG} bytes, visible before the message behind it");
 }
 
-/// More at a time than the other side allows.
+/// More concurrent RDMA Reads than the peer allows.
 async fn reads(client: &End, server: &End) {
     let source = Buf::copy_of(&pattern(LONG));
     let source = Rc::new(source);
@@ -221,27 +223,29 @@ async fn reads(client: &End, server: &End) {
                 let at = id as usize;
                 assert!(buf[10..] == source[at..at + LONG - 10] && buf[..10] == [0; 10], "{id}");
             }
-            other => panic!("no read but {other:?}"),
+            other => panic!("expected a read, got {other:?}"),
         }
     }
     assert!(matches!(client.endpoint.revoke(from.stag), Some(MemoryRegion::Source(_))));
     println!("ten reads of {} bytes, {} at a time", LONG - 10, server.endpoint.facts().ord);
 }
 
-/// Buffers of a pool, which the device uses where they lie; a page as well as what is longer than a piece.
+/// Pool buffers, which the device uses in place: a page, and more than one piece.
 async fn pooled(client: &End, server: &End) {
     let pool = Pool::new(1);
     for len in [1, 4096, LONG] {
         let buf = || pool.try_get(len).expect("room in the pool");
         let mut data = buf();
-        assert!(data.region().is_some(), "a pool that knows of the device");
+        assert!(data.region().is_some(), "the buffer is in a registered region");
         data.copy_from_slice(&pattern(len));
         let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(len))).expect("memory");
         server.endpoint.write(to, Payload::Buf(data, len));
         client.endpoint.receives(1, 64);
         server.say(b"written");
         assert_eq!(client.message().await.0, b"written");
-        let Some(MemoryRegion::Sink(written)) = client.endpoint.revoke(to.stag) else { panic!("no memory") };
+        let Some(MemoryRegion::Sink(written)) = client.endpoint.revoke(to.stag) else {
+            panic!("the memory was not returned")
+        };
         assert!(written[..] == pattern(len));
         let from = client.endpoint.expose(MemoryRegion::Source(Rc::new(written))).expect("memory");
         for id in 0..3 {
@@ -251,7 +255,7 @@ async fn pooled(client: &End, server: &End) {
         for _ in 0..3 {
             match server.next().await {
                 Come::Read(_, Ok(buf)) => assert!(buf[..] == pattern(len)),
-                other => panic!("no read but {other:?}"),
+                other => panic!("expected a read, got {other:?}"),
             }
         }
         client.endpoint.revoke(from.stag).expect("the memory");
@@ -259,7 +263,7 @@ async fn pooled(client: &End, server: &End) {
     println!("buffers of a pool");
 }
 
-/// More connections than have memory for messages of their own, on both sides.
+/// More connections than get receives of their own, at both ends.
 async fn crowd(listener: &mut verbs::Listener, addr: SocketAddr) {
     let mut pairs = Vec::new();
     for _ in 0..CROWD {
@@ -276,7 +280,7 @@ async fn crowd(listener: &mut verbs::Listener, addr: SocketAddr) {
             client.endpoint.receives(1, 8268);
         }
     }
-    // One that goes takes nothing from the others.
+    // The end of one connection takes no receives from the others.
     let (client, server) = pairs.pop().expect("a pair");
     client.say(b"last words");
     drop(client);
@@ -299,15 +303,19 @@ async fn invalidate(client: &End, server: &End) {
     server.endpoint.send(b"done", Payload::Empty, Some(to.stag));
     assert!(server.endpoint.flush().expect("sent"));
     assert_eq!(client.message().await.0, b"done");
-    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
+    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else {
+        panic!("the memory was not returned")
+    };
     assert_eq!(buf[..], [5; 64]);
     println!("a message that ends a steering tag");
 }
 
-/// A write to memory that was taken back ends the connection on both sides, and its reads.
+/// An RDMA Write to revoked memory ends the connection at both ends, including its RDMA Reads.
 async fn revoked(client: &End, server: &End) {
     let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(4096))).expect("memory");
-    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else { panic!("the memory is gone") };
+    let Some(MemoryRegion::Sink(buf)) = client.endpoint.revoke(to.stag) else {
+        panic!("the memory was not returned")
+    };
     server.endpoint.write(to, Payload::Bytes(vec![9; 4096]));
     server.endpoint.read(77, to, Buf::zeroed(8), 0, 8);
     server.say(b"never seen");
@@ -316,21 +324,21 @@ async fn revoked(client: &End, server: &End) {
     println!("a write to memory that was taken back: the one says {here:?}, the other {there:?}");
 }
 
-/// The end, and nothing but failed reads before it.
+/// Waits for the end. Only failed reads may precede it.
 async fn end(one: &End) -> Option<String> {
     loop {
         match one.next().await {
             Come::End(reason) => return reason,
             Come::Read(_, Err(_)) => {}
             Come::Message(bytes, _) if bytes == b"last words" => {}
-            other => panic!("no end but {other:?}"),
+            other => panic!("expected the end, got {other:?}"),
         }
     }
 }
 
 async fn ended(client: End, server: &End) {
     server.endpoint.read(5, RemoteAddress { stag: 0, offset: 0 }, Buf::zeroed(8), 8, 0);
-    assert!(matches!(server.next().await, Come::Read(5, Ok(_))), "a read of nothing");
+    assert!(matches!(server.next().await, Come::Read(5, Ok(_))), "an empty read");
     client.say(b"last words");
     assert_eq!(server.message().await.0, b"last words");
     drop(client);
@@ -339,7 +347,7 @@ async fn ended(client: End, server: &End) {
     server.endpoint.close();
 }
 
-/// More messages than were allowed.
+/// More messages than posted receives.
 async fn overrun(client: &End, server: &End) {
     for _ in 0..TERMS.receives.0 {
         client.say(b"last words");
@@ -348,13 +356,14 @@ async fn overrun(client: &End, server: &End) {
     for _ in 0..TERMS.receives.0 {
         assert_eq!(server.message().await.0, b"last words");
     }
-    // Some devices hold back a message that finds no memory, without end (RNR): then it is too long for what there is.
+    // Some devices retry a message without a receive forever (RNR). Then it is too long for the receive that is
+    // posted.
     server.endpoint.receives(1, 64);
     let (here, there) = (end(server).await, end(client).await);
     println!("a message too many and too long: the one says {here:?}, the other {there:?}");
 }
 
-/// A request may be accepted by another core than that of the listener.
+/// A request may be accepted on another core than that of the listener.
 async fn on_another_core(mut listener: verbs::Listener, addr: SocketAddr) {
     let (client, thread) = both(verbs::connect(addr, b"client", TERMS), async {
         let pending = listener.next().await;

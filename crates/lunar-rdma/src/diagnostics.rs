@@ -4,7 +4,7 @@ use crate::verbs::devices;
 use lunar_runtime::error::{Hint, with_hint};
 use std::io;
 
-/// The fault of a host that has no RDMA device.
+/// The error text for a host without RDMA devices.
 pub const NO_DEVICE: &str = "this host has no RDMA device";
 
 /// The fix for [`NO_DEVICE`].
@@ -13,8 +13,8 @@ pub const NO_DEVICE_HINT: Hint = Hint::new(
      eth0",
 );
 
-/// Replaces an error of an RDMA device by [`NO_DEVICE`] if the host has none. Its hint is that of
-/// [`lunar_runtime::error::hint`].
+/// Replaces an error of an RDMA device with [`NO_DEVICE`] if the host has no device. [`lunar_runtime::error::hint`]
+/// returns its hint.
 pub fn explained(e: io::Error) -> io::Error {
     explain(e, devices().is_ok_and(|devices| devices.is_empty()))
 }

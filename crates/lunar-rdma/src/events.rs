@@ -4,7 +4,7 @@ use lunar_runtime::Buf;
 use std::io;
 use std::ops::Range;
 
-/// Bytes of memory that an empty batch keeps.
+/// The number of bytes whose memory an empty batch keeps.
 const KEEP: usize = 16 << 10;
 
 /// An event of a connection.
@@ -12,13 +12,13 @@ const KEEP: usize = 16 << 10;
 pub enum EndpointEvent {
     /// A message: its range in [`EndpointEvents::bytes`], and the local steering tag that it invalidated.
     Message(Range<usize>, Option<u32>),
-    /// An RDMA Read has ended: its id, its buffer, and its result.
+    /// A completed RDMA Read: its id, its buffer, and its result.
     Read(u64, Buf, io::Result<()>),
-    /// The connection has ended. An orderly end has no reason.
+    /// The connection has ended. A graceful end has no reason.
     End(Option<io::Error>),
 }
 
-/// A batch of events, in order. The consumer clears it and reuses its memory.
+/// A batch of events, in order. The consumer clears it to reuse its memory.
 #[derive(Debug, Default)]
 pub struct EndpointEvents {
     /// The events.
@@ -62,7 +62,7 @@ mod tests {
         for _ in 0..2 {
             events.message(&[1; 100_000], None);
             events.clear();
-            assert!(events.bytes.capacity() >= 100_000, "more of it may come");
+            assert!(events.bytes.capacity() >= 100_000, "the next batch may need it");
         }
         (0..1000).for_each(|_| events.list.push(EndpointEvent::End(None)));
         events.clear();
@@ -72,6 +72,6 @@ mod tests {
         events.message(&[1; 48], None);
         events.list.drain(..);
         events.clear();
-        assert_eq!(events.list.capacity(), kept, "the next batch finds it");
+        assert_eq!(events.list.capacity(), kept, "the memory is kept for the next batch");
     }
 }

@@ -7,10 +7,10 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Bits of a steering tag for its slot; the others are its generation, which makes old tags invalid.
+/// The number of steering tag bits for the slot. The others contain its generation, which invalidates old tags.
 const SLOT_BITS: u32 = 16;
 const SLOTS: usize = (1 << SLOT_BITS) - 1;
-/// The tagged offset of each region: not zero, so that a peer that ignores the offset fails.
+/// The tagged offset of each region. Not zero, so that a peer that ignores the offset fails.
 const BASE: u64 = 1 << 32;
 
 /// The reason why an access is denied.
@@ -38,11 +38,11 @@ impl fmt::Display for AccessError {
 struct TagSlot {
     generation: u16,
     memory: Option<MemoryRegion>,
-    /// Invalidated by the peer; the memory waits for its owner.
+    /// Whether the peer has invalidated the tag. The memory is kept until its owner revokes it.
     is_ended: bool,
 }
 
-/// The steering tags of one connection; those of other connections are invalid here.
+/// The steering tags of one connection. Tags of other connections are invalid here.
 #[derive(Debug, Default)]
 pub struct SteeringTags {
     slots: Vec<TagSlot>,
@@ -69,7 +69,7 @@ impl SteeringTags {
         Ok(RemoteAddress { stag, offset: BASE })
     }
 
-    /// Revokes a tag and returns its memory, even if the peer has invalidated it; None if the tag is unknown.
+    /// Revokes a tag and returns its memory, even if the peer has invalidated it. None if the tag is unknown.
     pub fn revoke(&mut self, stag: u32) -> Option<MemoryRegion> {
         let slot = self.find(stag)?;
         let TagSlot { generation, memory, is_ended } = &mut self.slots[slot];
@@ -80,7 +80,7 @@ impl SteeringTags {
         Some(memory)
     }
 
-    /// Invalidates a tag for the peer. False if it was invalid.
+    /// Invalidates a tag for the peer. Returns false if it was invalid.
     pub fn end(&mut self, stag: u32) -> bool {
         let usable = self.usable(stag);
         if let Some(slot) = usable {

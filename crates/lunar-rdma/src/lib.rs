@@ -4,18 +4,19 @@
 //! - [`iwarp`]: MPA, DDP and RDMAP (RFC 5044, 5041, 5040) in software, over ordinary TCP.
 //! - [`verbs`]: rdma-core, loaded at run time if it is installed.
 //!
-//! A provider guarantees: messages arrive once and in order. An RDMA Write is visible to the peer before a message that
-//! is sent after it. An RDMA Read may end at any time, and later work does not wait for it. The provider owns memory that
-//! it was given until it returns it.
+//! Every provider guarantees the following. Messages arrive once and in order. The peer sees an RDMA Write before any
+//! message that is sent after it. An RDMA Read may complete at any time, and later work does not wait for it. The
+//! provider owns the memory that it was given until it returns it.
 //!
 //! # Rules of the interface
 //!
-//! - One call reads several pieces of remote memory into one buffer. A *fence* reports when all that was sent before it has
-//!   arrived, as far as the device knows. A target needs that before it responds to a reset: no data of aborted tasks may
-//!   still be on the way to memory that the initiator then reuses.
-//! - While an RDMA device is in use, pools cut their buffers from a few large regions, so that the device has to register
-//!   each region only once.
-//! - A connection outlives its endpoint for a moment: the last messages arrive, the device ends its work, and its queues go.
+//! - A gather reads several pieces of remote memory into one buffer. A *fence* reports when everything sent before it
+//!   has arrived, as far as the device knows. A target needs this before it responds to a reset: no data of aborted
+//!   tasks may still be in flight to memory that the initiator then reuses.
+//! - While an RDMA device is in use, pools cut their buffers from a few large regions, so that each region is
+//!   registered only once.
+//! - A connection briefly outlives its endpoint: the last messages are delivered, the device completes its work, and
+//!   the queues are destroyed.
 //! - One thread for each device waits for its asynchronous events.
 #![deny(missing_docs)]
 
@@ -38,7 +39,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-/// The limit of private data at connection setup, in bytes (RFC 5044 section 7.1.1).
+/// The maximum length of private data at connection setup, in bytes (RFC 5044 section 7.1.1).
 pub const MAX_PRIVATE: usize = 512;
 
 /// The address of the peer's memory: a steering tag and an offset under it (RFC 5040 section 2.1; verbs: a key and an
@@ -52,7 +53,7 @@ pub struct RemoteAddress {
 }
 
 impl RemoteAddress {
-    /// The address this many bytes further on.
+    /// The address `bytes` bytes further on.
     pub fn beyond(self, bytes: u64) -> RemoteAddress {
         RemoteAddress { offset: self.offset.wrapping_add(bytes), ..self }
     }
@@ -69,7 +70,7 @@ fn total(pieces: &[RemoteRange]) -> Option<usize> {
 /// Local memory that the peer may access.
 #[derive(Debug)]
 pub enum MemoryRegion {
-    /// The peer may write it, and not read it.
+    /// The peer may write it, but not read it.
     Sink(Buf),
     /// The peer may read it.
     Source(Rc<Buf>),
@@ -78,11 +79,11 @@ pub enum MemoryRegion {
 /// The requested parameters of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnParam {
-    /// The limit of outstanding RDMA Reads that this end sends.
+    /// The maximum number of outstanding RDMA Reads of this end.
     pub ord: u16,
-    /// The limit of outstanding RDMA Reads that the peer sends.
+    /// The maximum number of outstanding RDMA Reads of the peer.
     pub ird: u16,
-    /// The receives that are posted at first: their number, and the length of each in bytes.
+    /// The initially posted receives: their number, and the length of each in bytes.
     pub receives: (usize, usize),
 }
 
@@ -91,12 +92,12 @@ pub struct ConnParam {
 pub struct EndpointInfo {
     /// `mem`, `iwarp`, or `verbs` and the name of the device.
     pub provider: String,
-    /// The limit of outstanding RDMA Reads that this end sends; further reads wait here.
+    /// The maximum number of outstanding RDMA Reads of this end. Further reads are queued.
     pub ord: u16,
     /// Whether a message of this end may invalidate a steering tag of the peer.
     pub sends_invalidate: bool,
-    /// Whether a message of the peer may safely invalidate a steering tag of this end. Before a connection exists, ask the
-    /// provider: [`iwarp::TAKES_INVALIDATE`], [`verbs::TAKES_INVALIDATE`].
+    /// Whether a message of the peer may safely invalidate a steering tag of this end. Before a connection exists,
+    /// the provider has this information: [`iwarp::TAKES_INVALIDATE`], [`verbs::TAKES_INVALIDATE`].
     pub takes_invalidate: bool,
     /// The local address.
     pub local: SocketAddr,
@@ -104,25 +105,25 @@ pub struct EndpointInfo {
     pub peer: SocketAddr,
 }
 
-/// One end of a reliable connection. It belongs to one core; dropping it breaks the connection.
+/// One end of a reliable connection. It belongs to one core. Dropping it ends the connection.
 pub trait Endpoint {
     /// The parameters of the connection.
     fn facts(&self) -> &EndpointInfo;
 
-    /// Posts `count` more receives of `len` bytes each. A message that finds no receive, or is longer, breaks the
-    /// connection.
+    /// Posts `count` more receives of `len` bytes each. A message that finds no receive, or is longer than its
+    /// receive, ends the connection.
     fn receives(&self, count: usize, len: usize);
 
-    /// Queues a message: its head, then its payload. With `invalidate`, its arrival invalidates a steering tag of the
-    /// peer.
+    /// Queues a message: its head, then its payload. With `invalidate`, its arrival invalidates this steering tag of
+    /// the peer.
     fn send(&self, head: &[u8], payload: Payload, invalidate: Option<u32>);
 
     /// Queues an RDMA Write.
     fn write(&self, to: RemoteAddress, payload: Payload);
 
-    /// Queues RDMA Reads of pieces of the peer's memory into a buffer, one behind the other from `at` on. When all have
-    /// arrived, [`EndpointEvent::Read`] returns the buffer with this `id`. After the event of the connection's end, the buffer is
-    /// dropped.
+    /// Queues RDMA Reads of pieces of the peer's memory. The pieces go into a buffer, one after the other from `at`
+    /// on. When all have arrived, [`EndpointEvent::Read`] returns the buffer with this `id`. After the end event of
+    /// the connection, the buffer is dropped.
     fn gather(&self, id: u64, from: &[RemoteRange], buf: Buf, at: usize);
 
     /// Queues an RDMA Read of one piece of `len` bytes.
@@ -133,63 +134,63 @@ pub trait Endpoint {
     /// Registers memory for access by the peer.
     ///
     /// # Errors
-    /// When there are too many regions, or the device takes no more memory. The memory is dropped, and the connection
-    /// continues.
+    /// When there are too many regions, or the device accepts no more memory. The memory is dropped, and the
+    /// connection continues.
     fn expose(&self, memory: MemoryRegion) -> io::Result<RemoteAddress>;
 
-    /// Deregisters memory at once and returns it; None if the steering tag is unknown, or the provider still uses the
+    /// Deregisters memory at once and returns it. None if the steering tag is unknown, or the provider still uses the
     /// memory.
     fn revoke(&self, stag: u32) -> Option<MemoryRegion>;
 
-    /// Submits all queued work at once. False: some of it waits until [`Endpoint::writable`].
+    /// Submits all queued work at once. Returns false if some of it must wait for [`Endpoint::writable`].
     ///
     /// # Errors
-    /// When the connection is broken.
+    /// When the connection has failed.
     fn flush(&self) -> io::Result<bool>;
 
-    /// The number of queued bytes that were not submitted yet, including overhead.
+    /// The number of queued bytes that are not submitted yet, including overhead.
     fn waiting(&self) -> usize;
 
-    /// Whether anything was sent since the last call, which shows that the peer receives.
+    /// Whether anything was sent since the last call, which shows that the peer is receiving.
     fn has_moved(&self) -> bool;
 
-    /// A fence behind all messages and RDMA Writes that were queued so far.
+    /// A fence after all messages and RDMA Writes queued so far.
     fn fence(&self) -> u64;
 
-    /// Whether nothing before this fence is in flight any more: it has arrived, as far as this end knows (verbs: it has
-    /// completed; iwarp: the peer's TCP has acknowledged it), or never will.
+    /// Whether nothing before this fence is in flight any more: it has arrived, as far as this end knows, or never
+    /// will. With verbs this means completed, with iwarp acknowledged by the peer's TCP.
     fn fence_done(&self, fence: u64) -> bool;
 
-    /// Takes the events that are there, without waiting. The end of the connection is the last event. An event may queue an
-    /// answer: call [`Endpoint::flush`] afterwards.
+    /// Takes the available events without waiting. The end of the connection is the last event. Handling an event may
+    /// queue a reply: call [`Endpoint::flush`] afterwards.
     fn poll(&self, into: &mut EndpointEvents);
 
-    /// Whether the connection has ended, as far as can be seen without waiting, even if events are left. Cheap: callers
-    /// ask before each command.
+    /// Whether the connection has ended, as far as is known without waiting, even if events are left. The call is
+    /// cheap: callers make it before each command.
     fn has_ended(&self) -> bool;
 
     /// Discards a cached result of [`Endpoint::has_ended`].
     fn recheck_peer(&self) {}
 
-    /// Waits until there may be events.
+    /// Waits until events may be available.
     fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Waits until more work can be submitted.
     fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
-    /// Breaks the connection. Queued work is dropped, and outstanding RDMA Reads fail.
+    /// Ends the connection. Queued work is dropped, and outstanding RDMA Reads fail.
     fn close(&self);
 
-    /// Breaks the connection and discards submitted work that was not delivered, as far as the provider can: an iWARP
-    /// device still sends what it gave to its own TCP.
+    /// Ends the connection and discards submitted work that was not delivered, as far as the provider can: an iWARP
+    /// device still sends data that are in its own TCP stack.
     fn reset(&self) {
         self.close();
     }
 
-    /// Sets whether every end of the connection is a reset, even when the process dies.
+    /// Sets whether any end of the connection is a reset, even the exit of the process.
     ///
     /// # Errors
-    /// When the provider does not take the setting.
+    /// When the provider does not support the setting.
     fn reset_on_close(&self, _reset: bool) -> io::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The engine with its socket.
+//! The engine of a connection with its socket.
 
 use super::engine::Engine;
 use super::handshake;
@@ -14,12 +14,12 @@ use std::net::Shutdown;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes after which a receive loop yields to other connections.
+/// The number of bytes after which a receive loop yields to other connections.
 const TURN: usize = 1 << 20;
 /// The time limit for sending a Terminate.
 const TERMINATE_TIME: Duration = Duration::from_secs(5);
-/// The limit of connections of a core that are sending a Terminate, which count nowhere else. Further ones end at
-/// once.
+/// The maximum number of a core's connections that are sending a Terminate. No other limit counts them. Further
+/// connections end without one.
 const MAX_TERMINATING: usize = 32;
 
 thread_local! {
@@ -34,7 +34,7 @@ pub(super) struct IwarpEndpoint {
     /// Notified of the peer's first FPDU and of the end of the connection.
     spoken: Event,
     is_shut: Cell<bool>,
-    /// Whether the socket took no more; retried when it is writable.
+    /// Whether the socket is full. The send is retried when it is writable.
     is_stuck: Cell<bool>,
     is_reset_on_close: Cell<bool>,
 }
@@ -88,7 +88,7 @@ impl IwarpEndpoint {
                 (Ok(_), Some(word)) if TERMINATING.get() < MAX_TERMINATING => {
                     lunar_runtime::spawn(send_terminate(self.stream.clone(), word));
                 }
-                // The peer may be gone already.
+                // The peer may have closed already.
                 _ => self.stream.shutdown(Shutdown::Both),
             }
             self.spoken.notify(usize::MAX);
@@ -179,7 +179,7 @@ impl Endpoint for IwarpEndpoint {
         if engine.is_over() {
             self.shut(engine);
         } else if engine.may_send() && engine.waiting() > 0 && !self.is_stuck.get() {
-            // Sends Read Responses, and data that waited for the first FPDU. The next receive sees a failure.
+            // Sends Read Responses, and data that waited for the first FPDU. The next receive reports a failure.
             _ = IwarpEndpoint::send(self, engine);
         }
         if !might_send && engine.may_send() {
@@ -253,7 +253,7 @@ impl Endpoint for IwarpEndpoint {
 impl Drop for IwarpEndpoint {
     fn drop(&mut self) {
         match (self.is_shut.get(), self.is_reset_on_close.get()) {
-            // The Terminate may be in flight.
+            // A Terminate may be in flight.
             (true, _) => {}
             (false, true) => self.stream.reset(),
             (false, false) => self.stream.shutdown(Shutdown::Both),

@@ -14,9 +14,9 @@ use lunar_wire::iwarp::ddp::{READ_REQUEST_LEN, UNTAGGED_LEN, opcode};
 use lunar_wire::iwarp::{DdpHeader, TaggedHeader, Terminate, UntaggedHeader};
 use std::io;
 
-/// Read Responses are segmented while fewer queued bytes than this wait; the others stay whole.
+/// Read Responses are segmented while fewer bytes than this are queued. The others stay whole.
 const AHEAD: usize = 1 << 20;
-/// Bytes of a partial FPDU whose memory an idle connection keeps.
+/// The maximum length of a partial FPDU whose memory an idle connection keeps, in bytes.
 const KEEP: usize = 4096;
 
 enum State {
@@ -34,18 +34,18 @@ pub struct Engine {
     transmit: FpduQueue,
     /// The expected first FPDU of the peer, until which this side must not send (RFC 5044 section 7.1.2).
     first: Option<FirstFrame>,
-    /// The received start of an incomplete FPDU; at first, the bytes that arrived with the handshake.
+    /// The received start of an incomplete FPDU. Initially the bytes received along with the handshake.
     partial: Vec<u8>,
     has_begun: bool,
     memory: TaggedMemory,
     inbox: Inbox,
     reads: ReadQueue,
     responses: ReadResponses,
-    /// The required continuation of a tagged segment that was not the last of its message.
+    /// The required continuation of a tagged message whose last segment has not arrived.
     due: Option<TaggedHeader>,
-    /// Local events.
+    /// Events generated locally.
     done: Vec<EndpointEvent>,
-    /// The reason why nothing can be sent any more. Bytes received before are still processed.
+    /// The reason why nothing more can be sent. Bytes received earlier are still processed.
     lost: Option<io::Error>,
     /// Whether the socket failed or was reset, so that its unsent bytes are lost.
     has_failed: bool,
@@ -55,7 +55,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Creates a connection that has received `begun` already. `mss` bounds the FPDUs, in bytes.
+    /// Creates a connection that has already received `begun`. `mss` limits the FPDUs, in bytes.
     pub fn new(agreed: &NegotiatedMpa, mss: Option<usize>, begun: Vec<u8>) -> Engine {
         Engine {
             crc: agreed.crc,
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// See [`Endpoint::gather`](crate::Endpoint::gather). After the end of the connection it is dropped.
+    /// See [`Endpoint::gather`](crate::Endpoint::gather). Dropped if the connection has ended.
     pub fn gather(&mut self, id: u64, from: &[RemoteRange], buf: Buf, at: usize) {
         if matches!(self.state, State::Ended) {
             return;
@@ -127,17 +127,17 @@ impl Engine {
         self.transmit.out.waiting() + self.responses.waiting()
     }
 
-    /// The position in the send stream behind everything queued now.
+    /// The position in the send stream after everything that is queued now.
     pub(super) fn transmit_end(&self) -> u64 {
         self.transmit.out.end()
     }
 
-    /// Whether everything before this position was sent and acknowledged, given the unacknowledged bytes; or never
-    /// will be.
+    /// Whether everything before this position has been sent and acknowledged, or never will be. `unacknowledged` is
+    /// the number of unacknowledged bytes.
     pub(super) fn has_left(&self, mark: u64, unacknowledged: usize) -> bool {
         match self.can_send() {
             true => self.transmit.out.left() >= mark.saturating_add(unacknowledged as u64),
-            // For such a socket, the kernel still counts bytes that will never be acknowledged.
+            // For a failed or reset socket, the kernel still counts bytes that will never be acknowledged.
             false => self.has_failed || unacknowledged == 0,
         }
     }
@@ -162,7 +162,7 @@ impl Engine {
         self.has_begun || !self.done.is_empty() || matches!(self.state, State::Ending(_))
     }
 
-    /// Sends queued bytes. False: the socket takes no more now, or the peer's first FPDU is missing.
+    /// Sends queued bytes. Returns false if the socket is full, or the peer's first FPDU is missing.
     ///
     /// # Errors
     /// Those of the socket.
@@ -181,12 +181,12 @@ impl Engine {
         }
     }
 
-    /// The rest of the Terminate, if one is queued. It refers to no other memory.
+    /// The rest of the queued Terminate, if any. It references no other memory.
     pub(super) fn take_terminate(&mut self) -> Option<Vec<u8>> {
         std::mem::take(&mut self.has_terminate).then(|| self.transmit.out.take_bytes())
     }
 
-    /// All bytes that may be sent. For tests and fuzzers.
+    /// All bytes that may be sent. For tests and fuzz targets.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         while self.may_send() && self.waiting() > 0 {
@@ -213,7 +213,7 @@ impl Engine {
         }
     }
 
-    /// Completes the partial FPDU. Copies only its missing bytes, and returns the bytes behind it.
+    /// Completes the partial FPDU. Copies only its missing bytes, and returns the bytes after it.
     fn complete<'a>(&mut self, mut bytes: &'a [u8], into: &mut EndpointEvents) -> &'a [u8] {
         let mut partial = std::mem::take(&mut self.partial);
         // Twice if the length field itself is incomplete.
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// Processes the bytes that arrived with the handshake.
+    /// Processes the bytes received along with the handshake.
     pub fn take_begun(&mut self, into: &mut EndpointEvents) {
         if std::mem::take(&mut self.has_begun) {
             let begun = std::mem::take(&mut self.partial);
@@ -258,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// Takes the local events; finally, the end of the connection.
+    /// Takes the local events. The last one is the end of the connection.
     pub fn take_news(&mut self, into: &mut EndpointEvents) {
         into.list.append(&mut self.done);
         if let State::Ending(why) = &mut self.state {
@@ -293,7 +293,7 @@ impl Engine {
         self.end(None);
     }
 
-    /// As [`Engine::close`], and the socket is reset.
+    /// As [`Engine::close`], but the socket is reset.
     pub(super) fn reset(&mut self) {
         self.close();
         self.has_failed = true;
@@ -317,7 +317,7 @@ impl Engine {
         }
     }
 
-    /// Queues a Terminate; `fpdu` is the faulty one, if known.
+    /// Queues a Terminate. `fpdu` is the faulty FPDU, if known.
     fn fail(&mut self, fault: IwarpError, fpdu: &[u8]) {
         let wrong = match DdpHeader::decode(fpdu) {
             Ok(DdpHeader::Untagged(UntaggedHeader { opcode: opcode::READ_REQUEST, .. })) => {
@@ -327,7 +327,7 @@ impl Engine {
             Err(_) => &[],
         };
         if self.can_send() {
-            // Such a peer may not read for long, so queued data would delay the Terminate.
+            // The peer may not read for a long time: queued data would delay the Terminate.
             self.transmit.out.drop_unbegun();
             self.transmit.terminate(fault.terminate, wrong);
             self.has_terminate = true;
@@ -335,7 +335,7 @@ impl Engine {
         self.end(Some(fault.into()));
     }
 
-    /// Starts the reads that ORD allows.
+    /// Starts queued reads, up to ORD.
     fn begin_reads(&mut self) {
         while self.can_send()
             && let Some(request) = self.reads.next()

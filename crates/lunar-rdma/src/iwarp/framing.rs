@@ -4,7 +4,7 @@ use lunar_runtime::iscsi::digest::crc32c;
 use lunar_wire::be;
 use lunar_wire::iwarp::{Terminate, mpa};
 
-/// The bytes missing to know the length of the first FPDU in `bytes`, or to complete it.
+/// The number of bytes missing to determine the length of the first FPDU in `bytes`, or to complete it.
 pub(super) fn missing(bytes: &[u8]) -> usize {
     let whole = match bytes.len() {
         0..mpa::LENGTH_LEN => mpa::LENGTH_LEN,
@@ -13,7 +13,7 @@ pub(super) fn missing(bytes: &[u8]) -> usize {
     whole.saturating_sub(bytes.len())
 }
 
-/// The content of the FPDU at the start of `bytes`, and its length; None if it is incomplete.
+/// The content of the FPDU at the start of `bytes`, and its length. None if the FPDU is incomplete.
 ///
 /// # Errors
 /// When the CRC does not match.

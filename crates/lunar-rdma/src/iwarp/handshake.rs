@@ -8,12 +8,12 @@ use lunar_wire::iwarp::{EnhancedData, MalformedFrame, MpaFrame};
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-/// The read depth for a peer that does not announce one. One read more than it allows ends the connection.
+/// The read depth for a peer that announces none. Exceeding the peer's actual depth by one read ends the connection.
 const DEFAULT_DEPTH: u16 = 8;
-/// Bytes of one receive.
+/// The length of one receive in bytes.
 const RECEIVE: usize = 1024;
 
-/// A frame and the bytes behind it, or the fault.
+/// A frame and the bytes after it, or the fault.
 pub(super) type FrameResult = Result<(MpaFrame, Vec<u8>), MalformedFrame>;
 
 /// Reads a frame that starts with `bytes`.
@@ -83,7 +83,7 @@ pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Our request.
+/// The MPA request of the initiator.
 pub(super) fn ask(private: &[u8], terms: &ConnParam, options: &Options) -> MpaFrame {
     let enhanced = EnhancedData { ird: known(terms.ird), ord: known(terms.ord), ..EnhancedData::default() };
     MpaFrame {
@@ -134,8 +134,8 @@ pub(super) fn refusal(request: Option<&MpaFrame>, private: Vec<u8>) -> Vec<u8> {
     MpaFrame { revision, crc, rejected: true, enhanced, private, ..MpaFrame::default() }.encode(&REPLY_KEY)
 }
 
-/// The enhanced data of our reply. Selects the peer's empty first message: a Write, else a Read, else a Send, by cost
-/// at this side.
+/// The enhanced data of the reply. Selects the peer's empty first message by cost at this end: a Write, else a Read,
+/// else a Send.
 fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, FirstFrame) {
     let ird = if wanted.ord == UNKNOWN { UNKNOWN } else { known(terms.ird) };
     let ord = if wanted.ird == UNKNOWN { UNKNOWN } else { reads(known(terms.ord), Some(wanted.ird)) };
@@ -148,12 +148,12 @@ fn grant(wanted: &EnhancedData, terms: &ConnParam) -> (EnhancedData, FirstFrame)
         EnhancedData { write: true, .. } => (EnhancedData { write: true, ..peer_to_peer }, FirstFrame::Any),
         EnhancedData { read: true, .. } => (EnhancedData { read: true, ..peer_to_peer }, FirstFrame::Any),
         EnhancedData { send: true, .. } => (EnhancedData { send: true, ..peer_to_peer }, FirstFrame::Send),
-        // It offers none: its first message serves.
+        // The peer offers none: its first regular message serves.
         _ => (peer_to_peer, FirstFrame::Any),
     }
 }
 
-/// The read depth, from the wanted one and the peer's limit, if announced.
+/// The read depth, from the requested one and the peer's limit, if announced.
 fn reads(wanted: u16, taken: Option<u16>) -> u16 {
     match taken {
         None | Some(UNKNOWN) => wanted.min(DEFAULT_DEPTH),
@@ -161,7 +161,7 @@ fn reads(wanted: u16, taken: Option<u16>) -> u16 {
     }
 }
 
-/// A value that differs from the reserved "not negotiated" value.
+/// Replaces the reserved value that means "not negotiated".
 fn known(reads: u16) -> u16 {
     reads.min(UNKNOWN - 1)
 }
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!((reply.enhanced, reply.revision, ours.ord), (None, 1, DEFAULT_DEPTH));
         assert_eq!(asked(&MpaFrame::default(), &wanting(None), &TERMS).ord, DEFAULT_DEPTH);
         let few = ConnParam { ord: 1, ..TERMS };
-        assert_eq!(asked(&MpaFrame::default(), &wanting(None), &few).ord, 1, "no more than are wanted");
+        assert_eq!(asked(&MpaFrame::default(), &wanting(None), &few).ord, 1, "at most the requested depth");
     }
 
     #[test]

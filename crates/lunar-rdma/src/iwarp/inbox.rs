@@ -10,7 +10,7 @@ struct PartialMessage {
     opcode: u8,
     stag: u32,
     bytes: Vec<u8>,
-    /// The limit of its length in bytes.
+    /// The maximum length in bytes.
     max: usize,
 }
 
@@ -49,7 +49,7 @@ impl Inbox {
         self.msn = self.msn.wrapping_add(1);
     }
 
-    /// Takes a segment of a Send. The last one completes the message: its steering tag goes to `invalidate` first,
+    /// Takes a segment of a Send. The last segment completes the message: its steering tag is passed to `invalidate`,
     /// then the message becomes an event.
     pub(super) fn take(
         &mut self,
@@ -89,7 +89,7 @@ impl Inbox {
         let invalidated = header.invalidates().then_some(header.stag);
         invalidated.map_or(Ok(()), invalidate)?;
         match partial.bytes.is_empty() {
-            // A message in one segment is copied once.
+            // A message of a single segment is copied only once.
             true => into.message(payload, invalidated),
             false => {
                 partial.bytes.extend_from_slice(payload);
@@ -99,7 +99,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Uses a receive for the message that starts with this segment.
+    /// Takes a receive for the message that starts with this segment.
     fn begin(&mut self, header: &UntaggedHeader) -> Result<PartialMessage, IwarpError> {
         let Some((count, len)) = self.receives.front_mut() else {
             return Err(IwarpError::new(Terminate::NO_BUFFER, "a message without a posted receive"));

@@ -24,7 +24,7 @@ impl TaggedMemory {
         self.keys.revoke(stag)
     }
 
-    /// Invalidates a steering tag for the peer; its memory waits for its owner.
+    /// Invalidates a steering tag for the peer. The memory is kept until its owner revokes it.
     pub(super) fn invalidate(&mut self, stag: u32) -> Result<(), IwarpError> {
         if self.keys.end(stag) {
             return Ok(());
@@ -48,7 +48,7 @@ impl TaggedMemory {
         Ok(())
     }
 
-    /// The data of an RDMA Read. An empty read needs no access right.
+    /// The data for an RDMA Read. An empty read needs no access right.
     pub(super) fn source(&self, request: &ReadRequest) -> Result<Payload, IwarpError> {
         let (len, from) =
             (request.len as usize, RemoteAddress { stag: request.source.0, offset: request.source.1 });

@@ -1,5 +1,5 @@
-//! Software iWARP: RDMA over an ordinary TCP connection, for peers that speak MPA, DDP and RDMAP (RFC 5044, 5041,
-//! 5040, with RFC 6581): siw of Linux, and hardware.
+//! Software iWARP: RDMA over an ordinary TCP connection, for peers with MPA, DDP and RDMAP (RFC 5044, 5041, 5040,
+//! with RFC 6581), such as Linux's siw and hardware.
 //!
 //! Connections have no markers, and CRCs are optional. A steering tag belongs to one connection; the tag of a local
 //! RDMA Read accepts only the response to that read. A protocol error of the peer is reported to it (Terminate) and
@@ -39,8 +39,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Whether a message of the peer may invalidate a local steering tag. Here it may: each tag belongs to one connection and
-/// one piece of memory.
+/// Whether a message of the peer may invalidate a local steering tag. It may: each tag belongs to a single connection
+/// and memory region.
 pub const TAKES_INVALIDATE: bool = true;
 
 /// The time limit for receiving a request.
@@ -53,7 +53,7 @@ const REPLY_TIME: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Whether to request CRCs. The peer may request them as well.
     pub crc: bool,
-    /// The limit of an FPDU in bytes. The default is the TCP segment size that the kernel reports.
+    /// The maximum length of an FPDU in bytes. The default is the TCP segment size that the kernel reports.
     pub mss: Option<usize>,
     /// The size of the socket buffers in bytes ([`Stream::set_window`]). It applies to a second TCP connection in place of
     /// the given one.
@@ -74,24 +74,24 @@ pub enum FirstFrame {
 pub struct NegotiatedMpa {
     /// Whether CRCs are used.
     pub crc: bool,
-    /// The limit of outstanding RDMA Reads of this end.
+    /// The maximum number of outstanding RDMA Reads of this end.
     pub ord: u16,
-    /// The limit of outstanding RDMA Reads of the peer.
+    /// The maximum number of outstanding RDMA Reads of the peer.
     pub ird: u16,
-    /// The receives that are posted at first: their number, and the length of each in bytes.
+    /// The initially posted receives: their number, and the length of each in bytes.
     pub receives: (usize, usize),
-    /// The expected first FPDU, if the peer has to send first.
+    /// The expected first FPDU, if the peer must send first.
     pub first: Option<FirstFrame>,
 }
 
 /// Requests an iWARP connection over a TCP connection to `peer`, with at most [`MAX_PRIVATE`](crate::MAX_PRIVATE) bytes
 /// of private data.
 ///
-/// The request has MPA revision 2 (RFC 6581). If the peer closes, or rejects it with revision 1 and no private data, one
-/// more request follows with revision 1 (RFC 5044), over another TCP connection.
+/// The request has MPA revision 2 (RFC 6581). If the peer closes, or rejects it with revision 1 and no private data,
+/// a request with revision 1 (RFC 5044) follows over another TCP connection.
 ///
 /// # Errors
-/// When the peer rejects the request, does not speak MPA, requires markers, does not reply within 5 s, or has gone.
+/// When the peer rejects the request, does not speak MPA, requires markers, does not reply within 5 s, or closes.
 pub async fn connect(
     stream: Stream,
     peer: SocketAddr,
@@ -108,7 +108,7 @@ pub async fn connect(
     if !is_old {
         return Err(refused);
     }
-    // If the peer is unreachable now, its first error counts.
+    // If the peer is now unreachable, the first error is returned.
     let Ok(stream) = dial(peer, options).await else { return Err(refused) };
     let ask = MpaFrame { revision: 1, enhanced: None, ..ask };
     call(stream, peer, &ask, &terms, options).await.map_err(|again| match again.refused {
@@ -117,7 +117,7 @@ pub async fn connect(
     })
 }
 
-/// Another TCP connection, like the given one.
+/// Opens another TCP connection with the options of the first.
 async fn dial(peer: SocketAddr, options: &Options) -> io::Result<Stream> {
     let stream = Stream::connect(peer).await?;
     options.window.map_or(Ok(()), |bytes| stream.set_window(bytes))?;
@@ -127,7 +127,7 @@ async fn dial(peer: SocketAddr, options: &Options) -> io::Result<Stream> {
 /// A failed request.
 struct AcceptError {
     refused: ConnectError,
-    /// Whether the peer may know only revision 1.
+    /// Whether the peer may only support revision 1.
     is_old: bool,
 }
 
@@ -162,8 +162,8 @@ async fn call(
     Ok((endpoint(stream, &agreed, (local, peer), options, begun), reply.private))
 }
 
-/// Receives the MPA request of a TCP connection. `begun` has the bytes received so far, perhaps none, perhaps more than
-/// the request.
+/// Receives the MPA request of a TCP connection. `begun` has the bytes received so far: none, a part of the request,
+/// or more.
 ///
 /// # Errors
 /// When the bytes are not a request, it does not arrive within 10 s, or the connection is lost. A request with markers,
@@ -222,7 +222,7 @@ fn endpoint(
 /// A connection request that is not answered yet.
 struct IwarpRequest {
     frame: MpaFrame,
-    /// The bytes received behind the request.
+    /// The bytes received after the request.
     begun: Vec<u8>,
     addresses: (SocketAddr, SocketAddr),
     options: Options,
@@ -262,7 +262,7 @@ impl ConnectRequest for IwarpRequest {
         Box::pin(async move {
             if let Some(stream) = self.stream.take() {
                 let refusal = handshake::refusal(Some(&self.frame), private);
-                // A peer that has gone needs no reply.
+                // If the peer has closed, the reply is not needed.
                 _ = handshake::write(&stream, &refusal, REPLY_TIME).await;
             }
         })
@@ -273,7 +273,7 @@ impl Drop for IwarpRequest {
     fn drop(&mut self) {
         if let Some(stream) = &self.stream {
             let refusal = handshake::refusal(Some(&self.frame), Vec::new());
-            // The first bytes of the socket: the send does not block.
+            // The socket is empty, so the send does not block.
             _ = stream.send(&[io::IoSlice::new(&refusal)]);
         }
     }

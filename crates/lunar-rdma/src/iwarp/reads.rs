@@ -7,8 +7,8 @@ use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
 use std::collections::VecDeque;
 use std::io;
 
-/// The slot of the steering tags of reads. [`SteeringTags`](crate::keys::SteeringTags) has no such slot, so an RDMA
-/// Write to the tag of a read fails.
+/// The slot in the steering tags of reads. [`SteeringTags`](crate::keys::SteeringTags) never uses it, so an RDMA
+/// Write to such a tag fails.
 const SLOT: u32 = 0xffff;
 /// The tagged offset of each read.
 const BASE: u64 = 1 << 32;
@@ -26,15 +26,15 @@ impl GatherJob {
     }
 }
 
-/// One RDMA Read. The oldest one belongs to the oldest unfinished gather.
+/// An RDMA Read. The oldest one belongs to the oldest unfinished gather.
 struct PendingRead {
     from: RemoteAddress,
     /// The offset in the buffer of its gather, and the length.
     at: usize,
     len: usize,
-    /// Received bytes.
+    /// The number of received bytes.
     come: usize,
-    /// Its steering tag, once it is in flight.
+    /// The steering tag, once the read is in flight.
     stag: u32,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct ReadQueue {
     jobs: VecDeque<GatherJob>,
     under_way: VecDeque<PendingRead>,
     waiting: VecDeque<PendingRead>,
-    /// The number of started reads, which makes the steering tag of the next one.
+    /// The number of started reads, from which the next steering tag is derived.
     begun: u16,
 }
 
@@ -60,7 +60,8 @@ impl ReadQueue {
         }
     }
 
-    /// Queues a gather: pieces that go to `at` in the buffer, consecutively. An empty or invalid one ends at once.
+    /// Queues a gather: the pieces go to `at` in the buffer, one after the other. An empty or invalid gather
+    /// completes at once.
     pub(super) fn post(
         &mut self,
         id: u64,
@@ -91,7 +92,7 @@ impl ReadQueue {
         None
     }
 
-    /// The request of the next read, if it may start now.
+    /// The request of the next read, if it may start.
     pub(super) fn next(&mut self) -> Option<ReadRequest> {
         if self.under_way.len() >= self.ord {
             return None;
@@ -105,7 +106,8 @@ impl ReadQueue {
         Some(request)
     }
 
-    /// Takes a segment of a Read Response, which must continue the oldest read. Returns the gather if this ended it.
+    /// Takes a segment of a Read Response, which must continue the oldest read. Returns the gather if this completes
+    /// it.
     pub(super) fn take(
         &mut self,
         header: &TaggedHeader,

@@ -1,4 +1,4 @@
-//! RDMA Reads of the peer: their data waits here for segmentation.
+//! Read Responses for the peer, queued until they are segmented.
 
 use super::fault::IwarpError;
 use super::memory::TaggedMemory;
@@ -12,7 +12,7 @@ type ReadResponse = (RemoteAddress, Payload);
 
 /// The queue of Read Responses.
 pub(super) struct ReadResponses {
-    /// The limit of queued responses (IRD).
+    /// The maximum number of queued responses (IRD).
     ird: usize,
     /// The sequence number (MSN) of the next Read Request.
     msn: u32,
@@ -20,12 +20,12 @@ pub(super) struct ReadResponses {
 }
 
 impl ReadResponses {
-    /// The first message of a connection may be a read even if none are granted.
+    /// The first message of a connection may be a read even with an IRD of zero.
     pub(super) fn new(ird: u16) -> ReadResponses {
         ReadResponses { ird: usize::from(ird).max(1), msn: 1, queue: VecDeque::new() }
     }
 
-    /// Takes a Read Request. The response has the content of the memory at the time it is sent.
+    /// Takes a Read Request. The response contains the data at the time it is sent.
     pub(super) fn take(
         &mut self,
         u: &UntaggedHeader,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 /// The default TCP segment size, if the kernel does not report one.
 const DEFAULT_MSS: usize = 1448;
-/// Bounds of the FPDU size in bytes: the longest header must fit, and the length field has 16 bits.
+/// The limits of the FPDU size in bytes: the longest header must fit, and the length field has 16 bits.
 const MIN_MSS: usize = 148;
 const MAX_MSS: usize = 65_000;
 
@@ -20,7 +20,7 @@ pub(super) struct FpduQueue {
     pub(super) out: SendQueue,
     crc: bool,
     mss: usize,
-    /// The header of an FPDU; kept to reuse its memory.
+    /// The header of an FPDU, kept to reuse its memory.
     frame: Vec<u8>,
     /// Sequence numbers of the next Send and the next Read Request.
     send_msn: u32,
@@ -28,7 +28,7 @@ pub(super) struct FpduQueue {
 }
 
 impl FpduQueue {
-    /// `mss` bounds an FPDU, in bytes.
+    /// `mss` limits the FPDU size in bytes.
     pub(super) fn new(crc: bool, mss: Option<usize>) -> FpduQueue {
         let mss = mss.unwrap_or(DEFAULT_MSS).clamp(MIN_MSS, MAX_MSS);
         FpduQueue { out: SendQueue::default(), crc, mss, frame: Vec::new(), send_msn: 1, read_msn: 1 }
@@ -57,7 +57,7 @@ impl FpduQueue {
         self.cut(untagged(opcode::READ_REQUEST, 0, queue::READ, msn), &request.encode(), Payload::Empty);
     }
 
-    /// Queues a Terminate; `wrong` as for [`Terminate::encode`].
+    /// Queues a Terminate. `wrong` is as in [`Terminate::encode`].
     pub(super) fn terminate(&mut self, why: Terminate, wrong: &[u8]) {
         self.cut(untagged(opcode::TERMINATE, 0, queue::TERMINATE, 1), &why.encode(wrong), Payload::Empty);
     }

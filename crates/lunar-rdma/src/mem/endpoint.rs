@@ -12,7 +12,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-/// Addresses of the two endpoints, which exist in name only.
+/// The nominal addresses of the two endpoints.
 pub(super) const ADDRESSES: [SocketAddr; 2] = [loopback(49152), loopback(3260)];
 
 const fn loopback(port: u16) -> SocketAddr {

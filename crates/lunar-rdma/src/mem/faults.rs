@@ -31,7 +31,7 @@ pub enum EndpointOp {
         /// Length in bytes.
         len: usize,
     },
-    /// The end of an RDMA Read, successful or not.
+    /// The completion of an RDMA Read, successful or not.
     ReadEnded {
         /// The id of the read.
         id: u64,
@@ -70,7 +70,7 @@ impl FaultGate {
         self.closed.get() && self.passes.get() == 0
     }
 
-    /// Whether an operation may pass; consumes a pass.
+    /// Whether an operation may pass. Consumes a pass.
     pub(super) fn admits(&self) -> bool {
         let passes = self.passes.get();
         if self.closed.get() {
@@ -83,30 +83,30 @@ impl FaultGate {
 /// The faults of one endpoint. They may change at any time.
 #[derive(Debug)]
 pub struct Faults {
-    /// RDMA Reads of this endpoint: held ones are in flight and count as such.
+    /// RDMA Reads of this endpoint. Held ones are in flight and count as such.
     pub reads: FaultGate,
-    /// Messages and RDMA Writes of this endpoint: held ones wait for a flush, and RDMA Reads pass them, as with a
-    /// device whose link is busy.
+    /// Messages and RDMA Writes of this endpoint. Held ones wait for a flush. RDMA Reads pass them, as with a device
+    /// whose link is busy.
     pub sends: FaultGate,
-    /// Flushed messages and RDMA Writes of this endpoint: held ones are at the device, which has not sent them.
+    /// Flushed messages and RDMA Writes of this endpoint. Held ones are at the device, which has not sent them.
     pub line: FaultGate,
-    /// Messages to this endpoint: held ones have not arrived. They are lost when the connection ends.
+    /// Messages to this endpoint. Held ones have not arrived. They are lost when the connection ends.
     pub messages: FaultGate,
-    /// The next RDMA Read of this endpoint fails, which ends the connection, as in every provider.
+    /// Whether the next RDMA Read of this endpoint fails, which ends the connection, as in every provider.
     pub fail_next_read: Cell<bool>,
-    /// The next registration of memory fails, as on a device without room.
+    /// Whether the next memory registration fails, as on a device without free resources.
     pub fail_next_expose: Cell<bool>,
     /// The connection is lost after this many more operations of this endpoint (sends, writes, and started reads).
     pub lose_after: Cell<Option<usize>>,
-    /// Whether this endpoint can send with invalidate. For later connections.
+    /// Whether this endpoint can send with invalidate. Applies to later connections.
     pub invalidates: Cell<bool>,
-    /// Whether private data to this endpoint is padded with zeros, as on InfiniBand. For later connections.
+    /// Whether private data for this endpoint are padded with zeros, as on InfiniBand. Applies to later connections.
     pub pads: Cell<bool>,
-    /// Whether operations are logged. Benchmarks turn it off.
+    /// Whether operations are logged. Benchmarks disable it.
     pub logs: Cell<bool>,
     log: RefCell<Vec<EndpointOp>>,
     outstanding: Cell<usize>,
-    /// Notified when there may be events.
+    /// Notified when events may be available.
     pub(super) bell: Rc<Event>,
 }
 

@@ -12,7 +12,7 @@ pub(super) struct MemLink(RefCell<LinkState>);
 
 struct LinkState {
     sides: [EndpointSide; 2],
-    /// Set when the connection has ended: the reason, if there is one.
+    /// The end of the connection, with its reason, if any.
     over: Option<Option<String>>,
 }
 
@@ -49,7 +49,7 @@ impl MemLink {
         self.side(me).expose(memory)
     }
 
-    /// Processes the queue of one endpoint, in order. False: a gate holds some of it back.
+    /// Processes the queue of one endpoint, in order. Returns false if a gate holds some of it back.
     pub fn flush(&self, me: usize) -> io::Result<bool> {
         let mut state = self.0.borrow_mut();
         while state.over.is_none()
@@ -89,7 +89,7 @@ impl MemLink {
         }
     }
 
-    /// Whether the first `count` messages and RDMA Writes of one endpoint were sent, or never will be.
+    /// Whether the first `count` messages and RDMA Writes of one endpoint have been sent, or never will be.
     pub fn has_sent(&self, me: usize, count: u64) -> bool {
         let mut state = self.0.borrow_mut();
         state.advance();

@@ -1,8 +1,8 @@
-//! Two endpoints of a connection in one process, on one core. For tests: the calls alone determine what happens, and
-//! nothing else moves.
+//! Two connected endpoints in one process, on one core. For tests: only calls have effects, so the order of events is
+//! deterministic.
 //!
-//! [`Endpoint::flush`] moves everything that is queued. The [`Faults`] of an endpoint hold operations back, make them
-//! fail, and log them.
+//! [`Endpoint::flush`] moves everything that is queued. The [`Faults`] of an endpoint delay, fail, and log its
+//! operations.
 
 mod endpoint;
 mod faults;
@@ -24,7 +24,7 @@ pub fn pair(a: ConnParam, b: ConnParam, faults: [Rc<Faults>; 2]) -> (Rc<dyn Endp
     (a, b)
 }
 
-/// Both sides of a connection setup without faults: the request as the target sees it, and its outcome for the
+/// Both ends of a connection setup without faults: the request as the target sees it, and the result for the
 /// initiator. The request has the private data `private`.
 pub fn request(
     private: &[u8],

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
-/// A gather: RDMA Reads into one buffer, which end together.
+/// A gather: RDMA Reads into one buffer, which complete together.
 pub(super) struct SideRead {
     pub id: u64,
     pub from: Vec<RemoteRange>,
@@ -36,7 +36,7 @@ impl SideWork {
     }
 }
 
-/// A message, and the steering tag that it invalidates at its arrival.
+/// A message, and the steering tag that its arrival invalidates.
 pub(super) struct SideMessage {
     pub bytes: Vec<u8>,
     pub invalidate: Option<u32>,
@@ -48,9 +48,9 @@ pub(super) struct EndpointSide {
     keys: SteeringTags,
     /// The posted receives, in order: their number, and the length of each in bytes.
     pub receives: VecDeque<(usize, usize)>,
-    /// Work that was not flushed yet.
+    /// Work that is not flushed yet.
     pub queue: VecDeque<SideWork>,
-    /// Messages and RDMA Writes that were flushed and not sent yet.
+    /// Messages and RDMA Writes that are flushed but not sent.
     pub posted: VecDeque<SideWork>,
     /// The totals of queued and of sent messages and RDMA Writes.
     pub queued: u64,
@@ -62,7 +62,7 @@ pub(super) struct EndpointSide {
     pub invalidates: bool,
     /// Messages to this endpoint that have not arrived yet.
     pub arriving: VecDeque<SideMessage>,
-    /// Events that were not taken yet.
+    /// Events that are not taken yet.
     pub came: EndpointEvents,
     pub moved: bool,
 }
@@ -160,7 +160,7 @@ impl EndpointSide {
         }
     }
 
-    /// The RDMA Read that ends next, unless a gate holds it back.
+    /// The next RDMA Read to complete, unless a gate holds it back.
     pub fn next_read(&mut self) -> Option<SideRead> {
         if self.under_way == 0 || !self.faults.reads.admits() {
             return None;

@@ -13,7 +13,7 @@ const TERMS: ConnParam = ConnParam { ord: 2, ird: 2, receives: (4, 64) };
 struct Pair {
     a: Rc<dyn Endpoint>,
     b: Rc<dyn Endpoint>,
-    /// What goes wrong at `a`, and at `b`.
+    /// Faults of `a` and of `b`.
     fa: Rc<Faults>,
     fb: Rc<Faults>,
 }
@@ -37,18 +37,18 @@ impl Wake for Woken {
     }
 }
 
-/// Polls once.
+/// Polls a future once.
 fn once<T>(future: &mut Pin<Box<dyn Future<Output = T> + '_>>, woken: &Arc<Woken>) -> Poll<T> {
     future.as_mut().poll(&mut Context::from_waker(&woken.clone().into()))
 }
 
-/// What is ready at once.
+/// The result of a future that must be ready.
 fn now<T>(mut future: LocalBoxFuture<'_, T>) -> T {
-    let Poll::Ready(value) = once(&mut future, &Arc::default()) else { panic!("it waits") };
+    let Poll::Ready(value) = once(&mut future, &Arc::default()) else { panic!("the future is not ready") };
     value
 }
 
-/// What has come, in words.
+/// The received events, as text.
 fn came(end: &Rc<dyn Endpoint>) -> Vec<String> {
     let mut events = EndpointEvents::default();
     end.poll(&mut events);
@@ -226,7 +226,7 @@ fn released_read_wakes_the_waiter_with_current_bytes() {
     b.revoke(from.stag).unwrap();
     fa.reads.release();
     assert!(woken.0.load(SeqCst) && once(&mut readable, &woken).is_ready());
-    assert_eq!(came(&a)[0], "read 0 failed", "its memory was taken back meanwhile");
+    assert_eq!(came(&a)[0], "read 0 failed", "the memory was revoked meanwhile");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! The headers of this host say the same of the binary interface as `ffi` does.
+//! Compares the binary interface in `ffi` with the headers of this host.
 
 use super::ffi::{NUMBERS, PLACES, SIZES};
 use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-/// A program that says whether all that `ffi` says is so.
+/// A C program that checks all layouts and constants of `ffi`.
 fn program() -> String {
     let mut text = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
@@ -16,7 +16,7 @@ fn program() -> String {
         let _ = writeln!(text, "same(\"{c}\", (long)({c}), {here}L);");
     };
     for (structure, field, at) in PLACES {
-        // The headers name the union of a connection's parameters, and the first part of one of addresses.
+        // The headers name the union in the connection parameters, and the first member of the union of addresses.
         let field = match (*structure, *field) {
             ("rdma_cm_event", "param") => "param.conn",
             ("ibv_device", "ops") => "_ops",

@@ -1,5 +1,5 @@
-//! Asynchronous events of a device: the device, or a queue of one of its connections, has failed. One thread for each
-//! device waits for them, because they concern connections on all cores.
+//! Asynchronous events: a device, or a queue of one of its connections, has failed. One thread for each device waits
+//! for them, because they may affect connections on all cores.
 #![allow(unsafe_code)]
 
 use super::ffi::*;
@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 /// No event.
 const NONE: c_int = -1;
 
-/// The connections that an event concerns.
+/// The connections that an event affects.
 #[derive(Clone, Copy)]
 enum EventScope {
     /// The connection with this queue: a queue pair, a completion queue, or a shared receive queue.
@@ -68,7 +68,7 @@ impl AsyncEvents {
         sink
     }
 
-    /// Delivers an event to the connections that it concerns. Every event but the last WQE ends them.
+    /// Delivers an event to the connections that it affects. Every event except "last WQE reached" ends them.
     fn deliver(&self, about: EventScope, event: c_int) {
         let is_meant = |one: &Arc<AsyncEventSink>| match about {
             EventScope::Queue(queue) => one.queues.contains(&queue),
@@ -85,20 +85,20 @@ impl AsyncEvents {
     }
 }
 
-/// The context of a device; it outlives the thread.
+/// The context of a device. It outlives the thread.
 struct DeviceContext(NonNull<ibv_context>);
 
 // SAFETY: the library accepts calls for a context from all threads.
 unsafe impl Send for DeviceContext {}
 
-/// The thread that waits for events. Dropping this ends it, before the context ends.
+/// The thread that waits for events. Dropping this ends the thread, before the context is released.
 pub struct EventThread {
     end: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
 impl EventThread {
-    /// Starts to watch a device. The context must outlive this.
+    /// Starts watching a device. The context must outlive this.
     ///
     /// # Errors
     /// When there are too many threads or descriptors.
@@ -109,9 +109,9 @@ impl EventThread {
         async_events: Arc<AsyncEvents>,
     ) -> io::Result<EventThread> {
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
-        // SAFETY: the context lives, and so does its descriptor.
+        // SAFETY: the context is valid, and so is its descriptor.
         let events = unsafe { BorrowedFd::borrow_raw(context.as_ref().async_fd) }.try_clone_to_owned()?;
-        // Another watcher may take what this one was woken for.
+        // Another watcher may take the event that woke this one.
         rustix::fs::fcntl_setfl(&events, rustix::fs::fcntl_getfl(&events)? | rustix::fs::OFlags::NONBLOCK)?;
         let (ends, context, name) = (end.try_clone()?, DeviceContext(context), name.to_string());
         let watch = move || {
@@ -132,7 +132,7 @@ impl Drop for EventThread {
     }
 }
 
-/// Waits; true if there may be an event, false at the end.
+/// Waits. Returns true if an event may be available, false at the end.
 fn is_ready(events: &OwnedFd, end: &OwnedFd) -> bool {
     let mut fds = [events.as_fd(), end.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     match poll(&mut fds, None) {
@@ -141,11 +141,11 @@ fn is_ready(events: &OwnedFd, end: &OwnedFd) -> bool {
     }
 }
 
-/// Takes an event if there is one. False when the device is gone.
+/// Takes an event if one is available. Returns false when the device is gone.
 fn take(library: &Library, context: &DeviceContext, name: &str, async_events: &AsyncEvents) -> bool {
     let mut event = ibv_async_event { element: 0, event_type: NONE };
-    // SAFETY: the context lives, the result has room, and the event is acknowledged once. Queues are destroyed only
-    // after that, so the named queue is not a newer one.
+    // SAFETY: the context is valid, the result has room, and the event is acknowledged once. Queues are destroyed
+    // only after the acknowledgement, so the address does not belong to a newer queue.
     unsafe {
         if (library.ibv_get_async_event)(context.0.as_ptr(), &raw mut event) != 0 {
             let e = io::Error::last_os_error().kind();
@@ -173,7 +173,7 @@ fn about(event: &ibv_async_event) -> EventScope {
         | EVENT_SRQ_ERR
         | EVENT_QP_LAST_WQE_REACHED => EventScope::Queue(event.element as usize),
         EVENT_DEVICE_FATAL => EventScope::All,
-        // A port may be up again before it is needed.
+        // A port may recover before it is needed.
         _ => EventScope::LogOnly,
     }
 }
@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn device_failure_ends_the_affected_connections() {
-        // The index of a queue of the first connection (2: no queue), the event, and which connections it ends.
+        // The index of a queue of the first connection (2: an unknown queue), the event, and which connections it
+        // ends.
         let rows = [
             (0, EVENT_QP_FATAL, (true, false)),
             (0, EVENT_QP_ACCESS_ERR, (true, false)),
@@ -233,7 +234,7 @@ mod tests {
         });
     }
 
-    /// Otherwise the thread would use a destroyed context.
+    /// A remaining thread would use a destroyed context.
     #[test]
     fn unused_device_has_no_event_thread() {
         run(async {

@@ -1,7 +1,7 @@
 //! Registered bounce buffers: for messages, and for data in unregistered memory.
 //!
-//! Chunks of a few sizes come from slabs. A slab is registered once and lives as long as its pool. The users of
-//! chunks bound the pool: a connection has a limit of bytes in flight.
+//! Chunks of a few sizes are cut from slabs. A slab is registered once and exists as long as its pool. The users of
+//! chunks limit the size of the pool: each connection has a limit of bytes in flight.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -10,11 +10,11 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Sizes of chunks in bytes. A login message of iSER has 8268 bytes, one of SRP with data 8260.
+/// The chunk sizes in bytes. An iSER login message has 8268 bytes, an SRP message with immediate data 8260.
 const CLASSES: [usize; 6] = [512, 4 << 10, 12 << 10, 64 << 10, 256 << 10, LARGEST];
 /// The largest chunk in bytes.
 pub const LARGEST: usize = 1 << 20;
-/// Chunks of a slab, unless that is too little or too much memory.
+/// The number of chunks in a slab, unless the slab would be too small or too large.
 const CHUNKS: usize = 16;
 const SLAB: (usize, usize) = (64 << 10, LARGEST);
 const ALIGN: usize = 4096;
@@ -27,13 +27,13 @@ pub struct RegisteredMemory {
     pub _keep: Box<dyn Any + Send>,
 }
 
-/// Registers memory with a device: its address, and its length in bytes.
+/// Registers memory with a device. The arguments are its address and its length in bytes.
 pub type RegisterFn = Box<dyn Fn(NonNull<u8>, usize) -> io::Result<RegisteredMemory> + Send + Sync>;
 
 struct Slab {
     at: NonNull<u8>,
     layout: Layout,
-    /// None only during drop.
+    /// None only while dropping.
     known: Option<RegisteredMemory>,
 }
 
@@ -45,7 +45,7 @@ impl Slab {
         let (least, most) = SLAB;
         let len = (class * CHUNKS).clamp(least, most);
         let layout = Layout::from_size_align(len, ALIGN).map_err(io::Error::other)?;
-        // SAFETY: the layout has a size.
+        // SAFETY: the size of the layout is not zero.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
         let mut slab = Slab { at, layout, known: None };
         slab.known = Some(register(at, len)?);
@@ -57,7 +57,7 @@ impl Drop for Slab {
     fn drop(&mut self) {
         // The memory is deregistered before it is freed.
         self.known = None;
-        // SAFETY: allocated with this layout, and no chunk is left: each holds the pool that holds this.
+        // SAFETY: allocated with this layout, and no chunk is left: each holds the pool, which holds this slab.
         unsafe { dealloc(self.at.as_ptr(), self.layout) }
     }
 }
@@ -78,7 +78,7 @@ pub struct BouncePool {
 }
 
 impl BouncePool {
-    /// Creates an empty pool, which registers its slabs.
+    /// Creates an empty pool. `register` registers its slabs.
     pub fn new(register: RegisterFn) -> Arc<BouncePool> {
         Arc::new(BouncePool { register, inside: Mutex::default() })
     }
@@ -105,7 +105,7 @@ impl BouncePool {
         let place = inside.free[class].pop().ok_or(io::ErrorKind::OutOfMemory)?;
         let slab = &inside.slabs[place.0];
         let lkey = slab.known.as_ref().map_or(0, |known| known.lkey);
-        // SAFETY: the place is within the slab.
+        // SAFETY: the offset is within the slab.
         let at = unsafe { slab.at.add(place.1) };
         Ok(BounceBuffer { at, class, lkey, place, pool: self.clone() })
     }
@@ -133,7 +133,7 @@ impl BouncePool {
     }
 }
 
-/// A part of a slab. While the device may use it, its owner must neither access nor drop it.
+/// A part of a slab. While the device uses it, its owner must neither access nor drop it.
 pub struct BounceBuffer {
     at: NonNull<u8>,
     class: usize,
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    /// A pool whose device counts what it knows.
+    /// A pool that counts its registrations.
     pub fn counted() -> (Arc<BouncePool>, Arc<AtomicUsize>) {
         struct Forget(Arc<AtomicUsize>);
         impl Drop for Forget {
@@ -209,7 +209,7 @@ mod tests {
             let slabs = count.load(SeqCst);
             drop(chunks);
             let again: Vec<_> = (0..40).map(|_| pool.chunk(class).unwrap()).collect();
-            assert_eq!((again.len(), count.load(SeqCst)), (40, slabs), "no more slabs");
+            assert_eq!((again.len(), count.load(SeqCst)), (40, slabs), "no further slab is allocated");
         }
     }
 

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 
-/// A duplicate of a library's file descriptor, to wait for. It may outlive the original.
+/// A duplicate of a library's file descriptor, to wait for readiness. It may outlive the original.
 pub type FdWatch = PollFd<OwnedFd>;
 
 /// Creates a watch of a library's descriptor, and makes the descriptor non-blocking.
@@ -28,14 +28,14 @@ pub fn watch(fd: c_int) -> io::Result<FdWatch> {
 /// An event, copied and acknowledged.
 #[derive(Debug)]
 pub struct CmEvent {
-    /// The id of the event. Use it only for [`CONNECT_REQUEST`]: then it is new, and the caller owns it.
+    /// The id of the event. Valid only for [`CONNECT_REQUEST`]: there it is new, and the caller owns it.
     pub id: *mut rdma_cm_id,
     pub kind: c_int,
     pub status: c_int,
     pub private: Vec<u8>,
-    /// The limit of outstanding RDMA Reads of the peer.
+    /// The maximum number of outstanding RDMA Reads of the peer.
     pub responder_resources: u8,
-    /// The limit of outstanding RDMA Reads of this end.
+    /// The maximum number of outstanding RDMA Reads of this end.
     pub initiator_depth: u8,
 }
 
@@ -62,25 +62,25 @@ impl CmEvent {
         }
     }
 
-    /// Whether a listener rejected the connection, rather than a host without a listener. InfiniBand has reason codes; 28 is
-    /// that of the listener. iWARP has only a flag, which drivers report as a refused or a reset connection. A real reset
-    /// has no private data.
+    /// Whether a listener rejected the connection, as opposed to a host without a listener. On InfiniBand a listener
+    /// uses reason code 28. iWARP has only a flag, which drivers report as a refused or reset connection. A real
+    /// reset has no private data.
     pub fn is_by_user(&self) -> bool {
         self.status == 28
             || self.status == -libc::ECONNREFUSED
             || (self.status < 0 && !self.private.is_empty())
     }
 
-    /// The error for a caller that waits for another event.
+    /// The error for a caller that expected another event.
     pub fn error(&self, library: &Library) -> io::Error {
         let text = library.event_text(self.kind);
         match self.status {
             0 => io::Error::other(text),
-            // InfiniBand: invalid service id.
+            // InfiniBand: invalid service ID.
             8 => {
                 io::Error::new(io::ErrorKind::ConnectionRefused, format!("{text}: no listener at that port"))
             }
-            // A negative status is an errno; a positive one is a reason of the protocol.
+            // A negative status is an errno, a positive one a reason code of the protocol.
             n if n < 0 => cannot(&format!("connect ({text})"), io::Error::from_raw_os_error(-n)),
             n => io::Error::other(format!("{text}, reason {n}")),
         }
@@ -96,7 +96,7 @@ pub struct CmChannel {
 impl CmChannel {
     fn new() -> io::Result<CmChannel> {
         let library = library()?;
-        // SAFETY: no demands.
+        // SAFETY: the function has no preconditions.
         let channel = NonNull::new(unsafe { (library.rdma_create_event_channel)() }).ok_or_else(|| {
             let e = last_error("open the RDMA connection manager");
             let hint =
@@ -107,14 +107,14 @@ impl CmChannel {
     }
 
     fn fd(&self) -> c_int {
-        // SAFETY: the channel lives as long as this.
+        // SAFETY: the channel is valid as long as this.
         unsafe { self.channel.as_ref().fd }
     }
 
-    /// The next event, if there is one. A watch must exist, which makes the descriptor non-blocking.
+    /// The next event, if available. A watch must exist, which makes the descriptor non-blocking.
     fn next(&self) -> io::Result<Option<CmEvent>> {
         let mut event = null_mut();
-        // SAFETY: the channel lives, and the result has a place.
+        // SAFETY: the channel is valid, and the result has room.
         let status = unsafe { (self.library.rdma_get_cm_event)(self.channel.as_ptr(), &raw mut event) };
         if status != 0 {
             let e = io::Error::last_os_error();
@@ -146,7 +146,7 @@ pub struct CmId {
     channel: CmChannel,
 }
 
-// SAFETY: the library takes calls for an id from any thread, one at a time, and this is not shared.
+// SAFETY: the library accepts calls for an id from any thread, one at a time, and this is not shared.
 unsafe impl Send for CmId {}
 
 impl CmId {
@@ -157,7 +157,7 @@ impl CmId {
     pub fn new() -> io::Result<CmId> {
         let channel = CmChannel::new()?;
         let (library, mut id) = (channel.library, null_mut());
-        // SAFETY: the channel lives, and the result has a place.
+        // SAFETY: the channel is valid, and the result has room.
         let status =
             unsafe { (library.rdma_create_id)(channel.channel.as_ptr(), &raw mut id, null_mut(), PS_TCP) };
         match NonNull::new(id) {
@@ -166,21 +166,22 @@ impl CmId {
         }
     }
 
-    /// The id of a connection request, which moves to its own event channel. On an error the request is rejected.
+    /// The id of a connection request, migrated to its own event channel. On an error the request is rejected.
     ///
     /// # Errors
-    /// When there are too many descriptors, or the peer has gone.
+    /// When there are too many descriptors, or the peer has disconnected.
     pub fn of_request(&self, request: &CmEvent) -> io::Result<CmId> {
         let library = self.library;
         let id = NonNull::new(request.id).ok_or(io::ErrorKind::InvalidData)?;
         let made = CmChannel::new();
         if let Ok(channel) = made {
             let id = CmId { library, id, channel };
-            // SAFETY: both live, and all events are acknowledged. On failure the id is destroyed with its channel.
+            // SAFETY: both are valid, and all events are acknowledged. On failure the id is destroyed with its
+            // channel.
             let status = unsafe { (library.rdma_migrate_id)(id.id.as_ptr(), id.channel.channel.as_ptr()) };
             return if status == 0 { Ok(id) } else { Err(last_error("take an RDMA connection request")) };
         }
-        // SAFETY: the id is owned, and ends here.
+        // SAFETY: the id is owned, and not used after this.
         unsafe {
             (library.rdma_reject)(id.as_ptr(), null_mut(), 0);
             (library.rdma_destroy_id)(id.as_ptr());
@@ -208,11 +209,11 @@ impl CmId {
     }
 
     fn inside(&self) -> &rdma_cm_id {
-        // SAFETY: the id lives as long as this, and the library writes these fields only in calls for this id.
+        // SAFETY: the id is valid as long as this, and the library writes these fields only during calls for this id.
         unsafe { self.id.as_ref() }
     }
 
-    /// The device of the id; none before the address of the peer is resolved.
+    /// The device of the id. An error before the address of the peer is resolved.
     ///
     /// # Errors
     /// When there is none.
@@ -234,7 +235,7 @@ impl CmId {
         watch(self.channel.fd())
     }
 
-    /// The next event, if there is one. A watch must exist.
+    /// The next event, if available. A watch must exist.
     ///
     /// # Errors
     /// When the queue is broken.
@@ -261,7 +262,7 @@ impl CmId {
     /// When the kernel does not know the option.
     pub fn set(&self, option: c_int) -> io::Result<()> {
         let mut yes: c_int = 1;
-        // SAFETY: the value has the passed length.
+        // SAFETY: the value has the given length.
         let status = unsafe {
             let value = (&raw mut yes).cast();
             (self.library.rdma_set_option)(self.as_ptr(), OPTION_ID, option, value, size_of::<c_int>())
@@ -283,10 +284,10 @@ impl CmId {
     /// Listens at an address.
     ///
     /// # Errors
-    /// As [`CmId::bind`].
+    /// Those of [`CmId::bind`].
     pub fn listen(&self, at: SocketAddr, backlog: c_int) -> io::Result<()> {
         self.bind(at)?;
-        // SAFETY: the id lives.
+        // SAFETY: the id is valid.
         let status = unsafe { (self.library.rdma_listen)(self.as_ptr(), backlog) };
         done(status, &format!("listen at {at} for RDMA"))
     }
@@ -309,7 +310,7 @@ impl CmId {
     /// # Errors
     /// When the call fails; the result itself is an event.
     pub fn resolve_route(&self, timeout_ms: c_int) -> io::Result<()> {
-        // SAFETY: the id lives.
+        // SAFETY: the id is valid.
         done(unsafe { (self.library.rdma_resolve_route)(self.as_ptr(), timeout_ms) }, "find an RDMA route")
     }
 
@@ -319,14 +320,14 @@ impl CmId {
     /// Those of the kernel: the peer is unreachable, or rejects the connection.
     pub fn connect(&self, private: &[u8], depths: ReadDepths) -> io::Result<()> {
         let mut param = depths.param(private)?;
-        // SAFETY: the id lives, and the private data until the call returns.
+        // SAFETY: the id is valid, and so are the private data until the call returns.
         done(unsafe { (self.library.rdma_connect)(self.as_ptr(), &raw mut param) }, "connect by RDMA")
     }
 
     /// Accepts a connection request.
     ///
     /// # Errors
-    /// When the peer has gone, or the device rejects the parameters.
+    /// When the peer has disconnected, or the device rejects the parameters.
     pub fn accept(&self, private: &[u8], depths: ReadDepths) -> io::Result<()> {
         let mut param = depths.param(private)?;
         // SAFETY: as for `connect`.
@@ -339,13 +340,14 @@ impl CmId {
     /// Rejects a connection request.
     pub fn reject(&self, private: &[u8]) {
         let len = u8::try_from(private.len()).unwrap_or(u8::MAX);
-        // SAFETY: the id lives, and the private data has at least that length. The call fails harmlessly if the peer has gone.
+        // SAFETY: the id is valid, and the private data have at least that length. The call fails harmlessly if the
+        // peer has disconnected.
         unsafe { (self.library.rdma_reject)(self.as_ptr(), private.as_ptr().cast(), len) };
     }
 
     /// Disconnects. The device flushes the operations of the connection.
     pub fn disconnect(&self) {
-        // SAFETY: the id lives. The call fails harmlessly if it is not connected any more.
+        // SAFETY: the id is valid. The call fails harmlessly if it is no longer connected.
         unsafe { (self.library.rdma_disconnect)(self.as_ptr()) };
     }
 }
@@ -353,12 +355,12 @@ impl CmId {
 impl Drop for CmId {
     fn drop(&mut self) {
         // SAFETY: owned. Events are acknowledged when they are taken, so the call does not block. The channel is
-        // destroyed after it.
+        // destroyed afterwards.
         unsafe { (self.library.rdma_destroy_id)(self.as_ptr()) };
     }
 }
 
-/// The limits of outstanding RDMA Reads: of the peer (IRD), and of this end (ORD).
+/// The maximum numbers of outstanding RDMA Reads: of the peer (IRD), and of this end (ORD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadDepths {
     pub ird: u8,
@@ -377,7 +379,7 @@ impl ReadDepths {
             responder_resources: self.ird,
             initiator_depth: self.ord,
             flow_control: 1,
-            // The maxima. For RNR, 7 means no limit.
+            // The maximum values. For RNR, 7 means unlimited.
             retry_count: 7,
             rnr_retry_count: 7,
             srq: 0,

@@ -13,12 +13,12 @@ const RESOLVE_MS: c_int = 2000;
 
 /// Connects to an address through the device with a route to it.
 ///
-/// Private data is at most 56 bytes on InfiniBand and RoCE, and 255 on iWARP. The kernel sets the timeout for a
-/// silent peer (seconds with most devices); drop the future to stop earlier.
+/// Private data have at most 56 bytes on InfiniBand and RoCE, and 255 on iWARP. The kernel sets the timeout for an
+/// unresponsive peer, which is seconds with most devices. Drop the future to stop earlier.
 ///
 /// # Errors
-/// When the libraries are missing ([`super::MissingLibrary`] is in the error), no device has a route, no
-/// process listens there, or the peer rejects the connection.
+/// When the libraries are missing (the error contains [`super::MissingLibrary`]), no device has a route, no process
+/// listens there, or the peer rejects the connection.
 pub async fn connect(
     addr: SocketAddr,
     private: &[u8],
@@ -33,7 +33,7 @@ pub async fn connect(
     parts::connect(id, &watch, private.to_vec(), terms).await
 }
 
-/// Waits for the next event, which must be of this kind.
+/// Waits for the next event, which must be of the type `kind`.
 async fn expect(id: &CmId, watch: &FdWatch, kind: c_int, otherwise: &str) -> io::Result<CmEvent> {
     let event = id.next(watch).await?;
     if event.kind == kind {

@@ -1,4 +1,4 @@
-//! The RDMA devices of this host, as /sys describes them, and whether the libraries can use them.
+//! The RDMA devices of this host according to /sys, and whether the libraries can use them.
 #![allow(unsafe_code)]
 
 use super::library::{MissingLibrary, library};
@@ -55,7 +55,7 @@ pub struct RdmaPort {
     pub number: u32,
     /// The state, such as `ACTIVE` or `DOWN`.
     pub state: String,
-    /// The first GID: the address on InfiniBand, otherwise derived from an address.
+    /// The first GID: the address on InfiniBand, otherwise derived from an IP address.
     pub gid: String,
     /// The network device with its IP addresses, if known.
     pub netdev: Option<String>,
@@ -76,26 +76,26 @@ pub fn devices() -> Result<Vec<RdmaDevice>, MissingLibrary> {
     Ok(devices)
 }
 
-/// Names of the devices that the libraries have drivers for.
+/// The names of the devices for which the libraries have drivers.
 fn usable() -> Result<Vec<String>, MissingLibrary> {
     let library = library()?;
     let mut count: c_int = 0;
-    // SAFETY: there is a place for the number.
+    // SAFETY: the result has room.
     let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
     if list.is_null() {
         return Ok(Vec::new());
     }
     let name = |n| {
-        // SAFETY: the list has so many devices, whose names end with zeros.
+        // SAFETY: the list has this many devices, whose names are null-terminated.
         unsafe { CStr::from_ptr((**list.add(n)).name.as_ptr()) }.to_string_lossy().into_owned()
     };
     let names = (0..usize::try_from(count).unwrap_or(0)).map(name).collect();
-    // SAFETY: the list came from the library, and no device of it is used any more.
+    // SAFETY: the list is from the library, and none of its devices is used after this.
     unsafe { (library.ibv_free_device_list)(list) };
     Ok(names)
 }
 
-/// Addresses of this host with the names of their network devices.
+/// The IP addresses of this host with the names of their network devices.
 type Addresses = Vec<(String, IpAddr)>;
 
 fn devices_in(sys: &Path, addresses: &Addresses) -> Vec<RdmaDevice> {
@@ -110,7 +110,7 @@ fn device(dir: &Path, name: String, addresses: &Addresses) -> RdmaDevice {
     let mut numbers: Vec<u32> = names(&ports).iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
     let layer = numbers.first().map(|n| line(&ports.join(n.to_string()).join("link_layer")));
-    // As "4: RNIC"; the numbers are those of enum ibv_node_type.
+    // The format is "4: RNIC". The numbers are those of enum ibv_node_type.
     let transport = match (line(&dir.join("node_type")).split(':').next(), layer.as_deref()) {
         (Some("4"), _) => LinkTransport::Iwarp,
         (Some("1"), Some("Ethernet")) => LinkTransport::Roce,
@@ -125,47 +125,47 @@ fn port(dir: &Path, number: u32, addresses: &Addresses) -> RdmaPort {
     let netdev = Some(line(&dir.join("gid_attrs/ndevs/0"))).filter(|name| !name.is_empty());
     let ours = addresses.iter().filter(|(name, _)| netdev.as_ref() == Some(name));
     let addresses = ours.map(|(_, address)| *address).collect();
-    // As "4: ACTIVE".
+    // The format is "4: ACTIVE".
     let state = line(&dir.join("state")).split(": ").last().unwrap_or_default().to_string();
     RdmaPort { number, state, gid: line(&dir.join("gids/0")), netdev, addresses }
 }
 
-/// What is in a folder; nothing if it cannot be read.
+/// The names in a directory. Empty if it cannot be read.
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The line in a file of the kernel; nothing if it cannot be read.
+/// The line in a sysfs file. Empty if it cannot be read.
 fn line(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_string()
 }
 
 fn addresses() -> Addresses {
     let mut first = std::ptr::null_mut();
-    // SAFETY: there is a place for the list.
+    // SAFETY: the result has room.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Vec::new();
     }
     let (mut found, mut next) = (Vec::new(), first);
     while !next.is_null() {
-        // SAFETY: an entry of the list, which is not freed yet; its name ends with a zero.
+        // SAFETY: an entry of the list, which is not freed yet. Its name is null-terminated.
         let (entry, name) = unsafe { (&*next, CStr::from_ptr((*next).ifa_name)) };
         let address = ip(entry.ifa_addr);
         found.extend(address.map(|address| (name.to_string_lossy().into_owned(), address)));
         next = entry.ifa_next;
     }
-    // SAFETY: the list came from getifaddrs, and is not used any more.
+    // SAFETY: the list is from getifaddrs, and not used after this.
     unsafe { libc::freeifaddrs(first) };
     found
 }
 
-/// An IP address as C has it.
+/// Converts a socket address of C.
 fn ip(at: *const libc::sockaddr) -> Option<IpAddr> {
     if at.is_null() {
         return None;
     }
-    // SAFETY: an address that the system gave; its family says what it is, and so how long.
+    // SAFETY: an address from the system, whose family determines its type and length.
     unsafe {
         match c_int::from((*at).sa_family) {
             libc::AF_INET => {

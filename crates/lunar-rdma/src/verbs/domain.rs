@@ -1,4 +1,4 @@
-//! A device in use: its protection domain and memory, once for each device and process.
+//! A device in use: its protection domain and memory, shared by all connections of the process.
 #![allow(unsafe_code)]
 
 use super::async_events::{AsyncEvents, EventThread};
@@ -21,14 +21,14 @@ pub struct Pd {
     pub pd: *mut ibv_pd,
 }
 
-// SAFETY: the library takes calls for one domain from all threads.
+// SAFETY: the library accepts calls for a domain from all threads.
 unsafe impl Send for Pd {}
 // SAFETY: the same.
 unsafe impl Sync for Pd {}
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: owned, and unused: every user holds this.
+        // SAFETY: owned, and no longer used: every user holds this.
         let status = unsafe { (self.library.ibv_dealloc_pd)(self.pd) };
         if status != 0 {
             tracing::debug!(status, "protection domain was not released");
@@ -42,12 +42,12 @@ pub struct RegisteredRegion {
     mr: *mut ibv_mr,
 }
 
-// SAFETY: the library takes calls for a region from any thread.
+// SAFETY: the library accepts calls for a region from any thread.
 unsafe impl Send for RegisteredRegion {}
 
 impl RegisteredRegion {
     fn new(pd: &Arc<Pd>, at: NonNull<u8>, len: usize, access: i32) -> io::Result<RegisteredRegion> {
-        // SAFETY: the domain lives. The callers keep the memory for longer than the region.
+        // SAFETY: the domain is valid. The callers keep the memory for longer than the region.
         let mr = unsafe { (pd.library.ibv_reg_mr)(pd.pd, at.as_ptr().cast(), len, access) };
         if mr.is_null() {
             return Err(memory_error(len));
@@ -57,13 +57,13 @@ impl RegisteredRegion {
 
     /// The local and the remote key; zeros after deregistration.
     pub fn keys(&self) -> (u32, u32) {
-        // SAFETY: the region lives until its deregistration, which makes the pointer null.
+        // SAFETY: the region is valid until its deregistration, which sets the pointer to null.
         unsafe { self.mr.as_ref() }.map_or((0, 0), |mr| (mr.lkey, mr.rkey))
     }
 }
 
 impl RegisteredRegion {
-    /// Deregisters the memory; false if that fails. A device that is gone counts as success.
+    /// Deregisters the memory. Returns false on failure. A device that is gone counts as success.
     pub fn deregister(&mut self) -> bool {
         if !self.mr.is_null() {
             // SAFETY: owned, and registered.
@@ -96,19 +96,19 @@ fn memory_error(len: usize) -> io::Error {
 
 /// A device in use.
 pub struct Domain {
-    /// Dropped first, because it uses the context.
+    /// Dropped first, because the thread uses the context.
     _watcher: Option<EventThread>,
     pub async_events: Arc<AsyncEvents>,
     pd: Arc<Pd>,
     /// Bounce buffers of messages and writes; of reads too, except on iWARP.
     pool: Arc<BouncePool>,
-    /// Registered zeros of one piece, from their first use on; None if there is no memory for them.
+    /// Registered zeros of one piece, created at first use. None if there is no memory for them.
     zeros: OnceLock<Option<BounceBuffer>>,
-    /// Registered regions of pools, by index, from their first use on; None if the registration failed.
+    /// Registered regions of pools by index, registered at first use. None if the registration failed.
     buffers: Mutex<Vec<Option<Option<RegisteredRegion>>>>,
     /// The shared receive queue, while a connection uses it.
     shared: Mutex<Weak<SharedReceives>>,
-    /// Counts the connections: one reference for each, and this one.
+    /// Counts the connections: each holds one reference, in addition to this one.
     users: Arc<()>,
     /// The name, such as `mlx5_0`.
     pub name: String,
@@ -116,14 +116,14 @@ pub struct Domain {
     pub attr: ibv_device_attr,
 }
 
-/// The devices in use, by the address of their context. A context lives as long as an id that uses it.
+/// The devices in use, by the address of their context. A context is valid as long as an id uses it.
 static DOMAINS: Mutex<Vec<(usize, Weak<Domain>)>> = Mutex::new(Vec::new());
 
 impl Domain {
     /// The domain of a context. The caller keeps an id with this context for longer than the domain.
     ///
     /// # Errors
-    /// When the device does not answer, or has no protection domain left.
+    /// When the device does not respond, or has no free protection domain.
     pub fn of(library: &'static Library, context: NonNull<ibv_context>) -> io::Result<Arc<Domain>> {
         let mut domains = DOMAINS.lock().unwrap_or_else(PoisonError::into_inner);
         domains.retain(|(_, domain)| domain.strong_count() > 0);
@@ -140,7 +140,7 @@ impl Domain {
 
     fn new(library: &'static Library, context: NonNull<ibv_context>) -> io::Result<Domain> {
         let mut attr = ibv_device_attr::default();
-        // SAFETY: the context lives, and the answer has its full size.
+        // SAFETY: the context is valid, and the result has its full size.
         let status = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) };
         if status != 0 {
             return Err(super::library::cannot(
@@ -148,25 +148,25 @@ impl Domain {
                 io::Error::from_raw_os_error(status.abs()),
             ));
         }
-        // SAFETY: the context lives, with its device, whose name ends with a zero.
+        // SAFETY: the context is valid, with its device, whose name is null-terminated.
         let (transport, name) = unsafe {
             let device = (*context.as_ptr()).device;
             ((*device).transport_type, CStr::from_ptr((*device).name.as_ptr()).to_string_lossy().into_owned())
         };
-        // SAFETY: the context lives.
+        // SAFETY: the context is valid.
         let pd = unsafe { (library.ibv_alloc_pd)(context.as_ptr()) };
         if pd.is_null() {
             return Err(last_error(&format!("create a protection domain of {name}")));
         }
         let pd = Arc::new(Pd { library, pd });
         let pool = BouncePool::new(register(&pd, ACCESS_LOCAL_WRITE));
-        // From now on pools cut buffers from regions, which are registered once.
+        // From now on, pools cut buffers from regions, which are registered once.
         lunar_runtime::regions::enable();
         let is_iwarp = transport == TRANSPORT_IWARP;
         let async_events = Arc::<AsyncEvents>::default();
         let watcher = EventThread::new(library, context, &name, async_events.clone());
         Ok(Domain {
-            // Without it, failures appear later, in the operations of each connection.
+            // Without the thread, failures are detected later, by operations of each connection.
             _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
             async_events,
             pd,
@@ -191,7 +191,7 @@ impl Domain {
         self.users.clone()
     }
 
-    /// The shared receive queue for a new connection; None if it gets its own receives.
+    /// The shared receive queue for a new connection. None if it gets its own receives.
     pub fn shared(&self) -> Option<Arc<SharedReceives>> {
         let are_many = Arc::strong_count(&self.users) > UNSHARED;
         if self.is_iwarp || self.attr.max_srq <= 0 || !are_many {
@@ -211,7 +211,7 @@ impl Domain {
         self.pd.pd
     }
 
-    /// Whether its messages may invalidate steering tags of the peer.
+    /// Whether messages over it may invalidate steering tags of the peer.
     pub fn sends_invalidate(&self) -> bool {
         self.attr.device_cap_flags & DEVICE_MEM_MGT_EXTENSIONS != 0
     }
@@ -221,8 +221,8 @@ impl Domain {
         self.pool.clone()
     }
 
-    /// Bounce buffers of reads. An iWARP Read Request carries the key of its destination, and the peer may write there
-    /// (RFC 5040 section 5.2): so each iWARP connection has its own.
+    /// Bounce buffers of reads. An iWARP Read Request contains the key of its destination, and the peer may write
+    /// there (RFC 5040 section 5.2). Each iWARP connection therefore has its own.
     pub fn sinks(&self) -> Arc<BouncePool> {
         match self.is_iwarp {
             true => BouncePool::new(register(&self.pd, ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE)),
@@ -230,16 +230,16 @@ impl Domain {
         }
     }
 
-    /// The address and the key of zeros of one piece.
+    /// The address and the key of one piece of zeros.
     pub fn zeros(&self) -> Option<(u64, u32)> {
         let zeros = self.zeros.get_or_init(|| {
-            // Without them, zeros are copied.
+            // On failure, zeros are copied.
             self.pool.zeros(PIECE).inspect_err(|e| tracing::debug!("{e}")).ok()
         });
         zeros.as_ref().map(BounceBuffer::place)
     }
 
-    /// The local key of a buffer, if it is in a region that is or can be registered.
+    /// The local key of a buffer, if its region is or can be registered.
     fn key(&self, buf: &Buf) -> Option<u32> {
         let region = buf.region()?;
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,14 +248,14 @@ impl Domain {
         }
         let known = buffers[region.index].get_or_insert_with(|| {
             let known = RegisteredRegion::new(&self.pd, region.at, REGION, ACCESS_LOCAL_WRITE);
-            // Without it, data is copied.
+            // On failure, data are copied.
             known.inspect_err(|e| tracing::warn!("{e}")).ok()
         });
         known.as_ref().map(|known| known.keys().0)
     }
 
-    /// The same with a cache for one connection, because all cores share the lock. A registration never ends, so the cache
-    /// stays valid.
+    /// The same with a cache for one connection, because all cores share the lock. Registrations are permanent, so
+    /// the cache stays valid.
     pub fn keys(self: &Arc<Domain>) -> impl Fn(&Buf) -> Option<u32> + 'static {
         let (domain, known) = (self.clone(), RefCell::new(Vec::<Option<u32>>::new()));
         move |buf| {

@@ -1,9 +1,9 @@
 //! The endpoint of a connection.
 //!
-//! Three callers take completions: [`Endpoint::poll`], futures that wait, and the task of the connection. The task sleeps
-//! until the device or the connection manager has an event, and then wakes the futures. Only a caller that is about to
-//! sleep arms the completion queue. The task outlives the endpoint, until the device has released the connection
-//! (`teardown`).
+//! Three callers take completions: [`Endpoint::poll`], waiting futures, and the task of the connection. The task
+//! sleeps until the device or the connection manager has an event, and then wakes the futures. Only a caller that is
+//! about to sleep arms the completion queue. The task outlives the endpoint until the device has released the
+//! connection (`teardown`).
 
 use super::async_events::AsyncEventSink;
 use super::cm::{CmId, FdWatch};
@@ -33,7 +33,7 @@ use std::time::Instant;
 
 /// The number of polls without a completion before a future sleeps.
 pub const EMPTY_ROUNDS: usize = 4;
-/// The limit of completion batches of one poll.
+/// The maximum number of completion batches in one poll.
 const ROUNDS: usize = 8;
 
 /// Creates the endpoint of a connection, and starts its task.
@@ -41,7 +41,7 @@ const ROUNDS: usize = 8;
 /// # Errors
 /// When there are too many descriptors.
 pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>> {
-    // Before the parts are taken apart: on an error they are dropped in the order of their fields.
+    // Before the parts are moved out: on an error they are dropped in the order of their fields.
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let ConnectionParts { queues, receives, domain, id } = parts;
     let [pair, completed] = queues.places();
@@ -81,8 +81,8 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
     Ok(Rc::new(VerbsEndpoint { inner }))
 }
 
-/// The memory of a connection. An iWARP Read Request carries the key of its destination, and the peer may write wherever
-/// that key is valid. So there, reads use only memory of this connection.
+/// The memory of a connection. An iWARP Read Request contains the key of its destination, and the peer may write
+/// wherever that key is valid. On iWARP, reads therefore use only memory of this connection.
 fn memory(domain: &Arc<Domain>) -> SendMemory {
     let zeros = domain.clone();
     SendMemory {
@@ -94,7 +94,7 @@ fn memory(domain: &Arc<Domain>) -> SendMemory {
     }
 }
 
-/// Memory that the peer may access. It is deregistered before it is freed; if that fails, it is leaked.
+/// Memory that the peer may access. It is deregistered before it is freed. If that fails, it is leaked.
 struct ExposedMemory {
     region: RegisteredRegion,
     memory: Option<MemoryRegion>,
@@ -111,11 +111,11 @@ impl Drop for ExposedMemory {
 /// The stages of the end of a connection.
 pub enum EndStage {
     None,
-    /// Ended; the end is reported after all earlier completions.
+    /// Ended. The end is reported after all earlier completions.
     Pending(Option<io::Error>),
-    /// Ended; the end is reported when the device no longer writes into buffers that return to their owner.
+    /// Ended. The end is reported when the device no longer writes into buffers that return to their owner.
     TearingDown(Option<io::Error>),
-    /// Ended, and the end was reported.
+    /// Ended and reported.
     Reported,
 }
 
@@ -123,24 +123,24 @@ pub struct State {
     pub out: Outgoing,
     pub receives: Inbound,
     exposed: HashMap<u32, ExposedMemory>,
-    /// Events that await [`Endpoint::poll`].
+    /// Events for the next [`Endpoint::poll`].
     pub inbox: EndpointEvents,
     pub end: EndStage,
-    /// Whether every end of the connection is a reset.
+    /// Whether any end of the connection is a reset.
     pub resets: bool,
     /// The time of the disconnect, which makes the device flush its work.
     pub disconnected_at: Option<Instant>,
     pub completions: [ibv_wc; BATCH],
 }
 
-/// Dropped in this order: the device uses the memory until the queues are destroyed, and the queues need the id.
+/// Dropped in this order: the device uses the memory until the queues are destroyed, and the queues use the id.
 pub struct VerbsInner {
     pub queues: QueuePair,
     pub state: RefCell<State>,
     memory: SendMemory,
     domain: Arc<Domain>,
     facts: EndpointInfo,
-    /// Caches that the connection manager had no event.
+    /// Caches that the connection manager has no event.
     cm_recheck: Recheck,
     /// Notified of every change.
     pub woken: Wakeup,
@@ -156,7 +156,7 @@ struct VerbsEndpoint {
 impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
         match std::thread::panicking() {
-            // The event that follows wakes the task. Waking it here during a panic would make compio abort the process.
+            // The resulting event wakes the task. Waking it here during a panic would make compio abort the process.
             true => self.inner.id.disconnect(),
             false => self.inner.shut_down(true),
         }
@@ -165,7 +165,7 @@ impl Drop for VerbsEndpoint {
 
 /// The task of a connection: wakes waiting futures until the connection ends, then tears it down.
 async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
-    // The manager has no event before the end, so one wait serves many completions.
+    // The manager has no event before the end, so one wait serves for many completions.
     let mut manager = pin!(events.read_ready());
     loop {
         let notified = inner.async_sink.wakeup.listen();
@@ -209,7 +209,7 @@ impl VerbsInner {
         while !self.take(&mut state) {}
     }
 
-    /// Takes completions after an event of the device or the manager. An error ends the connection.
+    /// Takes completions after an event of the device or the connection manager. An error ends the connection.
     fn process(&self, seen: io::Result<()>) {
         let mut state = self.state.borrow_mut();
         state.end.set_pending(seen.err().map(Some));
@@ -217,7 +217,7 @@ impl VerbsInner {
         self.woken.notify(usize::MAX);
     }
 
-    /// Takes events of the connection manager. All but ESTABLISHED end the connection.
+    /// Takes events of the connection manager. All except ESTABLISHED end the connection.
     fn process_cm_events(&self, state: &mut State) -> io::Result<()> {
         while let Some(event) = self.id.event()? {
             let end = match event.kind {
@@ -231,7 +231,7 @@ impl VerbsInner {
         Ok(())
     }
 
-    /// Moves completions into the inbox. True if the completion queue is empty.
+    /// Moves completions into the inbox. Returns true if the completion queue is empty.
     fn take(&self, state: &mut State) -> bool {
         if state.end.is_over() {
             return true;
@@ -272,7 +272,7 @@ impl VerbsInner {
         let wc = state.completions[n];
         let slot = receives::slot(wc.wr_id);
         if wc.status != WC_SUCCESS {
-            // Work is flushed because the connection has ended: the reason is in another completion or event.
+            // Flushed work is a consequence of the end: the reason is in another completion or event.
             let (is_flushed, text) = (wc.status == WC_FLUSH_ERR, || self.id.library.status_text(wc.status));
             let reason = (!is_flushed).then(|| io::Error::new(io::ErrorKind::ConnectionAborted, text()));
             match slot {
@@ -336,7 +336,8 @@ impl VerbsInner {
     async fn until(&self, is_there: impl Fn(&State) -> bool) -> io::Result<()> {
         let mut empty_rounds = 0;
         loop {
-            // After enough empty polls: arm the queue, poll once more, then sleep. A completion in between is not missed.
+            // After enough empty polls: arm the queue, poll once more, then sleep. No completion in between is
+            // missed.
             let woken = (empty_rounds == EMPTY_ROUNDS).then(|| self.woken.listen());
             if woken.is_some() {
                 self.queues.arm()?;
@@ -360,7 +361,7 @@ enum PollOutcome {
     Ready,
     Over,
     Nothing,
-    /// Nothing yet, but more completions are there.
+    /// Nothing yet, but more completions are available.
     More,
 }
 
@@ -447,7 +448,7 @@ impl Endpoint for VerbsEndpoint {
         }
         self.inner.send(&mut state)?;
         if state.out.is_blocked() {
-            // Completions may have freed room.
+            // Completions may have freed slots.
             self.inner.take(&mut state);
         }
         Ok(!state.out.is_blocked())
@@ -512,14 +513,14 @@ impl Endpoint for VerbsEndpoint {
         self.inner.shut_down(false);
     }
 
-    /// Needs no call: the kernel destroys the queues of a process that dies.
+    /// No call is needed: the kernel destroys the queues when the process exits.
     fn reset_on_close(&self, reset: bool) -> io::Result<()> {
         self.inner.state.borrow_mut().resets = reset;
         Ok(())
     }
 }
 
-/// Moves the events of the inbox behind those of a batch.
+/// Appends the events of the inbox to a batch.
 fn append(into: &mut EndpointEvents, inbox: &mut EndpointEvents) {
     if into.is_empty() {
         into.clear();

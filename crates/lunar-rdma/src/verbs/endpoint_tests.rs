@@ -1,4 +1,4 @@
-//! A connection over a device that counts how it is called.
+//! A connection over a fake device that records calls.
 #![allow(unsafe_code)]
 
 use super::endpoint::{EMPTY_ROUNDS, endpoint};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const READS: u8 = 4;
 
-/// A connection that takes so many messages of 100 bytes.
+/// A connection with this number of posted receives of 100 bytes.
 pub fn connection(fake: &'static FakeDevice, receives: usize) -> Rc<dyn Endpoint> {
     endpoint(ConnectionParts::new(fake.id(), (receives, 100)).unwrap(), READS).unwrap()
 }
@@ -23,14 +23,16 @@ pub fn run<T>(work: impl Future<Output = T>) -> T {
     compio::runtime::Runtime::new().expect("a runtime").block_on(work)
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub async fn until(is_so: impl Fn() -> bool) {
     let wait = async {
         while !is_so() {
             compio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    compio::time::timeout(Duration::from_secs(10), wait).await.expect("it was not so in time");
+    compio::time::timeout(Duration::from_secs(10), wait)
+        .await
+        .expect("the condition must become true in time");
 }
 
 fn messages(events: &EndpointEvents) -> Vec<&[u8]> {
@@ -59,7 +61,7 @@ fn all_that_is_flushed_is_one_call() {
         assert_eq!((posts.len(), posts[0].len()), (1, 40));
         let kinds: Vec<_> = posts[0].iter().map(|one| (one.opcode, one.flags)).collect();
         assert_eq!(kinds, [(WR_RDMA_WRITE, 0), (WR_SEND, SEND_SIGNALED)].repeat(20));
-        assert!(end.flush().unwrap() && fake.take_posts().is_empty(), "nothing is left");
+        assert!(end.flush().unwrap() && fake.take_posts().is_empty(), "nothing is queued");
     });
 }
 
@@ -73,13 +75,13 @@ fn receive_memory_is_posted_and_returned_in_one_call() {
         let mut events = EndpointEvents::default();
         end.poll(&mut events);
         assert_eq!(messages(&events), (0..10).map(|n| [n]).collect::<Vec<_>>());
-        assert_eq!(fake.state().receives.len(), 1, "no more receives are wanted");
+        assert_eq!(fake.state().receives.len(), 1, "no receive is posted again");
         end.receives(10, 100);
         assert_eq!(fake.state().receives.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10]);
     });
 }
 
-/// More is wanted than the device has room for: what comes makes room, all at once.
+/// More receives are wanted than the device has slots. A batch of completions frees slots for a single post.
 #[test]
 fn batch_of_completions_frees_its_slots_at_once() {
     run(async {
@@ -108,7 +110,7 @@ fn waiter_polls_arms_one_event_polls_again_and_sleeps() {
         fake.say(b"hello");
         fake.ring();
         waits.await.unwrap_or_else(|_| panic!("the task ended")).unwrap();
-        assert_eq!(fake.state().arms, 1, "who found something asks for nothing");
+        assert_eq!(fake.state().arms, 1, "a successful poll does not arm the queue");
     });
 }
 
@@ -123,7 +125,7 @@ fn ready_completion_arms_no_event() {
     });
 }
 
-/// The completion comes after the poll and before the arming, so it makes no event.
+/// The completion arrives after the poll and before the arming, so it raises no event.
 #[test]
 fn completion_during_arming_is_not_missed() {
     run(async {
@@ -173,11 +175,14 @@ fn failed_registration_leaves_the_connection_usable() {
         end.send(b"still here", Payload::Empty, None);
         assert!(end.flush().unwrap());
         assert!(matches!(end.revoke(place.stag), Some(MemoryRegion::Sink(_))));
-        assert!(end.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(1)))).is_ok(), "there is room again");
+        assert!(
+            end.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(1)))).is_ok(),
+            "the next registration succeeds"
+        );
     });
 }
 
-/// The places of all operations that were posted.
+/// The addresses and keys of all posted operations.
 fn places(fake: &FakeDevice) -> Vec<(u64, u32)> {
     fake.take_posts().iter().flatten().map(|one| (one.addr, one.lkey)).collect()
 }
@@ -195,13 +200,13 @@ fn buffers_of_a_pool_are_made_known_once_and_not_copied() {
         let posted = places(fake);
         assert_eq!(posted.iter().map(|(at, _)| *at).collect::<Vec<_>>(), want);
         let regions: std::collections::HashSet<u32> = posted.iter().map(|(_, key)| *key).collect();
-        assert_eq!(fake.state().registered - before, regions.len(), "once for each region");
-        // Another connection of the device finds what is known.
+        assert_eq!(fake.state().registered - before, regions.len(), "each region is registered once");
+        // Another connection of the device reuses the registrations.
         let other = connection(fake, 4);
         let known = fake.state().registered;
         other.read(1, remote(0), pool.try_get(64 << 10).expect("room"), 0, 64 << 10);
         other.flush().unwrap();
-        assert!(fake.state().registered <= known + 1, "its region is known, or is another one");
+        assert!(fake.state().registered <= known + 1, "the region is registered already, or is a new one");
         assert!(regions.contains(&places(fake)[0].1) || fake.state().registered == known + 1);
     });
 }
@@ -211,7 +216,7 @@ fn zeros_of_all_connections_leave_from_one_place() {
     run(async {
         let fake = FakeDevice::new();
         let (one, other) = (connection(fake, 4), connection(fake, 4));
-        // What is used for them had something else in it before.
+        // The memory of a bounce buffer is dirty before it is used for zeros.
         one.write(remote(0), Payload::Bytes(vec![7; 256 << 10]));
         one.flush().unwrap();
         fake.complete(&[fake.take_posts()[0][0].id]);
@@ -237,7 +242,7 @@ fn unregistered_memory_is_copied() {
     run(async {
         let (fake, pool) = (FakeDevice::new(), lunar_runtime::Pool::new(1));
         let end = connection(fake, 4);
-        // Memory for the copy is known before there is room for no more.
+        // Allocates a bounce buffer before the device accepts no more regions.
         end.write(remote(0), Payload::Bytes(vec![1; 4096]));
         end.flush().unwrap();
         let most = fake.state().regions;
@@ -250,7 +255,7 @@ fn unregistered_memory_is_copied() {
     });
 }
 
-/// An iWARP peer gets the key of the destination, and could write wherever that key is valid.
+/// An iWARP peer gets the key of the destination, and could write wherever this key is valid.
 #[test]
 fn reads_land_in_the_buffers_of_a_pool_but_not_on_iwarp() {
     for (fake, lands) in [(FakeDevice::new(), true), (FakeDevice::iwarp(), false)] {
@@ -282,10 +287,10 @@ fn connections_beyond_a_number_share_their_memory_for_messages() {
         assert_eq!(fake.receives(), (UNSHARED, 0));
         let mut sharing: Vec<_> = (0..3).map(|_| connection(fake, 10)).collect();
         assert_eq!(fake.state().shares, 3);
-        assert_eq!(fake.receives(), (UNSHARED, 3), "each brings what it was promised");
+        assert_eq!(fake.receives(), (UNSHARED, 3), "each connection adds its receives");
         let room: usize = fake.state().shared_receives.iter().map(Vec::len).sum();
         assert_eq!(room, 30);
-        // What was promised to one that is gone is there for the next.
+        // The receives of a closed connection serve the next one.
         sharing.pop();
         until(|| fake.state().pairs_gone == 1).await;
         sharing.push(connection(fake, 10));
@@ -293,11 +298,15 @@ fn connections_beyond_a_number_share_their_memory_for_messages() {
         drop(alone);
         until(|| fake.state().pairs_gone == UNSHARED + 1).await;
         connection(fake, 10);
-        assert_eq!(fake.receives(), (UNSHARED + 1, 3), "there are few again");
+        assert_eq!(
+            fake.receives(),
+            (UNSHARED + 1, 3),
+            "below the threshold a connection has its own receives"
+        );
     });
 }
 
-/// A peer may send more than was promised to it, and find memory.
+/// A peer may send more messages than allowed, and find receives of others.
 #[test]
 fn each_completion_queue_has_room_for_the_shared_receives() {
     for (max_cqe, alone, sharing_room) in [(8192, 2048, 2024), (1000, 1000, 1000)] {
@@ -311,7 +320,7 @@ fn each_completion_queue_has_room_for_the_shared_receives() {
     }
 }
 
-/// Without RNR a message that finds no memory would end the connection.
+/// Without RNR, a message that finds no receive would end the connection.
 #[test]
 fn iwarp_and_devices_without_srq_share_no_receives() {
     for fake in [FakeDevice::iwarp(), FakeDevice::new()] {
@@ -328,7 +337,7 @@ fn iwarp_and_devices_without_srq_share_no_receives() {
     });
 }
 
-/// The last connection of a device of which the others have memory of their own.
+/// A connection with the shared receive queue. The others have their own receives.
 pub fn sharing(fake: &'static FakeDevice, receives: usize) -> (Rc<dyn Endpoint>, Vec<Rc<dyn Endpoint>>) {
     let alone = (0..UNSHARED).map(|_| connection(fake, 0)).collect();
     (connection(fake, receives), alone)
@@ -345,7 +354,7 @@ fn shared_receive_is_reposted_once_its_message_is_taken() {
         assert_eq!(messages(&events), [[0], [1], [2]]);
         assert_eq!(fake.state().shared_receives.iter().map(Vec::len).collect::<Vec<_>>(), [4, 3]);
         end.receives(3, 100);
-        assert_eq!(fake.state().shared_receives.len(), 2, "it was promised before");
+        assert_eq!(fake.state().shared_receives.len(), 2, "the receives are already posted");
     });
 }
 
@@ -363,12 +372,12 @@ fn peer_over_its_limits_takes_no_receives_of_others() {
             assert!(reason.to_string().contains(why), "{reason}");
             drop(end);
             until(|| fake.state().pairs_gone == 1).await;
-            assert_eq!(fake.free(), 4, "all of it is there again");
+            assert_eq!(fake.free(), 4, "all receives are posted again");
         });
     }
 }
 
-/// Soft iWARP would end the connection.
+/// Soft iWARP would end the connection on an inline Send with Invalidate.
 #[test]
 fn invalidating_send_is_inline_except_on_iwarp() {
     for (fake, want) in [(FakeDevice::new(), [true, true]), (FakeDevice::iwarp(), [true, false])] {

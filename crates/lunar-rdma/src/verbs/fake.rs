@@ -1,4 +1,4 @@
-//! A fake device: both libraries without a device. They count their calls, and tests decide what completes.
+//! A fake device: both libraries without hardware. It records calls, and tests determine the completions.
 #![allow(unsafe_code)]
 
 mod manager;
@@ -14,10 +14,10 @@ use std::mem::MaybeUninit;
 use std::ptr::{addr_of_mut, null, null_mut};
 use std::sync::{Mutex, MutexGuard};
 
-/// The limit of inline bytes.
+/// The maximum inline length in bytes.
 pub const INLINE: u32 = 80;
 
-/// A fake device. Its context is the first field, so that a pointer to the context leads here.
+/// A fake device. The context is its first field, so that a context pointer identifies the device.
 #[repr(C)]
 pub struct FakeDevice {
     context: ibv_context,
@@ -43,10 +43,10 @@ pub struct State {
     /// The completions, and those that arrive during arming.
     completions: VecDeque<ibv_wc>,
     pub when_armed: VecDeque<ibv_wc>,
-    /// The limit of inline bytes; a pair that requests more is not created.
+    /// The maximum inline length in bytes. A queue pair that requests more is not created.
     pub most_inline: u32,
     pub least_inline: u32,
-    /// Regions: the current number, the total, and the limit.
+    /// The current number of regions, the total, and the maximum.
     pub regions: usize,
     pub registered: usize,
     pub most_regions: usize,
@@ -77,23 +77,23 @@ pub struct PostedWork {
     pub lkey: u32,
 }
 
-// SAFETY: its pointers are to itself, and its state is locked.
+// SAFETY: its pointers point to itself, and its state is locked.
 unsafe impl Sync for FakeDevice {}
 
 impl FakeDevice {
-    /// A device, which stays.
+    /// Creates a device. It is leaked.
     pub fn new() -> &'static FakeDevice {
         FakeDevice::of_kind(0)
     }
 
-    /// One of iWARP.
+    /// Creates an iWARP device. It is leaked.
     pub fn iwarp() -> &'static FakeDevice {
         FakeDevice::of_kind(TRANSPORT_IWARP)
     }
 
     fn of_kind(transport_type: c_int) -> &'static FakeDevice {
         let mut find = |_: &'static str, name: &str| Ok(function(name));
-        // SAFETY: the functions below have the signatures of their names, and the others are not called.
+        // SAFETY: the functions below have the signatures of their names. The others are not called.
         let library = unsafe { Library::with(&mut find) }.unwrap();
         let mut name = [0; 64];
         name[0] = b'f' as c_char;
@@ -121,42 +121,42 @@ impl FakeDevice {
         self.state.lock().unwrap()
     }
 
-    /// How often it was asked for completions, and for events.
+    /// The numbers of polls for completions, and of requests for events.
     pub fn looks(&self) -> (usize, usize) {
         let state = self.state();
         (state.polls, state.arms)
     }
 
-    /// How often it was given memory for messages: of connections, and shared.
+    /// The numbers of calls that posted receives: of queue pairs, and of the shared queue.
     pub fn receives(&self) -> (usize, usize) {
         let state = self.state();
         (state.receives.len(), state.shared_receives.len())
     }
 
-    /// Messages that there is memory for.
+    /// The number of posted receives.
     pub fn free(&self) -> usize {
         self.state().places.len()
     }
 
-    /// An id of this device.
+    /// Creates an id of this device.
     pub fn id(&'static self) -> CmId {
         let (id, channel) = self.made();
-        // SAFETY: both were just made for it.
+        // SAFETY: both were just created for it.
         unsafe { CmId::with(&self.library, id, channel) }
     }
 
-    /// What was posted and not taken away: all operations, of all calls.
+    /// Takes the posted operations of each call.
     pub fn take_posts(&self) -> Vec<Vec<PostedWork>> {
         std::mem::take(&mut self.state().posts)
     }
 
-    /// These operations of ours have succeeded.
+    /// Completes these sends, writes or reads successfully.
     pub fn complete(&self, ids: &[u64]) {
         let done = ids.iter().map(|id| ibv_wc { wr_id: *id, ..ibv_wc::default() });
         self.state().completions.extend(done);
     }
 
-    /// These have failed, as all do when the connection is cut.
+    /// Flushes these operations, as the end of a connection does.
     pub fn flush(&self, ids: &[u64]) {
         let flushed = |id: &u64| ibv_wc { wr_id: *id, status: WC_FLUSH_ERR, ..ibv_wc::default() };
         self.state().completions.extend(ids.iter().map(flushed));
@@ -201,13 +201,13 @@ impl FakeDevice {
 }
 
 fn event_fd() -> c_int {
-    // SAFETY: no demands.
+    // SAFETY: the function has no preconditions.
     unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) }
 }
 
 fn ring(fd: c_int) {
     let one = 1u64.to_ne_bytes();
-    // SAFETY: eight bytes, as an eventfd wants them.
+    // SAFETY: eight bytes, as an eventfd requires.
     let written = unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
     assert_eq!(written, 8);
 }
@@ -215,7 +215,7 @@ fn ring(fd: c_int) {
 fn context() -> ibv_context {
     let mut context = MaybeUninit::<ibv_context>::zeroed();
     let at = context.as_mut_ptr();
-    // SAFETY: zeros are fine for all but the functions, which are set.
+    // SAFETY: zeros are valid for all fields except the functions, which are set.
     unsafe {
         addr_of_mut!((*at).ops.poll_cq).write(poll_cq);
         addr_of_mut!((*at).ops.req_notify_cq).write(req_notify_cq);
@@ -226,31 +226,31 @@ fn context() -> ibv_context {
     }
 }
 
-/// The device of a context, or of what stands for one.
+/// The device of a context or a protection domain.
 fn fake<T>(context: *mut T) -> &'static FakeDevice {
-    // SAFETY: contexts are the first fields of devices here, and stay; domains are contexts.
+    // SAFETY: contexts are the first fields of leaked devices here, and domains are contexts.
     unsafe { &*context.cast_const().cast::<FakeDevice>() }
 }
 
 fn errno(number: c_int) {
-    // SAFETY: this thread's own number.
+    // SAFETY: the errno of this thread.
     unsafe { *libc::__errno_location() = number }
 }
 
 extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_int {
-    // SAFETY: a queue of ours.
+    // SAFETY: a queue of this module.
     let mut state = fake(unsafe { (*cq).context }).state();
     state.polls += 1;
     let n = state.completions.len().min(most as usize);
     for (at, wc) in state.completions.drain(..n).enumerate() {
-        // SAFETY: there is room for so many.
+        // SAFETY: the caller has room for this many.
         unsafe { into.add(at).write(wc) };
     }
     n as c_int
 }
 
 extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
-    // SAFETY: a queue of ours.
+    // SAFETY: a queue of this module.
     let mut state = fake(unsafe { (*cq).context }).state();
     state.arms += 1;
     let come = std::mem::take(&mut state.when_armed);
@@ -260,7 +260,7 @@ extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
 
 extern "C" fn post_send(qp: *mut ibv_qp, mut wr: *mut ibv_send_wr, _: *mut *mut ibv_send_wr) -> c_int {
     let mut chain = Vec::new();
-    // SAFETY: a pair of ours, and a chain that ends with null.
+    // SAFETY: a pair of this module, and a null-terminated chain.
     unsafe {
         while let Some(one) = wr.as_ref() {
             let none = ibv_sge { addr: 0, length: 0, lkey: 0 };
@@ -275,12 +275,12 @@ extern "C" fn post_send(qp: *mut ibv_qp, mut wr: *mut ibv_send_wr, _: *mut *mut 
     0
 }
 
-/// A chain of memory for messages.
+/// The work requests in a chain of receives.
 fn chain(mut wr: *mut ibv_recv_wr) -> Vec<(u64, ibv_sge)> {
     let mut chain = Vec::new();
-    // SAFETY: a chain that ends with null.
+    // SAFETY: a null-terminated chain.
     while let Some(one) = unsafe { wr.as_ref() } {
-        // SAFETY: each has one place.
+        // SAFETY: each has one element.
         chain.push((one.wr_id, unsafe { *one.sg_list }));
         wr = one.next;
     }
@@ -289,7 +289,7 @@ fn chain(mut wr: *mut ibv_recv_wr) -> Vec<(u64, ibv_sge)> {
 
 extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
     let chain = chain(wr);
-    // SAFETY: a pair of ours.
+    // SAFETY: a pair of this module.
     let mut state = fake(unsafe { (*qp).context }).state();
     state.receives.push(chain.iter().map(|(id, _)| *id).collect());
     state.places.extend(chain);
@@ -298,7 +298,7 @@ extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, _: *mut *mut ibv_
 
 extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
     let chain = chain(wr);
-    // SAFETY: a queue of ours.
+    // SAFETY: a queue of this module.
     let mut state = fake(unsafe { (*srq).context }).state();
     state.shared_receives.push(chain.iter().map(|(id, _)| *id).collect());
     state.places.extend(chain);
@@ -306,7 +306,7 @@ extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, _: *mut *mu
 }
 
 extern "C" fn query_device(context: *mut ibv_context, into: *mut ibv_device_attr) -> c_int {
-    // SAFETY: there is room for it.
+    // SAFETY: the result has room.
     unsafe { into.write(fake(context).state().attr) };
     0
 }
@@ -328,7 +328,7 @@ extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _: c_int
 }
 
 extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: made above, and not used any more.
+    // SAFETY: created above, and not used after this.
     let mr = unsafe { Box::from_raw(mr) };
     fake(mr.context).state().regions -= 1;
     0
@@ -341,7 +341,7 @@ extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_ch
 }
 
 extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: made above, and not used any more.
+    // SAFETY: created above, and not used after this.
     unsafe { libc::close(Box::from_raw(channel).fd) }
 }
 
@@ -360,7 +360,7 @@ extern "C" fn create_cq(
 }
 
 extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: made above, and not used any more.
+    // SAFETY: created above, and not used after this.
     drop(unsafe { Box::from_raw(cq) });
     0
 }
@@ -371,7 +371,7 @@ extern "C" fn get_cq_event(
     _: *mut *mut c_void,
 ) -> c_int {
     let mut count = [0u8; 8];
-    // SAFETY: room for eight bytes, which an eventfd gives. All rings are one event.
+    // SAFETY: room for the eight bytes of an eventfd. Several rings are one event.
     let got = unsafe { libc::read((*channel).fd, count.as_mut_ptr().cast(), count.len()) };
     if got == 8 { 0 } else { -1 }
 }
@@ -385,13 +385,13 @@ extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv
 }
 
 extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: made above, and not used any more.
+    // SAFETY: created above, and not used after this.
     drop(unsafe { Box::from_raw(srq) });
     0
 }
 
 extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> c_int {
-    // SAFETY: an id of ours, and an attribute of the caller.
+    // SAFETY: an id of this module, and attributes of the caller.
     unsafe {
         let context = (*id).verbs;
         let mut state = fake(context).state();
@@ -410,18 +410,18 @@ extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_
 }
 
 extern "C" fn destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: an id of ours, whose pair was made above and is not used any more.
+    // SAFETY: an id of this module, whose pair was created above and is not used after this.
     let qp = unsafe { Box::from_raw((*id).qp) };
     let mut state = fake(qp.context).state();
     state.pairs_gone += 1;
-    // As drivers do with those of a pair that goes.
+    // Drivers discard the completions of a destroyed pair.
     state.completions.clear();
     // SAFETY: the same.
     unsafe { (*id).qp = null_mut() };
 }
 
 extern "C" fn disconnect(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: an id of ours.
+    // SAFETY: an id of this module.
     fake(unsafe { (*id).verbs }).state().disconnects += 1;
     0
 }
@@ -433,13 +433,13 @@ extern "C" fn dealloc_pd(_: *mut ibv_pd) -> c_int {
 extern "C" fn get_async_event(context: *mut ibv_context, into: *mut ibv_async_event) -> c_int {
     let fake = fake(context);
     let mut count = [0u8; 8];
-    // SAFETY: room for eight bytes, which an eventfd gives.
+    // SAFETY: room for the eight bytes of an eventfd.
     unsafe { libc::read(fake.context.async_fd, count.as_mut_ptr().cast(), count.len()) };
     let Some((queue, event_type)) = fake.state().async_events.pop_front() else {
         errno(libc::EAGAIN);
         return -1;
     };
-    // SAFETY: there is room for it.
+    // SAFETY: the result has room.
     unsafe { into.write(ibv_async_event { element: queue as u64, event_type }) };
     0
 }
@@ -454,7 +454,7 @@ extern "C" fn not_here() {
     std::process::abort();
 }
 
-/// The function of a name.
+/// The function with this name.
 fn function(name: &str) -> *mut c_void {
     match name {
         "ibv_query_device" => query_device as *mut c_void,

@@ -1,7 +1,8 @@
-//! The binary interface of libibverbs and librdmacm, as far as it is used: 64-bit, the same on every architecture.
+//! The binary interface of libibverbs and librdmacm, as far as it is used. It assumes 64 bits, and is the same on
+//! every architecture.
 //!
-//! Structures that the libraries hand out are used behind pointers, and only their first fields are named. The sizes
-//! and places below were measured with rdma-core 44, and have not changed since its first releases; a test compares
+//! Structures that the libraries allocate are used by pointer, and only their first fields are declared. The sizes
+//! and offsets below were measured with rdma-core 44, and have not changed since its first releases. A test compares
 //! them with the headers of the host.
 #![allow(non_camel_case_types)]
 
@@ -13,7 +14,7 @@ use std::ptr::null_mut;
 #[repr(C, align(8))]
 pub struct sockaddr_any(pub [u8; 128]);
 
-/// What the libraries keep to themselves.
+/// Types that are private to the libraries.
 pub enum ibv_pd {}
 
 #[repr(C)]
@@ -25,14 +26,14 @@ pub struct ibv_device {
 }
 
 type Unused = *mut c_void;
-// SAFETY: these are types; who calls such a function says why that is sound.
+// SAFETY: these are types. Each caller of such a function states why the call is sound.
 pub type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 pub type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 pub type PostSend = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 pub type PostSrqRecv = unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 pub type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// The calls of the data path, which the headers inline.
+/// The data path functions, which the headers inline.
 #[repr(C)]
 pub struct ibv_context_ops {
     unused0: [Unused; 11],
@@ -99,7 +100,7 @@ pub struct ibv_srq {
     pub context: *mut ibv_context,
 }
 
-/// Its element is a pointer to a queue, or the number of a port.
+/// `element` is a pointer to a queue, or the number of a port.
 #[repr(C)]
 pub struct ibv_async_event {
     pub element: u64,
@@ -186,7 +187,7 @@ pub struct ibv_qp_init_attr {
     pub sq_sig_all: c_int,
 }
 
-/// What a device can do. The numbers are signed as in C.
+/// The capabilities of a device. The numbers are signed as in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_device_attr {
@@ -273,7 +274,7 @@ pub const WR_SEND_WITH_INV: c_int = 9;
 /// enum ibv_send_flags.
 pub const SEND_SIGNALED: c_uint = 2;
 pub const SEND_INLINE: c_uint = 8;
-/// enum ibv_wc_status, and its flag for a message that has ended a key of ours.
+/// enum ibv_wc_status, and the flag for a message that has invalidated a local key.
 pub const WC_SUCCESS: c_int = 0;
 pub const WC_FLUSH_ERR: c_int = 5;
 pub const WC_WITH_INV: c_uint = 8;
@@ -316,7 +317,7 @@ pub const DEVICE_REMOVAL: c_int = 11;
 pub const ADDR_CHANGE: c_int = 14;
 pub const TIMEWAIT_EXIT: c_int = 15;
 
-/// Each place as C writes it, and as it is here.
+/// The offsets of fields, and the same as C expressions.
 macro_rules! layout {
     ($($name:ident: $size:literal { $($field:ident as $c:literal @ $at:literal),* $(,)? })*) => {
         const _: () = {
@@ -325,7 +326,7 @@ macro_rules! layout {
                 $(assert!(offset_of!($name, $field) == $at);)*
             )*
         };
-        /// What a C compiler must find: the structure, the field, and its place.
+        /// The offsets that a C compiler must find: structure, field, offset.
         #[cfg(test)]
         pub const PLACES: &[(&str, &str, usize)] = &[
             $($((stringify!($name), $c, $at),)*)*
@@ -333,7 +334,7 @@ macro_rules! layout {
     };
 }
 
-// The sizes are those of the parts named here; SIZES below has the whole ones.
+// These sizes cover only the declared fields. SIZES below has the full sizes.
 layout! {
     ibv_device: 88 { node_type as "node_type" @ 16, transport_type as "transport_type" @ 20, name as "name" @ 24 }
     ibv_context_ops: 256 {
@@ -391,7 +392,7 @@ layout! {
     }
 }
 
-/// Sizes of the structures that are made here, and that the libraries read or fill.
+/// The sizes of structures that are allocated here, and that the libraries read or fill.
 #[cfg(test)]
 pub const SIZES: &[(&str, usize)] = &[
     ("ibv_sge", size_of::<ibv_sge>()),
@@ -405,7 +406,7 @@ pub const SIZES: &[(&str, usize)] = &[
     ("rdma_conn_param", size_of::<rdma_conn_param>()),
 ];
 
-/// Names of the headers for the numbers above.
+/// The header's names of the constants above.
 #[cfg(test)]
 pub const NUMBERS: &[(&str, i64)] = &[
     ("IBV_WR_RDMA_WRITE", WR_RDMA_WRITE as i64),

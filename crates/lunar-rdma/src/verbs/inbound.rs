@@ -19,12 +19,13 @@ pub enum Inbound {
 /// The use of the shared receive queue by one connection.
 pub struct ReceiveShare {
     shared: Arc<SharedReceives>,
-    /// The messages that the peer may send: their number, and their length in bytes. The shared queue does not check them.
+    /// The messages that the peer may send: their number, and their length in bytes. The shared queue does not
+    /// enforce these limits.
     allowed: VecDeque<(usize, usize)>,
-    /// Their number, and its maximum so far, which is reserved in the queue.
+    /// Their current number, and its maximum so far, which is reserved in the shared queue.
     open: usize,
     reserved: usize,
-    /// The number of taken receives that are not replaced yet.
+    /// The number of taken receives that are not reposted yet.
     taken: usize,
 }
 
@@ -92,7 +93,7 @@ impl Inbound {
     /// Posts receives while the device has room.
     ///
     /// # Errors
-    /// When there is no memory, or the device takes no receives at all.
+    /// When there is no memory, or the device accepts no receives at all.
     pub fn refill(&mut self, queues: &QueuePair) -> io::Result<()> {
         match self {
             Inbound::Own(receives) => receives.refill(queues),
@@ -106,7 +107,7 @@ impl Inbound {
     /// Takes the buffer of a message of `len` bytes, and the length of its receive.
     ///
     /// # Errors
-    /// When the peer must not send it.
+    /// When the peer was not allowed to send it.
     pub fn take(&mut self, slot: usize, len: usize) -> io::Result<Option<(BounceBuffer, usize)>> {
         match self {
             Inbound::Own(receives) => Ok(receives.take(slot)),
@@ -127,7 +128,7 @@ impl Inbound {
         }
     }
 
-    /// The address of the shared queue, by which asynchronous events name it; zero if there is none.
+    /// The address of the shared queue, which identifies it in asynchronous events. Zero if there is none.
     pub fn place(&self) -> usize {
         match self {
             Inbound::Own(_) => 0,
@@ -135,7 +136,8 @@ impl Inbound {
         }
     }
 
-    /// Whether the receives are those of the shared queue. Then unprocessed completions withhold receives from others.
+    /// Whether the receives are those of the shared queue. Unprocessed completions then withhold receives from other
+    /// connections.
     pub fn is_shared(&self) -> bool {
         matches!(self, Inbound::Shared(_))
     }

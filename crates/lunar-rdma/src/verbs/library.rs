@@ -1,4 +1,4 @@
-//! libibverbs and librdmacm, loaded at their first use.
+//! libibverbs and librdmacm, loaded at first use.
 #![allow(unsafe_code)]
 
 use super::ffi::*;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// The libraries are missing or unsuitable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingLibrary {
-    /// The error of the loader.
+    /// The error of the dynamic loader.
     pub what: String,
 }
 
@@ -37,13 +37,13 @@ impl From<MissingLibrary> for io::Error {
     }
 }
 
-/// A library that is never unloaded: its objects may live as long as the process.
+/// A library that is never unloaded: its objects may be used as long as the process runs.
 struct SharedLibrary {
     name: &'static str,
     handle: *mut c_void,
 }
 
-/// The last error of the loader.
+/// The last error of the dynamic loader.
 fn loader_error() -> String {
     // SAFETY: dlerror has no preconditions. Its text is valid until the next call of this thread, and is copied.
     unsafe {
@@ -55,7 +55,7 @@ fn loader_error() -> String {
 impl SharedLibrary {
     fn open(name: &'static str) -> Result<SharedLibrary, MissingLibrary> {
         let path = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
-        // SAFETY: the name ends with a zero. The initializers of these two libraries have no preconditions.
+        // SAFETY: the name is null-terminated. The initializers of these two libraries have no preconditions.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match handle.is_null() {
             true => Err(MissingLibrary { what: loader_error() }),
@@ -63,10 +63,10 @@ impl SharedLibrary {
         }
     }
 
-    /// The address of a function: its default version, as a linker resolves it.
+    /// The address of a function: its default version, as a linker would resolve it.
     fn symbol(&self, name: &str) -> Result<*mut c_void, MissingLibrary> {
         let text = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
-        // SAFETY: the handle is of a library that is loaded, and the name ends with a zero.
+        // SAFETY: the handle is that of a loaded library, and the name is null-terminated.
         let address = unsafe { libc::dlsym(self.handle, text.as_ptr()) };
         match address.is_null() {
             true => Err(MissingLibrary { what: format!("{} has no {name}", self.name) }),
@@ -78,10 +78,10 @@ impl SharedLibrary {
 macro_rules! functions {
     ($($file:literal { $($name:ident($($arg:ty),*) $(-> $ret:ty)?;)* })*) => {
         /// The used functions, as the headers declare them.
-        // SAFETY: these are types; each call has its own reason.
+        // SAFETY: these are types. Each call states its own reason.
         pub struct Library { $($(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*)* }
 
-        /// Names of the libraries.
+        /// The file names of the libraries.
         const FILES: &[&str] = &[$($file),*];
 
         impl Library {
@@ -153,14 +153,14 @@ functions! {
 
 #[cfg(test)]
 thread_local! {
-    /// The library that this thread uses instead.
+    /// A library that replaces the real one for this thread.
     pub static INSTEAD: std::cell::Cell<Option<&'static Library>> = const { std::cell::Cell::new(None) };
 }
 
 /// The libraries of this host.
 ///
 /// # Errors
-/// When they are missing; that result is kept.
+/// When they are missing. The result is cached.
 pub fn library() -> Result<&'static Library, MissingLibrary> {
     #[cfg(test)]
     if let Some(instead) = INSTEAD.get() {
@@ -180,7 +180,7 @@ impl Library {
             }
             open.last().map_or(Err(MissingLibrary { what: file.into() }), |(_, shared)| shared.symbol(name))
         };
-        // SAFETY: functions of these names in these libraries have these signatures, by their headers.
+        // SAFETY: according to their headers, functions with these names have these signatures.
         unsafe { Library::with(&mut find) }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The options of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The limit of connection requests that wait in the kernel.
+    /// The maximum number of connection requests that wait in the kernel.
     pub backlog: u16,
 }
 
@@ -26,7 +26,7 @@ impl Default for Options {
 /// The interval between attempts to listen again.
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 });
 
-/// A listener at one address, for all devices that have it. It belongs to one core.
+/// A listener at one address, for all devices with that address. It belongs to one core.
 pub struct Listener {
     /// None while there is no device.
     device_listener: Option<DeviceListener>,
@@ -48,7 +48,7 @@ pub fn listen(addr: SocketAddr, options: Options) -> io::Result<Listener> {
 /// Checks whether [`listen`] would succeed now, without accepting connections.
 ///
 /// # Errors
-/// As [`listen`].
+/// Those of [`listen`].
 pub fn can_listen(addr: SocketAddr) -> io::Result<()> {
     listener_id(addr)?.bind(addr)
 }
@@ -69,8 +69,8 @@ impl Listener {
         self.addr
     }
 
-    /// The next connection request, which may be accepted on another core. If the device of the address disappears, this
-    /// waits until a device has the address again.
+    /// The next connection request, which may be accepted on another core. If the device of the address is removed,
+    /// this waits until a device has the address again.
     pub async fn next(&mut self) -> PendingRequest {
         let at = self.addr;
         loop {
@@ -116,11 +116,11 @@ impl DeviceListener {
             match event.kind {
                 CONNECT_REQUEST => match self.id.of_request(&event) {
                     Ok(id) => return Ok(PendingRequest::new(id, event)),
-                    // One failed request does not end the listener.
+                    // A failed request does not end the listener.
                     Err(e) => tracing::warn!("{e}"),
                 },
                 DEVICE_REMOVAL if is_ours => return gone("the RDMA device is gone"),
-                // A bond has moved to another link, and so to another device.
+                // A bond has moved to another link, and thus to another device.
                 ADDR_CHANGE if is_ours => return gone("the address has moved to another RDMA device"),
                 // Events of requests that ended before they were accepted.
                 kind => tracing::debug!(kind, status = event.status, "an event of an RDMA listener"),
@@ -142,7 +142,7 @@ pub struct PendingRequest {
 impl PendingRequest {
     fn new(id: CmId, event: CmEvent) -> PendingRequest {
         let requested = ReadDepths { ird: event.responder_resources, ord: event.initiator_depth };
-        // If the device does not answer, accepting fails as well.
+        // If the device does not respond, accepting fails too.
         let domain = id.context().and_then(|context| Domain::of(id.library, context));
         let sends_invalidate = domain.is_ok_and(|domain| domain.sends_invalidate());
         let addresses = id.addresses();

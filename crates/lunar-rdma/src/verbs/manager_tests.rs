@@ -25,7 +25,7 @@ fn portal(fake: &'static FakeDevice, text: &str) -> Listener {
     listen(at(text), Options::default()).unwrap()
 }
 
-/// A connection request on the event channel of this number.
+/// Queues a connection request on the event channel with this index, and receives it.
 async fn request(
     fake: &'static FakeDevice,
     listener: &mut Listener,
@@ -44,7 +44,7 @@ fn portal_listens_again_when_its_device_or_address_returns() {
             let mut listener = portal(fake, "192.0.2.1:3260");
             fake.state().manager.is_gone = true;
             fake.queue_event(0, said(kind));
-            // Each attempt makes a channel, and none is leaked.
+            // Each attempt creates a channel. None may leak.
             let gone = async {
                 until(|| fake.state().manager.queues() > 3).await;
                 assert_eq!(fake.held(), (0, 0));
@@ -60,7 +60,7 @@ fn portal_listens_again_when_its_device_or_address_returns() {
             };
             lunar_runtime::either(waits, back).await;
             let listens = fake.state().manager.listens.clone();
-            assert_eq!(listens[0], listens[1], "at the same address, with the same options");
+            assert_eq!(listens[0], listens[1], "the same address and options");
             assert_eq!(fake.held(), (1, 1));
             let queue = fake.state().manager.queues() - 1;
             let pending = request(fake, &mut listener, queue, (1, 1)).await;
@@ -85,7 +85,7 @@ fn other_portals_do_not_hear_of_a_device_that_is_gone() {
     });
 }
 
-/// Else the one that comes second finds the port taken.
+/// Otherwise the second listener would find the port in use.
 #[test]
 fn portals_of_both_families_stand_side_by_side() {
     let fake = FakeDevice::new();
@@ -94,14 +94,14 @@ fn portals_of_both_families_stand_side_by_side() {
         assert_eq!(all.map(|listener| listener.local_addr()), [at("0.0.0.0:3260"), at("[::]:3260")]);
         let options =
             fake.state().manager.listens.iter().map(|(_, options)| options.clone()).collect::<Vec<_>>();
-        // The kernel takes it for granted of an IPv4 address.
+        // The kernel always limits an IPv4 address to IPv4.
         assert_eq!(options, [vec![OPTION_ID_REUSEADDR], vec![OPTION_ID_REUSEADDR, OPTION_ID_AFONLY]]);
     });
 }
 
 #[test]
 fn accepted_connection_has_the_common_limits() {
-    // What is asked for: their reads here, and ours there; what is granted.
+    // The requested limits (reads of the peer, reads of this end), and the granted ones.
     for (asked, granted) in [((128, 1), (1, 1)), ((0, 200), (0, 16)), ((16, 0), (1, 0))] {
         run(async move {
             let fake = FakeDevice::new();
@@ -110,7 +110,7 @@ fn accepted_connection_has_the_common_limits() {
             let end = Box::new(pending).accept(b"welcome".to_vec(), TERMS).await.unwrap();
             let (param, private) = fake.state().manager.params[0].clone();
             assert_eq!((param.responder_resources, param.initiator_depth), granted);
-            assert_eq!((param.retry_count, param.rnr_retry_count), (7, 7), "who is not ready is waited for");
+            assert_eq!((param.retry_count, param.rnr_retry_count), (7, 7), "RNR is retried without limit");
             assert_eq!((&private[..], end.facts().ord), (&b"welcome"[..], granted.1.into()));
         });
     }
@@ -125,11 +125,11 @@ fn dropped_request_is_rejected() {
         let pending = request(fake, &mut listener, 0, (1, 1)).await;
         Box::new(pending).reject(b"no".to_vec()).await;
         assert_eq!(fake.state().manager.rejects, [b"".to_vec(), b"no".to_vec()]);
-        assert_eq!(fake.held(), (1, 1), "nothing stays of them");
+        assert_eq!(fake.held(), (1, 1), "rejected requests leave nothing behind");
     });
 }
 
-/// Connects, and is answered so.
+/// Connects to a listener that responds with this event.
 async fn connected(fake: &'static FakeDevice, answer: FakeId) -> Result<(u16, Vec<u8>), ConnectError> {
     fake.install();
     let answered = async {
@@ -195,7 +195,7 @@ fn connection_manager_event_ends_the_connection() {
                 matches!(&events.list[..], [EndpointEvent::End(reason)] if reason.is_none() == is_orderly),
                 "{kind}"
             );
-            // The device may be gone for good only when nothing of it is in use.
+            // A device can only be removed once nothing uses it.
             drop(end);
             until(|| fake.held() == (0, 0)).await;
         });

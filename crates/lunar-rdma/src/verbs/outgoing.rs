@@ -1,6 +1,6 @@
 //! The send side of a connection: messages and RDMA Writes in order, and RDMA Reads, which may overtake them.
 //!
-//! Work waits here until the device has room for it. Messages are copied into a bounce buffer. Writes and reads use the
+//! Work is queued until the device has free slots. Messages are copied into a bounce buffer. Writes and reads use the
 //! memory of their buffer in place if it is registered. A read that waits because of ORD delays only other reads.
 
 use super::bounce::{BounceBuffer, BouncePool};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The length in bytes of the pieces of writes and reads.
 pub const PIECE: usize = 256 << 10;
-/// The limit of bytes in flight for each direction. One piece may always be in flight.
+/// The maximum number of bytes in flight for each direction. At least one piece may always be in flight.
 const BUDGET: usize = 8 << 20;
 
 /// A message or a write that is not staged completely.
@@ -22,7 +22,7 @@ struct QueuedSend {
     verb: Verb,
     head: Vec<u8>,
     payload: Payload,
-    /// Bytes of a write that are staged already.
+    /// The number of bytes of a write that are staged already.
     done: usize,
 }
 
@@ -32,12 +32,12 @@ impl QueuedSend {
     }
 }
 
-/// A gather that has not ended.
+/// A gather that is not complete.
 struct ReadJob {
     /// The id that the caller chose.
     id: u64,
     buf: Buf,
-    /// Missing bytes.
+    /// The number of missing bytes.
     left: usize,
 }
 
@@ -91,7 +91,8 @@ impl SendMemory {
 /// The memory of an operation.
 enum WorkMemory {
     Chunk(BounceBuffer),
-    /// Buffer memory: its address and key. The last piece of a payload owns it; the job of a read owns its buffer.
+    /// Buffer memory: its address and key. The last piece of a payload owns the payload. The job of a read owns its
+    /// buffer.
     InPlace((u64, u32), Option<Payload>),
 }
 
@@ -104,13 +105,13 @@ impl WorkMemory {
     }
 }
 
-/// An operation that is at the device, or will be posted next.
+/// An operation that is at the device or will be posted next.
 struct StagedWork {
     seq: u64,
     verb: Verb,
     body: WorkMemory,
     len: usize,
-    /// Whether its success makes a completion.
+    /// Whether success generates a completion.
     is_signalled: bool,
     /// The piece, if it is a read.
     piece: Option<ReadPiece>,
@@ -124,9 +125,9 @@ pub struct Outgoing {
     staged: Vec<StagedWork>,
     /// Messages and writes at the device, oldest first. They complete in order.
     posted: VecDeque<StagedWork>,
-    /// Reads at the device, by sequence number. They complete in any order.
+    /// Reads at the device, by sequence number. They may complete in any order.
     reading: HashMap<u64, StagedWork>,
-    /// Failed operations. Some drivers still use their memory, so it is kept to the end of the connection.
+    /// Failed operations. Some drivers still use their memory, so it is kept until the end of the connection.
     ended: Vec<StagedWork>,
     /// After the end of the connection: a payload whose first pieces may still be at the device.
     kept: Option<QueuedSend>,
@@ -135,9 +136,9 @@ pub struct Outgoing {
     ord: usize,
     /// Whether writes are signalled too.
     signals_all: bool,
-    /// The total of bytes of messages and writes that were queued.
+    /// The total number of bytes of messages and writes queued so far.
     pushed: u64,
-    /// Bytes that wait, and bytes in flight in both directions.
+    /// The number of queued bytes, and of bytes in flight in both directions.
     queued: usize,
     out: usize,
     inward: usize,
@@ -145,7 +146,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Creates the queues for a device with room for `slots` operations, of which at most `ord` are reads.
+    /// Creates the queues for a device with `slots` slots. At most `ord` operations are reads.
     pub fn new(slots: usize, ord: usize) -> Outgoing {
         Outgoing {
             waiting: VecDeque::new(),
@@ -168,8 +169,9 @@ impl Outgoing {
         }
     }
 
-    /// Sets whether writes are signalled. Soft iWARP needs it: it lends the memory of a write to TCP, and waits for TCP only
-    /// if the write is signalled. So the completion of a later message does not release that memory.
+    /// Sets whether writes are signalled. Soft iWARP needs this: it passes the memory of a write to TCP, and waits
+    /// for TCP only if the write is signalled. Without it, the completion of a later message would not release that
+    /// memory.
     pub fn with_all_signalled(self, signals_all: bool) -> Outgoing {
         Outgoing { signals_all, ..self }
     }
@@ -177,7 +179,7 @@ impl Outgoing {
     /// Queues a message or a write.
     pub fn push(&mut self, verb: Verb, head: &[u8], payload: Payload) {
         let one = QueuedSend { verb, head: head.to_vec(), payload, done: 0 };
-        // A write of nothing has no effect.
+        // An empty write has no effect.
         if one.len() > 0 || matches!(verb, Verb::Send(_)) {
             self.queued += one.len();
             self.pushed += one.len() as u64;
@@ -185,7 +187,8 @@ impl Outgoing {
         }
     }
 
-    /// Queues a gather: pieces that go to `at` in the buffer, consecutively. An empty or invalid one ends at once.
+    /// Queues a gather: the pieces go to `at` in the buffer, one after the other. An empty or invalid gather
+    /// completes at once.
     pub fn read(
         &mut self,
         id: u64,
@@ -228,27 +231,27 @@ impl Outgoing {
             + self.pieces.len() * size_of::<ReadPiece>()
     }
 
-    /// The total of bytes of messages and writes that were queued.
+    /// The total number of bytes of messages and writes queued so far.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// The bytes of those that have completed.
+    /// The number of those bytes that have completed.
     pub fn delivered(&self) -> u64 {
         self.pushed - (self.queued + self.out) as u64
     }
 
-    /// Whether messages or writes wait.
+    /// Whether messages or writes are queued.
     pub fn is_blocked(&self) -> bool {
         !self.waiting.is_empty() || !self.staged.is_empty()
     }
 
-    /// Whether anything waits, reads included.
+    /// Whether anything is queued, including reads.
     pub fn has_more(&self) -> bool {
         self.is_blocked() || !self.pieces.is_empty()
     }
 
-    /// Whether anything has left since the last call.
+    /// Whether anything was sent since the last call.
     pub fn has_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
@@ -257,16 +260,16 @@ impl Outgoing {
         self.staged.len() + self.posted.len() + self.reading.len() < self.slots
     }
 
-    /// Stages queued work while the device has room, and copies data of unregistered memory.
+    /// Stages queued work while the device has free slots. Copies data in unregistered memory.
     ///
     /// # Errors
-    /// When there is no memory, and no completion to come that would free some.
+    /// When there is no memory, and no outstanding completion that would free some.
     pub fn stage(&mut self, memory: &SendMemory) -> io::Result<()> {
         let staged = self.stage_reads(memory).and_then(|()| self.stage_waiting(memory));
         if self.staged.is_empty() && self.is_idle() { staged } else { Ok(()) }
     }
 
-    /// Whether no completion is to come.
+    /// Whether no completion is outstanding.
     pub fn is_idle(&self) -> bool {
         self.reading.is_empty() && !self.is_sending()
     }
@@ -331,8 +334,8 @@ impl Outgoing {
         self.staged.push(StagedWork { seq: self.seq, verb, body, len, is_signalled: false, piece });
     }
 
-    /// The operations to post now. An unsignalled write is released by the completion of a later operation. So the last
-    /// message or write is always signalled; otherwise its memory and its slot would never be free again.
+    /// The operations to post now. An unsignalled write is released by the completion of a later operation. The last
+    /// message or write is therefore always signalled: otherwise its memory and slot would never be released.
     pub fn work(&mut self) -> impl ExactSizeIterator<Item = WorkRequest> {
         let last = self.staged.iter().rposition(|one| one.piece.is_none());
         for (n, one) in self.staged.iter_mut().enumerate() {
@@ -342,7 +345,7 @@ impl Outgoing {
         self.staged.iter().map(to_work)
     }
 
-    /// Records that the device has taken the first `count` of them.
+    /// Records that the device has accepted the first `count` of them.
     pub fn taken(&mut self, count: usize) {
         for one in self.staged.drain(..count) {
             match one.piece {
@@ -352,7 +355,7 @@ impl Outgoing {
         }
     }
 
-    /// Processes a successful completion. Returns a gather that is complete now.
+    /// Processes a successful completion. Returns the gather that it completes, if any.
     pub fn completed(&mut self, seq: u64) -> Option<EndpointEvent> {
         self.moved = true;
         if let Some(read) = self.reading.remove(&seq) {
@@ -382,7 +385,7 @@ impl Outgoing {
         Some(EndpointEvent::Read(job.id, job.buf, Ok(())))
     }
 
-    /// Processes a failed completion. Of messages and writes, it covers all earlier ones too.
+    /// Processes a failed completion. That of a message or write covers all earlier ones too.
     pub fn failed(&mut self, seq: u64) {
         if let Some(read) = self.reading.remove(&seq) {
             return self.ended.push(read);
@@ -391,7 +394,7 @@ impl Outgoing {
         self.ended.extend(self.posted.drain(..count));
     }
 
-    /// Whether the completion of a message or a write is to come.
+    /// Whether the completion of a message or write is outstanding.
     pub fn is_sending(&self) -> bool {
         self.posted.iter().any(|one| one.is_signalled)
     }
@@ -407,8 +410,9 @@ impl Outgoing {
         reads.any(|one| matches!(one.body, WorkMemory::InPlace(..)))
     }
 
-    /// Ends all work: drops what waits, and returns the buffers of reads as failed. The device must no longer write into
-    /// them. Staged and posted work keeps its memory, because a failed driver may have taken more than it reported.
+    /// Ends all work: drops queued work, and returns the buffers of reads as failed. The device must no longer write
+    /// into them. Staged and posted work keeps its memory, because a failed driver may have accepted more than it
+    /// reported.
     pub fn fail(&mut self) -> Vec<EndpointEvent> {
         self.kept = self.waiting.pop_front().filter(|first| first.done > 0);
         self.waiting.clear();

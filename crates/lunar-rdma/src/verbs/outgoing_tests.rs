@@ -2,11 +2,11 @@ use super::*;
 use crate::verbs::bounce::{LARGEST, RegisteredMemory};
 use std::rc::Rc;
 
-/// The key of chunks, and that of buffers which the device knows.
+/// The key of bounce buffers, and the key of registered buffers.
 const CHUNKS: u32 = 1;
 const BUFFERS: u32 = 2;
 
-/// Memory of a device that knows no buffers.
+/// The memory of a device without registered buffers.
 fn pool() -> SendMemory {
     let pool = BouncePool::new(Box::new(|_, _| Ok(RegisteredMemory { lkey: CHUNKS, _keep: Box::new(()) })));
     SendMemory {
@@ -31,7 +31,8 @@ fn work(out: &mut Outgoing) -> Vec<WorkRequest> {
     out.work().collect()
 }
 
-/// Posts all work that there is room for. Returns the id, the verb, and the bytes of each, and whether it is signalled.
+/// Posts all work for which there are slots. Returns the id, the verb and the bytes of each, and whether it is
+/// signalled.
 fn post(out: &mut Outgoing, pool: &SendMemory) -> Vec<(u64, Verb, Vec<u8>, bool)> {
     out.stage(pool).unwrap();
     let work = work(out).into_iter().enumerate();
@@ -134,7 +135,7 @@ fn rejected_work_is_posted_again() {
     assert_eq!(again.iter().map(|(_, _, bytes, _)| bytes[0]).collect::<Vec<_>>(), [1, 2]);
 }
 
-/// Else what it does not take would be waited for without end.
+/// Otherwise work that the device rejects would wait for a completion forever.
 #[test]
 fn device_with_only_unsignaled_work_is_idle() {
     let (mut out, pool) = (Outgoing::new(8, 1), pool());
@@ -181,7 +182,7 @@ fn read_beyond_the_limit_waits_and_holds_up_no_message() {
     let verbs: Vec<_> = posted.iter().map(|one| one.1).collect();
     assert_eq!(verbs, [Verb::Read(remote(1)), Verb::Send(Some(3))]);
     assert!(!out.is_blocked() && out.has_more());
-    // The message ends before the read does.
+    // The message completes before the read.
     assert!(out.completed(posted[1].0).is_none() && post(&mut out, &pool).is_empty());
     assert!(
         matches!(out.completed(posted[0].0), Some(EndpointEvent::Read(1, buf, Ok(()))) if buf.len() == 8)
@@ -228,7 +229,7 @@ fn reads_of_a_broken_connection_come_back_in_order() {
     let ids: Vec<_> =
         out.fail().iter().map(|e| if let EndpointEvent::Read(id, _, Err(_)) = e { *id } else { 0 }).collect();
     assert_eq!((ids, out.waiting(), out.reading.len()), (vec![5, 4, 6], 0, 1));
-    assert!(out.completed(posted[0].0).is_none(), "its failure was reported already");
+    assert!(out.completed(posted[0].0).is_none(), "the failure was already reported");
 }
 
 #[test]
@@ -257,10 +258,10 @@ fn write_from_registered_memory_is_not_copied() {
     let at = shared.as_ptr() as u64;
     assert_eq!((work[0].at, work[0].len), ((at + 5, BUFFERS), PIECE));
     assert_eq!((work[1].at, work[1].len), ((at + 5 + PIECE as u64, BUFFERS), 7));
-    // The others are copied: one that the device does not know, one that is no buffer, and a message.
+    // The others are copied: an unregistered buffer, bytes, and a message.
     assert!(work[2..].iter().all(|one| one.at.1 == CHUNKS) && work.len() == 5);
     out.taken(work.len());
-    assert_eq!(Rc::strong_count(&shared), 2, "it stays until the device is done with it");
+    assert_eq!(Rc::strong_count(&shared), 2, "the payload is kept until the device completes it");
     out.completed(work[0].id);
     assert_eq!(Rc::strong_count(&shared), 2);
     out.completed(work[1].id);

@@ -13,7 +13,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The parts of a connection before its endpoint exists. They may move to another thread, and are dropped in this order.
+/// The parts of a connection before its endpoint exists. They may move to another thread. They are dropped in this
+/// order.
 pub struct ConnectionParts {
     pub queues: QueuePair,
     pub receives: Inbound,
@@ -22,10 +23,11 @@ pub struct ConnectionParts {
 }
 
 impl ConnectionParts {
-    /// Creates the queues for an id whose device is known, and posts the first receives: their number, and their length.
+    /// Creates the queues for an id whose device is known, and posts the first receives: their number, and their
+    /// length.
     ///
     /// # Errors
-    /// When the device has no more of a resource.
+    /// When the device has exhausted a resource.
     pub fn new(id: CmId, first: (usize, usize)) -> io::Result<ConnectionParts> {
         let domain = Domain::of(id.library, id.context()?)?;
         let shared = if first.1 <= shared::LEN { domain.shared() } else { None };
@@ -39,7 +41,7 @@ impl ConnectionParts {
         Ok(parts)
     }
 
-    /// The wanted limits of outstanding RDMA Reads, lowered to those of the device.
+    /// The requested limits of outstanding RDMA Reads, reduced to those of the device.
     pub fn depths(&self, ird: u16, ord: u16) -> ReadDepths {
         let least = |wanted: u16, most: i32| {
             u8::try_from(most.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
@@ -52,7 +54,7 @@ impl ConnectionParts {
 /// Accepts a connection request, after posting the first receives.
 ///
 /// # Errors
-/// When the peer has gone, or the device has no more of a resource.
+/// When the peer has disconnected, or the device has exhausted a resource.
 pub async fn accept(
     id: CmId,
     requested: ReadDepths,
@@ -61,7 +63,7 @@ pub async fn accept(
 ) -> io::Result<Rc<dyn Endpoint>> {
     let parts = ConnectionParts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird.min(requested.ird.into()), terms.ord.min(requested.ord.into()));
-    // The first message may arrive before the event ESTABLISHED, so that event is not awaited here.
+    // The first message may arrive before the event ESTABLISHED, so this does not wait for the event.
     parts.id.accept(&private, wanted)?;
     endpoint(parts, wanted.ord)
 }
@@ -78,7 +80,7 @@ pub async fn connect(
 ) -> Result<ConnectedEndpoint, ConnectError> {
     let parts = ConnectionParts::new(id, terms.receives)?;
     let wanted = parts.depths(terms.ird, terms.ord);
-    // With soft iWARP this call blocks until TCP has connected.
+    // With soft iWARP, this call blocks until TCP is connected.
     let begin = move || parts.id.connect(&private, wanted).map(|()| parts);
     let parts = lunar_runtime::blocking(begin).await?;
     let event = parts.id.next(watch).await?;
@@ -92,8 +94,8 @@ pub async fn connect(
     }
 }
 
-/// The limit of outstanding RDMA Reads of this end: the wanted one, lowered to that of the peer. An iWARP peer may
-/// announce none (RFC 5044).
+/// The maximum number of outstanding RDMA Reads of this end: the requested one, reduced to that of the peer. An iWARP
+/// peer may announce none (RFC 5044).
 fn granted(domain: &Domain, wanted: ReadDepths, event: &CmEvent) -> u8 {
     match event.initiator_depth {
         0 if domain.is_iwarp => wanted.ord,

@@ -14,13 +14,13 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// The limit of sends and of receives of a connection at the device; the device may have a lower one.
+/// The maximum numbers of posted sends and of posted receives of a connection. The device may have lower limits.
 const DEPTH: u32 = 1024;
-/// The limit of completions that one poll takes.
+/// The maximum number of completions in one poll.
 pub const BATCH: usize = 32;
-/// The length in bytes up to which messages go inline, which saves the device a read of memory: the first of these that
-/// it accepts. An SRP response with fixed sense has 54 bytes; an iSER response has 76, with sense 96. Soft iWARP accepts
-/// 80.
+/// The lengths in bytes up to which messages are sent inline, which saves the device a memory read. The first length
+/// that the device accepts is used. An SRP response with fixed-format sense data has 54 bytes, an iSER response 76,
+/// or 96 with sense data. Soft iWARP accepts 80.
 const INLINE: [u32; 3] = [128, 80, 0];
 
 /// The kind of an operation.
@@ -35,25 +35,25 @@ pub enum Verb {
 /// An operation for the device.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest {
-    /// The id of its completion.
+    /// The id in its completion.
     pub id: u64,
     pub verb: Verb,
     /// The address and the key of its memory.
     pub at: (u64, u32),
     pub len: usize,
-    /// Whether success makes a completion; failure always does.
+    /// Whether success generates a completion. Failure always does.
     pub is_signalled: bool,
 }
 
-/// A receive queue: that of a queue pair, or a shared one.
+/// A receive queue: of a queue pair, or shared.
 pub trait PostReceive {
-    /// Posts receives, each with its completion id, its buffer, and its length in bytes. Returns how many the device has
-    /// taken. Their buffers must live until the completion, or until the queue is destroyed.
+    /// Posts receives, each with its completion id, its buffer, and its length in bytes. Returns how many the device
+    /// has accepted. Their buffers must be valid until the completion, or until the queue is destroyed.
     fn receive(&self, into: &[(u64, &BounceBuffer, usize)]) -> usize;
 }
 
-/// Implements [`PostReceive::receive`] by a verb. The verb takes the first request of a chain, and returns the first
-/// rejected one by pointer.
+/// Implements [`PostReceive::receive`] with a verb. The verb takes the first request of a chain, and returns the
+/// first rejected one by pointer.
 pub fn hand_over(
     into: &[(u64, &BounceBuffer, usize)],
     call: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
@@ -80,35 +80,35 @@ pub fn hand_over(
 /// The queues of a connection. Their id must outlive them.
 pub struct QueuePair {
     id: *mut rdma_cm_id,
-    /// Null once it is destroyed.
+    /// Null once destroyed.
     qp: Cell<*mut ibv_qp>,
-    /// The length in bytes of the longest inline message.
+    /// The maximum length of an inline message in bytes.
     inline: usize,
     is_iwarp: bool,
     cq: *mut ibv_cq,
     channel: *mut ibv_comp_channel,
     library: &'static super::library::Library,
-    /// The limits of posted sends and receives.
+    /// The maximum numbers of posted sends and receives.
     pub depths: (usize, usize),
-    /// Memory of the last chain of requests, kept for reuse.
+    /// The memory of the last chain of requests, kept for reuse.
     chain: RefCell<(Vec<ibv_sge>, Vec<ibv_send_wr>)>,
     /// Counts this connection among those of its device.
     _user: Arc<()>,
 }
 
-// SAFETY: the library takes calls for queues from any thread, and this is not shared.
+// SAFETY: the library accepts calls for queues from any thread, and this is not shared.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// Creates the queues of a new connection. A shared receive queue must outlive them.
     ///
     /// # Errors
-    /// When the device has no more queues.
+    /// When the device has no free queues.
     pub fn new(id: &CmId, domain: &Domain, shared: Option<&SharedReceives>) -> io::Result<QueuePair> {
         let context = id.context()?.as_ptr();
         let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
         let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
-        // One connection may use the whole shared queue, if its peer exceeds its limit.
+        // One connection may use the whole shared queue, if its peer exceeds its own limit.
         let cqe = depth + shared.map_or(depth, SharedReceives::depth);
         let mut queues = QueuePair {
             id: id.as_ptr(),
@@ -123,13 +123,13 @@ impl QueuePair {
             _user: domain.user(),
         };
         let library = id.library;
-        // SAFETY: the context lives as long as the id.
+        // SAFETY: the context is valid as long as the id.
         queues.channel = unsafe { (library.ibv_create_comp_channel)(context) };
         if queues.channel.is_null() {
             return Err(last_error("make a completion channel"));
         }
         let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
-        // SAFETY: both live; the queue has the channel's events.
+        // SAFETY: both are valid. The queue uses the channel for its events.
         queues.cq = unsafe { (library.ibv_create_cq)(context, cqe, null_mut(), queues.channel, 0) };
         if queues.cq.is_null() {
             return Err(last_error("make a completion queue"));
@@ -147,12 +147,12 @@ impl QueuePair {
             }
         }
         self.inline = made?;
-        // SAFETY: the id lives, and has its pair now.
+        // SAFETY: the id is valid, and now has a pair.
         self.qp.set(unsafe { (*self.id).qp });
         Ok(())
     }
 
-    /// Creates a pair for `depth` operations and this inline length. Returns its actual inline length.
+    /// Creates a pair for `depth` operations and this inline length. Returns the actual inline length.
     fn pair_with(
         &self,
         domain: &Domain,
@@ -174,7 +174,7 @@ impl QueuePair {
             qp_type: QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: id, domain, completion queue and receive queue live.
+        // SAFETY: id, domain, completion queue and receive queue are valid.
         let status = unsafe { (self.library.rdma_create_qp)(self.id, domain.pd(), &raw mut attr) };
         match status {
             0 => Ok(attr.cap.max_inline_data as usize),
@@ -182,11 +182,10 @@ impl QueuePair {
         }
     }
 
-    /// Disconnects and destroys the pair. When this returns, the device no longer uses memory of any operation, and takes no
-    /// new ones.
+    /// Disconnects and destroys the pair. Afterwards the device uses memory of no operation, and accepts no new ones.
     pub fn end(&self) {
         if !self.qp.replace(null_mut()).is_null() {
-            // SAFETY: the id lives, and has a pair, which is not used after this.
+            // SAFETY: the id is valid, and has a pair, which is not used after this.
             unsafe {
                 (self.library.rdma_disconnect)(self.id);
                 (self.library.rdma_destroy_qp)(self.id);
@@ -199,7 +198,7 @@ impl QueuePair {
     /// # Errors
     /// When there are too many descriptors.
     pub fn watch(&self) -> io::Result<FdWatch> {
-        // SAFETY: the channel lives as long as this.
+        // SAFETY: the channel is valid as long as this.
         watch(unsafe { (*self.channel).fd })
     }
 
@@ -208,15 +207,16 @@ impl QueuePair {
     /// # Errors
     /// When the device is gone.
     pub fn arm(&self) -> io::Result<()> {
-        // SAFETY: the queue lives as long as this, with its context and the functions of that.
+        // SAFETY: the queue is valid as long as this, with its context and the functions in it.
         let status = unsafe { ((*(*self.cq).context).ops.req_notify_cq)(self.cq, 0) };
         check(status, "wait for completions")
     }
 
-    /// Takes and acknowledges an event, if there is one. A watch must exist, which makes the descriptor non-blocking.
+    /// Takes and acknowledges an event, if available. A watch must exist, which makes the descriptor non-blocking.
     pub fn take_event(&self) {
         let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel lives, and each event is acknowledged at once, for the queue that it names: ours.
+        // SAFETY: the channel is valid, and each event is acknowledged at once, for the queue that it names: this
+        // one.
         unsafe {
             if (self.library.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
                 (self.library.ibv_ack_cq_events)(cq, 1);
@@ -229,14 +229,14 @@ impl QueuePair {
     /// # Errors
     /// When the device is gone.
     pub fn poll(&self, into: &mut [ibv_wc; BATCH]) -> io::Result<usize> {
-        // SAFETY: as for `arm`; there is room for so many.
+        // SAFETY: as for `arm`. There is room for this many.
         let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, BATCH as c_int, into.as_mut_ptr()) };
         usize::try_from(n).map_err(|_| io::Error::other("the completion queue is broken"))
     }
 
-    /// Posts operations in one call. Returns how many the device has taken.
+    /// Posts operations in one call. Returns how many the device has accepted.
     ///
-    /// Their memory must live until their completions, or until the queues are destroyed.
+    /// Their memory must be valid until their completions, or until the queues are destroyed.
     pub fn post(&self, work: impl Iterator<Item = WorkRequest>) -> usize {
         let (places, chain) = &mut *self.chain.borrow_mut();
         places.clear();
@@ -251,17 +251,18 @@ impl QueuePair {
         }
         let Some((first, qp)) = chain.first_mut().zip(self.pair_now()) else { return 0 };
         let (first, mut bad) = (&raw mut *first, null_mut());
-        // SAFETY: as for `arm`. The chain and its places live until the call returns; the memory they name as promised.
+        // SAFETY: as for `arm`. The chain and its elements are valid until the call returns; the caller promises the
+        // same for their memory until the completion.
         let status = unsafe { ((*(*qp).context).ops.post_send)(qp, first, &raw mut bad) };
         taken(status, first as usize, bad as usize, size_of::<ibv_send_wr>(), chain.len())
     }
 
-    /// The inline length for an operation. Soft iWARP rejects an inline Send with Invalidate.
+    /// The maximum inline length for an operation. Soft iWARP rejects an inline Send with Invalidate.
     fn inline_for(&self, verb: Verb) -> usize {
         if matches!(verb, Verb::Send(Some(_))) && self.is_iwarp { 0 } else { self.inline }
     }
 
-    /// The addresses of the pair and the completion queue, by which asynchronous events name them.
+    /// The addresses of the pair and the completion queue, which identify them in asynchronous events.
     pub fn places(&self) -> [usize; 2] {
         [self.qp.get() as usize, self.cq as usize]
     }
@@ -286,9 +287,9 @@ impl PostReceive for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // First the pair: then the device no longer uses any memory.
+        // The pair goes first: afterwards the device uses no memory.
         self.end();
-        // SAFETY: both are owned, the queue uses the channel and goes first, and all events are acknowledged.
+        // SAFETY: both are owned, the queue uses the channel and is destroyed first, and all events are acknowledged.
         unsafe {
             if !self.cq.is_null() {
                 (self.library.ibv_destroy_cq)(self.cq);
@@ -304,15 +305,15 @@ fn place((addr, lkey): (u64, u32), len: usize) -> ibv_sge {
     ibv_sge { addr, length: u32::try_from(len).unwrap_or(0), lkey }
 }
 
-/// The work request of an operation; up to `inline` bytes go inline.
+/// The work request of an operation. Up to `inline` bytes are sent inline.
 fn request(work: &WorkRequest, inline: usize) -> ibv_send_wr {
-    // Some devices read a length of zero as 2^31.
+    // Some devices interpret a length of zero as 2^31.
     let num_sge = c_int::from(work.len > 0);
     let wr = ibv_send_wr { wr_id: work.id, num_sge, ..ibv_send_wr::default() };
     let here = RemoteAddress { stag: 0, offset: 0 };
     let (opcode, invalidate_rkey, remote) = match work.verb {
         Verb::Send(None) => (WR_SEND, 0, here),
-        // The driver of soft iWARP takes the key from `rkey`; the others ignore that field.
+        // Soft iWARP's driver takes the key from `rkey`. The others ignore that field.
         Verb::Send(Some(key)) => (WR_SEND_WITH_INV, key, RemoteAddress { stag: key, ..here }),
         Verb::Write(to) => (WR_RDMA_WRITE, 0, to),
         Verb::Read(from) => (WR_RDMA_READ, 0, from),
@@ -323,11 +324,11 @@ fn request(work: &WorkRequest, inline: usize) -> ibv_send_wr {
     ibv_send_wr { opcode, invalidate_rkey, send_flags, remote_addr: remote.offset, rkey: remote.stag, ..wr }
 }
 
-/// The number of requests of a chain that were taken. `bad` is the address of the first rejected one.
+/// The number of requests of a chain that were accepted. `bad` is the address of the first rejected one.
 fn taken(status: c_int, first: usize, bad: usize, size: usize, all: usize) -> usize {
     match status {
         0 => all,
-        // An address outside the chain: none were taken.
+        // An address outside the chain: none were accepted.
         _ => bad.checked_sub(first).map(|bytes| bytes / size).filter(|n| *n < all).unwrap_or(0),
     }
 }

@@ -1,4 +1,4 @@
-//! The receives of a queue: posted ones, and those that the queue has no room for yet.
+//! The receives of a queue: posted ones, and those for which the queue has no free slot.
 
 use super::bounce::{BounceBuffer, BouncePool};
 use super::queues::PostReceive;
@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// The limit of receives posted by one call.
+/// The maximum number of receives posted by one call.
 const AT_ONCE: usize = 64;
-/// The flag in a completion id that marks a receive; the other bits are its slot.
+/// The flag in a completion id that marks a receive. The other bits are its slot.
 const MESSAGE: u64 = 1 << 63;
 
-/// The slot of a completed receive; None if the id is that of a send.
+/// The slot of a completed receive. None if the id is that of a send.
 pub fn slot(number: u64) -> Option<usize> {
     (number & MESSAGE != 0).then_some((number & !MESSAGE) as usize)
 }
@@ -28,7 +28,7 @@ pub struct Receives {
 }
 
 impl Receives {
-    /// Creates an empty set for a queue with room for `depth` receives.
+    /// Creates an empty set for a queue with `depth` slots.
     pub fn new(pool: Arc<BouncePool>, depth: usize) -> Receives {
         Receives { pool, slots: Vec::new(), free: Vec::new(), depth, wanted: VecDeque::new() }
     }
@@ -36,7 +36,7 @@ impl Receives {
     /// Adds `count` receives of `len` bytes.
     ///
     /// # Errors
-    /// As [`Receives::refill`].
+    /// Those of [`Receives::refill`].
     pub fn add(&mut self, queues: &impl PostReceive, count: usize, len: usize) -> io::Result<()> {
         match self.wanted.back_mut() {
             Some((more, same)) if *same == len => *more += count,
@@ -45,10 +45,10 @@ impl Receives {
         self.refill(queues)
     }
 
-    /// Posts receives while the queue has room.
+    /// Posts receives while the queue has free slots.
     ///
     /// # Errors
-    /// When there is no memory, or the device takes no receives at all.
+    /// When there is no memory, or the device accepts no receives at all.
     pub fn refill(&mut self, queues: &impl PostReceive) -> io::Result<()> {
         loop {
             let numbers = self.prepare()?;
@@ -83,7 +83,7 @@ impl Receives {
             let chunk = match self.pool.chunk(len) {
                 Ok(chunk) => chunk,
                 Err(e) if numbers.is_empty() => return Err(e),
-                // The filled ones are posted first.
+                // Post those that have a buffer.
                 Err(_) => break,
             };
             self.wanted[0].0 -= 1;
@@ -97,7 +97,8 @@ impl Receives {
         Ok(numbers)
     }
 
-    /// Returns rejected slots to the wanted ones. They are posted again when the device completes one, if it has any.
+    /// Returns rejected slots to the wanted ones. They are posted again when the device completes a receive, unless
+    /// it has none.
     fn put_back(&mut self, slots: &[usize]) -> io::Result<()> {
         for slot in slots.iter().rev() {
             if let Some((_, len)) = self.take(*slot) {
@@ -180,7 +181,7 @@ mod tests {
         assert!(receives.put_back(&[]).is_err());
     }
 
-    /// A queue that takes every receive.
+    /// A queue that accepts every receive.
     struct All;
 
     impl PostReceive for All {
@@ -202,7 +203,7 @@ mod tests {
         assert!(posted > 0 && receives.count() == 90_000);
         receives.cancel_wanted(90_000 - posted);
         assert_eq!(receives.count(), posted);
-        // A taken buffer serves the next receive.
+        // A returned buffer is reused by the next receive.
         for _ in 0..3 {
             drop(receives.take(0));
             receives.add(&All, 1, 8268).unwrap();

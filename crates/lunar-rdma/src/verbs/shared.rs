@@ -1,9 +1,9 @@
 //! The shared receive queue of a device.
 //!
-//! Each of the first [`UNSHARED`] connections has its own receives for all messages that its peer may send. With 128
-//! commands in flight these take about 2 MiB, most of which is rarely used. Later connections use one shared queue, with
-//! fewer receives than their peers may use together. If it is empty, InfiniBand and RoCE make the sender wait (RNR).
-//! iWARP would end the connection, so iWARP devices have no shared queue.
+//! Each of the first [`UNSHARED`] connections has its own receives, enough for all messages that its peer may send.
+//! With 128 commands in flight these take about 2 MiB, most of which is rarely used. Later connections share one
+//! queue with fewer receives than their peers could use in total. If it is empty, InfiniBand and RoCE make the sender
+//! wait (RNR). iWARP would end the connection, so iWARP devices have no shared queue.
 #![allow(unsafe_code)]
 
 use super::async_events::AsyncEventSink;
@@ -19,9 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The number of connections of a device that have their own receives.
 pub const UNSHARED: usize = 16;
-/// The limit of receives in the queue; the device may have a lower one.
+/// The maximum number of receives in the queue. The device may have a lower limit.
 const DEPTH: u32 = 4096;
-/// The length of a receive in bytes. An iSER message with all headers and 8 KiB of data is shorter, and so is every SRP
+/// The length of a receive in bytes. It exceeds an iSER message with all headers and 8 KiB of data, and every SRP
 /// message.
 pub const LEN: usize = 12 << 10;
 
@@ -31,7 +31,7 @@ struct SrqHandle {
     pd: Arc<Pd>,
 }
 
-// SAFETY: the library takes calls for a queue from all threads.
+// SAFETY: the library accepts calls for a queue from all threads.
 unsafe impl Send for SrqHandle {}
 // SAFETY: the same.
 unsafe impl Sync for SrqHandle {}
@@ -39,7 +39,7 @@ unsafe impl Sync for SrqHandle {}
 impl PostReceive for SrqHandle {
     fn receive(&self, into: &[(u64, &BounceBuffer, usize)]) -> usize {
         hand_over(into, |first, bad| {
-            // SAFETY: the queue lives as long as this, with its context and the functions of that.
+            // SAFETY: the queue is valid as long as this, with its context and the functions in it.
             unsafe { ((*(*self.srq).context).ops.post_srq_recv)(self.srq, first, bad) }
         })
     }
@@ -47,7 +47,7 @@ impl PostReceive for SrqHandle {
 
 impl Drop for SrqHandle {
     fn drop(&mut self) {
-        // SAFETY: owned, and unused: each connection holds this until its queues are destroyed.
+        // SAFETY: owned, and no longer used: each connection holds this until its queues are destroyed.
         let status = unsafe { (self.pd.library.ibv_destroy_srq)(self.srq) };
         if status != 0 {
             tracing::debug!(status, "shared receive queue was not destroyed");
@@ -55,7 +55,7 @@ impl Drop for SrqHandle {
     }
 }
 
-/// The shared queue of a device, and its receives. The queue is destroyed before their memory.
+/// The shared queue of a device, and its receives. The queue is destroyed before its memory.
 pub struct SharedReceives {
     queue: SrqHandle,
     depth: u32,
@@ -73,14 +73,14 @@ impl SharedReceives {
     /// Creates an empty queue.
     ///
     /// # Errors
-    /// When the device has no more queues.
+    /// When the device has no free queues.
     pub fn new(domain: &Domain) -> io::Result<SharedReceives> {
         // Its completions must fit into half of a completion queue.
         let most = domain.attr.max_srq_wr.min(domain.attr.max_cqe / 2);
         let most = u32::try_from(most).unwrap_or(0).clamp(1, DEPTH);
         let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr: most, max_sge: 1, srq_limit: 0 };
         let pd = domain.shared_pd();
-        // SAFETY: the domain lives, and the attributes until the call returns.
+        // SAFETY: the domain is valid, and so are the attributes until the call returns.
         let srq = unsafe { (pd.library.ibv_create_srq)(pd.pd, &raw mut attr) };
         if srq.is_null() {
             return Err(last_error("make a shared receive queue"));
@@ -95,12 +95,12 @@ impl SharedReceives {
         })
     }
 
-    /// Whether the device has reported no failure of the queue.
+    /// Whether the device has not reported a failure of the queue.
     pub fn is_healthy(&self) -> bool {
         self.async_sink.event().is_none()
     }
 
-    /// The limit of posted receives.
+    /// The maximum number of posted receives.
     pub fn depth(&self) -> u32 {
         self.depth
     }
@@ -114,7 +114,7 @@ impl SharedReceives {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves `count` more messages, and posts receives for them up to the limit of the device.
+    /// Reserves receives for `count` more messages, and posts them up to the limit of the device.
     ///
     /// # Errors
     /// When there is no memory.
@@ -125,14 +125,14 @@ impl SharedReceives {
         let before = inside.receives.used();
         let added = inside.receives.add(&self.queue, more, LEN);
         if added.is_err() {
-            // Otherwise the next message of another connection would retry them, and fail.
+            // Otherwise the next message of another connection would retry these, and fail.
             let filled = inside.receives.used().saturating_sub(before);
             inside.receives.cancel_wanted(more.saturating_sub(filled));
         }
         added
     }
 
-    /// Releases reserved messages. Their receives stay posted for later connections.
+    /// Releases reserved receives. They stay posted for later connections.
     pub fn release(&self, count: usize) {
         self.inside().reserved -= count;
     }

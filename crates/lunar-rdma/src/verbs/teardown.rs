@@ -4,8 +4,8 @@
 //! 2. Disconnect, so that the device flushes its work.
 //! 3. Wait for the flushed completions, then destroy the queue pair.
 //!
-//! Destroying the pair earlier would lose completions, and with them buffers of the shared receive queue. Each step has a
-//! time limit. Only callers whose buffers the device still uses wait for the teardown.
+//! Destroying the pair earlier would lose completions, and thus buffers of the shared receive queue. Each step has a
+//! time limit. Callers wait for the teardown only if the device still uses their buffers.
 
 use super::endpoint::{EndStage, State, VerbsInner};
 use super::ffi::{ESTABLISHED, WC_SUCCESS};
@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_secs(1);
 /// The time limit for the flush.
 const DRAIN: Duration = Duration::from_secs(1);
-/// The time for incoming messages to complete in buffers of the shared receive queue. Only for devices that do not report
-/// the last one.
+/// The time for incoming messages to complete in buffers of the shared receive queue. It applies only to devices that
+/// do not report the last one.
 const INBOUND_DRAIN: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 200 });
 /// The interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// The time for which the connections of an ending event loop may delay its end, in total.
+    /// The total time for which connections may delay the exit of their event loop.
     static LOOP_EXIT_BUDGET: Cell<Duration> = const { Cell::new(Duration::from_millis(200)) };
 }
 
@@ -60,7 +60,7 @@ impl VerbsInner {
         }
     }
 
-    /// Reports the end, unless the device may still write into buffers that return with it.
+    /// Reports the end, unless the device may still write into buffers that are returned with it.
     fn report_end(&self, state: &mut State) {
         if let EndStage::TearingDown(reason) = &mut state.end
             && (self.queues.is_ended() || !state.out.has_reads_in_place())
@@ -84,7 +84,7 @@ impl VerbsInner {
 
     fn advance_teardown(&self, begun: Instant) -> bool {
         let state = &mut *self.state.borrow_mut();
-        // Read before the completions: all messages before that event are then in the queue.
+        // Read before the completions: all messages before that event are then in the completion queue.
         let is_last = self.async_sink.is_last();
         self.reap(state);
         match state.disconnected_at {
@@ -107,7 +107,7 @@ impl VerbsInner {
             .any(|event| !event.is_ok_and(|e| e.kind == ESTABLISHED))
     }
 
-    /// Takes completions to free their memory. Messages are discarded.
+    /// Takes completions to release their memory. Messages are discarded.
     fn reap(&self, state: &mut State) {
         while let Ok(n @ 1..) = self.queues.poll(&mut state.completions) {
             for wc in &state.completions[..n] {
@@ -121,7 +121,7 @@ impl VerbsInner {
             }
         }
         if state.receives.is_shared() {
-            // If there is no memory, the other connections wait for it (RNR).
+            // On a lack of memory, the other connections wait (RNR).
             _ = state.receives.refill(&self.queues);
         }
     }
@@ -133,7 +133,7 @@ fn is_done(state: &State, is_last: bool, after: Duration) -> bool {
     after >= DRAIN || (is_quiet && state.out.is_at_rest())
 }
 
-/// Finishes the teardown if the event loop ends first.
+/// Completes the teardown if the event loop exits first.
 impl Drop for VerbsInner {
     fn drop(&mut self) {
         let state = &mut *self.state.borrow_mut();

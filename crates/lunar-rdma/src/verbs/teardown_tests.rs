@@ -7,7 +7,7 @@ use lunar_runtime::send_queue::Payload;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Sends a message that does not complete yet, and returns its id.
+/// Sends a message that does not complete yet. Returns its id.
 fn said(fake: &FakeDevice, end: &Rc<dyn Endpoint>) -> u64 {
     end.send(b"the last word", Payload::Empty, None);
     assert!(end.flush().unwrap());
@@ -90,14 +90,14 @@ fn reset_waits_for_no_message() {
         said(fake, &end);
         end.reset();
         assert_eq!(disconnects(fake), 1);
-        // One that was closed before is cut as well.
+        // A connection that was closed before is disconnected at once too.
         let other = connection(fake, 4);
         said(fake, &other);
         other.close();
         assert_eq!(disconnects(fake), 1);
         other.reset();
         assert_eq!(disconnects(fake), 2);
-        // And one whose every end is a reset.
+        // So is one with `reset_on_close`.
         let last = connection(fake, 4);
         said(fake, &last);
         last.reset_on_close(true).unwrap();
@@ -106,7 +106,7 @@ fn reset_waits_for_no_message() {
     });
 }
 
-/// The device may write there until it has said that the read has ended.
+/// The device may write into the buffer until it has reported the end of the read.
 #[test]
 fn read_buffer_returns_when_the_device_releases_it() {
     for ends in [true, false] {
@@ -122,11 +122,11 @@ fn read_buffer_returns_when_the_device_releases_it() {
             if ends {
                 fake.flush(&[read]);
             }
-            // Else the pair goes after a while, and with it all that the device could do.
+            // Otherwise the pair is destroyed after a while, and the device can no longer write.
             end.readable().await.unwrap();
             assert!(matches!(&come(&end)[..], [EndpointEvent::Read(9, _, Err(_)), EndpointEvent::End(None)]));
             assert_eq!(gone(fake), 1);
-            // Nothing is posted to what is not there.
+            // Nothing is posted to a destroyed pair.
             end.receives(4, 100);
             end.send(b"x", Payload::Empty, None);
             assert!(end.flush().is_err());
@@ -136,7 +136,7 @@ fn read_buffer_returns_when_the_device_releases_it() {
     }
 }
 
-/// A pair that goes takes its completions with it.
+/// Destroying a pair discards its completions.
 #[test]
 fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
     run(async {
@@ -150,7 +150,7 @@ fn memory_that_is_shared_is_taken_back_before_the_pair_goes() {
         drop(end);
         assert_eq!(disconnects(fake), 1);
         looked(fake).await;
-        // What was on its way as the connection was cut.
+        // A message that was in flight at the disconnect.
         let late = fake.message(b"late").wr_id;
         fake.flush(&[late]);
         fake.flush(&[fake.take_posts()[0][0].id]);
@@ -195,7 +195,7 @@ fn ending_loop_delivers_the_last_message() {
     let fake = FakeDevice::new();
     let (word, end) = std::sync::mpsc::channel();
     let device = std::thread::spawn(move || {
-        let word = end.recv().expect("a word");
+        let word = end.recv().expect("the id of the message");
         std::thread::sleep(super::POLL_INTERVAL * 20);
         assert_eq!(disconnects(fake), 0);
         fake.complete(&[word]);

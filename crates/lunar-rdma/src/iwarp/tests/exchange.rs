@@ -1,10 +1,10 @@
-//! Engines back to back.
+//! Two engines connected to each other.
 
 use super::*;
 use lunar_runtime::send_queue::Payload;
 use proptest::prelude::*;
 
-/// Of each kind of payload one with these bytes.
+/// A payload of each kind with these bytes.
 fn payloads(bytes: &[u8]) -> Vec<Payload> {
     let around = [&[7; 5], bytes, &[8; 9]].concat();
     vec![
@@ -32,7 +32,7 @@ proptest! {
         }
         let sink = ends[1].expose(MemoryRegion::Sink(Buf::zeroed(len + 2))).unwrap();
         let source = ends[1].expose(MemoryRegion::Source(Rc::new(buf(&[&[1], &body[..], &[2]].concat())))).unwrap();
-        // The receives of the terms are used up first.
+        // Uses up the initially posted receives.
         (0..8).for_each(|_| ends[0].send(&[], Payload::Empty, None));
         ends[0].read(5, source.beyond(1), Buf::zeroed(len + 3), 2, len);
         ends[0].write(sink.beyond(1), Payload::Bytes(body.clone()));

@@ -1,22 +1,22 @@
-//! Protocol errors of the peer. Each one ends the connection, and is reported to the peer by a Terminate.
+//! Protocol errors of the peer. Each ends the connection, and a Terminate reports it to the peer.
 
 use super::*;
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::send_queue::Payload;
 
-/// Feeds bytes that end a connection, and returns its Terminate. The local end has the same reason.
+/// Feeds bytes that end a connection. Returns its Terminate. The local end event must have a reason too.
 fn terminated(called: &mut Engine, bytes: &[u8]) -> Terminate {
     let mut into = EndpointEvents::default();
     called.feed(bytes, &mut into);
     called.take_news(&mut into);
-    let why = end(&into).expect("an end").expect("a reason");
+    let why = end(&into).expect("the stream has ended").expect("a reason for the end");
     assert!(why.starts_with("the peer sent "), "{why}");
     assert!(messages(&into).is_empty());
     let (mut caller, mut heard) = (engine(false, None, None), EndpointEvents::default());
     let said = called.take_bytes();
     caller.feed(&said, &mut heard);
     caller.take_news(&mut heard);
-    let why = end(&heard).expect("an end").expect("a reason");
+    let why = end(&heard).expect("the stream has ended").expect("a reason for the end");
     assert!(why.starts_with("the peer ended the connection: "), "{why}");
     called.feed(&send(SEND, b"more"), &mut into);
     called.take_news(&mut into);
@@ -149,7 +149,7 @@ fn write_is_in_one_row() {
     assert_eq!(terminated(&mut called, &parts.concat()), Terminate::BOUNDS);
 }
 
-/// A caller with one read of ten bytes under way, and where its answer goes.
+/// An initiator with an outstanding read of ten bytes, and the destination of the response.
 fn reading() -> (Engine, RemoteAddress) {
     let mut caller = engine(false, None, None);
     caller.read(1, RemoteAddress { stag: 3, offset: 0 }, Buf::zeroed(10), 0, 10);
@@ -224,7 +224,7 @@ fn crc_mismatch_ends_the_connection_and_drops_the_frame() {
     }
 }
 
-/// Else the last word would wait behind it.
+/// Otherwise the Terminate would wait for the queued messages.
 #[test]
 fn terminate_overtakes_queued_messages() {
     let mut called = called();

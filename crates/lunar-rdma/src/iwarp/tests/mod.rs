@@ -1,4 +1,4 @@
-//! The provider as a whole: engines back to back, faults byte by byte, and connections over TCP.
+//! The provider as a whole: two connected engines, protocol errors, and connections over TCP.
 
 mod exchange;
 mod faults;
@@ -12,7 +12,7 @@ use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, Terminate, Untagge
 
 const TERMS: ConnParam = ConnParam { ord: 4, ird: 4, receives: (8, 256) };
 
-/// One end of a connection with the parameters of these tests.
+/// An engine with the parameters of these tests.
 fn engine(crc: bool, mss: Option<usize>, first: Option<FirstFrame>) -> Engine {
     let ConnParam { ord, ird, receives } = TERMS;
     Engine::new(&NegotiatedMpa { crc, ord, ird, receives, first }, mss, vec![])
@@ -23,7 +23,7 @@ fn pair(crc: bool, mss: Option<usize>) -> [Engine; 2] {
     [engine(crc, mss, None), engine(crc, mss, Some(FirstFrame::Any))]
 }
 
-/// Moves queued bytes in both directions, in pieces of this length, until no bytes are left.
+/// Moves queued bytes in both directions, in pieces of this length, until both queues are empty.
 fn exchange_by(ends: &mut [Engine; 2], into: &mut [EndpointEvents; 2], piece: usize) {
     let mut is_idle = false;
     while !std::mem::replace(&mut is_idle, true) {
@@ -66,14 +66,14 @@ fn send(header: UntaggedHeader, payload: &[u8]) -> Vec<u8> {
     fpdu(DdpHeader::Untagged(header), payload)
 }
 
-/// A Read Request with this number.
+/// A Read Request with this sequence number.
 fn asking(msn: u32, from: RemoteAddress, len: u32) -> Vec<u8> {
     let request = ReadRequest { sink: (9, 0), len, source: (from.stag, from.offset) };
     let header = UntaggedHeader { opcode: opcode::READ_REQUEST, queue: queue::READ, msn, ..SEND };
     fpdu(DdpHeader::Untagged(header), &request.encode())
 }
 
-/// Bytes that look like chance, and are the same in each run.
+/// Deterministic pseudo-random bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = len as u64 | 1;
     let mut next = || {
@@ -87,7 +87,7 @@ fn buf(bytes: &[u8]) -> Buf {
     Buf::copy_of(bytes)
 }
 
-/// The messages that came, with the tags that they ended.
+/// The received messages, with the steering tags that they invalidated.
 fn messages(events: &EndpointEvents) -> Vec<(&[u8], Option<u32>)> {
     let message = |event: &EndpointEvent| match event {
         EndpointEvent::Message(range, tag) => Some((range.clone(), *tag)),
@@ -96,7 +96,7 @@ fn messages(events: &EndpointEvents) -> Vec<(&[u8], Option<u32>)> {
     events.list.iter().filter_map(message).map(|(range, tag)| (&events.bytes[range], tag)).collect()
 }
 
-/// The end, if it has come: why, or nothing if it was orderly.
+/// The end of the connection, if it is among the events: its reason, or None for a graceful end.
 fn end(events: &EndpointEvents) -> Option<Option<String>> {
     match events.list.last() {
         Some(EndpointEvent::End(why)) => Some(why.as_ref().map(ToString::to_string)),
@@ -104,7 +104,7 @@ fn end(events: &EndpointEvents) -> Option<Option<String>> {
     }
 }
 
-/// Memory that was exposed for writing, and is taken back.
+/// The buffer of revoked memory that was exposed for writing.
 fn sunk(memory: Option<MemoryRegion>) -> Buf {
     match memory {
         Some(MemoryRegion::Sink(buf)) => buf,

@@ -18,7 +18,7 @@ fn listener() -> (TcpListener, SocketAddr) {
     (bound, address)
 }
 
-/// Both ends of a TCP connection, and the address of the second.
+/// Both ends of a TCP connection, and the address of the second end.
 async fn streams() -> (Stream, Stream, SocketAddr) {
     let (bound, address) = listener();
     let caller = Stream::connect(address).await.expect("connected");
@@ -26,7 +26,7 @@ async fn streams() -> (Stream, Stream, SocketAddr) {
     (caller, Stream::new(called).expect("a stream"), address)
 }
 
-/// A connection, with who takes the call as given.
+/// Connects. `take` handles the request.
 async fn call<T: 'static>(
     private: &[u8],
     options: Options,
@@ -47,7 +47,7 @@ async fn connected(options: Options) -> [Rc<dyn Endpoint>; 2] {
     [caller.expect("connected").0, called]
 }
 
-/// Takes and sends until so many events have come, or the end.
+/// Polls and sends until this number of events has arrived, or the end of the connection.
 async fn serve(end: &dyn Endpoint, events: usize) -> EndpointEvents {
     let mut into = EndpointEvents::default();
     loop {
@@ -88,7 +88,7 @@ fn megabyte_is_written_and_read_with_and_without_crcs() {
     }
 }
 
-/// More than the buffers of the sockets hold.
+/// The data exceed the socket buffers.
 #[test]
 fn reads_larger_than_socket_buffers_complete() {
     run(async {
@@ -106,7 +106,7 @@ fn reads_larger_than_socket_buffers_complete() {
     });
 }
 
-/// What the socket has taken is on its way until TCP has an acknowledgement, or it is thrown away.
+/// Bytes in the socket count as in flight until TCP has acknowledged them or the socket is reset.
 #[test]
 fn writes_are_on_their_way_until_the_other_side_has_them() {
     run(async {
@@ -134,7 +134,7 @@ fn writes_are_on_their_way_until_the_other_side_has_them() {
     });
 }
 
-/// Both ends, where the sockets hold all that they can of what the first has written.
+/// A connection whose socket buffers are full of written data.
 async fn stuck() -> [Rc<dyn Endpoint>; 2] {
     let [caller, called] = connected(Options::default()).await;
     let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(1 << 20))).unwrap();
@@ -152,19 +152,19 @@ fn failed_connection_has_nothing_in_flight() {
         let mark = caller.fence();
         assert!(!caller.fence_done(mark));
         called.reset();
-        assert!(end(&serve(&*caller, usize::MAX).await).expect("an end").is_some());
+        assert!(end(&serve(&*caller, usize::MAX).await).expect("the stream has ended").is_some());
         assert!(caller.fence_done(mark));
     });
 }
 
-/// The socket has all of it, and the other side's is full.
+/// The data are in the socket buffers of both ends.
 #[test]
 fn bytes_in_the_socket_are_not_delivered() {
     run(async {
         let [caller, _called] = stuck().await;
         let mark = caller.fence();
         caller.close();
-        assert!(!caller.fence_done(mark), "the kernel goes on sending it");
+        assert!(!caller.fence_done(mark), "the kernel is still sending the data");
     });
 }
 
@@ -201,16 +201,16 @@ fn rejection_reaches_the_caller_with_private_data() {
     });
 }
 
-/// What a caller hears who says these bytes and no more, and how the request came out.
+/// The reply to a client that sends these bytes and then nothing more, and the result of the request.
 fn said(bytes: &[u8]) -> (Vec<u8>, io::Result<Vec<u8>>) {
     let (bound, address) = listener();
     let bytes = bytes.to_vec();
     let caller = thread::spawn(move || {
         let mut stream = TcpStream::connect(address).expect("connected");
         stream.write_all(&bytes).expect("sent");
-        stream.shutdown(Shutdown::Write).expect("shut");
+        stream.shutdown(Shutdown::Write).expect("the socket is shut down");
         let mut heard = vec![];
-        stream.read_to_end(&mut heard).expect("an end");
+        stream.read_to_end(&mut heard).expect("the stream ends");
         heard
     });
     let asked = run(async {
@@ -251,7 +251,7 @@ fn invalid_mpa_request_is_rejected() {
     }
 }
 
-/// How a call comes out that is answered by these bytes, and what was asked.
+/// The result of a connect that gets this reply, and the request.
 fn answered(reply: &[u8]) -> (Result<Vec<u8>, ConnectError>, Vec<u8>) {
     let (bound, address) = listener();
     let reply = reply.to_vec();
@@ -266,7 +266,7 @@ fn answered(reply: &[u8]) -> (Result<Vec<u8>, ConnectError>, Vec<u8>) {
         let stream = Stream::connect(address).await.expect("connected");
         connect(stream, address, b"hi", TERMS, &Options { crc: true, ..Options::default() }).await
     });
-    (answer.map(|(_, private)| private), called.join().expect("called"))
+    (answer.map(|(_, private)| private), called.join().expect("the thread panicked"))
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn reply_of_either_mpa_revision_is_accepted() {
     }
 }
 
-/// What is asked of who answers one call after the other by these bytes, and how that came out.
+/// The result of a connect that gets these replies to successive requests, and the requests.
 fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, ConnectError>, Vec<Vec<u8>>) {
     let (bound, address) = listener();
     let called = thread::spawn(move || {
@@ -294,7 +294,7 @@ fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, ConnectError>, V
             let mut asked = vec![0; 20];
             stream.read_exact(&mut asked).expect("a request");
             let mut rest = vec![0; usize::from(asked[19])];
-            stream.read_exact(&mut rest).expect("all of it");
+            stream.read_exact(&mut rest).expect("the rest of the request");
             stream.write_all(reply).expect("sent");
             [asked, rest].concat()
         };
@@ -304,7 +304,7 @@ fn asked_again(replies: [&'static [u8]; 2]) -> (Result<Vec<u8>, ConnectError>, V
         let stream = Stream::connect(address).await.expect("connected");
         connect(stream, address, b"hi", TERMS, &Options::default()).await
     });
-    (answer.map(|(_, private)| private), called.join().expect("called"))
+    (answer.map(|(_, private)| private), called.join().expect("the thread panicked"))
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn peer_of_mpa_revision_1_is_asked_in_it() {
         assert_eq!(asked, want);
         let (answer, _) = asked_again([no, b"MPA ID Rep Frame\x20\x01\x00\x02no"]);
         assert!(matches!(answer, Err(ConnectError::Rejected(why)) if why == b"no"));
-        // What is no MPA at all says so the first time already.
+        // A peer that does not speak MPA fails the first request already.
         let (answer, _) = asked_again([no, b""]);
         assert!(matches!(answer, Err(ConnectError::Io(_))) == no.is_empty());
     }
@@ -366,7 +366,7 @@ fn responder_waits_for_the_first_frame_before_it_sends() {
         caller.send(b"question", Payload::Empty, None);
         assert!(caller.flush().expect("open"));
         assert_eq!(messages(&serve(&*called, 1).await), [(&b"question"[..], None)]);
-        waiting.await.expect("woken").expect("writable");
+        waiting.await.expect("the task panicked").expect("the socket is writable");
         assert_eq!(messages(&serve(&*caller, 1).await), [(&b"answer"[..], None)]);
     });
 }
@@ -377,16 +377,16 @@ fn fault_sends_a_terminate_message() {
         let [caller, called] = connected(Options { crc: true, ..Options::default() }).await;
         caller.read(1, RemoteAddress { stag: 77, offset: 0 }, Buf::zeroed(4), 0, 4);
         caller.flush().expect("open");
-        assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
+        assert!(end(&serve(&*called, 1).await).expect("the stream has ended").is_some());
         assert!(called.flush().is_err());
         let into = serve(&*caller, 2).await;
         assert!(matches!(&into.list[0], EndpointEvent::Read(1, _, Err(_))));
-        let why = end(&into).expect("an end").expect("a reason");
+        let why = end(&into).expect("the stream has ended").expect("a reason for the end");
         assert!(why.contains("RDMA Read with an invalid steering tag"), "{why}");
     });
 }
 
-/// A fault is found while the other side takes nothing, and it goes on sending.
+/// The fault is detected while the peer does not read but keeps sending.
 #[test]
 fn terminate_reaches_a_peer_that_stopped_reading() {
     run(async {
@@ -397,17 +397,18 @@ fn terminate_reaches_a_peer_that_stopped_reading() {
         caller.flush().expect("open");
         assert_eq!(messages(&serve(&*called, 1).await).len(), 1);
         called.write(sink, Payload::Buf(Buf::zeroed(len), len));
-        assert!(!called.flush().expect("open"), "the sockets hold all of it");
+        assert!(!called.flush().expect("open"), "the socket buffers took the whole write");
         let other = called.clone();
         let waiting = spawn(async move { other.writable().await });
         lunar_runtime::yield_now().await;
         caller.write(nowhere, Payload::Zeros(1 << 20));
         caller.flush().expect("open");
-        assert!(end(&serve(&*called, 1).await).expect("an end").is_some());
-        assert!(called.waiting() == 0, "what had not begun is dropped");
-        waiting.await.expect("woken").expect("over");
+        assert!(end(&serve(&*called, 1).await).expect("the stream has ended").is_some());
+        assert!(called.waiting() == 0, "unsent messages are dropped");
+        waiting.await.expect("the task panicked").expect("the wait succeeds");
         drop(called);
-        let why = end(&serve(&*caller, 1).await).expect("an end").expect("a reason");
+        let why =
+            end(&serve(&*caller, 1).await).expect("the stream has ended").expect("a reason for the end");
         assert!(why.contains("the peer ended the connection"), "{why}");
     });
 }
@@ -428,7 +429,7 @@ fn dropping_an_end_ends_the_other_and_closing_wakes_who_waits() {
     });
 }
 
-/// Otherwise a waiting loop would never sleep again.
+/// Otherwise a loop that waits for readiness would spin.
 #[test]
 fn ended_connection_is_not_readable() {
     run(async {
@@ -439,15 +440,15 @@ fn ended_connection_is_not_readable() {
             } else {
                 caller.close()
             }
-            called.readable().await.expect("the end");
+            called.readable().await.expect("the end is readable");
             assert_eq!(end(&serve(&*called, 1).await), Some(None));
-            let e = called.readable().await.expect_err("it is over");
+            let e = called.readable().await.expect_err("the connection has ended");
             assert_eq!(e.kind(), io::ErrorKind::NotConnected);
         }
     });
 }
 
-/// What the kernel still holds would come behind what is done on another connection.
+/// Otherwise the kernel could send its buffered data after newer data on another connection.
 #[test]
 fn reset_discards_undelivered_data() {
     run(async {
@@ -455,7 +456,7 @@ fn reset_discards_undelivered_data() {
         let len = 16 << 20;
         let sink = called.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         caller.write(sink, Payload::Buf(Buf::zeroed(len), len));
-        assert!(!caller.flush().expect("a connection"), "the sockets hold all of it");
+        assert!(!caller.flush().expect("a connection"), "the socket buffers took the whole write");
         caller.reset();
         assert!(caller.flush().is_err());
         let into = serve(&*called, 1).await;
@@ -464,7 +465,7 @@ fn reset_discards_undelivered_data() {
     });
 }
 
-/// The same by the death of a process, and by who forgets it.
+/// The same at the exit of the process, or when the endpoint is dropped.
 #[test]
 fn connection_may_be_reset_by_its_end() {
     run(async {
@@ -473,7 +474,7 @@ fn connection_may_be_reset_by_its_end() {
         caller.send(b"a word", Payload::Empty, None);
         caller.flush().expect("a connection");
         drop(caller);
-        called.readable().await.expect("something");
+        called.readable().await.expect("a readable endpoint");
         let mut into = EndpointEvents::default();
         loop {
             called.poll(&mut into);
@@ -481,7 +482,7 @@ fn connection_may_be_reset_by_its_end() {
                 assert_eq!(e.as_ref().map(io::Error::kind), Some(io::ErrorKind::ConnectionReset));
                 return;
             }
-            called.readable().await.expect("an end");
+            called.readable().await.expect("a readable endpoint");
         }
     });
 }

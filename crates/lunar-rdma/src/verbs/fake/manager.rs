@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::ptr::{NonNull, null, null_mut};
 
 thread_local! {
-    /// The device of ids that this thread creates.
+    /// The device for ids that this thread creates.
     static HERE: Cell<Option<&'static FakeDevice>> = const { Cell::new(None) };
 }
 
-/// An event channel, its device, and its number there.
+/// An event channel, its device, and its index there.
 #[repr(C)]
 struct FakeChannel {
     channel: rdma_event_channel,
@@ -29,11 +29,11 @@ pub struct FakeId {
     pub kind: c_int,
     pub status: c_int,
     pub private: &'static [u8],
-    /// The limits of outstanding RDMA Reads: of the peer, and of this end.
+    /// The maximum numbers of outstanding RDMA Reads: of the peer, and of this end.
     pub depths: (u8, u8),
 }
 
-/// The recorded calls, and the events to come.
+/// The recorded calls, and the queued events.
 #[derive(Default)]
 pub struct State {
     /// The event channels by number: the id, and the queued events.
@@ -51,23 +51,23 @@ pub struct State {
 }
 
 impl State {
-    /// Queues of events that were ever made.
+    /// The number of event channels created so far.
     pub fn queues(&self) -> usize {
         self.channels.len()
     }
 }
 
-// SAFETY: pointers in it are those of the callers, who know where they may be used.
+// SAFETY: the pointers belong to the callers, which use them on the right thread.
 unsafe impl Send for State {}
 
 impl FakeDevice {
-    /// From now on this is the device of this host, for this thread.
+    /// Makes this the device of the host, for this thread.
     pub fn install(&'static self) {
         HERE.set(Some(self));
         INSTEAD.set(Some(&self.library));
     }
 
-    /// An id, and a queue of events for it.
+    /// Creates an id with its own event channel.
     pub(super) fn made(&'static self) -> (NonNull<rdma_cm_id>, NonNull<rdma_event_channel>) {
         HERE.set(Some(self));
         let channel = create_event_channel();
@@ -115,10 +115,10 @@ extern "C" fn create_event_channel() -> *mut rdma_event_channel {
 }
 
 extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: made above, and not used any more.
+    // SAFETY: created above, and not used after this.
     let channel = unsafe { Box::from_raw(channel.cast::<FakeChannel>()) };
     channel.fake.state().manager.open -= 1;
-    // SAFETY: its own.
+    // SAFETY: the descriptor of this channel.
     unsafe { libc::close(channel.channel.fd) };
 }
 
@@ -131,20 +131,20 @@ extern "C" fn create_id(
     // SAFETY: a channel of this module.
     let id = unsafe { (*channel.cast::<FakeChannel>()).fake }.new_id(channel);
     of_channel(id, channel);
-    // SAFETY: a place of the caller.
+    // SAFETY: the result has room.
     unsafe { into.write(id) };
     0
 }
 
 extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: made above, and not used any more.
+    // SAFETY: created above, and not used after this.
     let id = unsafe { Box::from_raw(id) };
     fake(id.verbs).state().manager.ids -= 1;
     0
 }
 
 extern "C" fn migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    // SAFETY: an id of ours.
+    // SAFETY: an id of this module.
     unsafe { (*id).channel = channel };
     of_channel(id, channel);
     0
@@ -159,7 +159,7 @@ fn of_channel(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) {
 
 /// The device of an id.
 fn of(id: *mut rdma_cm_id) -> &'static FakeDevice {
-    // SAFETY: an id of ours.
+    // SAFETY: an id of this module.
     fake(unsafe { (*id).verbs })
 }
 
@@ -175,7 +175,7 @@ extern "C" fn bind_addr(id: *mut rdma_cm_id, addr: *mut c_void) -> c_int {
         errno(libc::ENODEV);
         return -1;
     }
-    // SAFETY: an id of ours, and an address that is as long.
+    // SAFETY: an id of this module, and an address of that size.
     unsafe { (*id).src_addr = addr.cast::<sockaddr_any>().read() };
     0
 }
@@ -183,14 +183,14 @@ extern "C" fn bind_addr(id: *mut rdma_cm_id, addr: *mut c_void) -> c_int {
 extern "C" fn listen(id: *mut rdma_cm_id, _: c_int) -> c_int {
     let mut state = of(id).state();
     let options = std::mem::take(&mut state.manager.options);
-    // SAFETY: an id of ours.
+    // SAFETY: an id of this module.
     state.manager.listens.push((socket_addr(unsafe { &(*id).src_addr }), options));
     0
 }
 
-/// What is begun ends well at once.
+/// Completes an operation successfully at once.
 fn resolved(id: *mut rdma_cm_id, kind: c_int) -> c_int {
-    // SAFETY: an id of ours, with its queue.
+    // SAFETY: an id of this module, with its channel.
     let number = unsafe { (*(*id).channel.cast::<FakeChannel>()).number };
     of(id).queue_event(number, FakeId { kind, ..FakeId::default() });
     0
@@ -207,7 +207,7 @@ extern "C" fn resolve_route(id: *mut rdma_cm_id, _: c_int) -> c_int {
 fn bytes(at: *const c_void, len: u8) -> Vec<u8> {
     match len {
         0 => Vec::new(),
-        // SAFETY: so many bytes of the caller.
+        // SAFETY: the caller passes this many bytes.
         len => unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len.into()) }.to_vec(),
     }
 }
@@ -232,7 +232,7 @@ extern "C" fn get_cm_event(channel: *mut rdma_event_channel, into: *mut *mut rdm
     let mut state = fake.state();
     let Some(said) = state.manager.channels[*number].1.pop_front() else {
         let mut count = [0u8; 8];
-        // SAFETY: room for eight bytes, which an eventfd gives.
+        // SAFETY: room for the eight bytes of an eventfd.
         unsafe { libc::read(events.fd, count.as_mut_ptr().cast(), count.len()) };
         errno(libc::EAGAIN);
         return -1;
@@ -255,18 +255,18 @@ extern "C" fn get_cm_event(channel: *mut rdma_event_channel, into: *mut *mut rdm
         qp_num: 0,
     };
     let event = rdma_cm_event { id, listen_id, event: said.kind, status: said.status, param };
-    // SAFETY: a place of the caller.
+    // SAFETY: the result has room.
     unsafe { into.write(Box::into_raw(Box::new(event))) };
     0
 }
 
 extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    // SAFETY: made above, and not used any more.
+    // SAFETY: created above, and not used after this.
     drop(unsafe { Box::from_raw(event) });
     0
 }
 
-/// The function of a name.
+/// The function with this name.
 pub(super) fn function(name: &str) -> Option<*mut c_void> {
     Some(match name {
         "rdma_create_event_channel" => create_event_channel as *mut c_void,
