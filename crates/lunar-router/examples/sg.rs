@@ -1,4 +1,4 @@
-//! Tries SCSI pass-through on a device of this host.
+//! Exercises SCSI pass-through on a device of this host.
 //!
 //! ```text
 //! sg exercise /dev/sgN    every kind of command; WRITES to the first MiB of a disk
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A way to a device, and the tags of its commands.
+/// A nexus with a device, and the tags of its commands.
 struct Tried<W> {
     way: W,
     tags: Cell<u64>,
@@ -52,7 +52,7 @@ impl<W: PassthroughNexus> Tried<W> {
             .await
     }
 
-    /// What comes in; the command must end with GOOD.
+    /// The data of a read. The command must end with GOOD.
     async fn read(&self, cdb: cdb::Cdb, len: usize) -> Result<(Vec<u8>, u64)> {
         let reply = self.answer(cdb, PassthroughData::In(Buf::zeroed(len))).await;
         match reply {
@@ -91,7 +91,7 @@ async fn exercise(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// A command of no device is refused by the device, and one that no kernel carries by the kernel.
+/// The device rejects an unsupported command, and the kernel one that it cannot carry.
 async fn unknown_commands(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut unknown = [0; 16];
     unknown[0] = 0xdf;
@@ -121,13 +121,13 @@ async fn disk(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     }
     let beyond = tried.answer(cdb::read_16(blocks, 1), PassthroughData::In(Buf::zeroed(size))).await;
     must(is(&beyond, Sense::LBA_OUT_OF_RANGE), &describe(&beyond))?;
-    // More than the kernel takes at a time.
+    // More than the kernel transfers in one command.
     let huge =
         tried.answer(cdb::read_16(0, (HUGE / size) as u32), PassthroughData::In(Buf::zeroed(HUGE))).await;
     must(is(&huge, Sense::INVALID_FIELD_IN_CDB), &describe(&huge))
 }
 
-/// The device reports each unit attention once.
+/// The device reports each unit attention exactly once.
 async fn ready(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut last = String::new();
     for _ in 0..8 {

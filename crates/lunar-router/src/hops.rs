@@ -1,17 +1,17 @@
-//! Latency of commands behind this router, by hop.
+//! The latency of commands behind this router, by hop.
 
 use lunar_runtime::latency::{LatencyCounter, LatencyTotal};
 
 /// The latency of the two hops behind this router.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
-    /// Waiting for a path, or for the target to take more.
+    /// The wait for a path, or for the target's command window.
     pub queue: LatencyTotal,
-    /// From sending to the response.
+    /// The time from sending to the response.
     pub upstream: LatencyTotal,
 }
 
-/// [`Hops`] that grow.
+/// The counters for [`Hops`].
 #[derive(Debug, Default)]
 pub(crate) struct HopCounters {
     pub(crate) queue: LatencyCounter,
@@ -19,7 +19,7 @@ pub(crate) struct HopCounters {
 }
 
 impl HopCounters {
-    /// What they come to now.
+    /// The current totals.
     pub(crate) fn hops(&self) -> Hops {
         Hops { queue: self.queue.total(), upstream: self.upstream.total() }
     }

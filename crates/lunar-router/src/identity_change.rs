@@ -1,20 +1,20 @@
-//! The log event for a path that leads to another logical unit than before, in either mode.
+//! The log event for a path that leads to another logical unit than before, in both modes.
 
-/// What a path leads to now, and what it led to.
+/// The previous and the present identity of the logical unit on a path.
 pub(crate) struct IdentityChange<'a> {
     /// The routing instance.
     pub router: &'a str,
     /// The upstream.
     pub upstream: &'a str,
-    /// The target there.
+    /// The target.
     pub target: &'a str,
-    /// LUN there.
+    /// The LUN at the target.
     pub lun: u16,
     /// The path, without secrets.
     pub path: &'a str,
-    /// What it was, for people.
+    /// The previous identity, for people.
     pub was: &'a str,
-    /// What it is now, for people.
+    /// The present identity, for people.
     pub now: &'a str,
 }
 
@@ -35,7 +35,7 @@ impl IdentityChange<'_> {
     }
 }
 
-/// What a logical unit of this identity is called, for people.
+/// The name of a logical unit with this identity, for people.
 pub(crate) fn name(identity: &[u8]) -> String {
     lunar_initiator::name_of(identity).unwrap_or_else(|| "a logical unit without designators".into())
 }

@@ -1,5 +1,5 @@
-//! Routes that come back to where they began: each target of a router reports which targets of routers are behind it,
-//! and none takes an upstream behind which it stands itself.
+//! Routing loops: each target of a router reports the router targets behind it. No target uses an upstream that leads
+//! back to itself.
 
 use lunar_initiator::{Discovery, Error, ErrorCode, Options, Portal, Session};
 use sha2::{Digest, Sha256};
@@ -10,26 +10,26 @@ use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The key of text requests that asks for what is behind the target of the session, or the one that is named.
+/// The text key that requests the routes behind the target of the session, or behind a named target.
 pub const KEY: &str = "X-org.lunar.route";
-/// Its question.
+/// The value of the request.
 const ASK: &str = "?";
-/// The most names in an answer.
+/// The maximum number of names in a response.
 const MOST: usize = 256;
-/// Bytes that names are made of.
+/// The number of random bytes from which names are derived.
 const OWN_LEN: usize = 16;
-/// Characters of a name.
+/// The length of a name in characters.
 const NAME_LEN: usize = 16;
 
-/// The name of an upstream, here and in errors.
+/// The name of an upstream, in this module and in errors.
 pub fn name(router: &str, upstream: &str) -> String {
     format!("upstream {upstream} of router {router}")
 }
 
-/// What stands behind the targets of this router.
+/// The routes behind the targets of this router.
 #[derive(Default)]
 pub struct LoopDetector {
-    /// None: names last as long as this process.
+    /// The file with the random bytes. None: names are valid only in this process.
     file: Option<PathBuf>,
     own: OnceLock<[u8; OWN_LEN]>,
     routes: Mutex<BTreeMap<String, Route>>,
@@ -38,11 +38,11 @@ pub struct LoopDetector {
 /// An upstream.
 #[derive(Default)]
 struct Route {
-    /// Targets of ours that use it.
+    /// The targets of this router that use it.
     targets: BTreeSet<String>,
-    /// The names of targets of routers behind each of its targets.
+    /// The names of router targets behind each of its targets.
     behind: BTreeMap<String, BTreeSet<String>>,
-    /// Its targets that cannot be asked: no routers.
+    /// Its targets that do not answer the request, and thus are not routers.
     silent: BTreeSet<String>,
 }
 
@@ -53,18 +53,18 @@ pub struct UpstreamTarget<'a> {
     pub upstream: &'a str,
     /// The target.
     pub target: &'a str,
-    /// It is seen here under its own name, once it is taken.
+    /// Whether it is served under its own name, once it is accepted.
     pub keeps_name: bool,
 }
 
 impl LoopDetector {
-    /// As the one before it that had the same file: after a restart others know its names still. The file is read, or made,
-    /// once a router needs it. If it cannot be written, names last as long as this process.
+    /// A detector with names that survive a restart, because other routers may remember them. The file is read or
+    /// created when a router first needs it. If it cannot be written, names are valid only in this process.
     pub fn kept_in(file: &Path) -> LoopDetector {
         LoopDetector { file: Some(file.to_owned()), ..LoopDetector::default() }
     }
 
-    /// The random value that makes the names of this router unique.
+    /// The random bytes that make the names of this router unique.
     fn own(&self) -> &[u8; OWN_LEN] {
         self.own.get_or_init(|| self.file.as_deref().map_or_else(random, kept))
     }
@@ -73,7 +73,7 @@ impl LoopDetector {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of a target of ours.
+    /// The name of a target of this router.
     fn name(&self, target: &str) -> String {
         let hash = Sha256::new().chain_update(self.own()).chain_update(target).finalize();
         let mut text: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -81,13 +81,13 @@ impl LoopDetector {
         text
     }
 
-    /// What is answered to a key of text requests in a session with `target`, if the key is ours.
+    /// The response to a text key in a session with `target`, or None if it is another key.
     pub fn answer(&self, target: &str, key: &str, value: &str) -> Option<String> {
         (key == KEY && value == ASK).then(|| self.route_names(target))
     }
 
-    /// As [`LoopDetector::answer`], in discovery, where the value names the target. A target that waits for its own upstream
-    /// accepts no login, so a session with it cannot ask.
+    /// The same in a discovery session, where the value names the target. A target that waits for its upstream
+    /// accepts no login, so it cannot be asked in a session.
     pub fn answer_in_discovery(&self, key: &str, target: &str) -> Option<String> {
         let is_ours = || self.routes().values().any(|route| route.targets.contains(target));
         (key == KEY && is_ours()).then(|| self.route_names(target))
@@ -102,19 +102,19 @@ impl LoopDetector {
         all.join(",")
     }
 
-    /// An upstream is used by these targets of ours from here on.
+    /// Sets the targets of this router that use an upstream.
     pub fn uses(&self, upstream: &str, targets: BTreeSet<String>) {
-        // Before it is asked: the file may be slow.
+        // Before the request is sent: reading the file may be slow.
         self.own();
         self.routes().entry(upstream.to_owned()).or_default().targets = targets;
     }
 
-    /// An upstream is not used any more.
+    /// Records that an upstream is no longer used.
     pub fn forget(&self, upstream: &str) {
         self.routes().remove(upstream);
     }
 
-    /// A target that rejects the question, or ends the session, is asked again only after an outage.
+    /// Records that a target rejected the request, or ended the session. It is asked again only after an outage.
     pub fn is_no_router(&self, there: UpstreamTarget<'_>) {
         let mut routes = self.routes();
         let route = routes.entry(there.upstream.to_owned()).or_default();
@@ -122,7 +122,7 @@ impl LoopDetector {
         route.silent.insert(there.target.to_owned());
     }
 
-    /// An upstream is away: when it comes back, it may be a router.
+    /// Records that an upstream is down: when it returns, it may be a router.
     pub fn is_away(&self, upstream: &str) {
         self.routes().entry(upstream.to_owned()).or_default().silent.clear();
     }
@@ -131,14 +131,14 @@ impl LoopDetector {
         self.routes().get(there.upstream).is_some_and(|route| route.silent.contains(there.target))
     }
 
-    /// Asks what is behind a target of an upstream, and remembers it.
+    /// Requests the routes behind a target of an upstream, and records them.
     ///
-    /// Two targets may become each other's upstream at the same time: each remembers before it looks once more, so
-    /// that at least one of them sees itself.
+    /// Two targets may become each other's upstream at the same time. Each records its route before it asks again, so
+    /// at least one of them sees itself.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when a target that uses it is behind it; those of the session when it does not
-    /// answer, or refuses to.
+    /// [`ErrorCode::InvalidArgument`] when a target that uses the upstream is behind it. Those of the session when
+    /// the target does not answer or rejects the request.
     pub async fn check(&self, there: UpstreamTarget<'_>, session: &Session) -> Result<(), Error> {
         if self.is_silent(there) {
             return Ok(());
@@ -150,11 +150,10 @@ impl LoopDetector {
         Ok(())
     }
 
-    /// As [`LoopDetector::check`], for a target that accepts no login. Otherwise two routers could wait for each other for
-    /// ever.
+    /// The same for a target that accepts no login. Otherwise two routers could wait for each other forever.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when a target that uses it is behind it.
+    /// [`ErrorCode::InvalidArgument`] when a target that uses the upstream is behind it.
     pub async fn check_in_discovery(
         &self,
         there: UpstreamTarget<'_>,
@@ -163,12 +162,12 @@ impl LoopDetector {
     ) -> Result<(), Error> {
         let Ok(mut discovery) = Discovery::open(portal, options).await else { return Ok(()) };
         let answer = discovery.text(&[(KEY, there.target)]).await.unwrap_or_default();
-        // What was asked for is there.
+        // The response is complete: a missing logout response does not matter.
         _ = discovery.close().await;
         self.learn(there, value_of(&answer))
     }
 
-    /// Takes note of what stands behind a target of an upstream.
+    /// Records the routes behind a target of an upstream.
     fn learn(&self, there: UpstreamTarget<'_>, names: &str) -> Result<(), Error> {
         let is_name = |name: &&str| name.len() == NAME_LEN && name.bytes().all(|b| b.is_ascii_hexdigit());
         let behind: BTreeSet<String> =
@@ -188,7 +187,7 @@ impl LoopDetector {
     }
 }
 
-/// A hash of nothing, with keys that are random in each process.
+/// Random bytes: hashes with the process's random keys.
 fn random() -> [u8; OWN_LEN] {
     let mut own = [0; OWN_LEN];
     let random = || RandomState::new().hash_one(()).to_be_bytes();
@@ -196,7 +195,7 @@ fn random() -> [u8; OWN_LEN] {
     own
 }
 
-/// What a file keeps; random bytes that it keeps from now on if it has none.
+/// The bytes in a file. If it has none, random bytes, which are written to it.
 fn kept(file: &Path) -> [u8; OWN_LEN] {
     lunar_target::remove_leftovers(file);
     if let Some(own) = fs::read(file).ok().and_then(|bytes| bytes.try_into().ok()) {
@@ -209,7 +208,7 @@ fn kept(file: &Path) -> [u8; OWN_LEN] {
     own
 }
 
-/// What an answer says of ours.
+/// The value of this module's key in a response.
 fn value_of(answer: &[(String, String)]) -> &str {
     answer.iter().find(|(key, _)| key == KEY).map_or("", |(_, value)| value)
 }
@@ -239,7 +238,7 @@ mod tests {
         assert_eq!(route_names(&b, "t"), format!("{},{}", b.name("t"), c.name("t")));
         a.learn(THERE, &route_names(&b, "t")).unwrap();
         assert_eq!(c.learn(THERE, &route_names(&a, "t")).unwrap_err().code, ErrorCode::InvalidArgument);
-        assert_eq!(route_names(&c, "t"), c.name("t"), "what leads back is not used");
+        assert_eq!(route_names(&c, "t"), c.name("t"), "a looping route is not recorded");
         b.forget("u");
         assert_eq!(route_names(&b, "t"), b.name("t"));
     }
@@ -282,7 +281,7 @@ mod tests {
     #[test]
     fn simultaneous_queries_find_the_loop() {
         let (a, b) = (router(), router());
-        // Both ask before either has taken note, and then once more.
+        // Both ask before either has recorded its route, then both ask again.
         let (first_a, first_b) = (route_names(&a, "t"), route_names(&b, "t"));
         assert!(a.learn(THERE, &first_b).is_ok() && b.learn(THERE, &first_a).is_ok());
         assert!(a.learn(THERE, &route_names(&b, "t")).is_err());
@@ -309,7 +308,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("lunar-loops-late-{}", std::process::id()));
         let file = folder.join("router.id");
         let without_routers = LoopDetector::kept_in(&file);
-        assert!(!file.exists(), "no router needs it");
+        assert!(!file.exists(), "the file is not needed yet");
         without_routers.uses("u", BTreeSet::from(["t".to_owned()]));
         assert!(file.exists());
         assert_eq!(LoopDetector::kept_in(&file).name("t"), without_routers.name("t"));

@@ -1,4 +1,4 @@
-//! A passthrough logical unit with a limit of operations and bytes a second.
+//! A passthrough logical unit with a limit of operations and bytes per second.
 
 use event_listener::Event;
 use lunar_block::LocalBoxFuture;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A passthrough logical unit behind a rate limit that several of them may share.
+/// Adds a rate limit, which several logical units may share.
 pub fn with_rate_limit(passage: Arc<dyn PassthroughLu>, rate: Arc<RateLimit>) -> Arc<dyn PassthroughLu> {
     Arc::new(RateLimited { passage, rate })
 }
@@ -46,9 +46,9 @@ struct RateLimitedNexus {
     rate: Arc<RateLimit>,
     /// Tags of the waiting commands, in order of arrival.
     line: RefCell<VecDeque<u64>>,
-    /// Tags of aborted commands, which may be waiting here.
+    /// Tags of aborted commands that may be waiting here.
     aborted: RefCell<BTreeSet<u64>>,
-    /// Notified when a command is aborted, or leaves.
+    /// Notified when a command is aborted or leaves the queue.
     notifier: Event,
 }
 
@@ -63,7 +63,7 @@ impl Drop for QueueTicket<'_> {
 }
 
 impl RateLimitedNexus {
-    /// Waits until a command may be sent; false if it is aborted before.
+    /// Waits until a command may be sent. Returns false if it is aborted first.
     async fn waits(&self, tag: u64, bytes: u64) -> bool {
         let end = Instant::now() + self.rate.pay(bytes);
         self.line.borrow_mut().push_back(tag);
@@ -77,7 +77,7 @@ impl RateLimitedNexus {
             let is_first = self.line.borrow().front() == Some(&tag);
             match is_first {
                 true if left.is_zero() => return true,
-                // Either is a reason to look again.
+                // Check again after either.
                 true => _ = compio::time::timeout(left, rings).await,
                 false => rings.await,
             }
@@ -95,7 +95,7 @@ impl PassthroughNexus for RateLimitedNexus {
             let tag = command.tag;
             let reply = match self.waits(tag, bytes).await {
                 true => self.way.submit(command).await,
-                // Nobody waits for the reply.
+                // The caller no longer waits for the reply.
                 false => {
                     let (status, sense) = (Status::TaskAborted as u8, Box::default());
                     PassthroughResponse { status, sense, data: None, moved: 0, fate: CommandFate::Ended }
@@ -124,7 +124,7 @@ mod tests {
     use lunar_wire::scsi::TaskAttribute;
     use std::time::Duration;
 
-    /// Remembers what reaches it.
+    /// Records the commands that it receives.
     #[derive(Default)]
     struct RecordingNexus(RefCell<Vec<u64>>);
 
@@ -174,7 +174,7 @@ mod tests {
             for tag in 0..20 {
                 assert_eq!(way.submit(command(tag)).await.status, 0);
             }
-            // A tenth of a second is saved up.
+            // The allowance of a tenth of a second is available at once.
             assert!(begun.elapsed().as_millis() >= 50, "{:?}", begun.elapsed());
             let waits = way.submit(command(20));
             way.abort(20).await;
@@ -200,7 +200,7 @@ mod tests {
             compio::time::sleep(Duration::from_millis(50)).await;
             way.abort(4).await;
             for one in begun {
-                one.await.expect("an end");
+                one.await.expect("a reply");
             }
             assert_eq!(*seen.0.borrow(), [1, 2, 3, 5]);
         });

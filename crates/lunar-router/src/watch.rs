@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// How often upstreams are looked at.
+/// The intervals of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeSchedule {
-    /// After the first look that failed; twice as long after each other one.
+    /// The pause after the first failed probe. It doubles after each further failure.
     pub first: Duration,
-    /// The longest pause while it cannot be seen.
+    /// The maximum pause while the upstream is unreachable.
     pub longest: Duration,
-    /// Between looks at one that was seen.
+    /// The interval while it is reachable.
     pub refresh: Duration,
 }
 
@@ -27,12 +27,12 @@ impl Default for ProbeSchedule {
     }
 }
 
-/// What one look has found.
+/// The result of one probe.
 type ProbeResult = ((String, String), Vec<FoundTarget>);
 
-/// Probes upstreams until the receiver is dropped, and sends everything found after each change. The findings of an
-/// unreachable upstream stay, and so do those that were `known` before. If the identity of a logical unit changes at the
-/// same LUN, it is reported unchanged: hosts of the old one must not write to the new one. Call it inside an event loop.
+/// Probes upstreams until the receiver is dropped, and sends all discoveries after each change. Discoveries of an
+/// unreachable upstream are kept, as are the `known` ones. If the identity of a logical unit changes at the same LUN,
+/// it is reported unchanged: hosts of the old one must not write to the new one. Call it inside an event loop.
 pub async fn watch(
     upstreams: Vec<Upstream>,
     pace: ProbeSchedule,
@@ -43,7 +43,7 @@ pub async fn watch(
     let (probe_sender, seen) = flume::unbounded();
     let key = |upstream: &Upstream| (upstream.router.clone(), upstream.name.clone());
     let rechecks: BTreeMap<_, _> = upstreams.iter().map(|u| (key(u), u.recheck.clone())).collect();
-    // They end when these are dropped.
+    // The tasks end when this is dropped.
     let _tasks: Vec<JoinHandle<()>> = upstreams
         .into_iter()
         .map(|upstream| compio::runtime::spawn(attend(upstream, pace, loops.clone(), probe_sender.clone())))
@@ -77,7 +77,7 @@ async fn attend(
     let mut pause = pace.first;
     let mut last = None;
     loop {
-        // Before the look: what changes meanwhile is a reason for another.
+        // Before the probe: a change during the probe triggers another.
         let rediscover = upstream.rediscover.listen();
         let wait = match probe(&upstream, &loops).await {
             Ok(targets) => {
@@ -90,7 +90,7 @@ async fn attend(
                 pace.refresh
             }
             Err(e) => {
-                // A target that answers anything was not away.
+                // A target that responds at all was not down.
                 if matches!(e.code, ErrorCode::Unreachable | ErrorCode::UnknownHost | ErrorCode::TimedOut) {
                     loops.is_away(&loops::name(&upstream.router, &upstream.name));
                 }
@@ -109,21 +109,21 @@ async fn attend(
                 wait
             }
         };
-        // Either is a reason to look.
+        // Probe after either.
         _ = compio::time::timeout(wait, rediscover).await;
     }
 }
 
-/// Looks in a row that have to miss a logical unit before it is taken for gone: a target that has just started may not
-/// have all of them yet.
+/// The number of consecutive probes that must miss a logical unit before it counts as removed: a target that has just
+/// started may not have all of them yet.
 const MISSED: u32 = 3;
 
-/// How often in a row each logical unit was missed: by upstream, target and LUN.
+/// The number of consecutive probes that missed each logical unit, by upstream, target and LUN.
 #[derive(Default)]
 struct MissedProbes(BTreeMap<((String, String), String, u16), u32>);
 
 impl MissedProbes {
-    /// What was there before and is not seen now stays for some looks.
+    /// Keeps missing logical units for some probes.
     fn carry_over(
         &mut self,
         key: &(String, String),
@@ -157,7 +157,7 @@ impl MissedProbes {
     }
 }
 
-/// Whether a logical unit is another one now, or of another size. (Without a medium it has none.)
+/// Whether a logical unit has another identity or size now. Without a medium it has no size.
 fn is_doubtful(before: &[FoundTarget], now: &[FoundTarget]) -> bool {
     let is_other = |was: &FoundLun, lun: &FoundLun| {
         !was.is_same(lun) || (lun.capacity > 0 && lun.capacity != was.capacity)
@@ -169,8 +169,8 @@ fn is_doubtful(before: &[FoundTarget], now: &[FoundTarget]) -> bool {
     })
 }
 
-/// Puts back what a logical unit was where another one is now in its place, and what only its medium reports while it
-/// is not ready.
+/// Restores the discovery of a logical unit that was replaced by another one, and the properties of its medium while
+/// it is not ready.
 fn keep_identities(
     key: &(String, String),
     before: &[FoundTarget],
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(
             missing.carry_over(&key, &both, both.to_vec()),
             both,
-            "it is back, and nothing is counted"
+            "the logical unit is back, so the count restarts"
         );
         for _ in 1..MISSED {
             assert_eq!(missing.carry_over(&key, &both, vec![one.clone()])[0].luns.len(), 2);

@@ -1,4 +1,4 @@
-//! The control loop of a pair: probes the storage, decides, and carries the decision out.
+//! The control loop of a failover pair: it probes the storage, makes a decision, and executes it.
 
 use super::machine::{Decision, Holder};
 use super::owner::ReservationOwner;
@@ -12,16 +12,16 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Interval of probes.
+/// The interval of probes.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Interval of signs of life at the storage.
+/// The interval of heartbeats at the storage.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Runs while the pair exists, after the end of the pair `before`: the earlier one must not release reservations that this
-/// one has taken. `_over` is dropped at the end.
+/// Runs while the pair exists. Starts after the end of the pair `before`, which must not release reservations that
+/// this pair has taken. Dropping `_over` signals the end.
 pub async fn run(pair: Weak<Pair>, before: Option<PairEnd>, _over: flume::Sender<Infallible>) {
     if let Some(before) = before {
-        // Nothing is sent: it ends.
+        // Carries no messages: this returns when the sender is dropped.
         _ = before.recv_async().await;
     }
     let mut controller = Controller { owners: Vec::new(), heartbeat_at: Instant::now() };
@@ -32,35 +32,35 @@ pub async fn run(pair: Weak<Pair>, before: Option<PairEnd>, _over: flume::Sender
             controller.turn(&pair).await;
             rings
         };
-        // Either is a reason to look.
+        // Probe after either.
         _ = compio::time::timeout(PAUSE, rings).await;
     }
     leave(controller.owners).await;
 }
 
-/// They end, all at the same time.
+/// Releases all reservations concurrently.
 async fn leave(owners: Vec<ReservationOwner>) {
     let tasks: Vec<_> = owners.into_iter().map(|owner| spawn(owner.leave())).collect();
     for task in tasks {
-        // None panics; one that did has shut its gate.
+        // A panicked task has shut its gate.
         _ = task.await;
     }
 }
 
 struct Controller {
     owners: Vec<ReservationOwner>,
-    /// When the storage was shown that this router lives.
+    /// The time of the last heartbeat at the storage.
     heartbeat_at: Instant,
 }
 
-/// Keepers that are at work.
+/// The owners whose job is running.
 struct RunningOwners {
     left: Cell<usize>,
-    /// Rings when one has ended.
+    /// Notified when a job has ended.
     ended: Notifier,
 }
 
-/// One of them; also one that panics ends.
+/// Counts a job as ended when dropped, even by a panic.
 struct OwnerGuard(Rc<RunningOwners>);
 
 impl Drop for OwnerGuard {
@@ -71,7 +71,7 @@ impl Drop for OwnerGuard {
 }
 
 impl Controller {
-    /// Runs a job for all of them concurrently.
+    /// Runs a job for all owners concurrently.
     async fn each(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
         let begin = |mut owner: ReservationOwner| {
             let what = what.clone();
@@ -82,12 +82,12 @@ impl Controller {
         };
         let tasks: Vec<_> = self.owners.drain(..).map(begin).collect();
         for task in tasks {
-            // None panics; one that did would be missed, and its gate is shut.
+            // The owner of a panicked task is removed, and its gate is shut.
             self.owners.extend(task.await.ok());
         }
     }
 
-    /// As above, for long jobs. Meanwhile this router shows at the storage of finished ones that it is alive.
+    /// The same for long jobs. Meanwhile this router sends heartbeats to the storage whose job has ended.
     async fn each_alive(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
         let busy = Rc::new(RunningOwners { left: Cell::new(self.owners.len()), ended: Notifier::new() });
         self.each(async move |owner: &mut ReservationOwner| {
@@ -124,13 +124,13 @@ impl Controller {
         }
     }
 
-    /// Adds owners of new logical units, and removes those that are not routed any more.
+    /// Adds owners of new logical units, and removes those that are no longer routed.
     async fn adopt(&mut self, pair: &Arc<Pair>) {
         self.let_go().await;
         let fresh = std::mem::take(&mut pair.state().fresh);
         for remote in fresh.iter().filter_map(Weak::upgrade) {
-            // The earlier owner of the same logical unit continues while that is served: otherwise it would release
-            // the reservation of this one. After a failed change it stays.
+            // While the same logical unit is routed, its earlier owner continues: otherwise the earlier one would
+            // release the reservation of the new one. After a failed configuration change it stays.
             if self.owners.iter().any(|old| old.is_at(&remote.place())) {
                 pair.state().fresh.push(Arc::downgrade(&remote));
                 continue;
@@ -147,7 +147,7 @@ impl Controller {
         leave(gone).await;
     }
 
-    /// The holder of all logical units together.
+    /// The combined holder and generation of all logical units.
     fn sight(&self) -> (Holder, u64) {
         let all: Vec<Holder> = self.owners.iter().map(ReservationOwner::holder).collect();
         let request = [Holder::Other, Holder::Ours, Holder::Nobody];
@@ -167,7 +167,7 @@ impl Controller {
         }
     }
 
-    /// Standby: is it our turn?
+    /// On standby: decides whether to take the reservations.
     async fn consider(&mut self, pair: &Arc<Pair>) {
         let decision = {
             let state = pair.state();
@@ -202,19 +202,19 @@ impl Controller {
     async fn take_all(&mut self, seize: bool) -> Vec<Result<(), Error>> {
         let (sender, results) = flume::unbounded();
         self.each_alive(async move |owner: &mut ReservationOwner| {
-            // An unreachable logical unit is taken once it is reachable.
+            // An unreachable logical unit is taken later, when it is reachable.
             let result = match owner.holder() {
                 Holder::Unknown => Err(Error::new(ErrorCode::Unreachable, "the storage is unreachable")),
                 _ => owner.take(seize).await,
             };
-            // The receiver lives until all have sent.
+            // The receiver exists until all have sent.
             _ = sender.send(result);
         })
         .await;
         results.drain().collect()
     }
 
-    /// Active: is it still so, and is there more to serve?
+    /// While active: checks whether this router is still the holder, and takes further logical units.
     async fn serve(&mut self, pair: &Arc<Pair>) {
         if self.owners.iter().any(|owner| owner.is_taken && owner.holder() == Holder::Other) {
             return self.fenced(pair);
@@ -230,7 +230,7 @@ impl Controller {
         self.each_alive(async move |owner: &mut ReservationOwner| match (owner.holder(), owner.is_taken) {
             (Holder::Unknown, _) => {}
             (Holder::Ours, true) if owner.gate().is_open() => {}
-            // A session was not registered, or not any more.
+            // A session is not registered, or no longer.
             (Holder::Ours, true) => owner.open().await,
             (Holder::Other, _) if !seize => {}
             (holder, _) => {
@@ -252,7 +252,7 @@ impl Controller {
         (pair.changed)();
     }
 
-    /// The other router has taken over.
+    /// Handles a takeover by the other router.
     fn fenced(&mut self, pair: &Arc<Pair>) {
         self.owners.iter_mut().for_each(ReservationOwner::lose);
         tracing::warn!(router = pair.spec.router, "the peer router has taken over");
@@ -269,7 +269,7 @@ impl Controller {
     }
 }
 
-/// A gate that was shut by a conflict is a reason to probe at once, and to notify hosts.
+/// Watches a gate: when a conflict shuts it, probes at once and notifies hosts.
 fn watch(pair: &Arc<Pair>, owner: &ReservationOwner) {
     let (pair, gate) = (Arc::downgrade(pair), Arc::downgrade(owner.gate()));
     lunar_runtime::spawn(async move {

@@ -1,8 +1,8 @@
-//! The reservation of one logical unit: how it is taken, kept, and given back, over a nexus that carries no data.
+//! The reservation of one logical unit: how it is taken, kept and released, over a nexus without data.
 //!
-//! Its type is Exclusive Access - Registrants Only (SPC-5 section 5.13.6): only registered nexuses read and write. A
-//! takeover removes all registrations of the other router and aborts its commands. It is complete when the storage has
-//! reported the end of these commands: a command still in progress could overwrite later writes.
+//! Its type is Exclusive Access - Registrants Only (SPC-5 section 5.13.6): only registered nexuses may read and
+//! write. A takeover removes all registrations of the other router and aborts its commands. It is complete when the
+//! storage has reported the end of these commands: a running command could overwrite later writes.
 
 use super::gate::IoGate;
 use crate::upstream::UpstreamLu;
@@ -28,11 +28,11 @@ const REGISTER_AND_IGNORE: u8 = 6;
 const READ_KEYS: u8 = 0;
 const READ_RESERVATION: u8 = 1;
 
-/// Bytes of an answer that are read.
+/// The allocation length of commands.
 const ANSWER: u16 = 4096;
-/// Attempts to take a reservation that others keep taking.
+/// The maximum number of attempts to take a reservation while others keep taking it.
 const TRIES: usize = 4;
-/// Time limit of each step, except the wait for commands of others: the controller of the pair waits for each step.
+/// The time limit of each step, except for the wait for commands of others: the controller waits for each step.
 const WAIT: Duration = Duration::from_secs(2);
 /// Function complete.
 const COMPLETE: u8 = 0;
@@ -42,11 +42,11 @@ const COMPLETE: u8 = 0;
 pub struct ReservationState {
     /// PRGENERATION.
     pub generation: u32,
-    /// The reservation, if there is one.
+    /// The reservation, if any.
     pub held: Option<ReservationDescriptor>,
 }
 
-/// The designators that it reports (VPD page 83h).
+/// Reads the designators of the logical unit (VPD page 83h).
 async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     let page = read(session, lun, cdb::inquiry(Some(0x83), IDENTITY_LEN)).await?;
     Ok(lunar_initiator::identity(&page))
@@ -55,7 +55,7 @@ async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
 /// Runs a step with a time limit.
 ///
 /// # Errors
-/// [`ErrorCode::TimedOut`] after `WAIT`; otherwise those of the step.
+/// [`ErrorCode::TimedOut`] after `WAIT`; the errors of the step.
 pub async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Err(Error::new(ErrorCode::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
     compio::time::timeout(WAIT, work).await.unwrap_or_else(late)
@@ -75,12 +75,12 @@ async fn out(session: &Session, lun: u64, action: u8, parameters: ReserveOutPara
     session.perform(lun, cdb, Direction::Out(data)).await.0.map(drop)
 }
 
-/// The target does not support the command or its parameters (ILLEGAL REQUEST).
+/// Whether the target does not support the command or its parameters (ILLEGAL REQUEST).
 fn is_unknown(e: &Error) -> bool {
     e.sense.is_some_and(|sense| sense.key == 5)
 }
 
-/// The holder of the reservation.
+/// Reads the holder of the reservation.
 ///
 /// # Errors
 /// Those of the command.
@@ -89,15 +89,15 @@ pub async fn reservation(session: &Session, lun: u64) -> Result<ReservationState
     Ok(ReservationState { generation: pr::generation(&answer), held: pr::reservation(&answer) })
 }
 
-/// Registers a nexus, whether it was registered before or not. If the target supports it, registrations persist through a
-/// power loss (APTPL). Otherwise a suspended router would find the logical unit unreserved after it.
+/// Registers a nexus, whether or not it was registered before. If the target supports it, registrations persist
+/// through a power loss (APTPL). Otherwise a suspended router would find the logical unit unreserved afterwards.
 ///
 /// # Errors
 /// Those of the command.
 pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error> {
     let parameters = ReserveOutParameters { action_key: key, aptpl: true, ..ReserveOutParameters::default() };
     match out(session, lun, REGISTER_AND_IGNORE, parameters).await {
-        // LIO reports a communication failure when it cannot write its APTPL file.
+        // LIO returns a communication failure if it cannot write its APTPL file.
         Err(e) if e.sense.is_some() => {
             out(session, lun, REGISTER_AND_IGNORE, ReserveOutParameters { aptpl: false, ..parameters }).await
         }
@@ -105,7 +105,7 @@ pub async fn register(session: &Session, lun: u64, key: u64) -> Result<(), Error
     }
 }
 
-/// Unregisters a nexus. A nexus without a registration is no error.
+/// Unregisters a nexus. It is not an error if the nexus is not registered.
 ///
 /// # Errors
 /// Those of the command.
@@ -116,7 +116,7 @@ pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Err
     }
 }
 
-/// Ends all commands in progress, of all initiators.
+/// Ends all commands of all initiators.
 async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
     match session.manage(TaskManagementFunction::LunReset, lun).await? {
         COMPLETE => Ok(()),
@@ -124,29 +124,29 @@ async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
     }
 }
 
-/// The initiator port that holds a reservation: its nexus is to be the same after a restart.
+/// The initiator port that holds the reservations. Its nexus must be the same after a restart.
 pub struct FencePort {
-    /// Its name; None is that of the upstream's sessions.
+    /// The initiator name. None means the name of the upstream's sessions.
     pub initiator: Option<String>,
-    /// Its ISID, unlike those of the upstream's sessions.
+    /// The ISID, different from those of the upstream's sessions.
     pub isid: [u8; 6],
 }
 
-/// The way to the reservation of one logical unit.
+/// The access to the reservation of one logical unit.
 pub struct Fence {
-    /// The ways to it, with the LUN at each.
+    /// The paths to the logical unit, with its LUN on each.
     ways: Vec<(Url, String, u16)>,
-    /// What it has to be at each: another name may be shown another one.
+    /// The expected identity on each path: another initiator name may see another logical unit.
     identity: Vec<u8>,
     port: FencePort,
     key: u64,
-    /// Time limit for the end of commands of others.
+    /// The time limit for the end of commands of others.
     path_loss_timeout: Duration,
     session: Option<(Session, u64)>,
 }
 
 impl Fence {
-    /// Nothing is connected yet.
+    /// Creates the fence without a connection.
     pub fn new(remote: &UpstreamLu, port: FencePort, key: u64, path_loss_timeout: Duration) -> Fence {
         let (ways, identity) = (remote.ways(), remote.identity().to_vec());
         Fence { ways, identity, port, key, path_loss_timeout: path_loss_timeout.max(WAIT), session: None }
@@ -175,7 +175,7 @@ impl Fence {
         Err(Error::new(ErrorCode::IdentityMismatch, what))
     }
 
-    /// After a failure without a response, the next call uses another session.
+    /// Drops the session after a failure without a response, so that the next call opens another.
     fn after<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if result.as_ref().is_err_and(|e| e.status.is_none()) {
             self.session = None;
@@ -183,10 +183,10 @@ impl Fence {
         result
     }
 
-    /// The holder of the reservation.
+    /// Reads the holder of the reservation.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// When the logical unit is unreachable.
     pub async fn probe(&mut self) -> Result<ReservationState, Error> {
         let (session, lun) = self.session().await?;
         let seen = soon(reservation(&session, lun)).await;
@@ -196,19 +196,19 @@ impl Fence {
     /// Increments PRGENERATION, which shows the peer that this router is alive.
     ///
     /// # Errors
-    /// [`ErrorCode::ReservationConflict`] when the reservation is not ours any more.
+    /// [`ErrorCode::ReservationConflict`] when this router no longer has the reservation.
     pub async fn heartbeat(&mut self, gate: &IoGate) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
         let admitted = soon(gate.admit(&session, lun)).await;
         self.after(admitted)
     }
 
-    /// Takes a free reservation or one that was ours; with `seize` also that of another initiator. Afterwards all earlier
-    /// registrations are gone, ours too, and the commands of others have ended.
+    /// Takes the reservation if it is free or already ours; with `seize`, also from another initiator. Afterwards all
+    /// earlier registrations are removed, including ours, and the commands of others have ended.
     ///
     /// # Errors
-    /// [`ErrorCode::ReservationConflict`] when another initiator has it. Other errors when the logical unit is unreachable, or
-    /// commands of others do not end.
+    /// [`ErrorCode::ReservationConflict`] when another initiator has it. Other errors when the logical unit is
+    /// unreachable, or commands of others do not end.
     pub async fn take(&mut self, seize: bool) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
         let taken = self.take_over(&session, lun, seize).await;
@@ -228,7 +228,7 @@ impl Fence {
                 }
                 Some(held) if held.key == key || seize => self.preempt(session, lun, held.key).await,
                 Some(_) => {
-                    // The registration is useless then. A reservation that may be ours stays: a router that found
+                    // The registration is then useless. A reservation that may be ours is kept: a router that found
                     // it free would not wait for the commands of others.
                     _ = soon(unregister(session, lun, key)).await;
                     return Err(Error::new(
@@ -271,9 +271,9 @@ impl Fence {
         }
     }
 
-    /// Preempts all other registrations, so that no command of another initiator is in progress. If the reservation
-    /// `was_ours`, the response of an earlier takeover may have been lost. The initiators that it preempted are then no
-    /// longer registered, and this call cannot see them, so a reset ends their commands.
+    /// Preempts all other registrations, so that no other initiator has running commands. If the reservation
+    /// `was_ours`, the response of an earlier takeover may have been lost. The initiators that it preempted are no
+    /// longer registered and thus unknown here, so a reset ends their commands.
     async fn put_off_others(&self, session: &Session, lun: u64, was_ours: bool) -> Result<(), Error> {
         let mut is_unsettled = was_ours;
         let answer = read(session, lun, cdb::persistent_reserve_in(READ_KEYS, ANSWER)).await?;
@@ -287,10 +287,10 @@ impl Fence {
         if is_unsettled { end_all(session, lun).await } else { Ok(()) }
     }
 
-    /// Flushes all writes, and releases the reservation with all registrations.
+    /// Flushes all writes, and releases the reservation and all registrations.
     ///
     /// # Errors
-    /// When it cannot be reached, or is not ours.
+    /// When the logical unit is unreachable, or the reservation is not ours.
     pub async fn release(&mut self, gate: &IoGate) -> Result<(), Error> {
         let (session, lun) = self.session().await?;
         let released = self.give_back(&session, lun, gate).await;
@@ -311,7 +311,7 @@ impl Fence {
     /// Logs out.
     pub async fn close(&mut self) {
         if let Some((session, _)) = self.session.take() {
-            // It is over all the same.
+            // The session ends in either case.
             _ = session.close().await;
         }
     }
@@ -335,11 +335,11 @@ async fn open(
         *limit = WAIT.min(*limit);
     }
     (timeouts.login_tries, timeouts.recovery) = (1, Duration::ZERO);
-    // No other way is taken while this one is tried.
+    // No other path is used while this one is tried.
     timeouts.transition = None;
     (timeouts.command, timeouts.operation) = (path_loss_timeout, path_loss_timeout);
     let initiator = port.initiator.clone().unwrap_or(options.initiator);
-    // A fence decides by the reservation at the storage, and within its own time-outs.
+    // A fence relies on the reservation at the storage, and has its own time limits.
     let late_writes = LateWrites::Risk;
     let options = Options { initiator, isid: Some(port.isid), timeouts, late_writes, commands: 4, ..options };
     let portal = url.portal.clone();

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// How long one waits between two looks at what is still inside.
+/// The interval of checks for admitted commands.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The gate of one logical unit. It is shut until this router holds its reservation, and shuts at the first conflict.
+/// The gate of one logical unit. It is shut until this router holds the reservation. The first conflict shuts it.
 pub struct IoGate {
     key: u64,
     open: AtomicBool,
-    /// Admitted writes may not be stable, and this router can no longer flush them.
+    /// Whether admitted writes may not be stable and this router can no longer flush them.
     owes: AtomicBool,
     inside: AtomicUsize,
     shut: Notifier,
 }
 
-/// An admitted command. It leaves the gate when this is dropped.
+/// The permit of an admitted command, which leaves the gate when this is dropped.
 pub struct IoPermit(Arc<IoGate>);
 
 impl Drop for IoPermit {
@@ -30,7 +30,7 @@ impl Drop for IoPermit {
 }
 
 impl IoGate {
-    /// Shut. The reservation key is that of this router.
+    /// Creates a gate that is shut. `key` is the reservation key of this router.
     pub fn new(key: u64) -> IoGate {
         IoGate {
             key,
@@ -43,18 +43,18 @@ impl IoGate {
 
     /// Admits a command, unless the gate is shut.
     pub fn enter(self: &Arc<Self>) -> Option<IoPermit> {
-        // Counted first, so that a wait for an empty gate misses no command.
+        // Counted first, so that a wait for an empty gate includes every command.
         self.inside.fetch_add(1, SeqCst);
         let inside = IoPermit(self.clone());
         self.is_open().then_some(inside)
     }
 
-    /// The gate admits commands.
+    /// Whether the gate admits commands.
     pub fn is_open(&self) -> bool {
         self.open.load(SeqCst)
     }
 
-    /// Admitted writes may be lost, or are the responsibility of the other router.
+    /// Whether admitted writes may be lost, or are the responsibility of the other router.
     pub fn owes(&self) -> bool {
         self.owes.load(SeqCst)
     }
@@ -65,23 +65,23 @@ impl IoGate {
         self.open.store(true, SeqCst);
     }
 
-    /// Shuts the gate. True if it was open.
+    /// Shuts the gate. Returns true if it was open.
     pub fn shut(&self) -> bool {
         self.shut.notify(usize::MAX);
         self.open.swap(false, SeqCst)
     }
 
-    /// All admitted writes are stable.
+    /// Records that all admitted writes are stable.
     pub fn settled(&self) {
         self.owes.store(false, SeqCst);
     }
 
-    /// Resolves when the gate is shut after this call.
+    /// A listener for the next time the gate is shut.
     pub fn listen(&self) -> EventListener {
         self.shut.listen()
     }
 
-    /// Waits until no command is inside; false if it takes too long.
+    /// Waits until no admitted command is running. Returns false after `limit`.
     pub async fn empty(&self, limit: Duration) -> bool {
         let begun = Instant::now();
         while self.inside.load(SeqCst) > 0 {
@@ -93,24 +93,25 @@ impl IoGate {
         true
     }
 
-    /// No command is inside.
+    /// Whether no admitted command is running.
     pub fn is_empty(&self) -> bool {
         self.inside.load(SeqCst) == 0
     }
 
-    /// Allows a nexus to carry data: registers it, and then reads the reservation. So a takeover either removes this
-    /// registration or is seen here. If another initiator holds the reservation, nothing is registered: the change of the
-    /// generation would look like a sign of life of the peer, and LIO admits all sessions of a name while one is registered.
+    /// Registers a nexus that will carry data, and then reads the reservation, so that a takeover either removes this
+    /// registration or is seen here. If another initiator holds the reservation, nothing is registered. The changed
+    /// generation would look like a heartbeat of the peer, and LIO admits all sessions of a name while one is
+    /// registered.
     ///
     /// # Errors
-    /// [`ErrorCode::ReservationConflict`] when the reservation is not ours: the nexus is not registered then.
+    /// [`ErrorCode::ReservationConflict`] when the reservation is not ours. The nexus is then not registered.
     pub async fn admit(&self, session: &Session, lun: u64) -> Result<(), Error> {
         let is_ours =
             |seen: &ReservationState| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
         let not_ours =
             || Error::new(ErrorCode::ReservationConflict, "this router is not the active one of its pair");
-        // Other logical units wait for this read, so it has a time limit: it changes nothing and can be abandoned. A
-        // registration in progress cannot: it might be executed after a takeover.
+        // Other logical units wait for this read, so it has a time limit: a read can be abandoned. A registration
+        // cannot, because it could be executed after a takeover.
         if !is_ours(&fence::soon(fence::reservation(session, lun)).await?) {
             return Err(not_ours());
         }

@@ -1,16 +1,16 @@
-//! Heartbeats: a discovery session with one of the peer's portals asks for the peer's status.
+//! Heartbeats: a discovery session with one of the peer's portals requests the peer's status.
 
 use super::{KEY, Pair, PairSpec, PeerStatus};
 use lunar_initiator::{Discovery, Error, ErrorCode, Url};
 use std::sync::Weak;
 use std::time::Duration;
 
-/// Between two questions.
+/// The interval of requests.
 const PAUSE: Duration = Duration::from_millis(500);
-/// An answer that takes longer is none.
+/// The time limit of a response.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Asks for as long as the pair is there.
+/// Requests the status while the pair exists.
 pub async fn listen(pair: Weak<Pair>) {
     let (mut session, mut was) = (None, None);
     loop {

@@ -1,13 +1,14 @@
-//! What this router observed of its peer and of the storage, with the time of each observation.
+//! Observations of the peer and of the storage, with their times.
 
 use super::machine::{Holder, PairView, PeerStatus, Role};
 use std::time::{Duration, Instant};
 
-/// A router that yielded leaves the active role to its peer for this time.
+/// The time for which a router that yielded leaves the active role to its peer.
 const YIELDING: Duration = Duration::from_secs(10);
-/// A router without sight of the storage for this time was cut off itself. Longer than one failed probe.
+/// After this time without access to the storage, a router counts itself as cut off. It is longer than one failed
+/// probe.
 const BLIND: Duration = Duration::from_secs(6);
-/// For this time after a takeover, a status of the peer may have been sent before it.
+/// For this time after a takeover, a status of the peer may be older than the takeover.
 const STALE: Duration = Duration::from_secs(1);
 
 /// The observations so far.
@@ -15,15 +16,15 @@ const STALE: Duration = Duration::from_secs(1);
 pub struct PeerHistory {
     heard: Option<PeerStatus>,
     heard_at: Instant,
-    /// Since when the peer reports that it does not serve.
+    /// The time since which the peer reports that it does not serve.
     idle: Option<Instant>,
     holder: Holder,
-    /// Since when the storage has been reachable, ignoring short gaps, and when it was reachable last.
+    /// The time since which the storage has been reachable, ignoring short gaps, and the time of the last success.
     seen: Option<(Instant, Instant)>,
-    /// Since when it cannot be seen.
+    /// The time since which the storage is unreachable.
     blind: Option<Instant>,
     free: Option<Instant>,
-    /// The sum of all PRGENERATION values, which grows with each change of a reservation.
+    /// The sum of all PRGENERATION values. It grows with each change of a reservation.
     generation: Option<u64>,
     moved: Instant,
     was_fenced: bool,
@@ -32,7 +33,7 @@ pub struct PeerHistory {
 }
 
 impl PeerHistory {
-    /// Nothing was seen or heard yet.
+    /// A history without observations.
     pub fn new(now: Instant) -> PeerHistory {
         PeerHistory {
             heard: None,
@@ -50,21 +51,21 @@ impl PeerHistory {
         }
     }
 
-    /// The peer was heard.
+    /// Records a status of the peer.
     pub fn heard(&mut self, mut status: PeerStatus, now: Instant) {
         if self.fenced.is_some_and(|at| now.saturating_duration_since(at) < STALE) {
             status.role = Role::Active;
         }
         let is_idle = matches!(status.role, Role::Standby | Role::Yielding);
         if status.role == Role::Active {
-            // The peer has taken the active role that this router gave up.
+            // The peer has taken the active role that this router yielded.
             self.yielded = None;
         }
         self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now));
         (self.heard, self.heard_at, self.was_fenced) = (Some(status), now, false);
     }
 
-    /// Records a probe of the storage. `generation` is the sum over all logical units.
+    /// Records a probe of the storage. `generation` is the sum for all logical units.
     pub fn saw(&mut self, holder: Holder, generation: u64, now: Instant) {
         let is_free = holder == Holder::Nobody;
         self.free = self.free.filter(|_| is_free).or(is_free.then_some(now));
@@ -80,7 +81,7 @@ impl PeerHistory {
         }
     }
 
-    /// This router was preempted: the peer serves, whatever it reported before.
+    /// Records that this router was preempted: the peer serves, whatever it reported before.
     pub fn fenced(&mut self, now: Instant) {
         (self.was_fenced, self.fenced, self.idle) = (true, Some(now), None);
         if let Some(status) = &mut self.heard {
@@ -88,22 +89,22 @@ impl PeerHistory {
         }
     }
 
-    /// Records that it gave up the active role on request.
+    /// Records that this router gave up the active role on request.
     pub fn yielded(&mut self, now: Instant) {
         self.yielded = Some(now);
     }
 
-    /// It is wanted again.
+    /// Records that this router may become active again.
     pub fn wanted(&mut self) {
         self.yielded = None;
     }
 
-    /// It gave up the active role recently.
+    /// Whether this router gave up the active role recently.
     pub fn is_yielding(&self, now: Instant) -> bool {
         self.yielded.is_some_and(|at| now.saturating_duration_since(at) < YIELDING)
     }
 
-    /// The view now, without the fields that describe this router itself.
+    /// The current view, without the fields that describe this router itself.
     pub fn view(&self, now: Instant) -> PairView {
         let since = |at: Option<Instant>| at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         PairView {
@@ -146,14 +147,14 @@ mod tests {
             history.heard(peer_status(Role::Standby), at(0));
             history.saw(Holder::Ours, 1, at(0));
             history.saw(Holder::Unknown, 1, at(100));
-            assert_eq!(decide(&history, at(200)), Decision::Stay, "the peer may not have looked yet");
+            assert_eq!(decide(&history, at(200)), Decision::Stay, "the peer may not have probed yet");
             history.heard(PeerStatus { healthy: peer_sees, ..peer_status(Role::Standby) }, at(3000));
             history.saw(Holder::Unknown, 1, at(3000));
             let decision = if peer_sees { Decision::Yield } else { Decision::Stay };
             assert_eq!(decide(&history, at(3200)), decision);
             history.saw(Holder::Ours, 1, at(3300));
             history.saw(Holder::Unknown, 1, at(3400));
-            assert_eq!(decide(&history, at(3500)), Decision::Stay, "it was seen in between");
+            assert_eq!(decide(&history, at(3500)), Decision::Stay, "the storage was reachable in between");
         }
     }
 
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(decide(&history, at(10)), Decision::Seize);
         history.fenced(at(10));
         assert_eq!(decide(&history, at(10)), Decision::Stay);
-        // Said before, and late.
+        // A status from before the takeover that arrives late.
         history.heard(peer_status(Role::Yielding), at(20));
         assert_eq!(decide(&history, at(20)), Decision::Stay);
         history.heard(peer_status(Role::Yielding), at(2000));
@@ -187,8 +188,8 @@ mod tests {
             history.saw(Holder::Other, second, at(second));
             assert_eq!(decide(&history, at(second)), Decision::Stay, "{second}");
         }
-        assert_eq!(decide(&history, at(30)), Decision::Seize, "hosts may not reach it either");
-        // One look that fails is nothing.
+        assert_eq!(decide(&history, at(30)), Decision::Seize, "hosts may not reach the peer either");
+        // A single failed probe does not count.
         history.saw(Holder::Unknown, 0, at(31));
         assert_eq!(decide(&history, at(31)), Decision::Stay);
         history.saw(Holder::Other, 31, at(34));

@@ -1,34 +1,34 @@
-//! Which router of a pair is active: the decision of one router from the storage and the peer's heartbeats.
+//! The active role in a pair: the decision of one router, from the storage and the peer's heartbeats.
 //!
-//! The reservations of the logical units keep two routers from writing at the same time, not this module. It decides when to
-//! take a reservation, so that one router has it, and no router takes it from a healthy one.
+//! The reservations prevent concurrent writes, not this module. It decides when to take a reservation, so that one
+//! router has it, and none takes it from a healthy router.
 
 use std::time::Duration;
 
-/// Silence after which a peer counts as gone.
+/// The time without a heartbeat after which the peer counts as dead.
 pub const DEAD: Duration = Duration::from_secs(3);
-/// An active router without sight of the storage yields only after this time: by then the peer has probed too, and reported
-/// whether it sees more. Commands are held meanwhile.
+/// An active router without access to the storage yields only after this time. By then the peer has probed too, and
+/// reported whether it has access. Meanwhile commands are held.
 pub const UNSURE: Duration = Duration::from_secs(3);
-/// How long the router that is not preferred waits for the other one.
+/// The time for which the router that is not preferred waits for the preferred one.
 pub const GRACE: Duration = Duration::from_secs(3);
-/// How long a preempted router waits for a sign of its peer at the storage.
+/// The time for which a preempted router waits for a sign of its peer at the storage.
 pub const STILL: Duration = Duration::from_secs(5);
-/// Silence after which this router takes over even from a peer that is alive at the storage: hosts may not reach the peer
-/// either. Shorter than the time before hosts abort commands.
+/// The time without a heartbeat after which this router takes over even from a peer that is alive at the storage:
+/// hosts may not reach the peer either. It is shorter than the time after which hosts abort commands.
 pub const CUT_OFF: Duration = Duration::from_secs(10);
 
 /// The role of a router in its pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The other one serves.
+    /// The peer serves.
     #[default]
     Standby,
-    /// It is about to serve.
+    /// This router is about to serve.
     Taking,
-    /// It serves.
+    /// This router serves.
     Active,
-    /// It stops serving, or stopped a short time ago: the peer may take over at once.
+    /// This router stops serving, or has just stopped: the peer may take over at once.
     Yielding,
 }
 
@@ -40,7 +40,7 @@ const ROLES: [(Role, &str); 4] = [
 ];
 
 impl Role {
-    /// Its name, for people and in heartbeats.
+    /// The name, in output and in heartbeats.
     pub fn name(self) -> &'static str {
         ROLES.iter().find(|row| row.0 == self).map_or("standby", |row| row.1)
     }
@@ -49,25 +49,25 @@ impl Role {
 /// The status that a router reports to its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// What it is.
+    /// The role.
     pub role: Role,
-    /// It may become active.
+    /// Whether it may become active.
     pub eligible: bool,
-    /// It serves while both can.
+    /// Whether it serves while both can.
     pub preferred: bool,
-    /// It reaches the storage.
+    /// Whether it reaches the storage.
     pub healthy: bool,
-    /// Its reservation key.
+    /// The reservation key.
     pub key: u64,
 }
 
-/// The words for yes and no in a heartbeat.
+/// The words for `eligible` in a heartbeat: false, true.
 const ELIGIBLE: [&str; 2] = ["held", "eligible"];
 const PREFERRED: [&str; 2] = ["-", "preferred"];
 const HEALTHY: [&str; 2] = ["sick", "healthy"];
 
 impl PeerStatus {
-    /// As a heartbeat carries it.
+    /// Encodes the status for a heartbeat.
     pub fn encode(&self) -> String {
         let word = |words: [&'static str; 2], is: bool| words[usize::from(is)];
         let (eligible, preferred) = (word(ELIGIBLE, self.eligible), word(PREFERRED, self.preferred));
@@ -75,7 +75,8 @@ impl PeerStatus {
         format!("{},{eligible},{preferred},{healthy},{:016x}", self.role.name(), self.key)
     }
 
-    /// Parses a heartbeat; None if it is malformed. Unknown words at the end are ignored, for later versions.
+    /// Parses a heartbeat. None if it is malformed. Unknown words at the end are ignored, for compatibility with
+    /// later versions.
     pub fn decode(text: &str) -> Option<PeerStatus> {
         let mut words = text.split(',');
         let mut next = || words.next();
@@ -90,15 +91,15 @@ impl PeerStatus {
     }
 }
 
-/// The holder of the reservations of all logical units together.
+/// The combined holder of the reservations of all logical units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holder {
     /// No logical unit is reachable.
     #[default]
     Unknown,
-    /// No initiator.
+    /// No initiator holds any.
     Nobody,
-    /// This router.
+    /// This router holds them.
     Ours,
     /// Another initiator holds at least one.
     Other,
@@ -107,44 +108,44 @@ pub enum Holder {
 /// The inputs of a decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PairView {
-    /// It serves.
+    /// Whether this router serves.
     pub is_active: bool,
-    /// It may.
+    /// Whether it may become active.
     pub eligible: bool,
-    /// It is preferred.
+    /// Whether it is preferred.
     pub preferred: bool,
-    /// It gave up its place on demand not long ago.
+    /// Whether it yielded on request recently.
     pub yielded: bool,
-    /// Hosts are logged in to it.
+    /// Whether hosts are logged in to it.
     pub has_hosts: bool,
-    /// It was fenced after the last status of the peer.
+    /// Whether it was preempted after the last status of the peer.
     pub was_fenced: bool,
     /// The holder of the reservations.
     pub holder: Holder,
-    /// How long the storage has been reachable.
+    /// The time for which the storage has been reachable.
     pub seen: Duration,
-    /// How long it has been unreachable.
+    /// The time for which it has been unreachable.
     pub blind: Duration,
-    /// How long no router has held the reservations.
+    /// The time for which no router has held the reservations.
     pub free: Duration,
-    /// How long nothing has changed at the storage.
+    /// The time for which nothing has changed at the storage.
     pub still: Duration,
     /// The last status of the peer.
     pub peer: Option<PeerStatus>,
-    /// How long the peer has been silent.
+    /// The time since the last heartbeat of the peer.
     pub silent: Duration,
-    /// Since when it reports that it does not serve.
+    /// The time for which the peer has reported that it does not serve.
     pub idle: Duration,
 }
 
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing.
+    /// Change nothing.
     Stay,
-    /// Reserve what is free.
+    /// Take free reservations.
     Take,
-    /// Reserve all of it, and preempt other holders.
+    /// Take all reservations, and preempt other holders.
     Seize,
     /// Stop serving.
     Yield,
@@ -157,12 +158,12 @@ impl PairView {
         self.peer.filter(|_| self.silent < DEAD)
     }
 
-    /// The peer would serve if this router did not.
+    /// Whether the peer would serve if this router did not.
     pub fn can_hand_over(&self) -> bool {
         self.heard().is_some_and(|peer| peer.eligible && peer.healthy)
     }
 
-    /// The decision.
+    /// Makes the decision.
     pub fn decide(&self) -> Decision {
         let blind = self.holder == Holder::Unknown;
         if self.is_active {
@@ -189,7 +190,7 @@ impl PairView {
         let waited = self.free >= GRACE;
         let take = match self.heard() {
             Some(peer) => match peer.role {
-                // It is about to have it, or has lost it and takes it back.
+                // The peer is about to take the reservations, or is retaking lost ones.
                 Role::Active | Role::Taking => self.free >= CUT_OFF,
                 Role::Yielding => true,
                 Role::Standby => self.preferred || !peer.eligible || !peer.healthy || waited,
@@ -199,7 +200,7 @@ impl PairView {
         if take { Take } else { Stay }
     }
 
-    /// Whether to take the reservation from another holder.
+    /// Whether to take the reservations from another holder.
     pub fn may_seize(&self) -> bool {
         if let Some(peer) = self.heard() {
             return match peer.role {
@@ -209,7 +210,7 @@ impl PairView {
             };
         }
         let quiet = if self.was_fenced { STILL } else { DEAD };
-        // A router that was cut off itself got no heartbeats either.
+        // A router that was cut off itself received no heartbeats either.
         let silent = self.silent.min(self.seen);
         let is_gone = silent >= DEAD && self.still >= quiet;
         // A preempted router that neither hears its peer nor sees it gone stays on standby.

@@ -1,9 +1,9 @@
-//! Failover pairs: two routers in front of the same storage, of which one is active.
+//! Failover pairs: two routers with access to the same storage, one of which is active.
 //!
-//! The storage decides which router is active: that router holds a persistent reservation on every logical unit
-//! ([`fence`]), and an [`IoGate`] stops the commands of the other one. [`machine`] decides when to take the reservation,
-//! from the state of the storage and the peer's heartbeats ([`heartbeat`]), both recorded in [`history`]. Heartbeats only
-//! inform this decision; the reservation enforces it.
+//! The storage decides which router is active. The active router holds a persistent reservation on every logical unit
+//! ([`fence`]). An [`IoGate`] stops the commands of the other. [`machine`] decides when to take the reservation, from
+//! the state of the storage and the peer's heartbeats ([`heartbeat`]), which [`history`] records. Heartbeats only
+//! inform this decision. The reservation enforces it.
 
 mod controller;
 mod fence;
@@ -28,69 +28,69 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The key of text requests that asks an instance what it is.
+/// The text key that requests the status of an instance.
 pub const KEY: &str = "X-org.lunar.pair";
 
-/// After this time without a heartbeat of the peer, this router shows at the storage that it is alive.
+/// The time without a request of the peer after which this router sends heartbeats to the storage.
 const UNASKED: Duration = Duration::from_secs(1);
 
-/// Closed when a pair is over, and has given back what it held.
+/// Closed when a pair has ended and released its reservations.
 pub type PairEnd = flume::Receiver<Infallible>;
 
 /// The configuration of a pair, on one of its routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairSpec {
-    /// The routing instance, which has the same name on both.
+    /// The routing instance, which has the same name on both routers.
     pub router: String,
     /// A portal of the peer.
     pub peer: Portal,
     /// The peer's portal group tag.
     pub group: u16,
-    /// This router serves while both can.
+    /// Whether this router serves while both can.
     pub preferred: bool,
-    /// Its reservation key, which the peer must not have.
+    /// The reservation key of this router, which must differ from the peer's.
     pub key: u64,
-    /// Unique to this router, and the same after a restart.
+    /// A value unique to this router, which must not change at a restart.
     pub seed: String,
-    /// The name under which the reservations are held; None: that of the upstream's sessions.
+    /// The initiator name that holds the reservations. None means that of the upstream's sessions.
     pub initiator: Option<String>,
-    /// Time limit for commands in flight when it gives up the active role.
+    /// The time limit for commands in flight when the router yields the active role.
     pub path_loss_timeout: Duration,
 }
 
 /// A request of the administrator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverRequest {
-    /// Change places.
+    /// Switch the active role.
     Failover,
-    /// It may become active.
+    /// The router may become active.
     Eligible,
-    /// It does not become active, and gives up its place.
+    /// The router must not become active. An active one yields.
     Ineligible,
 }
 
 /// The status of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairStatus {
-    /// What this router is.
+    /// The role of this router.
     pub role: Role,
-    /// It may become active.
+    /// Whether it may become active.
     pub eligible: bool,
-    /// It serves while both can.
+    /// Whether it serves while both can.
     pub preferred: bool,
-    /// What the peer is; None when it does not answer.
+    /// The status of the peer. None if it does not respond.
     pub peer: Option<PeerStatus>,
 }
 
-/// One router's part of a pair.
+/// This router's part in a pair.
 pub struct Pair {
     spec: PairSpec,
     instance: Arc<Instance>,
     state: Mutex<State>,
-    /// Rings when there is something to do before the next look.
+    /// Notified when the controller must act before its next probe.
     notifier: Notifier,
     end: PairEnd,
-    /// Called when the state that hosts see may have changed.
+    /// Called when the states that hosts see may have changed.
     changed: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -99,7 +99,7 @@ struct State {
     role: Role,
     eligible: bool,
     healthy: bool,
-    /// Both have the same reservation key, so neither would exclude the other.
+    /// Whether both routers have the same reservation key, so that neither would exclude the other.
     clash: bool,
     asked: Instant,
     request: Option<FailoverRequest>,
@@ -107,8 +107,8 @@ struct State {
 }
 
 impl Pair {
-    /// Starts as standby, `eligible` or not, after the end of the pair `before`. Call it inside an event loop. When dropped,
-    /// it ends and releases its reservations.
+    /// Starts on standby after the end of the pair `before`. Call it inside an event loop. When dropped, it ends and
+    /// releases its reservations.
     pub fn start(
         spec: PairSpec,
         eligible: bool,
@@ -143,12 +143,12 @@ impl Pair {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When it is over.
+    /// A receiver that is closed at the end of the pair.
     pub fn end(&self) -> PairEnd {
         self.end.clone()
     }
 
-    /// How it was started.
+    /// The configuration.
     pub fn spec(&self) -> &PairSpec {
         &self.spec
     }
@@ -159,7 +159,7 @@ impl Pair {
         self.notifier.notify(usize::MAX);
     }
 
-    /// Queues a request for the controller.
+    /// Submits a request to the controller.
     pub fn request(&self, request: FailoverRequest) {
         let mut state = self.state();
         match request {
@@ -172,25 +172,25 @@ impl Pair {
         self.notifier.notify(usize::MAX);
     }
 
-    /// How it is.
+    /// The current status.
     pub fn status(&self) -> PairStatus {
         let state = self.state();
         let peer = state.history.view(Instant::now()).heard();
         PairStatus { role: state.role, eligible: state.eligible, preferred: self.spec.preferred, peer }
     }
 
-    /// The peer would serve if this one did not.
+    /// Whether the peer would serve if this router did not.
     pub fn can_hand_over(&self) -> bool {
         self.state().history.view(Instant::now()).can_hand_over()
     }
 
-    /// The response to a heartbeat of the peer.
+    /// The response to a status request of the peer.
     pub fn answer(&self) -> String {
         let now = Instant::now();
         let mut state = self.state();
         state.asked = now;
         let role = match state.role {
-            // The peer must not take over before the end.
+            // The peer must not take over before this router has finished yielding.
             Role::Yielding => Role::Active,
             Role::Standby if state.history.is_yielding(now) => Role::Yielding,
             role => role,
@@ -199,7 +199,7 @@ impl Pair {
         PeerStatus { role, eligible: state.eligible, preferred, healthy: state.healthy, key }.encode()
     }
 
-    /// How hosts may use a logical unit through this router.
+    /// The ALUA state of a logical unit through this router.
     pub fn access(&self, is_open: bool) -> AccessState {
         match self.state().role {
             Role::Active if is_open => AccessState::Optimized,
@@ -208,7 +208,7 @@ impl Pair {
         }
     }
 
-    /// How they may through the peer, and whether it is the preferred one.
+    /// The ALUA state through the peer, and whether that is the preferred path.
     pub fn peer_access(&self) -> (AccessState, bool) {
         let Some(peer) = self.state().history.view(Instant::now()).heard() else {
             return (AccessState::Unavailable, !self.spec.preferred);
@@ -235,11 +235,11 @@ impl Pair {
         state.history.heard(status, Instant::now());
     }
 
-    /// What is seen now, with what the router knows of itself.
+    /// The current view, including the fields that describe this router.
     fn view(&self, state: &State) -> PairView {
         let view = state.history.view(Instant::now());
         let own = self.spec.preferred;
-        // Where the configurations leave it open, the keys decide.
+        // If the configurations are ambiguous, the keys decide.
         let preferred = match view.heard() {
             Some(peer) if peer.preferred == own => self.spec.key > peer.key,
             _ => own,
@@ -253,7 +253,7 @@ impl Pair {
         }
     }
 
-    /// The peer sends no heartbeats: only the storage can show it that this router is alive.
+    /// Whether the peer sends no requests: then only the storage can show it that this router is alive.
     fn is_unasked(&self) -> bool {
         self.state().asked.elapsed() >= UNASKED
     }
@@ -271,7 +271,7 @@ impl Pair {
     }
 }
 
-/// Gives up the active role of all these routers and waits for that, so that their peers can take over at once.
+/// Yields the active role of all these pairs and waits for it, so that their peers can take over at once.
 pub fn leave(pairs: &[Arc<Pair>]) {
     let held: Vec<&Arc<Pair>> = pairs.iter().filter(|pair| pair.status().role != Role::Standby).collect();
     held.iter().for_each(|pair| pair.request(FailoverRequest::Ineligible));
@@ -280,7 +280,7 @@ pub fn leave(pairs: &[Arc<Pair>]) {
         while pair.status().role != Role::Standby && Instant::now() < late {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The peer hears of it when it asks the next time.
+        // The peer sees it with its next status request.
         let (given, soon) = (Instant::now(), Instant::now() + UNASKED);
         while pair.state().asked < given && pair.status().peer.is_some() && Instant::now() < soon {
             std::thread::sleep(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! One logical unit of a pair: observes its reservation, takes it and releases it.
+//! One logical unit of a pair: probes, takes and releases its reservation.
 
 use super::PairSpec;
 use super::fence::{Fence, FencePort, KIND, ReservationState};
@@ -11,10 +11,11 @@ use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A logical unit that does not respond is not probed for this time, so that the others do not wait for it each time.
+/// An unresponsive logical unit is not probed for this time, so that each probe of the others is not delayed.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Repeated conflicts this soon after the gate opened are no takeover: the storage rejects registered sessions.
+/// Repeated conflicts within this time after the gate opened do not mean a takeover: the storage rejects registered
+/// sessions.
 const SOON: Duration = Duration::from_secs(5);
 const REFUSALS: u32 = 4;
 
@@ -25,21 +26,22 @@ pub struct ReservationOwner {
     fence: Fence,
     key: u64,
     path_loss_timeout: Duration,
-    /// What it is called, for people.
+    /// The name, for logs.
     name: String,
-    /// The last observed reservation; None if it was unreachable.
+    /// The last observed reservation. None if the logical unit was unreachable.
     pub seen: Option<ReservationState>,
-    /// This router took it, and has not observed another holder.
+    /// Whether this router took the reservation and has not observed another holder since.
     pub is_taken: bool,
-    /// It is not asked before then.
+    /// The time before which it is not probed.
     pause: Option<Instant>,
-    /// When it was opened last since it was taken, and how often it was shut again soon after that.
+    /// The time of the first opening since the reservation was taken, and the number of conflicts soon after an
+    /// opening.
     opened: Option<Instant>,
     refusals: u32,
 }
 
 impl ReservationOwner {
-    /// None for what has no gate.
+    /// Creates the owner of a logical unit. None if it has no gate.
     pub fn new(remote: &Arc<UpstreamLu>, spec: &PairSpec) -> Option<ReservationOwner> {
         let gate = remote.gate()?.clone();
         let name = remote.place();
@@ -64,12 +66,12 @@ impl ReservationOwner {
         })
     }
 
-    /// It is that of this place, with its nexus.
+    /// Whether it owns the logical unit at this place, and thus uses its nexus.
     pub fn is_at(&self, place: &str) -> bool {
         self.name == place
     }
 
-    /// It is not routed any more.
+    /// Whether the logical unit is no longer routed.
     pub fn is_gone(&self) -> bool {
         self.remote.strong_count() == 0
     }
@@ -78,7 +80,7 @@ impl ReservationOwner {
         &self.gate
     }
 
-    /// The holder.
+    /// The last observed holder.
     pub fn holder(&self) -> Holder {
         match self.seen {
             None => Holder::Unknown,
@@ -90,7 +92,7 @@ impl ReservationOwner {
         }
     }
 
-    /// Reads the holder.
+    /// Reads the reservation.
     pub async fn probe(&mut self) {
         if self.pause.is_some_and(|until| Instant::now() < until) {
             return;
@@ -107,16 +109,16 @@ impl ReservationOwner {
         }
     }
 
-    /// Shows that this router lives.
+    /// Sends a heartbeat to the storage.
     pub async fn heartbeat(&mut self) {
-        // What stands in its way is seen at the next look.
+        // The next probe handles a failure.
         if let Err(e) = self.fence.heartbeat(&self.gate).await {
             tracing::debug!("{}: {e}", self.name);
         }
     }
 
-    /// Takes the reservation. Commands admitted earlier must have left the gate, or they could overwrite later writes of the
-    /// other router.
+    /// Takes the reservation. Commands admitted earlier must have left the gate: otherwise they could overwrite later
+    /// writes of the other router.
     ///
     /// # Errors
     /// [`ErrorCode::ReservationConflict`] when another initiator has it.
@@ -134,23 +136,23 @@ impl ReservationOwner {
         taken
     }
 
-    /// Registers the sessions, and opens the gate if the reservation is still ours afterwards: the registration of a session
-    /// whose connection was lost may have been executed after a takeover.
+    /// Registers the sessions, and opens the gate if the reservation is still ours afterwards. The registration of a
+    /// session whose connection was lost may have been executed after a takeover.
     pub async fn open(&mut self) {
         if !self.gate.is_empty() {
             return;
         }
         let Some(remote) = self.remote.upgrade() else { return };
-        // Concurrently, so that several unresponsive sessions cost one time-out.
+        // Concurrently, so that several unresponsive sessions cost one timeout.
         let admitted: Vec<_> =
             remote.luns().into_iter().map(|lun| spawn(admit(self.gate.clone(), lun))).collect();
         let mut is_ours = true;
         for session in admitted {
             match session.await {
                 Ok(Err(e)) if e.code == ErrorCode::ReservationConflict => is_ours = false,
-                // It is admitted at its first conflict.
+                // The session is admitted at its first conflict.
                 Ok(Err(e)) => tracing::debug!("cannot register a session with {} yet: {e}", self.name),
-                // None panics; one that did is not registered.
+                // A panicked task has not registered its session.
                 Ok(Ok(())) | Err(_) => {}
             }
         }
@@ -159,14 +161,14 @@ impl ReservationOwner {
         }
         self.probe().await;
         if self.holder() == Holder::Ours {
-            // This router got no event while the peer held the logical unit.
+            // This router received no events while the peer held the logical unit.
             remote.may_be_reset();
             self.count_refusals();
             self.gate.open();
         }
     }
 
-    /// Logs that the storage rejects registered sessions.
+    /// Logs if the storage rejects registered sessions.
     fn count_refusals(&mut self) {
         let is_soon = self.opened.replace(Instant::now()).is_some_and(|opened| opened.elapsed() < SOON);
         self.refusals = if is_soon { self.refusals + 1 } else { 0 };
@@ -186,8 +188,8 @@ impl ReservationOwner {
         self.is_taken = false;
     }
 
-    /// Shuts the gate, waits for admitted commands, flushes, and releases the reservation. Commands that do not end in time
-    /// are aborted by the takeover of the other router.
+    /// Shuts the gate, waits for admitted commands, flushes, and releases the reservation. The takeover of the other
+    /// router aborts commands that do not end in time.
     pub async fn release(&mut self) {
         self.gate.shut();
         let was_taken = std::mem::take(&mut self.is_taken);
@@ -203,7 +205,7 @@ impl ReservationOwner {
         }
     }
 
-    /// Ends.
+    /// Releases the reservation and ends.
     pub async fn leave(mut self) {
         self.release().await;
         self.fence.close().await;
@@ -212,19 +214,19 @@ impl ReservationOwner {
 
 impl Drop for ReservationOwner {
     fn drop(&mut self) {
-        // Without an owner, a takeover would not be noticed.
+        // Without an owner, a takeover would go unnoticed.
         self.gate.shut();
     }
 }
 
-/// Registers a session, and reads the properties of the logical unit: the storage reports only a part of them while the
-/// other router has it.
+/// Registers a session, and reads the properties of the logical unit. While the other router has the reservation, the
+/// storage reports only some of them.
 async fn admit(gate: Arc<IoGate>, lun: Arc<Lun>) -> Result<(), Error> {
     gate.admit(lun.session(), lun.address()).await?;
     lun.reload().await
 }
 
-/// A random ISID in form (RFC 7143 section 11.12.5), always the same for the same logical unit.
+/// An ISID in the random format (RFC 7143 section 11.12.5), derived from `seed` and `name`.
 fn isid(seed: &str, name: &str) -> [u8; 6] {
     let mut hash = Sha256::new();
     for part in [seed, name] {

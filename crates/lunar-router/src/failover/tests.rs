@@ -19,7 +19,7 @@ const LEN: usize = 4096;
 
 fn run<W: Future<Output = ()> + 'static>(work: impl FnOnce() -> W + Send + 'static) {
     let with_rate_limit =
-        move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
+        move || async move { compio::time::timeout(LIMIT, work()).await.expect("the test hangs") };
     Cores::one().expect("an event loop").wait(0, with_rate_limit).expect("an event loop");
 }
 
@@ -35,20 +35,20 @@ fn server_with(keys: &str) -> Server {
     ))
 }
 
-/// The disk, routed by a router of this key.
+/// The disk, routed with this reservation key.
 async fn disk(url: &Url, key: u64) -> Arc<UpstreamLu> {
     disk_over(vec![url.clone()], key).await
 }
 
-/// The same over several paths.
+/// The same with several paths.
 async fn disk_over(urls: Vec<Url>, key: u64) -> Arc<UpstreamLu> {
     let upstream = Upstream { fence: Some(key), ..Upstream::new("r1", "u", urls) };
-    let found = probe(&upstream, &LoopDetector::default()).await.expect("it is there");
+    let found = probe(&upstream, &LoopDetector::default()).await.expect("a reachable upstream");
     let (lun, what) = found[0].luns.first_key_value().expect("a LUN");
     UpstreamLu::open(&upstream, &found[0].name, *lun, what.clone()).expect("a disk")
 }
 
-/// A router whose peer is not there.
+/// A pair whose peer does not exist.
 fn spec(key: u64) -> PairSpec {
     PairSpec {
         router: "r1".into(),
@@ -73,7 +73,7 @@ async fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// One router of a pair, as far as one logical unit goes.
+/// One router of a pair, for a single logical unit.
 struct Half {
     disk: Arc<UpstreamLu>,
     gate: Arc<IoGate>,
@@ -92,7 +92,7 @@ impl Half {
     async fn take(&mut self, seize: bool) -> Result<(), ErrorCode> {
         self.fence.take(seize).await.map_err(|e| e.code)?;
         for lun in self.disk.luns() {
-            self.gate.admit(lun.session(), lun.address()).await.expect("it is ours");
+            self.gate.admit(lun.session(), lun.address()).await.expect("the nexus is admitted");
         }
         self.gate.open();
         Ok(())
@@ -107,7 +107,7 @@ impl Half {
 
     async fn read(&self) -> u8 {
         let (result, buf) = self.disk.read(0, Buf::zeroed(LEN)).await;
-        result.expect("it is ours");
+        result.expect("a successful read");
         buf[0]
     }
 }
@@ -135,7 +135,7 @@ fn stgt_puts_off_too() {
     run(async move || put_off(&url).await);
 }
 
-/// Some storages take sessions of the holder's name for others.
+/// A storage may show another logical unit to the name that holds the reservation.
 #[test]
 fn reservation_holder_name_must_see_the_same_disk() {
     run(async || {
@@ -160,23 +160,23 @@ fn reservation_holder_name_must_see_the_same_disk() {
 
 async fn put_off(url: &Url) {
     let (mut a, mut b) = (Half::new(url, 0xa).await, Half::new(url, 0xb).await);
-    assert_eq!(a.write(1).await, Err(Some(Sense::NOT_READY_STANDBY)), "before it is taken");
+    assert_eq!(a.write(1).await, Err(Some(Sense::NOT_READY_STANDBY)), "no I/O before the takeover");
     assert_eq!(a.take(false).await, Ok(()));
     assert_eq!(a.write(1).await, Ok(()));
-    assert_eq!(b.take(false).await, Err(ErrorCode::ReservationConflict), "what somebody has is not free");
+    assert_eq!(b.take(false).await, Err(ErrorCode::ReservationConflict), "a held reservation is not free");
     assert_eq!(b.take(true).await, Ok(()));
-    assert!(a.gate.is_open(), "it does not know yet");
+    assert!(a.gate.is_open(), "the conflict is not known yet");
     assert_eq!(a.write(2).await, Err(Some(Sense::NOT_READY_TRANSITION)));
     assert!(!a.gate.is_open(), "a conflict shuts the gate");
-    // Nor does it find a way round.
+    // Opening the gate again must not help either.
     a.gate.open();
     assert_eq!(a.write(3).await, Err(Some(Sense::NOT_READY_TRANSITION)));
     for lun in a.disk.luns() {
-        let before = reservation(lun.session(), lun.address()).await.expect("it is there");
+        let before = reservation(lun.session(), lun.address()).await.expect("the reservation");
         let admitted = a.gate.admit(lun.session(), lun.address()).await;
         assert_eq!(admitted.map_err(|e| e.code), Err(ErrorCode::ReservationConflict));
-        let after = reservation(lun.session(), lun.address()).await.expect("it is there");
-        assert_eq!(before.generation, after.generation, "it would look like a sign of life");
+        let after = reservation(lun.session(), lun.address()).await.expect("the reservation");
+        assert_eq!(before.generation, after.generation, "a failed admission must not change the generation");
     }
     a.gate.open();
     assert_eq!(a.write(4).await, Err(Some(Sense::NOT_READY_TRANSITION)));
@@ -197,14 +197,14 @@ fn released_disk_is_free_without_registration() {
         assert!(a.gate.owes());
         assert!(a.disk.flush().await.is_ok());
         a.gate.shut();
-        assert!(a.disk.flush().await.is_err(), "what it wrote may not be stable");
-        a.fence.release(&a.gate).await.expect("it is ours");
+        assert!(a.disk.flush().await.is_err(), "writes may not be stable");
+        a.fence.release(&a.gate).await.expect("a released reservation");
         assert!(!a.gate.owes() && a.disk.flush().await.is_ok());
         let mut raw = interop::Raw::session(server.portal(), &[]);
         assert_eq!(interop::scsi::read_keys(&mut raw, 0), []);
         assert_eq!(b.take(false).await, Ok(()));
         assert_eq!(b.read().await, 1);
-        assert!(a.fence.release(&a.gate).await.is_err(), "it is not ours");
+        assert!(a.fence.release(&a.gate).await.is_err(), "the reservation is not ours");
         assert_eq!(b.write(2).await, Ok(()));
     });
 }
@@ -220,15 +220,19 @@ fn restarted_router_takes_back_its_reservation() {
         let mut a = Half::new(&url, 0xa).await;
         assert_eq!(a.take(false).await, Ok(()));
         assert_eq!(a.write(2).await, Ok(()));
-        assert_eq!(before.write(3).await, Err(Some(Sense::NOT_READY_TRANSITION)), "a life before is over");
+        assert_eq!(
+            before.write(3).await,
+            Err(Some(Sense::NOT_READY_TRANSITION)),
+            "the earlier instance is preempted"
+        );
         let mut raw = interop::Raw::session(server.portal(), &[]);
-        assert_eq!(interop::scsi::read_keys(&mut raw, 0), [0xa, 0xa], "its control nexus, and one with data");
-        let moved = a.fence.probe().await.expect("it is there").generation;
-        a.fence.heartbeat(&a.gate).await.expect("it is ours");
-        assert!(a.fence.probe().await.expect("it is there").generation > moved);
+        assert_eq!(interop::scsi::read_keys(&mut raw, 0), [0xa, 0xa], "the control nexus, and one with data");
+        let moved = a.fence.probe().await.expect("the reservation").generation;
+        a.fence.heartbeat(&a.gate).await.expect("a heartbeat");
+        assert!(a.fence.probe().await.expect("the reservation").generation > moved);
         let session =
             Session::open(url.portal.clone(), interop::TARGET, Options::new(interop::INITIATOR)).await;
-        let seen = reservation(&session.expect("a session"), 0).await.expect("it is there");
+        let seen = reservation(&session.expect("a session"), 0).await.expect("the reservation");
         assert_eq!(seen.held.map(|held| (held.key, held.kind)), Some((0xa, 6)));
     });
 }
@@ -243,17 +247,17 @@ fn takeover_waits_for_writes_of_the_former_router() {
         assert_eq!(a.read().await, 0);
         let _late = compio::runtime::spawn(async move { a.write(1).await });
         compio::time::sleep(Duration::from_millis(500)).await;
-        assert!(b.take(true).await.is_err(), "it lasts too long");
-        // Another life of it does not know of that.
+        assert!(b.take(true).await.is_err(), "the takeover must not complete yet");
+        // A restarted instance does not know of the attempt.
         b = Half::new(&url, 0xb).await;
         while b.take(true).await.is_err() {}
         let then = b.read().await;
         compio::time::sleep(Duration::from_secs(7)).await;
-        assert_eq!(b.read().await, then, "a write of the former router came after the take-over");
+        assert_eq!(b.read().await, then, "a write of the former router was executed after the takeover");
     });
 }
 
-/// By that the other router sees that it is not its turn.
+/// The heartbeats show the other router that a takeover is in progress.
 #[test]
 fn slow_disk_at_takeover_keeps_heartbeat_on_the_others() {
     run(async || {
@@ -272,18 +276,18 @@ fn slow_disk_at_takeover_keeps_heartbeat_on_the_others() {
         disks.iter().for_each(|disk| pair.add_lu(disk));
         pair.request(FailoverRequest::Failover);
         let mut eye = Half::new(&quick, 0xc).await;
-        let mut seen = eye.fence.probe().await.expect("it is there");
+        let mut seen = eye.fence.probe().await.expect("the reservation");
         while seen.held.is_none() {
             compio::time::sleep(Duration::from_millis(100)).await;
-            seen = eye.fence.probe().await.expect("it is there");
+            seen = eye.fence.probe().await.expect("the reservation");
         }
         compio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(pair.status().role, Role::Taking, "the other disk is waited for");
-        assert!(eye.fence.probe().await.expect("it is there").generation > seen.generation);
+        assert_eq!(pair.status().role, Role::Taking, "the takeover of the slow disk must still run");
+        assert!(eye.fence.probe().await.expect("the reservation").generation > seen.generation);
     });
 }
 
-/// Three requests in sequence, each without a response, would take longer.
+/// Three sequential requests that each time out would take longer.
 const TOGETHER: Duration = Duration::from_secs(5);
 
 #[test]
@@ -302,15 +306,16 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
         let begun = Instant::now();
         far.iter().chain([&near]).for_each(|disk| pair.add_lu(disk));
         until(|| pair.status().role == Role::Active).await;
-        assert!(begun.elapsed() < TOGETHER, "one was waited for after the other");
+        assert!(begun.elapsed() < TOGETHER, "the disks were taken one after the other");
         assert!(is_open(&near) && near.read(0, Buf::zeroed(LEN)).await.0.is_ok());
         assert_eq!(
             pair.access(false),
             AccessState::Transitioning,
-            "what hosts hear of those that are not open"
+            "the ALUA state of disks that are not open"
         );
         for disk in &far {
-            let refused = disk.write(0, Buf::zeroed(LEN), false).await.0.expect_err("it is not taken");
+            let refused =
+                disk.write(0, Buf::zeroed(LEN), false).await.0.expect_err("a disk that is not taken");
             assert_eq!(ScsiError::of(&refused).and_then(|error| error.sense), Some(Sense::NOT_READY_STANDBY));
         }
         away.resume();
@@ -319,14 +324,20 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
         for (lun, disk) in (1..).zip(&far) {
             raw.clear_attentions(lun);
             assert!(disk.write(0, Buf::zeroed(LEN), false).await.0.is_ok());
-            assert!(interop::scsi::read_keys(&mut raw, lun).contains(&0xb), "it is served without a fence");
+            assert!(
+                interop::scsi::read_keys(&mut raw, lun).contains(&0xb),
+                "the disk is served without a reservation"
+            );
         }
-        // Nor does the end of a pair wait for one after the other; it may look at them before that.
+        // The end of a pair is concurrent too. A probe may precede it.
         away.pause();
         let (end, begun) = (pair.end(), Instant::now());
         drop(pair);
         _ = end.recv_async().await;
-        assert!(begun.elapsed() < TOGETHER + Duration::from_secs(2), "one was waited for after the other");
+        assert!(
+            begun.elapsed() < TOGETHER + Duration::from_secs(2),
+            "the disks were released one after the other"
+        );
     });
 }
 
@@ -363,13 +374,13 @@ fn router_preempted_during_registration_admits_no_command() {
         assert_eq!(b.take(true).await, Ok(()));
         a.open().await;
         assert!(!gate.is_open() && disk.resets().is_empty());
-        assert!(a.take(false).await.is_err() && !a.is_taken, "what it had before is not what it has");
+        assert!(a.take(false).await.is_err() && !a.is_taken, "an earlier reservation does not count");
         assert!(a.take(true).await.is_ok());
         a.open().await;
         assert!(gate.is_open());
         assert!(!disk.resets().is_empty(), "a reset while the peer held it is reported");
         drop(a);
-        assert!(!gate.is_open(), "it has no owner");
+        assert!(!gate.is_open(), "the gate has no owner");
     });
 }
 
@@ -386,13 +397,16 @@ fn release_of_old_owner_spares_its_successor() {
         pair.add_lu(&new);
         let (shut, opens) = (was.listen(), is.listen());
         let either = lunar_runtime::either(shut, opens);
-        assert!(compio::time::timeout(Duration::from_secs(1), either).await.is_err(), "it is served still");
-        assert!(was.is_open() && !is.is_open(), "two would have the same nexus");
+        assert!(
+            compio::time::timeout(Duration::from_secs(1), either).await.is_err(),
+            "the old owner must keep serving"
+        );
+        assert!(was.is_open() && !is.is_open(), "two owners would use the same nexus");
         drop(old);
         until(|| is.is_open()).await;
         let shut = is.listen();
         let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
-        assert!(shut.is_err() && is.is_open(), "the reservation is gone");
+        assert!(shut.is_err() && is.is_open(), "the reservation was lost");
     });
 }
 
@@ -411,12 +425,12 @@ fn new_pair_waits_for_release_of_the_old_one() {
         drop(before);
         until(|| !gate.is_open()).await;
         compio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(after.status().role, Role::Standby, "a command of the one before is under way");
+        assert_eq!(after.status().role, Role::Standby, "a command of the old pair is in flight");
         drop(inside);
         until(|| gate.is_open()).await;
         let shut = gate.listen();
         let shut = compio::time::timeout(Duration::from_secs(2), shut).await;
-        assert!(shut.is_err() && gate.is_open(), "the reservation is gone");
+        assert!(shut.is_err() && gate.is_open(), "the reservation was lost");
     });
 }
 
@@ -433,8 +447,8 @@ fn disk_properties_are_read_again_after_a_takeover() {
         let lun = disk.luns()[0].clone();
         let was = lun.properties();
         assert_eq!(b.take(true).await, Ok(()));
-        lun.reload().await.expect("it reloads");
-        assert_ne!(lun.properties(), was, "its modes are for who has it");
+        lun.reload().await.expect("the properties");
+        assert_ne!(lun.properties(), was, "another initiator cannot read the mode pages");
         assert!(a.take(true).await.is_ok());
         a.open().await;
         assert_eq!(lun.properties(), was);

@@ -1,7 +1,8 @@
-//! ISIDs of the sessions with upstreams. They are recorded in a file, so that a router that was killed replaces the sessions
-//! that it has left behind before it serves: a login with the same name and ISID at the same portal group ends them, with their
-//! writes (RFC 7143 section 6.3.5). Where none succeeds in time, the logical unit is reset. Each state folder has random ISIDs
-//! of its own. A process reuses an ISID only after an orderly end of its session, and without a lease on it.
+//! ISIDs of the sessions with upstreams, recorded in a file. After a kill, the next process uses them to replace the
+//! sessions left behind, before it serves. A login with the same name and ISID at the same portal group ends such a
+//! session and its writes (RFC 7143 section 6.3.5). If no login succeeds in time, the logical unit is reset. Each
+//! state directory has its own random ISIDs. A process reuses an ISID only after its session has ended gracefully,
+//! and while it is not leased.
 
 mod nexus;
 mod record;
@@ -19,12 +20,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Sessions of a path that are recorded at most.
+/// The maximum number of recorded sessions of a path.
 const MOST: usize = 1024;
-/// Between two tries to write the record.
+/// The interval of attempts to write the record.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// A port of a target that cannot be known.
+/// The recorded name of an unknown target port.
 const UNKNOWN: &str = "?";
 
 /// An ISID (RFC 7143 section 11.12.5).
@@ -38,19 +39,19 @@ pub struct IsidStore {
 }
 
 impl IsidStore {
-    /// Those that are recorded in this state folder. Nothing is read, written or locked before a router needs it.
+    /// A store with records in this state directory. Nothing is read, written or locked before a router needs it.
     pub fn kept_in(state_dir: &Path) -> IsidStore {
         IsidStore { folder: Some(state_dir.to_owned()), ..IsidStore::default() }
     }
 
-    /// The ISIDs of the router of this name, which stay while the process lives.
+    /// The ISIDs of the router with this name. They exist as long as the process.
     pub fn of(&self, router: &str) -> Arc<RouterIsids> {
         let file = self.folder.as_ref().map(|folder| folder.join(format!("{router}.isids")));
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(router.to_owned()).or_insert_with(|| Arc::new(RouterIsids::kept_in(file))).clone()
     }
 
-    /// Logs out of all sessions, as [`RouterIsids::part`].
+    /// Logs out of all sessions: see [`RouterIsids::part`].
     pub fn part(&self, on: &lunar_runtime::Cores) {
         let all: Vec<_> = self.all.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         let part = || async move {
@@ -68,43 +69,44 @@ impl IsidStore {
 /// The ISIDs of a router.
 #[derive(Debug, Default)]
 pub struct RouterIsids {
-    /// None: they are not recorded.
+    /// The record file. None: ISIDs are not recorded.
     file: Option<PathBuf>,
-    /// The file, from its first use on.
+    /// The opened record, from its first use on.
     record: OnceLock<IsidRecord>,
     paths: Mutex<Paths>,
-    /// Changes of the record, and how many of them are written.
+    /// The number of changes, and the number of those that are written.
     changes: AtomicU64,
     saved: AtomicU64,
-    /// It cannot be written, and is tried again.
+    /// Whether the record cannot be written at present and is being retried.
     is_failing: AtomicBool,
     sessions: Mutex<Sessions>,
-    /// Logical units that are being reset.
+    /// The logical units that are being reset.
     resetting: Mutex<BTreeSet<String>>,
-    /// Rings when old sessions were replaced, or could not be, when a reset has ended, and when a session of this process has.
+    /// Notified when old sessions were replaced or could not be, when a reset has ended, and when a session of this
+    /// process has ended.
     notifier: Notifier,
 }
 
-/// A way to a logical unit.
+/// A path to a logical unit.
 #[derive(Clone, Copy, Debug)]
 pub struct PathKey<'a> {
-    /// The logical unit: how the names of all ways to it begin.
+    /// The logical unit: the common prefix of the names of all its paths.
     pub unit: &'a str,
-    /// The name of this one.
+    /// The name of this path.
     pub path: &'a str,
-    /// The [`user`] of sessions over it.
+    /// The [`user`] of its sessions.
     pub user: Option<&'a str>,
 }
 
-/// The CHAP user of a session, as it is recorded. To a target that has the user in the identity of a session, a login of another
-/// user is another nexus.
+/// The CHAP user of a session, for the record. Some targets make the user part of the session's identity: there, a
+/// login of another user is another nexus.
 pub fn user(options: &Options) -> Option<String> {
     let credentials = options.credentials.as_ref()?;
     let hash = Sha256::digest(&credentials.name);
     Some(hash[..8].iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// An ISID for one session at a time, as long as this is kept.
+/// The lease of an ISID for one session at a time, until this is dropped.
 #[derive(Debug)]
 pub struct IsidLease {
     isid: Isid,
@@ -121,38 +123,38 @@ impl IsidLease {
 /// The sessions of one path to a logical unit.
 #[derive(Debug, Default)]
 struct PathSessions {
-    /// All of them, the oldest first.
+    /// All sessions, oldest first.
     all: Vec<SessionEntry>,
-    /// ISIDs, of this path and others, that a login over this one replaces: a login that was given up may still be carried
-    /// out, and would end a session that has its ISID by then.
+    /// ISIDs, also of other paths, with which a login over this path is replacing sessions. An abandoned login may
+    /// still be executed, and would end a session that uses its ISID by then.
     logins: Vec<Isid>,
-    /// Old sessions are being replaced over this path.
+    /// Whether old sessions are being replaced over this path.
     is_replacing: bool,
-    /// Since when old sessions keep this path from being used, or were last reset over it in vain.
+    /// The time since which old sessions block this path, or of the last failed reset over it.
     since: Option<Instant>,
 }
 
-/// A session, as it is recorded.
+/// A recorded session.
 #[derive(Clone, Debug, Default)]
 struct SessionEntry {
     isid: Isid,
-    /// The name of the initiator; None in records of older versions.
+    /// The initiator name. None in records of older versions.
     initiator: Option<String>,
     /// The [`user`].
     user: Option<String>,
-    /// The port of the target. It is recorded before anything is sent; where that failed, an old session has none.
+    /// The target port. It is recorded before any command is sent. If that failed, an old session has none.
     at: Option<String>,
     state: State,
-    /// The session of this process that it is.
+    /// The number of the session in this process.
     by: u64,
-    /// Its ISID is made of something else. It is not kept once the session has ended.
+    /// Whether the ISID is derived from other data. The entry is removed when the session has ended.
     is_fixed: bool,
-    /// Whoever logs in with it.
+    /// The lease of the ISID.
     lease: Weak<()>,
 }
 
 impl SessionEntry {
-    /// It is recorded by the same line.
+    /// Whether both are recorded by the same line.
     fn is_same(&self, other: &SessionEntry) -> bool {
         let key = |entry: &SessionEntry| {
             (entry.isid, entry.initiator.clone(), entry.user.clone(), entry.at.clone())
@@ -160,7 +162,7 @@ impl SessionEntry {
         key(self) == key(other)
     }
 
-    /// The target executes none of its commands, and no login with its ISID is in progress.
+    /// Whether the target executes no command of the session, and no login with its ISID is in progress.
     fn is_free(&self) -> bool {
         self.state == State::Ended && self.lease.strong_count() == 0
     }
@@ -168,31 +170,31 @@ impl SessionEntry {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// An earlier process had it, and the target may still execute its commands.
+    /// An earlier process had the session, and the target may still execute its commands.
     Left,
-    /// The target executes none of its commands any more, or never got any.
+    /// The target executes no more commands of the session, or never received any.
     #[default]
     Ended,
-    /// This process has it.
+    /// The session belongs to this process.
     Used,
 }
 
-/// A session that an earlier process has left behind.
+/// A session left behind by an earlier process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldSession {
-    /// Our part of its identifier.
+    /// The ISID.
     pub isid: Isid,
-    /// The name of the initiator that it had, where that is known.
+    /// The initiator name, if known.
     pub initiator: Option<String>,
-    /// The path that it had, as its way names it.
+    /// The path of the session.
     pub path: String,
     user: Option<String>,
     at: Option<String>,
 }
 
 impl OldSession {
-    /// A login over this path, which has led to this port of the target, has ended it. An ISID makes another nexus at another
-    /// port.
+    /// Whether a login over this path, at this target port, has ended the session. At another target port, the same
+    /// ISID is another nexus.
     pub fn is_ended_at(&self, key: PathKey<'_>, port: Option<&str>) -> bool {
         self.is_of(key.user)
             && match self.port() {
@@ -201,41 +203,41 @@ impl OldSession {
             }
     }
 
-    /// It was a session of this user. Records of older versions do not say.
+    /// Whether it was a session of this user. Records of older versions do not contain the user.
     pub fn is_of(&self, user: Option<&str>) -> bool {
         self.initiator.is_none() || self.user.as_deref() == user
     }
 
-    /// The port of the target that it had, where that is known.
+    /// The target port of the session, if known.
     pub fn port(&self) -> Option<&str> {
         self.at.as_deref().filter(|at| *at != UNKNOWN)
     }
 }
 
-/// What the opening of a session finds.
+/// The result of a check for old sessions.
 enum LeaseCheck {
-    /// These sessions are to be replaced first.
+    /// These sessions must be replaced first.
     Left(Vec<OldSession>),
-    /// Another caller does that now.
+    /// Another caller is replacing them.
     Wait,
-    /// There is nothing to replace.
+    /// No old session is left.
     Clear,
 }
 
-/// The turn to reset a logical unit: one at a time has it.
+/// The exclusive right to reset a logical unit.
 pub struct ResetTurn<'a> {
     isids: &'a Arc<RouterIsids>,
     key: PathKey<'a>,
 }
 
 impl ResetTurn<'_> {
-    /// Its reset has ended what old sessions of the logical unit had left.
+    /// Records that the reset has ended the commands of old sessions with the logical unit.
     pub async fn has_ended(self) {
         self.isids.end(|path, _| path.starts_with(self.key.unit));
         self.isids.save().await;
     }
 
-    /// It could not be reset: the next try is due after the same time again.
+    /// Records that the reset failed. The next attempt is due after the same time.
     pub fn has_failed(self) {
         if let Some(recorded) = self.isids.lock().get_mut(self.key.path) {
             recorded.since = Some(Instant::now());
@@ -255,13 +257,14 @@ impl RouterIsids {
         RouterIsids { file, ..RouterIsids::default() }
     }
 
-    /// Ends what old sessions with the logical unit have left, before this path is used: `log_in` logs in as each of them, and
-    /// returns the port of the target. Those of other paths are among them, for theirs may be away: where both lead to one
-    /// port, a login over this path ends them. True if that is not enough: the logical unit is to be reset over this path.
+    /// Ends the commands of old sessions with the logical unit, before this path is used. `log_in` logs in as each of
+    /// them, and returns the target port. Sessions of other paths are included, because those paths may be down: at a
+    /// common target port, a login over this path ends them. Returns true if that is not enough and the logical unit
+    /// must be reset over this path.
     ///
     /// # Errors
-    /// Those of `log_in`: an old session may still be there, and no reset is due before this `limit`. [`ErrorCode::Unreachable`] when
-    /// no thread can read the file.
+    /// Those of `log_in`: an old session may still exist, and no reset is due before this `limit`.
+    /// [`ErrorCode::Unreachable`] when no thread can read the file.
     pub async fn settle(
         self: &Arc<Self>,
         key: PathKey<'_>,
@@ -282,7 +285,7 @@ impl RouterIsids {
         }
     }
 
-    /// Nothing is owed for old sessions with the logical unit.
+    /// Records that all old sessions with the logical unit have ended.
     ///
     /// # Errors
     /// [`ErrorCode::Unreachable`] when no thread can read the file.
@@ -292,7 +295,7 @@ impl RouterIsids {
         Ok(())
     }
 
-    /// Waits for the turn to reset the logical unit; None if old sessions have left nothing any more.
+    /// Waits for the exclusive right to reset the logical unit. None if no old session is left.
     pub async fn turn<'a>(self: &'a Arc<Self>, key: PathKey<'a>) -> Option<ResetTurn<'a>> {
         loop {
             let rings = self.notifier.listen();
@@ -306,7 +309,7 @@ impl RouterIsids {
         }
     }
 
-    /// Old sessions with a logical unit that may have left something.
+    /// The old sessions with a logical unit whose commands may still run.
     ///
     /// # Errors
     /// [`ErrorCode::Unreachable`] when no thread can read the file.
@@ -315,12 +318,12 @@ impl RouterIsids {
         Ok(self.left(unit))
     }
 
-    /// An old session with the logical unit has ended.
+    /// Records that an old session has ended.
     pub fn is_replaced(&self, old: &OldSession) {
         self.end(|path, entry| *path == old.path && entry.isid == old.isid && entry.at == old.at);
     }
 
-    /// Records that a session uses a path to this port of the target. Its ISID is made of something else.
+    /// Records that a session with a derived ISID uses a path to this target port.
     pub async fn uses(self: &Arc<Self>, key: PathKey<'_>, session: &Session) {
         let (facts, by) = (session.facts(), self.id_of(session));
         let at = known_or_not(facts.target_port());
@@ -357,14 +360,14 @@ impl RouterIsids {
         }
     }
 
-    /// An ISID for a new session over this path, under this name.
+    /// Leases an ISID for a new session over this path, under this name.
     pub async fn isid(self: &Arc<Self>, key: PathKey<'_>, initiator: &str) -> IsidLease {
         let lease = self.take(key, initiator);
         self.save().await;
         lease
     }
 
-    /// The session of this path with this ISID has logged in at this port of the target.
+    /// Records the target port of a session after its login.
     pub async fn is_at(self: &Arc<Self>, key: PathKey<'_>, isid: Isid, session: &Session) {
         let at = known_or_not(session.facts().target_port());
         self.moves(key.path, isid, at, self.id_of(session));
@@ -381,7 +384,7 @@ impl RouterIsids {
         self.note();
     }
 
-    /// A session with this ISID could not log in: it has left nothing. One that has been used may have.
+    /// Records that a session with this ISID could not log in: it has sent nothing, unless it was logged in before.
     pub async fn is_not_there(self: &Arc<Self>, key: PathKey<'_>, isid: Isid) {
         if let Some(recorded) = self.lock().get_mut(key.path) {
             let is_it = |entry: &&mut SessionEntry| entry.isid == isid && entry.state == State::Used;
@@ -394,7 +397,7 @@ impl RouterIsids {
         self.save().await;
     }
 
-    /// Reads the file at its first use. All cores wait for that.
+    /// Reads the file at first use. All cores wait for it.
     async fn open(self: &Arc<Self>) -> Result<(), Error> {
         let (Some(file), None) = (self.file.clone(), self.record.get()) else { return Ok(()) };
         let isids = self.clone();
@@ -409,7 +412,7 @@ impl RouterIsids {
         lunar_runtime::blocking(read).await.map_err(|e| Error::new(ErrorCode::Unreachable, e.to_string()))
     }
 
-    /// Replaces old sessions over a path, as far as a login over it does.
+    /// Replaces those old sessions that a login over this path can end.
     async fn replace(
         &self,
         key: PathKey<'_>,
@@ -420,7 +423,7 @@ impl RouterIsids {
         let _replacing = ReplacementGuard { isids: self, path };
         let (mut port, mut others) = (None, Vec::new());
         for old in old {
-            // The port is known from the first login on.
+            // The port is known after the first login.
             let is_known = port.is_some() && !old.is_ended_at(key, port.as_deref());
             let is_elsewhere = is_known || !old.is_of(key.user);
             if is_elsewhere || !self.reserve(path, old.isid) {
@@ -453,7 +456,7 @@ impl RouterIsids {
         self.resetting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What these sessions have left has ended.
+    /// Records that the commands of these sessions have ended.
     fn end(&self, which: impl Fn(&String, &SessionEntry) -> bool) {
         for (path, recorded) in self.lock().iter_mut() {
             let ended =
@@ -463,7 +466,7 @@ impl RouterIsids {
         self.note();
     }
 
-    /// Old sessions with a logical unit that may have left something.
+    /// The old sessions with a logical unit whose commands may still run.
     fn left(&self, unit: &str) -> Vec<OldSession> {
         let paths = self.lock();
         let of_unit = paths.iter().filter(|(path, _)| path.starts_with(unit));
@@ -479,13 +482,14 @@ impl RouterIsids {
         left.map(old).collect()
     }
 
-    /// The time is over that logins have before a reset.
+    /// Whether the time for logins before a reset has passed.
     fn is_due(&self, key: PathKey<'_>, limit: Duration) -> bool {
         let since = self.lock().get(key.path).and_then(|recorded| recorded.since);
         since.is_some_and(|since| since.elapsed() >= limit)
     }
 
-    /// Keeps an ISID for a login over a path; false: another path uses it, and its old session was replaced.
+    /// Reserves an ISID for a login over a path. Returns false if another path uses it, so that its old session was
+    /// replaced.
     fn reserve(&self, path: &str, isid: Isid) -> bool {
         let mut paths = self.lock();
         let is_it = |entry: &&SessionEntry| entry.isid == isid;
@@ -499,7 +503,7 @@ impl RouterIsids {
         is_unused
     }
 
-    /// The login with it has ended. A try before it that was given up ended with it: it was the same nexus.
+    /// Releases the ISID of a completed login. It also ended any abandoned attempt, which had the same nexus.
     fn release(&self, path: &str, isid: Isid) {
         if let Some(recorded) = self.lock().get_mut(path) {
             recorded.logins.retain(|other| *other != isid);
@@ -521,7 +525,7 @@ impl RouterIsids {
         LeaseCheck::Left(old)
     }
 
-    /// One that is not used.
+    /// Leases a free ISID.
     fn take(&self, key: PathKey<'_>, initiator: &str) -> IsidLease {
         let mut paths = self.lock();
         let reserved = paths.values().flat_map(|recorded| recorded.logins.clone());
@@ -545,13 +549,13 @@ impl RouterIsids {
         IsidLease { isid, _taken: taken }
     }
 
-    /// There is something new to be recorded.
+    /// Counts a change of the record.
     fn note(&self) {
         self.changes.fetch_add(1, SeqCst);
     }
 
-    /// Writes changes of the record. After a failure it retries in the background until it succeeds: hosts must not wait
-    /// for free space on the disk of the router.
+    /// Writes changes of the record. After a failure it retries in the background until it succeeds: hosts must not
+    /// wait for free disk space on the router.
     async fn save(self: &Arc<Self>) {
         let wanted = self.changes.load(SeqCst);
         if self.saved.load(SeqCst) >= wanted || self.writes().await || self.is_failing.swap(true, SeqCst) {
@@ -566,7 +570,7 @@ impl RouterIsids {
         });
     }
 
-    /// Tries to write the record; false if that is to be tried again.
+    /// Tries to write the record. Returns false if that must be retried.
     async fn writes(self: &Arc<Self>) -> bool {
         let isids = self.clone();
         let write = move || Ok(isids.write());
@@ -580,7 +584,7 @@ impl RouterIsids {
         let Some(record) = self.record.get() else { return true };
         let is_again = self.is_failing.load(SeqCst);
         let mut number = 0;
-        // Many hosts begin at once: whoever waited for a write that has their changes needs none.
+        // Many sessions may start at once: a caller whose changes another write included does not write.
         let text = || {
             number = self.changes.load(SeqCst);
             (self.saved.load(SeqCst) < number).then(|| record::written(&self.lock()))
@@ -593,7 +597,7 @@ impl RouterIsids {
     }
 }
 
-/// A port of a target as it is recorded.
+/// A target port in the form of the record.
 fn known_or_not(at: Option<String>) -> Option<String> {
     at.or_else(|| Some(UNKNOWN.to_owned()))
 }
@@ -603,10 +607,10 @@ impl PathSessions {
         self.all.iter().any(|entry| entry.state == State::Left)
     }
 
-    /// Room for one more.
+    /// Makes room for one more session.
     fn make_room(&mut self) {
         if self.all.len() >= MOST {
-            // One that has ended goes first, and then one that has long been replaced by a reload.
+            // Ended sessions are removed first, then the oldest one of this process.
             let ended = self.all.iter().position(SessionEntry::is_free);
             let used = || self.all.iter().position(|entry| entry.state != State::Left);
             self.all.remove(ended.or_else(used).unwrap_or_default());
@@ -614,7 +618,7 @@ impl PathSessions {
     }
 }
 
-/// Old sessions are being replaced over a path. The task that does it may give up.
+/// Marks a path whose old sessions are being replaced. The task may be cancelled.
 struct ReplacementGuard<'a> {
     isids: &'a RouterIsids,
     path: &'a str,

@@ -8,22 +8,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time limit for the end of all sessions: longer than the time-outs of their commands and logouts together.
+/// The time limit for the end of all sessions. It exceeds the sum of their command and logout timeouts.
 const PARTING: Duration = Duration::from_secs(12);
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// The sessions that have not ended, by number: the ISID, and the session once it has logged in.
+/// The sessions that have not ended, by number: the ISID, and the session after its login.
 pub(super) type Sessions = BTreeMap<u64, (Isid, Option<WeakSession>)>;
 
-/// How a login as an old session would meet those of this process.
+/// The effect of a login as an old session on the sessions of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reinstatement {
-    /// No session of this process has its ISID at its port.
+    /// None: no session of this process has its ISID at its port.
     Nobody,
-    /// A session with its ISID logs in or ends, at a port that is not known yet.
+    /// A session with its ISID is logging in or ending, at an unknown port.
     Login,
-    /// A session of this process has logged in with its ISID at its port, which ended the old one.
+    /// A session of this process has logged in with its ISID at its port, which has ended the old one.
     Successor,
 }
 
@@ -36,7 +36,7 @@ pub struct RecordedNexus {
 }
 
 impl RecordedNexus {
-    /// This session is it.
+    /// Whether this is the record of `session`.
     pub fn is(&self, session: &Session) {
         self.isids.sessions().insert(self.id, (self.isid, Some(session.downgrade())));
     }
@@ -46,7 +46,7 @@ impl RecordedNexus {
         self.id
     }
 
-    /// Records the port of the target of a later login. While commands may be left at the port before, that one stays.
+    /// Records the target port of a later login. The earlier port stays recorded while commands may be left there.
     pub(super) async fn logged_in_again(&self, at: Option<String>, has_orphans: bool) {
         self.isids.has_moved(self.id, at, has_orphans);
         self.isids.save().await;
@@ -65,7 +65,7 @@ impl Drop for RecordedNexus {
 }
 
 impl SessionHooks for RecordedNexus {
-    /// Its owner records the first login itself: it knows the path.
+    /// The owner records the first login itself, because it knows the path.
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             if !login.is_first {
@@ -86,18 +86,18 @@ impl SessionHooks for RecordedNexus {
 }
 
 impl RouterIsids {
-    /// A session that is about to log in with this ISID: to be its [`SessionHooks`].
+    /// Creates the [`SessionHooks`] of a session that is about to log in with this ISID.
     pub fn nexus(self: &Arc<Self>, isid: Isid) -> Arc<RecordedNexus> {
         let id = NEXT_ID.fetch_add(1, Relaxed);
         self.sessions().insert(id, (isid, None));
         Arc::new(RecordedNexus { isids: self.clone(), id, isid })
     }
 
-    /// How a login as an old session would meet the sessions of this process.
+    /// The effect of a login as an old session on the sessions of this process.
     pub fn meets(&self, old: &OldSession) -> Reinstatement {
         let all: Vec<_> =
             self.sessions().values().filter(|(isid, _)| *isid == old.isid).map(|(_, s)| s.clone()).collect();
-        // Not under the lock: the last handle of a session takes it.
+        // Outside the lock: dropping the last handle of a session takes it.
         let mut meets = Reinstatement::Nobody;
         for session in all {
             let Some(session) = session.and_then(|session| session.upgrade()) else {
@@ -117,7 +117,7 @@ impl RouterIsids {
         meets
     }
 
-    /// Logs out of all sessions, and records which of them have left nothing. Their cores have to run.
+    /// Logs out of all sessions, and records which have no commands left. Their cores must be running.
     pub async fn part(self: &Arc<Self>) {
         let open: Vec<(u64, WeakSession)> =
             self.sessions().iter().filter_map(|(id, (_, s))| Some((*id, s.clone()?))).collect();
@@ -133,12 +133,12 @@ impl RouterIsids {
                 rings.await;
             }
         };
-        // Those that have not ended by then are recorded as they are.
+        // Sessions that have not ended by then stay recorded as they are.
         _ = compio::time::timeout(PARTING, are_over).await;
         self.save().await;
     }
 
-    /// The number of a session of this process; 0 is that of none.
+    /// The number of a session of this process. 0 if it is unknown.
     pub(super) fn id_of(&self, session: &Session) -> u64 {
         let is_it = |known: &Option<WeakSession>| known.as_ref().is_some_and(|known| known.is(session));
         self.sessions().iter().find(|(_, (_, known))| is_it(known)).map_or(0, |(id, _)| *id)
@@ -148,7 +148,8 @@ impl RouterIsids {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session has logged in again. While it may have commands at the port before, that one stays recorded, too.
+    /// Records a later login of a session. While it may have commands at the earlier port, that port stays recorded
+    /// too.
     pub(super) fn has_moved(&self, id: u64, at: Option<String>, has_orphans: bool) {
         let at = super::known_or_not(at);
         for recorded in self.lock().values_mut() {
@@ -165,7 +166,7 @@ impl RouterIsids {
         self.note();
     }
 
-    /// A session has ended, and the target executes none of its commands any more.
+    /// Records that a session has ended and the target executes no more of its commands.
     pub(super) fn has_ended(&self, id: u64) {
         for recorded in self.lock().values_mut() {
             let is_its = |entry: &super::SessionEntry| entry.state == State::Used && entry.by == id;

@@ -1,5 +1,5 @@
-//! The file that keeps the ISIDs of a router. Only the process that holds its lock reads and writes it: for another one
-//! the sessions in it are alive.
+//! The file with the ISIDs of a router. Only the process that holds its lock reads and writes it: to any other
+//! process, its sessions are alive.
 
 use super::{MOST, PathSessions, SessionEntry, State};
 use lunar_target::lock_file::{LockFile, has_no_locks};
@@ -12,20 +12,20 @@ use std::sync::{Mutex, PoisonError};
 /// The ISIDs by path.
 pub(super) type Paths = BTreeMap<String, PathSessions>;
 
-/// The file of a router in this process.
+/// The record file of a router in this process.
 #[derive(Debug)]
 pub(super) struct IsidRecord {
     file: PathBuf,
-    /// Kept as long as the process lives. None: another process has it, or the file system has no locks.
+    /// Held as long as the process lives. None: another process has it, or the file system does not support locks.
     _lock: Option<LockFile>,
-    /// Another process writes it, or it could not be read as a whole.
+    /// Whether the file must not be written: another process writes it, or it could not be read completely.
     is_left_alone: bool,
-    /// Held during a write: what is written last is what was recorded last.
+    /// Held during a write, so that the last write contains the last change.
     writing: Mutex<()>,
 }
 
 impl IsidRecord {
-    /// The file, and the ISIDs in it.
+    /// Opens the file, and reads its ISIDs.
     pub(super) fn open(file: PathBuf) -> (IsidRecord, Paths) {
         let lock = match LockFile::lock(&file.with_extension("isids.lock")) {
             Ok(Some(lock)) => Some(lock),
@@ -33,12 +33,12 @@ impl IsidRecord {
                 let hint = "set another state_dir in this server, or rename the router";
                 return IsidRecord::left_alone(file, "another server uses it", hint);
             }
-            // Another server is as unlocked there.
+            // On such a file system, no server locks.
             Err(e) if has_no_locks(&e) => {
                 tracing::warn!("{}: not locked against other servers: {e}", file.display());
                 None
             }
-            // Another server may have the lock.
+            // Another server may hold the lock.
             Err(e) => {
                 let hint = "give the server write access to the folder, and restart it";
                 return IsidRecord::left_alone(file, &format!("cannot lock it: {e}"), hint);
@@ -57,8 +57,8 @@ impl IsidRecord {
         (IsidRecord { file, _lock: None, is_left_alone: true, writing: Mutex::default() }, Paths::new())
     }
 
-    /// Writes what `text` returns when it is this write's turn, if there is anything to write; false if that fails. `is_again`:
-    /// the log has said so.
+    /// Writes the result of `text`, called when it is this write's turn. None means nothing to write. Returns false
+    /// on failure. `is_again`: an earlier failure was logged.
     pub(super) fn save(&self, text: impl FnOnce() -> Option<String>, is_again: bool) -> bool {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let written = match text().filter(|_| !self.is_left_alone) {
@@ -81,7 +81,7 @@ fn warn(file: &Path, fault: &str, hint: &str) {
     tracing::warn!(hint, "{}: {fault}; {effect}", file.display());
 }
 
-/// The ISIDs in a file, and why these are not all.
+/// The ISIDs in a file, and the reason if they are incomplete.
 fn load(file: &Path) -> (Paths, Option<String>) {
     match fs::read_to_string(file) {
         Ok(text) => {
@@ -93,15 +93,17 @@ fn load(file: &Path) -> (Paths, Option<String>) {
     }
 }
 
-/// The name of the initiator, its user, and the port of the target, in a line.
+/// The prefixes of initiator name, user and target port in a line.
 const INITIATOR: &str = "as=";
 const USER: &str = "user=";
 const AT: &str = "at=";
-/// The port of a session that ended orderly, or never logged in. Its ISID is kept: it may be registered at targets.
+/// The port of a session that ended gracefully or never logged in. Its ISID is kept, because it may be registered at
+/// targets.
 const NOWHERE: &str = "none";
 
-/// A line for each: twelve hexadecimal digits, the name of the initiator, the user, the port of the target, and the path, with
-/// spaces between them. Lines of older versions have the first and the last alone, and what they name has not ended.
+/// One line for each session: twelve hexadecimal digits, the initiator name, the user, the target port, and the path,
+/// separated by spaces. Lines of older versions have only the first and the last field, and such a session has not
+/// ended.
 pub(super) fn written(paths: &Paths) -> String {
     let line = |path: &str, entry: &SessionEntry| {
         let digits: String = entry.isid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -116,7 +118,7 @@ pub(super) fn written(paths: &Paths) -> String {
     kept.map(|(path, entry)| line(path, entry)).collect()
 }
 
-/// The sessions of all lines, and the number of the first line that has none.
+/// The sessions of all lines, and the number of the first invalid line.
 pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
     let (mut paths, mut bad) = (Paths::new(), None);
     for (at, text) in text.lines().enumerate() {
@@ -138,13 +140,13 @@ fn line(text: &str) -> Option<(SessionEntry, &str)> {
     let (initiator, rest) = word(INITIATOR, rest);
     let (user, rest) = word(USER, rest);
     let (at, path) = word(AT, rest);
-    // Without a port its port could not be recorded: it may have left something.
+    // Without a port, recording the port failed: commands may be left.
     let state = if at.as_deref() == Some(NOWHERE) { State::Ended } else { State::Left };
     let at = at.filter(|_| state == State::Left);
     Some((SessionEntry { isid, initiator, user, at, state, ..SessionEntry::default() }, path))
 }
 
-/// A word with this key, if the text begins with one, and what follows.
+/// The value of a word with this key at the start of the text, if any, and the rest.
 fn word<'t>(key: &str, text: &'t str) -> (Option<String>, &'t str) {
     let word = text.strip_prefix(key).and_then(|rest| rest.split_once(' '));
     word.map_or((None, text), |(value, rest)| (Some(value.to_owned()), rest))

@@ -12,7 +12,7 @@ const NAME: &str = "iqn.2026-11.org.example:host";
 const NO_WAIT: Duration = Duration::ZERO;
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The port of the target of a login over any path.
+/// The target port of a login over any path.
 fn group(tag: u16) -> Result<Option<String>, Error> {
     Ok(Some(format!("group:{tag},iqn.x:y")))
 }
@@ -24,17 +24,17 @@ fn key(path: &str) -> PathKey<'_> {
 fn on_core<T: Send + 'static, W: Future<Output = T> + 'static>(
     test: impl FnOnce() -> W + Send + 'static,
 ) -> T {
-    lunar_runtime::Cores::one().expect("an event loop").wait(0, test).expect("the test")
+    lunar_runtime::Cores::one().expect("an event loop").wait(0, test).expect("the test panicked")
 }
 
-/// An empty folder, which goes with it.
+/// An empty directory that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("lunar-ports-{name}-{}", std::process::id()));
         _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a folder");
+        fs::create_dir_all(&path).expect("a new directory");
         Folder(path)
     }
 }
@@ -45,7 +45,7 @@ impl Drop for Folder {
     }
 }
 
-/// A session over each path; and the ISIDs that were replaced.
+/// Opens a session over each path. Returns their ISIDs, and those that were replaced.
 async fn sessions(isids: &Arc<RouterIsids>, paths: &[&str]) -> (Vec<Isid>, Vec<Isid>) {
     let (replaced, mut all_isids) = (RefCell::new(Vec::new()), Vec::new());
     for path in paths {
@@ -66,7 +66,7 @@ async fn sessions(isids: &Arc<RouterIsids>, paths: &[&str]) -> (Vec<Isid>, Vec<I
     (all_isids, replaced)
 }
 
-/// Three sessions of a process, one of them over another path; and the ISIDs that it has replaced.
+/// The sessions of one process, on two paths. Returns their ISIDs, and those that it replaced.
 async fn run(folder: PathBuf, router: &str) -> (Vec<Isid>, Vec<Isid>) {
     sessions(&IsidStore::kept_in(&folder).of(router), &[PATH, PATH, "r1/b"]).await
 }
@@ -100,7 +100,7 @@ fn second_server_leaves_the_sessions_of_the_first_alone() {
         (first, second, run(at, "r1").await)
     });
     assert!(second.1.is_empty() && second.0.iter().all(|isid| !first.0.contains(isid)), "{second:02x?}");
-    assert_eq!(again.1, first.0, "the record is that of the first");
+    assert_eq!(again.1, first.0, "the record has the sessions of the first server");
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn record_that_cannot_be_read_whole_stays_as_it_is() {
         fs::write(&file, &text).expect("a file");
         let at = folder.0.clone();
         assert_eq!(on_core(move || run(at, "r1")).1, replaced);
-        assert_eq!(fs::read(&file).expect("it is there"), text);
+        assert_eq!(fs::read(&file).expect("the record is readable"), text);
     }
 }
 
-/// Settles over a path, as a login over it ends; then a session over it.
+/// Settles a path with this result of the login, and leases an ISID for a session.
 async fn session(
     isids: &Arc<RouterIsids>,
     path: &str,
@@ -153,17 +153,17 @@ fn path_whose_old_sessions_stay_is_not_opened() {
     on_core(move || async move {
         let away = Err(Error::new(ErrorCode::Unreachable, "away"));
         assert_eq!(session(&isids, PATH, away.clone()).await, away.map(|_| OLD));
-        // A record of an older version has no port: a login over another path proves nothing.
+        // A record of an older version has no port, so a login over another path proves nothing.
         assert!(session(&isids, BESIDE, group(1)).await.is_err());
         assert_eq!(session(&isids, PATH, group(1)).await, Ok(OLD));
-        let none = async |_: &OldSession| panic!("there is none");
+        let none = async |_: &OldSession| panic!("no old session is left");
         assert_eq!(isids.settle(key(BESIDE), LONG, none).await, Ok(false));
         assert!(isids.isid(key(BESIDE), NAME).await.isid() != OLD, "each path has its own ISIDs");
-        assert!(!isids.reserve(BESIDE, OLD), "it is in use");
+        assert!(!isids.reserve(BESIDE, OLD), "the ISID is in use");
     });
 }
 
-/// A record of an old session over the path with this name, at portal group 1.
+/// The record of an old session at portal group 1.
 fn with_recorded() -> Arc<RouterIsids> {
     let paths = record::read(&format!("800000000001 as={NAME} at=group:1,iqn.x:y {PATH}\n")).0;
     Arc::new(RouterIsids { paths: Mutex::new(paths), ..RouterIsids::default() })
@@ -195,18 +195,18 @@ fn reset_ends_all_old_sessions_once_logins_had_time() {
         assert!(isids.settle(key(BESIDE), LONG, elsewhere).await.is_err());
         assert_eq!(isids.settle(key(BESIDE), NO_WAIT, elsewhere).await, Ok(true));
         isids.turn(key(BESIDE)).await.expect("old sessions").has_failed();
-        assert!(isids.settle(key(BESIDE), LONG, elsewhere).await.is_err(), "the next try has to wait");
+        assert!(isids.settle(key(BESIDE), LONG, elsewhere).await.is_err(), "the next attempt is not due yet");
         let turn = isids.turn(key(BESIDE)).await.expect("old sessions");
         let mut other = Box::pin(isids.turn(key(PATH)));
         let is_first = std::future::poll_fn(|cx| Poll::Ready(other.as_mut().poll(cx).is_pending()));
-        assert!(is_first.await, "one at a time");
+        assert!(is_first.await, "one reset at a time");
         turn.has_ended().await;
-        assert!(other.await.is_none(), "nothing is left");
+        assert!(other.await.is_none(), "no old session is left");
         assert_eq!(isids.settle(key(PATH), LONG, elsewhere).await, Ok(false));
     });
 }
 
-/// What a process that starts now finds of these sessions.
+/// The sessions as a process finds them after a restart.
 fn after_restart(isids: &RouterIsids) -> RouterIsids {
     let (paths, bad) = record::read(&record::written(&isids.lock()));
     assert_eq!(bad, None);
@@ -219,7 +219,11 @@ fn session_that_was_never_there_has_left_nothing() {
         let isids = Arc::new(RouterIsids::default());
         let lease = isids.isid(key(PATH), NAME).await;
         let left = after_restart(&isids).left(key(PATH).unit);
-        assert_eq!(left.iter().map(|old| old.port()).collect::<Vec<_>>(), [None], "it may have logged in");
+        assert_eq!(
+            left.iter().map(|old| old.port()).collect::<Vec<_>>(),
+            [None],
+            "the session may have logged in"
+        );
         isids.is_not_there(key(PATH), lease.isid()).await;
         assert!(after_restart(&isids).left(key(PATH).unit).is_empty());
     });
@@ -248,15 +252,19 @@ fn session_that_ended_in_good_order_has_left_nothing() {
             let next = after_restart(&isids);
             assert_eq!(next.left(key(PATH).unit).is_empty(), is_settled);
             let isid = lease.isid();
-            assert!(isids.take(key(PATH), NAME).isid() != isid, "whoever had it logs in again with it");
+            assert!(isids.take(key(PATH), NAME).isid() != isid, "the ISID is still leased");
             drop(lease);
             assert_eq!(isids.take(key(PATH), NAME).isid() == isid, is_settled);
-            assert_eq!(next.take(key(PATH), NAME).isid() == isid, is_settled, "targets may know it");
+            assert_eq!(
+                next.take(key(PATH), NAME).isid() == isid,
+                is_settled,
+                "the ISID is reused, because targets may know it"
+            );
         });
     }
 }
 
-/// The ports of what a process that starts now finds.
+/// The target ports of the sessions that a process finds after a restart.
 fn ports_left(isids: &RouterIsids) -> Vec<Option<String>> {
     after_restart(isids).left(key(PATH).unit).into_iter().map(|old| old.at).collect()
 }
@@ -280,7 +288,7 @@ fn port_stays_recorded_while_commands_are_left_there() {
     });
 }
 
-/// A target that has the user in the identity of a session ends none of another user.
+/// If the user is part of a session's identity, a login of another user does not end it.
 #[test]
 fn login_of_another_user_ends_no_old_session() {
     for (user, is_ended) in [(Some("alice"), true), (Some("bob"), false), (None, false)] {
@@ -303,14 +311,14 @@ fn record_that_cannot_be_written_is_tried_again() {
     on_core(move || async move {
         let isids = IsidStore::kept_in(&parent).of("r1");
         sessions(&isids, &[PATH]).await;
-        // A folder in place of the file cannot be replaced, whoever the user is.
-        fs::remove_file(&file).expect("the record");
-        fs::create_dir(&file).expect("a folder");
+        // A directory cannot be replaced by a file, not even by root.
+        fs::remove_file(&file).expect("the record is removed");
+        fs::create_dir(&file).expect("a new directory");
         let lease = isids.isid(key(BESIDE), NAME).await;
         assert!(!isids.writes().await);
         fs::remove_dir(&file).expect("the folder");
         isids.save().await;
-        let text = fs::read_to_string(&file).expect("the record");
+        let text = fs::read_to_string(&file).expect("the record is readable");
         let digits: String = lease.isid().iter().map(|byte| format!("{byte:02x}")).collect();
         assert!(text.contains(&digits), "{text}");
     });
@@ -319,15 +327,15 @@ fn record_that_cannot_be_written_is_tried_again() {
 #[test]
 fn record_whose_lock_cannot_be_taken_stays_as_it_is() {
     let folder = Folder::new("unlockable");
-    fs::create_dir(folder.0.join("r1.isids.lock")).expect("a folder");
+    fs::create_dir(folder.0.join("r1.isids.lock")).expect("a new directory");
     let (file, at) = (folder.0.join("r1.isids"), folder.0.clone());
     let text = format!("800000000001 {PATH}\n");
-    fs::write(&file, &text).expect("a record");
-    assert!(on_core(move || run(at, "r1")).1.is_empty(), "they may be alive");
-    assert_eq!(fs::read_to_string(&file).expect("it is there"), text);
+    fs::write(&file, &text).expect("the record is written");
+    assert!(on_core(move || run(at, "r1")).1.is_empty(), "the sessions may be alive");
+    assert_eq!(fs::read_to_string(&file).expect("the record is readable"), text);
 }
 
-/// A login that stalls, or was given up, would end the session that has its ISID when it is carried out.
+/// A stalled or abandoned login may be executed later, and would then end a session that uses its ISID.
 #[test]
 fn isid_that_another_path_logs_in_with_is_not_used() {
     for is_given_up in [false, true] {
@@ -345,13 +353,13 @@ fn isid_that_another_path_logs_in_with_is_not_used() {
             if is_given_up {
                 drop(beside);
             } else {
-                goes_on.send(()).expect("it waits");
+                goes_on.send(()).expect("the login is waiting");
                 assert_eq!(beside.await, Ok(false));
             }
             assert_eq!(isids.isid(key(PATH), NAME).await.isid() == OLD, !is_given_up);
-            // No old session is left: a caller does not wait for a replacement.
+            // No old session is left, so a caller does not wait for a replacement.
             for _ in 0..2 {
-                let none = async |_: &OldSession| panic!("there is none");
+                let none = async |_: &OldSession| panic!("no old session is left");
                 assert_eq!(isids.settle(key(BESIDE), LONG, none).await, Ok(false));
             }
         });

@@ -1,8 +1,8 @@
-//! Passthrough to logical units of other targets. Each I_T nexus here has an I_T nexus of its own there: reservations
-//! belong to the right host, and each host gets its own unit attentions.
+//! Passthrough to logical units of other targets. Each host nexus has its own I_T nexus upstream: reservations belong
+//! to the right host, and each host gets its own unit attentions.
 //!
-//! An [`UpstreamNexus`] has one session at a time, over the first path that answers. Its ISID is derived from the nexus
-//! here, so it stays the same nexus after a restart of either side.
+//! An [`UpstreamNexus`] has one session at a time, over the first path that responds. Its ISID is derived from the
+//! host nexus, so that it stays the same nexus after a restart of either side.
 
 mod nexus;
 mod reply;
@@ -28,28 +28,28 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A logical unit of another target, and how to get there.
+/// A logical unit of another target.
 pub struct PassthroughUpstream(Arc<PassthroughInner>);
 
-/// How to reach a target, and the expected identity of its logical unit.
+/// The paths to a target, and the expected identity of its logical unit.
 pub struct PassthroughSpec {
-    /// The SCSI routing instance.
+    /// The routing instance.
     pub router: String,
-    /// Its upstream. Both are hashed into the ISIDs of the sessions.
+    /// The upstream. Both names are hashed into the ISIDs of the sessions.
     pub upstream: String,
-    /// The paths to the target, primary first, each with how its sessions are opened.
+    /// The paths to the target, primary first, with the options of their sessions.
     pub paths: Vec<(Url, Options)>,
-    /// LUN there.
+    /// The LUN at the target.
     pub lun: u16,
-    /// It is a disk or a CD: most of its commands can be sent twice.
+    /// Whether it is a disk or a CD, so that most of its commands may be repeated.
     pub is_disk: bool,
-    /// Its designators (VPD page 83h); empty: unknown, and not checked.
+    /// The expected designators (VPD page 83h). Empty: unknown, and not checked.
     pub identity: Vec<u8>,
-    /// How long commands wait for a session.
+    /// The time for which commands wait for a session.
     pub path_loss_timeout: Duration,
-    /// Notified when a host gets REPORTED LUNS DATA HAS CHANGED or the like.
+    /// Notified when a host gets a unit attention such as REPORTED LUNS DATA HAS CHANGED.
     pub rediscover: Arc<Notifier>,
-    /// The record of the target ports that sessions use; None: they are not recorded.
+    /// The record of the target ports of sessions. None: they are not recorded.
     pub isids: Option<Arc<RouterIsids>>,
 }
 
@@ -61,7 +61,7 @@ struct PassthroughInner {
 }
 
 impl PassthroughInner {
-    /// The state of each present host.
+    /// The state of each connected host.
     fn host_lus(&self) -> Vec<Arc<HostLu>> {
         let host_lus = self.host_lus.lock().unwrap_or_else(PoisonError::into_inner);
         host_lus.iter().filter_map(std::sync::Weak::upgrade).collect()
@@ -74,26 +74,26 @@ impl PassthroughInner {
         host_lus.push(Arc::downgrade(host_lu));
     }
 
-    /// Where its paths lead, without secrets.
+    /// The URLs of the paths, without secrets.
     fn places(&self) -> Vec<String> {
         self.spec.paths.iter().map(|(url, _)| self.spec.place(url)).collect()
     }
 }
 
 impl PassthroughSpec {
-    /// Where a path leads, without secrets.
+    /// The URL of a path, without secrets.
     fn place(&self, url: &Url) -> String {
         url.at(url.target.as_deref().unwrap_or_default(), Some(self.lun)).plain()
     }
 }
 
 thread_local! {
-    /// The upstream nexuses of this core. All LUNs of one nexus on one target share one.
+    /// The upstream nexuses of this core. All LUNs of a host nexus on one target share one.
     static NEXUSES: RefCell<HashMap<Key, Weak<UpstreamNexus>>> = RefCell::default();
 }
 
 impl PassthroughUpstream {
-    /// Connects nothing before the first [`PassthroughLu::enter`].
+    /// Creates the logical unit. Connects at the first [`PassthroughLu::enter`].
     pub fn new(spec: PassthroughSpec) -> PassthroughUpstream {
         PassthroughUpstream(Arc::new(PassthroughInner {
             spec,
@@ -102,12 +102,12 @@ impl PassthroughUpstream {
         }))
     }
 
-    /// The times that commands take from here on.
+    /// The latency of commands.
     pub fn hops(&self) -> Hops {
         self.0.hops.hops()
     }
 
-    /// The paths that each host has for itself; those of the configuration while there is no host.
+    /// The paths of each host, or those of the configuration while there is no host.
     pub fn paths(&self) -> Vec<HostPath> {
         let (places, host_lus) = (self.0.places(), self.0.host_lus());
         if host_lus.is_empty() {

@@ -1,4 +1,4 @@
-//! The I_T nexus at another target that represents one I_T nexus here.
+//! The upstream I_T nexus of one host nexus.
 
 use super::stale::StaleSessions;
 use super::status::{HostLu, NexusStatus};
@@ -25,19 +25,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Pauses between rounds of tries to log in: this one first, doubled each time, and the last at most.
+/// The pauses between rounds of login attempts: the first one, which doubles each time, and the maximum.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(8);
-/// Time limit of an identity check.
+/// The time limit of an identity check.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of checks of lost sessions.
+/// The interval of checks of lost sessions.
 const LOST_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Function complete.
 const COMPLETE: u8 = 0;
 /// ILLEGAL REQUEST, INVALID FIELD IN CDB: the sense key and the additional sense code.
 const NO_SUCH_PAGE: (u8, u8) = (5, 0x24);
 
-/// The key of an upstream nexus: the instance, the nexus here, and the paths.
+/// The key of an upstream nexus: the instance, the host nexus, and the paths.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     instance: String,
@@ -52,7 +52,7 @@ impl Key {
         Key { instance, port: port.clone(), paths }
     }
 
-    /// A random ISID in form (RFC 7143 section 11.12.5), always the same for the same nexus.
+    /// An ISID in the random format (RFC 7143 section 11.12.5), derived from the nexus.
     pub fn isid(&self) -> [u8; 6] {
         let port = &self.port;
         let mut hash = Sha256::new();
@@ -69,16 +69,16 @@ impl Key {
     }
 }
 
-/// A nexus at another target: one session at a time.
+/// An upstream nexus, with one session at a time.
 pub struct UpstreamNexus {
     status: Arc<NexusStatus>,
     session: RefCell<Option<Session>>,
     /// Logical units whose identity was verified on this session.
     seen: RefCell<HashMap<u64, Vec<u8>>>,
-    /// A lost session of each path, while the target may still execute its commands. It reconnects by itself. Only [`keep`]
-    /// changes this.
+    /// A lost session of each path, while the target may still execute its commands. It reconnects by itself. Only
+    /// [`keep`] changes this.
     lost: RefCell<Vec<Option<Session>>>,
-    /// Since when there is no session.
+    /// The time since which there is no session.
     down: Cell<Option<Instant>>,
     /// The path of the session, and the number of its connection.
     path: Cell<usize>,
@@ -116,12 +116,12 @@ impl UpstreamNexus {
         self.notifier.notify(usize::MAX);
     }
 
-    /// The path of the present session, or of the last one.
+    /// The path of the current session, or of the last one.
     pub fn path(&self) -> usize {
         self.path.get()
     }
 
-    /// The number of the present connection, or of the last one.
+    /// The number of the current connection, or of the last one.
     pub fn connection(&self) -> u64 {
         self.connection.get()
     }
@@ -131,7 +131,7 @@ impl UpstreamNexus {
         self.notifier.notify(usize::MAX);
     }
 
-    /// Removes the lost session of this path. It is kept while the target may still execute its commands.
+    /// Removes the lost session of this path, unless the target may still execute its commands.
     async fn remove(&self, path: usize, lost: Instant) {
         self.status.is_lost();
         self.down.set(Some(lost));
@@ -143,12 +143,12 @@ impl UpstreamNexus {
         }
     }
 
-    /// The session of this path that was lost and is back.
+    /// The lost session of this path, once it has recovered.
     ///
     /// # Errors
-    /// When it is not back: a second session of the same nexus would end it.
+    /// When it has not recovered: a second session of the same nexus would end it.
     async fn come_back(&self, path: usize) -> Option<Result<Session, Error>> {
-        // It stays in `lost` meanwhile, where a reset reaches it.
+        // It stays in `lost` meanwhile, so that a reset reaches it.
         let session = self.lost.borrow()[path].clone()?;
         if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
             let what = "the target may still execute commands of a lost session";
@@ -158,7 +158,8 @@ impl UpstreamNexus {
         session.facts().connected.then_some(Ok(session))
     }
 
-    /// A session has logged in. This ends lost sessions at the same target port, because all paths have one ISID.
+    /// Handles a login of a session. The login ended lost sessions at the same target port, because all paths have
+    /// one ISID.
     async fn has_logged_in(&self, session: &Session) {
         for lost in self.all_lost() {
             lost.was_reinstated(session).await;
@@ -166,8 +167,8 @@ impl UpstreamNexus {
         self.close_ended().await;
     }
 
-    /// Closes lost sessions whose commands have all ended. One that reconnected at the portal group of the present session
-    /// would end it.
+    /// Closes lost sessions whose commands have all ended. If one reconnected at the portal group of the current
+    /// session, it would end that session.
     async fn close_ended(&self) {
         let paths = self.lost.borrow().len();
         for path in 0..paths {
@@ -183,14 +184,14 @@ impl UpstreamNexus {
         self.lost.borrow().iter().flatten().cloned().collect()
     }
 
-    /// The logical unit was reset, by a function that was sent at this time.
+    /// Handles a reset of the logical unit by a request sent at this time.
     async fn was_reset(&self, lun: u64, at: Instant) {
         for session in self.all_lost() {
             session.was_reset(lun, at).await;
         }
     }
 
-    /// The session, as soon as there is one, unless `is_over` or there has been none for too long.
+    /// Waits for a session. None when `is_over`, or when there has been no session for too long.
     async fn session(&self, path_loss_timeout: Duration, is_over: impl Fn() -> bool) -> Option<Session> {
         loop {
             let rings = self.notifier.listen();
@@ -202,13 +203,13 @@ impl UpstreamNexus {
             }
             let since = self.down.get().unwrap_or_else(Instant::now);
             let left = path_loss_timeout.checked_sub(since.elapsed()).filter(|left| !left.is_zero())?;
-            // The loop checks again, whether the time-out expired or not.
+            // The loop checks again, with or without a timeout.
             _ = compio::time::timeout(left, rings).await;
         }
     }
 
-    /// Waits until no stale session of an earlier process is left. False after the time-out, when `is_over`, or when the
-    /// session is on another connection.
+    /// Waits until no stale session of an earlier process is left. Returns false after the time limit, when
+    /// `is_over`, or when the session has another connection.
     async fn has_no_stale_sessions(
         &self,
         stale: &Rc<StaleSessions>,
@@ -226,13 +227,13 @@ impl UpstreamNexus {
                 return false;
             };
             stale.end(session);
-            // The loop checks again, whether the time-out expired or not.
+            // The loop checks again, with or without a timeout.
             _ = compio::time::timeout(left, rings).await;
         }
     }
 
-    /// Whether a logical unit has the expected identity; None while it does not answer. INQUIRY takes no unit attention from the
-    /// host.
+    /// Whether a logical unit has the expected identity. None if it does not respond. INQUIRY does not clear unit
+    /// attentions of the host.
     async fn is_meant(&self, session: &Session, lun: u64, spec: &PassthroughSpec) -> Option<bool> {
         let identity = &spec.identity;
         if identity.is_empty() {
@@ -243,7 +244,7 @@ impl UpstreamNexus {
         }
         let page = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
         let command = Command::new(lun, cdb::inquiry(Some(0x83), IDENTITY_LEN), page);
-        // Host commands have no time limit, but their aborts must not wait for this one.
+        // Host commands have no time limit, but their aborts must not wait for this command.
         let (result, buf) = compio::time::timeout(IDENTITY_TIMEOUT, session.submit(command)).await.ok()?;
         let (completion, page) = result.ok().zip(buf)?;
         let now = identity_of(&completion, &page[..completion.transferred.min(page.len())])?;
@@ -274,8 +275,8 @@ impl UpstreamNexus {
     }
 }
 
-/// The identity of a logical unit by VPD page 83h: one without that page is without designators. None where none is there
-/// (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2), or it is busy.
+/// The identity of a logical unit by VPD page 83h. Without that page, it has no designators. None if there is no
+/// logical unit (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2), or it is busy.
 fn identity_of(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
     let is_there = page.first().is_some_and(|byte| byte >> 5 == 0);
     let knows_no_page = answer.sense().is_some_and(|s| (s.key, s.asc) == NO_SUCH_PAGE);
@@ -286,7 +287,7 @@ fn identity_of(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Keeps a session over the first path that responds, while the nexus is used.
+/// Keeps a session over the first path that responds, while the nexus is in use.
 async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Option<Arc<RouterIsids>>) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -312,7 +313,7 @@ async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Opt
             match opened {
                 Ok(session) => {
                     let events = session.events();
-                    // Not held while it lasts: it ends with the nexus here.
+                    // No reference is held meanwhile: the session ends with the host nexus.
                     match nexus.upgrade() {
                         Some(nexus) => {
                             nexus.has_logged_in(&session).await;
@@ -336,7 +337,8 @@ async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Opt
     }
 }
 
-/// Waits until the session gives up its recovery or its last user is gone. Returns when the connection was lost.
+/// Waits until the session stops recovering or its last user is dropped. Returns the time when the connection was
+/// lost.
 async fn until_it_is_lost(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>) -> Instant {
     let mut lost = None;
     while let Some(event) = next_event(nexus, events).await {
@@ -351,7 +353,7 @@ async fn until_it_is_lost(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<
     lost.unwrap_or_else(Instant::now)
 }
 
-/// The next event of the present session. Lost ones are looked at meanwhile.
+/// The next event of the current session. Meanwhile, checks lost sessions.
 async fn next_event(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>) -> Option<Event> {
     while nexus.upgrade().is_some_and(|nexus| !nexus.all_lost().is_empty()) {
         if let Ok(event) = compio::time::timeout(LOST_CHECK_INTERVAL, events.recv_async()).await {
@@ -374,10 +376,10 @@ pub struct LuNexus {
     live: RefCell<HashMap<u64, CommandStage>>,
 }
 
-/// How far a command has come.
+/// The progress of a command.
 enum CommandStage {
     Waiting,
-    /// Whether it may change something.
+    /// Sent over this session with this id, and whether it may change anything.
     Sent(Session, CommandId, bool),
     Aborted,
 }
@@ -407,7 +409,7 @@ impl LuNexus {
             );
         };
         command.attribute = attribute;
-        // A command that is safe to repeat on a disk moves a tape.
+        // Commands that are safe to repeat on a disk may move a tape.
         command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
         let reads_alone = if self.shared.spec.is_disk { only_reads_on_blocks } else { only_reads };
         command.changes = !reads_alone(&command.cdb);
@@ -481,7 +483,7 @@ impl LuNexus {
     }
 }
 
-/// The fate of a command that failed on this session.
+/// The outcome of a command that failed on this session.
 fn fate(session: &Session, changes: bool) -> CommandFate {
     let is_known = session.options().late_writes == LateWrites::Wait && session.facts().left_behind == 0;
     if is_known || !changes { CommandFate::Ended } else { CommandFate::Indeterminate }
@@ -513,7 +515,7 @@ impl PassthroughNexus for LuNexus {
             let Some(session) = self.nexus.session(spec.path_loss_timeout, || false).await else {
                 return false;
             };
-            // At another logical unit the function would end tasks of other initiators.
+            // At another logical unit, the function would end tasks of other initiators.
             let is_meant = self.nexus.is_meant(&session, self.lun, spec).await == Some(true);
             let sent = Instant::now();
             let done =

@@ -1,17 +1,17 @@
-//! Responses to hosts: that of the logical unit, or a substitute if it did not respond.
+//! Replies to hosts: the response of the logical unit, or a substitute if there is none.
 
 use lunar_initiator::{Completion, Error, ErrorCode};
 use lunar_runtime::Buf;
 use lunar_target::{CommandFate, PassthroughResponse};
 use lunar_wire::scsi::{Sense, Status};
 
-/// ABORTED COMMAND, logical unit communication failure: the command may have been executed. Hosts repeat it if that is
-/// safe.
+/// ABORTED COMMAND, LOGICAL UNIT COMMUNICATION FAILURE: the command may have been executed. Hosts repeat it if that
+/// is safe.
 const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
-/// NOT READY, manual intervention required.
+/// NOT READY, MANUAL INTERVENTION REQUIRED.
 const WRONG_LU: Sense = Sense::new(0x02, 0x04, 0x03);
 
-/// An answer of sense data.
+/// A reply with sense data.
 pub fn sense(sense: Sense) -> PassthroughResponse {
     let sense = sense.encode(false).into();
     PassthroughResponse {
@@ -33,7 +33,7 @@ pub fn wrong_lu() -> PassthroughResponse {
     sense(WRONG_LU)
 }
 
-/// What the logical unit answered. `reads`: the buffer is Data-In.
+/// The response of the logical unit. `reads`: the buffer is Data-In.
 pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> PassthroughResponse {
     let moved = c.transferred as u64 + u64::from(c.overflow);
     let data = buf.filter(|_| reads).map(|mut buf| {
@@ -43,7 +43,7 @@ pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> PassthroughResp
     PassthroughResponse { status: c.status, sense: c.sense, data, moved, fate: CommandFate::Ended }
 }
 
-/// The command got no response. A `repeatable` command was retried without success.
+/// A command without a response. A `repeatable` command was retried without success.
 pub fn failed(e: &Error, repeatable: bool) -> PassthroughResponse {
     match e.code {
         ErrorCode::IdentityMismatch => wrong_lu(),
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(sense_of(&no_path()), Some(Sense::NOT_READY_TRANSITION));
         let lost = Error::new(ErrorCode::ConnectionLost, "gone");
         assert_eq!(sense_of(&failed(&lost, true)), Some(Sense::NOT_READY_TRANSITION));
-        assert_eq!(sense_of(&failed(&lost, false)), Some(UNCERTAIN), "a tape has moved, or not");
+        assert_eq!(sense_of(&failed(&lost, false)), Some(UNCERTAIN), "a tape may have moved");
         assert_eq!(
             sense_of(&failed(&Error::new(ErrorCode::IdentityMismatch, "another disk"), true)),
             Some(WRONG_LU)

@@ -1,5 +1,6 @@
-//! Sessions that an earlier process of this router left at the storage. They are ended before a logical unit takes commands
-//! that may change it. A host may already be back with the same ISID, but at another portal group that is another nexus.
+//! Sessions that an earlier process of this router left at the storage. They are ended before a logical unit accepts
+//! commands that may change it. A host may already be back with the same ISID, but at another portal group, which is
+//! another nexus.
 
 use super::PassthroughInner;
 use super::nexus::UpstreamNexus;
@@ -12,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two tries.
+/// The interval of attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The stale sessions with a logical unit.
@@ -20,14 +21,14 @@ pub struct StaleSessions {
     shared: Arc<PassthroughInner>,
     nexus: Rc<UpstreamNexus>,
     lun: u64,
-    /// No stale session is left.
+    /// Whether no stale session is left.
     is_over: Cell<bool>,
-    /// The number of the connection whose port is recorded.
+    /// The number of the connection whose target port is recorded.
     recorded: Cell<u64>,
     is_being_ended: Cell<bool>,
-    /// Since when commands wait for it, or when a reset failed.
+    /// The time since which commands wait, or of the last failed reset.
     since: Cell<Option<Instant>>,
-    /// A reset has failed.
+    /// Whether a reset has failed.
     has_failed: Cell<bool>,
 }
 
@@ -38,17 +39,17 @@ impl StaleSessions {
         Rc::new(StaleSessions { shared, nexus, lun, is_over, recorded, is_being_ended, since, has_failed })
     }
 
-    /// How long commands wait for it.
+    /// The time for which commands wait.
     pub fn path_loss_timeout(&self) -> Duration {
         self.shared.spec.path_loss_timeout
     }
 
-    /// No stale session is left, and this connection may carry commands.
+    /// Whether no stale session is left and this connection may carry commands.
     pub fn is_over(&self) -> bool {
         self.is_over.get() && self.recorded.get() == self.nexus.connection()
     }
 
-    /// Starts to end stale sessions over this session, unless that is in progress. Then the nexus is notified.
+    /// Starts to end stale sessions over this session, unless that is in progress. Notifies the nexus afterwards.
     pub fn end(self: &Rc<Self>, session: &Session) {
         if self.is_being_ended.replace(true) {
             return;
@@ -80,7 +81,7 @@ impl StaleSessions {
         Ok(())
     }
 
-    /// The names of the logical unit and of a path to it in the record.
+    /// The names of the logical unit and of a path in the record.
     fn way(&self, path: usize) -> (String, String) {
         let spec = &self.shared.spec;
         let (url, _) = &spec.paths[path];
@@ -105,7 +106,7 @@ impl StaleSessions {
         }
         let since = self.since.get().unwrap_or_else(Instant::now);
         self.since.set(Some(since));
-        // One caller at a time: all nexuses of all hosts have the same stale sessions.
+        // One caller at a time: all host nexuses have the same stale sessions.
         let Some(turn) = isids.turn(way).await else { return Ok(()) };
         let Err(StaleReason { what, is_final }) = self.replace(isids, way, session).await else {
             return Ok(());
@@ -124,7 +125,7 @@ impl StaleSessions {
         Err(what)
     }
 
-    /// Ends old sessions, each at the port that it had.
+    /// Ends old sessions, each at its own target port.
     async fn replace(
         &self,
         isids: &Arc<RouterIsids>,
@@ -153,8 +154,8 @@ impl StaleSessions {
         Ok(())
     }
 
-    /// Logs in as an old session at the target port that it had. At the port of a live session with this ISID, the login
-    /// would end that session. So a login with an unused ISID first finds the port to which the path leads.
+    /// Logs in as an old session at its target port. At the port of a live session with this ISID, the login would
+    /// end that session. Therefore a login with an unused ISID first determines the port of the path.
     async fn replace_at(
         &self,
         old: &OldSession,
@@ -176,7 +177,7 @@ impl StaleSessions {
         Ok(())
     }
 
-    /// The path of an old session, where it is still configured for the same user.
+    /// The path of an old session, if it is still configured with the same user.
     fn path_of(&self, old: &OldSession) -> Option<(usize, &Url)> {
         let paths = &self.shared.spec.paths;
         let number = (0..paths.len()).find(|number| self.way(*number).1 == old.path)?;
@@ -185,10 +186,10 @@ impl StaleSessions {
     }
 }
 
-/// Why old sessions may still have writes.
+/// The reason why old sessions may still have writes.
 struct StaleReason {
     what: Error,
-    /// No login ends them: the logical unit has to be reset.
+    /// Whether no login can end them, so that the logical unit must be reset.
     is_final: bool,
 }
 

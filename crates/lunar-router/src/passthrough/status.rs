@@ -1,5 +1,5 @@
-//! Status of the nexuses at another target, visible to every core. An [`UpstreamNexus`](super::nexus::UpstreamNexus) itself
-//! stays on its own core.
+//! The status of upstream nexuses, for all cores. An [`UpstreamNexus`](super::nexus::UpstreamNexus) itself stays on
+//! its core.
 
 use super::PassthroughSpec;
 use crate::identity_change::{self, IdentityChange};
@@ -10,27 +10,27 @@ use lunar_wire::scsi::lun;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// A path to a logical unit, with the host whose own it is; None while no host uses it.
+/// A path to a logical unit, and the host that owns it. None while no host uses it.
 pub type HostPath = (Option<String>, PathStatus);
 
-/// A nexus at another target.
+/// The status of an upstream nexus.
 pub struct NexusStatus {
     router: String,
     upstream: String,
-    /// The host for which it stands.
+    /// The host of the nexus.
     host: String,
-    /// The core that has it, as its thread is called.
+    /// The core of the nexus, by the name of its thread.
     core: String,
     paths: Vec<Url>,
-    /// Which of the paths has the session.
+    /// The path that has the session.
     taken: AtomicUsize,
     is_up: AtomicBool,
-    /// Connections so far.
+    /// The number of connections so far.
     made: AtomicU32,
 }
 
 impl NexusStatus {
-    /// The nexus of this core that stands for one of ours. There is no session yet.
+    /// The status of a new nexus on this core, without a session.
     pub fn begin(spec: &PassthroughSpec, port: &NexusPorts) -> Arc<NexusStatus> {
         Arc::new(NexusStatus {
             router: spec.router.clone(),
@@ -44,24 +44,24 @@ impl NexusStatus {
         })
     }
 
-    /// There is a session over the path of this number.
+    /// Records a session over the path with this index.
     pub fn take(&self, path: usize) {
         self.taken.store(path, Relaxed);
         self.is_back();
     }
 
-    /// Its connection was made, or made anew.
+    /// Records a new connection.
     pub fn is_back(&self) {
         self.made.fetch_add(1, Relaxed);
         self.is_up.store(true, Relaxed);
     }
 
-    /// There is no connection.
+    /// Records the loss of the connection.
     pub fn is_lost(&self) {
         self.is_up.store(false, Relaxed);
     }
 
-    /// Logs that the path leads to another logical unit: no command goes there.
+    /// Logs that the path leads to another logical unit, which gets no commands.
     pub fn log_change(&self, lun: u64, was: &[u8], now: &[u8]) {
         let Some(url) = self.paths.get(self.taken.load(Relaxed)) else { return };
         let (target, lun) = (url.target.as_deref().unwrap_or_default(), lun::decode(lun).unwrap_or_default());
@@ -72,22 +72,22 @@ impl NexusStatus {
     }
 }
 
-/// What one host has of a logical unit.
+/// The state of a logical unit for one host.
 pub struct HostLu {
     status: Arc<NexusStatus>,
-    /// Commands that are not answered yet.
+    /// The number of commands without a response.
     pub in_flight: AtomicUsize,
-    /// Behind the path is another logical unit.
+    /// Whether the path leads to another logical unit.
     pub is_changed: AtomicBool,
 }
 
 impl HostLu {
-    /// Nothing was sent yet.
+    /// The initial state.
     pub fn new(status: Arc<NexusStatus>) -> Arc<HostLu> {
         Arc::new(HostLu { status, in_flight: AtomicUsize::default(), is_changed: AtomicBool::default() })
     }
 
-    /// The paths, of which one has the session.
+    /// All paths, one of which has the session.
     pub fn paths(&self, places: &[String]) -> impl Iterator<Item = HostPath> {
         let status = &self.status;
         let path = move |(number, url): (usize, &String)| {

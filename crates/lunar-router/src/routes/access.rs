@@ -1,4 +1,5 @@
-//! ALUA states (SPC-5 section 5.18): the target port groups that hosts see follow the health of the upstream logical units.
+//! ALUA states (SPC-5 section 5.18): the states of the target port groups that hosts see follow the health of the
+//! upstream.
 
 use super::{LuAddress, RoutesInner, State};
 use crate::upstream::{Health, UpstreamLu};
@@ -9,16 +10,16 @@ use std::time::Duration;
 /// A logical unit that hosts see.
 #[derive(Clone)]
 pub struct ServedLu {
-    /// Where it is.
+    /// The address of the logical unit.
     pub place: LuAddress,
-    /// The device server that speaks for it.
+    /// The device server of the logical unit.
     pub lu: Arc<Lu>,
-    /// The portal groups through which it is seen.
+    /// The portal groups through which hosts see it.
     pub tags: Vec<u16>,
 }
 
-/// A path without a connection is in transition: hosts try another path, or this one again. While commands wait, the state
-/// stays optimized. A changed identity needs an administrator.
+/// Without a connection the path is in transition: hosts try another path, or this one again. While commands wait,
+/// the state stays optimized. A changed identity needs an administrator.
 fn access(health: Option<Health>) -> AccessState {
     match health {
         Some(Health::Lost(_)) => AccessState::Transitioning,
@@ -37,7 +38,7 @@ impl State {
 }
 
 impl State {
-    /// The portal groups of a logical unit; in a pair, those of the peer too, which a host sees there.
+    /// The target port groups of a logical unit. In a pair they include the peer's.
     fn groups(&self, one: &ServedLu) -> Vec<TargetPortGroup> {
         let (open_lus, pairs) = self.serving();
         let mut access = access(open_lus.health(&one.place));
@@ -56,7 +57,7 @@ impl State {
     }
 }
 
-/// Resets within this time count as one, because each core and each path reports it.
+/// Resets within this time count as one: each core and each path reports it.
 const ONE_RESET: Duration = Duration::from_millis(500);
 
 /// Notifies hosts of an upstream reset: their unflushed writes may be lost.
@@ -69,7 +70,7 @@ async fn notify_hosts_of_resets(place: LuAddress, resets: flume::Receiver<()>, s
     }
 }
 
-/// Looks after one logical unit, for as long as it is open.
+/// Follows the health of one logical unit while it is open.
 pub(super) async fn watch_lu(place: LuAddress, remote: Arc<UpstreamLu>, shared: Arc<RoutesInner>) {
     let changes = remote.watch();
     lunar_runtime::spawn(notify_hosts_of_resets(place, remote.resets(), shared.clone()));

@@ -1,5 +1,5 @@
-//! Everything that the routers of a server have open: probed upstreams, discovered logical units, and the open ones. It
-//! survives a change of the configuration.
+//! The open resources of a server's routers: probed upstreams, discoveries, and open logical units. They survive a
+//! configuration change.
 
 mod access;
 mod open_lus;
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trial::PreviousRoutes;
 
-/// All that the routers of a server have open.
+/// The open resources of a server's routers.
 pub struct Routes {
     cores: Cores,
     shared: Arc<RoutesInner>,
@@ -47,9 +47,9 @@ struct State {
     open_lus: OpenLus,
     /// The failover pairs, by instance.
     pairs: BTreeMap<String, Arc<Pair>>,
-    /// The end of the latest pair of each instance.
+    /// The end of the last pair of each instance.
     ends: BTreeMap<String, failover::PairEnd>,
-    /// What hosts see of it.
+    /// The logical units that hosts see.
     served: Vec<ServedLu>,
     /// The watch ends when this is dropped.
     watching: Option<flume::Sender<()>>,
@@ -80,7 +80,7 @@ impl RoutesInner {
 }
 
 impl Routes {
-    /// Starts without upstreams. `changed` is called after each discovery of a change.
+    /// Starts without upstreams. `changed` is called after each discovery with a change.
     ///
     /// # Errors
     /// When its event loop cannot be started.
@@ -93,7 +93,7 @@ impl Routes {
         Ok(Routes { cores: Cores::one()?, shared: Arc::new(RoutesInner { loops, isids, state, changed }) })
     }
 
-    /// Replaces the upstreams. Discoveries of upstreams that stay are kept.
+    /// Replaces the upstreams. Discoveries of retained upstreams are kept.
     pub fn set(&self, specs: Vec<UpstreamSpec>) {
         let with_ports = |mut spec: UpstreamSpec| {
             spec.upstream.isids = Some(self.shared.isids.of(&spec.upstream.router));
@@ -109,7 +109,7 @@ impl Routes {
             state.specs.iter().filter(|(key, spec)| !stays(key, spec)).map(|(key, _)| key.clone()).collect();
         for key in &gone {
             state.open_lus.forget(key);
-            // If one of its URLs stays, its discoveries are kept, so that its LUNs stay.
+            // If one of its URLs is retained, its discoveries are kept, so that its LUNs stay.
             let previous = state.specs.get(key);
             let leads_there = |new: &UpstreamSpec| previous.is_some_and(|previous| previous.overlaps(new));
             if !specs.get(key).is_some_and(leads_there) {
@@ -121,21 +121,21 @@ impl Routes {
         self.watch(&mut state);
     }
 
-    /// Replaces the watch by one of the present upstreams.
+    /// Replaces the watch with one of the current upstreams.
     fn watch(&self, state: &mut State) {
         let remote = |spec: &&UpstreamSpec| !matches!(spec.mode, Mode::Device(_));
         let upstreams: Vec<Upstream> =
             state.specs.values().filter(remote).map(|spec| spec.upstream.clone()).collect();
         let devices: Vec<_> = state.specs.values().filter_map(UpstreamSpec::device).collect();
         let (watching, stop) = flume::bounded::<()>(0);
-        // The watch before ends with its sender.
+        // Dropping the sender ends the earlier watch.
         state.watching = Some(watching);
         let (known, shared) = (state.found.clone(), self.shared.clone());
         self.cores.run_on(0, move || {
             let (sender, found) = flume::unbounded();
             let looks = watch(upstreams, ProbeSchedule::default(), known, shared.loops.clone(), sender);
             lunar_runtime::spawn(async move {
-                // They end when this is dropped.
+                // The tasks end when this is dropped.
                 let mut looks = vec![compio::runtime::spawn(looks)];
                 for (key, path) in devices {
                     let shared = shared.clone();
@@ -146,7 +146,7 @@ impl Routes {
                     while let Ok(found) = found.recv_async().await {
                         shared.learn(found, &stop);
                     }
-                    // Without remote upstreams there is no watch, and the devices of this host stay.
+                    // Without remote upstreams there is no watch. The devices of this host stay.
                     std::future::pending().await
                 };
                 either(over, listen).await;
@@ -154,7 +154,7 @@ impl Routes {
         });
     }
 
-    /// What was found so far.
+    /// The discoveries so far.
     pub fn found(&self) -> Found {
         self.shared.state().found.clone()
     }
@@ -166,7 +166,7 @@ impl Routes {
         state.instances.entry(name.to_owned()).or_insert_with(instance).clone()
     }
 
-    /// Sessions of an instance at most; None: as many as the server takes.
+    /// Sets the maximum number of sessions of an instance. None: only the server's limit applies.
     pub fn limit(&self, name: &str, sessions: Option<usize>) {
         self.instance(name).max_sessions.store(sessions.unwrap_or(usize::MAX), Relaxed);
     }
@@ -180,7 +180,7 @@ impl Routes {
             let pair = match previous.remove(&name) {
                 Some(pair) if *pair.spec() == spec => pair,
                 previous => {
-                    // A request of the administrator stays in force.
+                    // A request of the administrator stays in effect.
                     let eligible = previous.is_none_or(|pair| pair.status().eligible);
                     let pair = self.begin(spec, eligible);
                     self.shared.state().open_lus.of(&name).for_each(|remote| pair.add_lu(remote));
@@ -206,18 +206,19 @@ impl Routes {
         pair
     }
 
-    /// An instance's part in a failover pair.
+    /// The failover pair of an instance.
     pub fn pair(&self, name: &str) -> Option<Arc<Pair>> {
         self.shared.state().serving().1.get(name).cloned()
     }
 
-    /// Gives up the active role in all failover pairs, and waits for that.
+    /// Yields the active role in all failover pairs, and waits for it.
     pub fn leave(&self) {
         let pairs: Vec<Arc<Pair>> = self.shared.state().pairs.values().cloned().collect();
         failover::leave(&pairs);
     }
 
-    /// Logs out of the sessions with upstreams, so that they leave no commands behind. The cores of the target must still run.
+    /// Logs out of the sessions with upstreams, so that they leave no commands behind. The cores of the target must
+    /// still be running.
     pub fn part(&self) {
         self.shared.isids.part(&self.cores);
     }
@@ -244,12 +245,12 @@ impl Routes {
         self.shared.loops.uses(&name(router, upstream), targets);
     }
 
-    /// Whether a logical unit is open with the present settings of its upstream.
+    /// Whether a logical unit is open with the current settings of its upstream.
     pub fn leads_to(&self, place: &LuAddress) -> bool {
         self.shared.state().open_lus.leads_to(place)
     }
 
-    /// Opens a discovered logical unit. Nothing is connected yet.
+    /// Opens a discovered logical unit, without a connection.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] when it was not found; those of [`UpstreamLu::open`](crate::upstream::UpstreamLu::open).
@@ -298,7 +299,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Part of a pair that waits so many seconds for storage.
+    /// A pair with this path loss timeout in seconds.
     pub(super) fn pair(path_loss_timeout: u64) -> failover::PairSpec {
         failover::PairSpec {
             router: "r1".into(),

@@ -1,4 +1,4 @@
-//! The open logical units. Each stays open while its upstream still shows the discovered identity.
+//! The open logical units. Each stays open while its upstream shows the discovered identity.
 
 use super::{Key, LuAddress, Mode, UpstreamSpec};
 use crate::passthrough::HostPath;
@@ -15,9 +15,9 @@ use std::time::Duration;
 /// An open upstream logical unit, by its mode.
 #[derive(Clone)]
 pub enum RoutedLu {
-    /// Blocks.
+    /// Block mode: a backend.
     Blocks(Arc<dyn Backend>),
-    /// Forwarded commands.
+    /// Passthrough mode: forwarded commands.
     Commands(Arc<dyn PassthroughLu>, PassthroughMode),
 }
 
@@ -31,26 +31,26 @@ enum OpenLu {
 /// The status of an upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where it is, without secrets.
+    /// The URLs or the device, without secrets.
     pub places: Vec<String>,
-    /// Logical units that were found.
+    /// The number of discovered logical units.
     pub luns: usize,
-    /// Why the last probe failed.
+    /// The reason why the last probe failed.
     pub obstacle: Option<String>,
-    /// Those that are routed.
+    /// The routed logical units.
     pub units: Vec<LuStatus>,
 }
 
 /// The status of a routed logical unit.
 #[derive(Clone, Debug)]
 pub struct LuStatus {
-    /// Where it is.
+    /// The address.
     pub place: LuAddress,
-    /// Its health; None if it is known only per host.
+    /// The health. None if it is known only for each host.
     pub health: Option<Health>,
-    /// Its paths. On the pass path each host has its own.
+    /// The paths. In passthrough mode each host has its own.
     pub paths: Vec<HostPath>,
     /// The latency of each hop.
     pub hops: Hops,
@@ -61,7 +61,7 @@ pub struct LuStatus {
 pub(super) struct OpenLus(BTreeMap<LuAddress, (FoundLun, OpenLu)>);
 
 impl OpenLus {
-    /// Opens a logical unit as it was discovered, or returns the open one. The second value is a new one to watch.
+    /// Opens a discovered logical unit, or returns the open one. The second value is a new one that must be watched.
     pub fn open(
         &mut self,
         place: &LuAddress,
@@ -90,7 +90,7 @@ impl OpenLus {
         self.0.retain(|place, _| place.key() != *key);
     }
 
-    /// The logical units behind an instance that are storage.
+    /// The logical units of an instance in block mode.
     pub fn of<'w>(&'w self, router: &'w str) -> impl Iterator<Item = &'w Arc<UpstreamLu>> {
         let mine = self.0.iter().filter(move |(place, _)| place.router == router);
         mine.filter_map(|(_, (_, way))| way.remote())
@@ -140,7 +140,7 @@ fn open(spec: &UpstreamSpec, place: &LuAddress, found: &FoundLun) -> Result<Open
     })
 }
 
-/// Passthrough ends no command: the time-outs of the hosts decide.
+/// Passthrough ends no command: the timeouts of the hosts apply.
 const FOREVER: Duration = Duration::from_secs(86_400);
 
 fn passthrough_spec(
@@ -153,7 +153,7 @@ fn passthrough_spec(
         let mut options = url.options()?;
         let times = &mut options.timeouts;
         (times.command, times.operation) = (FOREVER, FOREVER);
-        // Where there is another path, commands do not wait for this one.
+        // With another path, commands do not wait for this one.
         times.recovery = if upstream.urls.len() > 1 { Duration::ZERO } else { upstream.path_loss_timeout };
         Ok((url, options))
     };

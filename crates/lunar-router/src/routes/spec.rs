@@ -11,35 +11,35 @@ use std::time::Duration;
 /// A configured upstream.
 #[derive(Clone)]
 pub struct UpstreamSpec {
-    /// The upstream; for a device of this host only its names count.
+    /// The upstream. For a device of this host, only its names are used.
     pub upstream: Upstream,
-    /// Its URLs as written, to detect a change. They may hold secrets.
+    /// The URLs as written, to detect changes. They may contain secrets.
     pub written: Vec<String>,
-    /// How commands go there.
+    /// The mode.
     pub mode: Mode,
 }
 
-/// How commands go to an upstream.
+/// The mode of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The device server of this target executes commands, and reads and writes blocks.
+    /// The device server of this target executes commands as reads and writes of blocks.
     Block,
     /// Commands are forwarded unchanged.
     Passthrough,
-    /// Commands are passed unchanged to this SCSI generic device.
+    /// Commands are forwarded unchanged to this SCSI generic device.
     Device(PathBuf),
 }
 
-/// A logical unit of an upstream.
+/// The address of a logical unit of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LuAddress {
     /// The routing instance.
     pub router: String,
     /// The upstream.
     pub upstream: String,
-    /// The target there; empty for a device of this host.
+    /// The target. Empty for a device of this host.
     pub target: String,
-    /// LUN there.
+    /// The LUN at the target.
     pub lun: u16,
 }
 
@@ -61,7 +61,7 @@ impl UpstreamSpec {
         }
     }
 
-    /// Where it is, for people.
+    /// The URLs or the device, for people.
     pub(super) fn places(&self) -> Vec<String> {
         match &self.mode {
             Mode::Device(path) => vec![path.display().to_string()],
@@ -93,11 +93,11 @@ pub(super) fn are_alike(some: &BTreeMap<Key, UpstreamSpec>, others: &BTreeMap<Ke
     some.len() == others.len() && some.iter().all(is_there)
 }
 
-/// Interval of checks for SCSI devices of this host.
+/// The interval of checks for SCSI devices of this host.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Waits for a SCSI device of this host, and again after its removal. Another device at the path of a known one is logged
-/// and not served: numbers of sg devices change.
+/// Waits for a SCSI device of this host, and again after its removal. If another device appears at the path of a
+/// known one, it is logged and not served, because sg numbers may change.
 pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<RoutesInner>) {
     let mut is_there = false;
     loop {
@@ -122,7 +122,7 @@ impl RoutesInner {
         device.is_some()
     }
 
-    /// Sets why an upstream is unreachable; logs a new reason.
+    /// Sets the reason why an upstream is unreachable. Logs a new reason.
     fn is_hindered(&self, key: &Key, why: Option<String>) {
         let state = self.state();
         let Some(spec) = state.specs.get(key) else { return };
@@ -190,7 +190,7 @@ mod tests {
         }
         let wanted = "naa.5001020304050607";
         assert_eq!(is_meant(&named, None, Some(wanted)), Ok(()));
-        let other = is_meant(&text("A", "1"), None, Some(wanted)).expect_err("another");
+        let other = is_meant(&text("A", "1"), None, Some(wanted)).expect_err("another logical unit");
         assert!(other.contains("its identity is A  1") && other.contains(wanted), "{other}");
     }
 }

@@ -1,4 +1,5 @@
-//! A configuration on trial: the previous routes keep serving until the new ones are confirmed, or return on rollback.
+//! A configuration on trial: the previous routes keep serving until the new ones are confirmed, or return after a
+//! rollback.
 
 use super::open_lus::OpenLus;
 use super::{Key, Routes, State, UpstreamSpec, spec};
@@ -12,13 +13,13 @@ pub(super) struct PreviousRoutes {
     specs: BTreeMap<Key, UpstreamSpec>,
     found: Found,
     open_lus: OpenLus,
-    /// Pairs that the trial starts anew wait for the end of these.
+    /// The previous pairs. Pairs that the trial starts again wait for their end.
     pairs: BTreeMap<String, Arc<Pair>>,
     ends: BTreeMap<String, failover::PairEnd>,
 }
 
 impl State {
-    /// The serving logical units and pairs: those on trial do not serve yet.
+    /// The logical units and pairs that serve. Those on trial do not serve yet.
     pub(super) fn serving(&self) -> (&OpenLus, &BTreeMap<String, Arc<Pair>>) {
         self.previous
             .as_ref()
@@ -27,8 +28,8 @@ impl State {
 }
 
 impl Routes {
-    /// Begins a trial. Until [`Routes::keep`] or [`Routes::give_up`], the present routes continue, and hosts and peers see
-    /// only them.
+    /// Begins a trial. Until [`Routes::keep`] or [`Routes::give_up`], the current routes continue, and hosts and
+    /// peers see only them.
     pub fn try_out(&self) {
         let mut state = self.shared.state();
         let State { specs, found, open_lus, pairs, ends, .. } = &*state;
@@ -92,7 +93,7 @@ mod tests {
         }
     }
 
-    /// Routes to a disk that was found.
+    /// Routes to a discovered disk.
     fn routes() -> Routes {
         let routes =
             Routes::start(LoopDetector::default(), isids::IsidStore::default(), || {}).expect("routes");
@@ -111,14 +112,20 @@ mod tests {
         routes.try_out();
         routes.pairs(vec![pair(2)]);
         routes.set(vec![upstream(2)]);
-        assert!(!Arc::ptr_eq(&open(&routes), &disk), "it would be reached in another way");
-        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous), "it serves still");
+        assert!(!Arc::ptr_eq(&open(&routes), &disk), "the trial must open it with the new settings");
+        assert!(
+            Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous),
+            "the previous pair must keep serving"
+        );
         routes.give_up();
         assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous));
         assert!(Arc::ptr_eq(&open(&routes), &disk));
         routes.pairs(vec![pair(1)]);
         routes.set(vec![upstream(1)]);
-        assert!(Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous), "nothing is set up anew");
+        assert!(
+            Arc::ptr_eq(&routes.pair("r1").expect("a pair"), &previous),
+            "the previous pair must be reused"
+        );
         assert!(Arc::ptr_eq(&open(&routes), &disk));
     }
 
@@ -130,7 +137,7 @@ mod tests {
         routes.try_out();
         routes.pairs(vec![pair(2)]);
         routes.set(vec![upstream(2)]);
-        assert!(!routes.leads_to(&place), "it is not opened in its new way yet");
+        assert!(!routes.leads_to(&place), "it is not open with the new settings yet");
         let other = open(&routes);
         routes.keep();
         assert!(routes.leads_to(&place));
@@ -139,7 +146,7 @@ mod tests {
         assert!(Arc::ptr_eq(&open(&routes), &other));
         let end = previous.end();
         drop(previous);
-        assert!(end.recv_timeout(Duration::from_secs(10)).is_err(), "no reference is left");
+        assert!(end.recv_timeout(Duration::from_secs(10)).is_err(), "the pair has ended");
         assert!(end.is_disconnected());
     }
 }

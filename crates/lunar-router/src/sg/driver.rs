@@ -1,53 +1,54 @@
-//! The seam between a device and the kernel: requests to the kernel and its completions.
+//! The interface between a device and the kernel: commands and completions.
 
 use lunar_target::PassthroughData;
 use std::io;
 
-/// One open device. Commands in flight, their CDBs and their buffers belong to it.
+/// An open device. It owns the commands in flight, with their CDBs and buffers.
 pub(super) trait SgDriver: Send + Sync {
-    /// Hands a command over, and does not wait for its end.
+    /// Submits a command, without waiting for its completion.
     ///
     /// # Errors
-    /// Why the kernel did not take it; the command comes back.
+    /// When the kernel rejects it. The command is returned.
     fn send(&self, id: u32, sg_io: SgIo) -> Result<(), (io::Error, SgIo)>;
 
-    /// The next command that has ended; None while there is none.
+    /// The next completion. None if there is none yet.
     ///
     /// # Errors
-    /// No more completions can be read.
+    /// When no more completions can be read.
     fn receive(&self) -> io::Result<Option<SgCompletion>>;
 
-    /// Sleeps until [`SgDriver::wake`], or until a command may have ended if there are any `in_flight`.
+    /// Sleeps until [`SgDriver::wake`], or until a command may have completed if any are `in_flight`.
     ///
     /// # Errors
-    /// Waiting is not possible.
+    /// When waiting is not possible.
     fn wait(&self, in_flight: bool) -> io::Result<()>;
 
-    /// Ends the sleep of [`SgDriver::wait`], or the next one.
+    /// Ends the current sleep of [`SgDriver::wait`], or the next one.
     fn wake(&self);
 
-    /// LOGICAL UNIT RESET. Waits for its end.
+    /// Sends LOGICAL UNIT RESET, and waits for its end.
     ///
     /// # Errors
-    /// The host's driver has none or failed; `PermissionDenied` without CAP_SYS_ADMIN and CAP_SYS_RAWIO.
+    /// When the host adapter's driver has no reset or it failed; `PermissionDenied` without CAP_SYS_ADMIN and
+    /// CAP_SYS_RAWIO.
     fn reset(&self) -> io::Result<()>;
 }
 
 /// A command for the kernel.
 #[derive(Debug)]
 pub(super) struct SgIo {
-    /// The CDB, as long as the command is.
+    /// The CDB, in the length of the command.
     pub cdb: Box<[u8]>,
-    /// Its data.
+    /// The data.
     pub data: PassthroughData,
-    /// How long it may take in the device before the kernel ends it.
+    /// The time after which the kernel aborts it, in milliseconds.
     pub timeout_ms: u32,
-    /// Before all that wait in the kernel (HEAD OF QUEUE), not after them.
+    /// Whether it precedes all commands queued in the kernel (HEAD OF QUEUE).
     pub first: bool,
 }
 
 impl SgIo {
-    /// Bytes of its data buffer.
+    /// The length of the data buffer in bytes.
     pub fn len(&self) -> usize {
         match &self.data {
             PassthroughData::None => 0,
@@ -56,28 +57,29 @@ impl SgIo {
     }
 }
 
-/// A command that has ended.
+/// A completed command.
 #[derive(Debug)]
 pub(super) struct SgCompletion {
-    /// That of [`SgDriver::send`].
+    /// The id given to [`SgDriver::send`].
     pub id: u32,
-    /// The command, with what came in.
+    /// The command, with the received data.
     pub sg_io: SgIo,
-    /// What became of it.
+    /// The result.
     pub outcome: SgOutcome,
 }
 
 /// The completion of a command (the outputs of `sg_io_hdr`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SgOutcome {
-    /// SCSI status, with what else old drivers put into the byte.
+    /// The SCSI status, and other bits that old drivers set in this byte.
     pub status: u8,
-    /// What the host adapter's driver says, `DID_*`.
+    /// The result of the host adapter's driver, `DID_*`.
     pub host: u16,
-    /// What the middle layer says, `DRIVER_*`.
+    /// The result of the SCSI middle layer, `DRIVER_*`.
     pub driver: u16,
-    /// Sense data as they came.
+    /// The undecoded sense data.
     pub sense: Vec<u8>,
-    /// Bytes of the buffer that were not moved; less than 0 when more was to be moved than it holds.
+    /// The number of buffer bytes that were not transferred. Negative if the device had more data than the buffer
+    /// holds.
     pub residual: i32,
 }

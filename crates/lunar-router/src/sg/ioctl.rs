@@ -1,4 +1,4 @@
-//! The kernel's sg driver, version 3 of its interface (`scsi/sg.h`): the one place with `unsafe`.
+//! The kernel's sg driver, version 3 of its interface (`scsi/sg.h`). The only module with `unsafe`.
 #![allow(unsafe_code)]
 
 use super::driver::{SgCompletion, SgDriver, SgIo, SgOutcome};
@@ -20,20 +20,20 @@ const SG_SET_COMMAND_Q: Opcode = 0x2271;
 const SG_SCSI_RESET: Opcode = 0x2284;
 const BLKSECTGET: Opcode = 0x1267;
 
-/// SG_SCSI_RESET_DEVICE with SG_SCSI_RESET_NO_ESCALATE: other logical units of the target are left alone.
+/// SG_SCSI_RESET_DEVICE with SG_SCSI_RESET_NO_ESCALATE: other logical units of the target are not reset.
 const RESET_DEVICE_ONLY: i32 = 0x101;
 const DXFER_NONE: i32 = -1;
 const DXFER_TO_DEV: i32 = -2;
 const DXFER_FROM_DEV: i32 = -3;
-/// Without it the driver puts each command before those that wait: their order would be turned round.
+/// Without this flag, the driver puts each command before the queued ones, which reverses their order.
 const FLAG_Q_AT_TAIL: u32 = 0x10;
 const FLAG_Q_AT_HEAD: u32 = 0x20;
-/// SCSI_SENSE_BUFFERSIZE: so much the kernel keeps.
+/// SCSI_SENSE_BUFFERSIZE: the maximum that the kernel keeps.
 const SENSE_LEN: usize = 96;
-/// How often a device that has gone is asked for commands that it still owes.
+/// The interval at which a removed device is polled for its remaining completions.
 const GONE_STEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// `struct sg_io_hdr`; addresses as numbers.
+/// `struct sg_io_hdr`, with addresses as numbers.
 #[derive(Clone, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct SgIoHdr {
@@ -63,34 +63,34 @@ struct SgIoHdr {
     tail: [u8; PADDING],
 }
 
-/// What a 64-bit ABI inserts before an address, and at the end.
+/// The padding of a 64-bit ABI before an address, and at the end.
 const PADDING: usize = size_of::<usize>() - 4;
 const _: () = assert!(size_of::<SgIoHdr>() == if PADDING == 4 { 88 } else { 64 });
 
-/// `struct sg_scsi_id`: where the device is.
+/// `struct sg_scsi_id`: the address and the type of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct ScsiId {
     /// Number of the host adapter.
     pub host: i32,
-    /// Channel of it.
+    /// The channel.
     pub channel: i32,
-    /// Target on it.
+    /// The target id.
     pub target: i32,
     /// Logical unit.
     pub lun: i32,
     /// Peripheral device type (SPC-5 section 6.6.2).
     pub device_type: i32,
-    /// Commands for each logical unit that the host adapter likes.
+    /// The host adapter's preferred number of commands for each logical unit.
     pub commands_per_lun: i16,
-    /// Commands that the device takes at a time.
+    /// The queue depth of the device.
     pub queue_depth: i16,
     /// Zeros.
     pub unused: [i32; 2],
 }
 const _: () = assert!(size_of::<ScsiId>() == 32);
 
-/// A command in flight: the kernel knows the addresses of all of it.
+/// A command in flight, whose addresses the kernel has.
 struct InFlightIo {
     sg_io: SgIo,
     sense: Box<[u8; SENSE_LEN]>,
@@ -98,41 +98,41 @@ struct InFlightIo {
 
 /// An open `/dev/sgN`.
 pub(super) struct SgNode {
-    // Dropped first: a closed device writes to no memory of this process any more.
+    // Dropped first: after the close, the device writes to no memory of this process.
     device: File,
     woken: OwnedFd,
     flights: Mutex<HashMap<u32, InFlightIo>>,
 }
 
 impl SgNode {
-    /// Takes an open file, which is to be asked first whether it is an sg device.
+    /// Wraps an open file. The caller must first check that it is an sg device.
     pub fn new(device: File) -> io::Result<SgNode> {
         let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(SgNode { device, woken, flights: Mutex::default() })
     }
 
-    /// The version of the driver, 30000 for 3.0.00.
+    /// The version of the driver: 30000 for 3.0.00.
     pub fn version(&self) -> io::Result<i32> {
         // SAFETY: the opcode writes an int.
         Ok(unsafe { ioctl(&self.device, Getter::<SG_GET_VERSION_NUM, i32>::new()) }?)
     }
 
-    /// Where the device is, and what it is.
+    /// The address and the type of the device.
     pub fn scsi_id(&self) -> io::Result<ScsiId> {
         let mut id = ScsiId::default();
-        // SAFETY: the opcode writes a struct sg_scsi_id, which `id` is laid out as.
+        // SAFETY: the opcode writes a struct sg_scsi_id, whose layout `id` has.
         unsafe { ioctl(&self.device, Updater::<SG_GET_SCSI_ID, ScsiId>::new(&mut id)) }?;
         Ok(id)
     }
 
-    /// Bytes that one command moves at most, as the kernel likes it.
+    /// The kernel's maximum transfer length for one command in bytes.
     pub fn max_transfer(&self) -> io::Result<usize> {
         // SAFETY: on an sg device the opcode writes an int.
         let bytes = unsafe { ioctl(&self.device, Getter::<BLKSECTGET, i32>::new()) }?;
         usize::try_from(bytes).map_err(io::Error::other)
     }
 
-    /// Asks for command queuing, and for memory that is set aside for a transfer of so many bytes.
+    /// Enables command queuing, and reserves memory for transfers of this length.
     pub fn prepare(&self, reserved: i32) -> io::Result<()> {
         // SAFETY: the opcode reads an int.
         unsafe { ioctl(&self.device, Setter::<SG_SET_COMMAND_Q, i32>::new(1)) }?;
@@ -151,7 +151,7 @@ impl InFlightIo {
         InFlightIo { sg_io, sense: Box::new([0; SENSE_LEN]) }
     }
 
-    /// The header for the kernel; None when the CDB is too long for it.
+    /// The header for the kernel. None if the CDB is too long for it.
     fn header(&mut self, id: u32) -> Option<SgIoHdr> {
         let (direction, at, len) = match &mut self.sg_io.data {
             PassthroughData::In(buf) if !buf.is_empty() => {
@@ -189,14 +189,14 @@ impl InFlightIo {
     }
 }
 
-/// An address that somebody else will use: the kernel.
+/// The address of data that the kernel will access.
 fn address<T>(at: *const T) -> usize {
     at.expose_provenance()
 }
 
 impl SgDriver for SgNode {
-    // The addresses in the header are used until the read that returns the command's completion, or until the device is
-    // closed: so long its memory stays in `flights`, whose boxes and buffers do not move.
+    // The addresses in the header are used until the read that returns the completion, or until the device is closed.
+    // Until then their memory stays in `flights`, whose boxes and buffers do not move.
     fn send(&self, id: u32, sg_io: SgIo) -> Result<(), (io::Error, SgIo)> {
         let mut flights = self.flights();
         let mut flight = InFlightIo::new(sg_io);
@@ -217,7 +217,7 @@ impl SgDriver for SgNode {
         let mut flights = self.flights();
         match rustix::io::read(&self.device, header.as_mut_bytes()) {
             Ok(_) => {}
-            // ENODEV: the device has gone, and the command that it still owes has not ended yet.
+            // ENODEV: the device was removed, and its remaining command has not completed yet.
             Err(Errno::AGAIN | Errno::INTR | Errno::NODEV) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
@@ -234,13 +234,13 @@ impl SgDriver for SgNode {
         if events.contains(PollFlags::HUP) && !events.contains(PollFlags::IN) {
             retried(|| poll(&mut two[..1], Some(&GONE_STEP)))?;
         }
-        // It is 0 again, or was.
+        // The counter is 0 either way.
         let _ = rustix::io::read(&self.woken, &mut [0; 8]);
         Ok(())
     }
 
     fn wake(&self) {
-        // It fails only when it would go above 2^64 - 2, and then it is awake.
+        // Fails only if the counter would exceed 2^64 - 2, and then the thread is awake.
         let _ = rustix::io::write(&self.woken, &1_u64.to_ne_bytes());
     }
 

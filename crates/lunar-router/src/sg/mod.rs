@@ -1,17 +1,17 @@
-//! SCSI pass-through of a device of this host: `/dev/sgN`.
+//! SCSI pass-through to a device of this host: `/dev/sgN`.
 //!
-//! Commands go to the kernel by the asynchronous interface of its sg driver, version 3: one write hands a command over,
-//! one read returns the completion of one, and one thread for each device does both, so that no event loop waits. SG_IO on
-//! worker threads would be simpler, and wrong twice. Commands would pass each other between the threads, which a tape
-//! cannot bear. And a process that is stopped and continued (a debugger, a frozen container) while it waits in SG_IO
-//! makes the kernel restart the call: the command is sent again. A write to sg has sent it or has not. The price: the
-//! driver takes writes only from the credentials that opened the device, and at most 16 commands at a time.
-//! `/dev/bsg` has SG_IO alone.
+//! This uses the asynchronous interface of the kernel's sg driver, version 3. A write submits a command, a read
+//! returns a completion, and one thread for each device does both, so that no event loop blocks. SG_IO on worker
+//! threads would be simpler, but wrong in two ways. Commands could overtake each other between the threads, which a
+//! tape cannot tolerate. And if a process is stopped and continued during SG_IO (by a debugger or a container
+//! freezer), the kernel restarts the call and sends the command again. A write to sg has either sent the command or
+//! not. The price: the driver accepts writes only with the credentials that opened the device, and at most 16
+//! commands at a time. `/dev/bsg` has only SG_IO.
 //!
-//! The kernel cannot end one command. ABORT TASK ends what waits here, and waits for what the device has; there it ends
-//! at its time limit at the latest. LOGICAL UNIT RESET is the kernel's.
+//! The kernel cannot abort a single command. ABORT TASK ends commands that are queued here, and waits for the others,
+//! at most until their time limits. LOGICAL UNIT RESET is the kernel's.
 //!
-//! All I_T nexuses share the one that this host has: reservations are the business of the device server in front.
+//! All host nexuses share the one I_T nexus of this host, so the device server handles reservations.
 
 mod driver;
 mod ioctl;
@@ -41,22 +41,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use translate::SubstituteReply;
 use worker::{CancelScope, Request, SgCounters, SgJob, SgWorker};
 
-/// Commands that one open sg device has at most in the kernel (SG_MAX_QUEUE).
+/// The maximum number of commands that an open sg device has in the kernel (SG_MAX_QUEUE).
 const MAX_QUEUE: usize = 16;
 
-/// A SCSI device of this host. After a removal, the returned device may replace it ([`Device::replace`]), and existing
-/// nexuses use that one.
+/// A SCSI device of this host. After a removal, a newly opened device may replace it ([`Device::replace`]), and
+/// existing nexuses use that one.
 pub struct Device(Arc<Slot>);
 
-/// The place of a device.
+/// The current device at a path.
 struct Slot {
     path: PathBuf,
     ways: AtomicU64,
-    /// None from [`Device::close`] on.
+    /// None after [`Device::close`].
     now: Mutex<Option<Arc<OpenSgDevice>>>,
 }
 
-/// A device that is open.
+/// An open device.
 struct OpenSgDevice {
     place: ScsiId,
     max_transfer: usize,
@@ -67,10 +67,10 @@ struct OpenSgDevice {
 }
 
 impl Device {
-    /// Opens a device, for as long as this or anything made of it is there.
+    /// Opens a device, until this and everything created from it is dropped.
     ///
     /// # Errors
-    /// The system's, with what to do about it; `Unsupported` when not an sg device, or its driver is too old.
+    /// The error of the system, with a hint; `Unsupported` when it is not an sg device, or its driver is too old.
     pub fn open(path: &Path) -> io::Result<Arc<Device>> {
         let found = open::open(path)?;
         Device::start(path, found.place, found.max_transfer, Arc::new(found.node))
@@ -94,12 +94,12 @@ impl Device {
         Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
     }
 
-    /// Whether it was removed from the host. The device that returns must be opened again.
+    /// Whether it was removed from the host. A device that returns must be opened again.
     pub fn is_gone(&self) -> bool {
         self.0.now().is_none_or(|open| open.counters.gone.load(Relaxed))
     }
 
-    /// Closes a removed device: while it is open, the kernel does not reuse its number.
+    /// Closes a removed device. The kernel does not reuse its number while it is open.
     pub fn close(&self) {
         *self.0.lock() = None;
     }
@@ -110,16 +110,16 @@ impl Device {
         *self.0.lock() = open;
     }
 
-    /// The properties that the device reports, without write protection and thin provisioning: hosts read these from the
-    /// device.
+    /// The properties that the device reports, without write protection and thin provisioning, which hosts read from
+    /// the device.
     ///
     /// # Errors
-    /// It does not answer an INQUIRY.
+    /// When the device does not respond to an INQUIRY.
     pub async fn properties(&self) -> io::Result<FoundLun> {
         properties::read(&self.way()).await
     }
 
-    /// A nexus with the device, for an I_T nexus of this target or for the router itself.
+    /// Creates a nexus with the device, for a host nexus or for the router itself.
     pub fn way(&self) -> impl PassthroughNexus + use<> {
         SgNexus { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
     }
@@ -173,7 +173,7 @@ impl OpenSgDevice {
     }
 
     fn ask(&self, request: Request) {
-        // Without the thread the channel is closed, and the caller sees that.
+        // Without the thread the channel is closed, which the caller detects.
         if let Some(requests) = &self.requests {
             let _ = requests.send(request);
         }
@@ -187,16 +187,17 @@ impl OpenSgDevice {
         SgIo { cdb: cdb[..table::cdb_len(cdb)].into(), data, timeout_ms, first }
     }
 
-    /// Ends commands at once that the device has not seen. The channel closes when the others have ended.
+    /// Ends commands that are not submitted yet. The channel closes when the others have completed.
     fn end(&self, which: CancelScope) -> flume::Receiver<Infallible> {
         let (mark, ended) = flume::bounded(0);
         self.ask(Request::End(which, mark));
         ended
     }
 
-    /// As [`OpenSgDevice::end`], and waits for the others. False: the device has gone, and has not said how they ended.
+    /// As [`OpenSgDevice::end`], but waits for the others. Returns false if the device was removed without completing
+    /// them.
     async fn ended(&self, which: CancelScope) -> bool {
-        // Nothing is sent, so that it ends with an error.
+        // Carries no messages: this returns an error when the sender is dropped.
         let _ = self.end(which).recv_async().await;
         !self.counters.gone.load(Relaxed)
     }
@@ -231,7 +232,7 @@ struct SgNexus {
 }
 
 impl PassthroughNexus for SgNexus {
-    // It is handed over here and not when the future is first asked, so that commands keep their order.
+    // Submitted here and not at the first poll of the future, so that commands keep their order.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
         let Some(device) = self.slot.now() else { return Box::pin(async { SubstituteReply::GONE.reply() }) };
         let first = command.attribute == lunar_wire::scsi::TaskAttribute::HeadOfQueue;
@@ -258,7 +259,7 @@ impl PassthroughNexus for SgNexus {
             match function {
                 TaskManagementFunction::AbortTaskSet => device.ended(CancelScope::Way(self.number)).await,
                 TaskManagementFunction::ClearTaskSet => device.ended(CancelScope::All).await,
-                // Commands that the reset ended come back on their own.
+                // Commands that the reset ended complete on their own.
                 TaskManagementFunction::LunReset => device.reset(&self.slot.path).await,
                 _ => false,
             }

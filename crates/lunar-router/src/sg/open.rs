@@ -1,4 +1,4 @@
-//! Opens an sg device, and makes sure that it is one.
+//! Opens an sg device, and checks that it is one.
 
 use super::ioctl::{ScsiId, SgNode};
 use rustix::fs::OFlags;
@@ -7,27 +7,27 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// SCSI_GENERIC_MAJOR: the sg driver's device number.
+/// SCSI_GENERIC_MAJOR: the device number of the sg driver.
 const MAJOR: u32 = 21;
-/// The first driver with `sg_io_hdr`.
+/// The first driver version with `sg_io_hdr`.
 const VERSION: i32 = 30000;
-/// Memory that the driver sets aside, so that transfers up to this never lack it.
+/// The size of the driver's reserved memory: transfers up to this never lack memory.
 const RESERVED: i32 = 1 << 20;
 
-/// A device that was opened.
+/// An opened device.
 pub(super) struct OpenedDevice {
     /// The device.
     pub node: SgNode,
-    /// Where it is, and its type.
+    /// The address and type of the device.
     pub place: ScsiId,
-    /// Bytes that one command moves at most, as the kernel likes it.
+    /// The kernel's maximum transfer length for one command in bytes.
     pub max_transfer: usize,
 }
 
-/// Opens it.
+/// Opens a device.
 ///
 /// # Errors
-/// As [`super::Device::open`] has them.
+/// Those of [`super::Device::open`].
 pub(super) fn open(path: &Path) -> io::Result<OpenedDevice> {
     let open_error = |e: io::Error| {
         let text = format!("cannot open {} for SCSI pass-through: {e}; {}", path.display(), hint(&e));

@@ -1,4 +1,4 @@
-//! What a device says of itself: INQUIRY data, the VPD pages of its identity, and its capacity.
+//! The properties that a device reports: INQUIRY data, the VPD pages of its identity, and its capacity.
 
 use crate::FoundLun;
 use lunar_runtime::Buf;
@@ -8,32 +8,32 @@ use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::{cdb, fields, vpd};
 use std::io;
 
-/// Standard INQUIRY data that every device has.
+/// The length of the standard INQUIRY data that every device has.
 const STANDARD_LEN: u16 = 36;
-/// A VPD page that older devices can give: their length has one byte.
+/// The maximum length of a VPD page of older devices, whose length field has one byte.
 const PAGE_LEN: u16 = 252;
 const SUPPORTED_PAGES: u8 = 0x00;
 const SERIAL: u8 = 0x80;
 const IDENTIFICATION: u8 = 0x83;
 /// Designator type NAA (SPC-5 section 7.7.6.6).
 const NAA: u8 = 3;
-/// Devices that have just been reset report so once, or several times.
+/// The number of attempts: a device reports one or more unit attentions after a reset.
 const TRIES: u64 = 5;
 
-/// Device types with blocks, whose size READ CAPACITY(10) reports: disk, CD, optical memory, simplified and
-/// zoned disk (SPC-5 section 6.6.2).
+/// Device types with blocks, whose capacity READ CAPACITY(10) reports: disk, CD, optical memory, simplified and zoned
+/// disk (SPC-5 section 6.6.2).
 const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
 
-/// Asks a device.
+/// Reads the properties of a device.
 ///
 /// # Errors
-/// It does not answer an INQUIRY.
+/// When the device does not respond to an INQUIRY.
 pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
     let standard = ask(way, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
     if standard.len() < usize::from(STANDARD_LEN) {
         return Err(io::Error::other(format!("{} bytes of INQUIRY data; 36 are required", standard.len())));
     }
-    // Some devices fall over pages that they do not know.
+    // Some devices fail on unsupported pages.
     let pages = page(way, SUPPORTED_PAGES).await;
     let has = |code| vpd::body(&pages).contains(&code);
     let serial = if has(SERIAL) { page(way, SERIAL).await } else { Vec::new() };
@@ -58,11 +58,11 @@ pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
     })
 }
 
-/// Blocks and bytes of a block; 0 when the device does not report them, as without a medium.
+/// The number of blocks and the block size. 0 if the device does not report them, as without a medium.
 async fn capacity(way: &impl PassthroughNexus) -> (u64, u32) {
     let short = ask(way, cdb::read_capacity_10(), 8).await.unwrap_or_default();
     match (short.get(..4).map(be::get32), short.get(4..8).map(be::get32)) {
-        // More than this form of the command can report.
+        // The capacity exceeds this form of the command.
         (Some(u32::MAX), _) => {
             let long = ask(way, cdb::read_capacity_16(32), 32).await.unwrap_or_default();
             let last = long.get(..8).map_or(0, be::get64);
@@ -73,7 +73,7 @@ async fn capacity(way: &impl PassthroughNexus) -> (u64, u32) {
     }
 }
 
-/// A whole VPD page; empty when the device fails or gives another.
+/// A whole VPD page. Empty if the device fails or returns another page.
 async fn page(way: &impl PassthroughNexus, code: u8) -> Vec<u8> {
     let page = inquiry(way, code, PAGE_LEN).await;
     let Some(len) = page.get(2..4).map(be::get16) else { return page };
@@ -81,13 +81,13 @@ async fn page(way: &impl PassthroughNexus, code: u8) -> Vec<u8> {
     if len <= PAGE_LEN { page } else { inquiry(way, code, len).await }
 }
 
-/// As much of a VPD page; empty when the device fails or gives another.
+/// The first `len` bytes of a VPD page. Empty if the device fails or returns another page.
 async fn inquiry(way: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
     let page = ask(way, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
     if page.len() >= 4 && page[1] == code { page } else { Vec::new() }
 }
 
-/// What came in.
+/// The data of a command.
 async fn ask(way: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
     let mut result = Ok(Vec::new());
     for tag in 0..TRIES {
@@ -119,7 +119,7 @@ mod tests {
     use lunar_wire::scsi::TaskManagementFunction;
     use proptest::prelude::*;
 
-    /// A device that says the same to every page.
+    /// A device that returns the same data for every page.
     struct Says(Vec<u8>);
 
     impl PassthroughNexus for Says {

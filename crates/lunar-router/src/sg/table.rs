@@ -1,5 +1,4 @@
-//! What the kernel wants to know of a command and its initiator does not say: how long it is, and how long it may
-//! take.
+//! Facts about commands that the kernel needs and the initiator does not send: the CDB length and the time limit.
 
 use std::time::Duration;
 
@@ -12,14 +11,14 @@ const ANY: &[u8] = &[];
 
 const HOUR_S: u64 = 3600;
 
-/// Device types, operation codes and seconds: the first row that fits counts. An empty list is all. Times are
-/// generous: what runs into them is aborted, and on some host adapters the device is reset.
+/// Device types, operation codes and seconds. The first matching row applies. An empty list matches all. The times
+/// are generous: after them the command is aborted, and some host adapters reset the device.
 const TIMES: &[(&[u8], &[u8], u64)] = &[
     // REWIND, FORMAT MEDIUM, WRITE FILEMARKS(6), SPACE(6), VERIFY(6), ERASE(6), LOAD UNLOAD, SEND DIAGNOSTIC, LOCATE(10)
     (TAPE, &[0x01, 0x04, 0x10, 0x11, 0x13, 0x19, 0x1b, 0x1d, 0x2b], 4 * HOUR_S),
     // WRITE FILEMARKS(16), VERIFY(16), SPACE(16), LOCATE(16), ERASE(16)
     (TAPE, &[0x80, 0x8f, 0x91, 0x92, 0x93], 4 * HOUR_S),
-    // Others may first have to wind the tape.
+    // Other commands may first have to wind the tape.
     (TAPE, ANY, 15 * 60),
     // INITIALIZE ELEMENT STATUS, with and without a range
     (CHANGER, &[0x07, 0x37, 0xe7], HOUR_S),
@@ -38,15 +37,15 @@ const TIMES: &[(&[u8], &[u8], u64)] = &[
     (ANY, ANY, 60),
 ];
 
-/// How long a command may take in a device of this type.
+/// The time limit of a command for a device of this type.
 pub(super) fn limit(device_type: u8, opcode: u8) -> Duration {
     let fits = |list: &[u8], one| list.is_empty() || list.contains(&one);
     let row = TIMES.iter().find(|row| fits(row.0, device_type) && fits(row.1, opcode));
     Duration::from_secs(row.map_or(60, |row| row.2))
 }
 
-/// Bytes of the command in a CDB that has more: by the group of its operation code (SPC-5 section 4.2.5.1), and
-/// where the vendor alone knows, 10, 12 or 16, the least that leaves no byte out but zeros.
+/// The length of the command in a longer CDB: by the group of its operation code (SPC-5 section 4.2.5.1). For
+/// vendor-specific groups it is 10, 12 or 16, the shortest that omits only zeros.
 pub(super) fn cdb_len(cdb: &[u8]) -> usize {
     let byte = |at: usize| cdb.get(at).copied().unwrap_or(0);
     let len = match byte(0) {

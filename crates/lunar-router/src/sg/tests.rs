@@ -14,7 +14,7 @@ type Answering = fn(&mut SgIo) -> SgOutcome;
 
 #[derive(Default)]
 struct State {
-    /// The second byte of each CDB, in the order in which they came.
+    /// The second byte of each CDB, in order of arrival.
     sent: Vec<u8>,
     flying: Vec<(u32, SgIo)>,
     ended: VecDeque<SgCompletion>,
@@ -25,7 +25,7 @@ struct State {
     answering: Option<Answering>,
 }
 
-/// A kernel whose commands end when a test says so.
+/// A fake kernel whose commands complete when the test requests it.
 #[derive(Default)]
 struct Fake {
     state: Mutex<State>,
@@ -42,18 +42,18 @@ impl Fake {
         self.changed.notify_all();
     }
 
-    /// Waits for this number of commands, and returns their operation codes.
+    /// Waits for this number of commands, and returns the second bytes of their CDBs.
     fn sent(&self, count: usize) -> Vec<u8> {
         let state = self.changed.wait_timeout_while(self.state(), LIMIT, |state| state.sent.len() < count);
         state.unwrap_or_else(PoisonError::into_inner).0.sent.clone()
     }
 
-    /// Ends the command with this mark, once it is there.
+    /// Completes the command with this mark, once it has arrived.
     fn end(&self, mark: u8, outcome: SgOutcome) {
         let at = |state: &State| state.flying.iter().position(|flying| flying.1.cdb[1] == mark);
         let state = self.changed.wait_timeout_while(self.state(), LIMIT, |state| at(state).is_none());
         let mut state = state.unwrap_or_else(PoisonError::into_inner).0;
-        let at = at(&state).expect("a command that is in flight");
+        let at = at(&state).expect("a command in flight");
         let (id, sg_io) = state.flying.remove(at);
         state.ended.push_back(SgCompletion { id, sg_io, outcome });
         drop(state);
@@ -102,11 +102,11 @@ impl SgDriver for Fake {
 }
 
 fn runs<F: std::future::Future>(test: F) -> F::Output {
-    let test = async { compio::time::timeout(LIMIT, test).await.expect("in time") };
+    let test = async { compio::time::timeout(LIMIT, test).await.expect("the test hangs") };
     compio::runtime::Runtime::new().expect("a runtime").block_on(test)
 }
 
-/// A device that takes so many commands at a time.
+/// A device with this queue depth and type.
 fn device(queue_depth: i16, device_type: i32) -> (Arc<Fake>, Arc<Device>) {
     let fake = Arc::<Fake>::default();
     let place = ScsiId { queue_depth, device_type, ..ScsiId::default() };
@@ -151,7 +151,7 @@ fn task_attributes_are_kept() {
         assert_eq!(fake.sent(1), [0]);
         let attributes = [Ordered, Simple, Simple, HeadOfQueue];
         let _replies: Vec<_> = (1..).zip(attributes).map(|(n, a)| way.submit(command(n, a))).collect();
-        // The last one goes before those that wait; the ordered one flies alone.
+        // The head of queue command precedes the queued ones. The ordered one runs alone.
         assert_eq!(fake.sent(2), [0, 4]);
         assert!(fake.state().flying[1].1.first);
         fake.end(4, SgOutcome::default());
@@ -183,7 +183,7 @@ fn abort_of_queued_command_is_at_once_else_at_its_end() {
         let (fake, device) = device(1, 0);
         let (way, other) = (device.way(), device.way());
         let replies = [way.submit(command(1, Simple)), way.submit(command(2, Simple))];
-        // The same tag of another way is another command.
+        // The same tag of another nexus is another command.
         let theirs = other.submit(command(2, Simple));
         assert_eq!(fake.sent(1), [1]);
         way.abort(2).await;
@@ -235,7 +235,7 @@ fn reset_ends_waiting_commands_and_returns_its_result() {
     });
 }
 
-/// The kernel may still write to the memory of a command whose way has gone.
+/// The kernel may still write to the memory of a command whose nexus was dropped.
 #[test]
 fn dropped_nexus_drops_its_waiting_commands() {
     runs(async {
@@ -285,7 +285,7 @@ fn another_takes_the_place_of_a_device_that_has_gone() {
         drop(second);
         new.change(|state| state.answering = Some(|_| SgOutcome::default()));
         assert_eq!((way.submit(command(3, Simple)).await.status, first.is_gone()), (0, false));
-        assert_eq!((old.sent(0), new.sent(1)), (vec![], vec![3]), "the way leads to the other one");
+        assert_eq!((old.sent(0), new.sent(1)), (vec![], vec![3]), "the nexus uses the other device");
         drop((way, first));
         until_it_is_free(&new);
     });
@@ -321,18 +321,18 @@ fn thread_ends_with_the_device() {
     until_it_is_free(&fake);
 }
 
-/// Nobody holds the device any more.
+/// Waits until no reference to the device is left.
 fn until_it_is_free(fake: &Arc<Fake>) {
     let end = std::time::Instant::now() + LIMIT;
     while Arc::strong_count(fake) > 1 {
-        assert!(std::time::Instant::now() < end, "the thread is still there");
+        assert!(std::time::Instant::now() < end, "the thread must end");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 const NAA: [u8; 8] = [0x50, 1, 2, 3, 4, 5, 6, 7];
 
-/// A tape with a serial number, and a page 83h that is longer than old devices may have it.
+/// A tape with a serial number, and a page 83h longer than old devices support.
 fn tape(sg_io: &mut SgIo) -> SgOutcome {
     let PassthroughData::In(buf) = &mut sg_io.data else { return SgOutcome::default() };
     let name = [&[2, 1, 0, 44][..], b"EXAMPLE_", &[b'x'; 36]].concat();

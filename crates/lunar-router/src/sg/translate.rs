@@ -1,8 +1,8 @@
 //! Maps the kernel's completion of a command to the reply of a SCSI device.
 //!
-//! What the device said itself goes on as it is. Where only the host adapter or its driver speaks, a table says which
-//! answer makes a host do the right thing: BUSY only when the device has not seen the command, for whoever gets it
-//! sends the command again, and a tape must not write a block twice.
+//! A response of the device itself is forwarded unchanged. If only the host adapter or its driver reports a result, a
+//! table selects the reply on which a host reacts correctly. BUSY is used only if the device has not received the
+//! command: hosts repeat it after BUSY, and a tape must not write a block twice.
 
 use super::driver::{SgIo, SgOutcome};
 use lunar_target::{CommandFate, PassthroughData, PassthroughResponse};
@@ -10,18 +10,18 @@ use lunar_wire::scsi::{Sense, Status};
 use rustix::io::Errno;
 use std::io;
 
-/// A device that cannot be reached is NOT READY: it may come back, and multipath software turns to another path.
-/// LOGICAL UNIT NOT SUPPORTED would make hosts forget it.
+/// An unreachable device is NOT READY: it may return, and multipath software uses another path. With LOGICAL UNIT NOT
+/// SUPPORTED, hosts would remove it.
 const UNREACHABLE: SubstituteReply = SubstituteReply::Check(Sense::NOT_READY_UNAVAILABLE);
-/// It may have been done in part: only the host knows whether it may be sent again.
+/// The command may have been executed in part: only the host knows whether it may be repeated.
 const TIMED_OUT: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x2e, 0x02));
 const TERMINATED: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x00, 0x06));
 const PARITY: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x47, 0x00));
-/// The host adapter does not know: ABORTED COMMAND, for the device itself reported no failure.
+/// The host adapter reports an unspecific failure: ABORTED COMMAND, because the device itself reported none.
 const ADAPTER: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x44, 0x00));
 const BUSY: SubstituteReply = SubstituteReply::Status(Status::Busy);
 
-/// An answer that stands for one that did not come.
+/// A reply in place of a missing response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubstituteReply {
     /// A status without sense data.
@@ -30,7 +30,7 @@ pub(super) enum SubstituteReply {
     Check(Sense),
 }
 
-/// The answers to `DID_*` (the kernel's `scsi/scsi_status.h`) where the device itself said nothing.
+/// The replies to `DID_*` (the kernel's `scsi/scsi_status.h`) if the device did not respond.
 const HOST: [(u16, SubstituteReply); 19] = [
     (0x01, UNREACHABLE),                                            // NO_CONNECT
     (0x02, BUSY),                                                   // BUS_BUSY
@@ -53,7 +53,7 @@ const HOST: [(u16, SubstituteReply); 19] = [
     (0x14, UNREACHABLE), // TRANSPORT_MARGINAL
 ];
 
-/// The answers to `DRIVER_*`, the low 4 bits, of kernels before 5.14. 8 says only that there are sense data.
+/// The replies to `DRIVER_*` (the low 4 bits) of kernels before 5.14. 8 means only that there are sense data.
 const DRIVER: [(u16, SubstituteReply); 7] = [
     (1, BUSY),                                                // BUSY
     (2, BUSY),                                                // SOFT
@@ -64,11 +64,11 @@ const DRIVER: [(u16, SubstituteReply); 7] = [
     (7, SubstituteReply::Check(Sense::INTERNAL_FAILURE)),     // HARD
 ];
 
-/// DID_OK and DID_PASSTHROUGH: the status of the device counts.
+/// DID_OK and DID_PASSTHROUGH: the status of the device applies.
 const HOST_IS_FINE: [u16; 2] = [0x00, 0x0a];
 const DRIVER_SENSE: u16 = 8;
 
-/// The answer to a command that has ended.
+/// The reply to a completed command.
 pub(super) fn reply(sg_io: SgIo, outcome: SgOutcome) -> PassthroughResponse {
     let len = sg_io.len() as u64;
     let moved = len.saturating_add_signed(-i64::from(outcome.residual));
@@ -87,9 +87,9 @@ pub(super) fn reply(sg_io: SgIo, outcome: SgOutcome) -> PassthroughResponse {
     PassthroughResponse { status: status as u8, sense: sense.into(), data, moved, fate: CommandFate::Ended }
 }
 
-/// The status from the device itself, or its substitute.
+/// The status of the device itself, or its substitute.
 fn said(outcome: &SgOutcome) -> Result<Status, SubstituteReply> {
-    // Bits 0 and 7 were the vendor's in SCSI-1.
+    // Bits 0 and 7 were vendor-specific in SCSI-1.
     let status = status_of(outcome.status & 0x7e);
     let has_sense = Sense::decode(&outcome.sense).is_some();
     match status {
@@ -101,7 +101,7 @@ fn said(outcome: &SgOutcome) -> Result<Status, SubstituteReply> {
     }
 }
 
-/// What host and driver say when the device says nothing.
+/// The reply for the results of host adapter and driver if the device did not respond.
 fn quiet(outcome: &SgOutcome) -> Option<SubstituteReply> {
     let row =
         |table: &[(u16, SubstituteReply)], code| table.iter().find(|row| row.0 == code).map(|row| row.1);
@@ -118,7 +118,7 @@ fn status_of(byte: u8) -> Option<Status> {
     all.into_iter().find(|status| *status as u8 == byte)
 }
 
-/// The answer to a command of `len` bytes that the kernel did not take. `max_transfer` is what it likes at most.
+/// The reply to a command of `len` bytes that the kernel rejected. `max_transfer` is its maximum.
 pub(super) fn refused(e: &io::Error, len: usize, max_transfer: usize) -> SubstituteReply {
     match Errno::from_io_error(e) {
         // Too large for the host adapter, or a CDB that the kernel cannot carry.
@@ -134,12 +134,12 @@ pub(super) fn refused(e: &io::Error, len: usize, max_transfer: usize) -> Substit
 }
 
 impl SubstituteReply {
-    /// A device that is not there.
+    /// For a device that is not present.
     pub const GONE: SubstituteReply = UNREACHABLE;
-    /// A command that was ended before the kernel had it.
+    /// For a command that was ended before it was submitted.
     pub const ENDED: SubstituteReply = SubstituteReply::Status(Status::TaskAborted);
 
-    /// As a reply without data.
+    /// Converts it to a reply without data.
     pub fn reply(self) -> PassthroughResponse {
         let (status, sense) = match self {
             SubstituteReply::Status(status) => (status, Vec::new()),
@@ -189,7 +189,7 @@ mod tests {
         assert!((out.moved, out.data.is_none()) == (500, true));
     }
 
-    /// A short block of a tape comes with data and with sense data (ILI).
+    /// A short tape block has data and sense data (ILI).
     #[test]
     fn sense_data_go_on_as_they_are_with_the_data() {
         let outcome =

@@ -1,4 +1,4 @@
-//! The thread of a device: hands commands to the kernel in their order, and their ends back.
+//! The thread of a device: submits commands to the kernel in order, and returns their completions.
 
 use super::driver::{SgCompletion, SgDriver, SgIo};
 use super::translate::{SubstituteReply, refused, reply};
@@ -10,37 +10,37 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// What a device counts, and how it is.
+/// The counters and the state of a device.
 #[derive(Debug, Default)]
 pub(super) struct SgCounters {
-    /// Commands that the kernel took.
+    /// Commands that the kernel accepted.
     pub commands: AtomicU64,
-    /// Of those, how many are not at their end.
+    /// Those that have not completed.
     pub in_flight: AtomicU64,
-    /// Commands that the kernel did not take.
+    /// Commands that the kernel rejected.
     pub refused: AtomicU64,
-    /// Commands that the host adapter ended, not the device.
+    /// Commands that the host adapter ended instead of the device.
     pub host_errors: AtomicU64,
     /// Resets of the logical unit.
     pub resets: AtomicU64,
-    /// The device is not there any more.
+    /// Whether the device was removed.
     pub gone: AtomicBool,
 }
 
-/// What the thread is asked for.
+/// A request to the thread.
 pub(super) enum Request {
     /// A command.
     Run(SgJob),
-    /// The end of commands: those that wait here end at once, the others when the kernel says so.
+    /// Ends commands: queued ones at once, the others when the kernel completes them.
     End(CancelScope, EndMark),
 }
 
-/// Closed when the last of the commands has ended.
+/// Closed when the last of the ended commands has completed.
 pub(super) type EndMark = flume::Sender<Infallible>;
 
 /// A command, and the channel for its reply.
 pub(super) struct SgJob {
-    /// The way it came, and its tag there.
+    /// The nexus of the command, and its tag there.
     pub from: (u64, u64),
     /// Its task attribute.
     pub attribute: TaskAttribute,
@@ -50,12 +50,12 @@ pub(super) struct SgJob {
     pub reply: flume::Sender<PassthroughResponse>,
 }
 
-/// Commands that are to end.
+/// The commands to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CancelScope {
     /// One.
     Tag(u64, u64),
-    /// All of a way.
+    /// All of a nexus.
     Way(u64),
     /// All.
     All,
@@ -71,12 +71,12 @@ impl CancelScope {
     }
 }
 
-/// A command that the kernel has.
+/// A command in the kernel.
 struct InFlightIo {
     from: (u64, u64),
     ordered: bool,
     reply: flume::Sender<PassthroughResponse>,
-    /// Closed when it has ended.
+    /// Closed when it has completed.
     ends: Vec<EndMark>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct SgWorker {
 }
 
 impl SgWorker {
-    /// One that has at most `depth` commands in the kernel.
+    /// Creates a worker with at most `depth` commands in the kernel.
     pub fn new(
         driver: Arc<dyn SgDriver>,
         requests: flume::Receiver<Request>,
@@ -116,7 +116,7 @@ impl SgWorker {
     fn work(&mut self) -> io::Result<()> {
         loop {
             self.land()?;
-            // Before the next launch: what is to end must not be launched any more.
+            // Before the next submission: ended commands must not be submitted.
             let is_over = !self.take_requests();
             self.launch();
             if is_over {
@@ -126,7 +126,7 @@ impl SgWorker {
         }
     }
 
-    /// False when the request channel is closed.
+    /// Handles requests. Returns false when the request channel is closed.
     fn take_requests(&mut self) -> bool {
         loop {
             match self.requests.try_recv() {
@@ -157,7 +157,7 @@ impl SgWorker {
         flying.for_each(|flight| flight.ends.push(ended.clone()));
     }
 
-    /// Hands over what may be handed over.
+    /// Submits commands, as far as permitted.
     fn launch(&mut self) {
         while self.may_launch()
             && let Some(job) = self.waiting.pop_front()
@@ -179,7 +179,7 @@ impl SgWorker {
         self.counters.in_flight.store(self.flying.len() as u64, Relaxed);
     }
 
-    /// The kernel knows no ORDERED task: such a one flies alone.
+    /// The kernel has no ORDERED task attribute: such a command runs alone.
     fn may_launch(&self) -> bool {
         let Some(next) = self.waiting.front() else { return false };
         let apart = match next.attribute {
@@ -200,7 +200,7 @@ impl SgWorker {
         answer(to, substitute.reply());
     }
 
-    /// Takes the ends of commands.
+    /// Handles completions.
     fn land(&mut self) -> io::Result<()> {
         while !self.flying.is_empty()
             && let Some(ended) = self.driver.receive()?
@@ -227,7 +227,7 @@ impl SgWorker {
         }
     }
 
-    /// Answers all that is there and all that comes.
+    /// Rejects all queued and future commands.
     fn refuse_all(&mut self) {
         self.counters.gone.store(true, Relaxed);
         self.counters.in_flight.store(0, Relaxed);
@@ -241,7 +241,7 @@ impl SgWorker {
     }
 }
 
-/// The reply is dropped if the receiver has gone.
+/// Sends a reply, unless the receiver is dropped.
 fn answer(to: &flume::Sender<PassthroughResponse>, reply: PassthroughResponse) {
     let _ = to.send(reply);
 }

@@ -1,4 +1,4 @@
-//! State of one logical unit that all cores and paths share: its expected identity, its properties and its health.
+//! The state of a logical unit that all cores and paths share: its expected identity, its properties and its health.
 
 use super::health::HealthMonitor;
 use crate::FoundLun;
@@ -16,25 +16,25 @@ const READ_ONLY: u8 = 1;
 const UNMAP: u8 = 2;
 const STABLE: u8 = 4;
 
-/// A logical unit elsewhere.
+/// An upstream logical unit.
 pub struct LuContext {
     /// The routing instance.
     pub router: String,
     /// The upstream.
     pub upstream: String,
-    /// The target, as it was found.
+    /// The discovered target.
     pub target: String,
-    /// The LUN, as it was found.
+    /// The discovered LUN.
     pub lun: u16,
-    /// Its identity when it was discovered. Every path must lead to it.
+    /// The discovered identity. Every path must lead to it.
     pub found: FoundLun,
-    /// How long commands wait for it.
+    /// The time for which commands wait for it.
     pub path_loss_timeout: Duration,
     /// Notified when there may be other logical units.
     pub rediscover: Arc<Notifier>,
     /// Notified when its identity may have changed.
     pub recheck: Arc<Notifier>,
-    /// It was reset upstream: one event for all resets before the next receive.
+    /// Reports resets upstream: one event for all resets before the next receive.
     pub resets: (flume::Sender<()>, flume::Receiver<()>),
     /// Its health.
     pub monitor: HealthMonitor,
@@ -47,7 +47,7 @@ pub struct LuContext {
 }
 
 impl LuContext {
-    /// A logical unit as it was discovered. Unknown properties get the value that loses no data.
+    /// Creates the state of a discovered logical unit. Unknown properties get the value that loses no data.
     pub fn new(upstream: &super::Upstream, target: &str, lun: u16, found: FoundLun) -> LuContext {
         let flags = if found.read_only { READ_ONLY } else { 0 } | if found.thin { UNMAP } else { 0 };
         LuContext {
@@ -68,7 +68,7 @@ impl LuContext {
         }
     }
 
-    /// Its properties now.
+    /// The current properties.
     #[inline]
     pub fn facts(&self) -> BackendInfo {
         let flags = self.flags.load(Relaxed);
@@ -81,7 +81,7 @@ impl LuContext {
         }
     }
 
-    /// Stores the properties that a path has read; true if they changed.
+    /// Stores the properties that a path has read. Returns true if they changed.
     pub fn learn(&self, seen: BackendInfo) -> bool {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         let flags =
@@ -93,7 +93,7 @@ impl LuContext {
     /// Checks that a path leads to this logical unit.
     ///
     /// # Errors
-    /// [`ErrorCode::IdentityMismatch`]: what it was, and what it is.
+    /// [`ErrorCode::IdentityMismatch`] with the expected and the present identity.
     pub fn recognise(&self, seen: &FoundLun) -> Result<(), Error> {
         if !self.found.is_same(seen) {
             return Err(Error::new(ErrorCode::IdentityMismatch, seen.name()));
@@ -105,14 +105,14 @@ impl LuContext {
         Ok(())
     }
 
-    /// What it was when it was found, for people.
+    /// The discovered identity, for people.
     pub fn was(&self) -> String {
         self.found.name()
     }
 
-    /// It was reset there, or may have been.
+    /// Records that it was reset upstream, or may have been.
     pub fn was_reset(&self) {
-        // Full: the event is already there.
+        // Full: an event is already pending.
         _ = self.resets.0.try_send(());
     }
 
@@ -168,7 +168,8 @@ mod tests {
             assert_eq!(result.is_ok(), is_it, "{had:02x?} {p:?}");
             assert!(result.err().is_none_or(|e| e.code == ErrorCode::IdentityMismatch));
         }
-        let error = context(&NAA).recognise(&seen("7", &other, 512).into()).expect_err("another");
+        let error =
+            context(&NAA).recognise(&seen("7", &other, 512).into()).expect_err("another logical unit");
         assert_eq!(
             (context(&NAA).was().as_str(), error.what.as_str()),
             ("naa.6001020304050607", "naa.6009090909090909")

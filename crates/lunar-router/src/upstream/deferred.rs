@@ -1,5 +1,5 @@
-//! Deferred errors: acknowledged writes that the storage reported as lost. The storage reports a loss to one session of one
-//! core; the hosts of every core get it once, with their next flush.
+//! Deferred errors: acknowledged writes that the storage reported as lost. The storage reports a loss to one session
+//! of one core. The hosts of every core get it once, with their next flush.
 
 use lunar_initiator::Error;
 use std::io;
@@ -13,22 +13,23 @@ const BROKEN: [u8; 2] = [3, 4];
 #[derive(Default)]
 pub struct DeferredErrors(Mutex<(u64, Option<Error>)>);
 
-/// The last loss that the hosts of a core have got.
+/// The last loss that was reported to the hosts of a core.
 #[derive(Default)]
 pub struct LastReported(AtomicU64);
 
 impl DeferredErrors {
-    /// For a core that is used from now on.
+    /// The state of a core that is used from now on.
     pub fn since_now(&self) -> LastReported {
         LastReported(AtomicU64::new(self.with(|(count, _)| *count)))
     }
 
-    /// A loss that no host has heard of.
+    /// Adds a loss that no host has received.
     pub fn add(&self, loss: Error) {
         self.with(|(count, last)| (*count, *last) = (*count + 1, Some(loss)));
     }
 
-    /// A flush has failed on a core, whose hosts hear that: where data may be lost, those of the others will.
+    /// Handles a failed flush on a core, whose hosts received the error. If data may be lost, the hosts of other
+    /// cores get it too.
     pub fn add_failed(&self, flush: &io::Error, last_reported: &LastReported) {
         let is_lost = |e: &&Error| e.sense.is_some_and(|sense| BROKEN.contains(&sense.key));
         if let Some(e) = Error::of(flush).filter(is_lost) {
@@ -37,7 +38,7 @@ impl DeferredErrors {
         }
     }
 
-    /// The loss that the hosts of a core have not got yet.
+    /// The loss that the hosts of a core have not received yet.
     pub fn take_unreported(&self, last_reported: &LastReported) -> Option<Error> {
         self.with(
             |(count, last)| if last_reported.0.swap(*count, Relaxed) == *count { None } else { last.clone() },
@@ -69,7 +70,7 @@ mod tests {
         assert!(deferred.take_unreported(&one).is_none());
         assert!(
             deferred.take_unreported(&deferred.since_now()).is_none(),
-            "nothing was written there before"
+            "nothing was written on the new core"
         );
         assert!(deferred.take_unreported(&two).is_some());
     }
@@ -79,9 +80,9 @@ mod tests {
         let deferred = DeferredErrors::default();
         let [one, two] = [deferred.since_now(), deferred.since_now()];
         deferred.add_failed(&failure(2).into(), &one);
-        assert!(deferred.take_unreported(&two).is_none(), "it is not ready, and will be");
+        assert!(deferred.take_unreported(&two).is_none(), "NOT READY is not a loss");
         deferred.add_failed(&failure(4).into(), &one);
-        assert!(deferred.take_unreported(&one).is_none(), "it has failed there");
+        assert!(deferred.take_unreported(&one).is_none(), "that core has reported the failure");
         assert!(deferred.take_unreported(&two).is_some());
     }
 }

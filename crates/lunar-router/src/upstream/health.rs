@@ -1,9 +1,9 @@
-//! Health of an upstream logical unit, over all cores and paths.
+//! The health of an upstream logical unit, over all cores and paths.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Changes that wait for one listener; more are dropped.
+/// The maximum number of changes queued for one listener. Further ones are dropped.
 const CHANGES: usize = 64;
 
 /// The health of a logical unit.
@@ -12,9 +12,9 @@ pub enum Health {
     /// A path works, or none was tried yet.
     #[default]
     Up,
-    /// No path works since this time: commands wait for one.
+    /// No path has worked since this time: commands wait for one.
     Holding(Instant),
-    /// No path works since this time, for longer than the time-out: commands fail at once.
+    /// No path has worked since this time, for longer than the time limit: commands fail at once.
     Lost(Instant),
     /// The paths lead to another logical unit: commands fail at once.
     Changed,
@@ -23,15 +23,15 @@ pub enum Health {
 /// The health on one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreHealth {
-    /// Since when there is no path.
+    /// The time since which there is no path.
     pub outage: Option<Instant>,
-    /// Every path leads to another logical unit.
+    /// Whether every path leads to another logical unit.
     pub is_changed: bool,
-    /// There was a path before.
+    /// Whether there was a path before.
     pub was_up: bool,
 }
 
-/// The health over all cores: the best one. A core without a finished attempt does not count.
+/// The combined health of all cores: the best one. A core without a completed attempt does not count.
 pub fn combined(all: &[CoreHealth], path_loss_timeout: Duration, now: Instant) -> Health {
     let is_over = |since: Instant| now.saturating_duration_since(since) >= path_loss_timeout;
     let says = |c: &&CoreHealth| c.is_changed || c.was_up || c.outage.is_some_and(is_over);
@@ -61,21 +61,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HealthMonitor {
-    /// The health of a logical unit.
+    /// The current health.
     pub fn now(&self) -> Health {
         *lock(&self.now)
     }
 
-    /// Changes from now on.
+    /// Subscribes to changes.
     pub fn watch(&self) -> flume::Receiver<Health> {
         let (sender, changes) = flume::bounded(CHANGES);
         lock(&self.listeners).push(sender);
         changes
     }
 
-    /// Evaluates the health again; listeners have got a change when this returns it.
+    /// Evaluates the health again. If it changed, notifies the listeners and returns it.
     pub fn update(&self, probe: impl FnOnce() -> Health) -> Option<Health> {
-        // The lock is held, so that all listeners get changes in the same order.
+        // The lock is held so that all listeners get changes in the same order.
         let mut now = lock(&self.now);
         let health = probe();
         if *now == health {

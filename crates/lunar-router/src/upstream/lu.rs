@@ -1,4 +1,4 @@
-//! An upstream logical unit as a [`Backend`], used from every core.
+//! An upstream logical unit as a [`Backend`], usable on every core.
 //!
 //! Each core opens its own sessions, one over each path, with its first operation.
 
@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Bytes of one read: received data is forwarded while the next read is in progress.
+/// The preferred length of one read in bytes: received data are forwarded during the next read.
 const STRIDE: usize = 256 << 10;
-/// Interval of path checks.
+/// The interval of path checks.
 const CHECK: Duration = Duration::from_secs(5);
 
 /// A logical unit of an upstream. Operations cover whole blocks, because cores do not serialize writes to parts of a
@@ -38,11 +38,11 @@ pub struct UpstreamLu {
     context: Arc<LuContext>,
     all_cores: Arc<AllCores>,
     deferred: DeferredErrors,
-    /// A command that changes the medium was accepted.
+    /// Whether a command that changes the medium was accepted.
     written: AtomicBool,
 }
 
-/// The per-core state of each core that uses it.
+/// The per-core states of all cores that use it.
 type AllCores = Mutex<Vec<Arc<PerCoreUpstream>>>;
 
 /// The state of one core.
@@ -50,25 +50,25 @@ struct PerCoreUpstream {
     core: String,
     paths: Vec<Arc<UpstreamPath>>,
     joined: Arc<Multipath>,
-    /// There was a path.
+    /// Whether there was a path.
     was_up: AtomicBool,
     last_reported: LastReported,
 }
 
-/// One path of one core, for people.
+/// The status of one path of one core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathStatus {
-    /// Where it leads, without secrets.
+    /// The URL, without secrets.
     pub url: String,
-    /// Its state; None while no core uses it.
+    /// The state. None while no core uses the path.
     pub state: Option<State>,
-    /// The core whose path it is, as its thread is called; None while no core uses it.
+    /// The core of the path, by the name of its thread. None while no core uses it.
     pub core: Option<String>,
-    /// Operations on it.
+    /// The number of operations on it.
     pub in_flight: usize,
-    /// Number of session recoveries.
+    /// The number of session recoveries.
     pub recoveries: u32,
-    /// Why it is not open.
+    /// The reason why it is not open.
     pub obstacle: Option<String>,
 }
 
@@ -84,12 +84,12 @@ fn lock(all_cores: &AllCores) -> MutexGuard<'_, Vec<Arc<PerCoreUpstream>>> {
 }
 
 impl UpstreamLu {
-    /// A discovered logical unit. Nothing is opened yet, so it may be unreachable. Every session of every path must find
-    /// the discovered identity.
+    /// Creates a discovered logical unit. Nothing is opened yet, so it may be unreachable. Every session of every
+    /// path must find the discovered identity.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when it is no block device; [`ErrorCode::IdentityMismatch`] when it is not the one that the
-    /// configuration asks for, or has several paths and no designator to see that they lead to the same.
+    /// [`ErrorCode::InvalidArgument`] when it is not a block device; [`ErrorCode::IdentityMismatch`] when the
+    /// configuration requires another identity, or it has several paths and no designator to compare them.
     pub fn open(
         upstream: &Upstream,
         target: &str,
@@ -117,27 +117,27 @@ impl UpstreamLu {
         }))
     }
 
-    /// Its health, over all cores and paths.
+    /// The health over all cores and paths.
     pub fn health(&self) -> Health {
         self.context.monitor.now()
     }
 
-    /// Changes of its health from now on; at most 64 wait.
+    /// Subscribes to changes of its health. At most 64 are queued.
     pub fn watch(&self) -> flume::Receiver<Health> {
         self.context.monitor.watch()
     }
 
-    /// Receives an event when it was reset, or may have been. A new session reports such a reset too.
+    /// Receives an event when it was or may have been reset. A new session reports such a reset too.
     pub fn resets(&self) -> flume::Receiver<()> {
         self.context.resets.1.clone()
     }
 
-    /// It may have been reset while no session of this router was open.
+    /// Records that it may have been reset while no session of this router was open.
     pub fn may_be_reset(&self) {
         self.context.was_reset();
     }
 
-    /// All paths of all cores; those of the configuration while no core uses it.
+    /// All paths of all cores, or those of the configuration while no core uses it.
     pub fn paths(&self) -> Vec<PathStatus> {
         let paths: Vec<PathStatus> =
             lock(&self.all_cores).iter().flat_map(|per_core| per_core.paths()).collect();
@@ -157,7 +157,7 @@ impl UpstreamLu {
         Hops { queue: all.queue, upstream: all.service }
     }
 
-    /// Its handle in each open session: for commands that each nexus must send, such as the registration of a key.
+    /// Its handle in each open session, for commands that each nexus must send, such as the registration of a key.
     pub fn luns(&self) -> Vec<Arc<Lun>> {
         lock(&self.all_cores)
             .iter()
@@ -170,18 +170,18 @@ impl UpstreamLu {
         self.context.gate.as_ref()
     }
 
-    /// Its paths: portal, target, and LUN there.
+    /// The paths: portal, target, and LUN at the target.
     pub fn ways(&self) -> Vec<(Url, String, u16)> {
         let target = |url: &Url| url.target.clone().unwrap_or_else(|| self.context.target.clone());
         self.urls.iter().map(|url| (url.clone(), target(url), url.lun.unwrap_or(self.context.lun))).collect()
     }
 
-    /// The designators that it must have on every path; empty if it has none.
+    /// The designators that it must have on every path. Empty if it has none.
     pub fn identity(&self) -> &[u8] {
         &self.context.found.designators
     }
 
-    /// Its name in messages.
+    /// The name in messages.
     pub fn place(&self) -> String {
         let LuContext { upstream, target, lun, .. } = &*self.context;
         format!("LUN {lun} of {target} (upstream {upstream})")
@@ -198,14 +198,14 @@ impl UpstreamLu {
         self.gate().map(|gate| gate.enter().ok_or_else(standby)).transpose()
     }
 
-    /// A command that changes the medium is about to go there.
+    /// Records that a command is about to change the medium.
     pub(super) fn writes(&self) {
         if !self.written.load(Relaxed) {
             self.written.store(true, Relaxed);
         }
     }
 
-    /// Flushes, and returns deferred errors, also those of sessions of other cores.
+    /// Flushes. Returns deferred errors, including those of sessions of other cores.
     async fn flush_on(&self, per_core: &PerCoreUpstream) -> io::Result<()> {
         let flushed = per_core.joined.flush().await;
         flushed.inspect_err(|e| self.deferred.add_failed(e, &per_core.last_reported))?;
@@ -218,7 +218,7 @@ impl UpstreamLu {
         self.deferred.take_unreported(&per_core.last_reported).map_or(Ok(()), |e| Err(e.into()))
     }
 
-    /// The same error with its SCSI status. In a failover pair a conflict is not the host's: the other
+    /// Adds the SCSI status to an error. In a failover pair, a reservation conflict is not the host's: the other
     /// router has taken over.
     pub(super) fn with_scsi_error(&self, e: io::Error) -> io::Error {
         let is_conflict = |e: &Error| e.code == ErrorCode::ReservationConflict;
@@ -236,11 +236,11 @@ impl UpstreamLu {
         self.here.get()?.upgrade()
     }
 
-    /// The paths of this core.
+    /// The paths of this core. Opens them at first use.
     async fn per_core(&self) -> io::Result<Arc<PerCoreUpstream>> {
         match self.here() {
             Some(per_core) => Ok(per_core),
-            // Boxed, so that what is there already carries none of it about.
+            // Boxed, so that the common case does not carry this large future.
             None => Box::pin(self.settle()).await.map_err(|e| with_scsi_error(e.into())),
         }
     }
@@ -250,7 +250,7 @@ impl UpstreamLu {
         let paths: Vec<Arc<UpstreamPath>> = self.urls.iter().map(begin).collect();
         let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
         let joined = Multipath::join(ways, self.settings).await?;
-        // Another operation may have been first, had it waited.
+        // Another operation may have opened the paths during the wait.
         if let Some(per_core) = self.here() {
             return Ok(per_core);
         }
@@ -312,7 +312,7 @@ impl PerCoreUpstream {
     }
 }
 
-/// Publishes the health when paths of a core change, and when an outage has lasted too long.
+/// Publishes the health when paths of a core change, and when an outage exceeds the time limit.
 async fn attend(
     here: Registration<Weak<PerCoreUpstream>>,
     all_cores: Weak<AllCores>,
@@ -333,7 +333,7 @@ async fn attend(
             )
         };
         match left {
-            // Either is a reason to look.
+            // Check after either.
             Some(left) => _ = compio::time::timeout(left, turn).await,
             None => turn.await,
         }

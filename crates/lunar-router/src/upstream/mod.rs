@@ -1,7 +1,8 @@
 //! Block mode: a logical unit of another target as storage.
 //!
-//! [`probe`] discovers what an upstream has. An [`UpstreamLu`] is one logical unit of it: each core has a session over each
-//! path ([`path`]), all pinned to one identity ([`context`]). [`scsi_error`] maps failures to SCSI status and sense data.
+//! [`probe`] discovers the logical units of an upstream. An [`UpstreamLu`] is one of them: each core has a session
+//! over each path ([`path`]), all pinned to one identity ([`context`]). [`scsi_error`] maps failures to SCSI status
+//! and sense data.
 
 mod context;
 mod deferred;
@@ -25,13 +26,14 @@ use lunar_initiator::{Error, Url};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long commands wait for an upstream by default: shorter than hosts wait before they abort.
+/// The default time for which commands wait for an upstream. It is shorter than the time after which hosts abort.
 pub const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// The longest pause between two tries to connect.
+/// The maximum pause between two connection attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Time-outs of a session: shorter than those of hosts, which wait 30 s for a command and 15 s for an abort.
+/// The timeouts of a session. They are shorter than those of hosts, which wait 30 s for a command and 15 s for an
+/// abort.
 const TIMEOUTS: [(&str, &str); 10] = [
     ("login_timeout", "5"),
     ("login_tries", "1"),
@@ -48,33 +50,33 @@ const TIMEOUTS: [(&str, &str); 10] = [
 /// A configured upstream at other targets.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    /// The routing instance that it belongs to.
+    /// The routing instance.
     pub router: String,
-    /// Its name there.
+    /// The name.
     pub name: String,
-    /// Its URLs, the primary one first. All name a portal, all a target, or all a LUN.
+    /// The URLs, primary first. All name a portal, all a target, or all a LUN.
     pub urls: Vec<Url>,
-    /// The policy that selects a path. Paths with the best ALUA state always come first.
+    /// The policy for path selection. Paths with the best ALUA state always come first.
     pub policy: PathPolicy,
-    /// How long commands wait while no path works. After that they fail at once.
+    /// The time for which commands wait while no path works. Afterwards they fail at once.
     pub path_loss_timeout: Duration,
-    /// A designator that its LUN has to have, such as `naa.6001405...`.
+    /// The designator that its LUN must have, such as `naa.6001405...`.
     pub identity: Option<String>,
     /// Notified when a session reports that there may be other logical units: the next probe starts at once.
     pub rediscover: Arc<Notifier>,
-    /// Notified when a probe has found a change: sessions then check their logical units again, because not all targets
-    /// report a change by a unit attention.
+    /// Notified when a probe has found a change. Sessions then check their logical units again, because not all
+    /// targets report a change by a unit attention.
     pub recheck: Arc<Notifier>,
-    /// Why the last probe failed.
+    /// The reason why the last probe failed.
     pub obstacle: Arc<Mutex<Option<String>>>,
     /// The reservation key with which this router of a failover pair excludes its peer.
     pub fence: Option<u64>,
-    /// The ISIDs of sessions that carry blocks; None: random ones without a record.
+    /// The ISIDs of block mode sessions. None: random ones without a record.
     pub isids: Option<Arc<RouterIsids>>,
 }
 
 impl Upstream {
-    /// An upstream with these URLs, and the defaults.
+    /// An upstream with these URLs, and default settings.
     pub fn new(router: impl Into<String>, name: impl Into<String>, urls: Vec<Url>) -> Upstream {
         Upstream {
             router: router.into(),
@@ -91,7 +93,7 @@ impl Upstream {
         }
     }
 
-    /// The URLs with the time-outs of a router, where they set none themselves.
+    /// The URLs with a router's timeouts, unless they set their own.
     ///
     /// # Errors
     /// None in practice: the added settings are valid.
@@ -101,8 +103,8 @@ impl Upstream {
     }
 }
 
-/// A URL with the time-outs of a router. A lost session returns its commands at once, and they wait for the first path that
-/// works. With several paths, so does a path in transition between two access states.
+/// A URL with a router's timeouts. A lost session returns its commands at once, and they wait for the first usable
+/// path. With several paths, a path in an ALUA state transition does the same.
 fn with_timeouts(url: &Url, path_loss_timeout: Duration, several: bool) -> Result<Url, Error> {
     let mut url =
         TIMEOUTS.into_iter().try_fold(url.clone(), |url, (key, value)| url.with_default(key, value))?;
@@ -134,7 +136,7 @@ mod tests {
             let ways = Upstream::new("r", "a", urls).session_urls().expect("known keys");
             ways.into_iter().map(|mut url| url.timeouts_mut().transition).collect::<Vec<_>>()
         };
-        assert_eq!(transitions(vec![url("")]), [None], "as long as it is busy");
+        assert_eq!(transitions(vec![url("")]), [None], "the same as for a busy logical unit");
         let own = url("?transition_timeout=3");
         let expected = [Some(Duration::ZERO), Some(Duration::from_secs(3))];
         assert_eq!(transitions(vec![url(""), own]), expected);

@@ -1,4 +1,5 @@
-//! One path of one core to an upstream logical unit. It is opened as soon as possible; its session recovers by itself.
+//! One path of one core to an upstream logical unit. It is opened as soon as possible. Its session recovers by
+//! itself.
 
 use super::context::LuContext;
 use crate::identity_change;
@@ -16,9 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// Pause after the first failed attempt to open it. It grows.
+/// The pause after the first failed attempt to open it. It grows.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Capacity of the event channel.
+/// The capacity of the event channel.
 const EVENTS: usize = 64;
 
 /// A path.
@@ -26,21 +27,21 @@ pub struct UpstreamPath {
     context: Arc<LuContext>,
     url: Url,
     lun: OnceLock<Arc<Lun>>,
-    /// The ISID lease of its session, if ISIDs are recorded.
+    /// The lease of its ISID, if ISIDs are recorded.
     isid: OnceLock<IsidLease>,
-    /// The user of its sessions, as it is recorded.
+    /// The recorded user of its sessions.
     user: OnceLock<Option<String>>,
-    /// Why it is not open.
+    /// The reason why it is not open.
     obstacle: Mutex<Option<Error>>,
-    /// It leads to another logical unit.
+    /// Whether it leads to another logical unit.
     is_changed: AtomicBool,
-    /// The properties of the logical unit have not been reported.
+    /// Whether the properties of the logical unit are not reported yet.
     is_new: AtomicBool,
     sender: flume::Sender<Event>,
     news: flume::Receiver<Event>,
 }
 
-/// The names of the logical unit and of a path to it in the record.
+/// The names of the logical unit and of the path in the record.
 struct RecordNames {
     unit: String,
     path: String,
@@ -73,27 +74,27 @@ impl UpstreamPath {
         path
     }
 
-    /// Where it leads, without secrets.
+    /// The URL, without secrets.
     pub fn place(&self) -> String {
         let context = &self.context;
         let target = self.url.target.as_deref().unwrap_or(&context.target);
         self.url.at(target, Some(self.number())).plain()
     }
 
-    /// Its logical unit, once it is open.
+    /// The logical unit, once the path is open.
     pub fn lun(&self) -> Option<&Arc<Lun>> {
         self.lun.get()
     }
 
-    /// Why it is not open.
+    /// The reason why it is not open.
     pub fn obstacle(&self) -> Option<Error> {
         self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The properties of the logical unit, if they changed.
+    /// The properties of the logical unit, if they have changed.
     pub fn learned(&self) -> Option<BackendInfo> {
         let lun = self.lun.get()?;
-        // Both calls are needed: each clears its own flag.
+        // Each of the two calls clears its own flag, so both are needed.
         let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
         is_news.then(|| lun.facts())
     }
@@ -110,7 +111,7 @@ impl UpstreamPath {
         Err(last)
     }
 
-    /// Opens it through one portal of its target.
+    /// Opens the path through one portal of its target.
     async fn open_at(
         &self,
         url: &Url,
@@ -128,7 +129,7 @@ impl UpstreamPath {
         };
         let session = session.map_err(|e| url.explain(e))?;
         let events = session.events();
-        // In a failover pair an unregistered session carries no data, and may not even read the capacity.
+        // In a failover pair, an unregistered session carries no data, and may not even read the capacity.
         let Some(gate) = &self.context.gate else {
             return Ok((self.clean(&session, owes).await?, events));
         };
@@ -147,7 +148,7 @@ impl UpstreamPath {
         self.url.lun.unwrap_or(self.context.lun)
     }
 
-    /// A session that is recorded before it sends anything.
+    /// Opens a session that is recorded before it sends anything.
     async fn log_in(
         &self,
         isids: &Arc<RouterIsids>,
@@ -178,7 +179,7 @@ impl UpstreamPath {
         session
     }
 
-    /// What the record calls it.
+    /// The names in the record.
     fn names(&self) -> RecordNames {
         let LuContext { router, upstream, target, lun, .. } = &*self.context;
         let unit = format!("{router}/{upstream} {target} {lun} ");
@@ -186,7 +187,8 @@ impl UpstreamPath {
         RecordNames { unit, path, user: self.user.get().cloned().flatten() }
     }
 
-    /// Ends sessions that a router before this one left behind. True if the logical unit is to be reset over this path.
+    /// Ends sessions that an earlier router process left behind. Returns true if the logical unit must be reset over
+    /// this path.
     async fn settle(&self, url: &Url, options: &Options) -> Result<bool, Error> {
         let Some(isids) = &self.context.isids else { return Ok(false) };
         let names = self.names();
@@ -201,7 +203,7 @@ impl UpstreamPath {
         isids.settle(way, options.timeouts.fast_io_fail, log_in).await
     }
 
-    /// The logical unit in this session, of which no old session has anything left.
+    /// Opens the logical unit in this session, once no commands of old sessions are left.
     async fn clean(&self, session: &Session, owes: bool) -> Result<Arc<Lun>, Error> {
         let lun = self.recognised(session).await?;
         if owes {
@@ -210,7 +212,7 @@ impl UpstreamPath {
         Ok(lun)
     }
 
-    /// Resets the logical unit: old sessions with it could not be replaced.
+    /// Resets the logical unit, because old sessions with it could not be replaced.
     async fn reset(&self, lun: &Lun) -> Result<(), Error> {
         let Some(isids) = &self.context.isids else { return Ok(()) };
         let names = self.names();
@@ -232,7 +234,7 @@ impl UpstreamPath {
         Ok(lun)
     }
 
-    /// The URLs of the target, one for each of its portals: a portal is asked for them.
+    /// The URLs of the target, one for each of its portals, from a discovery.
     async fn found(&self, options: &Options) -> Result<Vec<Url>, Error> {
         if self.url.target.is_some() {
             return Ok(vec![self.url.clone()]);
@@ -269,14 +271,14 @@ impl UpstreamPath {
         self.is_changed.store(false, Relaxed);
         self.is_new.store(true, Relaxed);
         *self.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        // Nobody else opens it.
+        // No other task opens it.
         _ = self.lun.set(lun);
         self.stir(Event::Connected);
     }
 
-    /// A reason to look at the path.
+    /// Requests a check of the path.
     fn stir(&self, event: Event) {
-        // Full: there are reasons enough.
+        // Full: a check is already requested.
         _ = self.sender.try_send(event);
     }
 
@@ -297,7 +299,7 @@ impl UpstreamPath {
         self.stir(event);
     }
 
-    /// Checks the identity of the logical unit. The session reports another one as an event.
+    /// Checks the identity of the logical unit. The session reports a change as an event.
     async fn look_again(&self) {
         if let Some(lun) = self.lun.get()
             && let Err(e) = lun.read_again().await
@@ -307,7 +309,7 @@ impl UpstreamPath {
         self.stir(Event::Connected);
     }
 
-    /// The error of an operation while it is not open.
+    /// The error of an operation while the path is not open.
     fn closed(&self) -> io::Error {
         self.not_open().into()
     }
@@ -323,12 +325,12 @@ pub fn is_about_luns(sense: &Sense) -> bool {
     (sense.asc, sense.ascq) == (Sense::LUNS_CHANGED.asc, Sense::LUNS_CHANGED.ascq)
 }
 
-/// What is not flushed may be lost.
+/// Whether unflushed data may be lost.
 fn is_reset(sense: &Sense) -> bool {
     sense.asc == Sense::POWER_ON.asc
 }
 
-/// Opens a path, however long it takes, and hears of its events from then on.
+/// Opens a path, however long it takes, and handles its events from then on.
 async fn keep(path: Weak<UpstreamPath>) {
     let mut pause = FIRST_PAUSE;
     let events = loop {
@@ -336,7 +338,7 @@ async fn keep(path: Weak<UpstreamPath>) {
         match open.open().await {
             Ok((lun, events)) => {
                 open.take(lun);
-                // A nexus that has just begun hears of the last reset, which is not news.
+                // A new nexus gets the unit attention of the last reset, which is not news.
                 let is_last_reset =
                     |event: &Event| matches!(event, Event::Attention { sense, .. } if is_reset(sense));
                 events.try_iter().filter(|event| !is_last_reset(event)).for_each(|event| open.heed(event));

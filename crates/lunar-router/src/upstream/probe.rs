@@ -6,14 +6,15 @@ use crate::{FoundLun, FoundTarget};
 use lunar_initiator::{Error, ErrorCode, Options, Properties, Session, Url};
 use lunar_wire::scsi::lun::decode;
 
-/// Probes an upstream: all targets of a portal, all LUNs of a target, or one LUN. If a URL fails, the next one is tried.
-/// The result has the names of the first URL.
+/// Probes an upstream: all targets of a portal, all LUNs of a target, or one LUN. If a URL fails, the next one is
+/// used. The result has the names of the first URL.
 ///
 /// # Errors
-/// Those of the last URL, when none works; [`ErrorCode::IdentityMismatch`] when the LUN is not the one that is asked for.
+/// Those of the last URL, if none works; [`ErrorCode::IdentityMismatch`] when the LUN has another identity than
+/// required.
 pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<FoundTarget>, Error> {
     let mut last = Error::new(ErrorCode::InvalidArgument, format!("upstream {} has no URL", upstream.name));
-    // Behind a portal are all of its targets, each of which is seen here under its own name.
+    // A portal leads to all of its targets, each of which is served under its own name.
     let keep_names = upstream.urls.iter().any(|url| url.target.is_none());
     let loop_check = LoopCheck { loops, upstream: loops::name(&upstream.router, &upstream.name), keep_names };
     for url in upstream.session_urls()? {
@@ -66,7 +67,7 @@ async fn through(url: &Url, check: &LoopCheck<'_>) -> Result<Vec<FoundTarget>, E
     for found in lunar_initiator::discover(url.portal.clone(), &options).await? {
         match at_first(&lunar_initiator::portal_urls(url, found), &options, check).await {
             Ok(found) => all.push(found),
-            // A listed target may reject this initiator; the others are used.
+            // A listed target may reject this initiator. The others are used.
             Err(e)
                 if matches!(
                     e.code,
@@ -84,7 +85,7 @@ async fn through(url: &Url, check: &LoopCheck<'_>) -> Result<Vec<FoundTarget>, E
     Ok(all)
 }
 
-/// The target through the first of its portals that answers.
+/// Probes a target through the first of its portals that responds.
 async fn at_first(urls: &[Url], options: &Options, check: &LoopCheck<'_>) -> Result<FoundTarget, Error> {
     let mut last = Error::new(ErrorCode::NotFound, "the target has no portal");
     for url in urls {
@@ -102,12 +103,12 @@ async fn target(url: &Url, options: Options, check: &LoopCheck<'_>) -> Result<Fo
     let session = checked(url, &options, check.loops, there).await?;
     let luns = luns(&session, url.lun).await;
     let window = session.window().unwrap_or(0);
-    // What was asked for is there: a target that does not answer the logout changes nothing.
+    // The result is complete: a missing logout response does not matter.
     _ = session.close().await;
     Ok(FoundTarget { name, window, luns: luns?.into_iter().collect() })
 }
 
-/// A session with a target that does not lead back here.
+/// Opens a session with a target that does not lead back to this router.
 async fn checked(
     url: &Url,
     options: &Options,
@@ -133,15 +134,15 @@ async fn checked(
                     | ErrorCode::TimedOut
             ) =>
         {
-            // Targets that know no text requests, such as STGT and istgt, end the session, some after a Reject,
-            // and are there again at once. A router that went down is not.
+            // Targets without support for text requests, such as STGT and istgt, end the session, some after a
+            // Reject, and are available again at once. A router that went down is not.
             _ = session.close().await;
             let session = open().await?;
             loops.is_no_router(there);
             Ok(session)
         }
         Err(e) => {
-            // It is not used, whatever it says to that.
+            // The session is not used, whatever the result.
             _ = session.close().await;
             Err(e)
         }
@@ -156,7 +157,7 @@ async fn luns(session: &Session, only: Option<u16>) -> Result<Vec<(u16, FoundLun
     for lun in lunar_initiator::luns(session).await?.into_iter().filter_map(decode) {
         match lunar_initiator::inspect(session, lun).await {
             Ok(properties) => found.push((lun, properties.into())),
-            // It left while we looked.
+            // The target was removed during the probe.
             Err(e) if e.code == ErrorCode::NotFound => {}
             Err(e) => return Err(e),
         }

@@ -8,23 +8,23 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The reads and writes of one owner.
+/// The queued reads and writes of one owner.
 pub struct UpstreamQueue {
     remote: Arc<UpstreamLu>,
     queue: Box<dyn BackendQueue>,
-    /// In a failover pair: what was let through, at its lane.
+    /// In a failover pair, the permits of admitted operations, by lane.
     inside: Vec<Option<IoPermit>>,
-    /// What was not let through.
+    /// Operations that were not admitted.
     refused: Vec<(usize, io::Error, Buf)>,
 }
 
 impl UpstreamQueue {
-    /// Those of the paths of a core, which `queue` leads to.
+    /// Wraps the queue of a core's paths.
     pub fn new(remote: Arc<UpstreamLu>, queue: Box<dyn BackendQueue>) -> UpstreamQueue {
         UpstreamQueue { remote, queue, inside: Vec::new(), refused: Vec::new() }
     }
 
-    /// Gives the buffer back if the command is let through.
+    /// Admits a command, and returns its buffer. None if it is rejected.
     fn enter(&mut self, lane: usize, buf: Buf) -> Option<Buf> {
         match self.remote.enter_gate() {
             Ok(None) => {}

@@ -1,4 +1,4 @@
-//! What the failure of an upstream is to a host.
+//! Maps upstream failures to SCSI errors for hosts.
 
 use lunar_initiator::{Error, ErrorCode};
 use lunar_target::ScsiError;
@@ -8,7 +8,7 @@ use std::io;
 /// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED.
 pub const MANUAL_INTERVENTION: Sense = Sense::new(2, 0x04, 0x03);
 
-/// What a host gets for a failure without an answer of the logical unit.
+/// The sense data for a failure without a response of the logical unit.
 const WITHOUT_ANSWER: [(ErrorCode, Sense); 14] = [
     (ErrorCode::IdentityMismatch, MANUAL_INTERVENTION),
     (ErrorCode::UnknownHost, Sense::NOT_READY_TRANSITION),
@@ -21,17 +21,17 @@ const WITHOUT_ANSWER: [(ErrorCode, Sense); 14] = [
     (ErrorCode::ConnectionLost, Sense::NOT_READY_TRANSITION),
     (ErrorCode::ProtocolError, Sense::NOT_READY_TRANSITION),
     (ErrorCode::SessionClosed, Sense::NOT_READY_TRANSITION),
-    // What we asked for cannot be, or fewer bytes came than we asked for.
+    // An invalid request, or fewer bytes than requested.
     (ErrorCode::InvalidArgument, Sense::INTERNAL_FAILURE),
     (ErrorCode::ScsiError, Sense::INTERNAL_FAILURE),
     (ErrorCode::ReservationConflict, Sense::INTERNAL_FAILURE),
 ];
 
-/// The statuses that are passed on.
+/// The statuses that are forwarded.
 const STATUSES: [Status; 5] =
     [Status::Busy, Status::ReservationConflict, Status::TaskSetFull, Status::AcaActive, Status::TaskAborted];
 
-/// What the logical unit has answered is passed on as it is; for the rest stands a condition of this target.
+/// A response of the logical unit is forwarded unchanged. Other failures become a condition of this target.
 pub fn scsi_error(e: &Error) -> ScsiError {
     if let Some(sense) = e.sense {
         return sense.into();
@@ -44,7 +44,7 @@ pub fn scsi_error(e: &Error) -> ScsiError {
     row.map_or(Sense::INTERNAL_FAILURE, |(_, sense)| *sense).into()
 }
 
-/// The same error with its SCSI status, if it comes from the initiator.
+/// Adds the SCSI status to an error of the initiator.
 pub fn with_scsi_error(e: io::Error) -> io::Error {
     let Some(scsi_error) = Error::of(&e).map(scsi_error) else { return e };
     tracing::debug!("{scsi_error}: {e}");
@@ -64,7 +64,7 @@ mod tests {
         let sense = Sense { key: 3, asc: 0x11, ascq: 1, ..Sense::READ_ERROR }.at(4711);
         let answered = Error::new(ErrorCode::ScsiError, "a scratch").with_status(2).with_sense(Some(sense));
         assert_eq!(sense_of(answered), Some(sense));
-        // It stayed so until the initiator gave it up.
+        // The status was returned until the initiator gave up.
         let busy = Error::new(ErrorCode::TimedOut, "it stays").with_status(2);
         let becoming = Sense::new(2, 0x04, 0x01);
         assert_eq!(sense_of(busy.with_sense(Some(becoming))), Some(becoming));

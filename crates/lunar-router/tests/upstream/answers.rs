@@ -1,4 +1,4 @@
-//! What an upstream answers reaches the host as it is.
+//! Responses of an upstream reach the host unchanged.
 
 use super::*;
 use interop::script::{HookAction, Script, Target};
@@ -12,7 +12,7 @@ fn scripted(script: Script) -> (Target, String) {
     (target, url)
 }
 
-/// Reads the first block of a disk that is held for so long.
+/// Reads the first block of a disk with this path loss timeout.
 fn read_first(url: String, hold_ms: u64) -> io::Result<()> {
     run(move || async move {
         let disk = open(&upstream(&[url], hold_ms)).await;
@@ -52,7 +52,7 @@ fn unreachable_address_is_reported() {
     let (_target, url) = scripted(Script::new());
     let end = run(move || async move {
         let disk = open(&upstream(&[url], 500)).await;
-        read(&disk, 0).await.expect("it is there");
+        read(&disk, 0).await.expect("a successful read");
         read(&disk, 1 << 20).await.map(drop)
     });
     assert_eq!(status_and_sense(end), (Status::CheckCondition, Some((5, 0x21, 0))));
@@ -92,11 +92,11 @@ fn another_capacity_is_seen() {
     run(move || async move {
         let disk = open(&upstream(&[url], 500)).await;
         assert_eq!(disk.facts().capacity, 512 << 10);
-        read(&disk, 0).await.expect("after the attention");
+        read(&disk, 0).await.expect("a read after the unit attention");
         while !disk.refresh() || disk.facts().capacity != 1 << 20 {
             pause(5).await;
         }
-        assert!(!disk.refresh(), "it is reported once");
+        assert!(!disk.refresh(), "the change is reported once");
     });
 }
 
@@ -107,7 +107,7 @@ fn command_that_hangs_is_given_up_before_its_host_does_so() {
     let begun = Instant::now();
     assert_eq!(status_and_sense(read_first(url, 1000)), TRANSITION);
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
-    assert!(!target.requests(op::TMF).is_empty(), "it was not aborted");
+    assert!(!target.requests(op::TMF).is_empty(), "the command was not aborted");
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn unused_session_is_logged_out() {
     let url = target.url("");
     run(move || async move {
         let disk = open(&upstream(&[url], 500)).await;
-        read(&disk, 0).await.expect("it is there");
-        // That of the look.
+        read(&disk, 0).await.expect("a successful read");
+        // The logout of the probe.
         assert_eq!(target.requests(op::LOGOUT).len(), 1);
         drop(disk);
         while target.requests(op::LOGOUT).len() < 2 {
@@ -126,7 +126,7 @@ fn unused_session_is_logged_out() {
     });
 }
 
-/// SendTargets (RFC 7143 appendix C) names a portal that is away before one that answers.
+/// SendTargets (RFC 7143 appendix C) lists an unreachable portal before one that responds.
 #[test]
 fn upstream_whose_first_named_portal_is_away_opens_the_next() {
     let target = Script::new().listen();
@@ -144,7 +144,7 @@ fn upstream_whose_first_named_portal_is_away_opens_the_next() {
     let url = format!("iscsi://{}?login_tries=1", asked.address());
     run(move || async move {
         let disk = open(&upstream(&[url], 8000)).await;
-        read(&disk, 0).await.expect("the second portal answers");
+        read(&disk, 0).await.expect("the second portal responds");
     });
     assert!(!target.requests(op::SCSI).is_empty());
 }

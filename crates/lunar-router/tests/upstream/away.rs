@@ -1,4 +1,4 @@
-//! Targets that go, and come back or not.
+//! Targets that go down, and return or not.
 
 use super::*;
 use interop::Relay;
@@ -6,7 +6,7 @@ use lunar_router::upstream::{PathPolicy, State};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Writes block after block until it is enough, then reads what was acknowledged.
+/// Writes blocks until `meanwhile` ends, then verifies all acknowledged blocks.
 async fn write_on(disk: Arc<UpstreamLu>, meanwhile: impl Future<Output = ()>) {
     let (written, enough) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
     let (count, stop, to) = (written.clone(), enough.clone(), disk.clone());
@@ -26,13 +26,13 @@ async fn write_on(disk: Arc<UpstreamLu>, meanwhile: impl Future<Output = ()>) {
         pause(1).await;
     }
     enough.set(true);
-    writer.await.expect("no error");
+    writer.await.expect("the writer panicked");
     for n in 0..written.get().min(4000) {
-        assert!(read(&disk, n).await.expect("it is there")[..] == block(n)[..], "block {n} was lost");
+        assert!(read(&disk, n).await.expect("a successful read")[..] == block(n)[..], "block {n} was lost");
     }
 }
 
-/// What comes of work that waits for nothing: some turns of the event loop are enough.
+/// The result of work that must not wait: a few turns of the event loop suffice.
 async fn at_once<T>(work: impl Future<Output = T>) -> T {
     let turns = async {
         for _ in 0..100 {
@@ -40,7 +40,7 @@ async fn at_once<T>(work: impl Future<Output = T>) -> T {
         }
         None
     };
-    lunar_runtime::either(async { Some(work.await) }, turns).await.expect("it waits once more")
+    lunar_runtime::either(async { Some(work.await) }, turns).await.expect("the operation must not wait again")
 }
 
 #[test]
@@ -57,8 +57,8 @@ fn upstream_restart_within_timeout_is_invisible() {
                 server.restart();
                 server
             });
-            // It lives as long as this.
-            std::mem::forget(restarted.await.expect("it starts again"));
+            // The server must run until the process ends.
+            std::mem::forget(restarted.await.expect("a restarted server"));
         };
         write_on(disk.clone(), restart).await;
         assert_eq!(disk.paths()[0].recoveries, 1);
@@ -100,12 +100,15 @@ fn lost_upstream_delays_once_then_commands_fail_at_once() {
     run(move || async move {
         let disk = open(&upstream(&[url], 700)).await;
         let health = disk.watch();
-        write(&disk, 1).await.expect("it is there");
+        write(&disk, 1).await.expect("a successful write");
         relay.cut();
         let begun = Instant::now();
-        // A write might be sent before the end of the connection is seen, and then waits for the target.
+        // A write could be sent before the loss is detected, and would then wait for the target.
         assert_eq!(status_and_sense(read(&disk, 1).await), TRANSITION);
-        assert!(begun.elapsed() >= Duration::from_millis(600), "it is not waited for");
+        assert!(
+            begun.elapsed() >= Duration::from_millis(600),
+            "the operation must wait for the path loss timeout"
+        );
         assert_eq!(status_and_sense(at_once(write(&disk, 2)).await), TRANSITION);
         assert_eq!(status_and_sense(at_once(disk.flush()).await), TRANSITION);
         while !matches!(disk.health(), Health::Lost(_)) {
@@ -113,9 +116,9 @@ fn lost_upstream_delays_once_then_commands_fail_at_once() {
         }
         relay.restore();
         while disk.health() != Health::Up {
-            health.recv_async().await.expect("it comes back");
+            health.recv_async().await.expect("a change of health");
         }
-        assert!(read(&disk, 1).await.expect("it is back")[..] == block(1)[..]);
+        assert!(read(&disk, 1).await.expect("a successful read")[..] == block(1)[..]);
     });
     drop(server);
 }
@@ -133,7 +136,7 @@ fn upstream_that_is_not_there_at_first_is_waited_for() {
             relay.restore();
             relay
         });
-        write(&disk, 1).await.expect("it comes in time");
+        write(&disk, 1).await.expect("the target returns in time");
         drop(back.await);
     });
     drop(server);
@@ -145,7 +148,7 @@ fn each_core_has_its_own_sessions() {
     let urls = [url(server.portal())];
     let cores = Cores::start(&[0, 0]).expect("event loops");
     let disk = cores.wait(0, move || async move { open(&upstream(&urls, 8000)).await }).expect("a disk");
-    assert_eq!(disk.paths()[0].core, None, "it is unused");
+    assert_eq!(disk.paths()[0].core, None, "no core uses the path");
     let (done, end) = flume::bounded(2);
     for core in 0..2 {
         let (disk, done) = (disk.clone(), done.clone());
@@ -154,20 +157,20 @@ fn each_core_has_its_own_sessions() {
                 for n in (0..400).filter(|n| n % 2 == core as u64) {
                     write(&disk, n).await.expect("written");
                 }
-                done.send(()).expect("somebody waits");
+                done.send(()).expect("the test waits");
             })
             .detach();
         });
     }
-    (0..2).for_each(|_| end.recv_timeout(LIMIT).expect("both end"));
+    (0..2).for_each(|_| end.recv_timeout(LIMIT).expect("both cores complete"));
     let sessions: Vec<_> = disk.luns().iter().map(|lun| lun.session().facts().isid).collect();
     assert!(sessions.len() == 2 && sessions[0] != sessions[1], "{sessions:?}");
     assert_eq!(disk.hops().upstream.count, 400);
     cores
         .wait(1, move || async move {
             for n in 0..400 {
-                assert!(read(&disk, n).await.expect("it is there")[..] == block(n)[..], "block {n}");
+                assert!(read(&disk, n).await.expect("a successful read")[..] == block(n)[..], "block {n}");
             }
         })
-        .expect("all is there");
+        .expect("all blocks are intact");
 }

@@ -1,4 +1,4 @@
-//! Disks that become others.
+//! Logical units whose identity changes.
 
 use super::*;
 use interop::script::{HookAction, Script, Target};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const INQUIRY: u8 = 0x12;
 const WRITE_10: u8 = 0x2a;
-/// VPD page 83h of another disk.
+/// VPD page 83h of another logical unit.
 const OTHER: [u8; 16] = [0, 0x83, 0, 12, 1, 3, 0, 8, 0x60, 9, 9, 9, 9, 9, 9, 9];
 
 /// A disk that changes its identity on request. The change ends its sessions.
@@ -52,17 +52,17 @@ fn replaced_disk_is_not_written_until_it_is_back() {
     let url = disk.target.url("");
     run(move || async move {
         let remote = open(&upstream(&[url], 5000)).await;
-        write(&remote, 1).await.expect("it is the right one");
+        write(&remote, 1).await.expect("the expected logical unit");
         disk.become_other(true);
         let before = disk.target.disk();
-        // The first may be what the session was lost with.
+        // The first write may fail with the lost session.
         assert_eq!(status_and_sense(write(&remote, 2).await), MANUAL);
         let begun = Instant::now();
         assert_eq!(status_and_sense(read(&remote, 1).await), MANUAL);
-        assert!(begun.elapsed() < Duration::from_secs(1), "nothing is waited for");
+        assert!(begun.elapsed() < Duration::from_secs(1), "a changed identity fails without a wait");
         assert_eq!(remote.health(), Health::Changed);
         assert!(disk.target.disk() == before && disk.writes() <= 2);
-        // No connection is lost when the right one is put back.
+        // Restoring the original does not end any connection.
         disk.is_other.store(false, SeqCst);
         while write(&remote, 2).await.is_err() {
             pause(20).await;
@@ -76,7 +76,7 @@ fn disk_that_is_another_from_the_start_is_not_written_on() {
     let url = disk.target.url("");
     run(move || async move {
         let upstream = upstream(&[url], 5000);
-        let found = probe(&upstream, &LoopDetector::default()).await.expect("it is there").remove(0);
+        let found = probe(&upstream, &LoopDetector::default()).await.expect("a reachable upstream").remove(0);
         disk.become_other(true);
         let remote = UpstreamLu::open(&upstream, &found.name, 0, found.luns[&0].clone()).expect("a disk");
         let health = remote.watch();
@@ -97,12 +97,12 @@ fn of_two_paths_the_one_that_leads_elsewhere_is_not_used() {
     run(move || async move {
         let remote = open(&upstream(&urls, 5000)).await;
         wrong.is_other.store(true, SeqCst);
-        write(&remote, 1).await.expect("one leads there");
+        write(&remote, 1).await.expect("one path leads to the logical unit");
         while remote.paths()[1].state != Some(lunar_router::upstream::State::Changed) {
             pause(5).await;
         }
         for n in 0..20 {
-            write(&remote, n).await.expect("one leads there");
+            write(&remote, n).await.expect("one path leads to the logical unit");
         }
         assert_eq!((wrong.writes(), remote.health()), (0, Health::Up));
     });
@@ -115,9 +115,11 @@ fn unexpected_identity_is_rejected() {
     run(move || async move {
         let named = |name: &str| Upstream { identity: Some(name.into()), ..upstream(&urls[..1], 500) };
         let (right, wrong) = (named("naa.6001020304050607"), named("naa.6009090909090909"));
-        let found = probe(&right, &LoopDetector::default()).await.expect("that one")[0].luns[&0].clone();
+        let found = probe(&right, &LoopDetector::default()).await.expect("the required logical unit")[0].luns
+            [&0]
+            .clone();
         assert_eq!(
-            probe(&wrong, &LoopDetector::default()).await.expect_err("another").code,
+            probe(&wrong, &LoopDetector::default()).await.expect_err("another logical unit").code,
             lunar_initiator::ErrorCode::IdentityMismatch
         );
         let open = |upstream: &Upstream, found: &FoundLun| {

@@ -19,27 +19,27 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// The time after which a test counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Bytes of an operation.
+/// The length of an operation in bytes.
 const LEN: usize = 4096;
 
-/// Runs on an event loop of its own.
+/// Runs `work` on its own event loop.
 fn run<T: Send + 'static, W: Future<Output = T> + 'static>(work: impl FnOnce() -> W + Send + 'static) -> T {
     let with_rate_limit =
-        move || async move { compio::time::timeout(LIMIT, work()).await.expect("it hangs") };
+        move || async move { compio::time::timeout(LIMIT, work()).await.expect("the test hangs") };
     Cores::one().expect("an event loop").wait(0, with_rate_limit).expect("an event loop")
 }
 
-/// An upstream with these ways, that is held for so long.
+/// An upstream with these URLs and this path loss timeout.
 fn upstream(urls: &[String], hold_ms: u64) -> Upstream {
     let urls = urls.iter().map(|url| Url::parse(url).expect("a URL")).collect();
     Upstream { path_loss_timeout: Duration::from_millis(hold_ms), ..Upstream::new("r1", "a", urls) }
 }
 
-/// The only LUN of an upstream, as it is found now.
+/// The only LUN of an upstream, from a probe.
 async fn open(upstream: &Upstream) -> Arc<UpstreamLu> {
-    let found = probe(upstream, &LoopDetector::default()).await.expect("it is there");
+    let found = probe(upstream, &LoopDetector::default()).await.expect("a reachable upstream");
     let [target] = &found[..] else { panic!("one target, not {found:?}") };
     let (lun, what) = target.luns.first_key_value().expect("a LUN");
     UpstreamLu::open(upstream, &target.name, *lun, what.clone()).expect("a disk")
@@ -58,7 +58,7 @@ fn url(portal: impl std::fmt::Display) -> String {
     format!("iscsi://{portal}/{}/0", interop::TARGET)
 }
 
-/// A block that no other number gives.
+/// A block that is unique to its number.
 fn block(n: u64) -> Buf {
     let mut buf = Buf::zeroed(LEN);
     buf.chunks_mut(8).for_each(|c| c.copy_from_slice(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()));
@@ -74,7 +74,7 @@ async fn read(disk: &UpstreamLu, n: u64) -> io::Result<Buf> {
     result.map(|()| buf)
 }
 
-/// Status and sense of the response to a host.
+/// The status and sense data in the response to a host.
 fn status_and_sense(result: io::Result<impl Sized>) -> (Status, Option<(u8, u8, u8)>) {
     let e = result.err().expect("a failure");
     let error = ScsiError::of(&e).unwrap_or_else(|| panic!("no SCSI error: {e}"));

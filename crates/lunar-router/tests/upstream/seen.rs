@@ -30,7 +30,7 @@ fn portal_a_target_or_a_lun_is_looked_at() {
     let looked = move |path: &str| {
         let urls = [format!("iscsi://{portal}{path}")];
         run(move || async move { probe(&upstream(&urls, 500), &LoopDetector::default()).await })
-            .expect("it is there")
+            .expect("a reachable upstream")
     };
     let all = looked("");
     let names: Vec<_> =
@@ -53,11 +53,11 @@ fn failed_url_is_followed_by_the_next() {
     relay.cut();
     let urls = [url(relay.address()), url(server.portal())];
     let found = run(move || async move { probe(&upstream(&urls, 500), &LoopDetector::default()).await })
-        .expect("the second works");
+        .expect("the second path works");
     assert_eq!(found[0].name, interop::TARGET);
 }
 
-/// STGT and istgt know no text requests.
+/// STGT and istgt do not support text requests.
 #[test]
 fn route_query_that_fails_is_sent_once() {
     for (rejects, closes) in [(false, true), (true, true), (true, false)] {
@@ -72,14 +72,14 @@ fn route_query_that_fails_is_sent_once() {
         run(move || async move {
             let (upstream, loops) = (upstream(&urls, 500), LoopDetector::default());
             for _ in 0..3 {
-                assert_eq!(probe(&upstream, &loops).await.expect("it is there")[0].luns.len(), 1);
+                assert_eq!(probe(&upstream, &loops).await.expect("a reachable upstream")[0].luns.len(), 1);
             }
             assert_eq!(target.requests(op::TEXT).len(), 1, "{rejects} {closes}");
         });
     }
 }
 
-/// A LUN of a target that was found.
+/// The LUNs of a discovered target.
 fn luns(found: &Found) -> Vec<u16> {
     found.targets("r1", "a").iter().flat_map(|t| t.luns.keys().copied()).collect()
 }
@@ -115,9 +115,9 @@ fn probe_reports_first_result_and_changes() {
             sender,
         ));
         pause(200).await;
-        assert!(changes.is_empty(), "nothing was seen");
+        assert!(changes.is_empty(), "no discovery before the target exists");
         relay.restore();
-        let found = changes.recv_async().await.expect("it is seen");
+        let found = changes.recv_async().await.expect("a discovery");
         assert_eq!(luns(&found), [0]);
         // Without a change there is no report.
         upstream.rediscover.notify(usize::MAX);
@@ -125,8 +125,8 @@ fn probe_reports_first_result_and_changes() {
         assert!(changes.is_empty());
         let lun = found.targets("r1", "a")[0].luns[&0].clone();
         let disk = UpstreamLu::open(&upstream, interop::TARGET, 0, lun).expect("a disk");
-        write(&disk, 1).await.expect("after the attention");
-        assert_eq!(luns(&changes.recv_async().await.expect("a session has heard of it")), [0, 5]);
+        write(&disk, 1).await.expect("a write after the unit attention");
+        assert_eq!(luns(&changes.recv_async().await.expect("a discovery after the unit attention")), [0, 5]);
         drop(changes);
         drop(task);
     });

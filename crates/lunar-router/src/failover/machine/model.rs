@@ -1,34 +1,34 @@
-//! Two routers, a network between them that loses messages, and storage that they reach or not: whatever happens,
-//! never do both write, and when all is well again one of them does.
+//! A model of two routers, a lossy network between them, and storage that each may or may not reach. Invariants: both
+//! never write at the same time, and one of them serves once all faults are repaired.
 
 use super::*;
 use crate::failover::history::PeerHistory;
 use proptest::prelude::*;
 use std::time::Instant;
 
-/// What happens to the world.
+/// An event in the model.
 #[derive(Clone, Copy, Debug)]
 enum ModelEvent {
     Crash(usize),
     Start(usize),
-    /// It is not scheduled, and does not know.
+    /// The router is not scheduled, and does not notice it.
     Stop(usize),
     Go(usize),
     Lan(bool),
     San(usize, bool),
 }
 
-/// The logical unit, as far as reservations go.
+/// The reservation state of the logical unit.
 #[derive(Default)]
 struct Storage {
     holder: Option<usize>,
-    /// Control nexuses, and those that carry data.
+    /// The registered control nexuses, and those that carry data.
     control: [bool; 2],
     data: [bool; 2],
     generation: u64,
 }
 
-/// The steps of a take-over; other things happen between them.
+/// The steps of a takeover. Other events may happen between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum TakeoverStep {
     Register,
@@ -43,9 +43,9 @@ struct ModelRouter {
     up: bool,
     running: bool,
     san: bool,
-    /// It believes to serve: commands are let through.
+    /// Whether it believes that it is active, so that it admits commands.
     active: bool,
-    /// Where it is in a take-over, and whether it may put off who is there.
+    /// The current step of a takeover, and whether it may preempt.
     taking: Option<(TakeoverStep, bool)>,
     asked: u64,
     seizes: usize,
@@ -93,7 +93,7 @@ impl PairModel {
                     seizes,
                     ..PairModel::new().routers.into_iter().next().unwrap()
                 };
-                // Its sessions are new ones.
+                // A restarted router has new sessions.
                 self.storage.data[i] = false;
             }
             ModelEvent::Start(_) => {}
@@ -108,7 +108,7 @@ impl PairModel {
         self.routers[i].up && self.routers[i].running
     }
 
-    /// One is asked by the other.
+    /// Delivers the peer's status to one router.
     fn heartbeat(&mut self, i: usize) {
         let now = self.now();
         let peer = 1 - i;
@@ -135,7 +135,7 @@ impl PairModel {
         self.routers[i].history.fenced(now);
     }
 
-    /// A command of a host: whether it is carried out.
+    /// A host command. Returns whether the storage executes it.
     fn write(&mut self, i: usize) -> bool {
         if !(self.runs(i) && self.routers[i].active && self.routers[i].san) {
             return false;
@@ -223,14 +223,14 @@ impl PairModel {
         }
     }
 
-    /// A tenth of a second; both have something to do in an order that chance gives.
+    /// A tenth of a second. The routers act in a random order.
     fn step(&mut self, chance: u8) {
         let first = usize::from(chance & 1);
         for i in [first, 1 - first] {
             if !self.runs(i) {
                 continue;
             }
-            // One in four messages is lost.
+            // One in four heartbeats is lost.
             if self.step.is_multiple_of(10) && chance & 6 != 0 {
                 self.heartbeat(i);
             }
@@ -249,7 +249,7 @@ impl PairModel {
         self.step += 1;
     }
 
-    /// The routers that can serve.
+    /// The routers that can serve hosts.
     fn serving(&self) -> Vec<usize> {
         (0..2).filter(|i| self.runs(*i) && self.routers[*i].active && self.storage.data[*i]).collect()
     }
@@ -281,7 +281,7 @@ proptest! {
             }
         };
         run(&mut world, 400, &history);
-        // One alone, however it was left.
+        // Router 0 must serve alone, whatever happened before.
         for what in [ModelEvent::Crash(1), ModelEvent::Go(0), ModelEvent::Start(0), ModelEvent::San(0, true)] {
             world.happens(what);
         }
@@ -291,7 +291,7 @@ proptest! {
             world.happens(what);
         }
         run(&mut world, 250, &[]);
-        prop_assert_eq!(world.serving(), [0], "who serves well goes on");
+        prop_assert_eq!(world.serving(), [0], "a healthy active router stays active");
     }
 
     #[test]

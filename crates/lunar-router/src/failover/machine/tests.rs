@@ -7,7 +7,7 @@ fn peer_status(role: Role) -> Option<PeerStatus> {
     Some(PeerStatus { role, eligible: true, preferred: false, healthy: true, key: 2 })
 }
 
-/// Standby, may serve, has been seeing and hearing nothing new for an hour.
+/// A view on standby, eligible, with nothing new from the storage or the peer for an hour.
 fn view(holder: Holder) -> PairView {
     let (seen, blind, free, still) = (LONG, LONG, LONG, LONG);
     PairView {
@@ -23,7 +23,7 @@ fn view(holder: Holder) -> PairView {
     }
 }
 
-/// The same, and the peer was just heard.
+/// The same with a recent status of the peer.
 fn beside(holder: Holder, role: Role) -> PairView {
     PairView { peer: peer_status(role), silent: S(0), ..view(holder) }
 }
