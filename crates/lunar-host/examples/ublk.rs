@@ -6,7 +6,7 @@
 //! ublk remove ID
 //! ```
 //!
-//! LUN is a path, or `memory:BYTES`. Prints the path of the device when it is there.
+//! LUN is a path, or `memory:BYTES`. Prints the path of the device when it is ready.
 
 use std::error::Error;
 use std::process::ExitCode;

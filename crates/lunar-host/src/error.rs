@@ -1,4 +1,4 @@
-//! Errors of exports: for people when one cannot start, as an errno for each request that fails.
+//! Errors of exports: an error with a hint if an export cannot start, and an errno for each failed request.
 
 use rustix::io::Errno;
 use std::io;
@@ -7,13 +7,13 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[error("{subject}: {what}\nhint: {hint}")]
 pub struct Error {
-    /// The object: a device, file or program.
+    /// The affected object: a device, file or program.
     pub subject: String,
     /// The fault.
     pub what: String,
-    /// The fix.
+    /// How to fix it.
     pub hint: String,
-    /// The errno, if the operating system failed.
+    /// The error of the operating system, if that is the cause.
     pub source: Option<io::Error>,
 }
 
@@ -22,7 +22,7 @@ impl Error {
         Error { subject: subject.into(), what: what.into(), hint: hint.into(), source: None }
     }
 
-    /// A failed operation of the operating system.
+    /// Creates the error of a failed operating system call.
     pub(crate) fn refused(
         subject: impl Into<String>,
         what: &str,
@@ -34,7 +34,7 @@ impl Error {
     }
 }
 
-/// The positive errno of a backend's error for the kernel.
+/// The positive errno that reports a backend's error to the kernel.
 pub(crate) fn errno(e: &io::Error) -> i32 {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, StorageFull, TimedOut, Unsupported};
     e.raw_os_error().filter(|n| *n > 0).unwrap_or_else(|| {

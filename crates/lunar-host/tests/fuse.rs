@@ -1,4 +1,4 @@
-//! A FUSE mount in use by this machine's kernel.
+//! Tests of a FUSE mount with the kernel of this machine.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +19,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 const MIB: u64 = 1 << 20;
 const NAME: &str = "disk.img";
 
-/// Whether FUSE works here. If not, the reason is printed.
+/// Whether FUSE works here. If not, prints the reason.
 fn possible() -> bool {
     let is_root = fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     let reason = match fs::metadata("/dev/fuse") {
@@ -36,7 +36,7 @@ fn has(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// A fresh folder, gone at the end.
+/// A new directory, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -44,18 +44,18 @@ impl Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fuse-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&dir).expect("a folder");
+        fs::create_dir_all(&dir).expect("a new directory");
         Folder(dir)
     }
 
     fn mount(&self, cores: &Cores, backend: Arc<dyn Backend>) -> FuseMount {
-        FuseMount::start(cores, backend, &self.0, NAME, &Options::default()).expect("a mount")
+        FuseMount::start(cores, backend, &self.0, NAME, &Options::default()).expect("the backend is mounted")
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Never what lies in a mount that a failed test has left.
+        // Not recursive: a failed test may have left a mount in it.
         let _ = fs::remove_dir(&self.0);
     }
 }
@@ -68,22 +68,22 @@ fn memory(size: u64) -> Arc<dyn Backend> {
     lunar_block::open(&BackendSpec::sized(BackendKind::Memory, size)).expect("memory")
 }
 
-/// Bytes of which neighbouring sectors differ.
+/// Returns bytes that differ between neighbouring sectors.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n / 512 * 7 + n) as u8).collect()
 }
 
 fn writable(mount: &FuseMount) -> File {
-    OpenOptions::new().read(true).write(true).open(mount.path()).expect("open it")
+    OpenOptions::new().read(true).write(true).open(mount.path()).expect("the file opens")
 }
 
 fn is_mounted(dir: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
     mounts.lines().any(|line| line.split(' ').nth(1) == dir.to_str())
 }
 
 fn run(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output().expect("run it");
+    let output = Command::new(program).args(arguments).output().expect("the command runs");
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{program} {arguments:?}\n{}", String::from_utf8_lossy(&said));
 }
@@ -95,21 +95,23 @@ fn written_bytes_reach_the_backend_and_read_back() {
     }
     let (cores, folder, backend) = (cores(), Folder::new(), memory(64 * MIB));
     let mount = folder.mount(&cores, backend.clone());
-    let found = fs::metadata(mount.path()).expect("the file");
+    let found = fs::metadata(mount.path()).expect("the file has metadata");
     assert_eq!((found.len(), found.mode()), (64 * MIB, 0o100_600));
-    let names: Vec<_> =
-        fs::read_dir(&folder.0).expect("list").map(|entry| entry.expect("entry").file_name()).collect();
+    let names: Vec<_> = fs::read_dir(&folder.0)
+        .expect("the directory is readable")
+        .map(|entry| entry.expect("a directory entry").file_name())
+        .collect();
     assert_eq!(names, [NAME]);
     let (file, data) = (writable(&mount), pattern(5 * MIB as usize + 700));
-    file.write_all_at(&data, 3 * MIB + 100).expect("write");
+    file.write_all_at(&data, 3 * MIB + 100).expect("the write succeeds");
     drop(file);
     let mut back = vec![0; data.len()];
-    writable(&mount).read_exact_at(&mut back, 3 * MIB + 100).expect("read");
-    assert!(back == data, "other data came back");
+    writable(&mount).read_exact_at(&mut back, 3 * MIB + 100).expect("the read succeeds");
+    assert!(back == data, "the read returned other data");
     let mut below = vec![0; data.len()];
     assert!(matches!(backend.try_read(3 * MIB + 100, &mut below), TryIo::Done(Ok(()))));
     assert!(below == data, "the backend has other data");
-    mount.stop().expect("stop");
+    mount.stop().expect("the mount stops");
     assert!(!is_mounted(&folder.0));
 }
 
@@ -127,22 +129,24 @@ fn direct_transfers_pass_the_page_cache_by() {
         direct: true,
         ..BackendSpec::path(&below)
     };
-    let mount = folder.mount(&cores, lunar_block::open(&spec).expect("a file"));
+    let mount = folder.mount(&cores, lunar_block::open(&spec).expect("the file is created"));
     let direct = OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(mount.path());
-    let file = file.expect("open it");
+    let file = file.expect("the file opens with O_DIRECT");
     let mut data = lunar_runtime::Buf::copy_of(&pattern(4 * MIB as usize));
-    file.write_all_at(&data, MIB).expect("write");
-    let changed = OpenOptions::new().write(true).open(&below).expect("open what is below");
-    changed.write_all_at(&[0xee; 4096], 2 * MIB).expect("write below");
+    file.write_all_at(&data, MIB).expect("the write succeeds");
+    let changed = OpenOptions::new().write(true).open(&below).expect("the backing file opens");
+    changed.write_all_at(&[0xee; 4096], 2 * MIB).expect("the backing file is writable");
     data[MIB as usize..][..4096].fill(0xee);
     let mut back = lunar_runtime::Buf::zeroed(data.len());
-    file.read_exact_at(&mut back, MIB).expect("read");
-    assert!(back[..] == data[..], "other data came back");
+    file.read_exact_at(&mut back, MIB).expect("the read succeeds");
+    assert!(back[..] == data[..], "the read returned other data");
     drop(file);
-    mount.stop().expect("stop");
-    assert!(fs::read(&below).expect("below")[MIB as usize..5 * MIB as usize] == data[..]);
-    fs::remove_file(below).expect("remove");
+    mount.stop().expect("the mount stops");
+    assert!(
+        fs::read(&below).expect("the backing file is readable")[MIB as usize..5 * MIB as usize] == data[..]
+    );
+    fs::remove_file(below).expect("the backing file is removed");
 }
 
 #[test]
@@ -154,22 +158,22 @@ fn fsync_and_o_dsync_reach_stable_storage() {
     let mount = folder.mount(&cores, lossy.clone());
     let file = writable(&mount);
     let dsync = OpenOptions::new().write(true).custom_flags(OFlags::DSYNC.bits() as i32).open(mount.path());
-    let dsync = dsync.expect("open it");
-    file.write_all_at(&[1; 4096], 0).expect("write");
-    file.sync_all().expect("fsync");
-    dsync.write_all_at(&[2; 4096], 4096).expect("write");
-    file.write_all_at(&[3; 4096], 8192).expect("write");
+    let dsync = dsync.expect("the file opens with O_DSYNC");
+    file.write_all_at(&[1; 4096], 0).expect("the write succeeds");
+    file.sync_all().expect("fsync succeeds");
+    dsync.write_all_at(&[2; 4096], 4096).expect("the write succeeds");
+    file.write_all_at(&[3; 4096], 8192).expect("the write succeeds");
     let (done, end) = flume::bounded(1);
     cores.run_on(0, move || {
         compio::runtime::spawn(async move { done.send(lossy.lose(None).await) }).detach();
     });
-    end.recv().expect("an answer").expect("lose what is not stable");
-    // Opened anew, it is read anew: the page cache knows nothing of the loss.
+    end.recv().expect("a result").expect("unstable data is discarded");
+    // Reopening the file drops its cached pages, which still have the lost data.
     let mut back = [9; 12288];
-    writable(&mount).read_exact_at(&mut back, 0).expect("read");
+    writable(&mount).read_exact_at(&mut back, 0).expect("the read succeeds");
     assert_eq!([back[0], back[4096], back[8192]], [1, 2, 0]);
     drop((file, dsync));
-    mount.stop().expect("stop");
+    mount.stop().expect("the mount stops");
 }
 
 #[test]
@@ -185,28 +189,31 @@ fn size_is_the_mediums() {
         kind: BackendKind::File,
         ..BackendSpec::path(&below)
     };
-    let mount = folder.mount(&cores, lunar_block::open(&spec).expect("a file"));
+    let mount = folder.mount(&cores, lunar_block::open(&spec).expect("the file is created"));
     let file = writable(&mount);
     for size in [0, 4 * MIB, 16 * MIB] {
-        let refused = file.set_len(size).expect_err("truncated");
+        let refused = file.set_len(size).expect_err("set_len changed the size");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{size}");
     }
-    file.set_len(8 * MIB).expect("the size that it has");
-    assert_eq!(file.write_at(&[1], 8 * MIB).expect_err("written").kind(), io::ErrorKind::StorageFull);
-    assert_eq!(file.read_at(&mut [0; 10], 8 * MIB).expect("the end"), 0);
-    let stat = rustix::fs::statfs(mount.path()).expect("statfs");
+    file.set_len(8 * MIB).expect("set_len with the same size succeeds");
+    assert_eq!(
+        file.write_at(&[1], 8 * MIB).expect_err("a write past the end succeeded").kind(),
+        io::ErrorKind::StorageFull
+    );
+    assert_eq!(file.read_at(&mut [0; 10], 8 * MIB).expect("a read at the end returns 0"), 0);
+    let stat = rustix::fs::statfs(mount.path()).expect("statfs succeeds");
     assert_eq!((stat.f_blocks, stat.f_bsize, stat.f_bfree), (2048, 4096, 0));
     let larger = OpenOptions::new().write(true).open(&below).and_then(|below| below.set_len(24 * MIB));
-    larger.expect("a larger medium");
+    larger.expect("the backing file grows");
     let end = Instant::now() + Duration::from_secs(20);
-    while file.metadata().expect("the file").len() != 24 * MIB {
-        assert!(Instant::now() < end, "the new size is not seen");
+    while file.metadata().expect("the file has metadata").len() != 24 * MIB {
+        assert!(Instant::now() < end, "the file keeps its old size");
         std::thread::sleep(Duration::from_millis(50));
     }
-    file.write_all_at(&[7; 512], 20 * MIB).expect("write to the new part");
+    file.write_all_at(&[7; 512], 20 * MIB).expect("the new part is writable");
     drop(file);
-    mount.stop().expect("stop");
-    fs::remove_file(below).expect("remove");
+    mount.stop().expect("the mount stops");
+    fs::remove_file(below).expect("the backing file is removed");
 }
 
 #[test]
@@ -218,11 +225,17 @@ fn there_is_one_file_and_no_other() {
     let mount = folder.mount(&cores, memory(MIB));
     for name in ["other", "disk.im", "disk.img2"] {
         let other = folder.0.join(name);
-        assert_eq!(fs::metadata(&other).expect_err("found").kind(), io::ErrorKind::NotFound);
-        assert_eq!(File::create(&other).expect_err("created").kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(fs::metadata(&other).expect_err("another file exists").kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            File::create(&other).expect_err("another file was created").kind(),
+            io::ErrorKind::PermissionDenied
+        );
     }
-    assert_eq!(fs::remove_file(mount.path()).expect_err("removed").kind(), io::ErrorKind::PermissionDenied);
-    mount.stop().expect("stop");
+    assert_eq!(
+        fs::remove_file(mount.path()).expect_err("the file was removed").kind(),
+        io::ErrorKind::PermissionDenied
+    );
+    mount.stop().expect("the mount stops");
 }
 
 #[test]
@@ -234,14 +247,14 @@ fn hole_gives_space_back_and_a_zeroed_range_reads_as_zeros() {
     let mount = folder.mount(&cores, backend.clone());
     let allocated = || -> u64 { backend.describe()[2].1.parse().expect("a number") };
     let file = writable(&mount);
-    file.write_all_at(&vec![5; 16 * MIB as usize], 0).expect("write");
+    file.write_all_at(&vec![5; 16 * MIB as usize], 0).expect("the write succeeds");
     assert_eq!(allocated(), 16 * MIB);
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(&file, punch, 8 * MIB, 64 * MIB).expect("punch a hole");
+    fallocate(&file, punch, 8 * MIB, 64 * MIB).expect("PUNCH_HOLE succeeds");
     assert_eq!(allocated(), 8 * MIB);
-    fallocate(&file, FallocateFlags::ZERO_RANGE, 1000, 3000).expect("zero a range");
+    fallocate(&file, FallocateFlags::ZERO_RANGE, 1000, 3000).expect("ZERO_RANGE succeeds");
     let mut back = vec![9; 16 * MIB as usize];
-    file.read_exact_at(&mut back, 0).expect("read");
+    file.read_exact_at(&mut back, 0).expect("the read succeeds");
     let expected = |n: usize| if (1000..4000).contains(&n) || n >= 8 * MIB as usize { 0 } else { 5 };
     assert!(back.iter().enumerate().all(|(n, byte)| *byte == expected(n)));
     let beyond = fallocate(&file, FallocateFlags::ZERO_RANGE, 15 * MIB, 2 * MIB);
@@ -249,7 +262,7 @@ fn hole_gives_space_back_and_a_zeroed_range_reads_as_zeros() {
     let reserve = fallocate(&file, FallocateFlags::empty(), 0, 4096);
     assert_eq!(reserve, Err(rustix::io::Errno::OPNOTSUPP));
     drop(file);
-    mount.stop().expect("stop");
+    mount.stop().expect("the mount stops");
 }
 
 #[test]
@@ -259,12 +272,16 @@ fn read_only_is_read_only() {
     }
     let (cores, folder) = (cores(), Folder::new());
     let options = Options { read_only: true };
-    let mount = FuseMount::start(&cores, memory(MIB), &folder.0, NAME, &options).expect("a mount");
-    assert_eq!(fs::metadata(mount.path()).expect("the file").mode(), 0o100_400);
-    let refused = OpenOptions::new().write(true).open(mount.path()).expect_err("opened for writing");
+    let mount =
+        FuseMount::start(&cores, memory(MIB), &folder.0, NAME, &options).expect("the backend is mounted");
+    assert_eq!(fs::metadata(mount.path()).expect("the file has metadata").mode(), 0o100_400);
+    let refused = OpenOptions::new()
+        .write(true)
+        .open(mount.path())
+        .expect_err("a read-only file was opened for writing");
     assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem);
-    assert_eq!(fs::read(mount.path()).expect("read").len(), MIB as usize);
-    mount.stop().expect("stop");
+    assert_eq!(fs::read(mount.path()).expect("the file is readable").len(), MIB as usize);
+    mount.stop().expect("the mount stops");
 }
 
 #[test]
@@ -278,10 +295,10 @@ fn file_system_is_whole_in_it() {
     }
     let (cores, folder) = (cores(), Folder::new());
     let mount = folder.mount(&cores, memory(64 * MIB));
-    let path = mount.path().to_str().expect("text").to_owned();
+    let path = mount.path().to_str().expect("a UTF-8 path").to_owned();
     run("mkfs.ext4", &["-q", "-F", "-E", "discard", "-d", env!("CARGO_MANIFEST_DIR"), &path]);
     run("e2fsck", &["-f", "-n", &path]);
-    mount.stop().expect("stop");
+    mount.stop().expect("the mount stops");
 }
 
 #[test]
@@ -312,9 +329,9 @@ fn open_file_does_not_block_the_unmount() {
     let mount = folder.mount(&cores, memory(MIB));
     let file = writable(&mount);
     assert!(mount.is_mounted());
-    mount.stop().expect("stop");
+    mount.stop().expect("the mount stops");
     assert!(!is_mounted(&folder.0));
-    assert!(file.write_at(&[1], 0).is_err(), "written without a server");
+    assert!(file.write_at(&[1], 0).is_err(), "a write after the unmount succeeded");
 }
 
 #[test]
@@ -324,24 +341,24 @@ fn unmount_by_others_is_noticed() {
     }
     let (cores, folder) = (cores(), Folder::new());
     let mount = folder.mount(&cores, memory(MIB));
-    run("umount", &[folder.0.to_str().expect("text")]);
+    run("umount", &[folder.0.to_str().expect("a UTF-8 path")]);
     let end = Instant::now() + Duration::from_secs(20);
     while mount.is_mounted() {
-        assert!(Instant::now() < end, "not noticed");
+        assert!(Instant::now() < end, "the unmount is not noticed");
         std::thread::sleep(Duration::from_millis(5));
     }
-    mount.stop().expect("stop");
+    mount.stop().expect("the mount stops");
 }
 
-/// The test starts itself once more, to serve, and kills that process.
+/// This test starts its own executable as a server process, and kills it.
 #[test]
 fn killed_process_leaves_no_mount() {
     const VARIABLE: &str = "FUSE_TEST_SERVES";
     if let Some(dir) = std::env::var_os(VARIABLE) {
         let cores = cores();
         let mount = FuseMount::start(&cores, memory(MIB), Path::new(&dir), NAME, &Options::default());
-        println!("serves {}", mount.as_ref().expect("a mount").path().display());
-        // Until it is killed; should its parent die before, it ends.
+        println!("serves {}", mount.as_ref().expect("the backend is mounted").path().display());
+        // Serves until it is killed, or the parent has died and closed its input.
         let _ = io::stdin().read(&mut [0]);
         return;
     }
@@ -349,18 +366,21 @@ fn killed_process_leaves_no_mount() {
         return;
     }
     let folder = Folder::new();
-    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    let mut command = Command::new(std::env::current_exe().expect("the path of this executable"));
     command.args(["--exact", "killed_process_leaves_no_mount", "--nocapture"]);
     command.env(VARIABLE, &folder.0).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("start it");
-    let stdout = BufReader::new(child.stdout.take().expect("piped"));
-    assert!(stdout.lines().map_while(Result::ok).any(|line| line.contains("serves")), "it did not serve");
+    let mut child = command.spawn().expect("the server process starts");
+    let stdout = BufReader::new(child.stdout.take().expect("a piped standard output"));
+    assert!(
+        stdout.lines().map_while(Result::ok).any(|line| line.contains("serves")),
+        "the server process did not start to serve"
+    );
     assert!(is_mounted(&folder.0));
-    child.kill().expect("kill -9");
-    child.wait().expect("a child");
+    child.kill().expect("the server process is killed");
+    child.wait().expect("the server process has ended");
     let end = Instant::now() + Duration::from_secs(20);
     while is_mounted(&folder.0) {
-        assert!(Instant::now() < end, "still mounted");
+        assert!(Instant::now() < end, "the mount of a killed process stays");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

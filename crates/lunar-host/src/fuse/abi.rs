@@ -1,16 +1,15 @@
-//! What passes between the kernel and a file system through `/dev/fuse`: the structures and numbers of
-//! `linux/fuse.h`, protocol 7.31, in the machine's byte order.
+//! The interface of `/dev/fuse`: the structures and numbers of `linux/fuse.h`, protocol 7.31, in native byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub(super) const MAJOR: u32 = 7;
 pub(super) const MINOR: u32 = 31;
-/// The oldest minor version that is understood (Linux 4.5).
+/// The oldest supported minor version (Linux 4.5).
 pub(super) const MINOR_LEAST: u32 = 24;
-/// Bytes in front of a WRITE's data.
+/// The length in bytes of everything before a WRITE's data.
 pub(super) const HEAD: usize = size_of::<InHeader>() + size_of::<TransferIn>();
 
-/// Numbers of requests.
+/// Request opcodes.
 pub(super) mod op {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
@@ -35,7 +34,7 @@ pub(super) mod op {
     pub const RENAME2: u32 = 45;
 }
 
-/// What INIT settles.
+/// Flags of INIT.
 pub(super) mod flag {
     pub const ASYNC_READ: u32 = 1;
     pub const BIG_WRITES: u32 = 1 << 5;
@@ -44,7 +43,7 @@ pub(super) mod flag {
     pub const MAX_PAGES: u32 = 1 << 22;
 }
 
-/// `open_flags` of [`OpenOut`]: writes that pass the page cache by may be under way at once.
+/// `open_flags` of [`OpenOut`]: direct writes may run in parallel.
 pub(super) const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// Bits of [`SetattrIn::valid`].
@@ -55,11 +54,11 @@ pub(super) mod attr {
     pub const SIZE: u32 = 1 << 3;
 }
 
-/// `fuse_in_header`: in front of each request.
+/// `fuse_in_header`: the header of a request.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct InHeader {
-    /// Of the whole request, in bytes.
+    /// The length of the whole request in bytes.
     pub len: u32,
     pub opcode: u32,
     pub unique: u64,
@@ -70,18 +69,18 @@ pub(super) struct InHeader {
     pub padding: u32,
 }
 
-/// `fuse_out_header`: in front of each answer.
+/// `fuse_out_header`: the header of a reply.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct OutHeader {
-    /// Of the whole answer, in bytes.
+    /// The length of the whole reply in bytes.
     pub len: u32,
     /// 0 or a negative errno.
     pub error: i32,
     pub unique: u64,
 }
 
-/// The part of `fuse_init_in` that every version has.
+/// The start of `fuse_init_in`, which all versions have.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct InitIn {
@@ -102,7 +101,7 @@ pub(super) struct InitOut {
     pub max_background: u16,
     pub congestion_threshold: u16,
     pub max_write: u32,
-    /// Granularity of times in nanoseconds.
+    /// The granularity of timestamps in nanoseconds.
     pub time_gran: u32,
     pub max_pages: u16,
     pub map_alignment: u16,
@@ -129,7 +128,7 @@ pub(super) struct Attr {
     pub flags: u32,
 }
 
-/// `fuse_entry_out`: what LOOKUP found, and for how many seconds that is true.
+/// `fuse_entry_out`: the result of LOOKUP, and its validity in seconds.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct EntryOut {
@@ -151,7 +150,7 @@ pub(super) struct AttrOut {
     pub attr: Attr,
 }
 
-/// The part of `fuse_setattr_in` that matters here.
+/// The used part of `fuse_setattr_in`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct SetattrIn {
@@ -178,7 +177,7 @@ pub(super) struct OpenOut {
     pub padding: u32,
 }
 
-/// `fuse_read_in` and `fuse_write_in`, which differ in a name.
+/// `fuse_read_in` and `fuse_write_in`, which differ only in the name of one field.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct TransferIn {
@@ -187,7 +186,7 @@ pub(super) struct TransferIn {
     pub size: u32,
     pub transfer_flags: u32,
     pub lock_owner: u64,
-    /// Those that the file was opened with.
+    /// The flags of the open file.
     pub flags: u32,
     pub padding: u32,
 }
@@ -226,12 +225,12 @@ pub(super) struct StatfsOut {
     pub unused: [u32; 7],
 }
 
-/// The fixed part of `fuse_dirent`; the name follows, padded to 8 bytes.
+/// The fixed part of `fuse_dirent`. The name follows, padded to a multiple of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Dirent {
     pub node: u64,
-    /// Where the next one begins.
+    /// The offset of the next entry.
     pub next: u64,
     pub name_len: u32,
     pub kind: u32,

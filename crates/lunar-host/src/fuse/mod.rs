@@ -1,9 +1,9 @@
-//! A backend as a file in its own mount, by FUSE: for users without the privileges for a block device.
+//! Exports a backend over FUSE, as the only file of a mount. Needs no privileges, unlike a block device.
 //!
 //! The file has the backend's capacity, which cannot be changed through it. Writes are stable after fsync, or at once
 //! in a file that was opened with O_DSYNC. O_DIRECT bypasses the kernel's page cache.
 //!
-//! Everything here blocks, and must not be called on a core's own thread.
+//! Everything here blocks, and must not be called on the thread of a core.
 
 mod abi;
 mod mount;
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time limit of requests in flight after the unmount.
+/// How long requests in flight may take after the unmount.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a file's name at most.
+/// The maximum length of a file name in bytes.
 const MAX_NAME: usize = 255;
 
 /// The options of a mount.
@@ -73,14 +73,14 @@ impl FuseMount {
         });
         let path = dir.join(name);
         let mount = FuseMount { dir, path, mounted: Some(mounted), stop: Some(stop), ended };
-        // If it does not answer, dropping the mount unmounts it.
+        // If the file is not accessible, dropping the mount unmounts it.
         match std::fs::metadata(&mount.path) {
             Ok(_) => Ok(mount),
             Err(e) => Err(Error::refused(mount.path.display().to_string(), "see it", e, "see the log")),
         }
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -101,14 +101,14 @@ impl FuseMount {
     fn end(&mut self) -> Result<(), Error> {
         let Some(mounted) = self.mounted.take() else { return Ok(()) };
         let is_there = self.is_mounted();
-        // A memory-mapped file may have been written without a request.
+        // Writes to a memory mapping reach the backend only now.
         let flushed = match is_there {
             true => std::fs::File::open(&self.path).and_then(|file| file.sync_all()),
             false => Ok(()),
         };
         let unmounted = mounted.unmount(&self.dir, is_there);
         drop(self.stop.take());
-        // After the time limit, requests in flight end later, and their results are dropped.
+        // Requests that exceed the time limit end later, and their results are dropped.
         let _ = self.ended.recv_timeout(PATIENCE);
         unmounted?;
         let hint = "the last writes may be lost: see the log for the medium's error";

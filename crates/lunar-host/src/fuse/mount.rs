@@ -1,8 +1,8 @@
 //! Mounting and unmounting: by fusermount3, which needs no privileges, or as root by system calls.
 //!
-//! A small watcher process unmounts when this process ends for any reason. The option `auto_unmount` of fusermount3 is
-//! not enough: it keeps the mount if the kernel closes the device a moment after the socket. That happens if an io_uring
-//! waited for the device.
+//! A small watcher process unmounts when this process ends for any reason. The option `auto_unmount` of fusermount3
+//! is not enough: if an io_uring waits for the device, the kernel closes the device a moment after the socket.
+//! fusermount3 then leaves the mount in place.
 
 use crate::Error;
 use rustix::io::Errno;
@@ -19,15 +19,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The programs that mount for users, in order of preference.
+/// The programs that mount for unprivileged users, in order of preference.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 const DEVICE: &str = "/dev/fuse";
 /// The file system type in the list of mounts.
 const TYPE: &str = "fuse.lunar";
-/// Runs its arguments at the end of its input, unless the input was `leave`.
+/// A shell script that runs its arguments at the end of its input, unless the input is `leave`.
 const WATCHER: &str = r#"cd /; trap "" INT TERM HUP; read -r word; [ "$word" = leave ] || exec "$@""#;
 const LEAVE: &[u8] = b"leave\n";
-/// The time limit for unmounting this mount, and an earlier one whose process has just died.
+/// The time limit for unmounting this mount, or an earlier one whose process has just died.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The watcher. It unmounts when this process closes its input, or dies.
@@ -52,14 +52,14 @@ pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, MountGuard)
         }
     };
     let watcher = watch(dir, &unmount).map_err(|e| {
-        // No watcher exists, and the mount has no server.
+        // Unmount: there is no watcher, and nothing serves the mount.
         let _ = Command::new(unmount[0]).args(&unmount[1..]).arg(dir).status();
         Error::refused(&subject, "start /bin/sh, which unmounts it later", e, "install a shell")
     })?;
     Ok((device, MountGuard { watcher }))
 }
 
-/// Mounts by this helper; None if the program is missing.
+/// Mounts with this helper. None if the program is missing.
 fn with<'a>(program: &'a str, dir: &Path, read_only: bool) -> Option<(&'a str, io::Result<OwnedFd>)> {
     match by_helper(program, dir, read_only) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -73,7 +73,7 @@ fn watch(dir: &Path, unmount: &[&str]) -> io::Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-/// Checks that `dir` is an empty directory. Waits a bounded time for a dead mount there to disappear.
+/// Checks that `dir` is an empty directory. Waits a bounded time until a dead mount there is gone.
 fn check(dir: &Path, subject: &str) -> Result<(), Error> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -98,7 +98,7 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
     }
 }
 
-/// Checks that the directory is empty: the mount would hide its files.
+/// Checks that the directory is empty, since the mount would hide its files.
 fn empty(dir: &Path, subject: &str) -> Result<(), Error> {
     let first = std::fs::read_dir(dir).map(|mut entries| entries.next());
     match first.map_err(|e| Error::refused(subject, "read it", e, "name a folder of your own"))? {
@@ -107,8 +107,8 @@ fn empty(dir: &Path, subject: &str) -> Result<(), Error> {
     }
 }
 
-/// Mounts by the helper, which sends the open device over its standard input, a socket. `NotFound` if the program is
-/// missing.
+/// Mounts with the helper, which sends the open device over its standard input, a socket. `NotFound` if the program
+/// is missing.
 fn by_helper(program: &str, dir: &Path, read_only: bool) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let mode = if read_only { "ro" } else { "rw" };
@@ -128,7 +128,7 @@ fn by_helper(program: &str, dir: &Path, read_only: bool) -> io::Result<OwnedFd> 
     device.ok_or_else(|| io::Error::other(said.trim().to_owned()))
 }
 
-/// The descriptor that the helper sends; None if it exits without one.
+/// Receives the descriptor from the helper. None if the helper exits without sending one.
 fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -155,13 +155,13 @@ fn by_system_call(dir: &Path, read_only: bool) -> io::Result<OwnedFd> {
 }
 
 impl MountGuard {
-    /// Unmounts, even if the file is open: its users get errors from then on. `is_there` is false if it was unmounted
-    /// from outside.
+    /// Unmounts even if the file is open: its users get errors from then on. `is_there` is false if something else
+    /// has already unmounted it.
     pub fn unmount(mut self, dir: &Path, is_there: bool) -> Result<(), Error> {
         if let Some(mut word) = self.watcher.stdin.take()
             && !is_there
         {
-            // A dead watcher unmounts nothing.
+            // If the watcher is dead, nothing has unmounted.
             let _ = word.write_all(LEAVE);
         }
         let end = Instant::now() + PATIENCE;
@@ -173,7 +173,7 @@ impl MountGuard {
             }
         }
         let subject = dir.display().to_string();
-        // The watcher was killed; as root this works without it.
+        // The watcher was killed. As root, this process can unmount by itself.
         rustix::mount::unmount(dir, UnmountFlags::DETACH).map_err(|e| {
             let hint = format!("unmount it by hand: fusermount3 -uz {subject}");
             Error::refused(&subject, "unmount it", e.into(), hint)

@@ -1,4 +1,4 @@
-//! Executes requests of the kernel on a backend, and encodes the replies.
+//! Executes the kernel's requests on a backend, and encodes the replies.
 
 use super::abi::{self, *};
 use crate::error::errno;
@@ -10,9 +10,9 @@ use std::io;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The limit of a WRITE's data in bytes.
+/// The maximum length of a WRITE's data in bytes.
 pub(super) const MAX_WRITE: usize = 1 << 20;
-/// The limit of requests in flight.
+/// The maximum number of requests in flight.
 pub(super) const IN_FLIGHT: u16 = 32;
 /// The inode number of the directory.
 const ROOT: u64 = 1;
@@ -27,7 +27,7 @@ const NAME_VALID_S: u64 = 3600;
 const KIND_FILE: u32 = 0o100_000;
 const KIND_FOLDER: u32 = 0o040_000;
 
-/// A received request: its header and arguments, and the bytes behind them, which are the data of a WRITE.
+/// A received request: its header, its arguments, and the bytes after them, which are the data of a WRITE.
 pub(super) struct FuseRequest {
     pub head: [u8; HEAD],
     pub rest: Buf,
@@ -35,9 +35,9 @@ pub(super) struct FuseRequest {
     pub len: usize,
 }
 
-/// The content of a reply, without its header.
+/// The body of a reply, without the header.
 pub(super) enum FuseReply {
-    /// No reply: the kernel does not wait for one.
+    /// No reply, because the kernel expects none.
     Silence,
     /// A few bytes.
     Bytes(Vec<u8>),
@@ -60,19 +60,19 @@ impl FuseRequest {
         FuseRequest { head: [0; HEAD], rest: Buf::zeroed(MAX_WRITE), len: 0 }
     }
 
-    /// The header, if it is complete and its length matches.
+    /// The header, if it is complete and its length is correct.
     pub fn header(&self) -> Option<InHeader> {
         let (header, _) = InHeader::read_from_prefix(&self.head).ok()?;
         (header.len as usize == self.len && self.len >= size_of::<InHeader>()).then_some(header)
     }
 
-    /// The arguments behind the header, or EINVAL if they are too short.
+    /// The arguments after the header, or EINVAL if they are too short.
     fn arguments<T: FromBytes>(&self) -> io::Result<T> {
         let all = self.after_header(size_of::<T>());
         T::read_from_bytes(&all).map_err(|_| Errno::INVAL.into())
     }
 
-    /// At most `limit` bytes behind the header.
+    /// Up to `limit` bytes after the header.
     fn after_header(&self, limit: usize) -> Vec<u8> {
         let came = self.len.min(HEAD + self.rest.capacity());
         let first = &self.head[size_of::<InHeader>()..HEAD.min(came)];
@@ -81,7 +81,7 @@ impl FuseRequest {
     }
 }
 
-/// The mounted file and its directory.
+/// The exported file and its directory.
 pub(super) struct ExportedFile {
     pub backend: Arc<dyn Backend>,
     pub name: Vec<u8>,
@@ -91,7 +91,7 @@ pub(super) struct ExportedFile {
 }
 
 impl ExportedFile {
-    /// Executes a request. Read data is in the request's buffer.
+    /// Executes a request. The data of a read is left in the request's buffer.
     pub async fn answer(&self, header: &InHeader, request: &mut FuseRequest) -> io::Result<FuseReply> {
         match header.opcode {
             op::INIT => init(&request.arguments()?),
@@ -110,7 +110,7 @@ impl ExportedFile {
             op::FORGET | op::BATCH_FORGET => Ok(FuseReply::Silence),
             // The directory has only this file.
             op::SYMLINK..=op::LINK | op::CREATE | op::RENAME2 => Err(Errno::PERM.into()),
-            // The kernel then uses its own implementation, and does not send this request again.
+            // The kernel then uses its own implementation, and stops sending this request.
             _ => Err(Errno::NOSYS.into()),
         }
     }

@@ -1,5 +1,5 @@
-//! The session with the kernel: requests arrive one by one through the open device, and are answered in order of
-//! completion.
+//! The session with the kernel: requests are received one by one from the open device, and replies are sent in order
+//! of completion.
 
 use super::reply::{ExportedFile, FuseReply, FuseRequest, IN_FLIGHT, MAX_WRITE, out_header};
 use compio::runtime::fd::PollFd;
@@ -53,8 +53,8 @@ async fn either<T, U>(first: impl Future<Output = T>, second: impl Future<Output
     .await
 }
 
-/// The next request; None after the unmount. The data of a WRITE is placed at the start of the buffer, aligned for
-/// direct I/O.
+/// Receives the next request; None after the unmount. The data of a WRITE is placed at the start of the buffer,
+/// aligned for direct I/O.
 async fn receive(device: &PollFd<OwnedFd>, mut into: FuseRequest) -> io::Result<Option<FuseRequest>> {
     into.rest.set_visible(MAX_WRITE);
     loop {
@@ -92,7 +92,7 @@ async fn handle(device: &PollFd<OwnedFd>, file: &ExportedFile, mut request: Fuse
         Ok(FuseReply::Data(len)) => &request.rest[..*len],
         Ok(FuseReply::Silence) | Err(_) => &[],
     };
-    // The kernel accepts a reply as a whole or not at all. It fails if the caller or the mount is gone.
+    // The kernel accepts a reply completely or not at all. It fails if the caller or the mount is gone.
     if let Err(e) = rustix::io::writev(device, &[IoSlice::new(head.as_bytes()), IoSlice::new(body)]) {
         tracing::debug!(header.opcode, "a FUSE answer was not taken: {e}");
     }

@@ -1,20 +1,19 @@
-//! What passes between the ublk driver and a server of devices: the structures and numbers of
-//! `linux/ublk_cmd.h`, in the machine's byte order.
+//! The interface of the ublk driver: the structures and numbers of `linux/ublk_cmd.h`, in native byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a sector, the driver's unit of sizes and offsets, whatever the logical block.
+/// The size of a sector as a power of two. The driver counts in sectors, whatever the logical block size.
 pub(super) const SECTOR_SHIFT: u32 = 9;
-/// Commands that a queue can hold at most.
+/// The maximum depth of a queue.
 pub(super) const MAX_DEPTH: u16 = 4096;
-/// `queue_id` of a command that is about no queue.
+/// The `queue_id` of a command that does not concern a queue.
 pub(super) const NO_QUEUE: u16 = u16::MAX;
 
-/// What a device or a driver can do.
+/// Features of a device or of the driver.
 pub(super) mod feature {
-    /// The device outlives its server.
+    /// The device survives the end of its server.
     pub const USER_RECOVERY: u64 = 1 << 3;
-    /// What its server had not answered is asked of the next one.
+    /// Unfinished requests of a dead server are sent to the next one.
     pub const USER_RECOVERY_REISSUE: u64 = 1 << 4;
     /// The capacity can change while the device is in use.
     pub const UPDATE_SIZE: u64 = 1 << 10;
@@ -22,18 +21,18 @@ pub(super) mod feature {
 
 /// States of a device.
 pub(super) mod state {
-    /// It is served.
+    /// A server serves it.
     pub const LIVE: u16 = 1;
-    /// Its server is gone, it waits for another one.
+    /// Its server is gone, and it waits for another one.
     pub const QUIESCED: u16 = 2;
 }
 
-/// A command of `/dev/ublk-control`, or of a queue. The driver knows each by a bare number, and since
-/// Linux 6.4 also in the form of an ioctl; kernels can be built without the bare numbers.
+/// A command to `/dev/ublk-control` or of a queue. The driver accepts each as a plain number, and since Linux 6.4
+/// also as an ioctl number. Kernels can be built without support for the plain numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UblkCommand {
     number: u8,
-    /// Bytes of its structure.
+    /// The size of the command's structure in bytes.
     size: u8,
     direction: IoctlDirection,
 }
@@ -56,9 +55,9 @@ impl UblkCommand {
     pub const END_USER_RECOVERY: UblkCommand = UblkCommand::control(0x11, IoctlDirection::ReadWrite);
     pub const GET_FEATURES: UblkCommand = UblkCommand::control(0x13, IoctlDirection::Read);
     pub const UPDATE_SIZE: UblkCommand = UblkCommand::control(0x15, IoctlDirection::ReadWrite);
-    /// The first command of each tag: wait for a request.
+    /// Fetches a request. The first command of each tag.
     pub const FETCH: UblkCommand = UblkCommand::queue(0x20);
-    /// Answers a request and waits for the next one.
+    /// Completes a request and fetches the next one.
     pub const COMMIT_AND_FETCH: UblkCommand = UblkCommand::queue(0x21);
 
     const fn control(number: u8, direction: IoctlDirection) -> UblkCommand {
@@ -69,7 +68,7 @@ impl UblkCommand {
         UblkCommand { number, size: size_of::<IoCommand>() as u8, direction: IoctlDirection::ReadWrite }
     }
 
-    /// The operation's code, as an ioctl or bare.
+    /// The opcode, as an ioctl or a plain number.
     pub fn code(self, as_ioctl: bool) -> u32 {
         let number = u32::from(self.number);
         match as_ioctl {
@@ -79,13 +78,13 @@ impl UblkCommand {
     }
 }
 
-/// `ublksrv_ctrl_cmd`: the inner part of a command to `/dev/ublk-control`.
+/// `ublksrv_ctrl_cmd`: the payload of a command to `/dev/ublk-control`.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct ControlCommand {
     pub dev_id: u32,
     pub queue_id: u16,
-    /// Bytes at `addr`.
+    /// The length of the buffer at `addr` in bytes.
     pub len: u16,
     pub addr: u64,
     pub data: u64,
@@ -100,23 +99,23 @@ pub(super) struct DeviceInfo {
     pub depth: u16,
     pub state: u16,
     pub pad0: u16,
-    /// The longest read or write in bytes.
+    /// The maximum length of a read or write in bytes.
     pub max_io_bytes: u32,
     pub id: u32,
-    /// The server's process.
+    /// The process of the server.
     pub pid: i32,
     pub pad1: u32,
     pub flags: u64,
-    /// The server's own; the driver keeps it.
+    /// Flags of the server. The driver only stores them.
     pub server_flags: u64,
     pub reserved: [u64; 3],
 }
 
-/// `ublk_params` with the two kinds of parameters that are used here.
+/// `ublk_params`, with the two used types of parameters.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Params {
-    /// Bytes of this structure that count.
+    /// The length of this structure in bytes.
     pub len: u32,
     pub types: u32,
     pub basic: Basic,
@@ -124,9 +123,9 @@ pub(super) struct Params {
     pub pad: u32,
 }
 
-/// [`Params::types`]: `basic` counts.
+/// Flag of [`Params::types`]: `basic` is valid.
 pub(super) const PARAM_BASIC: u32 = 1;
-/// [`Params::types`]: `discard` counts.
+/// Flag of [`Params::types`]: `discard` is valid.
 pub(super) const PARAM_DISCARD: u32 = 2;
 
 /// `ublk_param_basic`.
@@ -151,7 +150,7 @@ pub(super) mod attribute {
     pub const FUA: u32 = 1 << 3;
 }
 
-/// `ublk_param_discard`, for WRITE ZEROES too.
+/// `ublk_param_discard`, also for WRITE_ZEROES.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Discard {
@@ -163,30 +162,30 @@ pub(super) struct Discard {
     pub reserved: u16,
 }
 
-/// `ublksrv_io_cmd`: the inner part of a queue's command.
+/// `ublksrv_io_cmd`: the payload of a queue's command.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct IoCommand {
     pub queue: u16,
     pub tag: u16,
-    /// Bytes done, 0 or a negative errno.
+    /// The number of transferred bytes, 0, or a negative errno.
     pub result: i32,
-    /// Of the buffer for the next request's data, and of the data of the read that is answered.
+    /// The buffer with the data of a completed read. It is also the buffer for the data of the next request.
     pub addr: u64,
 }
 
-/// `ublksrv_io_desc`: a request, in the memory that the driver shares.
+/// `ublksrv_io_desc`: a request, in memory shared with the driver.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct IoDescriptor {
-    /// Operation in bits 0 to 7, flags above.
+    /// The operation in bits 0 to 7, and flags above them.
     pub op_flags: u32,
     pub sectors: u32,
     pub start: u64,
     pub addr: u64,
 }
 
-/// Operations of a [`IoDescriptor`].
+/// Operations of an [`IoDescriptor`].
 pub(super) mod op {
     pub const READ: u8 = 0;
     pub const WRITE: u8 = 1;
@@ -203,28 +202,28 @@ impl IoDescriptor {
         self.op_flags as u8
     }
 
-    /// To be stable before it is answered.
+    /// Whether the request must be stable before it is completed.
     pub fn is_fua(&self) -> bool {
         self.op_flags & Self::FUA != 0
     }
 
-    /// Zeros that keep their space.
+    /// Whether zeroed blocks must stay allocated.
     pub fn keeps_space(&self) -> bool {
         self.op_flags & Self::NO_UNMAP != 0
     }
 
-    /// First byte.
+    /// The first byte.
     pub fn offset(&self) -> u64 {
         self.start << SECTOR_SHIFT
     }
 
-    /// Bytes.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         u64::from(self.sectors) << SECTOR_SHIFT
     }
 }
 
-/// Where in the character device's mapping the requests of a queue stand.
+/// The offset of a queue's requests in the mapping of the character device.
 pub(super) fn requests_offset(queue: u16) -> u64 {
     u64::from(queue) * u64::from(MAX_DEPTH) * size_of::<IoDescriptor>() as u64
 }

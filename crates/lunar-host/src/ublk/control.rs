@@ -1,5 +1,5 @@
-//! Commands to `/dev/ublk-control`, one at a time. They have their own io_uring, because they need entries of 128 bytes
-//! and some of them block.
+//! Commands to `/dev/ublk-control`, one at a time. They use a separate io_uring, because they need entries of 128
+//! bytes, and some of them block.
 #![allow(unsafe_code)]
 
 use super::abi::{ControlCommand, DeviceInfo, NO_QUEUE, Params, UblkCommand};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 const PATH: &str = "/dev/ublk-control";
-/// The time limit of a command. The kernel reads the partition table at the start of a device, and waits for requests in
-/// flight at its end. So this is longer than the time limits of network backends.
+/// The time limit of a command. The kernel reads the partition table when a device starts, and waits for requests in
+/// flight when it stops. So this is longer than the time limits of network backends.
 const LIMIT: Duration = Duration::from_secs(180);
 /// The interval at which a waiting command checks whether to give up.
 const STEP: Timespec = Timespec::new().nsec(50_000_000);
@@ -28,7 +28,7 @@ pub(super) struct ControlDevice {
     /// Whether commands use ioctl-encoded numbers.
     as_ioctl: bool,
     features: Option<u64>,
-    /// The number of the last command, so that the result of an abandoned one is not taken for that of the next.
+    /// The number of the last command, which distinguishes its result from that of an abandoned command.
     last: u64,
 }
 
@@ -85,12 +85,12 @@ impl ControlDevice {
         self.call(UblkCommand::GET_PARAMS, id, 0, empty)
     }
 
-    /// A command without a structure.
+    /// Executes a command without a structure.
     pub fn plain(&mut self, command: UblkCommand, id: u32, data: u64) -> io::Result<()> {
         self.exchange(command, id, data, None, &|| None)
     }
 
-    /// The same, but abandoned as soon as `give_up` returns a reason.
+    /// The same, but the command is abandoned as soon as `give_up` returns a reason.
     pub fn plain_unless(
         &mut self,
         command: UblkCommand,
@@ -101,7 +101,7 @@ impl ControlDevice {
         self.exchange(command, id, data, None, give_up)
     }
 
-    /// A command with a structure that the driver reads, writes, or both.
+    /// Executes a command with a structure that the driver reads, writes, or both.
     fn call<T: IntoBytes + FromBytes>(
         &mut self,
         command: UblkCommand,
@@ -114,7 +114,7 @@ impl ControlDevice {
         let place = (bytes.as_mut_ptr() as u64, bytes.len() as u16);
         match self.exchange(command, id, data, Some(place), &|| None) {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                // The kernel may still write there.
+                // The kernel may still write to it.
                 Box::leak(payload);
                 Err(e)
             }
@@ -122,7 +122,7 @@ impl ControlDevice {
         }
     }
 
-    /// Executes one command. After `TimedOut` it may still run, so its memory must stay valid.
+    /// Executes one command. After `TimedOut` the command may still run, so its memory must stay valid.
     fn exchange(
         &mut self,
         command: UblkCommand,
@@ -138,7 +138,7 @@ impl ControlDevice {
         self.last += 1;
         let fd = Fd(self.file.as_raw_fd());
         let entry = opcode::UringCmd80::new(fd, command.code(self.as_ioctl)).cmd(bytes).build();
-        // SAFETY: the file lives as long as the ring. What `addr` points to outlives the command: `call` frees
+        // SAFETY: the file lives as long as the ring. The memory at `addr` outlives the command: `call` frees
         // it only when the command has ended.
         unsafe { self.ring.submission().push(&entry.user_data(self.last)) }.map_err(io::Error::other)?;
         let ended = self.wait(give_up);
@@ -152,7 +152,7 @@ impl ControlDevice {
         }
     }
 
-    /// The result of the last command.
+    /// Waits for the result of the last command.
     fn wait(&mut self, give_up: &dyn Fn() -> Option<io::Error>) -> io::Result<i32> {
         let end = Instant::now() + LIMIT;
         loop {
@@ -179,14 +179,14 @@ fn ring() -> io::Result<Ring> {
     Ring::builder().dontfork().build(4)
 }
 
-/// Replaces a ring whose command has not ended. If there is no new ring, the command may still run: that is a timeout
-/// too.
+/// Replaces a ring whose command has not ended. If no new ring can be created, the command may still run, so this
+/// also returns `TimedOut`.
 fn renew<R>(place: &mut R, made: io::Result<R>) -> io::Result<()> {
     *place = made.map_err(|e| io::Error::new(io::ErrorKind::TimedOut, e))?;
     Ok(())
 }
 
-/// Whether a wait ended before there was a result.
+/// Whether a wait was interrupted before there was a result.
 fn is_early(e: &io::Error) -> bool {
     let early = [rustix::io::Errno::TIME, rustix::io::Errno::INTR, rustix::io::Errno::AGAIN];
     early.iter().any(|errno| e.raw_os_error() == Some(errno.raw_os_error()))
@@ -208,7 +208,7 @@ fn no_driver(e: io::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// After any other kind of error, `call` would free memory that the kernel may still write.
+    /// With any other kind of error, `call` would free memory that the kernel may still write.
     #[test]
     fn failed_ring_replacement_is_a_timeout() {
         let mut ring = 1;

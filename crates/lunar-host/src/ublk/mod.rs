@@ -1,9 +1,9 @@
-//! A backend as a block device of this host, `/dev/ublkbN`, by the kernel's ublk driver.
+//! Exports a backend as a block device of this host, `/dev/ublkbN`, with the kernel's ublk driver.
 //!
-//! The device outlives its process (Linux 6.1 and later): its I/O waits until another process takes it over with
-//! [`UblkDevice::recover`], and requests in flight are repeated.
+//! The device survives the end of its process (Linux 6.1 and later). Its I/O waits until another process takes it
+//! over with [`UblkDevice::recover`], and requests in flight are repeated.
 //!
-//! Everything here blocks, and must not be called on a core's own thread.
+//! Everything here blocks, and must not be called on the thread of a core.
 
 mod abi;
 mod control;
@@ -25,31 +25,31 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest read or write in bytes. Each request that can be in flight has a buffer of this size, of which
-/// only what was used takes memory.
+/// The maximum length of a read or write in bytes. Each tag has a buffer of this size, but only its used part
+/// occupies memory.
 const MAX_IO_BYTES: u32 = 512 << 10;
-/// The longest discard in bytes.
+/// The maximum length of a discard in bytes.
 const MAX_DISCARD_BYTES: u32 = 1 << 30;
-/// The longest WRITE_ZEROES in bytes.
+/// The maximum length of a WRITE_ZEROES in bytes.
 const MAX_ZEROES_BYTES: u32 = 32 << 20;
 /// The physical block size of the device, as a power of two.
 const PHYSICAL_SHIFT: u8 = 12;
-/// The time limit for the kernel to notice a dead process, and to create device nodes.
+/// How long the kernel may take to notice a dead process, and to create device nodes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a stop waits for the last users to close the device.
+/// How long a stop waits for users to close the device.
 const CLOSING: Duration = Duration::from_secs(3);
 
 /// The options of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The number N of `/dev/ublkbN`; None is the first free one.
+    /// The number N of `/dev/ublkbN`. None means the first free one.
     pub id: Option<u32>,
-    /// Queues, dealt out to the cores in turn. At least 1; the kernel makes no more than there are CPUs.
+    /// The number of queues, distributed over the cores. At least 1; the kernel creates no more than there are CPUs.
     pub queues: u16,
-    /// Requests in flight per queue, 1 to 4096.
+    /// The maximum number of requests in flight per queue, 1 to 4096.
     pub depth: u16,
-    /// Logical block in bytes: 512, 1024, 2048 or 4096.
+    /// The logical block size in bytes: 512, 1024, 2048 or 4096.
     pub block_size: u32,
     /// Rejects writes, even if the backend accepts them.
     pub read_only: bool,
@@ -66,7 +66,7 @@ pub struct UblkDevice {
     id: u32,
     control: ControlDevice,
     backend: Arc<dyn Backend>,
-    /// The errors that ended tags; disconnected when none is served.
+    /// Receives the errors that ended tags. Disconnected when no tag is served.
     ended: flume::Receiver<io::Error>,
     failure: Option<io::Error>,
     block_size: u32,
@@ -75,8 +75,8 @@ pub struct UblkDevice {
 }
 
 impl UblkDevice {
-    /// Creates a device of a backend, served on these cores and usable when this returns. Its capacity is the
-    /// backend's, rounded down to whole blocks.
+    /// Creates a device of a backend, served on these cores. It is usable when this returns. Its capacity is that of
+    /// the backend, rounded down to whole blocks.
     ///
     /// # Errors
     /// Invalid options, no driver, no privileges, no io_uring, or an `id` in use.
@@ -85,7 +85,7 @@ impl UblkDevice {
         check(options, &facts)?;
         let mut control = ControlDevice::open()?;
         let info = control.add(wanted(options)).map_err(|e| not_added(options, e))?;
-        // If it does not start, dropping it removes it.
+        // If it does not start, dropping `device` removes it.
         let mut device = UblkDevice::new(control, &info, backend, options.block_size);
         let alive = device.begin(cores, &info, params(options, &facts));
         alive.map_err(|e| device.refused("start it", e, "see dmesg"))?;
@@ -96,11 +96,11 @@ impl UblkDevice {
     }
 
     /// Takes over the device `id` of a dead process, with the same backend, on these cores. Its waiting I/O
-    /// continues. If this fails, the device keeps waiting.
+    /// continues. If this fails, the I/O keeps waiting.
     ///
     /// # Errors
-    /// No such device, one that is served, one that does not outlive its process, or a backend that is
-    /// smaller than the device.
+    /// - The device does not exist, is still served, or cannot be recovered.
+    /// - The backend is smaller than the device.
     pub fn recover(cores: &Cores, backend: Arc<dyn Backend>, id: u32) -> Result<UblkDevice, Error> {
         let mut control = ControlDevice::open()?;
         let info = orphan(&mut control, id)?;
@@ -121,17 +121,17 @@ impl UblkDevice {
         let mut device = UblkDevice::new(control, &info, backend, 1 << params.basic.logical_shift);
         let alive = device.serve(cores, &info, UblkCommand::END_USER_RECOVERY);
         alive.map_err(|e| {
-            // It is not this one's to remove.
+            // A later process may still recover the device, so dropping must not remove it.
             device.is_stopped = true;
             fail("take it over", e)
         })?;
         Ok(device)
     }
 
-    /// Removes the device `id` of a dead process. Waiting I/O fails.
+    /// Removes the device `id` of a dead process. Its waiting I/O fails.
     ///
     /// # Errors
-    /// No such device, or one that is served.
+    /// The device does not exist, or is still served.
     pub fn remove(id: u32) -> Result<(), Error> {
         let mut control = ControlDevice::open()?;
         orphan(&mut control, id)?;
@@ -144,17 +144,17 @@ impl UblkDevice {
         self.id
     }
 
-    /// The block device.
+    /// The path of the block device.
     pub fn path(&self) -> PathBuf {
         block_path(self.id)
     }
 
-    /// Whether it outlives this process and can be recovered.
+    /// Whether it survives the end of this process and can be recovered.
     pub fn survives(&self) -> bool {
         self.flags & feature::USER_RECOVERY != 0
     }
 
-    /// Whether requests are not served any more, because a queue failed. Stop the device then, so that waiting users
+    /// Whether a queue has failed, so that requests are no longer served. Stop the device then, so that waiting users
     /// get errors.
     pub fn has_failed(&mut self) -> bool {
         if self.failure.is_none() {
@@ -163,17 +163,17 @@ impl UblkDevice {
         self.failure.is_some()
     }
 
-    /// Whether it is mounted or otherwise opened exclusively.
+    /// Whether it is mounted, or otherwise opened exclusively.
     pub fn is_in_use(&self) -> bool {
         let exclusive = OFlags::EXCL.bits() as i32;
         let opened = File::options().read(true).custom_flags(exclusive).open(self.path());
         opened.is_err_and(|e| e.kind() == io::ErrorKind::ResourceBusy)
     }
 
-    /// Updates the capacity of the device after that of the backend has changed.
+    /// Updates the capacity after that of the backend has changed.
     ///
     /// # Errors
-    /// Before Linux 6.16, which cannot change it.
+    /// Before Linux 6.16, which cannot change the capacity.
     pub fn resize(&mut self) -> Result<(), Error> {
         let can = self.control.features().unwrap_or(0) & feature::UPDATE_SIZE != 0;
         let hint = "detach it and attach it again: a change while it is in use needs Linux 6.16";
@@ -190,7 +190,7 @@ impl UblkDevice {
     /// users get errors from then on.
     ///
     /// # Errors
-    /// When the kernel does not release it.
+    /// When the flush fails, or the kernel does not release the device.
     pub fn stop(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -212,7 +212,7 @@ impl UblkDevice {
         self.serve(cores, info, UblkCommand::START_DEV)
     }
 
-    /// Starts the queues, each on its core. The command ends when every tag has fetched its first request.
+    /// Starts the queues, each on its core. `command` ends when every tag has fetched its first request.
     fn serve(&mut self, cores: &Cores, info: &DeviceInfo, command: UblkCommand) -> io::Result<()> {
         let device = Arc::new(open_char(self.id)?);
         let as_ioctl = self.control.as_ioctl();
@@ -226,14 +226,14 @@ impl UblkDevice {
             cores.run_on(number % cores.count(), move || queue.run(&backend, &ending));
         }
         drop((device, ending));
-        // If one cannot fetch, the command would never end.
+        // If a tag cannot fetch, the command never ends.
         let give_up = || failure(&self.ended);
         self.control.plain_unless(command, self.id, std::process::id().into(), &give_up)
     }
 
     fn end(&mut self) -> Result<(), Error> {
         self.is_stopped = true;
-        // Once it is being stopped, the kernel fails what it still has to write.
+        // Flush first: once the device is stopping, the kernel fails all further writes.
         let synced = self.sync();
         let stopped = self.control.plain(UblkCommand::STOP_DEV, self.id, 0);
         stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
@@ -247,7 +247,7 @@ impl UblkDevice {
         synced.map_err(|e| self.refused("flush it", e, lost))
     }
 
-    /// Writes back the page cache. A device whose queues failed would block this forever.
+    /// Flushes the page cache. Skipped if a queue has failed, because it would block forever.
     fn sync(&mut self) -> io::Result<()> {
         if self.has_failed() {
             return self.failure.take().map_or(Ok(()), Err);
@@ -258,7 +258,7 @@ impl UblkDevice {
         }
     }
 
-    /// Waits for the end of the queues' tasks, which keep the device open.
+    /// Waits until the queues' tasks, which keep the device open, have ended. False after the time limit.
     fn served_no_more(&self) -> bool {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -283,7 +283,7 @@ impl Drop for UblkDevice {
     }
 }
 
-/// The first error of a tag that is no longer served; None while all are served.
+/// The first error of a tag that is no longer served. None while all are served.
 fn failure(ended: &flume::Receiver<io::Error>) -> Option<io::Error> {
     match ended.try_recv() {
         Ok(e) => Some(e),
@@ -312,7 +312,7 @@ fn check(options: &Options, facts: &BackendInfo) -> Result<(), Error> {
     Ok(())
 }
 
-/// The requested properties of a device. The driver clears the flags that it does not support.
+/// The requested properties of a device. The driver clears unsupported flags.
 fn wanted(options: &Options) -> DeviceInfo {
     DeviceInfo {
         queues: options.queues,
@@ -344,7 +344,7 @@ fn sectors(facts: &BackendInfo, block_size: u32) -> u64 {
 }
 
 fn params(options: &Options, facts: &BackendInfo) -> Params {
-    // Even if the medium has no cache: the device could not report later that a cache was enabled.
+    // Announced even if the medium has no cache: the device cannot announce it later if one is enabled.
     let mut attributes = attribute::VOLATILE_CACHE | attribute::FUA;
     if options.read_only || facts.read_only {
         attributes |= attribute::READ_ONLY;
@@ -370,14 +370,14 @@ fn params(options: &Options, facts: &BackendInfo) -> Params {
     Params { len: size_of::<Params>() as u32, types, basic, discard, pad: 0 }
 }
 
-/// Opens the character device of a device, as soon as it exists and no other process has it open.
+/// Opens the character device, as soon as it exists and no other process has it open.
 fn open_char(id: u32) -> io::Result<File> {
     let path = format!("/dev/ublkc{id}");
     let opened = while_busy(|| File::options().read(true).write(true).open(&path));
     opened.map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))
 }
 
-/// Repeats a call until its result is not `ResourceBusy` or `NotFound`, or the time limit is over.
+/// Repeats a call while it fails with `ResourceBusy` or `NotFound`, until the time limit.
 fn while_busy<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -392,7 +392,7 @@ fn is_busy(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::NotFound)
 }
 
-/// The properties of a device whose process is gone, as soon as the kernel has noticed.
+/// Returns the properties of a device of a dead process, as soon as the kernel has noticed its end.
 fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
     let subject = block_path(id).display().to_string();
     let end = Instant::now() + PATIENCE;
@@ -402,7 +402,7 @@ fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
         if info.state != state::LIVE {
             return Ok(info);
         }
-        // An exiting process has no executable any more.
+        // An exiting process no longer has an executable.
         let is_served = std::fs::read_link(format!("/proc/{}/exe", info.pid)).is_ok();
         if is_served || Instant::now() > end {
             return Err(Error::new(subject, format!("process {} serves it", info.pid), "end that one first"));
@@ -411,8 +411,8 @@ fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
     }
 }
 
-/// Deletes a stopped device, without waiting for its users. If a user still has it open, such as a mounted file system,
-/// it keeps its number until then.
+/// Deletes a stopped device, without waiting for its users. While a user has it open, such as a mounted file system,
+/// its number stays in use.
 fn delete(control: &mut ControlDevice, id: u32) -> io::Result<()> {
     let end = Instant::now() + CLOSING;
     let give_up = || (Instant::now() > end).then(|| io::Error::other("another process has it open"));
@@ -432,12 +432,12 @@ mod tests {
     #[test]
     fn tag_that_fails_is_a_failure_of_the_device() {
         let (ending, ended) = flume::unbounded();
-        assert!(failure(&ended).is_none(), "it is served");
-        ending.send(Errno::NOMEM.into()).expect("it is heard");
+        assert!(failure(&ended).is_none(), "all tags are served");
+        ending.send(Errno::NOMEM.into()).expect("an open channel");
         let why = failure(&ended).and_then(|e| e.raw_os_error());
         assert_eq!(why, Some(Errno::NOMEM.raw_os_error()));
         drop(ending);
         let why = failure(&ended).and_then(|e| e.raw_os_error());
-        assert_eq!(why, Some(Errno::NODEV.raw_os_error()), "no task is left");
+        assert_eq!(why, Some(Errno::NODEV.raw_os_error()), "all tasks have ended");
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use zerocopy::IntoBytes;
 
-/// The mapping in which the driver writes the requests of a queue, one for each tag.
+/// The mapping in which the driver writes the requests of a queue, one entry per tag.
 struct RequestMap {
     at: NonNull<c_void>,
     bytes: usize,
@@ -37,25 +37,25 @@ impl RequestMap {
         let bytes =
             (usize::from(depth) * size_of::<IoDescriptor>()).next_multiple_of(rustix::param::page_size());
         let offset = abi::requests_offset(queue);
-        // SAFETY: a new mapping of its own, at an address that the kernel chooses.
+        // SAFETY: this creates a new mapping, at an address that the kernel chooses.
         let at =
             unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, device, offset)? };
         let at = NonNull::new(at).ok_or(io::ErrorKind::InvalidData)?;
         Ok(RequestMap { at, bytes, depth })
     }
 
-    /// The request of a tag that has one.
+    /// Returns the current request of a tag.
     fn get(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth);
-        // SAFETY: within the mapping, whose start is page-aligned. The driver may write it, hence volatile. Every bit
-        // pattern is a valid descriptor.
+        // SAFETY: within the mapping, whose start is page-aligned. The driver may write it, so the read is volatile.
+        // Every bit pattern is a valid descriptor.
         unsafe { self.at.cast::<IoDescriptor>().add(usize::from(tag)).read_volatile() }
     }
 }
 
 impl Drop for RequestMap {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and no reference to it is left.
+        // SAFETY: `map` created it with this length, and no reference to it is left.
         if let Err(e) = unsafe { munmap(self.at.as_ptr(), self.bytes) } {
             tracing::warn!("munmap: {e}");
         }
@@ -73,15 +73,15 @@ pub(super) struct UblkQueue {
 }
 
 impl UblkQueue {
-    /// The queue `number` of the device behind `/dev/ublkcN`.
+    /// Opens the queue `number` of the device behind `/dev/ublkcN`.
     pub fn open(device: Arc<File>, number: u16, info: &DeviceInfo, as_ioctl: bool) -> io::Result<UblkQueue> {
         let requests = RequestMap::map(&device, number, info.depth)?;
         let max_io_bytes = info.max_io_bytes as usize;
         Ok(UblkQueue { device, requests, number, depth: info.depth, max_io_bytes, as_ioctl })
     }
 
-    /// Starts the tasks on the current event loop: the driver accepts the commands of a queue from one thread only. A
-    /// task that fails sends its error to `ended`. The last task drops `ended`.
+    /// Starts the tasks on the current event loop, since the driver accepts the commands of a queue from one thread
+    /// only. A task that fails sends its error to `ended`. The last task drops `ended`.
     pub fn run(self, backend: &Arc<dyn Backend>, ended: &flume::Sender<io::Error>) {
         let queue = Arc::new(self);
         for tag in 0..queue.depth {
@@ -111,7 +111,7 @@ async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Re
         }
         let request = queue.requests.get(tag);
         (result, buf) = request::perform(backend, &request, back).await;
-        // The driver may copy its longest request into the buffer.
+        // The driver may copy a request of the maximum length into the buffer.
         if buf.capacity() < queue.max_io_bytes {
             (result, buf) = (-Errno::IO.raw_os_error(), Buf::zeroed(queue.max_io_bytes));
         }
@@ -119,7 +119,7 @@ async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Re
     }
 }
 
-/// A command of a tag in the kernel. It owns the buffer that the driver copies from and to.
+/// A pending command of a tag. It owns the buffer that the driver copies from and to.
 struct TagCommand {
     queue: Arc<UblkQueue>,
     code: u32,
@@ -127,7 +127,7 @@ struct TagCommand {
     buf: Buf,
 }
 
-/// Submits a command with the result of the last request. Returns the driver's result and the buffer.
+/// Submits a command with the result of the previous request. Returns the driver's result and the buffer.
 async fn exchange(
     queue: &Arc<UblkQueue>,
     tag: u16,

@@ -1,4 +1,4 @@
-//! Executes requests of the driver on a backend.
+//! Executes the driver's requests on a backend.
 
 use super::abi::{IoDescriptor, op};
 use crate::error::errno;
@@ -7,8 +7,8 @@ use lunar_runtime::Buf;
 use rustix::io::Errno;
 use std::io;
 
-/// Executes a request. Returns the result for the driver (transferred bytes, 0, or a negative errno) and the buffer, with
-/// read data.
+/// Executes a request. Returns the result for the driver (the number of transferred bytes, 0, or a negative errno),
+/// and the buffer with the data of a read.
 pub(super) async fn perform(backend: &dyn Backend, request: &IoDescriptor, buf: Buf) -> (i32, Buf) {
     let (offset, len) = (request.offset(), request.len());
     let (result, buf) = match request.op() {
@@ -21,7 +21,7 @@ pub(super) async fn perform(backend: &dyn Backend, request: &IoDescriptor, buf: 
     (result_code(request, result, 0), buf)
 }
 
-/// Executes a read or a write, without waiting if the backend can.
+/// Executes a read or a write, without waiting if the backend supports that.
 async fn transfer(backend: &dyn Backend, request: &IoDescriptor, mut buf: Buf) -> (i32, Buf) {
     let (offset, len) = (request.offset(), request.len() as usize);
     if len > buf.capacity() {
