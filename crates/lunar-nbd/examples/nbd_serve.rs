@@ -1,5 +1,5 @@
-//! Serves one disk over NBD until standard input ends: `nbd_serve LISTEN DISK [BLOCK_SIZE]`, where LISTEN is
-//! ADDRESS:PORT or a path, and DISK is null:BYTES, memory:BYTES or a path. Prints where it listens.
+//! Serves one disk over NBD until the end of standard input: `nbd_serve LISTEN DISK [BLOCK_SIZE]`. LISTEN is
+//! ADDRESS:PORT or a path; DISK is null:BYTES, memory:BYTES or a path. Prints the listening address.
 
 use lunar_block::{BackendKind, BackendSpec};
 use lunar_nbd::server::{ListenAddress, NbdExport, ServerLimits, serve};

@@ -1,4 +1,4 @@
-//! The fuzz targets of this crate over their seeds.
+//! Runs the fuzz targets of this crate with their seeds.
 
 #[path = "../../../fuzz/harness.rs"]
 mod harness;

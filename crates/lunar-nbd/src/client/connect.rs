@@ -11,20 +11,20 @@ use std::time::Duration;
 
 /// The time limit of the connection setup.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// TCP keepalive: the idle time and the number of probes.
+/// TCP keepalive: the idle time, which is also the interval of probes, and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_TRIES: u32 = 4;
-/// Bytes of one receive.
+/// The maximum number of bytes per receive.
 const SCRATCH: usize = 4096;
 
-/// A connection in the transmission phase, and the bytes behind the handshake.
+/// A connection in the transmission phase, and the bytes received after the handshake.
 pub struct NegotiatedConnection {
     pub stream: Stream,
     pub export: ExportInfo,
     pub begun: Vec<u8>,
 }
 
-/// Connects and chooses the export.
+/// Connects, and negotiates the export.
 pub async fn connect(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     let late = |_| {
         let what = format!("no answer within {} s", PATIENCE.as_secs());

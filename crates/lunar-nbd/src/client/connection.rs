@@ -1,4 +1,4 @@
-//! A connection on its core. Tasks of that core submit commands directly, other cores by message.
+//! A connection on its core. Tasks of that core submit commands directly, tasks of other cores send messages.
 
 use super::machine::{ClientMachine, CommandRequest, NbdCommandResult, ReplyWaiter};
 use super::receive::{ReplyReceiver, ReplyStreamError};
@@ -13,18 +13,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The time limit for the server to close after a disconnect.
+/// How long the server may take to close after a disconnect.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection in the transmission phase.
 pub struct ClientConnection {
     machine: RefCell<ClientMachine>,
     stream: Stream,
-    /// The server's name, for messages.
+    /// The name of the server, for messages.
     name: String,
-    /// The send pump.
+    /// Sends the queued commands.
     pump: SendPump,
-    /// The local reason for the end of the connection.
+    /// The reason why this side ended the connection, if it did.
     broken: RefCell<Option<ReplyStreamError>>,
     /// Whether the connection has ended.
     over: Cell<bool>,
@@ -37,7 +37,7 @@ pub enum ConnectionMessage {
     Close(flume::Sender<()>),
 }
 
-/// A handle of a connection for every core.
+/// A handle of a connection, usable on every core.
 pub type ConnectionHandle = CoreHandle<ClientConnection, ConnectionMessage>;
 
 /// Starts the tasks of a connection on this core.
@@ -68,7 +68,7 @@ async fn take_mail(home: Rc<ClientConnection>, inbox: flume::Receiver<Connection
         match mail {
             ConnectionMessage::Command(ask, reply) => {
                 if let Err(ended) = home.accept(ask, ReplyWaiter::There(reply.clone())) {
-                    // The waiter may be gone.
+                    // The waiter may no longer exist.
                     let _ = reply.send(*ended);
                 }
             }
@@ -95,7 +95,7 @@ async fn live(
         if let Err(broken) = received {
             break broken;
         }
-        // Tasks of finished commands run first, so that their next commands share one send.
+        // Let the tasks of completed commands run first, so that their next commands share one send.
         home.pump.gather().await;
         SendPump::flush(&home);
     };
@@ -118,7 +118,7 @@ impl ClientConnection {
         Ok(cookie)
     }
 
-    /// Disconnects, and waits a bounded time until the server closes.
+    /// Disconnects, and waits a bounded time for the server to close.
     async fn leave(self: &Rc<Self>) {
         let ended = self.ended.listen();
         if self.over.get() {
@@ -147,14 +147,14 @@ impl SendSide for ClientConnection {
         self.stream.writable().await
     }
 
-    /// Ends the connection locally: the receive loop finds it closed.
+    /// Ends the connection because of a local error. The receive loop then finds it closed.
     fn lost(&self, why: io::Error) {
         self.broken.borrow_mut().get_or_insert(why.into());
         self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// A command in flight. Dropping it abandons the result, not the command.
+/// A command in flight. Dropping it discards the result, but does not cancel the command.
 pub struct PendingReply(ReplyPath);
 
 enum ReplyPath {

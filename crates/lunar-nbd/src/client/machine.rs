@@ -1,4 +1,4 @@
-//! The commands of a connection: queued, in flight, completed. No I/O: bytes to send wait in `out`.
+//! The commands of a connection: queued, in flight, or completed. Performs no I/O: `out` holds the bytes to send.
 
 use super::receive::ReplyStreamError;
 use lunar_proto::nbd::NbdCommand;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A command, with its buffer if it or its reply has data.
+/// A command, with the buffer for the data of a read or write.
 pub struct CommandRequest {
     pub command: NbdCommand,
     pub offset: u64,
@@ -20,18 +20,18 @@ pub struct CommandRequest {
     pub buf: Option<Buf>,
 }
 
-/// The result of a command, with an extent for BLOCK_STATUS; and its buffer.
+/// The result of a command, with the extent for BLOCK_STATUS, and the buffer.
 pub type NbdCommandResult = (io::Result<Option<ExtentStatus>>, Option<Buf>);
 
 /// The waiter for a reply.
 pub enum ReplyWaiter {
-    /// Not known yet.
+    /// Not yet known.
     Unknown,
     /// A task of this core.
     Here(Waker),
     /// A task of another core.
     There(flume::Sender<NbdCommandResult>),
-    /// None any more.
+    /// The waiter no longer exists.
     Gone,
 }
 
@@ -49,7 +49,7 @@ struct CommandTask {
 }
 
 impl CommandTask {
-    /// Whether parts of its buffer wait to be sent.
+    /// Whether parts of its buffer are still queued for sending.
     fn is_leaving(&self) -> bool {
         matches!(&self.data, CommandData::Out(buf) if Rc::strong_count(buf) > 1)
     }
@@ -61,7 +61,7 @@ struct TaskSlot {
     task: Option<CommandTask>,
 }
 
-/// The tasks by cookie, found in constant time. A reply to an old cookie matches none.
+/// The tasks by cookie. A lookup takes constant time, and a cookie of an earlier command matches no task.
 #[derive(Default)]
 struct TaskSlots {
     slots: Vec<TaskSlot>,
@@ -95,7 +95,7 @@ impl TaskSlots {
     }
 }
 
-/// The protocol of a connection in the transmission phase.
+/// The state machine of a connection in the transmission phase.
 pub struct ClientMachine {
     export: ExportInfo,
     slots: TaskSlots,
@@ -103,7 +103,7 @@ pub struct ClientMachine {
     pub out: SendQueue,
     /// Commands that completed before all of their data was sent.
     leaving: Vec<u64>,
-    /// The reason why no command can be sent any more.
+    /// The reason why no more commands can be sent.
     over: Option<(io::ErrorKind, String)>,
 }
 
@@ -131,7 +131,7 @@ impl ClientMachine {
         };
         self.out.push(&flight.encode(), payload, &[]);
         let task = CommandTask { flight, data, waiter, answer: None };
-        self.slots.slot(cookie).expect("just reserved").task = Some(task);
+        self.slots.slot(cookie).expect("a reserved slot").task = Some(task);
         Ok(cookie)
     }
 
@@ -160,11 +160,11 @@ impl ClientMachine {
         Ok(taken)
     }
 
-    /// A part of the buffer of a read in flight.
+    /// Returns a part of the buffer of a read in flight.
     pub fn place(&mut self, cookie: u64, place: Range<usize>) -> &mut [u8] {
         match self.slots.get(cookie).map(|task| &mut task.data) {
             Some(CommandData::In(buf)) => &mut buf[place],
-            _ => unreachable!("only reads have places, and stay until they are answered"),
+            _ => unreachable!("the message parser yields ranges of reads in flight only"),
         }
     }
 
@@ -192,7 +192,7 @@ impl ClientMachine {
             ReplyWaiter::Here(waker) => waker.wake(),
             ReplyWaiter::There(reply) => {
                 if let Some(ended) = self.take(cookie) {
-                    // The waiter may be gone.
+                    // The waiter may no longer exist.
                     let _ = reply.send(ended);
                 }
             }
@@ -200,7 +200,7 @@ impl ClientMachine {
         }
     }
 
-    /// After a send: hands over commands whose data has left now.
+    /// Called after a send. Hands over completed commands whose data has now been sent.
     pub fn settle(&mut self) {
         for cookie in std::mem::take(&mut self.leaving) {
             match self.slots.get(cookie).is_some_and(|task| task.is_leaving()) {
@@ -232,7 +232,7 @@ impl ClientMachine {
         task.answer.map(|answer| (answer, buf))
     }
 
-    /// Abandons a command. If it is in flight, it keeps its buffer until the reply.
+    /// Abandons a command. While it is in flight, its buffer stays allocated until the reply.
     pub fn abandon(&mut self, cookie: u64) {
         let Some(task) = self.slots.get(cookie) else { return };
         task.waiter = ReplyWaiter::Gone;
@@ -256,7 +256,7 @@ impl ClientMachine {
     }
 }
 
-/// The protocol's errors ("Error values"): number, kind, text.
+/// Errors of the protocol ("Error values"): number, kind, text.
 const ERRORS: [(u32, io::ErrorKind, &str); 8] = [
     (1, io::ErrorKind::PermissionDenied, "operation not permitted"),
     (5, io::ErrorKind::Other, "input/output error"),
@@ -268,7 +268,7 @@ const ERRORS: [(u32, io::ErrorKind, &str); 8] = [
     (108, io::ErrorKind::NotConnected, "it is being stopped"),
 ];
 
-/// Converts an error of the server.
+/// Converts an error reported by the server.
 fn refused(ServerError { errno, said }: ServerError) -> io::Error {
     let known = ERRORS.iter().find(|row| row.0 == errno);
     let kind = known.map_or(io::ErrorKind::Other, |row| row.1);

@@ -1,8 +1,8 @@
 //! An export of an NBD server as a [`Backend`].
 //!
-//! There is one connection, on the core that opened it, with any number of commands in flight; the handle works on
+//! There is one connection, on the core that opened it, with any number of commands in flight. The handle works on
 //! every core. The commands of all tasks in one turn of the event loop share one send. When the connection is lost,
-//! unanswered commands fail and are not repeated, because it is unknown whether a write was executed.
+//! unanswered commands fail. They are not repeated, because it is unknown whether a write was executed.
 
 mod connect;
 mod connection;
@@ -23,19 +23,19 @@ use receive::ReplyReceiver;
 use std::io;
 use std::sync::Arc;
 
-/// The limit of one WRITE_ZEROES or BLOCK_STATUS in bytes.
+/// The maximum length of one WRITE_ZEROES or BLOCK_STATUS in bytes.
 const MAX_RANGE: u64 = 1 << 30;
-/// The length in bytes of one write of zeros, for a server without WRITE_ZEROES.
+/// The length in bytes of one WRITE of zeros, if the server does not support WRITE_ZEROES.
 const ZEROS: u64 = 1 << 20;
 
-/// An NBD export. The connection ends with the last handle.
+/// An NBD export. The connection is closed when the last handle is dropped.
 pub struct NbdDisk {
     url: NbdUrl,
     export: ExportInfo,
     handle: ConnectionHandle,
 }
 
-/// Connects to a server and chooses an export, within 15 s. The connection belongs to the calling event loop.
+/// Connects to a server and negotiates an export, within 15 s. The connection belongs to the calling event loop.
 ///
 /// # Errors
 /// When the server is unreachable, is not an NBD server, or rejects the export; the hint lists its exports.
@@ -47,21 +47,21 @@ pub async fn open(url: &NbdUrl) -> Result<Arc<NbdDisk>, OpenError> {
 }
 
 impl NbdDisk {
-    /// Disconnects, and waits up to 1 s until the server closes. Later commands fail.
+    /// Disconnects, and waits up to 1 s for the server to close. Later commands fail.
     pub async fn close(&self) {
         let (reply, closed) = flume::bounded(1);
         if self.handle.send(ConnectionMessage::Close(reply)).is_ok() {
-            // No answer: the event loop is gone, and the connection with it.
+            // Without a reply, the event loop has ended, and with it the connection.
             let _ = closed.recv_async().await;
         }
     }
 
-    /// Submits a command whose range is valid.
+    /// Submits a command, after its range has been checked.
     fn submit(&self, command: NbdCommand, offset: u64, len: u64, buf: Option<Buf>) -> PendingReply {
         connection::submit(&self.handle, CommandRequest { command, offset, len: len as u32, buf })
     }
 
-    /// Checks that a range is within the export, and a multiple of its block size.
+    /// Checks that a range is within the export, and aligned to its block size.
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
         within(self.export.size, offset, len)?;
         let block = u64::from(self.export.block_size);
@@ -79,12 +79,12 @@ impl NbdDisk {
         self.check(offset, len)
     }
 
-    /// Whether one command is enough for a buffer.
+    /// Whether a single command can transfer the whole buffer.
     fn is_one(&self, buf: &Buf) -> bool {
         (1..=self.export.max_payload as usize).contains(&buf.len())
     }
 
-    /// Reads more than one command can.
+    /// Reads with several commands.
     async fn read_pieces(&self, offset: u64, buf: &mut Buf) -> io::Result<()> {
         let mut at = offset;
         for part in buf.chunks_mut(self.export.max_payload as usize) {
@@ -129,12 +129,12 @@ impl NbdDisk {
         (result, buf)
     }
 
-    /// Whether a write carries FUA. Without FLUSH, nothing else makes it durable before a later flush.
+    /// Whether a write carries FUA. If the server does not support FLUSH, each write needs it to be durable.
     fn sends_fua(&self, fua: bool) -> bool {
         (fua || !self.export.can_flush()) && self.export.can_fua()
     }
 
-    /// Flushes. Succeeds at once if the server has no FLUSH.
+    /// Flushes. Does nothing if the server does not support FLUSH.
     async fn flush_all(&self) -> io::Result<()> {
         if self.export.is_read_only() || !self.export.can_flush() {
             return Ok(());
@@ -159,7 +159,7 @@ impl NbdDisk {
         Ok(())
     }
 
-    /// The extent at an offset, by BLOCK_STATUS, in whole blocks.
+    /// Returns the extent at an offset, in whole blocks, by BLOCK_STATUS.
     async fn status(&self, offset: u64, len: u64) -> io::Result<Extent> {
         let block = u64::from(self.export.block_size);
         let mapped = Extent { offset, len, mapped: true };
@@ -176,14 +176,14 @@ impl NbdDisk {
         let Some(status) = status else { return Ok(mapped) };
         let reported_len = u64::from(status.len) / block * block;
         match reported_len {
-            // Less than a block: the state of its rest is unknown, so it counts as mapped.
+            // Less than one block: the state of the rest is unknown, so the block counts as mapped.
             0 => Ok(Extent { len: block, ..mapped }),
             _ => Ok(Extent { offset, len: reported_len.min(whole), mapped: !status.zero }),
         }
     }
 }
 
-/// The returned buffer, or a new one if it was lost with its event loop.
+/// Returns `buf`, or a new buffer if the event loop ended and dropped it.
 fn given_back(buf: Option<Buf>, len: usize) -> Buf {
     buf.unwrap_or_else(|| Buf::zeroed(len))
 }
@@ -193,7 +193,7 @@ impl Backend for NbdDisk {
         BackendInfo {
             capacity: self.export.size,
             read_only: self.export.is_read_only(),
-            // TRIM by itself promises no zeros.
+            // TRIM does not guarantee that the range reads as zeros.
             unmap: self.export.can_write_zeroes(),
             null: false,
             write_through: false,

@@ -1,5 +1,5 @@
-//! Framing: one receive brings many replies. The data of a read is copied into its buffer; the kernel receives that of a
-//! large read directly there.
+//! Framing: one receive returns many replies. The data of a read is copied into its buffer, but the kernel receives
+//! the rest of a large read directly into it.
 
 use super::machine::ClientMachine;
 use lunar_proto::nbd::client::{BufferFill, ServerMessage};
@@ -13,7 +13,7 @@ pub enum ReplyStreamError {
     /// The socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The server violated the protocol: the stream is out of step.
+    /// The server violated the protocol, so message boundaries are unknown.
     #[error("the server violates the protocol: {0}")]
     Rules(&'static str),
     /// The server closed the connection.
@@ -21,7 +21,7 @@ pub enum ReplyStreamError {
     End,
 }
 
-/// The missing data of a read.
+/// The part of a read's data that has not arrived yet.
 struct ReadPayload {
     cookie: u64,
     place: Range<usize>,
@@ -30,18 +30,18 @@ struct ReadPayload {
 
 /// The receiving side of a connection.
 pub struct ReplyReceiver {
-    /// The start of a message; never longer than the longest one without its payload.
+    /// The start of an incomplete message. Never longer than the longest message without its payload.
     partial: Vec<u8>,
     coming: Option<ReadPayload>,
 }
 
 impl ReplyReceiver {
-    /// Creates a receiver with the bytes that arrived behind the handshake.
+    /// Creates a receiver. `begun` has the bytes received after the handshake.
     pub fn new(begun: Vec<u8>) -> ReplyReceiver {
         ReplyReceiver { partial: begun, coming: None }
     }
 
-    /// Receives once, and processes all complete messages. Returns at once if there is nothing to receive.
+    /// Receives once, and processes all complete messages. Returns immediately if there is nothing to receive.
     pub fn receive(&mut self, stream: &Stream, machine: &mut ClientMachine) -> Result<(), ReplyStreamError> {
         with_scratch(|scratch| {
             let have = self.partial.len();
@@ -65,13 +65,13 @@ impl ReplyReceiver {
         })
     }
 
-    /// As [`ReplyReceiver::receive`], with these bytes instead of the socket's.
+    /// The same as [`ReplyReceiver::receive`], with these bytes instead of the socket's.
     pub fn feed(&mut self, bytes: &[u8], machine: &mut ClientMachine) -> Result<(), ReplyStreamError> {
         let all = [&std::mem::take(&mut self.partial)[..], bytes].concat();
         self.parse(&all, machine)
     }
 
-    /// Counts received bytes. Returns how many went directly into the buffer of a read.
+    /// Accounts for received bytes. Returns how many the kernel placed directly in the buffer of a read.
     fn landed(&mut self, got: usize, machine: &mut ClientMachine) -> usize {
         let Some(coming) = &mut self.coming else { return 0 };
         let landed = got.min(coming.place.len());
@@ -80,7 +80,7 @@ impl ReplyReceiver {
         landed
     }
 
-    /// Ends a read payload that is complete.
+    /// Ends the payload of a read once it is complete.
     fn arrived(&mut self, machine: &mut ClientMachine) {
         if let Some(coming) = self.coming.take_if(|coming| coming.place.is_empty())
             && coming.done

@@ -1,4 +1,4 @@
-//! A server's bytes without a socket, for tests and fuzzers.
+//! Processes the bytes of a server without a socket, for tests and fuzzers.
 
 use super::machine::{ClientMachine, CommandRequest, ReplyWaiter};
 use super::receive::ReplyReceiver;
@@ -11,21 +11,21 @@ use std::task::{Context, Poll, Waker};
 /// The result of a command, an error by its kind, and the bytes of its buffer; None while it is in flight.
 pub type ReplyOutcome = Option<(Result<Option<ExtentStatus>, io::ErrorKind>, Vec<u8>)>;
 
-/// The effects of a server's bytes.
+/// A client's reaction to the bytes of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServerTranscript {
-    /// The client's bytes during the handshake.
+    /// The bytes that the client sent during the handshake.
     pub said: Vec<u8>,
     /// The result of the handshake; None if the bytes ended first.
     pub haggled: Option<NegotiationStep>,
     /// The results of the commands, in order.
     pub outcomes: Vec<ReplyOutcome>,
-    /// Whether the client disconnected because of a protocol violation.
+    /// Whether the client ended the connection because of a protocol violation.
     pub broken: bool,
 }
 
-/// Feeds a server's bytes, `step` at a time, to a client of the export `disk`. After the handshake the client submits all
-/// `commands` at once, each with its offset and its length in bytes.
+/// Feeds the bytes of a server, `step` at a time, to a client of the export `disk`. After the handshake the client
+/// submits all `commands` at once, each with its offset and its length in bytes.
 pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> ServerTranscript {
     let mut talk = ServerTranscript { said: Vec::new(), haggled: None, outcomes: Vec::new(), broken: false };
     let (mut client, mut input) = (ClientNegotiation::new("disk"), Vec::new());
@@ -69,6 +69,6 @@ fn submit(machine: &mut ClientMachine, (command, offset, len): (NbdCommand, u64,
     let buf = moves.then(|| Buf::zeroed(len as usize));
     match machine.submit(CommandRequest { command, offset, len, buf }, ReplyWaiter::Unknown) {
         Ok(cookie) => cookie,
-        Err(_) => unreachable!("nothing has ended yet"),
+        Err(_) => unreachable!("the connection has not ended"),
     }
 }

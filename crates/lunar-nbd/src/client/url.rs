@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of NBD.
+/// The default port.
 const PORT: u16 = 10809;
 const FORMS: &str =
     "write nbd://HOST[:PORT][/EXPORT], with an IPv6 address in brackets, or nbd+unix:///EXPORT?socket=PATH";
@@ -15,14 +15,14 @@ const FORMS: &str =
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdAddress {
-    /// TCP: a name or an address, and a port.
+    /// TCP: a host name or an address, and a port.
     Tcp(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`. EXPORT and PATH are percent-encoded;
-/// without EXPORT it is the server's default.
+/// `nbd://HOST[:PORT][/EXPORT]` or `nbd+unix:///[EXPORT]?socket=PATH`. EXPORT and PATH are percent-encoded. Without
+/// EXPORT, the URL means the server's default export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
     /// The address of the server.
@@ -31,7 +31,7 @@ pub struct NbdUrl {
     pub export: String,
 }
 
-/// Whether a text has a scheme of NBD, even an unsupported one.
+/// Whether a text has an NBD scheme, even an unsupported one.
 pub fn is_url(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     scheme.is_some_and(|scheme| {

@@ -1,4 +1,4 @@
-//! A connection in the transmission phase: its state, its loops, and its end.
+//! A connection in the transmission phase: its state, its loops, and how it ends.
 
 use super::ServerLimits;
 use super::fairness::FairnessTurn;
@@ -19,21 +19,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The limit of queued reply bytes, above which nothing is received.
+/// While more reply bytes than this are queued, nothing is received.
 const MAX_WAITING: usize = 4 << 20;
-/// Above this number of queued reply bytes, replies are sent before the rest of a receive is parsed: the data just read
-/// is still in the CPU caches.
+/// If at least this number of reply bytes is queued, they are sent before further requests are parsed. The data just
+/// read is then still in the CPU caches.
 const WARM: usize = 256 << 10;
-/// The limit of bytes behind a request in which a closed connection is searched for NBD_CMD_DISC.
+/// The maximum number of unreceived bytes that are searched for NBD_CMD_DISC when a client has closed.
 const MOST_UNREAD: usize = 8 << 20;
-/// The time limit for sending the last replies.
+/// How long the last replies may take to be sent.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A connection. It belongs to one core.
 pub(super) struct ServerConnection {
     stream: Stream,
     pub(super) backend: Arc<dyn Backend>,
-    /// Whether reads are zeros, so that no buffer needs to be filled.
+    /// Whether reads always return zeros, so that no buffer needs to be filled.
     pub(super) null: bool,
     /// The minimum block size in bytes.
     pub(super) block: u64,
@@ -42,30 +42,30 @@ pub(super) struct ServerConnection {
     pub(super) state: RefCell<ServerConnectionState>,
     /// Notified when a request ends, bytes are sent, or the connection ends.
     changed: Event,
-    /// Notified when the client is gone.
+    /// Notified when the client has gone.
     gone: Event,
-    /// The send pump.
+    /// Sends the queued replies.
     pump: SendPump,
-    /// Whether a closed connection ends with NBD_CMD_DISC.
+    /// Whether the last request of a client that has closed is NBD_CMD_DISC. Set when first needed.
     leave: OnceCell<bool>,
 }
 
 /// The mutable state of a connection.
 pub(super) struct ServerConnectionState {
     pub(super) replies: ReplyQueue,
-    /// The number of requests that wait for the backend.
+    /// The number of requests that run as tasks.
     in_flight: usize,
-    /// The number of those that change data.
+    /// How many of them change data.
     changing: usize,
-    /// The buffer for which the receiver waited.
+    /// The buffer that the receiver waited for.
     spare: Option<Buf>,
     /// Whether new requests are rejected because the server is stopping.
     pub(super) stopping: bool,
-    /// Whether the client is gone.
+    /// Whether the client has gone.
     lost: bool,
 }
 
-/// Counts a request in flight until it is dropped.
+/// Counts a request as in flight until it is dropped.
 pub(super) struct InFlightGuard {
     pub(super) conn: Rc<ServerConnection>,
     changes: bool,
@@ -122,8 +122,8 @@ impl ServerConnection {
         })
     }
 
-    /// Serves requests until the client disconnects. When `stopping` ends, requests in flight are finished and new ones
-    /// rejected.
+    /// Serves requests until the client disconnects. After `stopping` completes, requests in flight are finished and
+    /// new ones are rejected.
     pub(super) async fn serve(
         self: &Rc<Self>,
         receiver: RequestReceiver,
@@ -138,7 +138,7 @@ impl ServerConnection {
         self.wait_until(|conn| conn.state.borrow().changing == 0).await;
     }
 
-    /// Sends the last replies and closes.
+    /// Waits for requests in flight, sends the last replies, and closes.
     pub(super) async fn leave(self: &Rc<Self>) {
         self.wait_until(|conn| conn.state.borrow().in_flight == 0).await;
         let _ = compio::time::timeout(FAREWELL, SendPump::flushed(self)).await;
@@ -180,7 +180,8 @@ impl ServerConnection {
         }
     }
 
-    /// Waits for room or a buffer. False: the turn of the connection ended first.
+    /// Waits for room or for a buffer. Returns false if the connection must end first, because later ones wait for
+    /// it.
     async fn can_go_on(&self, missing: RequestReceive, turn: &FairnessTurn<'_>) -> bool {
         let is_there = async {
             if let RequestReceive::Starved(len) = missing {
@@ -203,7 +204,7 @@ impl ServerConnection {
         state.in_flight >= self.limits.requests || state.replies.out.waiting() > MAX_WAITING
     }
 
-    /// Waits for a buffer for a reply; None if the client is gone.
+    /// Waits for the buffer of a reply. None if the client has gone.
     pub(super) async fn buffer_for_answer(&self, len: usize) -> Option<Buf> {
         let gone = self.gone.listen();
         if self.is_lost() {
@@ -216,8 +217,9 @@ impl ServerConnection {
         either(lost, async { Some(self.pool.get(len).await) }).await
     }
 
-    /// Whether a request must not start, because its client has reset the connection, or closed it without NBD_CMD_DISC.
-    /// The client may have written newer data over another connection since. `behind` has the bytes behind the request.
+    /// Whether a request must not start, because its client has reset the connection, or closed it without
+    /// NBD_CMD_DISC. In the meantime the client may have written newer data over another connection. `behind` has the
+    /// received bytes after the request.
     pub(super) fn is_late(&self, behind: &[u8]) -> bool {
         match self.stream.peer_state() {
             PeerState::Open => false,
@@ -226,7 +228,7 @@ impl ServerConnection {
         }
     }
 
-    /// Whether NBD_CMD_DISC is the last request of a client that has closed. The result is constant, and cached.
+    /// Whether NBD_CMD_DISC is the last request of a client that has closed. The result cannot change and is cached.
     fn leaves(&self, behind: &[u8]) -> bool {
         let look = || ends_with_leave(&[behind, &self.stream.peek(MOST_UNREAD)].concat());
         *self.leave.get_or_init(look)
@@ -241,7 +243,7 @@ impl ServerConnection {
         self.state.borrow().lost
     }
 
-    /// Waits until `wanted` holds; checks again after every change.
+    /// Waits until `wanted` returns true, and checks it after every change.
     async fn wait_until(&self, wanted: impl Fn(&ServerConnection) -> bool) {
         loop {
             let changed = self.changed.listen();
@@ -252,7 +254,8 @@ impl ServerConnection {
         }
     }
 
-    /// A buffer of `len` bytes for a payload: the spare one, or one from the pool.
+    /// Returns a buffer of `len` bytes for a payload: the spare one, or one from the pool. None if the pool is
+    /// exhausted.
     pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
         let spare = self.state.borrow_mut().spare.take();
         match spare {
@@ -275,7 +278,7 @@ impl SendSide for ServerConnection {
         self.stream.writable().await
     }
 
-    /// Drops queued replies, which would delay the end of the connection.
+    /// Drops queued replies, so that they do not delay the end of the connection.
     fn lost(&self, _: io::Error) {
         let mut state = self.state.borrow_mut();
         state.replies.out = SendQueue::default();
@@ -291,7 +294,7 @@ impl SendSide for ServerConnection {
     }
 }
 
-/// The requests of a connection, for its receiver.
+/// Executes the requests that the receiver of a connection has parsed.
 pub(super) struct ConnectionRequests<'a>(pub(super) &'a Rc<ServerConnection>);
 
 impl RequestHandler for ConnectionRequests<'_> {

@@ -10,9 +10,9 @@ use lunar_wire::nbd::{Errno, Request};
 use std::io;
 use std::rc::Rc;
 
-/// Longer reads and writes, in bytes, yield to other tasks first.
+/// Reads and writes longer than this, in bytes, become tasks, so that they do not delay others.
 const MAX_INLINE: usize = 1 << 20;
-/// The limit of extents in one reply. The client requests the rest.
+/// The maximum number of extents per reply. The client requests the rest.
 const MAX_EXTENTS: usize = 1024;
 
 /// Executes a request at once, or starts a task for it.
@@ -68,12 +68,12 @@ fn start(
     Admission::Yes
 }
 
-/// Whether a command changes data.
+/// Whether a command modifies the medium.
 fn changes(command: &NbdCommand) -> bool {
     matches!(command, NbdCommand::Write { .. } | NbdCommand::Trim { .. } | NbdCommand::WriteZeroes { .. })
 }
 
-/// Reads, if the backend can without waiting.
+/// Reads if the backend can do so without waiting. Returns false otherwise.
 fn try_read(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
     if conn.null {
         conn.state.borrow_mut().replies.zeros(request);
@@ -88,7 +88,7 @@ fn try_read(conn: &ServerConnection, request: &Request, whole: bool) -> bool {
     true
 }
 
-/// Writes, if the backend can without waiting.
+/// Writes if the backend can do so without waiting. Returns false otherwise.
 fn try_write(conn: &ServerConnection, request: &Request, data: &[u8]) -> bool {
     if data.len() > MAX_INLINE {
         return false;
@@ -100,7 +100,7 @@ fn try_write(conn: &ServerConnection, request: &Request, data: &[u8]) -> bool {
     true
 }
 
-/// Executes a request that may wait, and queues its reply.
+/// Executes a request that may have to wait, and queues its reply.
 async fn perform(conn: &ServerConnection, request: Request, command: NbdCommand, payload: Option<Buf>) {
     match command {
         NbdCommand::Read { whole } => {
@@ -152,13 +152,13 @@ async fn change(
     Ok(())
 }
 
-/// Whether zeroing certainly costs less than a write: the backend frees space, or stores nothing.
+/// Whether zeroing is certainly cheaper than a write, because the backend frees space or stores nothing.
 fn is_fast(backend: &dyn Backend, unmap: bool) -> bool {
     let facts = backend.facts();
     facts.null || (unmap && facts.unmap)
 }
 
-/// The extents of a request. Each one has whole blocks, and another state than the one before.
+/// Returns the extents of a request. They consist of whole blocks, and adjacent extents differ in their state.
 async fn extents(backend: &dyn Backend, request: &Request, one: bool, block: u64) -> io::Result<Vec<Extent>> {
     let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
     let mut found: Vec<Extent> = Vec::new();

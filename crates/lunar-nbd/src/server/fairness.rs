@@ -1,14 +1,14 @@
-//! The order in which connections are served. A request that a client repeated on a new connection must not be undone by
-//! one that it sent on an earlier connection. So a connection begins when every earlier one whose client is gone has no
-//! request in flight.
+//! The order in which connections are served. If a client repeats a request on a new connection, requests of its
+//! earlier connection must not undo it. So a connection is served only when no earlier connection whose client has
+//! gone can still change data.
 
 use event_listener::Event;
 use lunar_runtime::Hangup;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The interval at which a waiting connection checks the earlier ones, and the longest time for which a connection
-/// without a client delays later ones.
+/// The interval at which a waiting connection checks the earlier ones. A connection without a client that only waits
+/// for room is ended after one to two intervals if later ones wait for it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The connections of an export, in order of arrival.
@@ -22,11 +22,11 @@ pub(super) struct ConnectionFairness {
 struct FairnessEntry {
     number: u64,
     line: Hangup,
-    /// The connection is not served yet.
+    /// Whether the connection is not served yet.
     waits: bool,
 }
 
-/// The place of a connection. Later connections may begin when it is dropped.
+/// The position of a connection in the order. Dropping it lets later connections start.
 pub(super) struct FairnessTurn<'a> {
     fairness: &'a ConnectionFairness,
     number: u64,
@@ -37,12 +37,12 @@ impl ConnectionFairness {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of connections with a client.
+    /// The number of connections whose client is still connected.
     pub(super) fn clients(&self) -> usize {
         self.lock().iter().filter(|entry| !entry.line.is_hung_up()).count()
     }
 
-    /// Adds a connection at the end.
+    /// Appends a connection.
     pub(super) fn join(&self, line: Hangup) -> FairnessTurn<'_> {
         let mut all = self.lock();
         let number = all.last().map_or(0, |last| last.number + 1);
@@ -52,7 +52,7 @@ impl ConnectionFairness {
 }
 
 impl FairnessTurn<'_> {
-    /// Waits until the connection may start.
+    /// Waits until the connection may be served.
     pub(super) async fn comes(&self) {
         loop {
             let ended = self.fairness.ended.listen();
@@ -78,7 +78,7 @@ impl FairnessTurn<'_> {
         has_gone && all.iter().any(|other| other.number > self.number && other.waits)
     }
 
-    /// Ends when [`FairnessTurn::is_over`] has held for one interval.
+    /// Completes when [`FairnessTurn::is_over`] has returned true at two consecutive checks.
     pub(super) async fn ends(&self) {
         let mut was_over = false;
         loop {

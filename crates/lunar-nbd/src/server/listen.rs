@@ -19,7 +19,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// The URI by which clients find an export here, by the NBD project's doc/uri.md.
+    /// The URI of an export at this address, as specified in the NBD project's doc/uri.md.
     pub fn url(&self, export: &str) -> String {
         match self {
             ListenAddress::Tcp(address) => format!("nbd://{address}/{}", UriEscaped(export.as_bytes())),
@@ -30,7 +30,7 @@ impl ListenAddress {
         }
     }
 
-    /// Binds, and returns the bound address.
+    /// Binds. Returns the bound address and the socket.
     pub(super) fn bind(&self) -> io::Result<(ListenAddress, Socket)> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot listen on {self}: {e}"));
         match self {
@@ -52,7 +52,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Bytes as a URI writes them (RFC 3986 section 2.1).
+/// Formats bytes percent-encoded (RFC 3986 section 2.1).
 struct UriEscaped<'a>(&'a [u8]);
 
 impl fmt::Display for UriEscaped<'_> {
@@ -66,14 +66,14 @@ impl fmt::Display for UriEscaped<'_> {
     }
 }
 
-/// The path of a bound Unix socket, removed on drop.
+/// The path of a bound Unix socket. The file is removed on drop.
 pub(super) struct SocketPath {
     path: PathBuf,
     inode: u64,
 }
 
 impl SocketPath {
-    /// Owns the path of a socket that was bound just now.
+    /// Takes over the path of a newly bound socket.
     pub(super) fn new(path: &Path) -> io::Result<SocketPath> {
         Ok(SocketPath { path: path.to_owned(), inode: std::fs::symlink_metadata(path)?.ino() })
     }
@@ -83,7 +83,7 @@ impl Drop for SocketPath {
     fn drop(&mut self) {
         let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
         if ours {
-            // Already gone: nothing to do.
+            // The file may already have been removed.
             let _ = std::fs::remove_file(&self.path);
         }
     }

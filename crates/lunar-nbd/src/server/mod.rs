@@ -1,7 +1,7 @@
 //! An NBD server over any backend, on TCP and Unix sockets.
 //!
-//! A connection belongs to one core. One receive brings many requests, and one vectored send carries their replies. A
-//! request that must wait becomes a separate task and replies later.
+//! A connection belongs to one core. One receive returns many requests, and one vectored send carries their replies.
+//! A request that has to wait becomes a task, which replies later.
 
 mod connection;
 mod execute;
@@ -24,9 +24,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest READ and WRITE in bytes.
+/// The maximum length of READ and WRITE in bytes.
 const MAX_PAYLOAD: u32 = Pool::MAX_BUFFER as u32;
-/// The preferred block in bytes, where the minimum is not larger: a page of the page cache.
+/// The preferred block size in bytes, unless the minimum is larger. It is a page of the page cache.
 const PREFERRED: u32 = 4096;
 /// The largest block size that the protocol can announce.
 const MAX_BLOCK: u32 = 1 << 16;
@@ -34,12 +34,12 @@ const MAX_BLOCK: u32 = 1 << 16;
 /// An exported disk.
 #[derive(Clone)]
 pub struct NbdExport {
-    /// The name; a client that names no export gets the first one.
+    /// The name. A client that requests the default export gets the first one.
     pub name: String,
     /// The backend.
     pub backend: Arc<dyn Backend>,
-    /// The logical block size in bytes, a power of two up to 64 KiB. Requests are multiples of it, and the capacity
-    /// is rounded down to it.
+    /// The logical block size in bytes, a power of two up to 64 KiB. Requests must be multiples of it, and the
+    /// capacity is rounded down to it.
     pub block_size: u32,
     /// Rejects writes, even if the backend accepts them.
     pub read_only: bool,
@@ -75,7 +75,7 @@ impl NbdExport {
 
 fn flags(facts: &BackendInfo, read_only: bool) -> u16 {
     let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
-    // Backends are coherent: a flush covers the writes of every connection.
+    // Backends are coherent: a flush covers the writes of all connections.
     let always = always | flag::CAN_MULTI_CONN;
     if facts.read_only || read_only {
         return always | flag::READ_ONLY;
@@ -87,11 +87,11 @@ fn flags(facts: &BackendInfo, read_only: bool) -> u16 {
 /// The limits of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Connections at a time.
+    /// The maximum number of simultaneous connections.
     pub connections: usize,
-    /// Bytes of buffers in use, at least 32 MiB.
+    /// The maximum size of all buffers in bytes, at least 32 MiB.
     pub memory: usize,
-    /// Requests of one connection that wait for the backend.
+    /// The maximum number of requests in flight per connection.
     pub requests: usize,
     /// The time limit of the handshake.
     pub handshake: Duration,

@@ -4,11 +4,11 @@ use lunar_proto::nbd::{ExportOffer, Handshake, HandshakeStep, NegotiatedExport};
 use lunar_runtime::Stream;
 use std::io::{self, IoSlice};
 
-/// Bytes of one receive.
+/// The maximum number of bytes per receive.
 const SCRATCH: usize = 4096;
 
-/// Negotiates until the client chooses an export. Returns the negotiated options, and the bytes behind the handshake.
-/// None if the client disconnects or is rejected.
+/// Negotiates until the client has selected an export. Returns the negotiated options, and the bytes received after
+/// the handshake. None if the client disconnects or is rejected.
 pub(super) async fn negotiate(
     stream: &Stream,
     offers: Vec<ExportOffer>,
@@ -40,7 +40,7 @@ pub(super) async fn negotiate(
     }
 }
 
-/// Receives more bytes. False if the client has closed.
+/// Receives more bytes. Returns false if the client has closed.
 async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<bool> {
     let mut scratch = [0; SCRATCH];
     loop {

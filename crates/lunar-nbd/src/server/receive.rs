@@ -1,48 +1,48 @@
-//! Framing: one receive brings many requests. Small payloads are used in place, in the receive buffer of the core. The
-//! rest of a large payload is received directly into the buffer of the write.
+//! Framing: one receive returns many requests. Small payloads are used in place, in the receive buffer of the core.
+//! The rest of a large payload is received directly into the buffer of the write.
 
 use lunar_proto::nbd::{NbdCommand, NegotiatedOptions, RequestError};
 use lunar_runtime::{Buf, Stream, with_scratch};
 use lunar_wire::nbd::{REQUEST_LEN, Request, command};
 use std::io::{self, IoSliceMut};
 
-/// A larger incomplete payload gets its own buffer, in bytes.
+/// An incomplete payload longer than this, in bytes, gets its own buffer.
 const LARGE: usize = 16 << 10;
 
 /// The payload of a request.
 pub(super) enum RequestData<'a> {
-    /// In the receive buffer; valid during the call.
+    /// In the receive buffer, valid during the call.
     Bytes(&'a [u8]),
     /// In its own buffer.
     Buf(Buf),
 }
 
-/// A complete request with its payload. The payload of a rejected request is dropped.
+/// A complete request with its payload. If the request is rejected, its payload has been dropped.
 pub(super) struct ReceivedRequest<'a> {
     pub request: Request,
     pub verdict: Result<NbdCommand, RequestError>,
     pub data: RequestData<'a>,
-    /// The received bytes behind it.
+    /// The received bytes after the request.
     pub behind: &'a [u8],
 }
 
-/// The result of handing a request over.
+/// The result of offering a request to the handler.
 pub(super) enum Admission {
-    /// It was taken.
+    /// The request was accepted.
     Yes,
-    /// It needs a buffer for its payload, and must be offered again.
+    /// There is no buffer for its payload. The request must be offered again.
     Starved,
-    /// It was the last one.
+    /// The connection ends with this request.
     Last,
 }
 
-/// The consumer of requests.
+/// Handles the requests of a connection.
 pub(super) trait RequestHandler {
-    /// Whether there is no room for more requests now.
+    /// Whether there is currently no room for more requests.
     fn is_full(&self) -> bool;
-    /// A buffer for a payload, if one is free.
+    /// Returns a buffer for a payload, if one is free.
     fn buffer(&mut self, len: usize) -> Option<Buf>;
-    /// Takes a request.
+    /// Handles a request.
     fn take(&mut self, arrived: ReceivedRequest<'_>) -> Admission;
 }
 
@@ -64,7 +64,7 @@ pub(super) enum RequestReceive {
 pub(super) enum RequestStreamError {
     /// The socket failed.
     Io(io::Error),
-    /// A request with a wrong magic number: the stream is out of step.
+    /// A request with a wrong magic number, so message boundaries are unknown.
     Magic,
 }
 
@@ -85,27 +85,28 @@ impl std::fmt::Display for RequestStreamError {
 
 /// An incomplete payload.
 enum PayloadReceive {
-    /// Received into a buffer, of which `filled` bytes are complete.
+    /// It is received into a buffer, of which the first `filled` bytes are complete.
     Gather { request: Request, command: NbdCommand, buf: Buf, filled: usize },
-    /// Discarded; `rest` bytes are missing.
+    /// It is discarded. `rest` bytes are still to come.
     Skip { request: Request, refusal: RequestError, rest: usize },
 }
 
 /// The receiving side of a connection.
 pub(super) struct RequestReceiver {
     terms: NegotiatedOptions,
-    /// Unparsed bytes: the start of a request, or requests for which there was no room.
+    /// Unparsed bytes: an incomplete request, or requests for which there was no room.
     partial: Vec<u8>,
     coming: Option<PayloadReceive>,
 }
 
 impl RequestReceiver {
-    /// Creates a receiver with the bytes that arrived behind the handshake; [`RequestReceiver::resume`] parses them.
+    /// Creates a receiver. `begun` has the bytes received after the handshake, which [`RequestReceiver::resume`]
+    /// parses.
     pub(super) fn new(terms: NegotiatedOptions, begun: Vec<u8>) -> Self {
         RequestReceiver { terms, partial: begun, coming: None }
     }
 
-    /// Receives once and hands over every complete request. Only after [`RequestReceive::More`].
+    /// Receives once, and hands over all complete requests. Must be called only after [`RequestReceive::More`].
     pub(super) fn receive(
         &mut self,
         stream: &Stream,
@@ -131,7 +132,7 @@ impl RequestReceiver {
         })
     }
 
-    /// Hands over the complete requests in the bytes received before.
+    /// Hands over the complete requests among the bytes received earlier.
     pub(super) fn resume(
         &mut self,
         sink: &mut impl RequestHandler,
@@ -140,7 +141,7 @@ impl RequestReceiver {
         self.parse(&begun, sink)
     }
 
-    /// As [`RequestReceiver::receive`], with these bytes instead of the socket's.
+    /// The same as [`RequestReceiver::receive`], with these bytes instead of the socket's.
     pub(super) fn feed(
         &mut self,
         mut chunk: &[u8],
@@ -156,7 +157,7 @@ impl RequestReceiver {
         self.parse(&all, sink)
     }
 
-    /// Counts received bytes. Returns how many went into the buffer of a payload.
+    /// Accounts for received bytes. Returns how many the kernel placed directly in the buffer of a payload.
     fn landed(&mut self, got: usize) -> usize {
         let Some(PayloadReceive::Gather { buf, filled, .. }) = &mut self.coming else { return 0 };
         let direct = got.min(buf.len() - *filled);
@@ -184,7 +185,7 @@ impl RequestReceiver {
         }
     }
 
-    /// Continues a payload. Returns the consumed bytes, and the result if the parse ends.
+    /// Continues with a payload. Returns the number of consumed bytes, and the result if parsing stops.
     fn go_on(
         &mut self,
         coming: PayloadReceive,
@@ -209,13 +210,14 @@ impl RequestReceiver {
         }
     }
 
-    /// Parses the request at the start of `bytes`. Returns the consumed bytes, and the result if the parse ends.
+    /// Parses the request at the start of `bytes`. Returns the number of consumed bytes, and the result if parsing
+    /// stops.
     fn begin(
         &mut self,
         bytes: &[u8],
         sink: &mut impl RequestHandler,
     ) -> Result<(usize, Option<RequestReceive>), RequestStreamError> {
-        let header = bytes.first_chunk::<REQUEST_LEN>().expect("a whole request");
+        let header = bytes.first_chunk::<REQUEST_LEN>().expect("a complete request");
         let request = Request::decode(header).ok_or(RequestStreamError::Magic)?;
         let (len, body) = (request.payload_len(), &bytes[REQUEST_LEN..]);
         match (self.terms.check(&request), body.get(..len)) {
@@ -255,7 +257,7 @@ pub(super) fn ends_with_leave(mut bytes: &[u8]) -> bool {
     leaves && bytes.is_empty()
 }
 
-/// Hands over a request that needs no buffer. Returns the result if the parse ends.
+/// Hands over a request that needs no further buffer. Returns the result if parsing stops.
 fn hand_over(
     sink: &mut impl RequestHandler,
     request: Request,

@@ -12,11 +12,11 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The granularity in bytes at which zeros are reported as holes instead of being sent.
+/// The granularity in bytes at which zeros are reported as holes.
 const GRAIN: usize = 32 << 10;
-/// The limit of an error text in characters. At four bytes each it is within the protocol's limit.
+/// The maximum length of an error text in characters. At four bytes per character it fits the protocol's maximum.
 const MAX_WORDS: usize = 200;
-/// The shortest read in bytes that is searched for zeros.
+/// The minimum length in bytes of a read that is searched for zeros.
 const WORTHWHILE: usize = 4096;
 
 /// The error of a failed request.
@@ -56,7 +56,7 @@ impl ReplyQueue {
         ReplyQueue { out: SendQueue::default(), structured }
     }
 
-    /// Queues the reply of a successful request without data.
+    /// Queues the reply to a successful request without data.
     pub(super) fn done(&mut self, request: &Request) {
         if self.structured && request.command == command::READ {
             return self.chunk(request, chunk::NONE, true, &[], Payload::Empty);
@@ -76,7 +76,7 @@ impl ReplyQueue {
         self.chunk(request, chunk::ERROR, true, &head, Payload::Bytes(why));
     }
 
-    /// Queues the data of a read. `whole` requires one chunk.
+    /// Queues the data of a read. `whole` requests a single chunk.
     pub(super) fn data(&mut self, request: &Request, buf: Buf, whole: bool) {
         let len = buf.len();
         if !self.structured {
@@ -100,7 +100,7 @@ impl ReplyQueue {
         }
     }
 
-    /// Queues the reply of a read of zeros, without a buffer.
+    /// Queues the reply to a read of zeros. Needs no buffer.
     pub(super) fn zeros(&mut self, request: &Request) {
         let len = request.len as usize;
         if self.structured {
@@ -113,7 +113,7 @@ impl ReplyQueue {
         }
     }
 
-    /// Queues the extents of a BLOCK_STATUS request, in `base:allocation`.
+    /// Queues the extents of a BLOCK_STATUS request for `base:allocation`.
     pub(super) fn status(&mut self, request: &Request, extents: &[Extent]) {
         let mut descriptors = Vec::with_capacity(extents.len() * 8);
         for extent in extents {
@@ -125,7 +125,7 @@ impl ReplyQueue {
         self.chunk(request, chunk::BLOCK_STATUS, true, &head, Payload::Bytes(descriptors));
     }
 
-    /// Queues a chunk: a piece of the data, or a hole.
+    /// Queues a chunk with a piece of the data, or with a hole.
     fn content(&mut self, request: &Request, range: Range<usize>, zero: bool, done: bool, payload: Payload) {
         let mut head = [0; 12];
         be::put64(&mut head, request.offset + range.start as u64);
@@ -152,7 +152,7 @@ impl ReplyQueue {
     }
 }
 
-/// Splits data into pieces of data and of zeros. Never empty.
+/// Splits data into ranges, each with whether it is all zeros. Returns at least one range.
 fn pieces(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut pieces: Vec<(Range<usize>, bool)> = Vec::new();
     if bytes.len() < WORTHWHILE {

@@ -14,24 +14,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// The time limit of a shutdown.
+/// How long connections may take to end at a shutdown.
 const STOP: Duration = Duration::from_secs(20);
-/// TCP keepalive: the idle time and the number of probes.
+/// TCP keepalive: the idle time, which is also the interval of probes, and the number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_RETRIES: u32 = 4;
 
-/// The state that all connections share.
+/// The state shared by all connections.
 struct ServerShared {
     exports: Vec<NbdExport>,
-    /// The order of connections, for each export.
+    /// The order of connections of each export.
     fairness: Vec<ConnectionFairness>,
     limits: ServerLimits,
     pool: Pool,
     connections: AtomicUsize,
     stopping: AtomicBool,
-    /// Notified of a stop and of the end of a connection.
+    /// Notified when the server is stopped, and when a connection ends.
     changed: Event,
-    /// Limits log lines about failed clients.
+    /// Limits the rate of log lines about failed clients.
     ended: LogRateLimit,
 }
 
@@ -57,7 +57,7 @@ impl ServerShared {
     }
 }
 
-/// A running server. Dropping it rejects new clients and lets the others finish their requests in flight;
+/// A running server. Dropping it rejects new clients, and lets connected ones finish their requests in flight.
 /// [`NbdServer::stop`] also waits for that.
 pub struct NbdServer {
     shared: Arc<ServerShared>,
@@ -69,8 +69,8 @@ pub struct NbdServer {
 /// Serves exports at the addresses in `listen`, on all of these cores.
 ///
 /// # Errors
-/// When an address cannot be bound (the message names it), or an export cannot be offered: a block size that
-/// is no power of two up to 64 KiB, a name or description above 4096 bytes, two exports of one name, or no
+/// When an address cannot be bound (the message names it), or an export cannot be offered: a block size that is not a
+/// power of two up to 64 KiB, a name or description longer than 4096 bytes, two exports with the same name, or no
 /// export at all.
 pub fn serve(
     listen: &[ListenAddress],
@@ -121,21 +121,21 @@ impl NbdServer {
         &self.addresses
     }
 
-    /// The open connections. One whose client is gone stays open until its last write ends.
+    /// The number of open connections. A connection whose client has gone stays open until its last write ends.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
 
-    /// The connected clients that have chosen an export.
+    /// The number of connected clients that have selected an export.
     pub fn clients(&self) -> usize {
         self.shared.fairness.iter().map(ConnectionFairness::clients).sum()
     }
 
-    /// Shuts down gracefully: rejects clients and requests, finishes requests in flight, closes, and flushes every
-    /// backend. Must not be called on one of the cores.
+    /// Shuts down gracefully: rejects clients and requests, finishes requests in flight, closes the connections, and
+    /// flushes every backend. Must not be called on one of the cores.
     ///
     /// # Errors
-    /// The last error of a failed flush.
+    /// The error of the last flush that failed.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stop();
         let (result, ended) = flume::bounded(1);
@@ -168,7 +168,7 @@ async fn wind_down(shared: &ServerShared) -> io::Result<()> {
     result
 }
 
-/// Accepts clients of one listener and distributes them over the cores until the server is stopped.
+/// Accepts clients of one listener, and distributes them over the cores, until the server is stopped.
 async fn accept(shared: Arc<ServerShared>, cores: Arc<Cores>, socket: Socket, first: usize) {
     let listener = match Listener::new(socket) {
         Ok(listener) => listener,
@@ -196,12 +196,12 @@ async fn accept(shared: Arc<ServerShared>, cores: Arc<Cores>, socket: Socket, fi
     }
 }
 
-/// A connection's place in the count; None when there is no room.
+/// Counts a connection until it is dropped.
 struct ClientCount(Arc<ServerShared>);
 
 impl ClientCount {
     fn new(shared: &Arc<ServerShared>) -> Option<ClientCount> {
-        // Made before the check, so that the count goes down again when it is dropped.
+        // Created before the check, so that dropping it decreases the count again.
         let count = ClientCount(shared.clone());
         let before = shared.connections.fetch_add(1, SeqCst);
         (before < shared.limits.connections && !shared.stopping.load(SeqCst)).then_some(count)
@@ -215,7 +215,7 @@ impl Drop for ClientCount {
     }
 }
 
-/// Serves one client from its handshake to its end.
+/// Serves one client, from the handshake to the end of its connection.
 async fn serve_one(socket: Socket, count: ClientCount) {
     let shared = &count.0;
     match serve_client(socket, shared).await {

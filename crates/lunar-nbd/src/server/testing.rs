@@ -1,4 +1,4 @@
-//! A client's bytes without a socket, for tests and fuzzers.
+//! Processes the bytes of a client without a socket, for tests and fuzzers.
 
 use super::receive::{
     Admission, ReceivedRequest, RequestData, RequestHandler, RequestReceive, RequestReceiver,
@@ -7,22 +7,22 @@ use lunar_proto::nbd::{ExportOffer, Handshake, HandshakeStep, NbdCommand, Negoti
 use lunar_runtime::Buf;
 use lunar_wire::nbd::{Errno, Request};
 
-/// What came of a client's bytes.
+/// A server's reaction to the bytes of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTranscript {
-    /// The server's bytes during the handshake.
+    /// The bytes that the server sent during the handshake.
     pub said: Vec<u8>,
-    /// What was agreed on, if it came so far.
+    /// The negotiated export. None if the handshake did not end with one.
     pub agreed: Option<NegotiatedExport>,
-    /// Its requests: each with what it was taken for and its payload.
+    /// The requests, each with its command or error, and its payload.
     pub requests: Vec<(Request, Result<NbdCommand, Errno>, Vec<u8>)>,
-    /// It had to be cut off.
+    /// Whether the server ended the connection because of a protocol violation.
     pub broken: bool,
 }
 
 struct TestRequests<'a> {
     talk: &'a mut ClientTranscript,
-    /// Every other time there is no buffer.
+    /// Alternates, so that every second call for a buffer fails.
     starved: bool,
 }
 
@@ -47,7 +47,7 @@ impl RequestHandler for TestRequests<'_> {
     }
 }
 
-/// What comes of a client's bytes that arrive `step` at a time.
+/// Feeds the bytes of a client, `step` at a time, to a server of these exports.
 pub fn talk(offers: Vec<ExportOffer>, bytes: &[u8], step: usize) -> ClientTranscript {
     let mut talk = ClientTranscript { said: Vec::new(), agreed: None, requests: Vec::new(), broken: false };
     let (mut machine, mut input) = (Handshake::new(offers), Vec::new());

@@ -1,4 +1,4 @@
-//! The NBD client against programs of other projects, against Lunar's server, and against faulty servers.
+//! Tests of the NBD client with servers of other projects, with Lunar's server, and with faulty servers.
 #![forbid(unsafe_code)]
 
 mod hostile;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a future on an event loop of its own.
+/// Runs a future on its own event loop.
 fn on_a_core<T: Send + 'static, W: Future<Output = T> + 'static>(
     work: impl FnOnce() -> W + Send + 'static,
 ) -> T {
-    Cores::one().expect("an event loop").wait(0, work).expect("an end")
+    Cores::one().expect("an event loop").wait(0, work).expect("the task panicked")
 }
 
 async fn open(url: &str) -> Arc<client::NbdDisk> {
@@ -24,11 +24,11 @@ async fn open(url: &str) -> Arc<client::NbdDisk> {
     client::open(&url).await.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Why an export cannot be had: what happened, and the hint.
+/// Opens an export that must be rejected. Returns what failed, and the hint.
 fn refused(url: &str) -> (String, String) {
     let url: client::NbdUrl = url.parse().unwrap_or_else(|e| panic!("{e}"));
     let refused = on_a_core(move || async move { client::open(&url).await.err() });
-    let e = refused.expect("it is refused");
+    let e = refused.expect("the export was opened");
     (e.what, e.hint)
 }
 
@@ -38,14 +38,14 @@ fn filled(bytes: &[u8]) -> Buf {
 
 async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool) {
     let (result, buf) = disk.write(offset, filled(bytes), fua).await;
-    result.expect("written");
-    assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
+    result.expect("the write succeeds");
+    assert_eq!(&buf[..], bytes, "the returned buffer has other bytes");
 }
 
 async fn read(disk: &dyn Backend, offset: u64, len: usize) -> Vec<u8> {
-    // Not zeros, so that unfilled bytes are detected.
+    // Filled with a value other than zero, so that missing data is detected.
     let (result, buf) = disk.read(offset, filled(&vec![0xEE; len])).await;
-    result.expect("read");
+    result.expect("the read succeeds");
     buf.to_vec()
 }
 
@@ -53,7 +53,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at / 512).wrapping_mul(seed * 2 + 1).wrapping_add(at) as u8).collect()
 }
 
-/// One value of `describe`.
+/// Returns a value of `describe` by its name.
 fn described_value(disk: &dyn Backend, name: &str) -> String {
     disk.describe().into_iter().find(|row| row.0 == name).map(|row| row.1).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The server of this house, from the core that opened the disk and from another.
+//! Tests of the client with Lunar's server, from the core that opened the disk and from another.
 
 use super::{MIB, on_a_core, open, pattern, read, refused, write};
 use lunar_block::{Backend, BackendKind, BackendSpec};
@@ -7,7 +7,8 @@ use lunar_runtime::Cores;
 use std::sync::Arc;
 
 fn server() -> NbdServer {
-    let backend = lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 64 * MIB)).expect("memory");
+    let backend =
+        lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 64 * MIB)).expect("a memory backend");
     let export = |name: &str, read_only| NbdExport {
         name: name.into(),
         backend: backend.clone(),
@@ -18,26 +19,26 @@ fn server() -> NbdServer {
     let listen = ["127.0.0.1:0", "[::1]:0"].map(|at| ListenAddress::Tcp(at.parse().expect("an address")));
     let cores = Arc::new(Cores::one().expect("an event loop"));
     serve(&listen, vec![export("disk", false), export("copy", true)], cores, ServerLimits::default())
-        .expect("served")
+        .expect("the server starts")
 }
 
 #[test]
 fn disk_may_be_used_from_another_core() {
     let server = server();
     let url = server.addresses()[1].url("disk");
-    let (home, other) = (Cores::one().expect("a loop"), Cores::one().expect("a loop"));
-    let disk = home.wait(0, move || async move { open(&url).await }).expect("an end");
+    let (home, other) = (Cores::one().expect("an event loop"), Cores::one().expect("an event loop"));
+    let disk = home.wait(0, move || async move { open(&url).await }).expect("the task panicked");
     let there = disk.clone();
     let used = other.wait(0, move || async move {
         let bytes = pattern(3, 3 << 20);
         write(&*there, 512, &bytes, true).await;
-        there.flush().await.expect("flushed");
+        there.flush().await.expect("the flush succeeds");
         read(&*there, 512, 3 << 20).await == bytes
     });
-    assert!(used.expect("an end"));
+    assert!(used.expect("the task panicked"));
     home.stop();
     let late = other.wait(0, move || async move { disk.read(0, lunar_runtime::Buf::zeroed(512)).await.0 });
-    late.expect("an end").expect_err("its event loop is gone");
+    late.expect("the task panicked").expect_err("a read succeeded without an event loop");
 }
 
 #[test]

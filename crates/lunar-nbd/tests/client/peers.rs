@@ -1,4 +1,4 @@
-//! nbdkit, qemu-nbd and nbd-server.
+//! Tests of the client with nbdkit, qemu-nbd and nbd-server.
 
 use super::{MIB, described_value, on_a_core, open, pattern, read, refused, write};
 use interop::Folder;
@@ -16,7 +16,7 @@ const QEMU: [Tool; 2] = [
 ];
 const NBD_SERVER: [Tool; 1] = [Tool { program: "nbd-server", package: "nbd-server" }];
 
-/// A server of somebody else, on a Unix socket in a folder of its own.
+/// A server of another project, on a Unix socket in its own directory.
 struct Peer {
     child: Child,
     dir: Folder,
@@ -53,7 +53,7 @@ impl Drop for Peer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // One that went into the background.
+        // A server that runs in the background has written its process ID to a file.
         let written = std::fs::read_to_string(self.dir.join("pid")).ok();
         if let Some(pid) = written.and_then(|text| Pid::from_raw(text.trim().parse().ok()?)) {
             let _ = kill_process(pid, Signal::KILL);
@@ -61,7 +61,8 @@ impl Drop for Peer {
     }
 }
 
-/// Reads what it wrote, in all sizes, many at once; zeros, extents and flushes.
+/// Writes and reads back data in parallel, in many sizes. Then tests flushes, zeroing, extents, and commands after a
+/// close.
 async fn lives(url: String, extents: bool) {
     let disk = open(&url).await;
     assert!(disk.facts().capacity == 64 * MIB && !disk.facts().read_only, "{:?}", disk.facts());
@@ -82,23 +83,26 @@ async fn lives(url: String, extents: bool) {
         })
         .collect();
     for piece in pieces {
-        piece.await.expect("a task");
+        piece.await.expect("the task panicked");
     }
-    disk.flush().await.expect("flushed");
-    disk.write_zeroes(0, 4 * MIB, false).await.expect("zeroed");
-    disk.unmap(4 * MIB, 4 * MIB).await.expect("unmapped");
+    disk.flush().await.expect("the flush succeeds");
+    disk.write_zeroes(0, 4 * MIB, false).await.expect("WRITE_ZEROES succeeds");
+    disk.unmap(4 * MIB, 4 * MIB).await.expect("TRIM succeeds");
     assert!(read(&*disk, 0, 8 << 20).await.iter().all(|byte| *byte == 0));
     whole_map(&*disk).await;
     disk.close().await;
     let (result, _) = disk.read(0, lunar_runtime::Buf::zeroed(512)).await;
-    assert_eq!(result.expect_err("it is closed").kind(), std::io::ErrorKind::NotConnected);
+    assert_eq!(
+        result.expect_err("a read after the close succeeded").kind(),
+        std::io::ErrorKind::NotConnected
+    );
 }
 
-/// Extents cover it without a gap, and what is not mapped is zeros.
+/// Checks that the extents cover the disk without gaps, and that unmapped ones are zeros.
 async fn whole_map(disk: &dyn Backend) {
     let (mut at, capacity) = (0, disk.facts().capacity);
     while at < capacity {
-        let extent = disk.extent(at, capacity - at).await.expect("an extent");
+        let extent = disk.extent(at, capacity - at).await.expect("the extent is reported");
         assert!(extent.offset == at && extent.len > 0 && at + extent.len <= capacity, "{extent:?}");
         let bytes = read(disk, at, extent.len as usize).await;
         assert!(extent.mapped || bytes.iter().all(|byte| *byte == 0), "{extent:?} is not zeros");
@@ -114,7 +118,7 @@ fn nbdkit_keeps_what_it_gets() {
     let peer = Peer::nbdkit(&["memory", "64M"]);
     let url = peer.url("");
     on_a_core(move || lives(url, true));
-    // Simple replies, no extents, no zeros, no FUA, small requests.
+    // Without structured replies, extents, zeroes and FUA, and with small requests only.
     let filters =
         ["--no-sr", "--filter=nozero", "--filter=fua", "--filter=blocksize-policy", "memory", "64M"];
     let policy = ["blocksize-minimum=512", "blocksize-preferred=4096", "blocksize-maximum=64K"];
@@ -134,15 +138,25 @@ fn unaligned_request_is_refused_before_it_is_sent() {
     let url = peer.url("");
     on_a_core(move || async move {
         let disk = open(&url).await;
-        assert_eq!(disk.facts().capacity, 1_000_000 / 4096 * 4096, "whole blocks");
+        assert_eq!(
+            disk.facts().capacity,
+            1_000_000 / 4096 * 4096,
+            "the capacity is not rounded down to whole blocks"
+        );
         let (result, _) = disk.read(512, lunar_runtime::Buf::zeroed(4096)).await;
-        let said = result.expect_err("not aligned").to_string();
+        let said = result.expect_err("an unaligned read succeeded").to_string();
         assert!(said.contains("multiples of 4096 bytes"), "{said}");
         let (result, _) = disk.write(4096, lunar_runtime::Buf::zeroed(100), false).await;
-        assert_eq!(result.expect_err("not aligned").kind(), std::io::ErrorKind::InvalidInput);
+        assert_eq!(
+            result.expect_err("an unaligned write succeeded").kind(),
+            std::io::ErrorKind::InvalidInput
+        );
         let (result, _) = disk.read(999_424, lunar_runtime::Buf::zeroed(4096)).await;
-        assert_eq!(result.expect_err("beyond").kind(), std::io::ErrorKind::UnexpectedEof);
-        assert_eq!(read(&*disk, 4096, 4096).await, [0; 4096], "the connection still serves");
+        assert_eq!(
+            result.expect_err("a read beyond the end succeeded").kind(),
+            std::io::ErrorKind::UnexpectedEof
+        );
+        assert_eq!(read(&*disk, 4096, 4096).await, [0; 4096], "the connection is no longer usable");
     });
 }
 
@@ -157,8 +171,15 @@ fn read_only_export_is_not_written() {
         let disk = open(&url).await;
         assert!(disk.facts().read_only);
         let (result, _) = disk.write(0, lunar_runtime::Buf::zeroed(512), true).await;
-        assert_eq!(result.expect_err("read-only").kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-        assert_eq!(read(&*disk, 512, 8).await, [0, 0, 0, 0, 0, 0, 2, 0], "offsets as bytes");
+        assert_eq!(
+            result.expect_err("a write to a read-only export succeeded").kind(),
+            std::io::ErrorKind::ReadOnlyFilesystem
+        );
+        assert_eq!(
+            read(&*disk, 512, 8).await,
+            [0, 0, 0, 0, 0, 0, 2, 0],
+            "the data is not the pattern of offsets"
+        );
     });
 }
 
@@ -173,7 +194,7 @@ fn medium_error_is_reported_and_the_connection_continues() {
     on_a_core(move || async move {
         let disk = open(&url).await;
         let (result, buf) = disk.write(0, lunar_runtime::Buf::zeroed(4096), false).await;
-        let e = result.expect_err("no space");
+        let e = result.expect_err("the write succeeded");
         assert_eq!((e.kind(), buf.len()), (std::io::ErrorKind::StorageFull, 4096), "{e}");
         assert_eq!(read(&*disk, 0, 512).await, [0; 512]);
     });
@@ -190,21 +211,24 @@ fn server_that_is_killed_fails_what_is_in_flight() {
     let user = std::thread::spawn(move || {
         on_a_core(move || async move {
             let disk = open(&url).await;
-            begun.send(()).expect("somebody waits");
+            begun.send(()).expect("the test waits");
             let (read, write) = (
                 disk.read(0, lunar_runtime::Buf::zeroed(4096)),
                 disk.write(0, lunar_runtime::Buf::zeroed(8 << 20), true),
             );
             let [(read, _), (write, buf)] =
-                futures_util::future::join_all([read, write]).await.try_into().expect("two");
+                futures_util::future::join_all([read, write]).await.try_into().expect("two results");
             let later = disk.flush().await;
-            ([read, write.and(later)].map(|result| result.expect_err("lost").to_string()), buf.len())
+            (
+                [read, write.and(later)].map(|result| result.expect_err("the command succeeded").to_string()),
+                buf.len(),
+            )
         })
     });
-    wait.recv().expect("connected");
+    wait.recv().expect("the client is connected");
     std::thread::sleep(Duration::from_millis(100));
     let _ = peer.child.kill();
-    let (said, len) = user.join().expect("no panic");
+    let (said, len) = user.join().expect("the client thread panicked");
     assert_eq!(len, 8 << 20);
     for said in said {
         assert!(said.contains("the connection to nbd+unix://") && said.contains("is lost"), "{said}");
@@ -213,7 +237,9 @@ fn server_that_is_killed_fails_what_is_in_flight() {
 
 /// A sparse file of 64 MiB.
 fn file(dir: &Path) {
-    std::fs::File::create(dir.join("disk")).and_then(|file| file.set_len(64 * MIB)).expect("a file");
+    std::fs::File::create(dir.join("disk"))
+        .and_then(|file| file.set_len(64 * MIB))
+        .expect("the file is created");
 }
 
 #[test]
@@ -242,14 +268,14 @@ fn nbd_server_keeps_what_it_gets() {
     file(&dir);
     let [socket, disk, configured, pid] =
         ["nbd.sock", "disk", "configuration", "pid"].map(|name| dir.join(name).display().to_string());
-    // A port of 0 would be its standard input.
+    // Port 0 makes nbd-server serve on its standard input.
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let port = free.expect("a free port").port();
     let configuration = format!(
         "[generic]\nunixsock = {socket}\nlistenaddr = 127.0.0.1\nport = {port}\nallowlist = true\n\
          [disk]\nexportname = {disk}\nflush = true\nfua = true\ntrim = true\n"
     );
-    std::fs::write(&configured, configuration).expect("written");
+    std::fs::write(&configured, configuration).expect("the configuration is written");
     let peer = Peer::start(dir, "nbd-server", &["-C", &configured, "-p", &pid]);
     let url = peer.url("disk");
     on_a_core(move || lives(url, false));

@@ -1,4 +1,4 @@
-//! A raw client.
+//! A raw NBD client.
 
 use lunar_wire::be;
 use lunar_wire::nbd::{
@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A socket that panics with a reason, and never waits long.
+/// A client that panics on errors, and whose reads time out.
 pub struct Client {
     pub socket: TcpStream,
     cookie: u64,
@@ -20,32 +20,32 @@ pub struct Client {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub cookie: u64,
-    /// 0 is success.
+    /// 0 means success.
     pub error: u32,
-    /// Type and payload of a chunk; None for a simple reply.
+    /// The type and payload of a chunk, or None for a simple reply.
     pub chunk: Option<(u16, Vec<u8>)>,
     pub done: bool,
 }
 
 impl Client {
-    /// Connects and sends flags; options are next.
+    /// Connects, and sends the client flags. The option phase follows.
     pub fn connect(address: SocketAddr) -> Client {
-        let socket = TcpStream::connect(address).expect("connected");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let socket = TcpStream::connect(address).expect("the client connects");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("the timeout is set");
         let mut client = Client { socket, cookie: 0, structured: false };
         assert_eq!(&client.read(GREETING_LEN), b"NBDMAGICIHAVEOPT\0\x03");
         client.write(&[0, 0, 0, 3]);
         client
     }
 
-    /// In the transmission phase, with simple replies.
+    /// Connects and enters the transmission phase, with simple replies.
     pub fn simple(address: SocketAddr, export: &str) -> Client {
         let mut client = Client::connect(address);
         client.go(export);
         client
     }
 
-    /// In the transmission phase, with structured replies and `base:allocation`.
+    /// Connects and enters the transmission phase, with structured replies and `base:allocation`.
     pub fn structured(address: SocketAddr, export: &str) -> Client {
         let mut client = Client::connect(address);
         assert_eq!(client.ask(option::STRUCTURED_REPLY, &[])[0].0, reply::ACK);
@@ -60,19 +60,20 @@ impl Client {
 
     fn go(&mut self, export: &str) {
         let mut data = named(export);
-        // It wants to know the block size (NBD_INFO_BLOCK_SIZE), and keeps to it.
+        // Requests NBD_INFO_BLOCK_SIZE: this client respects the block size.
         data.extend([0, 1, 0, 3]);
         assert_eq!(self.ask(option::GO, &data).last().expect("a reply").0, reply::ACK);
     }
 
-    /// Sends an option; its replies up to the one that ends it.
+    /// Sends an option. Returns all replies to it.
     pub fn ask(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.write(&OptionHeader { option, len: data.len() as u32 }.encode());
         self.write(data);
         let mut replies = Vec::new();
         loop {
-            let header: [u8; OPTION_REPLY_LEN] = self.read(OPTION_REPLY_LEN).try_into().expect("as long");
-            let header = OptionReply::decode(&header).expect("a reply");
+            let header: [u8; OPTION_REPLY_LEN] =
+                self.read(OPTION_REPLY_LEN).try_into().expect("an option reply header");
+            let header = OptionReply::decode(&header).expect("a valid option reply header");
             assert_eq!(header.option, option);
             replies.push((header.reply, self.read(header.len as usize)));
             if header.reply == reply::ACK || header.reply & reply::ERROR != 0 {
@@ -82,16 +83,16 @@ impl Client {
     }
 
     pub fn write(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).expect("sent");
+        self.socket.write_all(bytes).expect("the bytes are sent");
     }
 
     pub fn read(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.socket.read_exact(&mut bytes).expect("received");
+        self.socket.read_exact(&mut bytes).expect("the bytes are received");
         bytes
     }
 
-    /// The server has closed.
+    /// Reads from the socket. Returns whether the server has closed.
     pub fn is_closed(&mut self) -> bool {
         match self.socket.read(&mut [0]) {
             Ok(n) => n == 0,
@@ -99,12 +100,12 @@ impl Client {
         }
     }
 
-    /// Sends nothing any more, and stays.
+    /// Shuts down the sending side only.
     pub fn half_close(&mut self) {
-        self.socket.shutdown(Shutdown::Write).expect("shut down");
+        self.socket.shutdown(Shutdown::Write).expect("the socket is shut down");
     }
 
-    /// Sends a request; its cookie.
+    /// Sends a request. Returns its cookie.
     pub fn request(&mut self, command: u16, flags: u16, offset: u64, len: u32) -> u64 {
         self.cookie += 1;
         let request = Request { flags, command, cookie: self.cookie, offset, len };
@@ -113,24 +114,24 @@ impl Client {
         self.cookie
     }
 
-    /// The next reply or chunk. `data` is what a simple reply brings if it is a success.
+    /// Receives a reply or chunk. `data` is the length of the data that follows a successful simple reply.
     pub fn answer(&mut self, data: usize) -> Answer {
         let magic = self.read(4);
         if be::get32(&magic) == CHUNK_MAGIC {
-            let header = [magic, self.read(CHUNK_LEN - 4)].concat().try_into().expect("as long");
-            let header = ChunkHeader::decode(&header).expect("a chunk");
+            let header = [magic, self.read(CHUNK_LEN - 4)].concat().try_into().expect("a chunk header");
+            let header = ChunkHeader::decode(&header).expect("a valid chunk header");
             let payload = self.read(header.len as usize);
             let error = if header.kind == chunk::ERROR { be::get32(&payload) } else { 0 };
             let done = header.flags == chunk::DONE;
             return Answer { cookie: header.cookie, error, chunk: Some((header.kind, payload)), done };
         }
-        let header = [magic, self.read(SIMPLE_REPLY_LEN - 4)].concat().try_into().expect("as long");
-        let SimpleReply { error, cookie } = SimpleReply::decode(&header).expect("a reply");
+        let header = [magic, self.read(SIMPLE_REPLY_LEN - 4)].concat().try_into().expect("a simple reply");
+        let SimpleReply { error, cookie } = SimpleReply::decode(&header).expect("a valid simple reply");
         let chunk = (error == 0 && data > 0).then(|| (chunk::OFFSET_DATA, self.read(data)));
         Answer { cookie, error, chunk, done: true }
     }
 
-    /// Sends a request that brings nothing back; its error.
+    /// Sends a request whose reply has no data. Returns the error of the reply.
     pub fn error_of(&mut self, command: u16, flags: u16, offset: u64, len: u32) -> u32 {
         let cookie = self.request(command, flags, offset, len);
         let answer = self.answer(0);
@@ -138,14 +139,14 @@ impl Client {
         answer.error
     }
 
-    /// Writes; the error.
+    /// Writes. Returns the error of the reply.
     pub fn write_at(&mut self, flags: u16, offset: u64, data: &[u8]) -> u32 {
         self.request(command::WRITE, flags, offset, data.len() as u32);
         self.write(data);
         self.answer(0).error
     }
 
-    /// Reads, and puts the chunks together.
+    /// Reads. Returns the data of all chunks.
     pub fn read_at(&mut self, offset: u64, len: usize) -> Vec<u8> {
         let cookie = self.request(command::READ, 0, offset, len as u32);
         let mut bytes = vec![0xee; len];
@@ -170,11 +171,11 @@ impl Client {
         }
     }
 
-    /// The extents of one BLOCK_STATUS reply, as (length, flags).
+    /// Returns the extents of one BLOCK_STATUS reply as (length, flags).
     pub fn status(&mut self, flags: u16, offset: u64, len: u32) -> Vec<(u32, u32)> {
         self.request(command::BLOCK_STATUS, flags, offset, len);
         let Answer { chunk: Some((chunk::BLOCK_STATUS, payload)), done: true, .. } = self.answer(0) else {
-            panic!("no block status")
+            panic!("not a single BLOCK_STATUS chunk")
         };
         assert_eq!(be::get32(&payload), 1);
         payload[4..].chunks(8).map(|extent| (be::get32(extent), be::get32(&extent[4..]))).collect()

@@ -1,4 +1,4 @@
-//! Clients that mean harm, or do not care. Whatever they do, another client is served.
+//! Tests of the server with faulty clients: it must still serve other clients.
 
 use super::client::Client;
 use super::{MIB, Server, export, memory};
@@ -8,7 +8,7 @@ use lunar_wire::nbd::{OptionHeader, Request, command, option, reply};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Another client's view of the server.
+/// Checks that the server serves another client.
 fn is_well(server: &Server) {
     let mut other = Client::structured(server.tcp(), "disk");
     assert_eq!(other.write_at(0, 4096, &[7; 8192]), 0);
@@ -17,11 +17,11 @@ fn is_well(server: &Server) {
     assert!(other.is_closed());
 }
 
-/// Waits until no client is connected.
+/// Waits until no connection is open.
 fn all_gone(server: &Server) {
     let end = Instant::now() + Duration::from_secs(20);
     while server.handle.connections() > 0 {
-        assert!(Instant::now() < end, "a connection stays");
+        assert!(Instant::now() < end, "a connection stays open");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -60,11 +60,11 @@ fn half_of_anything_may_come_before_the_end() {
     let mut client = Client::connect(server.tcp());
     client.write(&OptionHeader { option: option::GO, len: 60_000 }.encode());
     drop(client);
-    drop(std::net::TcpStream::connect(server.tcp()).expect("connected"));
+    drop(std::net::TcpStream::connect(server.tcp()).expect("the client connects"));
     is_well(&server);
     all_gone(&server);
     let mut client = Client::simple(server.tcp(), "disk");
-    assert_eq!(client.read_at(0, 512), [0; 512], "half a write was not written");
+    assert_eq!(client.read_at(0, 512), [0; 512], "an incomplete write was executed");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn flood_of_options_is_ended() {
     let server = Server::of(memory(64 * MIB));
     let mut client = Client::connect(server.tcp());
     let flood = OptionHeader { option: option::LIST, len: 0 }.encode().repeat(1 << 16);
-    // It may be cut off while it sends, or while it reads.
+    // The server may close while the client sends, or while it receives.
     let _ = client.socket.write_all(&flood);
     let _ = std::io::copy(&mut client.socket, &mut std::io::sink());
     assert!(client.is_closed());
@@ -121,14 +121,18 @@ fn connections_are_counted_and_bounded() {
     let first = Client::simple(server.tcp(), "disk");
     let second = Client::simple(server.tcp(), "disk");
     assert_eq!(server.handle.connections(), 2);
-    let mut third = std::net::TcpStream::connect(server.tcp()).expect("connected");
-    assert_eq!(std::io::Read::read(&mut third, &mut [0; 18]).unwrap_or(0), 0, "there is no room");
+    let mut third = std::net::TcpStream::connect(server.tcp()).expect("the client connects");
+    assert_eq!(
+        std::io::Read::read(&mut third, &mut [0; 18]).unwrap_or(0),
+        0,
+        "the server accepted too many connections"
+    );
     drop((first, second));
     all_gone(&server);
     is_well(&server);
 }
 
-/// Clients that ask for much and fetch nothing hold no more than their share.
+/// Clients with large requests that receive no replies must not use all buffers.
 #[test]
 fn client_that_reads_no_replies_blocks_no_other() {
     let slow = filter::delay(memory(64 * MIB), Duration::from_millis(1), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Requests that are still in the socket when their connection has come to its end.
+//! Tests of requests that are still in the socket when their client ends the connection.
 
 use super::client::Client;
 use super::{MIB, Server, memory};
@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A write here blocks the core that takes it.
+/// A write at this offset blocks its core.
 const BLOCKS: u64 = MIB / 2;
 
-/// A medium on which a core hangs.
+/// A backend that can block a core.
 struct Hanging {
     medium: Arc<dyn Backend>,
     hangs: Sender<()>,
@@ -27,8 +27,8 @@ impl Backend for Hanging {
     }
     fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
         if offset == BLOCKS {
-            self.hangs.send(()).expect("the test waits");
-            self.goes_on.lock().expect("one core hangs").recv().expect("the test lets it go on");
+            self.hangs.send(()).expect("the test is waiting");
+            self.goes_on.lock().expect("an unpoisoned lock").recv().expect("the test unblocks the core");
         }
         self.medium.try_write(offset, data)
     }
@@ -57,18 +57,19 @@ fn write(client: &mut Client, offset: u64) {
     client.write(&[1; 512]);
 }
 
-/// What the first block holds after its writes were left in the socket of a core that hung; `leave` makes the end.
+/// Returns the first byte of the medium after writes of ones stayed in the socket of a blocked core. `leave` ends the
+/// connection of their client.
 fn left_in_the_socket(leave: impl FnOnce(Client) -> Option<Client>) -> u8 {
     let ((hangs, hung), (go_on, goes_on)) = (channel(), channel());
     let disk = Hanging { medium: memory(MIB), hangs, goes_on: Mutex::new(goes_on) };
     let server = Server::of(Arc::new(disk));
     let mut client = Client::simple(server.tcp(), "disk");
     write(&mut client, BLOCKS);
-    hung.recv().expect("the core hangs");
+    hung.recv().expect("the core is blocked");
     (0..3).for_each(|_| write(&mut client, 0));
     let left = leave(client);
-    go_on.send(()).expect("the core waits");
-    // It is served when the first is over.
+    go_on.send(()).expect("the core is waiting");
+    // The server serves this connection only when the first one has ended.
     let first = Client::simple(server.tcp(), "disk").read_at(0, 512)[0];
     drop(left);
     first
@@ -77,7 +78,7 @@ fn left_in_the_socket(leave: impl FnOnce(Client) -> Option<Client>) -> u8 {
 #[test]
 fn requests_before_a_reset_do_not_begin_after_it() {
     let reset = |client: Client| {
-        SockRef::from(&client.socket).set_linger(Some(Duration::ZERO)).expect("a socket");
+        SockRef::from(&client.socket).set_linger(Some(Duration::ZERO)).expect("SO_LINGER is set");
         None
     };
     assert_eq!(left_in_the_socket(reset), 0);

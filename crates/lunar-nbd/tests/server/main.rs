@@ -1,4 +1,4 @@
-//! The NBD server against a raw client and against programs of other projects.
+//! Tests of the NBD server with a raw client and with programs of other projects.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -19,14 +19,14 @@ const MIB: u64 = 1 << 20;
 
 /// A sparse disk in memory.
 fn memory(size: u64) -> Arc<dyn Backend> {
-    lunar_block::open(&BackendSpec::sized(BackendKind::Memory, size)).expect("a disk")
+    lunar_block::open(&BackendSpec::sized(BackendKind::Memory, size)).expect("a memory backend")
 }
 
 fn export(name: &str, backend: Arc<dyn Backend>) -> NbdExport {
     NbdExport { name: name.into(), backend, block_size: 512, read_only: false, description: String::new() }
 }
 
-/// A server on two cores, on TCP and on a Unix socket.
+/// A server on two cores, with a TCP and a Unix socket.
 struct Server {
     handle: NbdServer,
     dir: Folder,
@@ -40,7 +40,7 @@ impl Server {
             ListenAddress::Unix(dir.join("nbd.sock")),
         ];
         let cores = Arc::new(Cores::start(&[0, 0]).expect("event loops"));
-        Server { handle: serve(&listen, exports, cores, limits).expect("served"), dir }
+        Server { handle: serve(&listen, exports, cores, limits).expect("the server starts"), dir }
     }
 
     fn of(backend: Arc<dyn Backend>) -> Server {
@@ -50,7 +50,7 @@ impl Server {
     fn tcp(&self) -> SocketAddr {
         match &self.handle.addresses()[0] {
             ListenAddress::Tcp(address) => *address,
-            ListenAddress::Unix(_) => panic!("TCP comes first"),
+            ListenAddress::Unix(_) => panic!("the first address is not TCP"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! libnbd's tools, QEMU and fio.
+//! Tests of the server with libnbd's tools, QEMU and fio.
 
 use super::{MIB, Server, export, memory};
 use interop::Folder;
@@ -13,7 +13,7 @@ const QEMU: [Tool; 2] =
     [Tool { program: "qemu-img", package: "qemu-utils" }, Tool { program: "qemu-io", package: "qemu-utils" }];
 const FIO: [Tool; 1] = [Tool { program: "fio", package: "fio" }];
 
-/// Servers of a disk in memory and of a sparse file, 256 MiB each; the file's folder.
+/// Starts servers of a memory backend and of a sparse file, 256 MiB each, and returns the directory of the file.
 fn servers() -> [(Server, Option<Folder>); 2] {
     let dir = Folder::fresh();
     let path = dir.join("disk");
@@ -25,19 +25,19 @@ fn servers() -> [(Server, Option<Folder>); 2] {
     };
     [
         (Server::of(memory(256 * MIB)), None),
-        (Server::of(lunar_block::open(&spec).expect("a file")), Some(dir)),
+        (Server::of(lunar_block::open(&spec).expect("the file is created")), Some(dir)),
     ]
 }
 
-/// A file of data and holes, in the server's folder.
+/// Creates a file with data and holes in the server's directory.
 fn pattern(server: &Server, size: u64) -> PathBuf {
     use std::os::unix::fs::FileExt;
     let path = server.dir.join("pattern");
-    let file = std::fs::File::create(&path).expect("a file");
-    file.set_len(size).expect("a length");
+    let file = std::fs::File::create(&path).expect("the file is created");
+    file.set_len(size).expect("the file grows");
     for i in (0..size / MIB).filter(|i| i % 3 != 1) {
         let bytes: Vec<u8> = (0..MIB as u32).map(|at| (at / 512).wrapping_mul(i as u32 + 1) as u8).collect();
-        file.write_all_at(&bytes, i * MIB).expect("written");
+        file.write_all_at(&bytes, i * MIB).expect("the write succeeds");
     }
     path
 }
@@ -72,7 +72,7 @@ fn nbdinfo_sees_what_is_offered() {
             "block_size_preferred: 4096",
             "block_size_maximum: 33554432",
         ] {
-            assert!(said.contains(expected), "{expected} is not in\n{said}");
+            assert!(said.contains(expected), "{expected} is missing in\n{said}");
         }
         assert_eq!(must("nbdinfo", &["--size", &url]).trim(), "67108864");
         let map = must("nbdinfo", &["--map", "--json", &url]);
@@ -84,7 +84,7 @@ fn nbdinfo_sees_what_is_offered() {
     for url in server.urls("") {
         let said = must("nbdinfo", &["--list", "--json", &url]);
         for expected in ["\"disk\"", "\"small\"", "\"a small disk\"", "\"block_size_minimum\": 4096"] {
-            assert!(said.contains(expected), "{expected} is not in\n{said}");
+            assert!(said.contains(expected), "{expected} is missing in\n{said}");
         }
         assert!(said.contains("\"is_read_only\": true") && said.contains("\"structured\": true"), "{said}");
     }
@@ -103,16 +103,16 @@ fn nbdcopy_both_ways() {
                 let back = server.dir.join("back");
                 must("nbdcopy", &[options, &[&url, text(&back)]].concat());
                 must("cmp", &[text(&file), text(&back)]);
-                std::fs::remove_file(back).expect("removed");
+                std::fs::remove_file(back).expect("the file is removed");
             }
-            // Allocated and not, as the file has it.
+            // The holes of the file must still be holes.
             let map = must("nbdinfo", &["--map", &url]);
             assert!(map.contains("hole,zero") && map.contains("data"), "{map}");
         }
     }
 }
 
-/// Runs commands of qemu-io; each must succeed.
+/// Runs qemu-io with commands, each of which must succeed.
 fn qemu_io(url: &str, commands: &[&str]) {
     let options = commands.iter().flat_map(|command| ["-c", command]);
     let said = must("qemu-io", &["-f", "raw"].into_iter().chain(options).chain([url]).collect::<Vec<_>>());

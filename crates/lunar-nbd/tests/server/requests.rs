@@ -1,4 +1,4 @@
-//! What requests come to.
+//! Tests of the results of requests.
 
 use super::client::{Answer, Client};
 use super::{MIB, Server, export, memory};
@@ -49,7 +49,7 @@ fn zeros_travel_as_holes_unless_one_chunk_is_asked_for() {
     assert_eq!((be::get64(last), be::get32(&last[8..])), (192 << 10, 128 << 10));
     client.request(READ, DF, 0, 320 << 10);
     let Answer { chunk: Some((chunk::OFFSET_DATA, payload)), done: true, .. } = client.answer(0) else {
-        panic!("not one chunk")
+        panic!("not a single data chunk")
     };
     assert_eq!(payload.len(), 8 + (320 << 10));
     client.request(READ, 0, 0, 0);
@@ -60,7 +60,7 @@ fn zeros_travel_as_holes_unless_one_chunk_is_asked_for() {
 fn null_disk_reads_zeros_in_both_forms() {
     let server = Server::of(
         lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Null, 64 * MIB))
-            .expect("a disk"),
+            .expect("a null backend"),
     );
     for mut client in [Client::simple(server.tcp(), "disk"), Client::structured(server.tcp(), "disk")] {
         for len in [512, 1 << 20, 3 << 20 | 512] {
@@ -136,7 +136,7 @@ fn slow_request_blocks_no_other() {
     assert_eq!(order, [flush, write, read]);
 }
 
-/// Its first write lands late.
+/// A backend whose first write takes 500 ms.
 struct Stalled {
     medium: Arc<dyn Backend>,
     began: AtomicBool,
@@ -181,7 +181,7 @@ impl Backend for Stalled {
     }
 }
 
-/// A server whose only client has gone while its write, of ones, is under way.
+/// Returns a server whose only client has gone during a write of ones.
 fn bereft() -> (Arc<Stalled>, Server, Arc<IoCounters>) {
     let (medium, counters) = filter::stats(memory(MIB));
     let disk = Arc::new(Stalled::on(medium));
@@ -221,7 +221,8 @@ fn queued_requests_of_a_gone_client_are_dropped() {
     assert_eq!(counters.total().writes, 2);
 }
 
-/// It has not noticed, since it takes no more requests.
+/// The server has not noticed that the client has gone, since it receives nothing while the maximum number of
+/// requests is in flight.
 #[test]
 fn late_write_of_a_gone_busy_client_undoes_no_newer_write() {
     let disk = Arc::new(Stalled::on(memory(MIB)));
@@ -242,7 +243,7 @@ fn late_write_of_a_gone_busy_client_undoes_no_newer_write() {
     assert_eq!(client.read_at(0, 512), [2; 512]);
 }
 
-/// Its READs wait for memory that its own answers hold, which it does not fetch.
+/// Its READs wait for buffers, which are all in use by replies that the client does not receive.
 #[test]
 fn reads_of_a_client_that_has_gone_keep_no_other_waiting() {
     let server = Server::of(memory(64 * MIB));

@@ -1,4 +1,4 @@
-//! How a server begins and ends.
+//! Tests of the start and the shutdown of a server.
 
 use super::client::Client;
 use super::{MIB, Server, export, memory};
@@ -20,7 +20,7 @@ fn stop_finishes_what_is_in_flight_and_flushes() {
     let mut client = Client::simple(server.tcp(), "disk");
     let read = client.request(command::READ, 0, 0, 512);
     let flush = client.request(command::FLUSH, 0, 0, 0);
-    assert_eq!(client.answer(0).cookie, flush, "both have arrived");
+    assert_eq!(client.answer(0).cookie, flush, "the flush is answered first, so both requests have arrived");
     let Server { handle, dir } = server;
     let stopped = std::thread::spawn(move || handle.stop());
     assert!(idle.is_closed() && haggling.is_closed());
@@ -30,7 +30,7 @@ fn stop_finishes_what_is_in_flight_and_flushes() {
     let answer = client.answer(512);
     assert_eq!((answer.cookie, answer.error), (read, 0));
     assert!(client.is_closed());
-    stopped.join().expect("no panic").expect("stopped");
+    stopped.join().expect("the stopping thread panicked").expect("the server stops");
     assert_eq!(counters.total().flushes, 2);
     assert!(!socket.exists() && dir.exists());
 }
@@ -39,12 +39,12 @@ fn stop_finishes_what_is_in_flight_and_flushes() {
 fn unix_socket_serves_and_goes_with_the_server() {
     let server = Server::of(memory(MIB));
     let path = server.dir.join("nbd.sock");
-    let mut socket = UnixStream::connect(&path).expect("connected");
+    let mut socket = UnixStream::connect(&path).expect("the client connects");
     let mut greeting = [0; 18];
     std::io::Read::read_exact(&mut socket, &mut greeting).expect("a greeting");
     assert_eq!(&greeting[..8], b"NBDMAGIC");
     let taken = server.handle.addresses()[1].clone();
-    let cores = Arc::new(Cores::start(&[0]).expect("a loop"));
+    let cores = Arc::new(Cores::start(&[0]).expect("an event loop"));
     let again = serve(&[taken], vec![export("x", memory(MIB))], cores, ServerLimits::default());
     assert!(again.is_err_and(|e| e.to_string().contains("nbd.sock")));
     let Server { handle, dir: _dir } = server;
@@ -54,7 +54,7 @@ fn unix_socket_serves_and_goes_with_the_server() {
 
 #[test]
 fn exports_that_cannot_be_offered_are_refused() {
-    let cores = Arc::new(Cores::start(&[0]).expect("a loop"));
+    let cores = Arc::new(Cores::start(&[0]).expect("an event loop"));
     let listen = [ListenAddress::Tcp("127.0.0.1:0".parse().expect("an address"))];
     let with = |block_size| {
         let mut export = export("x", memory(MIB));
