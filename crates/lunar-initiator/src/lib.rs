@@ -1,7 +1,8 @@
 //! An iSCSI initiator in user space: sessions with targets, and their logical units as storage.
 //!
 //! A program reads and writes a LUN without a kernel module, without root, and without a block device. There are three
-//! ways to use this crate. All have the same functions. They differ in the thread that does the work.
+//! ways to use this crate. They differ in the thread that does the work. All read, write, flush and unmap. Multipath,
+//! extents, reservations by [`Session`] and settings in [`Options`] need the crate's root.
 //!
 //! | module | for | threads |
 //! |---|---|---|

@@ -15,7 +15,7 @@
 //! # Passthrough mode
 //!
 //! The device server answers REPORT LUNS and other commands that only this target can answer
-//! (`crates/lunar-scsi/src/pass.rs`). All other commands are forwarded. Each host nexus has one session upstream,
+//! (`crates/lunar-scsi/src/passthrough.rs`). All other commands are forwarded. Each host nexus has one session upstream,
 //! with an ISID derived from that nexus, so that the upstream keeps reservations, unit attentions and order. A lost
 //! session with orphans is kept until they have ended: a second session with its ISID would end it. All nexuses share
 //! an SCSI device of this host, so there the device server keeps reservations. A unit attention for one nexus is

@@ -14,12 +14,13 @@ use std::rc::Rc;
 use std::task::Poll;
 use zerocopy::IntoBytes;
 
-/// Serves until the unmount, or until the sender of `stop` is dropped. Dropping `_ended` signals the end.
+/// Serves until the unmount, or until the sender of `stop` is dropped. All senders of `ended` are dropped when the last
+/// request has its reply.
 pub(super) async fn serve(
     device: OwnedFd,
     file: ExportedFile,
     stop: flume::Receiver<()>,
-    _ended: flume::Sender<()>,
+    ended: flume::Sender<()>,
 ) -> io::Result<()> {
     fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
     let device = Rc::new(PollFd::new(device)?);
@@ -36,9 +37,11 @@ pub(super) async fn serve(
             Some(Ok(None)) | None => return Ok(()),
         };
         let (device, file, give_back) = (device.clone(), file.clone(), give_back.clone());
+        let ended = ended.clone();
         lunar_runtime::spawn(async move {
             let request = handle(&device, &file, request).await;
             let _ = give_back.send(request);
+            drop(ended);
         });
     }
 }
