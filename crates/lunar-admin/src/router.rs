@@ -2,7 +2,7 @@
 
 use super::rows::{self, duration, shown};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 /// A SCSI routing instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,14 +53,52 @@ pub struct LunReport {
     pub lun: u16,
     /// Where it is.
     pub from: String,
-    /// Health: `up`, `holding`, `lost`, `another`; or why it is missing: `awaited`, `not found`, `not served`.
-    pub health: String,
+    /// Its health, or why hosts do not see it.
+    pub health: LunHealth,
 }
 
-impl LunReport {
-    /// True if hosts see it.
-    fn is_there(&self) -> bool {
-        !["awaited", "not found", "not served"].contains(&self.health.as_str())
+/// The health of a logical unit of an instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LunHealth {
+    /// It works.
+    #[default]
+    Up,
+    /// Its commands wait for a path.
+    Holding,
+    /// It has no path.
+    Lost,
+    /// All paths lead to a different logical unit.
+    Another,
+    /// Missing: its upstream was not seen yet.
+    Awaited,
+    /// Missing: its upstream has no such LUN.
+    #[serde(rename = "not found")]
+    NotFound,
+    /// Missing: its upstream has it, and the log says what is wrong with it.
+    #[serde(rename = "not served")]
+    NotServed,
+}
+
+impl LunHealth {
+    /// True if hosts see the logical unit.
+    fn is_there(self) -> bool {
+        !matches!(self, LunHealth::Awaited | LunHealth::NotFound | LunHealth::NotServed)
+    }
+}
+
+/// The word of the JSON output.
+impl fmt::Display for LunHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LunHealth::Up => "up",
+            LunHealth::Holding => "holding",
+            LunHealth::Lost => "lost",
+            LunHealth::Another => "another",
+            LunHealth::Awaited => "awaited",
+            LunHealth::NotFound => "not found",
+            LunHealth::NotServed => "not served",
+        })
     }
 }
 
@@ -139,7 +177,7 @@ impl RouterReport {
 /// All instances, a line each.
 pub fn list(routers: &[RouterReport]) -> String {
     let row = |r: &RouterReport| {
-        let (luns, there) = (r.luns().count(), r.luns().filter(|lun| lun.is_there()).count());
+        let (luns, there) = (r.luns().count(), r.luns().filter(|lun| lun.health.is_there()).count());
         let luns = if luns == there { luns.to_string() } else { format!("{there} of {luns}") };
         let peer = r.failover.as_ref().map_or("-".into(), |p| {
             format!("{} ({})", p.peer, p.state.as_deref().unwrap_or("does not answer"))
@@ -265,7 +303,7 @@ mod tests {
             front: Hop { commands: 3, mean_us: 1.25, max_us: 9.0 },
             targets: vec![TargetReport {
                 name: "iqn.2026-11.org.example:t1".into(),
-                luns: vec![LunReport { lun: 0, from: "a, LUN 3".into(), health: "up".into() }],
+                luns: vec![LunReport { lun: 0, from: "a, LUN 3".into(), health: LunHealth::Up }],
             }],
             upstreams: vec![UpstreamReport {
                 name: "a".into(),
@@ -293,11 +331,11 @@ mod tests {
     #[test]
     fn router_show_lists_missing_luns_and_draining() {
         let mut router = router();
-        let absent = |lun, health: &str| LunReport { lun, from: "a, LUN 4".into(), health: health.into() };
+        let absent = |lun, health| LunReport { lun, from: "a, LUN 4".into(), health };
         router.targets[0].luns.extend([
-            absent(1, "awaited"),
-            absent(2, "not found"),
-            absent(3, "not served"),
+            absent(1, LunHealth::Awaited),
+            absent(2, LunHealth::NotFound),
+            absent(3, LunHealth::NotServed),
         ]);
         router.draining = true;
         let text = show(&router, 1_795_343_460);
@@ -307,6 +345,14 @@ mod tests {
         assert!(all.contains("r1      active, draining  1        1 of 4  1          2 "), "{all}");
         let one = RouterReport { failover: None, state: "draining".into(), ..router };
         assert!(show(&one, 1_795_343_460).starts_with("router r1: draining, for 1m 0s\n"));
+    }
+
+    #[test]
+    fn health_has_one_word_in_text_and_json() {
+        use LunHealth::*;
+        for health in [Up, Holding, Lost, Another, Awaited, NotFound, NotServed] {
+            assert_eq!(serde_json::to_string(&health).unwrap(), format!("\"{health}\""));
+        }
     }
 
     #[test]

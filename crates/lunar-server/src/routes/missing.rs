@@ -3,6 +3,7 @@
 use super::{is_seen, number, there};
 use crate::config::router::{From, Map, Reach};
 use crate::config::{Config, RouterConfig};
+use lunar_admin::router::LunHealth;
 use lunar_router::Found;
 use lunar_router::routes::LuAddress;
 
@@ -15,9 +16,8 @@ pub struct Missing {
     pub lun: u16,
     /// Where it is to be.
     pub place: LuAddress,
-    /// `awaited`: its upstream was not seen yet; `not found`: it was, and has no such LUN; `not served`: it has, and the
-    /// log says what is wrong with it.
-    pub why: &'static str,
+    /// The reason.
+    pub why: LunHealth,
 }
 
 /// The mapped LUNs of a router that are not there in an expanded configuration.
@@ -45,9 +45,9 @@ fn absent(router: &RouterConfig, (target, lun): (&str, u16), from: &From, found:
     };
     let is_found = || there(router, &from.upstream, upstream.reach(), found)?.luns.get(&behind);
     let why = match (is_seen(router, &from.upstream, found), is_found()) {
-        (false, _) => "awaited",
-        (true, None) => "not found",
-        (true, Some(_)) => "not served",
+        (false, _) => LunHealth::Awaited,
+        (true, None) => LunHealth::NotFound,
+        (true, Some(_)) => LunHealth::NotServed,
     };
     let place = LuAddress {
         router: router.name.clone(),

@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::parse;
+use lunar_admin::router::LunHealth;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -250,8 +251,8 @@ fn missing_mapped_luns_are_listed_with_reason() {
         all.iter().for_each(|one| assert_eq!((one.target.as_str(), one.lun, one.place.lun), (name, 7, 3)));
         all.iter().map(|one| (one.place.target.clone(), one.why)).collect::<Vec<_>>()
     };
-    assert_eq!(missing_luns(&Found::default()), [(t.into(), "awaited")]);
-    assert_eq!(missing_luns(&found(&[(t, &[0])])), [(t.into(), "not found")]);
+    assert_eq!(missing_luns(&Found::default()), [(t.into(), LunHealth::Awaited)]);
+    assert_eq!(missing_luns(&found(&[(t, &[0])])), [(t.into(), LunHealth::NotFound)]);
     let mut tape = found(&[(t, &[3])]);
     let lun = |found: &mut Found, kind| {
         found
@@ -262,7 +263,7 @@ fn missing_mapped_luns_are_listed_with_reason() {
             .for_each(|lun| lun.kind = kind);
     };
     lun(&mut tape, 1);
-    assert_eq!(missing_luns(&tape), [(t.into(), "not served")]);
+    assert_eq!(missing_luns(&tape), [(t.into(), LunHealth::NotServed)]);
     assert_eq!(missing_luns(&found(&[(t, &[3])])), []);
 }
 

@@ -122,7 +122,7 @@ impl LunPath {
         };
         let facts = lun.session().facts();
         let alone = if facts.connected { "connected" } else { "lost" };
-        let state = state.map_or(alone.to_owned(), |state| format!("{state:?}").to_lowercase());
+        let state = state.map_or(alone.to_owned(), |state| state.to_string());
         PathState { url: self.name(), state, connected: facts.connected, recoveries: facts.recoveries }
     }
 

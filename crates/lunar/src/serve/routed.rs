@@ -2,7 +2,9 @@
 
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::router::{Failover, Hop, LunReport, PathReport, RouterReport, TargetReport, UpstreamReport};
+use lunar_admin::router::{
+    Failover, Hop, LunHealth, LunReport, PathReport, RouterReport, TargetReport, UpstreamReport,
+};
 use lunar_admin::{Request, Response, RouterAction, ServerControl, SessionReport};
 use lunar_router::failover::{FailoverRequest, Role};
 use lunar_router::passthrough::HostPath;
@@ -188,21 +190,21 @@ impl<S: TargetServer> Service<S> {
             // In passthrough mode each host has its own path: the last probe decides for all.
             let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
             Some(match &unit.health {
-                Some(health) => health_name(health),
-                None if is_another => "another",
-                None if upstream.obstacle.is_some() => "lost",
-                None => "up",
+                Some(health) => health_of(health),
+                None if is_another => LunHealth::Another,
+                None if upstream.obstacle.is_some() => LunHealth::Lost,
+                None => LunHealth::Up,
             })
         };
         let lun = |(number, lun): (&u16, &lunar_server::config::LunConfig)| LunReport {
             lun: *number,
             from: lun.source.to_string(),
-            health: health(lun).unwrap_or("up").into(),
+            health: health(lun).unwrap_or_default(),
         };
         let absent = |missing: &Missing| LunReport {
             lun: missing.lun,
             from: Source::Routed(missing.place.clone()).to_string(),
-            health: missing.why.into(),
+            health: missing.why,
         };
         let luns = |target: &lunar_server::config::Target| {
             let missing = missing.iter().filter(|missing| missing.target == target.name);
@@ -238,12 +240,12 @@ fn done(action: RouterAction, is_pair: bool, state: &str) -> String {
     format!("{what} (it was {state})")
 }
 
-fn health_name(health: &Health) -> &'static str {
+fn health_of(health: &Health) -> LunHealth {
     match health {
-        Health::Up => "up",
-        Health::Holding(_) => "holding",
-        Health::Lost(_) => "lost",
-        Health::Changed => "another",
+        Health::Up => LunHealth::Up,
+        Health::Holding(_) => LunHealth::Holding,
+        Health::Lost(_) => LunHealth::Lost,
+        Health::Changed => LunHealth::Another,
     }
 }
 
@@ -266,7 +268,8 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
     };
     let of_unit = |unit: &LuStatus| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
     let absent = |missing: &Missing| {
-        let one = |url: &String| PathReport { lun: shown(&missing.place), ..plain(url, missing.why) };
+        let one =
+            |url: &String| PathReport { lun: shown(&missing.place), ..plain(url, &missing.why.to_string()) };
         status.places.iter().map(one).collect::<Vec<_>>()
     };
     let mut paths: Vec<PathReport> =
