@@ -16,13 +16,13 @@ state_of() { "$LUNAR" attached "$1" --json | sed -n 's/^  "state": "\(.*\)",$/\1
 step "a block device"
 modprobe -a ublk_drv ext4 || fail "modprobe"
 disk=$("$LUNAR" attach "$url" --ublk --name data) || fail "attach"
-[ -b "$disk" ] || fail "\"$disk\" is no block device"
+[ -b "$disk" ] || fail "\"$disk\" is not a block device"
 [ "$(blockdev --getsize64 "$disk")" = 536870912 ] || fail "capacity"
 status 15 attach "$url" --ublk --name other
 try mkfs.ext4 -q -F "$disk"
 try mount "$disk" /mnt
 status 28 detach data
-grep -q 'mounted on /mnt' /run/said || fail "it does not say who: $(cat /run/said)"
+grep -q 'mounted on /mnt' /run/said || fail "it does not name the user: $(cat /run/said)"
 start_writer
 await_files 10
 

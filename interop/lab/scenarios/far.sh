@@ -6,25 +6,25 @@
 
 # average ROW: the last of the four figures that were measured in a row of the table of windows, in tenths of MB/s
 average() {
-    sed -n '/TCP window.*Lunar /,/^$/p' /run/told | sed '1,/measured/d' |
+    sed -n '/TCP window.*Lunar /,/^$/p' /run/output | sed '1,/measured/d' |
         awk -F'|' -v row="$1" '$1 ~ "^" row { split($2, f, " "); printf "%d\n", 10 * f[4]; exit }'
 }
 
-fail_told() {
-    grep -A 12 'TCP window.*Lunar ' /run/told
+fail_with_table() {
+    grep -A 12 'TCP window.*Lunar ' /run/output
     fail "$@"
 }
 
 step "the kernel's line"
 modprobe -a veth sch_netem || fail modprobe
 cd /run || fail /run
-"$LUNAR" bench reproduce sn5420-2002 --against none --brief 500 --dir /run --out /run/results >/run/told 2>/run/err ||
-    { tail -n 5 /run/told /run/err; fail "status $?"; }
-grep -q 'tc-netem' /run/told || { grep -i 'line' /run/told; fail "it is not the kernel's"; }
+"$LUNAR" bench reproduce sn5420-2002 --against none --brief 500 --dir /run --out /run/results >/run/must_end 2>/run/err ||
+    { tail -n 5 /run/output /run/err; fail "status $?"; }
+grep -q 'tc-netem' /run/output || { grep -i 'line' /run/output; fail "it is not the kernel's"; }
 # 64 KiB every 4 ms are 16 MB/s, and 622 Mbit/s are 78
 small=$(average "64 KB") wide=$(average "1 MB")
-[ "${small:-0}" -gt 0 ] && [ "$small" -lt 250 ] || fail_told "64 KB: $small"
-[ "${wide:-0}" -gt "$small" ] && [ "$wide" -lt 1000 ] || fail_told "1 MB: $wide"
+[ "${small:-0}" -gt 0 ] && [ "$small" -lt 250 ] || fail_with_table "64 KB: $small"
+[ "${wide:-0}" -gt "$small" ] && [ "$wide" -lt 1000 ] || fail_with_table "1 MB: $wide"
 
 step "nothing is left"
 [ -z "$(ip netns list)" ] || { ip netns list; fail "a namespace"; }

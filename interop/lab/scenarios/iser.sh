@@ -17,7 +17,7 @@ step "discovery and login"; start_initiator 120
 discover "$PORTAL"; login "$PORTAL"
 disk=$(disk_of "$PORTAL")
 iscsiadm -m session -P 2 | grep -E 'Iface Transport|DataSegmentLength|BurstLength|ImmediateData|InitialR2T' | tee /run/session
-grep -q 'Iface Transport: iser' /run/session || fail "it is no session of iSER"
+grep -q 'Iface Transport: iser' /run/session || fail "it is not an iSER session"
 before=$(blockdev --getsize64 "$disk")
 
 step "write and read back"; verify "$disk" $(full && echo 16 || echo 4)
@@ -48,7 +48,7 @@ direct_write "$disk" || fail "the holder cannot write"
 ! direct_write "$other" || fail "another wrote to a reserved disk"
 direct_read "$other" | cmp -n 4096 - /run/pattern || fail "another cannot read"
 try sg_persist -n --out --release --param-rk=0x5a --prout-type=1 "$disk"
-# any command may bring the unit attention that tells of it
+# any command may return the unit attention for it
 wait_for 10 "direct_write $other" || { cat /run/refused; fail "it is still reserved"; }
 try sg_persist -n --out --clear --param-rk=0x5a "$disk"
 in_session default logout "$TCP_PORTAL"

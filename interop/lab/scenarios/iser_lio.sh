@@ -25,23 +25,23 @@ for name in open chap; do serve $name 1; done
 rdma resource show cm_id
 
 step "discovery and login"
-told 0 "$PORTAL,1 $IQN:open" discover "iser://$PORTAL?provider=$PROVIDER"
-told 0 "LUN 0: disk, $MIB MiB" ls "$(url open)"
-told 0 "LUN 0: disk, $MIB MiB" ls "$(url chap "${ann/ /%}" "$mutual")"
+must_end 0 "$PORTAL,1 $IQN:open" discover "iser://$PORTAL?provider=$PROVIDER"
+must_end 0 "LUN 0: disk, $MIB MiB" ls "$(url open)"
+must_end 0 "LUN 0: disk, $MIB MiB" ls "$(url chap "${ann/ /%}" "$mutual")"
 # over iSER it closes behind its refusal, which is seen or not
 got=0; "$LUNAR" ls "$(url chap ann%wrong-secret-12)" --timeout 60 >/run/refused 2>&1 || got=$?
-case $got in 4 | 24) ;; *) cat /run/refused; fail "a wrong secret is not told" ;; esac
-grep -q password /run/refused || { cat /run/refused; fail "nothing is said of the password"; }
-told 0 "lunar-open" info "$(url open)"
-told 0 "RDMAExtensions=Yes  -> Yes" doctor "$(url open)"
+case $got in 4 | 24) ;; *) cat /run/refused; fail "a wrong secret is not reported" ;; esac
+grep -q password /run/refused || { cat /run/refused; fail "no error about the password"; }
+must_end 0 "lunar-open" info "$(url open)"
+must_end 0 "RDMAExtensions=Yes  -> Yes" doctor "$(url open)"
 
 step "data"
 pattern "$MIB" >/run/pattern
-told 0 verified copy --verify --force /run/pattern "$(url open)"
+must_end 0 verified copy --verify --force /run/pattern "$(url open)"
 cmp /run/pattern /run/open.img || fail "the medium differs"
-told 0 verified copy --verify --force "$(url open)" /run/back
-cmp /run/pattern /run/back || fail "it reads other than was written"
-told 0 verified copy --verify --force --block 64K /run/pattern "$(url chap "${ann/ /%}" "$mutual")"
+must_end 0 verified copy --verify --force "$(url open)" /run/back
+cmp /run/pattern /run/back || fail "it reads other data than was written"
+must_end 0 verified copy --verify --force --block 64K /run/pattern "$(url chap "${ann/ /%}" "$mutual")"
 cmp /run/pattern /run/chap.img || fail "the medium differs"
 
 gone_and_back() { serve open 0; sleep 1; serve open 1; }
@@ -72,7 +72,7 @@ between() {
 }
 
 head -c "$MIB"M /dev/zero >/run/zeros
-told 0 copied copy --force /run/zeros "$(url open)"
+must_end 0 copied copy --force /run/zeros "$(url open)"
 # Over siw isert's own thread (iscsi_ttx) may sleep for good when it is disabled under I/O, and nothing goes on there.
 if [ "$RDMA" = siw ]; then between; else under_io; fi
 wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an error"; }
@@ -87,5 +87,5 @@ at_rest() {
     rm /run/pause
 }
 file_system_outlives $([ "$RDMA" = siw ] && echo at_rest || echo gone_and_back) "$(url open)"
-for name in open chap; do rmdir "$T/iscsi/$IQN:$name/tpgt_1/np/$PORTAL"; done     # for who comes next in this guest
+for name in open chap; do rmdir "$T/iscsi/$IQN:$name/tpgt_1/np/$PORTAL"; done     # for the next scenario in this guest
 echo "PASS iser_lio"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # How fast the kernel's iSER initiator reads and writes over a soft device at Lunar, STGT and LIO: all three serve in this
-# guest, from disks of no content, and take turns. The rates tell of the machine; their ratios are what is looked at.
+# guest, from disks of no content, and take turns. The rates depend on the machine, so the ratios count.
 #   LUNAR         the program
 #   RDMA          siw or rxe
 #   LOADS         what is measured: OPERATION-BLOCK-DEPTH... (default: all below)

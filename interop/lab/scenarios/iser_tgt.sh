@@ -17,20 +17,20 @@ serve_disk() { start_tgtd "$PORTAL" "$IQN" "$US" -b /run/disk.img; }
 serve_disk
 
 step "discovery and login"
-told 0 "$IQN" discover "iser://$PORTAL?$ASKS"
-told 0 "$MIB MiB" ls "$(url)"
-told 0 "RDMAExtensions=Yes  -> Yes" doctor "$(url)"
+must_end 0 "$IQN" discover "iser://$PORTAL?$ASKS"
+must_end 0 "$MIB MiB" ls "$(url)"
+must_end 0 "RDMAExtensions=Yes  -> Yes" doctor "$(url)"
 
 step "data"
 pattern "$MIB" >/run/pattern
-told 0 verified copy --verify --force /run/pattern "$(url)"
+must_end 0 verified copy --verify --force /run/pattern "$(url)"
 cmp /run/pattern /run/disk.img || fail "the medium differs"
-told 0 verified copy --verify --force "$(url)" /run/back
-cmp /run/pattern /run/back || fail "it reads other than was written"
+must_end 0 verified copy --verify --force "$(url)" /run/back
+cmp /run/pattern /run/back || fail "it reads other data than was written"
 
 step "the target is killed under I/O and comes back"
 head -c "$MIB"M /dev/zero >/run/zeros
-told 0 copied copy --force /run/zeros "$(url)"
+must_end 0 copied copy --force /run/zeros "$(url)"
 "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url commands=4)" >/run/copied 2>&1 & writer=$!
 wait_for 30 '! cmp -s -n 1048576 /run/disk.img /run/zeros' || fail "nothing was written"
 again() { kill_tgtd; serve_disk; }

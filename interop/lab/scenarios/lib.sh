@@ -6,7 +6,7 @@
 #   CHAP     "user secret" to log in with; CHAP_MUTUAL "user secret" that the target must answer with
 #   RDMA     siw or rxe: the kernel's initiator goes by iSER over this kind of software device; not set: TCP
 #   BRIEF    not empty: the scenario leaves out what does not depend on the provider and the device
-#   STATIC   not empty: the target does not tell an address that the guest can reach, so discovery's own record is
+#   STATIC   not empty: the target does not report an address that the guest can reach, so discovery's own record is
 #            not used for the login
 set -u
 [ -e /lab/main ] || { echo "this runs in the lab's guest, not here" >&2; exit 99; }
@@ -64,7 +64,7 @@ discover() {
         iscsiadm -m node -o delete >/dev/null
         try iscsiadm -m node -o new -T "$IQN" -p "$1"
     else
-        grep -q "^$1,[0-9]* $IQN\$" /run/discovered || fail "$1 was not told as the address of $IQN"
+        grep -q "^$1,[0-9]* $IQN\$" /run/discovered || fail "$1 was not reported as the address of $IQN"
     fi
 }
 
@@ -123,7 +123,7 @@ pattern() { seq 10000000 99999999 | head -c "$1"M; }
 verify() {
     pattern "$2" >/run/pattern
     try dd if=/run/pattern of="$1" bs=1M oflag=direct conv=fsync status=none
-    dd if="$1" bs=1M count="$2" iflag=direct status=none | cmp - /run/pattern || fail "$1 reads other than written"
+    dd if="$1" bs=1M count="$2" iflag=direct status=none | cmp - /run/pattern || fail "$1 reads other data than was written"
     echo "$2 MiB written to $1 and read back"
 }
 
@@ -142,7 +142,7 @@ resets_under_load() {
         --loops=100 --runtime=$((resets * 3 + 3)) --time_based --verify=crc32c --verify_backlog=16 >/run/fio.log 2>&1 &
     fio=$!
     for _ in $(seq $resets); do sleep 2; try sg_reset -d "$1"; done
-    wait "$fio" || { cat /run/fio.log; dmesg | tail -n 20; fail "it read other than it wrote"; }
+    wait "$fio" || { cat /run/fio.log; dmesg | tail -n 20; fail "it read other data than it wrote"; }
 }
 
 # filesystem KIND DEVICE: makes one, writes a file, reads it after a fresh mount

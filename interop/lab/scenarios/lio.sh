@@ -1,6 +1,6 @@
 #!/bin/bash
 # The commands that use targets, against the kernel's own target (LIO) in the same guest: discovery, CHAP one-way and
-# mutual, digests, data copied and compared, zeros, a target that goes away under I/O and comes back, and what is told
+# mutual, digests, data copied and compared, zeros, a target that goes away under I/O and comes back, and what is reported
 # when something is wrong.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
@@ -24,35 +24,35 @@ ann=${USER% *}%${USER#* } moon="target_user=${MOON% *}&target_password=${MOON#* 
 digests="header_digest=crc32c&data_digest=crc32c"
 
 step "discovery and login"
-told 0 "127.0.0.1:3261,1 $IQN:mutual" discover 127.0.0.1:3260
-told 0 "LUN 0: disk, 64 MiB" ls "$(url open)"
-told 0 "LUN 0: disk, 64 MiB" ls "$(url open "" "$digests")"
-told 0 "LUN 0: disk, 64 MiB" ls "$(url chap "$ann")"
-told 0 "LUN 0: disk, 64 MiB" ls "$(url mutual "$ann" "$moon")"
-told 0 "LUN 0: disk, 64 MiB" ls "$(url mutual "$ann" "$moon&$digests")"
-told 0 "round trip" doctor "$(url open)"
+must_end 0 "127.0.0.1:3261,1 $IQN:mutual" discover 127.0.0.1:3260
+must_end 0 "LUN 0: disk, 64 MiB" ls "$(url open)"
+must_end 0 "LUN 0: disk, 64 MiB" ls "$(url open "" "$digests")"
+must_end 0 "LUN 0: disk, 64 MiB" ls "$(url chap "$ann")"
+must_end 0 "LUN 0: disk, 64 MiB" ls "$(url mutual "$ann" "$moon")"
+must_end 0 "LUN 0: disk, 64 MiB" ls "$(url mutual "$ann" "$moon&$digests")"
+must_end 0 "round trip" doctor "$(url open)"
 
-step "what is wrong is told soon"
-told 24 "hint:" ls "$(url chap ann%wrong-secret-12)"
-told 24 "wrong CHAP response of the target" ls "$(url mutual "$ann" "${moon/moonsecret/sunsecret}")"
-told 4 "may want CHAP" ls "$(url chap)"
-told 4 "hint: .*LIO" ls "$(url none)"
-told 21 "LUN 7: there is no such logical unit" ls "iscsi://127.0.0.1:3260/$IQN:open/7"
-told 4 "refused" ls "iscsi://127.0.0.1:3262/$IQN:open/0"
+step "errors are reported soon"
+must_end 24 "hint:" ls "$(url chap ann%wrong-secret-12)"
+must_end 24 "wrong CHAP response of the target" ls "$(url mutual "$ann" "${moon/moonsecret/sunsecret}")"
+must_end 4 "may want CHAP" ls "$(url chap)"
+must_end 4 "hint: .*LIO" ls "$(url none)"
+must_end 21 "LUN 7: there is no such logical unit" ls "iscsi://127.0.0.1:3260/$IQN:open/7"
+must_end 4 "refused" ls "iscsi://127.0.0.1:3262/$IQN:open/0"
 
 step "data"
 pattern 64 >/run/pattern
-told 0 verified copy --verify --force /run/pattern "$(url open)"
+must_end 0 verified copy --verify --force /run/pattern "$(url open)"
 cmp /run/pattern /run/open.img || fail "the medium differs"
-told 0 verified copy --verify --force /run/pattern "$(url mutual "$ann" "$moon&$digests")"
+must_end 0 verified copy --verify --force /run/pattern "$(url mutual "$ann" "$moon&$digests")"
 cmp /run/pattern /run/mutual.img || fail "the medium differs"
 head -c 64M /dev/zero >/run/zeros
-told 0 verified copy --verify --force /run/zeros "$(url mutual "$ann" "$moon")"
-cmp /run/zeros /run/mutual.img || fail "the zeros are none"
+must_end 0 verified copy --verify --force /run/zeros "$(url mutual "$ann" "$moon")"
+cmp /run/zeros /run/mutual.img || fail "the blocks are not zero"
 
 step "the target goes away under I/O and comes back"
 for round in 1 2; do
-    told 0 copied copy --force /run/zeros "$(url open)"
+    must_end 0 copied copy --force /run/zeros "$(url open)"
     "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url open "" commands=4)" >/run/copied 2>&1 & writer=$!
     wait_for 30 '! cmp -s -n 1048576 /run/open.img /run/zeros' || fail "nothing was written"
     serve open 0; sleep "$round"; serve open 1
@@ -61,11 +61,11 @@ for round in 1 2; do
     cat /run/copied
 done
 
-step "the portal is gone for good: told after the recovery time"
+step "the portal is gone for good: reported after the recovery time"
 "$LUNAR" copy --force --block 64K --depth 1 /run/pattern "$(url open "" "commands=1&recovery_timeout=2")" >/run/copied 2>&1 & writer=$!
 sleep 0.5
 serve open 0
 if wait "$writer"; then fail "the writer saw nothing"; fi
 cat /run/copied
-grep -q "hint:" /run/copied || fail "it does not say what to do"
+grep -q "hint:" /run/copied || fail "it does not print a hint"
 echo "PASS lio"

@@ -8,8 +8,8 @@
 
 # there_and_back URL
 there_and_back() {
-    told 0 "512 MiB" ls "$1"
-    told 0 verified copy --verify --force /run/pattern "$1"
+    must_end 0 "512 MiB" ls "$1"
+    must_end 0 verified copy --verify --force /run/pattern "$1"
     cmp -n 16777216 /run/pattern $SERVER/disk.img || fail "the medium differs"
     "$LUNAR" copy --force --verify --block 64K --depth 4 /run/other "$1&commands=4" >/run/copied 2>&1 & local writer=$!
     wait_for 30 "cmp -s -n 1048576 $SERVER/disk.img /run/other" || fail "nothing was written"

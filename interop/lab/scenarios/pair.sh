@@ -85,7 +85,7 @@ for at in 2 3; do mkdir -p /run/router-$at; configuration $at $((5 - at)) >/run/
 start_router a 2
 start_router b 3
 # Whoever is ready first has the place; router 2 is to have it.
-wait_for 90 "is 2 active || is 3 active" || { logs; fail "nobody serves"; }
+wait_for 90 "is 2 active || is 3 active" || { logs; fail "no process serves it"; }
 is 2 active || wait_for 60 "$LUNAR router failover r1 --socket /run/router-3/admin.sock" || { logs; fail "failover"; }
 becomes 2 active
 becomes 3 standby
@@ -110,7 +110,7 @@ goes_on
 step "the active router is killed"
 kill -9 "${router[a]}"; wait "${router[a]}" 2>/dev/null
 goes_on
-is 3 active || { logs; fail "who serves?"; }
+is 3 active || { logs; fail "no process serves it"; }
 
 step "it comes back, to stand by"
 start_router a 2
@@ -121,7 +121,7 @@ goes_on
 step "the line of the active one is cut"
 try ip link set line-b down
 goes_on
-is 2 active || { logs; fail "who serves?"; }
+is 2 active || { logs; fail "no process serves it"; }
 
 step "and mended"
 try ip link set line-b up

@@ -16,6 +16,6 @@ after=$(blockdev --getsize64 "$disk")
 step "the new part works: $before -> $after bytes"
 pattern 1 >/run/pattern
 try dd if=/run/pattern of="$disk" bs=1M seek=$((before >> 20)) oflag=direct status=none
-dd if="$disk" bs=1M skip=$((before >> 20)) count=1 iflag=direct status=none | cmp - /run/pattern || fail "reads other than written"
+dd if="$disk" bs=1M skip=$((before >> 20)) count=1 iflag=direct status=none | cmp - /run/pattern || fail "reads other data than was written"
 logout "$PORTAL"
 echo "PASS resize"

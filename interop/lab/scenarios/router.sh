@@ -67,8 +67,8 @@ kill_router() { kill -9 "$router"; wait "$router" 2>/dev/null; : >/run/router/ou
 # routed NAME: its LUN was found
 routed() {
     local tries=20
-    until "$LUNAR" ls "iscsi://$PORTAL/$1/0?login_tries=1" --timeout 20 >/run/told 2>&1; do
-        [ $((tries -= 1)) -gt 0 ] || { cat /run/router/err /run/told; fail "$1 is not there"; }
+    until "$LUNAR" ls "iscsi://$PORTAL/$1/0?login_tries=1" --timeout 20 >/run/must_end 2>&1; do
+        [ $((tries -= 1)) -gt 0 ] || { cat /run/router/err /run/output; fail "$1 is not there"; }
         sleep 0.5
     done
 }
@@ -190,22 +190,22 @@ step "it goes, and comes back"
 own=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_device/..)
 echo 1 >"$own/delete"
 read_one() { dd if="$disk" of=/dev/null bs=4k count=1 iflag=direct status=none; }
-read_one && fail "it was read from nowhere"
+read_one && fail "a read without a medium succeeded"
 wait_for 20 'grep -q "sg[0-9]* was removed" /run/router/err' || fail "the log does not report it"
 for host in /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/scsi_host/host*; do echo "- - -" >"$host/scan"; done
 wait_for 20 read_one || { cat /run/router/err; ls /dev/sg*; fail "it is not served again"; }
-dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp - /run/pattern || fail "it reads other than written"
+dd if="$disk" bs=1M count=8 iflag=direct status=none | cmp - /run/pattern || fail "it reads other data than was written"
 logout $PORTAL
 kill_router
 try rmmod scsi_debug
 
 step "a tape, passed through"
-modprobe st || echo "no driver of tapes: only what it tells is looked at"
+modprobe st || echo "no tape driver: only its INQUIRY data is checked"
 device ptype=1
 start_router
 routed $SG
-"$LUNAR" ls "iscsi://$PORTAL/$SG/0" | tee /run/told
-grep -qi tape /run/told || fail "it is no tape"
+"$LUNAR" ls "iscsi://$PORTAL/$SG/0" | tee /run/output
+grep -qi tape /run/output || fail "it is not a tape"
 discover $PORTAL
 try iscsiadm -m node -T "$IQN" -p $PORTAL --login
 if [ -d /sys/module/st ]; then

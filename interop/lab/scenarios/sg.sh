@@ -9,19 +9,19 @@ device() {
     wait_for 20 'ls /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*' || fail "no device"
     sg=/dev/$(basename /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*)
 }
-# exercised: every kind of command; what it tells is in /run/told
+# exercised: every kind of command; its output is in /run/output
 exercised() {
-    "$SG" exercise "$sg" >/run/told 2>&1 || { cat /run/told; fail "exercise of $sg"; }
-    cat /run/told
+    "$SG" exercise "$sg" >/run/must_end 2>&1 || { cat /run/output; fail "exercise of $sg"; }
+    cat /run/output
 }
 no_device() { try rmmod scsi_debug; }
 option() { echo "$2" >"/sys/bus/pseudo/drivers/scsi_debug/$1"; }
 # watched TEXT: the program that watches says so within 90 s
-watched() { wait_for 90 "grep -q '$1' /run/watch" || { cat /run/watch; fail "it does not say: $1"; }; }
+watched() { wait_for 90 "grep -q '$1' /run/watch" || { cat /run/watch; fail "the output lacks: $1"; }; }
 
 step "without a device"
 [ ! -d /sys/module/sg ] || try modprobe -r sg
-! "$SG" exercise /dev/sg7 2>/run/refused || fail "it opened what is not there"
+! "$SG" exercise /dev/sg7 2>/run/refused || fail "it opened a missing device"
 try grep 'modprobe sg' /run/refused
 try modprobe sg
 modprobe sd_mod
@@ -29,7 +29,7 @@ modprobe sd_mod
 step "a disk"
 device dev_size_mb=16
 exercised
-grep -q 'vendor: "Linux", product: "scsi_debug"' /run/told || fail "it is another"
+grep -q 'vendor: "Linux", product: "scsi_debug"' /run/output || fail "it is another"
 disk=/dev/$(basename /sys/block/sd*)
 try cmp -n 8192 -i 0:8192 "$disk" "$disk"
 ! cmp -n 8192 "$disk" /dev/zero || fail "nothing was written"
@@ -49,12 +49,12 @@ echo 1 >"/sys/class/scsi_generic/${sg##*/}/device/delete"
 wait "$watcher" || fail "it did not end well"
 cat /run/watch
 grep -q '^gone' /run/watch || fail "it does not know"
-grep -q 'unavailable state' /run/watch || fail "not in SCSI's words"
+grep -q 'unavailable state' /run/watch || fail "not in SCSI terms"
 no_device
 
 step "a tape"
 device ptype=1
 exercised
-grep -q 'device_type=1' /run/told || fail "it is no tape"
+grep -q 'device_type=1' /run/output || fail "it is not a tape"
 no_device
 echo "PASS sg"

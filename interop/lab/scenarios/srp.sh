@@ -8,7 +8,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/server.sh"
 
-# log_in PORT: what the kernel is told
+# log_in PORT: the login string for the kernel
 log_in() { echo "id_ext=$1,ioc_guid=$1,dest=$SRP_PORTAL,ch_count=2" >"/sys/class/infiniband_srp/srp-${RDMA}_eth0-1/add_target"; }
 srp_disk() { ls -d /sys/class/srp_remote_ports/port-*/../../target*/*:0/block/* /sys/class/scsi_host/host*/device/target*/*:0/block/* 2>/dev/null | head -n 1 | sed 's#.*/#/dev/#'; }
 
@@ -56,6 +56,6 @@ step "logout"
 echo 1 >"$port/delete"
 wait_for 10 "! test -e $disk" || fail "$disk is still there"
 step "a port that is not there"
-! log_in "${PORT:0:8}00000000" 2>/run/refused || fail "it let us in"
+! log_in "${PORT:0:8}00000000" 2>/run/refused || fail "the login succeeded"
 dmesg | grep -i 'rej' | tail -n 1
 echo "PASS srp"

@@ -20,7 +20,7 @@ backstore disk "$MIB"
 modprobe ib_srpt || fail "modprobe ib_srpt"
 mkdir -p $T/srpt
 echo 5555 >$T/srpt/discovery_auth/rdma_cm_port || fail "no port for the connection manager"
-# It is called by the GUID of its RDMA port. Then those who may log in are called by their addresses, in full.
+# Its name is the GUID of its RDMA port. The names of the initiators that may log in are their full addresses.
 gid=$(cat /sys/class/infiniband/${RDMA}_eth0/ports/1/gids/0)
 name=${gid#*:*:*:*:}
 group=$T/srpt/$name/$name
@@ -34,20 +34,20 @@ port=$(printf %016x "0x$port")
 rdma resource show cm_id
 
 step "login"
-told 0 "$MIB MiB" ls "$(url)"
-told 0 "lunar-disk" info "$(url)"
-told 21 "no such target port" ls "srp://[$IP]:5555/${port:0:8}00000000/0?provider=$PROVIDER"
+must_end 0 "$MIB MiB" ls "$(url)"
+must_end 0 "lunar-disk" info "$(url)"
+must_end 21 "no such target port" ls "srp://[$IP]:5555/${port:0:8}00000000/0?provider=$PROVIDER"
 
 step "data"
 pattern "$MIB" >/run/pattern
-told 0 verified copy --verify --force /run/pattern "$(url)"
+must_end 0 verified copy --verify --force /run/pattern "$(url)"
 cmp /run/pattern /run/disk.img || fail "the medium differs"
-told 0 verified copy --verify --force "$(url channels=2)" /run/back
-cmp /run/pattern /run/back || fail "it reads other than was written"
+must_end 0 verified copy --verify --force "$(url channels=2)" /run/back
+cmp /run/pattern /run/back || fail "it reads other data than was written"
 
 step "the target goes away under I/O and comes back"
 head -c "$MIB"M /dev/zero >/run/zeros
-told 0 copied copy --force /run/zeros "$(url)"
+must_end 0 copied copy --force /run/zeros "$(url)"
 "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url commands=4)" >/run/copied 2>&1 & writer=$!
 wait_for 30 '! cmp -s -n 1048576 /run/disk.img /run/zeros' || fail "nothing was written"
 gone_and_back() { enable 0; sleep 1; enable 1; }

@@ -46,7 +46,7 @@ iser_portal() {
     [ "$(cat "$portal/iser")" = 1 ] || echo 1 >"$portal/iser" || fail "no iSER at $2"
 }
 
-# credentials NAME "USER SECRET" ["USER SECRET"]: who may log in, and who the target then says it is
+# credentials NAME "USER SECRET" ["USER SECRET"]: the account for logins, and the account that the target authenticates as
 credentials() {
     local auth=$T/iscsi/$IQN:$1/tpgt_1/auth
     echo -n "${2% *}" >"$auth/userid"; echo -n "${2#* }" >"$auth/password"
@@ -55,12 +55,12 @@ credentials() {
 
 serve() { echo "$2" >"$T/iscsi/$IQN:$1/tpgt_1/enable" || fail "$1: enable $2"; }
 
-# told STATUS TEXT ARGUMENTS: lunar must end with this status, and soon, and say this
-told() {
+# must_end STATUS TEXT ARGUMENTS: lunar must end with this status within a minute, and print this text
+must_end() {
     local status=$1 text=$2 got=0; shift 2
-    "$LUNAR" "$@" --timeout 60 >/run/told 2>&1 || got=$?
-    [ "$got" = "$status" ] || { cat /run/told; fail "status $got, not $status, from: $*"; }
-    grep -q -- "$text" /run/told || { cat /run/told; fail "it does not say \"$text\": $*"; }
+    "$LUNAR" "$@" --timeout 60 >/run/must_end 2>&1 || got=$?
+    [ "$got" = "$status" ] || { cat /run/output; fail "status $got, not $status, from: $*"; }
+    grep -q -- "$text" /run/output || { cat /run/output; fail "the output lacks \"$text\": $*"; }
     echo "status $status, $text: $*"
 }
 

@@ -16,7 +16,7 @@ serve() {
 refused() {
     local text=$1; shift
     ! "$UBLK" "$@" >/run/refused 2>&1 || fail "not refused: $*"
-    grep -q -- "$text" /run/refused || { cat /run/refused; fail "it does not say: $text"; }
+    grep -q -- "$text" /run/refused || { cat /run/refused; fail "the output lacks: $text"; }
 }
 killed() { kill -9 "$server"; wait "$server" 2>/dev/null; }
 stopped() {
@@ -83,7 +83,7 @@ serve start /run/disk.img
 truncate -s 320M /run/disk.img
 kill -HUP "$server"
 wait_for 30 '[ "$(blockdev --getsize64 "$disk")" = 335544320 ] || grep -q "needs Linux 6.16" /run/ublk.log' ||
-    fail "neither a new capacity nor a word"
+    fail "neither a new capacity nor a log line"
 stopped
 
 step "taken away from under a file system"
