@@ -127,7 +127,7 @@ async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
 
 /// Executes a command at a medium without a queue.
 async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: DirectIoCommand, work: DirectIo) {
-    let stale_reason = nexus.state().front().stale_reason(begun.connection, None);
+    let stale_reason = nexus.state().front().stale_reason(begun.connection);
     let ended = match stale_reason {
         None => work.execute(&begun.unit).await,
         Some(_) => Err(exec::aborted_failure()),

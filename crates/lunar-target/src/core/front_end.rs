@@ -45,9 +45,8 @@ pub trait FrontEnd: Sized + 'static {
     /// The send queue is so long that nothing more is received.
     fn is_full(&self) -> bool;
 
-    /// The reason why commands of this connection are stale: their initiator has left the session. `behind`: bytes
-    /// that were received and are not parsed yet; None: the receiver has them.
-    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<EndReason>;
+    /// The reason why commands of this connection are stale: their initiator has left the session.
+    fn stale_reason(&self, connection: u16) -> Option<EndReason>;
 
     /// The next [`FrontEnd::stale_reason`] must query the kernel again for this connection.
     fn recheck_peer(&self, connection: u16);
@@ -65,20 +64,28 @@ pub trait FrontEnd: Sized + 'static {
     /// The data in flight, where data of tasks that have ended could still change memory of the initiator.
     fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>>;
 
-    /// Aborted tasks of this session wait for the data that R2Ts requested.
-    fn waits_for_data(&self) -> bool;
+    /// Aborted tasks of this session wait for the data that were requested. Override it if an initiator may be exempt
+    /// from sending these data.
+    fn waits_for_data(&self) -> bool {
+        true
+    }
 
-    /// Reports that another session terminates tasks of this LUN field, if the protocol has a message for it.
-    fn report_termination(&mut self, lun: u64);
+    /// Reports that another session terminates tasks of this LUN field. Override it if the protocol has a message for
+    /// it. Sessions whose tasks wait for requested data report nothing.
+    fn report_termination(&mut self, _lun: u64) {}
 
     /// Reports an event of the logical unit with this LUN field. False: the initiator has no room for it.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool;
 
-    /// Reports that the target, or the access to it, was removed.
-    fn report_gone(&mut self);
+    /// Reports that the target, or the access to it, was removed. Override it if the protocol has a message for it. The
+    /// end of the connections follows in any case.
+    fn report_gone(&mut self) {}
 
-    /// Requests that the initiator log out within this many seconds. False: the protocol has no such request.
-    fn request_logout(&mut self, time_s: u16) -> bool;
+    /// Requests that the initiator log out within this many seconds. False: no request was sent, and the session ends
+    /// at once. Override it if initiators answer such a request.
+    fn request_logout(&mut self, _time_s: u16) -> bool {
+        false
+    }
 
     /// Sends as much of the send queue as possible.
     fn flush(nexus: &Rc<ItNexus<Self>>);

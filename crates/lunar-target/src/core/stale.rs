@@ -106,7 +106,7 @@ impl<F: FrontEnd> ItNexus<F> {
         }
         let late = match state.phase() {
             SessionPhase::Ended => state.end_reason().or(Some(EndReason::ConnectionClosed)),
-            SessionPhase::Running | SessionPhase::LoggingOut => state.front.stale_reason(c.connection, None),
+            SessionPhase::Running | SessionPhase::LoggingOut => state.front.stale_reason(c.connection),
         };
         // This is the last check: from here on the end of the session waits for this task.
         let under_way = fence::enter(self.fence().clone());

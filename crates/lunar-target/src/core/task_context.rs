@@ -59,6 +59,6 @@ impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
     fn is_aborted(&self) -> bool {
         let state = self.nexus.state();
         let c = self.command;
-        state.is_aborted(c.tag, self.serial) || state.front().stale_reason(c.connection, None).is_some()
+        state.is_aborted(c.tag, self.serial) || state.front().stale_reason(c.connection).is_some()
     }
 }

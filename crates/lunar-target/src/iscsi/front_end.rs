@@ -76,8 +76,8 @@ impl FrontEnd for IscsiSession {
     }
 
     #[inline]
-    fn stale_reason(&self, connection: u16, behind: Option<&[u8]>) -> Option<EndReason> {
-        self.connection(connection)?.stale_reason(behind)
+    fn stale_reason(&self, connection: u16) -> Option<EndReason> {
+        self.connection(connection)?.stale_reason(None)
     }
 
     fn recheck_peer(&self, connection: u16) {

@@ -208,7 +208,7 @@ pub fn begin_queued(state: &mut State<SrpSession>) {
 
 fn begin(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
     if !READS.contains(&command.cdb()[0])
-        && let Some(why) = state.front().stale_reason(0, None)
+        && let Some(why) = state.front().stale_reason(0)
     {
         return state.end_with(why);
     }
@@ -320,7 +320,7 @@ impl FrontEnd for SrpSession {
         self.connection.is_full()
     }
 
-    fn stale_reason(&self, _: u16, _: Option<&[u8]>) -> Option<EndReason> {
+    fn stale_reason(&self, _: u16) -> Option<EndReason> {
         self.connection.stale_reason()
     }
 
@@ -350,27 +350,12 @@ impl FrontEnd for SrpSession {
         vec![self.connection.clone()]
     }
 
-    fn waits_for_data(&self) -> bool {
-        true
-    }
-
-    /// SRP has no such message.
-    fn report_termination(&mut self, _: u64) {}
-
     /// An event that the initiator has no room for is left to its unit attention.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
         let sense = event.encode(false);
         let unit = self.has_received_any.then(|| self.requests.event(lun, &sense)).flatten();
         unit.iter().for_each(|unit| self.connection.send(unit));
         unit.is_some()
-    }
-
-    /// SRP has no such message. The end of the connection follows.
-    fn report_gone(&mut self) {}
-
-    /// Linux initiators only log it, and wait for the end of the connection, which follows.
-    fn request_logout(&mut self, _: u16) -> bool {
-        false
     }
 
     fn flush(nexus: &Rc<ItNexus<SrpSession>>) {
