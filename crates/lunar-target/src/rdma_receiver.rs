@@ -2,7 +2,7 @@
 
 use event_listener::Event as Notify;
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, LocalBoxFuture};
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, ReceiveStatus};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -25,17 +25,6 @@ pub trait DeliveryHandler {
 
     /// There is no room for more responses now.
     fn is_full(&self) -> bool;
-}
-
-/// The result of a receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReceiveOutcome {
-    /// Receive again when there is more.
-    More,
-    /// Receive again when there is room for more responses.
-    Full,
-    /// The peer has closed the connection, or the handler wants no more.
-    End,
 }
 
 /// The receiving side of a connection.
@@ -69,22 +58,22 @@ impl RdmaReceiver {
     ///
     /// # Errors
     /// When the connection has failed, or the received data are invalid.
-    pub fn receive(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveOutcome> {
-        if self.over.get() { Ok(ReceiveOutcome::End) } else { self.take(taker) }
+    pub fn receive(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
+        if self.over.get() { Ok(ReceiveStatus::End) } else { self.take(taker) }
     }
 
     /// The same, even if receiving was stopped.
     ///
     /// # Errors
     /// As [`RdmaReceiver::receive`].
-    pub fn take(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveOutcome> {
+    pub fn take(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
         let mut events = self.events.take();
         if events.is_empty() {
             events.clear();
             self.endpoint.poll(&mut events);
             self.ends.set(ends(&events));
         }
-        let (mut messages, mut taken, mut result) = (0, 0, Ok(ReceiveOutcome::More));
+        let (mut messages, mut taken, mut result) = (0, 0, Ok(ReceiveStatus::More));
         let EndpointEvents { list, bytes } = &mut events;
         for event in list.iter_mut() {
             taken += 1;
@@ -104,9 +93,9 @@ impl RdmaReceiver {
                 }
             };
             result = match more {
-                Ok(true) if taker.is_full() => Ok(ReceiveOutcome::Full),
+                Ok(true) if taker.is_full() => Ok(ReceiveStatus::Full),
                 Ok(true) => continue,
-                Ok(false) => Ok(ReceiveOutcome::End),
+                Ok(false) => Ok(ReceiveStatus::End),
                 Err(e) => Err(e),
             };
             break;

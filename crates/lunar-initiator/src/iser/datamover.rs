@@ -7,7 +7,7 @@ use crate::session::transport::{self, DatamoverEvents};
 use crate::{Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion, RemoteAddress};
-use lunar_runtime::iscsi::receive::{PduData, ReceiveError, ReceiveStatus, ReceivedPdu};
+use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus, ReceivedData, ReceivedPdu};
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
 use lunar_wire::iscsi::{Bhs, opcode, padded, request};
@@ -67,7 +67,7 @@ impl IserDatamover {
         session.take_pdu(ReceivedPdu {
             header: pdu.bhs,
             ahs: pdu.ahs,
-            data: PduData::Bytes(pdu.data),
+            data: ReceivedData::Bytes(pdu.data),
             intact: true,
             behind: &[],
         })

@@ -12,7 +12,7 @@ use crate::{Completion, Error, ErrorCode};
 use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::pdu_queue::Payload;
-use lunar_runtime::iscsi::receive::{PduData, PduHandler, PredictedPdu, ReceivePrediction, ReceivedPdu};
+use lunar_runtime::iscsi::receive::{PduHandler, PredictedPdu, ReceivePrediction, ReceivedData, ReceivedPdu};
 use lunar_wire::be;
 use lunar_wire::iscsi::flag::{OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::request;
@@ -119,9 +119,9 @@ impl SessionState {
     }
 
     #[inline]
-    fn take_data_in(&mut self, header: &Bhs, data: PduData<'_>) -> Result<(), Error> {
+    fn take_data_in(&mut self, header: &Bhs, data: ReceivedData<'_>) -> Result<(), Error> {
         let segment = match data {
-            PduData::Placed(buf) => Segment::Landed(buf),
+            ReceivedData::Placed(buf) => Segment::Landed(buf),
             ref other => Segment::Bytes(other.bytes()),
         };
         if let Segment::Bytes(bytes) = &segment

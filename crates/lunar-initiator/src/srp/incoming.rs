@@ -4,7 +4,7 @@ use super::answers;
 use super::datamover::{ControlKind, SrpDatamover};
 use crate::session::transport::DatamoverEvents;
 use lunar_rdma::MemoryRegion;
-use lunar_runtime::iscsi::receive::{PduData, ReceiveError, ReceivedPdu};
+use lunar_runtime::iscsi::receive::{ReceiveError, ReceivedData, ReceivedPdu};
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
 use lunar_wire::srp::{self, FromTarget, SrpResponse};
@@ -98,7 +98,7 @@ impl SrpDatamover {
         session.take_pdu(ReceivedPdu {
             header,
             ahs: &[],
-            data: PduData::Bytes(data),
+            data: ReceivedData::Bytes(data),
             intact: true,
             behind: &[],
         })

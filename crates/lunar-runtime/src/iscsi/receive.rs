@@ -3,6 +3,7 @@
 
 mod prediction;
 
+pub use crate::received::{ReceiveStatus, ReceivedData};
 pub use prediction::{PredictedPdu, ReceivePrediction};
 
 use super::digest::crc32c;
@@ -21,27 +22,6 @@ const LARGE: usize = 16 << 10;
 /// BHS, AHS of 255 words, header digest.
 const MAX_HEADER: usize = BHS_LEN + 255 * 4 + 4;
 
-/// A data segment, without padding.
-pub enum PduData<'a> {
-    /// In the receive buffer, valid during the call.
-    Bytes(&'a [u8]),
-    /// In a separate buffer.
-    Buf(Buf),
-    /// In the buffer of its task, which this returns.
-    Placed(Buf),
-}
-
-impl PduData<'_> {
-    /// The bytes of the segment; empty for [`PduData::Placed`].
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            PduData::Bytes(b) => b,
-            PduData::Buf(b) => b,
-            PduData::Placed(_) => &[],
-        }
-    }
-}
-
 /// A received PDU.
 pub struct ReceivedPdu<'a> {
     /// The basic header segment.
@@ -49,7 +29,7 @@ pub struct ReceivedPdu<'a> {
     /// The additional header segments.
     pub ahs: &'a [u8],
     /// The data segment.
-    pub data: PduData<'a>,
+    pub data: ReceivedData<'a>,
     /// Whether the data digest matches, or there is none.
     pub intact: bool,
     /// The received bytes behind this PDU.
@@ -70,17 +50,6 @@ pub trait PduHandler {
     fn is_full(&self) -> bool;
     /// Takes a PDU. False: it wants no more.
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool;
-}
-
-/// The outcome of a receive.
-#[derive(Debug, PartialEq, Eq)]
-pub enum ReceiveStatus {
-    /// Continue when the socket is readable.
-    More,
-    /// The handler has no room for more responses: resume when it has.
-    Full,
-    /// The peer has closed, or the handler wants no more.
-    End,
 }
 
 /// The reason why a connection cannot continue.
@@ -293,7 +262,7 @@ impl PduReceiver {
             let data = &bytes[start..start + len];
             let intact = self.is_intact(data, &bytes[start + len..whole]);
             let behind = &bytes[whole..];
-            if !sink.take(ReceivedPdu { header, ahs, data: PduData::Bytes(data), intact, behind }) {
+            if !sink.take(ReceivedPdu { header, ahs, data: ReceivedData::Bytes(data), intact, behind }) {
                 return Ok(ReceiveStatus::End);
             }
             bytes = behind;
@@ -345,7 +314,7 @@ impl PduReceiver {
         let intact = self.is_intact(&g.buf[g.start..g.end], &bytes[..tail]);
         let g = self.gather.take()?;
         self.after_large = true;
-        let data = if g.landing { PduData::Placed(g.buf) } else { PduData::Buf(g.buf) };
+        let data = if g.landing { ReceivedData::Placed(g.buf) } else { ReceivedData::Buf(g.buf) };
         let behind = &bytes[tail..];
         let more = sink.take(ReceivedPdu { header: g.header, ahs: &g.ahs, data, intact, behind });
         Some((tail, more))

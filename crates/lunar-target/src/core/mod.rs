@@ -39,4 +39,4 @@ pub use nexus::{ItNexus, NexusParams, SessionPhase, State};
 pub use response::{CommandResponse, DataInProgress, Residual};
 pub use task::AbortResponse;
 pub use task_management::{Function, ManagementResponse};
-pub use transfer::{DataOutId, DataOutResult, DataRequest, ReceivedData};
+pub use transfer::{DataOutId, DataOutResult, DataRequest};

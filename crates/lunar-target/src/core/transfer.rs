@@ -1,7 +1,6 @@
 //! Data-Out in transit.
 
 use lunar_proto::transfer::R2t;
-use lunar_runtime::Buf;
 
 /// A request for a part of the data of a command.
 #[derive(Clone, Copy, Debug)]
@@ -10,27 +9,6 @@ pub struct DataRequest {
     pub tag: u32,
     /// The part of the data.
     pub part: R2t,
-}
-
-/// Data that have arrived.
-pub enum ReceivedData<'a> {
-    /// In the receive buffer: valid during the call only.
-    Bytes(&'a [u8]),
-    /// In a buffer of their own.
-    Buf(Buf),
-    /// In the buffer of their task, which this returns.
-    Placed(Buf),
-}
-
-impl ReceivedData<'_> {
-    /// The bytes; empty for data that were placed in the buffer of their task.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            ReceivedData::Bytes(bytes) => bytes,
-            ReceivedData::Buf(buf) => buf,
-            ReceivedData::Placed(_) => &[],
-        }
-    }
 }
 
 /// Identifies the transfer that data belong to.

@@ -2,12 +2,12 @@
 
 use super::connection::IscsiConnection;
 use super::pdu_queue::Payload;
-use super::receive::{PduData, PduHandler, ReceiveStatus, ReceivedPdu};
+use super::receive::{PduHandler, ReceiveStatus, ReceivedData, ReceivedPdu};
 use super::scsi_command;
 use super::session::{IscsiSession, OutOfOrderPdu};
 use super::stale;
 use super::transport::ConnectionPduHandler;
-use crate::core::{DataOutId, DataOutResult, ReceivedData, SessionPhase, State};
+use crate::core::{DataOutId, DataOutResult, SessionPhase, State};
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
 use lunar_proto::transfer::DataOutSegment;
@@ -126,18 +126,10 @@ fn segment(header: &Bhs) -> DataOutSegment {
     DataOutSegment { data_sn, offset, len, is_final: header.is_final() }
 }
 
-fn arrival(data: PduData<'_>) -> ReceivedData<'_> {
-    match data {
-        PduData::Bytes(bytes) => ReceivedData::Bytes(bytes),
-        PduData::Buf(buf) => ReceivedData::Buf(buf),
-        PduData::Placed(buf) => ReceivedData::Placed(buf),
-    }
-}
-
 impl PduDispatcher<'_> {
     /// Processes a request when its CmdSN is due, and then the held requests that follow it.
     #[inline]
-    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: PduData<'_>, behind: &[u8]) {
+    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: ReceivedData<'_>, behind: &[u8]) {
         match self.session().window.receive(header.cmd_sn(), header.immediate()) {
             CmdSnVerdict::Deliver => self.request(&header, ahs, data),
             CmdSnVerdict::Ignore => return,
@@ -189,7 +181,7 @@ impl PduDispatcher<'_> {
                 let mut dispatcher = PduDispatcher::new(state, &connection);
                 let is_late = stale::changes(&header) && dispatcher.is_late(behind);
                 if !is_late {
-                    dispatcher.request(&header, &ahs, PduData::Bytes(&data));
+                    dispatcher.request(&header, &ahs, ReceivedData::Bytes(&data));
                 }
             };
             self.state.with_busy_scope(busy_scope, take);
@@ -197,7 +189,7 @@ impl PduDispatcher<'_> {
     }
 
     #[inline]
-    fn request(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>) {
+    fn request(&mut self, header: &Bhs, ahs: &[u8], data: ReceivedData<'_>) {
         if header.opcode() == opcode::SCSI_COMMAND {
             return self.scsi_command(header, ahs, data);
         }
@@ -214,7 +206,7 @@ impl PduDispatcher<'_> {
     }
 
     #[inline]
-    fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>) {
+    fn scsi_command(&mut self, header: &Bhs, ahs: &[u8], data: ReceivedData<'_>) {
         let Some(c) = scsi_command::read(header, ahs, self.connection.cid()) else {
             tracing::debug!(?header, "invalid SCSI Command PDU");
             return self.state.end_with(EndReason::InvalidScsiCommand);
@@ -230,7 +222,7 @@ impl PduDispatcher<'_> {
         } else {
             None
         };
-        let Some(reason) = refusal else { return self.state.command(c, arrival(data)) };
+        let Some(reason) = refusal else { return self.state.command(c, data) };
         if !c.immediate {
             self.session().window.finished();
         }
@@ -238,8 +230,8 @@ impl PduDispatcher<'_> {
     }
 
     /// Processes a Data-Out (RFC 7143 section 11.7).
-    fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: PduData<'_>, intact: bool) {
-        match self.state.receive_data(origin(header), segment(header), arrival(data), intact) {
+    fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: ReceivedData<'_>, intact: bool) {
+        match self.state.receive_data(origin(header), segment(header), data, intact) {
             DataOutResult::Accepted => {}
             DataOutResult::Ignored => return,
             DataOutResult::Invalid => return self.reject(RejectReason::InvalidField, header, ahs),

@@ -1,7 +1,7 @@
 //! The framing of a connection without a socket, for tests and fuzzers.
 
 use super::pdu_queue::Digests;
-use super::receive::{PduData, PduHandler, PduReceiver, ReceiveError, ReceivedPdu, encode};
+use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceivedData, ReceivedPdu, encode};
 use super::scsi_command;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, opcode};
@@ -58,7 +58,7 @@ impl PduHandler for Frames {
 
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         let data = match &pdu.data {
-            PduData::Placed(buf) => buf[PLACE..].to_vec(),
+            ReceivedData::Placed(buf) => buf[PLACE..].to_vec(),
             other => other.bytes().to_vec(),
         };
         let ReceivedPdu { header, ahs, intact, .. } = pdu;

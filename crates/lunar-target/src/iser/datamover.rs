@@ -3,9 +3,9 @@
 
 use super::deferred::DeferredResponses;
 use crate::core::{InFlightData, InFlightReads};
-use crate::iscsi::receive::{PduData, ReceiveError, ReceiveStatus, ReceivedPdu};
+use crate::iscsi::receive::{ReceiveError, ReceiveStatus, ReceivedData, ReceivedPdu};
 use crate::iscsi::transport::{ConnectionPduHandler, Datamover};
-use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveOutcome, broken};
+use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, EndpointEvents, RemoteAddress};
 use lunar_runtime::Buf;
@@ -168,7 +168,7 @@ impl IserDatamover {
         Ok(taker.take(ReceivedPdu {
             header: pdu.bhs,
             ahs: pdu.ahs,
-            data: PduData::Bytes(pdu.data),
+            data: ReceivedData::Bytes(pdu.data),
             intact: true,
             behind: &[],
         }))
@@ -204,7 +204,7 @@ impl IserDatamover {
         let Some(RdmaRead { header, lands }) = self.inner.borrow_mut().pending_reads.remove(&id) else {
             return true;
         };
-        let data = if lands { PduData::Placed(buf) } else { PduData::Buf(buf) };
+        let data = if lands { ReceivedData::Placed(buf) } else { ReceivedData::Buf(buf) };
         let is_awaited = taker.is_awaiting(header.itt(), header.ttt());
         let more =
             !is_awaited || taker.take(ReceivedPdu { header, ahs: &[], data, intact: true, behind: &[] });
@@ -321,23 +321,15 @@ impl Datamover for IserDatamover {
     }
 
     fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(received(self.receiver.receive(&mut PduAdapter { mover: self, taker })?))
+        Ok(self.receiver.receive(&mut PduAdapter { mover: self, taker })?)
     }
 
     fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(received(self.receiver.take(&mut PduAdapter { mover: self, taker })?))
+        Ok(self.receiver.take(&mut PduAdapter { mover: self, taker })?)
     }
 
     fn has_deferred(&self) -> bool {
         !self.inner.borrow().deferred.is_empty()
-    }
-}
-
-fn received(taken: ReceiveOutcome) -> ReceiveStatus {
-    match taken {
-        ReceiveOutcome::More => ReceiveStatus::More,
-        ReceiveOutcome::Full => ReceiveStatus::Full,
-        ReceiveOutcome::End => ReceiveStatus::End,
     }
 }
 

@@ -8,17 +8,16 @@ use super::{memory, request, response};
 use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::{
     DataOutResult, FINAL_FLUSH_TIMEOUT, FrontEnd, Function, InFlightData, InFlightReads, ItNexus,
-    MAX_FUNCTIONS, MAX_QUEUED_BYTES, ManagementResponse, NexusParams, ReceivedData, SessionPhase, State,
-    messages,
+    MAX_FUNCTIONS, MAX_QUEUED_BYTES, ManagementResponse, NexusParams, SessionPhase, State, messages,
 };
 use crate::end_reason::EndReason;
 use crate::fence;
-use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, ReceiveOutcome, broken};
+use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
 use crate::server_state::ServerState;
 use crate::session_entry::{self, RegisteredSession};
 use lunar_rdma::{Endpoint, EndpointEvents};
 use lunar_runtime::send_queue::Payload;
-use lunar_runtime::{Buf, SendPump, SendSide};
+use lunar_runtime::{Buf, ReceiveStatus, ReceivedData, SendPump, SendSide};
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::{FromInitiator, MemoryDescriptor, SrpCommand, SrpError, TaskManagement, task_status};
 use std::cell::{Cell, OnceCell};
@@ -121,10 +120,10 @@ impl SrpConnection {
 
     async fn receive_all(self: &Rc<Self>, nexus: &ItNexus<SrpSession>) -> io::Result<()> {
         let mut next = self.take_some(nexus)?;
-        while next != ReceiveOutcome::End {
+        while next != ReceiveStatus::End {
             SendPump::flush(self);
             nexus.wait_for_room(&self.pump, || self.is_full()).await;
-            if next != ReceiveOutcome::Full {
+            if next != ReceiveStatus::Full {
                 self.receiver.readable().await?;
                 lunar_block::next_turn();
             }
@@ -134,9 +133,9 @@ impl SrpConnection {
     }
 
     /// Processes received information units, unless another core has ended the session.
-    fn take_some(&self, nexus: &ItNexus<SrpSession>) -> io::Result<ReceiveOutcome> {
+    fn take_some(&self, nexus: &ItNexus<SrpSession>) -> io::Result<ReceiveStatus> {
         let Some(_under_way) = nexus.begin_receive() else {
-            return Ok(ReceiveOutcome::End);
+            return Ok(ReceiveStatus::End);
         };
         self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self })
     }
@@ -152,9 +151,9 @@ impl SrpConnection {
             let taken = self.receiver.receive(&mut IuDispatcher { state, conn: self })?;
             let is_more = self.receiver.taken() > before && self.receiver.taken() < most;
             match taken {
-                ReceiveOutcome::More if is_more => {}
-                ReceiveOutcome::More | ReceiveOutcome::Full => return Ok(true),
-                ReceiveOutcome::End => return Ok(false),
+                ReceiveStatus::More if is_more => {}
+                ReceiveStatus::More | ReceiveStatus::Full => return Ok(true),
+                ReceiveStatus::End => return Ok(false),
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{memory, response};
 use crate::core::data_in::DataIn;
 use crate::core::{
     CommandResponse, DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus,
-    READS, ReceivedData, ScsiCommand, SessionPhase, State,
+    READS, ScsiCommand, SessionPhase, State,
 };
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
@@ -16,7 +16,7 @@ use lunar_proto::parameters::Parameters;
 use lunar_proto::transfer::{DataOutSegment, DataOutSequencer};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, RemoteRange};
-use lunar_runtime::{Buf, SendPump};
+use lunar_runtime::{Buf, ReceivedData, SendPump};
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp;
 use std::collections::VecDeque;

@@ -3,7 +3,7 @@
 //! the received bytes are reassembled in wire order and parsed as usual.
 
 use super::{
-    LARGE, PduData, PduHandler, PduReceiver, ReceiveError, ReceiveStatus, ReceiveStep, ReceivedPdu,
+    LARGE, PduHandler, PduReceiver, ReceiveError, ReceiveStatus, ReceiveStep, ReceivedData, ReceivedPdu,
     SegmentReceive,
 };
 use crate::Buf;
@@ -218,9 +218,9 @@ impl PduReceiver {
             let (data, intact) = match answer.buf.take() {
                 Some(buf) => {
                     let intact = self.is_intact(&buf, &between[header_len..header_len + tail]);
-                    (PduData::Placed(buf), intact)
+                    (ReceivedData::Placed(buf), intact)
                 }
-                None => (PduData::Bytes(&[]), true),
+                None => (ReceivedData::Bytes(&[]), true),
             };
             if !sink.take(ReceivedPdu { header, ahs: &[], data, intact, behind: &[] }) {
                 return Ok(ReceiveStatus::End);

@@ -23,7 +23,7 @@ impl PduHandler for Seen {
     }
     fn take(&mut self, p: ReceivedPdu<'_>) -> bool {
         let data = match &p.data {
-            PduData::Placed(b) => b[8..].to_vec(),
+            ReceivedData::Placed(b) => b[8..].to_vec(),
             other => other.bytes().to_vec(),
         };
         self.pdus.push((p.header, p.ahs.to_vec(), data, p.intact));

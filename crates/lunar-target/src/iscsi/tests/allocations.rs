@@ -2,7 +2,7 @@
 
 use super::connections::{TwoConnections, joined};
 use crate::iscsi::dispatch::PduDispatcher;
-use crate::iscsi::receive::{PduData, PduHandler, ReceivedPdu};
+use crate::iscsi::receive::{PduHandler, ReceivedData, ReceivedPdu};
 use crate::iser::tests::test_target::run_test;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::{Bhs, opcode, request};
@@ -16,7 +16,8 @@ const BLOCKS: u16 = 8;
 fn allocations(joined: &TwoConnections, header: Bhs, data: &[u8]) -> u64 {
     let connection = joined.nexus().state().front().connections()[0].clone();
     let counted = allocation_counter::measure(|| {
-        let pdu = ReceivedPdu { header, ahs: &[], data: PduData::Bytes(data), intact: true, behind: &[] };
+        let pdu =
+            ReceivedPdu { header, ahs: &[], data: ReceivedData::Bytes(data), intact: true, behind: &[] };
         assert!(PduDispatcher::new(&mut joined.nexus().state(), &connection).take(pdu));
         SendPump::flush(&connection);
     });

@@ -48,7 +48,7 @@ impl PduHandler for Asked {
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool {
         let (tag, opcode) = (pdu.header.itt(), pdu.header.opcode());
         let (data, landed) = match pdu.data {
-            PduData::Placed(buf) => (buf.to_vec(), true),
+            ReceivedData::Placed(buf) => (buf.to_vec(), true),
             ref other => (other.bytes().to_vec(), false),
         };
         if let Some(at) = self.commands.iter().position(|c| c.0 == tag) {

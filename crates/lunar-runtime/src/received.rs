@@ -1,0 +1,35 @@
+//! Received data and the outcome of a receive, for all transports.
+
+use crate::Buf;
+
+/// Data that have arrived, without padding.
+pub enum ReceivedData<'a> {
+    /// In the receive buffer: valid during the call only.
+    Bytes(&'a [u8]),
+    /// In a separate buffer.
+    Buf(Buf),
+    /// In the buffer of their task, which this returns.
+    Placed(Buf),
+}
+
+impl ReceivedData<'_> {
+    /// The bytes; empty for [`ReceivedData::Placed`].
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            ReceivedData::Bytes(bytes) => bytes,
+            ReceivedData::Buf(buf) => buf,
+            ReceivedData::Placed(_) => &[],
+        }
+    }
+}
+
+/// The outcome of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveStatus {
+    /// Receive again when more has arrived.
+    More,
+    /// The handler has no room for more responses: receive again when it has.
+    Full,
+    /// The peer has closed the connection, or the handler wants no more.
+    End,
+}
