@@ -282,6 +282,20 @@ impl Stream {
         }
     }
 
+    /// Sends all bytes, and waits while the socket takes none.
+    ///
+    /// # Errors
+    /// Those of send: the connection is closed or lost.
+    pub async fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.send(&[IoSlice::new(bytes)])? {
+                Some(sent) => bytes = &bytes[sent..],
+                None => self.writable().await?,
+            }
+        }
+        Ok(())
+    }
+
     /// Sent bytes that the peer's TCP has not acknowledged; 0 if the kernel does not report them.
     pub fn unacknowledged(&self) -> usize {
         // SAFETY: SIOCOUTQ (tcp(7)) writes one int, and the getter has room for one.

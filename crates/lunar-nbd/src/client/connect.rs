@@ -5,7 +5,7 @@ use lunar_block::OpenError;
 use lunar_proto::nbd::client::{ClientNegotiation, ExportInfo, NegotiationFailure, NegotiationStep};
 use lunar_runtime::Stream;
 use lunar_runtime::error::text;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ async fn attempt(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     loop {
         let (used, step) = machine.feed(&input, &mut out);
         input.drain(..used);
-        let sent = send(&stream, &mut out).await;
+        let sent = stream.send_all(&out).await;
+        out.clear();
         match step {
             NegotiationStep::Agreed(export) => {
                 return Ok(NegotiatedConnection { stream, export, begun: input });
@@ -98,18 +99,6 @@ async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<()> {
             None => stream.readable().await?,
         }
     }
-}
-
-async fn send(stream: &Stream, out: &mut Vec<u8>) -> io::Result<()> {
-    let mut rest = &out[..];
-    while !rest.is_empty() {
-        match stream.send(&[IoSlice::new(rest)])? {
-            Some(n) => rest = &rest[n..],
-            None => stream.writable().await?,
-        }
-    }
-    out.clear();
-    Ok(())
 }
 
 fn failed(url: &NbdUrl, failure: NegotiationFailure) -> OpenError {

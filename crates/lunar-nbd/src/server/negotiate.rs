@@ -2,7 +2,7 @@
 
 use lunar_proto::nbd::{ExportOffer, Handshake, HandshakeStep, NegotiatedExport};
 use lunar_runtime::Stream;
-use std::io::{self, IoSlice};
+use std::io;
 
 /// The maximum number of bytes per receive.
 const SCRATCH: usize = 4096;
@@ -16,7 +16,7 @@ pub(super) async fn negotiate(
     let mut machine = Handshake::new(offers);
     let (mut input, mut out) = (Vec::new(), Handshake::greeting().to_vec());
     loop {
-        send(stream, &out).await?;
+        stream.send_all(&out).await?;
         out.clear();
         let (used, step) = machine.feed(&input, &mut out);
         input.drain(..used);
@@ -28,12 +28,12 @@ pub(super) async fn negotiate(
                 }
             }
             HandshakeStep::Agreed(agreed) => {
-                send(stream, &out).await?;
+                stream.send_all(&out).await?;
                 return Ok(Some((agreed, input)));
             }
             HandshakeStep::End(why) => {
                 tracing::debug!(why, "NBD client rejected");
-                send(stream, &out).await?;
+                stream.send_all(&out).await?;
                 return Ok(None);
             }
         }
@@ -50,14 +50,4 @@ async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<bool> {
         }
         stream.readable().await?;
     }
-}
-
-async fn send(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match stream.send(&[IoSlice::new(bytes)])? {
-            Some(n) => bytes = &bytes[n..],
-            None => stream.writable().await?,
-        }
-    }
-    Ok(())
 }

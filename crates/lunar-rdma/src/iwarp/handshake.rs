@@ -5,7 +5,7 @@ use crate::ConnParam;
 use lunar_runtime::Stream;
 use lunar_wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REVISION, UNKNOWN};
 use lunar_wire::iwarp::{EnhancedData, MalformedFrame, MpaFrame};
-use std::io::{self, IoSlice};
+use std::io;
 use std::time::Duration;
 
 /// The read depth for a peer that announces none. Exceeding the peer's actual depth by one read ends the connection.
@@ -57,18 +57,9 @@ async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> 
 ///
 /// # Errors
 /// Those of the socket; a timeout.
-pub(super) async fn write(stream: &Stream, mut bytes: &[u8], limit: Duration) -> io::Result<()> {
-    let all = async {
-        while !bytes.is_empty() {
-            match stream.send(&[IoSlice::new(bytes)])? {
-                Some(sent) => bytes = &bytes[sent..],
-                None => stream.writable().await?,
-            }
-        }
-        Ok(())
-    };
+pub(super) async fn write(stream: &Stream, bytes: &[u8], limit: Duration) -> io::Result<()> {
     let slow = |_| io::Error::new(io::ErrorKind::TimedOut, "the peer did not receive an MPA frame in time");
-    compio::time::timeout(limit, all).await.map_err(slow)?
+    compio::time::timeout(limit, stream.send_all(bytes)).await.map_err(slow)?
 }
 
 /// Checks the length of private data.

@@ -85,6 +85,33 @@ fn reset_discards_unsent_bytes() {
 }
 
 #[test]
+fn send_all_to_slow_peer_sends_every_byte() {
+    in_loops(async || {
+        let (stream, mut peer) = connection();
+        stream.set_window(64 << 10).expect("an option");
+        let bytes: Vec<u8> = (0..1u32 << 18).flat_map(u32::to_ne_bytes).collect();
+        let wanted = bytes.len();
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let mut got = vec![0; wanted];
+            peer.read_exact(&mut got).map(|()| got)
+        });
+        stream.send_all(&bytes).await.expect("a peer that reads");
+        assert!(reader.join().expect("a thread").expect("all bytes") == bytes);
+    });
+}
+
+#[test]
+fn send_all_to_closed_peer_fails() {
+    in_loops(async || {
+        let (stream, peer) = connection();
+        stream.set_window(64 << 10).expect("an option");
+        drop(peer);
+        assert!(stream.send_all(&vec![0; 1 << 20]).await.is_err());
+    });
+}
+
+#[test]
 fn deserted_socket_is_replaced_and_nothing_else() {
     let path = std::env::temp_dir().join(format!("lunar-net-{}.deserted", std::process::id()));
     drop(Listener::bind_unix(&path).expect("the first"));

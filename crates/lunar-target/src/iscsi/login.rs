@@ -16,7 +16,7 @@ use lunar_proto::login::{Login, LoginStep, SEGMENT_LEN, SessionType};
 use lunar_proto::parameters::{Offer, Parameters};
 use lunar_runtime::{PeerState, Stream, either};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -259,14 +259,7 @@ impl LoginTransport for TcpLogin {
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
         let mut bytes = [&pdu.header.as_bytes()[..], &pdu.data].concat();
         bytes.resize(BHS_LEN + padded(pdu.data.len()), 0);
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            match self.stream.send(&[IoSlice::new(rest)])? {
-                Some(n) => rest = &rest[n..],
-                None => self.stream.writable().await?,
-            }
-        }
-        Ok(())
+        self.stream.send_all(&bytes).await
     }
 
     fn transport(&self, _: RdmaProvider) -> SessionTransport {
