@@ -35,7 +35,7 @@ pub fn run(input: &[u8]) {
 
 fn check(talk: &ServerTranscript, sent: usize) {
     assert!(talk.said.len() < 1024, "a handshake without end");
-    match &talk.haggled {
+    match &talk.negotiated {
         Some(NegotiationStep::Agreed(export)) => {
             let block = u64::from(export.block_size);
             assert!(

@@ -67,7 +67,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Keys and values as logins and `lunar sessions` write them; those of iSER only where RDMAExtensions is Yes.
+    /// Keys and values as logins and `lunar session show` write them; those of iSER only where RDMAExtensions is Yes.
     pub fn listing(&self) -> Vec<(&'static str, String)> {
         let yes = |flag: bool| String::from(if flag { "Yes" } else { "No" });
         let digest = |on: bool| String::from(if on { "CRC32C" } else { "None" });

@@ -78,7 +78,7 @@ pub(crate) fn execute_here(cx: &mut CommandContext<'_>, requester: Requester<'_>
         attention(cx.state, requester.id)?;
     }
     let row = row?;
-    // A reservation that was made while it waited for its parameter data persists it out too.
+    // A reservation that was made while the command waited for its parameter data conflicts with it too.
     if cx.state.reservations.conflicts(row, requester.id, requester.port) {
         return Err(Status::ReservationConflict.into());
     }
@@ -94,7 +94,7 @@ pub(crate) fn attention(state: &mut State, nexus: NexusId) -> Result<(), Command
     }
 }
 
-/// What persists a command from the medium, reservations apart.
+/// Rejects a command that may not use the medium now, for another reason than a reservation.
 fn ready(row: &Row, state: &State, settings: &LuSettings, requester: Requester<'_>) -> Result<(), Sense> {
     let sanitizing = state.sanitize.not_ready().filter(|_| !row.while_sanitizing);
     let standby = state.alua.denies(row, requester.port);

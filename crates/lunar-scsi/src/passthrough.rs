@@ -10,7 +10,7 @@ use lunar_wire::scsi::{Sense, Status, op};
 /// Commands that pass unit attentions by (SPC-5 section 5.14).
 const DESPITE_ATTENTION: [u8; 3] = [op::INQUIRY, op::REPORT_LUNS, op::REQUEST_SENSE];
 
-/// What a device does not change by, whatever its type: all that somebody requester may only read can send.
+/// Commands that change nothing, for every device type: a requester with read-only access may send no others.
 const READING: [u8; 29] = [
     op::TEST_UNIT_READY,
     op::REQUEST_SENSE,

@@ -27,7 +27,7 @@ const fn row(handler: fn(&mut CommandContext<'_>) -> PlanResult, action: u16, us
     row.only(PeripheralDeviceType::Disk).exclusive().while_sanitizing()
 }
 
-/// Whether the logical unit is being sanitize_ended, or could not be.
+/// Whether the logical unit is being sanitized, or a sanitize operation failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     /// Neither.

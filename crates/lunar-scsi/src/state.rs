@@ -64,7 +64,7 @@ impl State {
         self.changed = true;
     }
 
-    /// Marks a change that is to be kept: where a command made it, its row must say so (`Row::keeps`).
+    /// Marks a change that is to be kept: where a command made it, its row must say so (`Row::persists`).
     pub(crate) fn mark_persistent_change(&mut self) {
         self.saved_version += 1;
         self.mark_changed();

@@ -70,7 +70,7 @@ pub(crate) struct Row {
     pub despite_attention: bool,
     /// It works in the ALUA states standby and unavailable (SPC-5 section 5.18.2.4).
     pub in_standby: bool,
-    /// It works while the logical unit is sanitize_ended (SBC-4 section 4.11.2).
+    /// It works while the logical unit is being sanitized (SBC-4 section 4.11.2).
     pub while_sanitizing: bool,
     /// Only a thin provisioned logical unit supports it.
     pub thin: bool,

@@ -101,10 +101,10 @@ struct GroupCount {
 /// The prefixes ([`SourcePrefix`]) with the most entries of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LargestPrefixes {
-    /// Of each site that has this many entries.
+    /// The largest prefixes of each site that has this many entries.
     OfSites(usize),
-    /// Those with this many entries, of this site.
-    ExecutionGuards(IpAddr, usize),
+    /// The prefixes of this site that have this many entries.
+    OfSite(IpAddr, usize),
 }
 
 impl SlotTable {
@@ -139,7 +139,7 @@ impl SlotTable {
         }
         let site = origin.groups()[SITE];
         let entries = self.largest_of(site);
-        is_less(self.count(origin, 0).all, entries).then_some(LargestPrefixes::ExecutionGuards(site, entries))
+        is_less(self.count(origin, 0).all, entries).then_some(LargestPrefixes::OfSite(site, entries))
     }
 
     /// The most entries that a prefix of a site has.
@@ -156,7 +156,7 @@ impl SlotTable {
             LargestPrefixes::OfSites(most) => {
                 self.count(origin, SITE).all == most && own == self.largest_of(site)
             }
-            LargestPrefixes::ExecutionGuards(of, entries) => site == of && own == entries,
+            LargestPrefixes::OfSite(of, entries) => site == of && own == entries,
         }
     }
 

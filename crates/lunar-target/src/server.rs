@@ -101,7 +101,7 @@ impl TargetServer {
     /// unit attentions for changed LUNs. The portals and the memory limit stay as they are.
     pub fn reload(&self, config: TargetConfig) {
         let config = Arc::new(config);
-        self.shared.set_setup(config.clone());
+        self.shared.set_config(config.clone());
         self.shared.warn_of_room();
         self.shared.registry.send_each(|info| luns_update(&config, info));
     }

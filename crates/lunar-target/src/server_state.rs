@@ -118,7 +118,7 @@ impl ServerState {
     }
 
     /// Puts another configuration in force.
-    pub(crate) fn set_setup(&self, config: Arc<TargetConfig>) {
+    pub(crate) fn set_config(&self, config: Arc<TargetConfig>) {
         *self.config.write().unwrap_or_else(|e| e.into_inner()) = config;
     }
 

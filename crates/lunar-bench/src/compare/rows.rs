@@ -26,7 +26,7 @@ enum Spread {
     /// A rate: the counts of the time series.
     Steps(fn(bool, &IoCounts) -> u64),
     /// A mean of all commands.
-    MeanEstimate,
+    Mean,
     /// A quantile of all commands.
     Quantile(f64),
 }
@@ -51,7 +51,7 @@ const METRICS: [Metric; 5] = [
         unit: "ns",
         larger_is_better: false,
         figure: |_, totals| (totals.total.count() > 0).then_some(totals.total.mean_ns),
-        spread: Spread::MeanEstimate,
+        spread: Spread::Mean,
     },
     Metric {
         name: "p50 latency",
@@ -256,7 +256,7 @@ fn within_run(metric: &Metric, is_read: bool, a: &JobOutcome, b: &JobOutcome) ->
                 |outcome: &JobOutcome| MeanEstimate::of(&rates(outcome, |share| count(is_read, share))?);
             Some(welch(mean(a)?, mean(b)?))
         }
-        Spread::MeanEstimate => {
+        Spread::Mean => {
             let mean = |outcome: &JobOutcome| {
                 let (effect, steps) = design_effect(outcome)?;
                 let DirectionTotals { ios, total: Latency { mean_ns, stddev_ns, .. }, .. } =

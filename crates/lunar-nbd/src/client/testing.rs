@@ -17,7 +17,7 @@ pub struct ServerTranscript {
     /// The bytes that the client sent during the handshake.
     pub said: Vec<u8>,
     /// The result of the handshake; None if the bytes ended first.
-    pub haggled: Option<NegotiationStep>,
+    pub negotiated: Option<NegotiationStep>,
     /// The results of the commands, in order.
     pub outcomes: Vec<ReplyOutcome>,
     /// Whether the client ended the connection because of a protocol violation.
@@ -27,7 +27,8 @@ pub struct ServerTranscript {
 /// Feeds the bytes of a server, `step` at a time, to a client of the export `disk`. After the handshake the client
 /// submits all `commands` at once, each with its offset and its length in bytes.
 pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> ServerTranscript {
-    let mut talk = ServerTranscript { said: Vec::new(), haggled: None, outcomes: Vec::new(), broken: false };
+    let mut talk =
+        ServerTranscript { said: Vec::new(), negotiated: None, outcomes: Vec::new(), broken: false };
     let (mut client, mut input) = (ClientNegotiation::new("disk"), Vec::new());
     let mut chunks = bytes.chunks(step.max(1));
     let export = loop {
@@ -40,7 +41,7 @@ pub fn talk(commands: &[(NbdCommand, u64, u32)], bytes: &[u8], step: usize) -> S
                 None => return talk,
             },
             end => {
-                talk.haggled = Some(end.clone());
+                talk.negotiated = Some(end.clone());
                 let NegotiationStep::Agreed(export) = end else { return talk };
                 break export;
             }

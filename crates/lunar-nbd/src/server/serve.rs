@@ -239,10 +239,10 @@ async fn serve_client(socket: Socket, shared: &Arc<ServerShared>) -> io::Result<
         shared.stopped().await;
         Ok(None)
     });
-    let Ok(haggled) = compio::time::timeout(shared.limits.handshake, handshake).await else {
+    let Ok(negotiated) = compio::time::timeout(shared.limits.handshake, handshake).await else {
         return Err(io::ErrorKind::TimedOut.into());
     };
-    let Some((agreed, begun)) = haggled? else { return Ok(()) };
+    let Some((agreed, begun)) = negotiated? else { return Ok(()) };
     let export = &shared.exports[agreed.export];
     tracing::debug!(export = %export.name, "NBD client begins");
     let turn = shared.fairness[agreed.export].join(stream.hangup()?);

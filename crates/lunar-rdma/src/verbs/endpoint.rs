@@ -179,7 +179,7 @@ async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
         let said = async { EventSource::Manager(manager.as_mut().await) };
         let over = async {
             notified.await;
-            EventSource::AsyncEventSink
+            EventSource::Asynchronous
         };
         match lunar_runtime::either(lunar_runtime::either(completed, said), over).await {
             EventSource::Completions(ready) => inner.process(ready.map(|()| inner.queues.take_event())),
@@ -187,7 +187,7 @@ async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
                 manager.set(events.read_ready());
                 inner.process(ready.and_then(|()| inner.process_cm_events(&mut inner.state.borrow_mut())));
             }
-            EventSource::AsyncEventSink => {}
+            EventSource::Asynchronous => {}
         }
     }
     inner.tear_down().await;
@@ -197,7 +197,7 @@ async fn drive(inner: Rc<VerbsInner>, completions: FdWatch, events: FdWatch) {
 enum EventSource {
     Completions(io::Result<()>),
     Manager(io::Result<()>),
-    AsyncEventSink,
+    Asynchronous,
 }
 
 impl VerbsInner {

@@ -62,7 +62,7 @@ const fn row(
     Row::new(opcode, handler, allowed, ChangeScope::Nothing, usage).only(PeripheralDeviceType::CdRom)
 }
 
-/// Whether a medium was there when each nexus was reported last.
+/// Whether a medium was present at the last report to each nexus.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     was_present: BTreeMap<NexusId, bool>,
@@ -74,7 +74,7 @@ impl State {
         self.was_present.remove(&nexus);
     }
 
-    /// The media event that a nexus has not been reported yet.
+    /// The media event that was not reported to a nexus yet.
     fn event(&mut self, nexus: NexusId, present: bool) -> u8 {
         match (self.was_present.insert(nexus, present), present) {
             (Some(false), true) => NEW_MEDIA,

@@ -32,7 +32,7 @@ pub(crate) const OPCODES: [u8; 6] = [
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
 
-/// Operation codes and service actions that the RESERVE of another nexus permits through (SPC-2 table 10, SBC-2
+/// Operation codes and service actions that the RESERVE of another nexus permits (SPC-2 table 10, SBC-2
 /// table 9, and what came later and is like them); RELEASE has no effect then.
 const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
     (op::INQUIRY, None),
@@ -129,7 +129,7 @@ impl State {
         Ok(())
     }
 
-    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation permits this nexus do everything
+    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation permits this nexus to do everything
     /// anyway (CRH, SPC-5 section 5.14.3).
     fn covered(&self, port: &NexusPorts) -> bool {
         self.registry.reservation.is_some() && self.registry.permits(port, ReservationClass::Never)

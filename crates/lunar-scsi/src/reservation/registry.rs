@@ -103,7 +103,7 @@ impl Registry {
         }
     }
 
-    /// The reservation, if there is one, permits a command of this class through.
+    /// The reservation, if there is one, permits a command of this class.
     pub(super) fn permits(&self, port: &NexusPorts, class: ReservationClass) -> bool {
         match &self.reservation {
             Some(r) if class != ReservationClass::Always => r.kind.permits(self.role(&port.into()), class),

@@ -1,4 +1,4 @@
-//! The types of a persistent reservation, and what each permits through (SPC-5 table 66, section 5.14.2).
+//! The types of a persistent reservation, and what each permits (SPC-5 table 66, section 5.14.2).
 
 use crate::ReservationClass;
 use lunar_wire::scsi::Sense;

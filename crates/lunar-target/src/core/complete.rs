@@ -128,7 +128,7 @@ impl CommandCompletion {
                 CommandResponse::data(c, |send| DataIn::Buf(buf, send), len)
             }
             Ok(ExecutionOutput::Zeros(len)) => CommandResponse::data(c, DataIn::Zeros, len),
-            Ok(ExecutionOutput::PassthroughCommand(reply)) => CommandResponse::passed(c, reply),
+            Ok(ExecutionOutput::Passthrough(reply)) => CommandResponse::passed(c, reply),
             Err(failure) if sent.bytes > 0 => CommandResponse {
                 sent,
                 ..CommandResponse::failure(c, failure, descriptor, sent.bytes as u64)
@@ -157,11 +157,11 @@ impl<F: FrontEnd> State<F> {
         let read = match ended {
             Ok(ExecutionOutput::Medium(buf)) => buf.len().max(*moved as usize),
             Ok(ExecutionOutput::Zeros(len)) => *len,
-            Ok(ExecutionOutput::PassthroughCommand(reply)) if reply.status != Status::Good as u8 => {
+            Ok(ExecutionOutput::Passthrough(reply)) if reply.status != Status::Good as u8 => {
                 return counters.failures.add(1);
             }
             Err(_) => return counters.failures.add(1),
-            Ok(ExecutionOutput::Good | ExecutionOutput::Data(_) | ExecutionOutput::PassthroughCommand(_)) => {
+            Ok(ExecutionOutput::Good | ExecutionOutput::Data(_) | ExecutionOutput::Passthrough(_)) => {
                 if let Some(bytes) = written {
                     counters.writes.add(1);
                     counters.write_bytes.add(u64::from(*bytes));

@@ -59,7 +59,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         if let Some(sense) = Sense::decode(&reply.sense).filter(|sense| sense.key == ATTENTION) {
             unit.lu.attention_received(nexus, sense);
         }
-        Ok(ExecutionOutput::PassthroughCommand(reply))
+        Ok(ExecutionOutput::Passthrough(reply))
     }
 
     fn passthrough(&self, unit: &Arc<LogicalUnit>) -> Option<(Rc<dyn PassthroughNexus>, NexusId)> {

@@ -400,9 +400,9 @@ impl<F: FrontEnd> State<F> {
 
     /// The nexuses whose tasks end with TASK ABORTED when another nexus aborts them (TAS of the control mode page).
     fn reports_aborted(&mut self, scope: &AbortScope) -> BTreeSet<NexusId> {
-        let buffers =
+        let lu_nexuses =
             self.tasks.values().filter(|t| scope.covers_task(t)).filter_map(|t| t.lu_nexus.as_ref());
-        let concerned: BTreeSet<NexusId> = buffers.map(|(_, nexus)| *nexus).collect();
+        let concerned: BTreeSet<NexusId> = lu_nexuses.map(|(_, nexus)| *nexus).collect();
         if concerned.is_empty() {
             return concerned;
         }

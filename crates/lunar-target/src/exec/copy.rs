@@ -160,8 +160,8 @@ impl SegmentCopy<'_> {
         let data = fetch_into(source, range.source + done, buf, &READ).await;
         let data = data.map_err(|f| third_party(f, self.number, 4))?;
         let stable = !destination.lu.write_cache();
-        let write_buf = write_buf(destination, range.destination + done, data, stable).await;
-        write_buf.map_err(|f| third_party(f, self.number, 6))
+        let written = write_buf(destination, range.destination + done, data, stable).await;
+        written.map_err(|f| third_party(f, self.number, 6))
     }
 }
 

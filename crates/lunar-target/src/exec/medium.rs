@@ -26,8 +26,8 @@ pub enum ExecutionOutput {
     Medium(Buf),
     /// GOOD with this many zeros.
     Zeros(usize),
-    /// The response of a passthrough.
-    PassthroughCommand(PassthroughResponse),
+    /// The response of a passthrough command.
+    Passthrough(PassthroughResponse),
 }
 
 /// The result of a command.

@@ -20,7 +20,7 @@ fn offer(name: &str) -> ExportOffer {
 }
 
 /// Carries bytes between both machines, `step` at a time, until the client comes to an end.
-fn haggled(name: &str, offers: Vec<ExportOffer>, step: usize) -> NegotiationStep {
+fn negotiate(name: &str, offers: Vec<ExportOffer>, step: usize) -> NegotiationStep {
     let (mut client, mut server) = (ClientNegotiation::new(name), Handshake::new(offers));
     let (mut to_client, mut to_server) = (Handshake::greeting().to_vec(), Vec::new());
     let mut seen = 0;
@@ -56,15 +56,15 @@ fn export_is_negotiated_with_any_segmentation() {
         max_payload: 1 << 20,
     };
     for step in 1..100 {
-        assert_eq!(haggled("b", vec![offer("a"), offer("b")], step), NegotiationStep::Agreed(expected));
+        assert_eq!(negotiate("b", vec![offer("a"), offer("b")], step), NegotiationStep::Agreed(expected));
     }
-    assert_eq!(haggled("", vec![offer("a")], 7), NegotiationStep::Agreed(expected));
+    assert_eq!(negotiate("", vec![offer("a")], 7), NegotiationStep::Agreed(expected));
 }
 
 #[test]
 fn unknown_export_error_lists_the_exports() {
     let NegotiationStep::Failed(NegotiationFailure::Refused { why, exports, tls: false, .. }) =
-        haggled("c", vec![offer("a"), offer("b\u{1b}[2J")], 9)
+        negotiate("c", vec![offer("a"), offer("b\u{1b}[2J")], 9)
     else {
         panic!("not refused")
     };

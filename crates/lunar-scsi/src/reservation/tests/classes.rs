@@ -4,7 +4,7 @@ use crate::table::{ReservationClass, rows};
 use crate::testing::{cdrom, disk};
 use lunar_wire::scsi::op;
 
-/// Commands that a write exclusive reservation permits through, exclusive access does not.
+/// Commands that a write exclusive reservation permits, and an exclusive access reservation does not.
 const READING: &[u8] = &[
     op::READ_6,
     op::READ_10,
