@@ -1,5 +1,5 @@
 //! A remote line emulated by the kernel: a network namespace behind a veth pair whose ends delay packets and
-//! limit their rate (tc-netem(8)). Needs root, iproute2 and sch_netem.
+//! limit their rate (tc-netem(8)). Needs root, iproute2 and `sch_netem`.
 
 use crate::relay::LinkProfile;
 use lunar_bench::CleanupGuard;

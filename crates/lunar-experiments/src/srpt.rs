@@ -17,7 +17,7 @@ struct PerftestMode {
     id: &'static str,
     options: &'static str,
     buffered: bool,
-    /// Whether the time includes a flush (fio's end_fsync).
+    /// Whether the time includes a flush (fio's `end_fsync`).
     flush: bool,
 }
 

@@ -28,10 +28,10 @@ pub struct Timeouts {
     pub lun_reset: Duration,
     /// The wait for the response to TARGET WARM RESET. Afterwards the connection is dropped and the session recovers.
     pub target_reset: Duration,
-    /// The time to recover a lost session before its commands fail (Open-iSCSI: replacement_timeout).
+    /// The time to recover a lost session before its commands fail (Open-iSCSI: `replacement_timeout`).
     pub recovery: Duration,
     /// The time to recover a lost session before LOGICAL UNIT RESET ends its writes, through another path or at another
-    /// portal group (dm-multipath: fast_io_fail_tmo).
+    /// portal group (dm-multipath: `fast_io_fail_tmo`).
     pub fast_io_fail: Duration,
     /// The longest pause between two attempts to reconnect.
     pub pause: Duration,

@@ -109,7 +109,7 @@ impl Stream {
     }
 
     /// Sets both socket buffers, in bytes, which bound the TCP window. Without CAP_NET_ADMIN the kernel caps them at
-    /// rmem_max and wmem_max (socket(7)).
+    /// `rmem_max` and `wmem_max` (socket(7)).
     ///
     /// # Errors
     /// Those of setsockopt.

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: checks the limits of the style and the layers. rustfmt and clippy check the rest.
 
+mod code_words;
 mod cycles;
 mod floors;
 mod names;
@@ -64,6 +65,7 @@ fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
         findings.extend(prose::check(file));
         if file.path.ends_with(".rs") {
             findings.extend(rust::check(file));
+            findings.extend(code_words::check(file));
             findings.extend(unsafe_places::check(file));
             findings.extend(names::tests(file));
         }

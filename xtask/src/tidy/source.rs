@@ -1,20 +1,28 @@
 //! Blanks everything in Rust source that is not code: comments, strings and character literals become spaces. A
-//! rule then matches neither its own text nor a brace in a string. Lines and columns are unchanged.
+//! rule then matches neither its own text nor a brace in a string. Lines and columns are unchanged. For rules of
+//! comments, everything else can be blanked.
 
 /// Blanks everything that is not code.
 pub fn code_only(source: &str) -> String {
+    blank(source, |literal| literal.is_empty())
+}
+
+/// Blanks everything that is not a comment.
+pub fn comments_only(source: &str) -> String {
+    blank(source, |literal| matches!(literal, ['/', ..]))
+}
+
+/// Blanks the code and the literals that `is_kept` does not accept. Code is an empty literal.
+fn blank(source: &str, is_kept: impl Fn(&[char]) -> bool) -> String {
     let chars: Vec<char> = source.chars().collect();
     let mut out = String::with_capacity(source.len());
     let mut at = 0;
     while at < chars.len() {
-        let end = end_of_literal(&chars, at).unwrap_or(at);
-        if end == at {
-            out.push(chars[at]);
-            at += 1;
-            continue;
-        }
-        out.extend(chars[at..end].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
-        at = end;
+        let literal = &chars[at..end_of_literal(&chars, at).unwrap_or(at)];
+        let text = if literal.is_empty() { &chars[at..at + 1] } else { literal };
+        let is_kept = is_kept(literal);
+        out.extend(text.iter().map(|c| if is_kept || *c == '\n' { *c } else { ' ' }));
+        at += text.len();
     }
     out
 }
@@ -147,6 +155,16 @@ mod tests {
         let code = code_only(source);
         assert_eq!(code.chars().count(), source.chars().count());
         assert_eq!(code.split_whitespace().collect::<Vec<_>>(), ["a", "b", "c", "d<'x>"]);
+    }
+
+    #[test]
+    fn code_and_strings_are_blanked_around_comments() {
+        let source = "a(); // one \"{\"\nlet b = \"// no\"; /* two\n three */ c '/'";
+        let comments = comments_only(source);
+        assert_eq!(comments.chars().count(), source.chars().count());
+        let words: Vec<&str> = comments.split_whitespace().collect();
+        assert_eq!(words, ["//", "one", "\"{\"", "/*", "two", "three", "*/"]);
+        assert_eq!(comments.lines().count(), 3);
     }
 
     #[test]

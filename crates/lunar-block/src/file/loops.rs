@@ -30,7 +30,7 @@ struct LoopInfo64 {
 /// What a loop device lies over, if this user may ask it: the file, and also the device if it is one.
 pub fn backing(device: &Path) -> Option<[FileId; 2]> {
     let device = File::open(device).ok()?;
-    // SAFETY: the opcode writes a struct loop_info64, which `LoopInfo64` is laid out as; all bytes are values of it.
+    // SAFETY: the opcode writes a `struct loop_info64`, which `LoopInfo64` is laid out as; all bytes are values of it.
     let info = unsafe { ioctl(&device, Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }.ok()?;
     Some([FileId::File(info.device, info.inode), FileId::Device(info.rdevice)])
 }

@@ -392,7 +392,7 @@ fn done(status: c_int, tried: &str) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(last_error(tried)) }
 }
 
-/// Encodes an address as struct sockaddr_in or sockaddr_in6.
+/// Encodes an address as `struct sockaddr_in` or `sockaddr_in6`.
 fn sockaddr(addr: SocketAddr) -> sockaddr_any {
     let mut bytes = [0; 128];
     bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());

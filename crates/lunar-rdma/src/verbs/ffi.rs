@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::null_mut;
 
-/// Room for a socket address of any family (struct sockaddr_storage).
+/// Room for a socket address of any family (`struct sockaddr_storage`).
 #[repr(C, align(8))]
 pub struct sockaddr_any(pub [u8; 128]);
 
@@ -266,29 +266,29 @@ impl Default for ibv_send_wr {
     }
 }
 
-/// enum ibv_wr_opcode.
+/// `enum ibv_wr_opcode`.
 pub const WR_RDMA_WRITE: c_int = 0;
 pub const WR_SEND: c_int = 2;
 pub const WR_RDMA_READ: c_int = 4;
 pub const WR_SEND_WITH_INV: c_int = 9;
-/// enum ibv_send_flags.
+/// `enum ibv_send_flags`.
 pub const SEND_SIGNALED: c_uint = 2;
 pub const SEND_INLINE: c_uint = 8;
 /// enum ibv_wc_status, and the flag for a message that has invalidated a local key.
 pub const WC_SUCCESS: c_int = 0;
 pub const WC_FLUSH_ERR: c_int = 5;
 pub const WC_WITH_INV: c_uint = 8;
-/// enum ibv_access_flags.
+/// `enum ibv_access_flags`.
 pub const ACCESS_LOCAL_WRITE: c_int = 1;
 pub const ACCESS_REMOTE_WRITE: c_int = 2;
 pub const ACCESS_REMOTE_READ: c_int = 4;
-/// enum ibv_qp_type: reliable connected.
+/// `enum ibv_qp_type`: reliable connected.
 pub const QPT_RC: c_int = 2;
-/// enum ibv_transport_type.
+/// `enum ibv_transport_type`.
 pub const TRANSPORT_IWARP: c_int = 1;
-/// enum ibv_device_cap_flags: memory management extensions.
+/// `enum ibv_device_cap_flags`: memory management extensions.
 pub const DEVICE_MEM_MGT_EXTENSIONS: c_uint = 1 << 21;
-/// enum ibv_event_type.
+/// `enum ibv_event_type`.
 pub const EVENT_CQ_ERR: c_int = 0;
 pub const EVENT_QP_FATAL: c_int = 1;
 pub const EVENT_QP_REQ_ERR: c_int = 2;
@@ -298,13 +298,13 @@ pub const EVENT_DEVICE_FATAL: c_int = 8;
 pub const EVENT_PORT_ERR: c_int = 10;
 pub const EVENT_SRQ_ERR: c_int = 14;
 pub const EVENT_QP_LAST_WQE_REACHED: c_int = 16;
-/// enum rdma_port_space.
+/// `enum rdma_port_space`.
 pub const PS_TCP: c_int = 0x0106;
 /// Options of an id.
 pub const OPTION_ID: c_int = 0;
 pub const OPTION_ID_REUSEADDR: c_int = 1;
 pub const OPTION_ID_AFONLY: c_int = 2;
-/// enum rdma_cm_event_type.
+/// `enum rdma_cm_event_type`.
 pub const ADDR_RESOLVED: c_int = 0;
 pub const ROUTE_RESOLVED: c_int = 2;
 pub const CONNECT_REQUEST: c_int = 4;

@@ -8,7 +8,7 @@ use lunar_runtime::PeerState;
 use lunar_wire::iscsi::{Bhs, opcode};
 
 /// Bytes behind the last command of a closed connection that are searched for a Logout. By default, sockets hold less
-/// (tcp_rmem, tcp(7)).
+/// (`tcp_rmem`, tcp(7)).
 pub const MAX_UNREAD: usize = 8 << 20;
 
 /// The request may change what others see.

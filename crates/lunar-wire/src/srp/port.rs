@@ -55,7 +55,7 @@ impl FromStr for PortId {
 
     fn from_str(text: &str) -> Result<PortId, InvalidPortId> {
         let digits = text.strip_prefix("0x").filter(|d| d.len() == 32).ok_or(InvalidPortId)?;
-        // from_str_radix would take a sign.
+        // `from_str_radix` would take a sign.
         if !digits.bytes().all(|d| d.is_ascii_hexdigit()) {
             return Err(InvalidPortId);
         }

@@ -1,4 +1,4 @@
-//! An initiator that behaves like Linux: Open-iSCSI logs in, and ib_iser then has 128 bytes for data in a message.
+//! An initiator that behaves like Linux: Open-iSCSI logs in, and `ib_iser` then has 128 bytes for data in a message.
 
 use super::test_target::NAME;
 use lunar_rdma::mem::{EndpointOp, Faults};

@@ -153,7 +153,7 @@ fn iser_hello_ends_only_its_connection() {
     });
 }
 
-/// Discovers with the receive buffers of ib_iser. The targets make more than 8 KiB of text.
+/// Discovers with the receive buffers of `ib_iser`. The targets make more than 8 KiB of text.
 async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
     let mut host = target.connect().await;
     host.negotiate(1, DISCOVERY, keys).await;

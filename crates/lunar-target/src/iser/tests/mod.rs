@@ -1,4 +1,4 @@
-//! Tests of the target against an initiator that behaves like Linux (ib_iser with Open-iSCSI), message by message: it
+//! Tests of the target against an initiator that behaves like Linux (`ib_iser` with Open-iSCSI), message by message: it
 //! posts the same receive buffers.
 
 mod data;
