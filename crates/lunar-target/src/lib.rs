@@ -31,6 +31,8 @@ pub mod srp;
 mod state_file;
 mod task_set_lock;
 mod tcp_portals;
+#[cfg(test)]
+mod test_target;
 
 pub use iscsi::testing;
 

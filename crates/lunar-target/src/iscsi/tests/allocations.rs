@@ -3,7 +3,7 @@
 use super::connections::{TwoConnections, joined};
 use crate::iscsi::dispatch::PduDispatcher;
 use crate::iscsi::receive::{PduHandler, ReceivedData, ReceivedPdu};
-use crate::iser::tests::test_target::run_test;
+use crate::test_target::run_test;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::{Bhs, opcode, request};
 use lunar_wire::scsi::cdb;

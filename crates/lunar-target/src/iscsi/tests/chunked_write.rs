@@ -2,8 +2,8 @@
 
 use super::host::Host;
 use crate::config::TargetConfig;
-use crate::iser::tests::test_target::{self, TestTarget, run_ready, run_test, run_test_with};
 use crate::task_set_lock::LockMode;
+use crate::test_target::{self, TestTarget, run_ready, run_test, run_test_with};
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_scsi::CoreIndex;

@@ -1,7 +1,7 @@
 //! The data of commands.
 
 use super::host::{Host, KEYS, NAMES, pattern};
-use super::test_target::{run_ready, run_test};
+use crate::test_target::{run_ready, run_test};
 use lunar_rdma::RemoteAddress;
 use lunar_rdma::mem::{EndpointOp, Faults};
 use lunar_wire::iscsi::opcode;
@@ -146,7 +146,7 @@ fn concurrent_writes_complete_in_any_order() {
             .zip(0..)
             .map(|(data, i)| host.write(&cdb::write_10(i * 16, 16, false), data, 0).0)
             .collect();
-        super::test_target::run_ready().await;
+        crate::test_target::run_ready().await;
         // Responses to other commands overtake them.
         host.expect_alive().await;
         host.faults[1].reads.release();

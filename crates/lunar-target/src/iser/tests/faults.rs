@@ -1,7 +1,7 @@
 //! Faulty initiators: the target ends their connection at most.
 
 use super::host::{Host, advertised, pattern};
-use super::test_target::{run_ready, run_test};
+use crate::test_target::{run_ready, run_test};
 use lunar_rdma::RemoteAddress;
 use lunar_rdma::mem::EndpointOp;
 use lunar_wire::iscsi::request::{self, DataOutTags};

@@ -1,6 +1,6 @@
 //! An initiator that behaves like Linux: Open-iSCSI logs in, and `ib_iser` then has 128 bytes for data in a message.
 
-use super::test_target::NAME;
+use crate::test_target::NAME;
 use lunar_rdma::mem::{EndpointOp, Faults};
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
 use lunar_runtime::Buf;

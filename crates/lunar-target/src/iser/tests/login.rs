@@ -2,7 +2,7 @@
 
 use super::host::{DISCOVERY, Host, KEYS, NAMES, ROOM, pairs};
 use super::recording_endpoint::{EndpointCall, RecordingRequest};
-use super::test_target::{DEPTH, NAME, TestTarget, run_ready, run_test, run_test_with, target};
+use crate::test_target::{DEPTH, NAME, TestTarget, run_ready, run_test, run_test_with, target};
 use lunar_rdma::mem::Faults;
 use lunar_wire::iscsi::{NONE, opcode, request};
 use lunar_wire::iser::{IserCapabilities, IserHeader, LOGIN_LEN, OVERHEAD, SAFE_DATA_LEN, VERSION};

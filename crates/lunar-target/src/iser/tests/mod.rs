@@ -1,12 +1,12 @@
 //! Tests of the target against an initiator that behaves like Linux (`ib_iser` with Open-iSCSI), message by message: it
 //! posts the same receive buffers.
 
+mod connect;
 mod data;
 mod faults;
-pub(crate) mod host;
+mod host;
 mod login;
 mod recording_endpoint;
 mod slow_reads;
 mod stale_commands;
 mod task_management;
-pub(crate) mod test_target;

@@ -1,8 +1,8 @@
 //! RDMA Writes of a long read that another session aborts: the device has them, and the initiator does not.
 
 use super::host::Host;
-use super::test_target::{self, TestTarget, run_ready, run_test_with};
 use crate::config::TargetConfig;
+use crate::test_target::{self, TestTarget, run_ready, run_test_with};
 use event_listener::Event;
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_rdma::mem::EndpointOp;

@@ -1,7 +1,7 @@
 //! Commands that have arrived and were not handled when their connection ends or another session aborts them.
 
-use super::test_target::{run_ready, run_test};
 use crate::registry::{AbortScope, SessionMessage};
+use crate::test_target::{run_ready, run_test};
 use lunar_wire::scsi::cdb;
 use std::future::poll_fn;
 use std::pin::pin;

@@ -1,9 +1,9 @@
 //! Task management, and the end of sessions.
 
 use super::host::{Host, TargetMessage, pattern};
-use super::test_target::{DEPTH, TestTarget, run_ready, run_test, run_test_with};
 use crate::config::{AccessRule, TargetConfig};
 use crate::registry::SessionMessage;
+use crate::test_target::{DEPTH, TestTarget, run_ready, run_test, run_test_with};
 use lunar_rdma::mem::EndpointOp;
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::{Bhs, opcode};

@@ -30,7 +30,7 @@ fn both_login_forms_are_accepted() {
         let (target, mut hosts) = (TestTarget::new(), Vec::new());
         for form in [LoginFormat::RdmaCm, LoginFormat::Ib] {
             let request = LoginRequest { tag: 0x0102_0304_0506_0708, ..login(1) };
-            let host = target.connect(&request.encode(form)).await.expect("a login");
+            let host = target.connect_srp(&request.encode(form)).await.expect("a login");
             let previous = if form == LoginFormat::RdmaCm { "80" } else { "81" };
             let head = "c0000000 00000004 0102030405060708 00002044 00000128 0006";
             let mut wanted = golden(&format!("{head} {previous}"));
@@ -77,7 +77,7 @@ fn invalid_login_is_rejected_with_reason() {
         for (what, reason, change) in bad {
             let mut request = LoginRequest { tag: 9, ..login(1) };
             change(&mut request);
-            let refused = target.connect(&request.encode(LoginFormat::RdmaCm)).await.err();
+            let refused = target.connect_srp(&request.encode(LoginFormat::RdmaCm)).await.err();
             assert_eq!(refused, Some(LoginReject { reason, tag: 9, formats: 6 }), "{what}");
         }
     });
@@ -98,7 +98,7 @@ fn non_login_private_data_is_rejected() {
             (opcode, LoginRejectReason::UNABLE),
             (nothing, LoginRejectReason::UNABLE),
         ] {
-            let refused = target.connect(&private).await.err().expect("a refusal");
+            let refused = target.connect_srp(&private).await.err().expect("a refusal");
             assert_eq!(refused.reason, reason);
         }
     });
@@ -123,7 +123,7 @@ fn access_list_matches_ports_and_networks() {
         for (list, wanted) in lists {
             let target = TestTarget::with(|target| target.access = list.clone());
             for (number, wanted) in [1, 2].into_iter().zip(wanted) {
-                let came = target.connect(&login(number).encode(LoginFormat::RdmaCm)).await;
+                let came = target.connect_srp(&login(number).encode(LoginFormat::RdmaCm)).await;
                 assert_eq!(
                     came.as_ref().err().map(|r| r.reason),
                     (!wanted).then_some(LoginRejectReason::NOT_ASSOCIATED)
@@ -163,7 +163,8 @@ fn excess_channel_is_rejected_and_others_stay() {
             hosts.push(target.host(1, keep).await.receive_attentions().await);
         }
         let request = LoginRequest { keep_channels: true, ..login(1) };
-        let refused = target.connect(&request.encode(LoginFormat::RdmaCm)).await.err().expect("a refusal");
+        let refused =
+            target.connect_srp(&request.encode(LoginFormat::RdmaCm)).await.err().expect("a refusal");
         assert_eq!(refused.reason, LoginRejectReason::TOO_MANY_CHANNELS);
         for host in &mut hosts {
             assert_eq!(host.execute(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));

@@ -134,7 +134,7 @@ fn unagreed_immediate_data_are_rejected() {
     on_core(async move || {
         let target = TestTarget::new();
         let login = srp::LoginRequest { immediate_offset: None, ..super::test_target::login(1) };
-        let host = target.connect(&login.encode(srp::LoginFormat::RdmaCm)).await.expect("a login");
+        let host = target.connect_srp(&login.encode(srp::LoginFormat::RdmaCm)).await.expect("a login");
         assert!(!host.welcome.immediate);
         let mut host = host.receive_attentions().await;
         let cdb = cdb::write_10(0, 1, false);

@@ -72,7 +72,7 @@ fn blocked_path_check_blocks_no_other() {
         });
         let (looks, seen) = flume::unbounded();
         let other = watched(move || _ = looks.send(IS_STUCK.load(SeqCst)));
-        let target = TestTarget::on_media([stuck, other]);
+        let target = TestTarget::with_media([stuck, other]);
         lunar_runtime::spawn(server::refresh(target.shared.clone()));
         assert!(seen.recv_async().await.expect("a look"), "the check waited for the other path");
         drop(release);

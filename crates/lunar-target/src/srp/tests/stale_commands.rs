@@ -37,7 +37,7 @@ fn on_medium(target: &TestTarget, lun: u16) -> u8 {
 
 /// Two disks and two hosts. The first host has used the first disk.
 async fn target() -> (TestTarget, Host, Host) {
-    let target = TestTarget::on_media([memory(), memory()]);
+    let target = TestTarget::with_media([memory(), memory()]);
     let (one, other) = (
         target.host(1, false).await.receive_attentions().await,
         target.host(2, false).await.receive_attentions().await,

@@ -1,16 +1,17 @@
-//! A target with a memory disk, and scripted initiators.
+//! The test target over SRP, and scripted initiators.
 
-use crate::config::{self, Digests, TargetConfig, TargetLimits, TargetNode, Transports};
-use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
-use crate::{LogicalUnit, PassthroughLu, srp};
+pub use crate::test_target::{NAME, TestTarget, on_core, run_ready};
+
+use crate::config::{TargetConfig, TargetNode, Transports};
+use crate::{LogicalUnit, PassthroughLu, srp, test_target};
 use lunar_block::Backend;
 use lunar_rdma::mem::{self, Faults};
 use lunar_rdma::{
     ConnParam, ConnectError, Endpoint, EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress,
 };
+use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
-use lunar_runtime::{Buf, Cores};
-use lunar_scsi::{Lu, LuIdentity, LuSettings};
+use lunar_scsi::{Lu, LuSettings};
 use lunar_wire::scsi::Sense;
 use lunar_wire::srp::{
     DataBuffer, LoginFormat, LoginReject, LoginRequest, LoginResponse, MemoryDescriptor, PortId, SrpCommand,
@@ -23,127 +24,36 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub const NAME: &str = "iqn.2026-11.org.example:disk";
-/// A test that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(30);
 /// Bytes of the disk.
 const CAPACITY: u64 = 32 << 20;
 /// Offset of immediate data, as Linux requests it.
 pub const OFFSET: u16 = 68;
 
-/// Runs a test on an event loop of its own.
-pub fn on_core<W: Future<Output = ()> + 'static>(test: impl FnOnce() -> W + Send + 'static) {
-    let limited = move || async move { compio::time::timeout(LIMIT, test()).await.expect("timeout") };
-    Cores::one().expect("an event loop").wait(0, limited).expect("the test");
-}
-
-fn limits() -> TargetLimits {
-    TargetLimits {
-        connections: 16,
-        connections_before_login: 16,
-        login_timeout: LIMIT,
-        sessions: 16,
-        sessions_per_initiator: 3,
-        discovery_sessions: 16,
-        discovery_timeout: Duration::from_secs(60),
-        commands_per_session: 3,
-        text_bytes: 64 << 10,
-        memory: 256 << 20,
-    }
-}
-
-fn session() -> config::SessionConfig {
-    let digests = Digests { none: true, crc32c: true };
-    config::SessionConfig {
-        initial_r2t: false,
-        immediate_data: true,
-        max_recv_data_segment_length: 65536,
-        max_burst_length: 262_144,
-        first_burst_length: 65536,
-        max_outstanding_r2t: 1,
-        default_time2wait: 2,
-        default_time2retain: 0,
-        header_digest: digests,
-        data_digest: digests,
-        nop_interval: None,
-        nop_timeout: LIMIT,
-        data_out_timeout: LIMIT,
-        chap_algorithms: lunar_proto::chap::Algorithm::ALL.to_vec(),
-    }
-}
-
 /// A medium of 32 MiB.
 pub fn memory() -> Arc<dyn Backend> {
-    lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, CAPACITY))
-        .expect("memory")
+    test_target::memory(CAPACITY)
 }
 
 /// A disk, with a state file if `state` is set.
 fn unit(medium: Arc<dyn Backend>, write_cache: bool, state: Option<&Path>) -> LogicalUnit {
     let saved = state.and_then(|path| std::fs::read(path).ok());
-    let lu = Lu::new(settings(write_cache, lunar_scsi::PassthroughMode::None), saved.as_deref());
+    let settings = LuSettings { write_cache, ..test_target::settings(1, CAPACITY) };
+    let lu = Lu::new(settings, saved.as_deref());
     LogicalUnit::new(Arc::new(lu.expect("settings")), medium, state.map(Path::to_path_buf))
 }
 
-fn settings(write_cache: bool, passthrough: lunar_scsi::PassthroughMode) -> LuSettings {
-    let identity = LuIdentity {
-        vendor: "LUNAR".into(),
-        product: "disk".into(),
-        revision: "1".into(),
-        serial: "1".into(),
-        naa: vec![0x30, 0, 0, 0, 0, 0, 0, 1],
-        designators: None,
-    };
-    LuSettings {
-        device_type: lunar_scsi::PeripheralDeviceType::Disk,
-        identity,
-        block_size: 512,
-        physical_block_size: 512,
-        capacity: CAPACITY,
-        read_only: false,
-        removable: false,
-        write_cache,
-        thin: false,
-        max_registrants: 4,
-        reservable: true,
-        passthrough,
-        max_atomic: 1 << 20,
-        explicit_access: true,
-    }
-}
-
 fn target() -> TargetNode {
-    TargetNode {
-        name: NAME.into(),
-        alias: None,
-        portal_groups: vec![1],
-        redirects: Vec::new(),
-        offline: false,
-        mutual: None,
-        luns: BTreeMap::from([(0, Arc::new(unit(memory(), true, None)))]),
-        access: Vec::new(),
-        instance: None,
-        depth: None,
-    }
+    test_target::target(NAME, BTreeMap::from([(0, Arc::new(unit(memory(), true, None)))]))
 }
 
 fn config(target: TargetNode) -> TargetConfig {
-    TargetConfig {
-        limits: limits(),
-        session: session(),
-        discovery: config::DiscoveryConfig::default(),
-        portal_groups: Vec::new(),
-        targets: BTreeMap::from([(NAME.into(), target)]),
-        awaited: Default::default(),
-        instances: Default::default(),
-        text_keys: config::TextKeyHandler::default(),
-    }
-}
-
-/// A running target.
-pub struct TestTarget {
-    pub shared: Arc<ServerState>,
-    cores: Cores,
+    let mut config = test_target::config();
+    config.limits.sessions_per_initiator = 3;
+    config.limits.commands_per_session = 3;
+    config.limits.memory = 256 << 20;
+    config.session.max_outstanding_r2t = 1;
+    config.targets = BTreeMap::from([(NAME.into(), target)]);
+    config
 }
 
 impl TestTarget {
@@ -158,19 +68,21 @@ impl TestTarget {
     }
 
     /// A target with a disk on this medium.
-    pub fn on_medium(medium: Arc<dyn Backend>, write_cache: bool) -> TestTarget {
+    pub fn with_medium(medium: Arc<dyn Backend>, write_cache: bool) -> TestTarget {
         TestTarget::serving(unit(medium, write_cache, None))
     }
 
     /// A target with disks on these media.
-    pub fn on_media(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> TestTarget {
+    pub fn with_media(media: impl IntoIterator<Item = Arc<dyn Backend>>) -> TestTarget {
         let units = media.into_iter().map(|medium| Arc::new(unit(medium, true, None)));
         TestTarget::with(|target| target.luns = (0..).zip(units).collect())
     }
 
     /// A target with a passthrough to this logical unit.
     pub fn with_passthrough(to: Arc<dyn PassthroughLu>) -> TestTarget {
-        let lu = Lu::new(settings(true, lunar_scsi::PassthroughMode::PerNexus), None).expect("settings");
+        let passthrough = lunar_scsi::PassthroughMode::PerNexus;
+        let settings = LuSettings { passthrough, ..test_target::settings(1, CAPACITY) };
+        let lu = Lu::new(settings, None).expect("settings");
         TestTarget::serving(LogicalUnit::new_passthrough(Arc::new(lu), to, None))
     }
 
@@ -181,40 +93,30 @@ impl TestTarget {
     pub fn with(change: impl FnOnce(&mut TargetNode)) -> TestTarget {
         let mut target = target();
         change(&mut target);
-        TestTarget::of(config(target))
-    }
-
-    fn of(config: TargetConfig) -> TestTarget {
-        let address = ([127, 0, 0, 1], 5555).into();
-        let bound = BoundPortal { address, tag: 1, advertise: None, transports: Transports::SRP };
-        TestTarget {
-            shared: Arc::new(ServerState::new(config, vec![bound])),
-            cores: Cores::one().expect("a core"),
-        }
+        TestTarget::of(config(target), Transports::SRP)
     }
 
     /// A target that pings as soon as an initiator is silent, with this timeout.
     pub fn with_ping_timeout(timeout: Duration) -> TestTarget {
         let mut config = config(target());
         (config.session.nop_interval, config.session.nop_timeout) = (Some(Duration::from_millis(1)), timeout);
-        TestTarget::of(config)
+        TestTarget::of(config, Transports::SRP)
     }
 
     /// A target with this timeout for data of writes.
     pub fn with_data_timeout(timeout: Duration) -> TestTarget {
         let mut config = config(target());
         config.session.data_out_timeout = timeout;
-        TestTarget::of(config)
+        TestTarget::of(config, Transports::SRP)
     }
 
     /// Connects with this private data, padded with zeros as on InfiniBand.
-    pub async fn connect(&self, private: &[u8]) -> Result<Host, LoginReject> {
+    pub async fn connect_srp(&self, private: &[u8]) -> Result<Host, LoginReject> {
         let faults: [Rc<Faults>; 2] = Default::default();
         faults.iter().for_each(|end| end.pads.set(true));
         let terms = ConnParam { ord: 1, ird: 8, receives: (0, 0) };
         let (request, outcome) = mem::request_with(private, terms, faults.clone());
-        let peer = request.addresses().1;
-        let count = ConnectionGuard::new(&self.shared, peer, self.cores.place(None)).expect("a place");
+        let count = self.count(request.addresses().1);
         lunar_runtime::spawn(srp::serve(self.shared.clone(), request, 0, count));
         match outcome.await {
             Ok((endpoint, private)) => Ok(Host::new(endpoint, &private, faults)),
@@ -226,7 +128,7 @@ impl TestTarget {
     /// Logs in as the host with this number.
     pub async fn host(&self, number: u64, keep_channels: bool) -> Host {
         let request = LoginRequest { keep_channels, ..login(number) };
-        self.connect(&request.encode(LoginFormat::RdmaCm)).await.expect("a login")
+        self.connect_srp(&request.encode(LoginFormat::RdmaCm)).await.expect("a login")
     }
 }
 
@@ -400,13 +302,6 @@ impl Host {
 
 fn described(at: RemoteAddress, len: u32) -> MemoryDescriptor {
     MemoryDescriptor { address: at.offset, key: at.stag, len }
-}
-
-/// Runs all tasks of this core that are ready.
-pub async fn run_ready() {
-    for _ in 0..200 {
-        lunar_runtime::yield_now().await;
-    }
 }
 
 /// A command without data.

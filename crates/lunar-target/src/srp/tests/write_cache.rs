@@ -44,7 +44,7 @@ fn cached_write_is_stable_after_cache_is_disabled() {
     on_core(async move || {
         let lossy = lossy();
         let target =
-            TestTarget::on_medium(delay(lossy.clone(), Duration::ZERO, Duration::from_millis(300)), true);
+            TestTarget::with_medium(delay(lossy.clone(), Duration::ZERO, Duration::from_millis(300)), true);
         let mut host = target.host(1, false).await.receive_attentions().await;
         write(&host, 5);
         run_ready().await;
@@ -60,7 +60,7 @@ fn cached_write_is_stable_after_cache_is_disabled() {
 fn reset_that_disables_cache_flushes_it() {
     on_core(async move || {
         let lossy = lossy();
-        let target = TestTarget::on_medium(lossy.clone(), false);
+        let target = TestTarget::with_medium(lossy.clone(), false);
         let mut host = target.host(1, false).await.receive_attentions().await;
         select(&host, 5, true);
         assert_eq!(host.answer().await, HostResponse::good(5));

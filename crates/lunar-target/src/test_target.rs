@@ -1,19 +1,14 @@
-//! A target with memory disks, without a listening port.
+//! A target with memory disks, without a listening port, for the tests of all front ends. Their tests add the
+//! connections of their protocol to [`TestTarget`].
 
-use super::host::Host;
 use crate::LogicalUnit;
 use crate::config::*;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
-use lunar_rdma::mem::{Faults, request_with};
-use lunar_rdma::{ConnParam, ConnectRequest};
-use lunar_runtime::cores::CorePlacement;
+use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_runtime::{Buf, Cores};
-use lunar_scsi::{Lu, LuIdentity};
-use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
-use std::cell::RefCell;
+use lunar_scsi::{Lu, LuIdentity, LuSettings, PassthroughMode, PeripheralDeviceType};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,10 +27,20 @@ const CONNECTIONS: usize = 64;
 pub struct TestTarget {
     /// The state that its connections share.
     pub shared: Arc<ServerState>,
-    places: RefCell<Vec<CorePlacement>>,
+    /// Counts the connections of its core.
+    cores: Cores,
 }
 
-/// Runs a test with a target on an event loop of its own.
+/// Runs a test on an event loop of its own.
+pub fn on_core<W: Future<Output = ()> + 'static>(test: impl FnOnce() -> W + Send + 'static) {
+    let cores = Cores::one().expect("an event loop");
+    let limited = move || async move { compio::time::timeout(LIMIT, test()).await.expect("timeout") };
+    let came = cores.wait(0, limited);
+    cores.stop();
+    came.expect("the test passes");
+}
+
+/// Runs a test with a target of iSCSI and iSER on an event loop of its own.
 pub fn run_test<W: Future<Output = ()> + 'static>(work: impl FnOnce(TestTarget) -> W + Send + 'static) {
     run_test_with(|_| (), work);
 }
@@ -48,61 +53,28 @@ pub fn run_test_with<W: Future<Output = ()> + 'static>(
     let mut config = config();
     change(&mut config);
     let transports = Transports { tcp: false, iser: true, ..Transports::TCP };
-    let bound = BoundPortal { address: ([127, 0, 0, 1], 3260).into(), tag: 1, advertise: None, transports };
-    let shared = Arc::new(ServerState::new(config, vec![bound]));
-    let cores = Cores::one().expect("an event loop");
-    let places: Vec<CorePlacement> = (0..CONNECTIONS).map(|_| cores.place(None)).collect();
-    let limited = move || async move {
-        let target = TestTarget { shared, places: RefCell::new(places) };
-        compio::time::timeout(LIMIT, work(target)).await.expect("timeout");
-    };
-    let came = cores.wait(0, limited);
-    cores.stop();
-    came.expect("the test passes");
+    on_core(move || work(TestTarget::of(config, transports)));
 }
 
 /// Runs all tasks that are ready: all that can happen without I/O has happened.
 pub async fn run_ready() {
-    for _ in 0..100 {
+    for _ in 0..200 {
         lunar_runtime::yield_now().await;
     }
 }
 
 impl TestTarget {
-    /// A connection on which both sides support Send with Invalidate.
-    pub async fn connect(&self) -> Host {
-        self.connect_with(
-            &IserCapabilities { zero_based: false, invalidate: true }.encode(),
-            [Rc::default(), Rc::default()],
-        )
-        .await
-    }
-
-    /// A connection with this private data. `faults`: those of the initiator and of the target.
-    pub async fn connect_with(&self, private: &[u8], faults: [Rc<Faults>; 2]) -> Host {
-        self.connect_wrapped(private, faults, |request| request).await
-    }
-
-    /// The same, with a wrapper around the request that the target gets.
-    pub async fn connect_wrapped(
-        &self,
-        private: &[u8],
-        faults: [Rc<Faults>; 2],
-        through: impl FnOnce(Box<dyn ConnectRequest>) -> Box<dyn ConnectRequest>,
-    ) -> Host {
-        let terms = ConnParam { ord: 1, ird: 16, receives: (1, LOGIN_LEN) };
-        let (asked, outcome) = request_with(private, terms, faults.clone());
-        let count = self.count(asked.addresses().1);
-        let served =
-            compio::runtime::spawn(super::super::serve(self.shared.clone(), through(asked), 0, count));
-        let (end, private) = outcome.await.expect("the connection is accepted");
-        Host::new(end, private, faults, served)
+    /// A target with this configuration and one portal.
+    pub fn of(config: TargetConfig, transports: Transports) -> TestTarget {
+        let bound =
+            BoundPortal { address: ([127, 0, 0, 1], 3260).into(), tag: 1, advertise: None, transports };
+        let shared = Arc::new(ServerState::new(config, vec![bound]));
+        TestTarget { shared, cores: Cores::one().expect("an event loop") }
     }
 
     /// A slot for one more connection.
     pub fn count(&self, peer: SocketAddr) -> ConnectionGuard {
-        let place = self.places.borrow_mut().pop().expect("a free slot");
-        ConnectionGuard::new(&self.shared, peer, place).expect("room for a connection")
+        ConnectionGuard::new(&self.shared, peer, self.cores.place(None)).expect("room for a connection")
     }
 
     /// The first byte of a block of the first disk, on the medium.
@@ -118,31 +90,30 @@ impl TestTarget {
         self.shared.config().targets[NAME].luns[&0].clone()
     }
 
-    /// A session that has received its unit attentions.
-    pub async fn session(&self, isid: u8) -> Host {
-        let mut host = self.connect().await;
-        host.log_in(isid).await;
-        host.receive_attentions().await;
-        host
-    }
-
     /// Sessions of the target.
     pub fn sessions(&self) -> usize {
         self.shared.registry.list().len()
     }
 }
 
+/// A medium in memory.
+pub fn memory(capacity: u64) -> Arc<dyn Backend> {
+    lunar_block::open(&BackendSpec::sized(BackendKind::Memory, capacity)).expect("memory")
+}
+
 /// A disk in memory.
 pub fn unit(number: u8) -> Arc<LogicalUnit> {
-    unit_of(
-        number,
-        lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, CAPACITY))
-            .expect("memory"),
-    )
+    unit_of(number, memory(CAPACITY))
 }
 
 /// A disk with this medium.
-pub fn unit_of(number: u8, medium: Arc<dyn lunar_block::Backend>) -> Arc<LogicalUnit> {
+pub fn unit_of(number: u8, medium: Arc<dyn Backend>) -> Arc<LogicalUnit> {
+    let lu = Lu::new(settings(number, CAPACITY), None).expect("settings");
+    Arc::new(LogicalUnit::new(Arc::new(lu), medium, None))
+}
+
+/// The settings of a disk with a write cache.
+pub fn settings(number: u8, capacity: u64) -> LuSettings {
     let identity = LuIdentity {
         vendor: "LUNAR".into(),
         product: "disk".into(),
@@ -151,23 +122,22 @@ pub fn unit_of(number: u8, medium: Arc<dyn lunar_block::Backend>) -> Arc<Logical
         naa: vec![0x30, 0, 0, 0, 0, 0, 0, number],
         designators: None,
     };
-    let settings = lunar_scsi::LuSettings {
-        device_type: lunar_scsi::PeripheralDeviceType::Disk,
+    LuSettings {
+        device_type: PeripheralDeviceType::Disk,
         identity,
         block_size: 512,
         physical_block_size: 512,
-        capacity: CAPACITY,
+        capacity,
         read_only: false,
         removable: false,
         write_cache: true,
         thin: false,
         max_registrants: 4,
         reservable: true,
-        passthrough: lunar_scsi::PassthroughMode::None,
+        passthrough: PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
-    };
-    Arc::new(LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), medium, None))
+    }
 }
 
 /// A target of this name.
@@ -186,7 +156,8 @@ pub fn target(name: &str, luns: BTreeMap<u16, Arc<LogicalUnit>>) -> TargetNode {
     }
 }
 
-fn config() -> TargetConfig {
+/// A configuration with a target of two disks.
+pub fn config() -> TargetConfig {
     let digests = Digests { none: true, crc32c: true };
     let portal = Portal::tcp(([127, 0, 0, 1], 3260).into());
     TargetConfig {
