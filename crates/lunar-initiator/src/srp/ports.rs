@@ -20,7 +20,7 @@ pub fn are_digits(text: &str) -> bool {
 
 /// Parses 16 hexadecimal digits.
 pub fn half(digits: &str) -> Option<u64> {
-    // from_str_radix would accept a sign.
+    // `from_str_radix` would accept a sign.
     let plain = digits.len() == DIGITS && are_digits(digits);
     plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }

@@ -110,7 +110,7 @@ fn device(dir: &Path, name: String, addresses: &Addresses) -> RdmaDevice {
     let mut numbers: Vec<u32> = names(&ports).iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
     let layer = numbers.first().map(|n| line(&ports.join(n.to_string()).join("link_layer")));
-    // The format is "4: RNIC". The numbers are those of enum ibv_node_type.
+    // The format is "4: RNIC". The numbers are those of enum `ibv_node_type`.
     let transport = match (line(&dir.join("node_type")).split(':').next(), layer.as_deref()) {
         (Some("4"), _) => LinkTransport::Iwarp,
         (Some("1"), Some("Ethernet")) => LinkTransport::Roce,

@@ -274,7 +274,7 @@ pub const WR_SEND_WITH_INV: c_int = 9;
 /// `enum ibv_send_flags`.
 pub const SEND_SIGNALED: c_uint = 2;
 pub const SEND_INLINE: c_uint = 8;
-/// enum ibv_wc_status, and the flag for a message that has invalidated a local key.
+/// enum `ibv_wc_status`, and the flag for a message that has invalidated a local key.
 pub const WC_SUCCESS: c_int = 0;
 pub const WC_FLUSH_ERR: c_int = 5;
 pub const WC_WITH_INV: c_uint = 8;

@@ -120,7 +120,7 @@ impl SgNode {
     /// The address and the type of the device.
     pub fn scsi_id(&self) -> io::Result<ScsiId> {
         let mut id = ScsiId::default();
-        // SAFETY: the opcode writes a struct sg_scsi_id, whose layout `id` has.
+        // SAFETY: the opcode writes a struct `sg_scsi_id`, whose layout `id` has.
         unsafe { ioctl(&self.device, Updater::<SG_GET_SCSI_ID, ScsiId>::new(&mut id)) }?;
         Ok(id)
     }

@@ -78,7 +78,7 @@ fn answer(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
 }
 
 /// Feeds the client a greeting and `parts`. Returns its last step and the bytes that it sends.
-fn negotiate(parts: &[Vec<u8>]) -> (NegotiationStep, Vec<u8>) {
+fn client_end(parts: &[Vec<u8>]) -> (NegotiationStep, Vec<u8>) {
     let (mut client, mut out) = (ClientNegotiation::new("disk"), Vec::new());
     let mut bytes = [greeting(handshake_flag::FIXED_NEWSTYLE).to_vec(), parts.concat()].concat();
     loop {
@@ -108,7 +108,7 @@ fn no_chunks() -> Vec<u8> {
 fn server_without_structured_replies_is_accepted() {
     let old = answer(option::GO, reply::ERR_UNSUP, b"no");
     let export = [&1000u64.to_be_bytes()[..], &3u16.to_be_bytes(), &[0; 124]].concat();
-    let (step, said) = negotiate(&[no_chunks(), old, export]);
+    let (step, said) = client_end(&[no_chunks(), old, export]);
     let NegotiationStep::Agreed(export) = step else { panic!("{step:?}") };
     assert_eq!((export.size, export.block_size, export.max_payload), (1000, 1, MAX_PAYLOAD));
     assert!(export.is_read_only() && !export.structured && export.allocation.is_none());
@@ -118,7 +118,7 @@ fn server_without_structured_replies_is_accepted() {
 #[test]
 fn server_properties_are_limited() {
     let ack = answer(option::GO, reply::ACK, b"");
-    let (step, _) = negotiate(&[no_chunks(), size(10_000, 1), sizes(4096, u32::MAX), ack]);
+    let (step, _) = client_end(&[no_chunks(), size(10_000, 1), sizes(4096, u32::MAX), ack]);
     let NegotiationStep::Agreed(export) = step else { panic!("{step:?}") };
     assert_eq!((export.size, export.block_size, export.max_payload), (8192, 4096, MAX_PAYLOAD));
 }
@@ -144,7 +144,7 @@ fn protocol_error_of_the_server_ends_the_connection() {
         ],
         vec![no_chunks(), size(512, 1).repeat(5000)],
     ] {
-        let (step, _) = negotiate(&parts);
+        let (step, _) = client_end(&parts);
         assert!(matches!(step, NegotiationStep::Failed(NegotiationFailure::Broken(_))), "{step:?}");
     }
     for bytes in [&b"SSH-2.0"[..], b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", b"NBDMAGICIHAVEOPT\0\0"] {
@@ -158,7 +158,7 @@ fn protocol_error_of_the_server_ends_the_connection() {
 
 #[test]
 fn server_refusal_text_is_reported() {
-    let (step, said) = negotiate(&[no_chunks(), answer(option::GO, reply::ERR_TLS_REQD, b"use TLS\n")]);
+    let (step, said) = client_end(&[no_chunks(), answer(option::GO, reply::ERR_TLS_REQD, b"use TLS\n")]);
     let NegotiationStep::Failed(NegotiationFailure::Refused { tls: true, said: words, .. }) = step else {
         panic!("{step:?}")
     };
