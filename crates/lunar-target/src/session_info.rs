@@ -1,5 +1,8 @@
 //! Facts about a session for other cores and for users.
 
+#[cfg(test)]
+pub(crate) mod account;
+
 use crate::InstanceSession;
 use crate::config::RdmaProvider;
 use crate::fence::SessionFence;

@@ -5,11 +5,13 @@ use super::data_in::DataIn;
 use super::front_end::FrontEnd;
 use super::nexus::State;
 use super::response::{CommandResponse, DataInProgress, Residual};
+use super::task::{AbortResponse, Task};
 use crate::PassthroughResponse;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
 use lunar_scsi::CommandError;
 use lunar_wire::scsi::Status;
+use std::time::Duration;
 
 impl CommandResponse {
     /// A status without data. `moved`: bytes that the CDB asks for.
@@ -74,8 +76,42 @@ fn whole(buf: Buf, room: usize) -> DataIn {
 }
 
 /// How a command ended.
-pub(super) struct CommandCompletion {
-    /// Its result.
+pub(super) enum Completion {
+    /// With a result, which the initiator gets.
+    Responded(CommandResult),
+    /// Without a response: its own session aborted it, or is over.
+    Aborted {
+        /// Data-In that was sent before the end.
+        sent: DataInProgress,
+        /// See [`CommandResult::waited`].
+        waited: Option<Duration>,
+    },
+}
+
+impl Completion {
+    /// The end of an aborted task.
+    pub fn aborted(task: &Task, how: AbortResponse) -> Completion {
+        let (sent, waited) = (task.sent, task.waited);
+        match how.failure() {
+            Some(failure) => {
+                Completion::Responded(CommandResult { sent, waited, ..CommandResult::of(Err(failure)) })
+            }
+            None => Completion::Aborted { sent, waited },
+        }
+    }
+
+    #[inline]
+    fn waited(&self) -> Option<Duration> {
+        match self {
+            Completion::Responded(result) => result.waited,
+            Completion::Aborted { waited, .. } => *waited,
+        }
+    }
+}
+
+/// The result of a command.
+pub(super) struct CommandResult {
+    /// Its status, with data or sense data.
     pub ended: ExecutionResult,
     /// Bytes that its CDB asks for: of Data-Out, or of a READ whose buffer was cut to what the initiator accepts.
     pub moved: u64,
@@ -85,24 +121,27 @@ pub(super) struct CommandCompletion {
     pub descriptor: bool,
     /// Data-In that was sent before the end.
     pub sent: DataInProgress,
+    /// The time from the arrival of the command to its execution, if latency is recorded.
+    pub waited: Option<Duration>,
 }
 
-impl CommandCompletion {
-    /// A completion with only a result.
+impl CommandResult {
+    /// A result of which nothing else is known.
     #[inline]
-    pub fn of(ended: ExecutionResult) -> CommandCompletion {
-        CommandCompletion {
+    pub fn of(ended: ExecutionResult) -> CommandResult {
+        CommandResult {
             ended,
             moved: 0,
             written: None,
             descriptor: false,
             sent: DataInProgress::default(),
+            waited: None,
         }
     }
 
     #[inline]
     fn response(self, c: &ScsiCommand) -> CommandResponse {
-        let CommandCompletion { ended, moved, descriptor, sent, .. } = self;
+        let CommandResult { ended, moved, descriptor, sent, .. } = self;
         match ended {
             // An initiator that expects data offers none.
             Ok(ExecutionOutput::Good) if c.data_out_len() == 0 && c.data_in_len() > 0 => {
@@ -143,24 +182,45 @@ impl CommandCompletion {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Completes a command: counts it, frees its place among the commands of the initiator, and responds.
+    /// Completes a command: counts it, frees its place among the commands of the initiator, and responds. Every command
+    /// ends here, and nothing else counts commands.
     #[inline]
-    pub(super) fn complete(&mut self, c: &ScsiCommand, completion: CommandCompletion) {
+    pub(super) fn complete(&mut self, c: &ScsiCommand, completion: Completion) {
         self.count(&completion);
         self.front.release(c);
-        self.front.respond(c, completion.response(c));
+        if let Completion::Responded(result) = completion {
+            self.front.respond(c, result.response(c));
+        }
+    }
+
+    /// Completes a command that the front end does not submit: its initiator gets this failure at once.
+    pub fn refuse(&mut self, c: &ScsiCommand, failure: impl Into<CommandError>) {
+        self.complete(c, Completion::Responded(CommandResult::of(Err(failure.into()))));
+    }
+
+    /// Completes a command that the front end does not submit, without a response.
+    pub fn discard(&mut self, c: &ScsiCommand) {
+        self.complete(c, Completion::Aborted { sent: DataInProgress::default(), waited: None });
     }
 
     #[inline]
-    fn count(&self, CommandCompletion { ended, moved, written, .. }: &CommandCompletion) {
+    fn count(&self, completion: &Completion) {
         let counters = &self.info.counters;
+        counters.commands.add(1);
+        if let Some(waited) = completion.waited() {
+            self.record_front_latency(waited);
+        }
+        let CommandResult { ended, moved, written, sent, .. } = match completion {
+            Completion::Responded(result) => result,
+            Completion::Aborted { sent, .. } => return self.count_failure(*sent),
+        };
         let read = match ended {
             Ok(ExecutionOutput::Medium(buf)) => buf.len().max(*moved as usize),
             Ok(ExecutionOutput::Zeros(len)) => *len,
             Ok(ExecutionOutput::Passthrough(reply)) if reply.status != Status::Good as u8 => {
-                return counters.failures.add(1);
+                return self.count_failure(*sent);
             }
-            Err(_) => return counters.failures.add(1),
+            Err(_) => return self.count_failure(*sent),
             Ok(ExecutionOutput::Good | ExecutionOutput::Data(_) | ExecutionOutput::Passthrough(_)) => {
                 if let Some(bytes) = written {
                     counters.writes.add(1);
@@ -170,18 +230,19 @@ impl<F: FrontEnd> State<F> {
             }
         };
         counters.reads.add(1);
-        counters.read_bytes.add(read as u64);
+        counters.read_bytes.add((sent.bytes + read) as u64);
     }
 
-    /// Sends a part of the Data-In of a command. More follows.
-    pub(super) fn data_in_part(
-        &mut self,
-        c: &ScsiCommand,
-        part: Buf,
-        sent: DataInProgress,
-    ) -> DataInProgress {
-        let len = part.len();
-        self.info.counters.read_bytes.add(len as u64);
-        self.front.data_in(c, DataIn::Buf(part, len), sent)
+    /// Counts a command that did not end with GOOD, and the Data-In that was sent before.
+    fn count_failure(&self, sent: DataInProgress) {
+        self.info.counters.failures.add(1);
+        self.info.counters.read_bytes.add(sent.bytes as u64);
+    }
+
+    /// Records the time from the arrival of a command to its execution.
+    fn record_front_latency(&self, waited: Duration) {
+        if let Some(instance_session) = self.info.instance_session.get() {
+            instance_session.instance().front.add(waited);
+        }
     }
 }

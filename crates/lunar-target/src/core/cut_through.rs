@@ -1,6 +1,7 @@
 //! Long reads from a remote medium: data that have arrived go to the initiator while the rest is being read
 //! (cut-through).
 
+use super::data_in::DataIn;
 use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
 use crate::LogicalUnit;
@@ -132,7 +133,8 @@ impl<F: FrontEnd> TaskExecution<F> {
             return;
         }
         let Some(sent) = state.tasks.get(&tag).map(|task| task.sent) else { return };
-        let sent = state.data_in_part(&self.command, part, sent);
+        let len = part.len();
+        let sent = state.front.data_in(&self.command, DataIn::Buf(part, len), sent);
         state.tasks.entry(tag).and_modify(|task| task.sent = sent);
         drop(state);
         // Flush now: a request for the next parts, which takes another way, would leave before this part.

@@ -7,7 +7,7 @@
 //! so a write is not late while an earlier one receives what it asked for.
 
 use super::command::ScsiCommand;
-use super::complete::CommandCompletion;
+use super::complete::{CommandResult, Completion};
 use super::data_out_buffers::{CHUNK_LEN, DataOutBuffers};
 use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, SessionPhase, State};
@@ -166,18 +166,15 @@ impl<F: FrontEnd> State<F> {
     /// Ends a task that was not launched.
     pub(super) fn fail(&mut self, tag: u32, failure: CommandError) {
         if let Some(task) = self.remove(tag) {
-            self.complete(&task.command, CommandCompletion::of(Err(failure)));
+            self.complete(&task.command, Completion::Responded(CommandResult::of(Err(failure))));
             self.notify();
         }
     }
 
     /// Ends a task that was aborted and not launched.
     pub(super) fn end_aborted(&mut self, tag: u32, how: AbortResponse) {
-        if let Some(failure) = how.failure() {
-            return self.fail(tag, failure);
-        }
         if let Some(task) = self.remove(tag) {
-            self.front.release(&task.command);
+            self.complete(&task.command, Completion::aborted(&task, how));
             self.notify();
         }
     }

@@ -91,13 +91,9 @@ impl<F: FrontEnd> State<F> {
             answer: None,
             sent: DataInProgress::default(),
             started_at: None,
+            waited: Some(Duration::ZERO),
         };
         self.tasks.insert(c.tag, task);
-        self.info
-            .instance_session
-            .get()
-            .into_iter()
-            .for_each(|instance_session| instance_session.instance().front.add(Duration::ZERO));
         let begun = DirectIoCommand {
             tag: c.tag,
             connection: c.connection,

@@ -1,7 +1,7 @@
 //! The execution of a task: its order among other tasks, and its end.
 
 use super::command::{ScsiCommand, TaskAttribute};
-use super::complete::CommandCompletion;
+use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, State};
@@ -18,7 +18,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
 /// How a task ended.
 pub(super) struct TaskEnd {
@@ -51,8 +50,6 @@ pub(super) struct TaskExecution<F: FrontEnd> {
     pub medium: u64,
     /// The task set lock of its logical unit, and the mode in which the task takes it.
     pub lock: Option<(TaskSetHandle, LockMode)>,
-    /// When its command arrived, if latency is recorded.
-    pub started_at: Option<Instant>,
     /// Its data arrive chunk by chunk while it runs.
     pub is_chunked: bool,
 }
@@ -86,6 +83,14 @@ impl<F: FrontEnd> TaskExecution<F> {
         let under_way = (!is_aborted).then(|| nexus.begin_task(&self.command, self.serial, tracker));
         let under_way = under_way.flatten()?;
         Some((inside, under_way))
+    }
+
+    /// Notes how long the command has waited for its execution, which begins now.
+    pub fn end_wait(&self) {
+        let mut state = self.nexus.state();
+        if let Some(task) = state.tasks.get_mut(&self.command.tag).filter(|t| t.serial == self.serial) {
+            task.waited = task.started_at.map(|started_at| started_at.elapsed());
+        }
     }
 
     /// Checks that the logical unit still serves and still has the medium that the command was sent to.
@@ -182,18 +187,6 @@ impl<F: FrontEnd> ItNexus<F> {
         .await
     }
 
-    /// Records the time from the arrival of a command to its execution.
-    pub(super) fn record_front_latency(&self, started_at: Option<Instant>) {
-        let Some(started_at) = started_at else { return };
-        let state = self.state();
-        state
-            .info
-            .instance_session
-            .get()
-            .into_iter()
-            .for_each(|instance_session| instance_session.instance().front.add(started_at.elapsed()));
-    }
-
     /// Ends a task: its response leaves, unless the task was aborted.
     pub(super) fn end_task(self: &Rc<Self>, tag: u32, serial: u64, end: TaskEnd) {
         let mut state = self.state();
@@ -210,22 +203,18 @@ impl<F: FrontEnd> ItNexus<F> {
 
 impl<F: FrontEnd> State<F> {
     fn answer(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
-        let (c, sent) = (&task.command, task.sent);
+        let (c, sent, waited) = (&task.command, task.sent, task.waited);
         let Some(how) = task.aborted else {
             let descriptor = match self.luns.find(c.lun) {
                 LunLookup::LogicalUnit(handle) => handle.nexus.uses_descriptor_sense(),
                 LunLookup::WellKnown | LunLookup::Absent => false,
             };
-            return self.complete(c, CommandCompletion { ended, moved, written, descriptor, sent });
+            let result = CommandResult { ended, moved, written, descriptor, sent, waited };
+            return self.complete(c, Completion::Responded(result));
         };
         if let (Some((unit, _)), Err(unreported)) = (&task.lu_nexus, &ended) {
             self.restore_attention(c, unit, unreported);
         }
-        match how.failure() {
-            Some(failure) => {
-                self.complete(c, CommandCompletion { sent, ..CommandCompletion::of(Err(failure)) })
-            }
-            None => self.front.release(c),
-        }
+        self.complete(c, Completion::aborted(task, how));
     }
 }

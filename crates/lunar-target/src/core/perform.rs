@@ -35,7 +35,6 @@ impl<F: FrontEnd> State<F> {
             epoch: task.epoch,
             medium: task.medium,
             lock: None,
-            started_at: task.started_at,
             is_chunked: task.receiving.is_some(),
         };
         lunar_runtime::spawn(async move {
@@ -77,7 +76,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             Ok(plan) => plan,
             Err(f) => return TaskEnd::of(Err(f)),
         };
-        nexus.record_front_latency(self.started_at);
+        self.end_wait();
         let needed = plan.data_out_len();
         if is_forwarded(&plan) {
             // Boxed, so that the futures of other commands stay small.

@@ -2,7 +2,7 @@
 
 use super::chunked_write;
 use super::command::{ScsiCommand, TaskAttribute};
-use super::complete::CommandCompletion;
+use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_map::{LunHandle, LunLookup};
 use super::nexus::State;
@@ -49,7 +49,6 @@ impl<F: FrontEnd> State<F> {
     /// Submits a command. Most complete here; the others become tasks.
     #[inline]
     pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {
-        self.info.counters.commands.add(1);
         let has_all_data = self.has_all_data(&c, &data);
         let handle = match self.luns.find(c.lun) {
             LunLookup::LogicalUnit(handle) => handle,
@@ -101,17 +100,16 @@ impl<F: FrontEnd> State<F> {
     #[inline]
     fn read_done(&mut self, c: &ScsiCommand, outcome: ExecutionOutput, len: u32) {
         self.unlock_task_set(c, LogCounter::ReadBytes, len);
-        self.complete(c, CommandCompletion { moved: len.into(), ..CommandCompletion::of(Ok(outcome)) });
+        let result = CommandResult { moved: len.into(), ..CommandResult::of(Ok(outcome)) };
+        self.complete(c, Completion::Responded(result));
     }
 
     #[inline]
     fn write_done(&mut self, c: &ScsiCommand, len: u32) {
         self.unlock_task_set(c, LogCounter::WriteBytes, len);
         let (moved, written) = (u64::from(len), Some(len));
-        self.complete(
-            c,
-            CommandCompletion { moved, written, ..CommandCompletion::of(Ok(ExecutionOutput::Good)) },
-        );
+        let result = CommandResult { moved, written, ..CommandResult::of(Ok(ExecutionOutput::Good)) };
+        self.complete(c, Completion::Responded(result));
     }
 
     /// Releases the task set lock of a command that completed at once, and adds its bytes to the log counters.
@@ -150,7 +148,7 @@ impl<F: FrontEnd> State<F> {
     }
 
     fn finish_now(&mut self, c: &ScsiCommand, ended: ExecutionResult, descriptor: bool) {
-        self.complete(c, CommandCompletion { descriptor, ..CommandCompletion::of(ended) });
+        self.complete(c, Completion::Responded(CommandResult { descriptor, ..CommandResult::of(ended) }));
     }
 
     /// A command without a logical unit.
@@ -196,6 +194,7 @@ impl<F: FrontEnd> State<F> {
             answer,
             sent: DataInProgress::default(),
             started_at: self.info.instance_session.get().map(|_| Instant::now()),
+            waited: None,
         };
         self.tasks.insert(tag, task);
         self.progress(tag);
@@ -231,7 +230,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Removes a task, which the caller completes or releases.
+    /// Removes a task, which the caller completes.
     pub(super) fn remove(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks.remove(&tag)?;
         self.count_ordered(&task.command, task.lu_nexus.as_ref(), -1);

@@ -8,7 +8,7 @@ use lunar_proto::transfer::DataOutSequencer;
 use lunar_scsi::{CommandError, NexusId, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The response to an aborted task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,8 @@ pub struct Task {
     pub sent: DataInProgress,
     /// When it arrived, if latency is recorded.
     pub started_at: Option<Instant>,
+    /// The time from its arrival to its execution, if latency is recorded.
+    pub waited: Option<Duration>,
 }
 
 impl Task {

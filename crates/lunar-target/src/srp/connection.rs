@@ -18,6 +18,7 @@ use crate::session_entry::{self, RegisteredSession};
 use lunar_rdma::{Endpoint, EndpointEvents};
 use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, ReceiveStatus, ReceivedData, SendPump, SendSide};
+use lunar_scsi::CommandError;
 use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp::{FromInitiator, MemoryDescriptor, SrpCommand, SrpError, TaskManagement, task_status};
 use std::cell::{Cell, OnceCell};
@@ -160,7 +161,7 @@ impl SrpConnection {
 
     /// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connection.
     async fn finish(self: &Rc<Self>, nexus: &ItNexus<SrpSession>) {
-        nexus.state().front_mut().clear_queue();
+        session::discard_queued(&mut nexus.state(), |_| true);
         nexus.end_tasks().await;
         self.send_logout(&mut nexus.state());
         let _ = compio::time::timeout(FINAL_FLUSH_TIMEOUT, SendPump::flushed(self)).await;
@@ -330,17 +331,18 @@ impl IuDispatcher<'_> {
     }
 
     fn refuse_command(&mut self, tag: u64, notifications: u8) -> io::Result<bool> {
-        let answer = response::PendingResponse::failure(Sense::INVALID_FIELD_IN_COMMAND_IU);
-        self.refuse(tag, notifications, &answer)
+        self.refuse(tag, notifications, Sense::INVALID_FIELD_IN_COMMAND_IU)
     }
 
-    fn refuse(
-        &mut self,
-        tag: u64,
-        notifications: u8,
-        answer: &response::PendingResponse,
-    ) -> io::Result<bool> {
-        self.session().refuse(tag, notifications, answer).then_some(true).ok_or_else(no_credit)
+    /// Answers a command whose data are not used.
+    fn refuse(&mut self, tag: u64, notifications: u8, failure: impl Into<CommandError>) -> io::Result<bool> {
+        let session = self.session();
+        let sequence = session.sequence();
+        let tag =
+            session.slots.take(SlotKind::Command(sequence), tag, notifications).ok_or_else(no_credit)?;
+        session.take_sequence();
+        self.state.refuse(&request::refused(tag, sequence), failure);
+        Ok(true)
     }
 
     fn is_over(&self) -> bool {
@@ -352,7 +354,7 @@ impl IuDispatcher<'_> {
         let table = request::table(&data);
         let room = table.map(|table| self.state.pool().try_get(table.len as usize));
         if let Some(None) = room {
-            return self.refuse(c.tag, c.notifications, &response::PendingResponse::status(Status::Busy));
+            return self.refuse(c.tag, c.notifications, Status::Busy);
         }
         let conn = self.conn;
         let session = self.session();
@@ -465,7 +467,7 @@ async fn manage(nexus: Rc<ItNexus<SrpSession>>, tag: u32, function: Function, (l
     {
         let mut state = nexus.state();
         if let (ManagementResponse::NoSuchTask, Function::AbortTask { tag }) = (managed, function) {
-            state.front_mut().drop_queued(tag);
+            session::discard_queued(&mut state, |queued| queued.tag == tag);
             session::begin_queued(&mut state);
         }
         let is_over = state.phase() == SessionPhase::Ended;

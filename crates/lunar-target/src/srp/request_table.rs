@@ -100,11 +100,6 @@ impl RequestTable {
         Some(free)
     }
 
-    /// The credits that the response to a request without a slot returns. None: the initiator has no credit.
-    pub fn answer_without_slot(&mut self) -> Option<i32> {
-        (self.used() + self.owed < self.credits).then(|| self.returned_credits())
-    }
-
     fn returned_credits(&mut self) -> i32 {
         1 + std::mem::take(&mut self.owed) as i32
     }
@@ -209,10 +204,9 @@ mod tests {
         let mut slots = RequestTable::new(2);
         let first = slots.take(SlotKind::Command(1), 7, 0).unwrap();
         let second = slots.take(SlotKind::Function, 8, 0).unwrap();
-        assert_eq!((slots.take(SlotKind::Command(2), 9, 0), slots.answer_without_slot()), (None, None));
+        assert_eq!(slots.take(SlotKind::Command(2), 9, 0), None);
         assert_eq!((slots.command(7), slots.command(8)), (Some((first, 1)), None));
         assert_eq!(slots.answer(second), 1);
-        assert_eq!(slots.answer_without_slot(), Some(1));
         assert_eq!((slots.commands(), slots.answer(first), slots.commands()), (1, 1, 0));
     }
 

@@ -2,7 +2,7 @@
 
 use super::login::SENSE_LEN;
 use crate::core::{self, ManagementResponse};
-use lunar_wire::scsi::{Sense, Status};
+use lunar_wire::scsi::Status;
 use lunar_wire::srp::{Residual, SrpResponse, task_status};
 
 /// Solicited notification bits.
@@ -28,16 +28,6 @@ impl PendingResponse {
             sense,
             function: None,
         }
-    }
-
-    /// A response with only a status.
-    pub fn status(status: Status) -> PendingResponse {
-        PendingResponse::new(status as u8, Vec::new())
-    }
-
-    /// CHECK CONDITION.
-    pub fn failure(sense: Sense) -> PendingResponse {
-        PendingResponse::new(Status::CheckCondition as u8, sense.encode(false))
     }
 
     /// The response to a command. Its data came from the initiator if it `writes`.

@@ -103,16 +103,6 @@ impl SrpSession {
         sequence
     }
 
-    /// Discards the commands that have not begun.
-    pub fn clear_queue(&mut self) {
-        self.queue.clear();
-    }
-
-    /// Discards a command that has not begun, because its initiator aborts it.
-    pub fn drop_queued(&mut self, tag: u32) {
-        self.queue.retain(|queued| queued.command.tag != tag);
-    }
-
     /// Queues a command that waits for its descriptor table.
     pub fn queue_until_read(&mut self, command: ScsiCommand, busy_scope: Option<AbortScope>) {
         self.queue.push_back(QueuedCommand { command, data: Buf::zeroed(0), is_ready: false, busy_scope });
@@ -174,13 +164,6 @@ impl SrpSession {
         srp::SrpResponse { solicited, ..*response }.encode(&mut unit);
         self.connection.send(&unit);
     }
-
-    /// Answers a request without a slot. False: the initiator has no credit.
-    pub fn refuse(&mut self, tag: u64, notifications: u8, response: &response::PendingResponse) -> bool {
-        let Some(credits) = self.slots.answer_without_slot() else { return false };
-        self.send_response(&srp::SrpResponse { credits, tag, ..response.as_response() }, notifications);
-        true
-    }
 }
 
 /// Submits a command in its order: now, or behind those that wait for their tables.
@@ -206,14 +189,24 @@ pub fn begin_queued(state: &mut State<SrpSession>) {
     state.notify();
 }
 
+/// Discards commands that have not begun, because their session ends or their initiator aborts them.
+pub fn discard_queued(state: &mut State<SrpSession>, is_meant: impl Fn(&ScsiCommand) -> bool) {
+    let queue = std::mem::take(&mut state.front_mut().queue);
+    let (ended, left) = queue.into_iter().partition(|queued| is_meant(&queued.command));
+    state.front_mut().queue = left;
+    let ended: VecDeque<QueuedCommand> = ended;
+    ended.iter().for_each(|queued| state.discard(&queued.command));
+}
+
 fn begin(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
     if !READS.contains(&command.cdb()[0])
         && let Some(why) = state.front().stale_reason(0)
     {
-        return state.end_with(why);
+        state.end_with(why);
+        return state.discard(&command);
     }
     if state.phase() == SessionPhase::LoggingOut {
-        return state.front_mut().answer(command.tag, response::PendingResponse::status(Status::Busy));
+        return state.refuse(&command, Status::Busy);
     }
     state.command(command, ReceivedData::Bytes(data));
 }

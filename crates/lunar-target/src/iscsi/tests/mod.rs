@@ -1,6 +1,7 @@
 //! Tests of the target against an initiator over TCP on the same core: sent bytes stay in the socket until the test
 //! yields.
 
+mod accounting;
 mod allocations;
 mod chunked_write;
 mod connections;

@@ -1,5 +1,6 @@
 //! Tests of the target against a scripted initiator, both in one process.
 
+mod accounting;
 mod data;
 mod login;
 mod malformed;

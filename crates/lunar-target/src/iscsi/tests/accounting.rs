@@ -1,0 +1,119 @@
+//! Each way in which a command ends moves each counter of its session once.
+
+use super::host::Host;
+use crate::iser::tests::test_target::{TestTarget, run_ready, run_test};
+use crate::session_info::account::{Account, FAILED};
+use crate::task_set_lock::LockMode;
+use lunar_scsi::CoreIndex;
+use lunar_wire::iscsi::{Bhs, opcode, request};
+use lunar_wire::scsi::{Status, TaskManagementFunction, cdb};
+
+async fn session(target: &TestTarget) -> (Host, Account) {
+    let host = Host::session(target, 1).await;
+    let account = Account::new(target.shared.registry.list()[0].1.clone());
+    (host, account)
+}
+
+/// Sends the header of a WRITE of one block, and waits for its R2T.
+async fn announce_write(host: &mut Host) -> Bhs {
+    let mut write = host.command(&cdb::write_10(0, 1, false));
+    request::set_write(&mut write, 512, false);
+    host.queue(write, &[]);
+    host.send();
+    host.receive(opcode::R2T).await
+}
+
+async fn abort(host: &mut Host, itt: u32) {
+    host.manage(TaskManagementFunction::AbortTask, Some(itt));
+    assert_eq!(host.receive(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
+}
+
+#[test]
+fn good_commands_are_counted_once() {
+    run_test(|target| async move {
+        let (mut host, mut account) = session(&target).await;
+        assert_eq!(host.run(&cdb::test_unit_ready()).await, 0);
+        assert_eq!(account.moved(), [1, 0, 0, 0, 0, 0]);
+        host.write(0, 7);
+        host.send();
+        assert_eq!(host.receive(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
+        assert_eq!(account.moved(), [1, 0, 1, 0, 512, 0], "immediate data");
+        let r2t = announce_write(&mut host).await;
+        assert_eq!(account.moved(), [0; 6], "not ended");
+        host.answer(&r2t, 7).await;
+        assert_eq!(host.receive(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
+        assert_eq!(account.moved(), [1, 0, 1, 0, 512, 0], "requested data");
+        let mut read = host.command(&cdb::read_10(0, 2));
+        request::set_read(&mut read, 1024);
+        host.queue(read, &[]);
+        host.send();
+        host.receive(opcode::DATA_IN).await;
+        assert_eq!(account.moved(), [1, 1, 0, 1024, 0, 0]);
+    });
+}
+
+#[test]
+fn failed_and_busy_commands_are_counted_once() {
+    run_test(|target| async move {
+        let (mut host, mut account) = session(&target).await;
+        assert_eq!(host.run(&cdb::write_10(u32::MAX, 1, false)).await, Status::CheckCondition as u8);
+        assert_eq!(account.moved(), FAILED, "CHECK CONDITION");
+        target.disk().lu.set_busy(true);
+        assert_eq!(host.run(&cdb::test_unit_ready()).await, Status::Busy as u8);
+        assert_eq!(account.moved(), FAILED, "BUSY");
+    });
+}
+
+#[test]
+fn aborted_commands_are_counted_once() {
+    run_test(|target| async move {
+        let (mut host, mut account) = session(&target).await;
+        let r2t = announce_write(&mut host).await;
+        abort(&mut host, r2t.itt()).await;
+        assert_eq!(account.moved(), FAILED, "waits for data");
+        let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
+        let ready = host.command(&cdb::test_unit_ready());
+        host.queue(ready, &[]);
+        host.send();
+        run_ready().await;
+        abort(&mut host, ready.itt()).await;
+        assert_eq!(account.moved(), FAILED, "waits for the task set lock");
+        drop(inside);
+        assert_eq!(host.run(&cdb::test_unit_ready()).await, 0);
+    });
+}
+
+#[test]
+fn commands_of_ended_session_are_counted_once() {
+    run_test(|target| async move {
+        let (mut host, mut account) = session(&target).await;
+        announce_write(&mut host).await;
+        host.reset();
+        while target.sessions() > 0 {
+            lunar_runtime::yield_now().await;
+        }
+        assert_eq!(account.moved(), FAILED);
+    });
+}
+
+#[test]
+fn functions_beyond_limit_are_rejected_until_one_ends() {
+    run_test(|target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let late = host.command(&cdb::test_unit_ready());
+        // These wait for the command before them.
+        for _ in 0..17 {
+            host.manage(TaskManagementFunction::AbortTaskSet, None);
+        }
+        assert_eq!(host.next().await.expect("a PDU").opcode(), opcode::REJECT);
+        host.queue(late, &[]);
+        host.send();
+        let mut ended = 0;
+        while ended < 16 {
+            ended +=
+                usize::from(host.next().await.expect("a PDU").opcode() == opcode::TASK_MANAGEMENT_RESPONSE);
+        }
+        host.manage(TaskManagementFunction::AbortTaskSet, None);
+        assert_eq!(host.receive(opcode::TASK_MANAGEMENT_RESPONSE).await.response(), 0);
+    });
+}
