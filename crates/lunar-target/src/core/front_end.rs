@@ -14,8 +14,6 @@ use std::time::Duration;
 
 /// Bytes in the send queue above which the target receives no more.
 pub const MAX_QUEUED_BYTES: usize = 16 << 20;
-/// Task management functions without a response that a session may have.
-pub const MAX_FUNCTIONS: usize = 16;
 /// How long the last responses of a session may take to leave.
 pub const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 

@@ -4,6 +4,7 @@
 //! transport protocol services of SAM-5. Nothing here knows a PDU.
 
 mod access_rights;
+mod begin_function;
 mod chunked_write;
 pub mod command;
 mod complete;
@@ -29,10 +30,9 @@ mod task_context;
 mod task_management;
 mod transfer;
 
+pub use begin_function::{FunctionRefusal, FunctionRequest};
 pub use command::{Cdb, ScsiCommand, TaskAttribute};
-pub use front_end::{
-    FINAL_FLUSH_TIMEOUT, FrontEnd, InFlightData, InFlightReads, MAX_FUNCTIONS, MAX_QUEUED_BYTES,
-};
+pub use front_end::{FINAL_FLUSH_TIMEOUT, FrontEnd, InFlightData, InFlightReads, MAX_QUEUED_BYTES};
 pub use stale::READS;
 
 pub use nexus::{ItNexus, NexusParams, SessionPhase, State};

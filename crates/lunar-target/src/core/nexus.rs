@@ -69,6 +69,8 @@ pub struct State<F: FrontEnd> {
     /// Serials of tasks that have ended here and that the remote logical unit may still execute. The oldest are
     /// forgotten.
     pub(super) indeterminate: VecDeque<u64>,
+    /// Task management functions that have not ended.
+    pub(super) functions: usize,
     /// Upper bits of the tag of the latest transfer.
     pub(super) transfer_base: u32,
     /// Requests for data that were sent.
@@ -135,6 +137,7 @@ impl<F: FrontEnd> ItNexus<F> {
                 tasks: HashMap::new(),
                 serial: 0,
                 indeterminate: VecDeque::new(),
+                functions: 0,
                 transfer_base: 0,
                 requests: 0,
                 is_data_timer_running: false,

@@ -1,5 +1,6 @@
 //! Task management (SAM-5 section 7).
 
+use super::begin_function::FunctionRequest;
 use super::front_end::{FrontEnd, InFlightData};
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, SessionPhase, State};
@@ -114,8 +115,9 @@ fn is_before(task: &Task, sequence: u32) -> bool {
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Executes a function that was not rejected, at this position in the order of the initiator.
-    pub async fn manage(self: &Rc<Self>, function: Function, lun: u64, sequence: u32) -> ManagementResponse {
+    /// Executes a function that has begun.
+    pub(super) async fn manage(self: &Rc<Self>, request: FunctionRequest) -> ManagementResponse {
+        let FunctionRequest { function, lun, sequence } = request;
         match function {
             Function::AbortTask { tag } => self.abort_task(tag, lun).await,
             Function::ClearAca => ManagementResponse::Complete,
@@ -264,7 +266,7 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// The rest of TARGET COLD RESET: ends every session of the target, including this one.
-    pub async fn end_target_sessions(self: Rc<Self>) {
+    pub(super) async fn end_target_sessions(self: Rc<Self>) {
         let (shared, target) = {
             let state = self.state();
             (state.shared.clone(), state.info.target.clone())

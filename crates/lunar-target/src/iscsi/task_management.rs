@@ -3,15 +3,13 @@
 use super::dispatch::PduDispatcher;
 use super::pdu_queue::Payload;
 use super::session::IscsiSession;
-use crate::core::{FrontEnd, Function, ItNexus, MAX_FUNCTIONS, ManagementResponse, SessionPhase, State};
-use crate::fence;
+use crate::core::{Function, FunctionRefusal, FunctionRequest, ManagementResponse, SessionPhase, State};
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::status::management_response::{
     COMPLETE, NO_SUCH_LUN, NO_SUCH_TASK, REASSIGN_UNSUPPORTED, REJECTED, UNAUTHORIZED, UNSUPPORTED,
 };
 use lunar_wire::iscsi::{Bhs, pdu};
-use std::rc::Rc;
 
 /// TASK REASSIGN.
 const TASK_REASSIGN: u8 = 8;
@@ -43,61 +41,58 @@ fn response(managed: ManagementResponse) -> u8 {
 impl PduDispatcher<'_> {
     /// Processes a task management function. A rejected one is answered at once, others when they are done.
     pub(super) fn task_management(&mut self, header: &Bhs) {
-        let function = match self.begins(header) {
-            Ok(function) => function,
-            Err(refusal) => {
-                let answer = pdu::task_management_response(header.itt(), refusal);
-                return self.reply(answer, Payload::Empty);
-            }
-        };
-        if self.state.front().pending_functions.len() >= MAX_FUNCTIONS {
-            return self.reject(RejectReason::TooManyImmediate, header, &[]);
-        }
-        let Some(nexus) = self.state.nexus() else { return };
-        self.session().pending_functions.push(header.itt());
-        let (header, connection) = (*header, self.connection.cid());
-        let under_way = fence::enter(nexus.fence().clone());
-        lunar_runtime::spawn(async move {
-            if let Some(_under_way) = under_way {
-                manage(nexus, connection, header, function).await;
-            }
+        let begun = self.requested(header).and_then(|function| {
+            let request = FunctionRequest { function, lun: header.lun(), sequence: header.cmd_sn() };
+            let (header, connection) = (*header, self.connection.cid());
+            let begun = self.state.begin_function(request, move |state, managed| {
+                reply(state, connection, &header, managed);
+            });
+            begun.map_err(|refusal| match refusal {
+                FunctionRefusal::Answered(refusal) => Refusal::Response(response(refusal)),
+                FunctionRefusal::TooMany => Refusal::Reject(RejectReason::TooManyImmediate),
+            })
         });
+        match begun {
+            Ok(()) => self.session().pending_functions.push(header.itt()),
+            Err(Refusal::Reject(reason)) => self.reject(reason, header, &[]),
+            Err(Refusal::Response(refusal)) => {
+                self.reply(pdu::task_management_response(header.itt(), refusal), Payload::Empty);
+            }
+        }
     }
 
-    /// The function, if it may begin; otherwise the response.
-    fn begins(&self, header: &Bhs) -> Result<Function, u8> {
+    /// The requested function, unless iSCSI rules it out.
+    fn requested(&self, header: &Bhs) -> Result<Function, Refusal> {
         let Some(function) = function(header) else {
             let is_reassign = header.flags() & 0x7f == TASK_REASSIGN;
-            return Err(if is_reassign { REASSIGN_UNSUPPORTED } else { UNSUPPORTED });
+            return Err(Refusal::Response(if is_reassign { REASSIGN_UNSUPPORTED } else { UNSUPPORTED }));
         };
-        let refusal = self.state.refuses(function, header.lun());
+        let Function::AbortTask { tag } = function else { return Ok(function) };
         // A function without a response cannot be aborted.
-        let is_of_function = |tag: &u32| self.state.front().pending_functions.contains(tag);
-        match (refusal, function) {
-            (Some(ManagementResponse::NoSuchLun), _) => Err(NO_SUCH_LUN),
-            (_, Function::AbortTask { tag }) if is_of_function(&tag) => Err(REJECTED),
-            (Some(refusal), _) => Err(response(refusal)),
-            (None, _) => Ok(function),
-        }
+        let is_of_function = self.state.front().pending_functions.contains(&tag);
+        let has_lun = self.state.refuses(function, header.lun()) != Some(ManagementResponse::NoSuchLun);
+        if is_of_function && has_lun { Err(Refusal::Response(REJECTED)) } else { Ok(function) }
     }
 }
 
-async fn manage(nexus: Rc<ItNexus<IscsiSession>>, connection: u16, header: Bhs, function: Function) {
-    let mut managed = nexus.manage(function, header.lun(), header.cmd_sn()).await;
-    if managed == ManagementResponse::NoSuchTask && plug(&mut nexus.state(), &header) {
+/// The answer to a function that does not begin.
+enum Refusal {
+    /// A Task Management Function Response.
+    Response(u8),
+    /// A Reject.
+    Reject(RejectReason),
+}
+
+/// Sends the response to a function that has ended.
+fn reply(state: &mut State<IscsiSession>, connection: u16, header: &Bhs, mut managed: ManagementResponse) {
+    if managed == ManagementResponse::NoSuchTask && plug(state, header) {
         managed = ManagementResponse::Complete;
     }
-    {
-        let mut state = nexus.state();
-        state.front_mut().pending_functions.retain(|tag| *tag != header.itt());
-        if state.phase() != SessionPhase::Ended {
-            let answer = pdu::task_management_response(header.itt(), response(managed));
-            state.front().reply(connection, answer, Payload::Empty);
-        }
-    }
-    IscsiSession::flush(&nexus);
-    if function == Function::TargetColdReset {
-        nexus.end_target_sessions().await;
+    state.front_mut().pending_functions.retain(|tag| *tag != header.itt());
+    // The commands that followed a missing one may have ended the session.
+    if state.phase() != SessionPhase::Ended {
+        let answer = pdu::task_management_response(header.itt(), response(managed));
+        state.front().reply(connection, answer, Payload::Empty);
     }
 }
 

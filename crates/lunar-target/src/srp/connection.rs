@@ -7,11 +7,10 @@ use super::target_requests::{RequestKind, reason, reason_of};
 use super::{memory, request, response};
 use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::{
-    DataOutResult, FINAL_FLUSH_TIMEOUT, FrontEnd, Function, InFlightData, InFlightReads, ItNexus,
-    MAX_FUNCTIONS, MAX_QUEUED_BYTES, ManagementResponse, NexusParams, SessionPhase, State, messages,
+    DataOutResult, FINAL_FLUSH_TIMEOUT, Function, FunctionRefusal, FunctionRequest, InFlightData,
+    InFlightReads, ItNexus, MAX_QUEUED_BYTES, ManagementResponse, NexusParams, SessionPhase, State, messages,
 };
 use crate::end_reason::EndReason;
-use crate::fence;
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
 use crate::server_state::ServerState;
 use crate::session_entry::{self, RegisteredSession};
@@ -401,25 +400,20 @@ impl IuDispatcher<'_> {
             self.state.end_with(why);
             return Ok(false);
         }
-        self.begin_function(tag, function, asked.lun, sequence);
+        self.begin_function(tag, FunctionRequest { function, lun: asked.lun, sequence });
         Ok(true)
     }
 
-    fn begin_function(&mut self, tag: u32, function: Function, lun: u64, sequence: u32) {
-        if let Some(refusal) = self.state.refuses(function, lun) {
-            return self.session().defer(tag, response::PendingResponse::managed(refusal));
-        }
-        let Some(nexus) = self.state.nexus() else { return };
-        if self.session().pending_functions >= MAX_FUNCTIONS {
-            return self.session().defer(tag, response::PendingResponse::function(task_status::FAILED));
-        }
-        self.session().pending_functions += 1;
-        let under_way = fence::enter(nexus.fence().clone());
-        lunar_runtime::spawn(async move {
-            if let Some(_under_way) = under_way {
-                manage(nexus, tag, function, (lun, sequence)).await;
-            }
+    fn begin_function(&mut self, tag: u32, request: FunctionRequest) {
+        let begun = self.state.begin_function(request, move |state, managed| {
+            reply(state, tag, request.function, managed);
         });
+        let refusal = match begun {
+            Ok(()) => return,
+            Err(FunctionRefusal::Answered(refusal)) => response::PendingResponse::managed(refusal),
+            Err(FunctionRefusal::TooMany) => response::PendingResponse::function(task_status::FAILED),
+        };
+        self.session().defer(tag, refusal);
     }
 
     /// Processes a completed RDMA Read of a request.
@@ -462,20 +456,14 @@ impl IuDispatcher<'_> {
     }
 }
 
-async fn manage(nexus: Rc<ItNexus<SrpSession>>, tag: u32, function: Function, (lun, sequence): (u64, u32)) {
-    let managed = nexus.manage(function, lun, sequence).await;
-    {
-        let mut state = nexus.state();
-        if let (ManagementResponse::NoSuchTask, Function::AbortTask { tag }) = (managed, function) {
-            session::discard_queued(&mut state, |queued| queued.tag == tag);
-            session::begin_queued(&mut state);
-        }
-        let is_over = state.phase() == SessionPhase::Ended;
-        let session = state.front_mut();
-        session.pending_functions -= 1;
-        if !is_over {
-            session.defer(tag, response::PendingResponse::managed(managed));
-        }
+/// Sends the response to a function that has ended.
+fn reply(state: &mut State<SrpSession>, tag: u32, function: Function, managed: ManagementResponse) {
+    if let (ManagementResponse::NoSuchTask, Function::AbortTask { tag }) = (managed, function) {
+        session::discard_queued(state, |queued| queued.tag == tag);
+        session::begin_queued(state);
     }
-    SrpSession::flush(&nexus);
+    // The commands that followed may have ended the session.
+    if state.phase() != SessionPhase::Ended {
+        state.front_mut().defer(tag, response::PendingResponse::managed(managed));
+    }
 }

@@ -59,8 +59,6 @@ pub struct SrpSession {
     deferred: VecDeque<DeferredResponse>,
     /// Responses that were ever deferred.
     ever_deferred: u64,
-    /// Task management functions without a response.
-    pub(super) pending_functions: usize,
 }
 
 impl SrpSession {
@@ -83,7 +81,6 @@ impl SrpSession {
             places: Vec::new(),
             deferred: VecDeque::new(),
             ever_deferred: 0,
-            pending_functions: 0,
         }
     }
 

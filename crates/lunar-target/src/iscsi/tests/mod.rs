@@ -5,5 +5,6 @@ mod accounting;
 mod allocations;
 mod chunked_write;
 mod connections;
+mod function_limit;
 mod host;
 mod stale_commands;

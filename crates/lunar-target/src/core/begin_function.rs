@@ -1,0 +1,81 @@
+//! The beginning of task management functions, which all front ends share: checks, limit, async task, response.
+
+use super::front_end::FrontEnd;
+use super::nexus::{ItNexus, SessionPhase, State};
+use super::task_management::{Function, ManagementResponse};
+use crate::fence;
+use std::rc::Rc;
+
+/// Task management functions without a response that a session may have.
+const MAX_FUNCTIONS: usize = 16;
+
+/// A request for a function.
+#[derive(Clone, Copy, Debug)]
+pub struct FunctionRequest {
+    /// The function.
+    pub function: Function,
+    /// LUN field.
+    pub lun: u64,
+    /// Its position in the order of the initiator.
+    pub sequence: u32,
+}
+
+/// The reason why a function does not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionRefusal {
+    /// It has this response already.
+    Answered(ManagementResponse),
+    /// The session has as many unfinished functions as it may have.
+    TooMany,
+}
+
+impl<F: FrontEnd> State<F> {
+    /// Begins a function in an async task, and counts it until it ends. Then `reply` queues the response, unless the
+    /// session is over.
+    ///
+    /// # Errors
+    /// The reason why the function does not begin.
+    pub fn begin_function(
+        &mut self,
+        request: FunctionRequest,
+        reply: impl FnOnce(&mut State<F>, ManagementResponse) + 'static,
+    ) -> Result<(), FunctionRefusal> {
+        if let Some(refusal) = self.refuses(request.function, request.lun) {
+            return Err(FunctionRefusal::Answered(refusal));
+        }
+        if self.functions >= MAX_FUNCTIONS {
+            return Err(FunctionRefusal::TooMany);
+        }
+        let Some(nexus) = self.nexus() else { return Ok(()) };
+        // With a closed fence, another core has ended the session, which answers nothing more.
+        let Some(under_way) = fence::enter(nexus.fence().clone()) else { return Ok(()) };
+        self.functions += 1;
+        lunar_runtime::spawn(async move {
+            let _under_way = under_way;
+            nexus.run_function(request, reply).await;
+        });
+        Ok(())
+    }
+}
+
+impl<F: FrontEnd> ItNexus<F> {
+    /// Executes a function that has begun, and sends its response.
+    async fn run_function(
+        self: Rc<Self>,
+        request: FunctionRequest,
+        reply: impl FnOnce(&mut State<F>, ManagementResponse),
+    ) {
+        let managed = self.manage(request).await;
+        {
+            let mut state = self.state();
+            state.functions -= 1;
+            if state.phase() != SessionPhase::Ended {
+                reply(&mut state, managed);
+            }
+        }
+        F::flush(&self);
+        if request.function == Function::TargetColdReset {
+            self.end_target_sessions().await;
+        }
+    }
+}
