@@ -1,12 +1,18 @@
-//! A SCSI command for a logical unit, and its result.
+//! A SCSI command for a logical unit, and its result. Task management functions for [`Session::manage`].
 
+#[cfg(doc)]
+use crate::Session;
 use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::request;
-use lunar_wire::scsi::TaskAttribute;
-use lunar_wire::scsi::cdb::Cdb;
+#[doc(inline)]
+pub use lunar_wire::iscsi::status::management_response;
+#[doc(inline)]
+pub use lunar_wire::scsi::cdb::Cdb;
 use lunar_wire::scsi::{Sense, op};
+#[doc(inline)]
+pub use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use std::time::{Duration, Instant};
 
 /// The data of a command and their direction. The result of the command returns the buffer.

@@ -126,6 +126,7 @@
 
 mod addresses;
 pub mod any_executor;
+pub mod backend;
 pub mod blocking;
 pub mod command;
 mod connect;
@@ -147,6 +148,8 @@ mod probe;
 #[cfg(feature = "rdma")]
 mod protocol_mismatch;
 #[cfg(feature = "rdma")]
+pub mod rdma;
+#[cfg(feature = "rdma")]
 mod rdma_connector;
 pub mod reinstatement;
 mod report_luns;
@@ -163,19 +166,23 @@ pub use designators::{identity, is_named, naa, name_of};
 pub use discovery::{Discovery, discover};
 pub use error::{Details, Error, ErrorCode, Hint};
 pub use lun::{Lun, Properties, inspect, properties};
-pub use lunar_block::{Backend, BackendQueue};
+pub use lunar_block::{Backend, BackendQueue, LocalBoxFuture};
+#[doc(inline)]
+pub use lunar_proto::initiator::login::LoggedIn;
 pub use lunar_proto::initiator::targets::{DiscoveredTarget, PortalAddress};
+#[doc(inline)]
+pub use lunar_proto::parameters::Parameters;
+#[doc(inline)]
+pub use lunar_runtime::stream::TcpInfo;
 pub use lunar_runtime::{Buf, Cores};
 pub use lunar_wire::scsi::{Sense, cdb};
-pub use nexus::{new_isid, parse_isid};
+pub use nexus::{TargetPort, new_isid, parse_isid};
 pub use offload::ExtendedCopy;
 pub use open::{connect, connect_with, log_in, lun_of, open, open_with, portal_urls, resolve};
 pub use options::{LateWrites, Options, Timeouts};
 pub use portal::Portal;
 pub use probe::{Exchange, Probe};
-#[cfg(feature = "rdma")]
-pub use rdma_connector::RdmaConnector;
-pub use report_luns::luns;
+pub use report_luns::{lun_address, lun_number, luns};
 pub use session::{
     Batch, CommandId, Event, IDENTITY_LEN, Pending, Session, SessionHooks, SessionInfo, SessionLogin,
     WeakSession, testing,

@@ -1,11 +1,24 @@
 //! Options of a session: names, credentials, transport, negotiation and timeouts.
+//!
+//! ```
+//! use lunar_initiator::options::{Credentials, Options};
+//!
+//! let mut options = Options::new("iqn.2026-11.org.example:host");
+//! options.credentials = Some(Credentials::new("alice", b"a secret of 96 bits"));
+//! options.offer.header_digest.crc32c = true;
+//! ```
 
 use crate::SessionHooks;
 pub use crate::portal::Portal;
-use lunar_proto::initiator::login::Credentials;
+#[doc(inline)]
+pub use lunar_proto::chap::{Algorithm, Secret};
+#[doc(inline)]
+pub use lunar_proto::initiator::login::Credentials;
 use lunar_proto::login::SEGMENT_LEN;
-use lunar_proto::parameters::{Digests, Offer, TaskReporting};
-use lunar_wire::srp::PortId;
+#[doc(inline)]
+pub use lunar_proto::parameters::{Digests, Offer, TaskReporting};
+#[doc(inline)]
+pub use lunar_wire::srp::PortId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,7 +170,7 @@ impl LateWrites {
 pub struct Options {
     /// The iSCSI name of this initiator. Over SRP, the GUID of the initiator port is derived from it.
     pub initiator: String,
-    /// User and secret for CHAP, in both directions.
+    /// User and secret for CHAP, in both directions: see [`Credentials::new`].
     pub credentials: Option<Credentials>,
     /// The transport.
     pub transport: Transport,

@@ -15,11 +15,16 @@ mod times;
 #[cfg(doc)]
 use crate::Lun;
 use crate::{Error, ErrorCode, Timeouts};
-use event_listener::{Event as Bell, EventListener};
+use event_listener::Event as Bell;
+#[doc(inline)]
+pub use event_listener::EventListener;
 use lunar_block::LocalBoxFuture;
-use lunar_block::range_lock::RangeLocks;
+#[doc(inline)]
+pub use lunar_block::range_lock::RangeLocks;
 use lunar_runtime::Buf;
 use lunar_runtime::latency::LatencyCounter;
+#[doc(inline)]
+pub use lunar_runtime::latency::LatencyTotal;
 pub use path::LunPath;
 use path_selector::PathSelector;
 pub use path_selector::{PathPolicy, State};

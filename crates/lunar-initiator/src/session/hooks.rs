@@ -2,6 +2,7 @@
 
 use super::info::SessionInfo;
 use crate::Error;
+use lunar_block::LocalBoxFuture;
 use std::fmt::Debug;
 
 /// Callbacks for the logins and the end of a session. A program can record where a target may still execute commands
@@ -12,8 +13,7 @@ pub trait SessionHooks: Debug + Send + Sync {
     /// # Errors
     /// An error closes the connection. [`Session::open`](crate::Session::open) returns the error of the first login.
     /// After a later login, the session connects again.
-    fn logged_in<'a>(&'a self, login: SessionLogin<'a>)
-    -> lunar_block::LocalBoxFuture<'a, Result<(), Error>>;
+    fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Runs at the end of a session whose first login was accepted. `is_settled`: the target executes no more
     /// commands of the session.

@@ -168,7 +168,7 @@ impl Session {
 
     /// Requests a task management function of a logical unit (ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET) or of
     /// the target (TARGET WARM RESET, TARGET COLD RESET). Returns the response code (RFC 7143 section 11.6.1): see
-    /// `lunar_wire::iscsi::status::management_response`.
+    /// [`management_response`](crate::command::management_response).
     ///
     /// # Errors
     /// When the connection is lost, or the target does not answer in time.

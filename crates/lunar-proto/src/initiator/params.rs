@@ -55,6 +55,17 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// A name and its secret for one-way CHAP, with all algorithms. A target that requires no CHAP is accepted.
+    pub fn new(name: impl Into<String>, secret: &[u8]) -> Credentials {
+        Credentials {
+            name: name.into(),
+            secret: Secret::new(secret),
+            mutual: None,
+            algorithms: Algorithm::ALL.to_vec(),
+            required: false,
+        }
+    }
+
     /// Whether the login may proceed without CHAP.
     pub(super) fn or_none(&self) -> bool {
         !self.required && self.mutual.is_none()
