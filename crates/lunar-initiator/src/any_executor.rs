@@ -48,7 +48,7 @@ where
 }
 
 /// A logical unit with its own session. Any number of tasks may use it at once. Clones share the session.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct AsyncLun(SharedLun);
 
 impl AsyncLun {

@@ -43,6 +43,7 @@ where
 }
 
 /// A logical unit with its own session.
+#[derive(Debug)]
 pub struct BlockingLun(SharedLun);
 
 impl BlockingLun {

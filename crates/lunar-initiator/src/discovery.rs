@@ -12,6 +12,7 @@ use lunar_proto::initiator::{TextClient, TextStep};
 use lunar_proto::parameters::{Digests, Offer};
 use lunar_wire::iscsi::text::push;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -48,6 +49,12 @@ pub struct Discovery {
     answer: Duration,
     /// The time limit of a logout.
     logout: Duration,
+}
+
+impl fmt::Debug for Discovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Discovery").field("is_open", &self.exchange.is_some()).finish_non_exhaustive()
+    }
 }
 
 impl Discovery {

@@ -120,7 +120,7 @@
 //!   certainly did not run.
 //! - `session/tests/late_writes.rs` is a model without a clock that loses paths at every step.
 #![forbid(unsafe_code)]
-#![deny(missing_docs)]
+#![deny(missing_docs, missing_debug_implementations)]
 // Without the feature `rdma`, some items are unused.
 #![cfg_attr(not(feature = "rdma"), allow(dead_code))]
 
@@ -191,5 +191,6 @@ pub use url::{Url, is_url, without_scheme};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]
+#[derive(Debug)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -12,6 +12,7 @@ use lunar_block::offload::{GRANULE, Offload};
 use lunar_runtime::Buf;
 use lunar_wire::be;
 use lunar_wire::scsi::cdb;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -40,6 +41,12 @@ pub struct ExtendedCopy {
     limits: Limits,
     /// The free list identifiers. Their number limits the concurrent copies.
     ids: (flume::Sender<u8>, flume::Receiver<u8>),
+}
+
+impl fmt::Debug for ExtendedCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtendedCopy").field("destination", &self.destination).finish_non_exhaustive()
+    }
 }
 
 impl ExtendedCopy {

@@ -41,7 +41,7 @@ impl Data<'_> {
 }
 
 /// A logical unit whose session lives on the shared event loop.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedLun(Option<Arc<crate::Lun>>);
 
 /// Dropping the last handle wakes the event loop. compio aborts the process if a panicking thread does that, so

@@ -22,6 +22,7 @@ use lunar_wire::scsi::lun::encode;
 pub use properties::Properties;
 use retry::perform;
 pub(crate) use retry::{BusyRetry, List, perform_within};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -205,6 +206,13 @@ impl Lun {
         }
         *self.properties.lock().unwrap_or_else(|e| e.into_inner()) = properties;
         Ok(())
+    }
+}
+
+impl fmt::Debug for Lun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Lun");
+        shown.field("session", &self.session).field("number", &self.number).finish_non_exhaustive()
     }
 }
 

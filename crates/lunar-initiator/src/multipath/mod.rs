@@ -28,6 +28,7 @@ pub use lunar_runtime::latency::LatencyTotal;
 pub use path::LunPath;
 use path_selector::PathSelector;
 pub use path_selector::{PathPolicy, State};
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -276,6 +277,12 @@ impl Multipath {
 
 fn none_left(queue: Duration) -> Error {
     Error::new(ErrorCode::TimedOut, format!("no usable path for {} s", queue.as_secs()))
+}
+
+impl fmt::Debug for Multipath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Multipath").field("paths", &self.paths()).finish_non_exhaustive()
+    }
 }
 
 impl Drop for Multipath {

@@ -348,7 +348,7 @@ fn paths_to_different_units_are_refused() {
         let medium = medium();
         for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
             let ways: Vec<Arc<dyn LunPath>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
-            let error = Multipath::join(ways, MultipathOptions::default()).await.err().expect("an error");
+            let error = Multipath::join(ways, MultipathOptions::default()).await.expect_err("an error");
             assert_eq!(error.code, ErrorCode::IdentityMismatch);
         }
         assert!(Multipath::join(Vec::new(), MultipathOptions::default()).await.is_err());

@@ -4,6 +4,7 @@ use super::completions::Completions;
 use super::local_session::LocalSession;
 use super::task::Waiter;
 use crate::{Command, CommandResult};
+use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -52,6 +53,13 @@ impl Batch {
                 return Poll::Ready((name, finished));
             }
         }
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_flight = self.under_way.iter().flatten().count();
+        f.debug_struct("Batch").field("in_flight", &in_flight).finish_non_exhaustive()
     }
 }
 

@@ -8,6 +8,7 @@ mod connection_state;
 mod control;
 pub(crate) mod control_request;
 mod data_out;
+mod debug;
 mod deferred_errors;
 mod error_handler;
 mod errors;
@@ -88,12 +89,6 @@ pub struct Session(Arc<SessionShared>);
 /// A weak handle: it does not keep the session open.
 #[derive(Clone)]
 pub struct WeakSession(Weak<SessionShared>);
-
-impl std::fmt::Debug for WeakSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WeakSession")
-    }
-}
 
 impl WeakSession {
     /// A strong handle, if one still exists.

@@ -6,6 +6,7 @@ use super::request::{CommandId, CommandKey, SessionHandle, SessionRequest};
 use super::task::Waiter;
 use crate::{Command, CommandResult};
 use lunar_block::range_lock::RangeLock;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -88,6 +89,12 @@ impl Future for Pending {
         };
         *me = PendingState::Done;
         Poll::Ready(finished)
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pending").field(&self.id()).finish()
     }
 }
 

@@ -13,6 +13,7 @@ use lunar_runtime::iscsi::pdu_queue::Digests;
 use lunar_runtime::iscsi::receive::{PduReceiver, encode};
 use lunar_wire::iscsi::{Bhs, pdu};
 use lunar_wire::scsi::cdb;
+use std::fmt;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -30,6 +31,12 @@ pub struct Session {
     digests: Digests,
     commands: Vec<(u32, usize)>,
     answers: Vec<TextAnswer>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("commands", &self.commands).finish_non_exhaustive()
+    }
 }
 
 impl Session {
