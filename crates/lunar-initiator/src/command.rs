@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The data of a command and their direction. The result of the command returns the buffer.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Direction {
     /// No data.
     None,
@@ -123,7 +124,8 @@ impl Rest {
 pub type CommandResult = (Result<Completion, Error>, Option<Buf>);
 
 /// The response of a logical unit to a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Completion {
     /// SCSI status.
     pub status: u8,

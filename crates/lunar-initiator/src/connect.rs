@@ -9,7 +9,7 @@ use crate::portal::Portal;
 use crate::rdma_connector::RdmaConnector;
 use crate::session::info::SessionInfo;
 use crate::session::transport::TransportHandle;
-use crate::{Error, ErrorCode, Options, hints, iser, srp, waits};
+use crate::{Error, ErrorCode, Options, hints, iser, srp, time_limit, waits};
 use lunar_proto::Pdu;
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::{LoggedIn, Login, LoginError, LoginParams, LoginStep};
@@ -103,9 +103,9 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
         let limit = options.timeouts.login;
         let _wait = waits::on(format!("the login to {portal}"));
         // Boxed because the future of a login takes 10 KiB, and would be part of each caller's future.
-        let tried = compio::time::timeout(limit, Box::pin(attempt(&portal, login_target, options))).await;
+        let tried = time_limit::within(limit, Box::pin(attempt(&portal, login_target, options))).await;
         let late = || login_timed_out(limit);
-        match tried.unwrap_or_else(|_| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
+        match tried.unwrap_or_else(|| Err(late())).map_err(|e| e.during(format!("login to {portal}")))? {
             LoginOutcome::LoggedIn(connected) => return Ok(*connected),
             LoginOutcome::Redirected(there) => {
                 tracing::info!("the target redirects from {portal} to {there}");
@@ -479,10 +479,10 @@ impl TcpLoginConnection {
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
             // The last address gets all remaining time: the caller limits the total.
             let share = if left == 0 { limit } else { share };
-            match compio::time::timeout(share, Stream::connect(*address)).await {
-                Ok(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
-                Ok(Err(e)) => last = no_connection(&e),
-                Err(_) => {
+            match time_limit::within(share, Stream::connect(*address)).await {
+                Some(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
+                Some(Err(e)) => last = no_connection(&e),
+                None => {
                     last =
                         Error::new(ErrorCode::TimedOut, "it does not answer").with_hint(hints::LOGIN_TIMEOUT)
                 }

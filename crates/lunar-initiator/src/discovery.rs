@@ -4,8 +4,7 @@ use crate::connect::{self, Connected, LoginConnection};
 use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
 use crate::srp::no_discovery;
-use crate::text;
-use crate::{Error, ErrorCode, Options, Portal};
+use crate::{Error, ErrorCode, Options, Portal, text, time_limit};
 use lunar_proto::Pdu;
 use lunar_proto::initiator::targets::{self, DiscoveredTarget};
 use lunar_proto::initiator::{TextClient, TextStep};
@@ -116,7 +115,7 @@ impl Discovery {
 
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = || Error::new(ErrorCode::TimedOut, format!("no answer within {} s", limit.as_secs_f32()));
-    compio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
+    time_limit::within(limit, work).await.unwrap_or_else(|| Err(late()))
 }
 
 /// The connection of a discovery session, with one request in flight.

@@ -158,6 +158,7 @@ mod shared_lun;
 mod slow_path;
 mod srp;
 mod text;
+mod time_limit;
 mod url;
 pub mod waits;
 

@@ -20,6 +20,7 @@ pub struct LoginTarget {
 
 /// The target port of an I_T nexus. In iSCSI it is a portal group (RFC 7143 section 4.4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TargetPort {
     /// A target portal group tag.
     Group(u16),

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 /// Timeouts of a session. The defaults follow Open-iSCSI.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Timeouts {
     /// The limit for each attempt to connect and log in.
     pub login: Duration,
@@ -84,6 +85,7 @@ impl Default for Timeouts {
 
 /// The transport of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transport {
     /// TCP (RFC 7143).
     #[default]
@@ -96,6 +98,7 @@ pub enum Transport {
 
 /// An RDMA provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Provider {
     /// Software iWARP, over TCP.
     #[default]
@@ -150,6 +153,7 @@ impl Transport {
 
 /// The treatment of a write whose connection is lost. The target may still execute it, even after newer commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LateWrites {
     /// The write waits, whatever the timeouts. It is neither sent again nor failed while the target may still execute
     /// it. A new login of the session or a reset of the logical unit ends the wait. For programs that continue after
@@ -167,6 +171,7 @@ impl LateWrites {
 
 /// Options of a session.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// The iSCSI name of this initiator. Over SRP, the GUID of the initiator port is derived from it.
     pub initiator: String,
@@ -227,6 +232,11 @@ impl Options {
             channels: 1,
             hooks: None,
         }
+    }
+
+    /// These options with this [`Options::isid`].
+    pub fn with_isid(self, isid: [u8; 6]) -> Options {
+        Options { isid: Some(isid), ..self }
     }
 
     /// The SRP initiator port of a session with this ISID.

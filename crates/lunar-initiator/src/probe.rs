@@ -4,7 +4,7 @@ use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
 use crate::io_error;
 use crate::nexus::{self, LoginTarget};
 use crate::options::Transport;
-use crate::{Error, ErrorCode, Options, Portal, srp};
+use crate::{Error, ErrorCode, Options, Portal, srp, time_limit};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_runtime::stream::{Stream, TcpInfo};
 use lunar_wire::iscsi::text::pairs;
@@ -81,9 +81,9 @@ impl Probe {
         };
         let limit = options.timeouts.login;
         for _ in 0..=REDIRECTIONS {
-            let step = compio::time::timeout(limit, Box::pin(self.step(&login_target, options))).await;
+            let step = time_limit::within(limit, Box::pin(self.step(&login_target, options))).await;
             let late = || Err(connect::login_timed_out(limit));
-            match step.unwrap_or_else(|_| late()) {
+            match step.unwrap_or_else(late) {
                 Ok(Some(portal)) => self.portals.push(portal),
                 Ok(None) => return,
                 Err(e) => {

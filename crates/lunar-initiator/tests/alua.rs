@@ -111,8 +111,7 @@ fn with_both<W: Future<Output = ()> + 'static>(
         for url in &urls {
             ways.push(lunar_initiator::open(url).await.expect("a path"));
         }
-        let settings =
-            MultipathOptions { policy: PathPolicy::Failover, check, ..MultipathOptions::default() };
+        let settings = MultipathOptions::default().with_policy(PathPolicy::Failover).with_check(check);
         work(Multipath::join(ways, settings).await.expect("one logical unit"), states).await;
     });
 }

@@ -61,7 +61,7 @@ async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
         ways.push(lunar_initiator::open(&url).await.expect("a LUN"));
     }
     let check = Duration::from_millis(200);
-    let settings = MultipathOptions { policy: PathPolicy::Failover, check, ..MultipathOptions::default() };
+    let settings = MultipathOptions::default().with_policy(PathPolicy::Failover).with_check(check);
     Multipath::join(ways, settings).await.expect("one logical unit")
 }
 
@@ -223,7 +223,7 @@ fn write_that_is_left_behind_goes_on_no_other_path() {
         let luns = [lunar_initiator::open(&urls[0]).await, lunar_initiator::open(&urls[1]).await];
         let luns = luns.map(|lun| lun.expect("a LUN"));
         let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn LunPath>).collect();
-        let settings = MultipathOptions { policy: PathPolicy::Failover, ..MultipathOptions::default() };
+        let settings = MultipathOptions::default().with_policy(PathPolicy::Failover);
         let disk = Multipath::join(ways, settings).await.expect("one logical unit");
         let write = compio::runtime::spawn(async move { disk.write(0, filled(1), false).await.0 });
         logs_in_again(&first).await;

@@ -8,7 +8,9 @@ use common::{READ_10, WRITE_10, is, run, with_disk};
 use interop::script::{HookAction, Script, Target};
 use interop::{Pdu, op};
 use lunar_block::Backend;
-use lunar_initiator::{ErrorCode, Url};
+use lunar_initiator::command::TaskManagementFunction;
+use lunar_initiator::multipath::{Multipath, MultipathOptions};
+use lunar_initiator::{ErrorCode, Lun, Options, Url};
 use lunar_runtime::Buf;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -63,6 +65,42 @@ fn reset_of_the_unit_ends_what_the_abort_does_not() {
         lun.session().facts().recoveries
     });
     assert_eq!((functions(&target), recoveries), (vec![(1, 0), (5, 0)], 0));
+}
+
+/// Options without any time limit.
+fn endless(url: &Url) -> Options {
+    let mut options = url.options().expect("options");
+    let t = &mut options.timeouts;
+    for limit in
+        [&mut t.login, &mut t.logout, &mut t.noop_interval, &mut t.noop, &mut t.command, &mut t.abort]
+    {
+        *limit = Duration::MAX;
+    }
+    for limit in [&mut t.lun_reset, &mut t.target_reset, &mut t.recovery, &mut t.fast_io_fail, &mut t.pause] {
+        *limit = Duration::MAX;
+    }
+    (t.busy, t.transition, t.operation) = (Duration::MAX, Some(Duration::MAX), Duration::MAX);
+    options
+}
+
+#[test]
+fn endless_time_limits_open_recover_and_close() {
+    let lost = AtomicUsize::new(0);
+    let script = Script::new().hook(move |_, pdu| match is(pdu, READ_10) && lost.fetch_add(1, SeqCst) == 0 {
+        true => HookAction::Close,
+        false => HookAction::Usual,
+    });
+    let target = script.listen();
+    let url = Url::parse(&target.url("")).expect("a URL");
+    run(LIMIT, move || async move {
+        let (_, session) = lunar_initiator::connect_with(&url, &endless(&url)).await.expect("a session");
+        let lun = Lun::open(&session, 0).await.expect("a LUN");
+        let settings = MultipathOptions::default().with_check(Duration::MAX).with_queue(Duration::MAX);
+        let joined = Multipath::join(vec![lun.clone()], settings).await.expect("a path");
+        joined.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
+        session.manage(TaskManagementFunction::LunReset, lun.address()).await.expect("a response");
+        session.close().await.expect("closed");
+    });
 }
 
 #[test]

@@ -295,7 +295,6 @@ fn words(answer: &ScsiReply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn cdb_has_as_many_bytes_as_its_operation_code_says() {
@@ -343,21 +342,16 @@ mod tests {
 
     #[test]
     fn status_sense_and_residual_are_shown() {
-        let sense = Sense::cdb_field(2, 7).encode(false).into();
-        let completion = Completion { status: 2, sense, transferred: 0, overflow: 0, queued: Duration::ZERO };
+        let mut completion = Completion::default();
+        (completion.status, completion.sense) = (2, Sense::cdb_field(2, 7).encode(false).into());
         let text = words(&ScsiReply { completion, expected: 96, data: Vec::new() });
         assert!(
             text.starts_with("status: CHECK CONDITION (02h)\nsense: illegal request (5/24/00)"),
             "{text}"
         );
         assert!(text.ends_with("residual: 96 of 96 bytes were not transferred\n"), "{text}");
-        let completion = Completion {
-            status: 0,
-            sense: Box::default(),
-            transferred: 4,
-            overflow: 92,
-            queued: Duration::ZERO,
-        };
+        let mut completion = Completion::default();
+        (completion.transferred, completion.overflow) = (4, 92);
         let text = words(&ScsiReply { completion, expected: 4, data: vec![0; 4] });
         assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit transfers 92 more bytes\n");
     }

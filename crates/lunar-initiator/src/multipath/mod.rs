@@ -3,6 +3,7 @@
 mod alua;
 mod backend;
 mod join;
+mod options;
 mod orphan_recovery;
 mod path;
 mod path_checker;
@@ -14,7 +15,7 @@ mod times;
 
 #[cfg(doc)]
 use crate::Lun;
-use crate::{Error, ErrorCode, Timeouts};
+use crate::{Error, ErrorCode, time_limit};
 use event_listener::Event as Bell;
 #[doc(inline)]
 pub use event_listener::EventListener;
@@ -25,6 +26,7 @@ use lunar_runtime::Buf;
 use lunar_runtime::latency::LatencyCounter;
 #[doc(inline)]
 pub use lunar_runtime::latency::LatencyTotal;
+pub use options::MultipathOptions;
 pub use path::LunPath;
 use path_selector::PathSelector;
 pub use path_selector::{PathPolicy, State};
@@ -34,31 +36,6 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 pub use times::Times;
-
-/// Options of a multipath logical unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MultipathOptions {
-    /// The selection among the best paths.
-    pub policy: PathPolicy,
-    /// The interval of path checks.
-    pub check: Duration,
-    /// The time that operations wait for a path after the last one was lost. Afterwards they fail at once. Zero
-    /// disables the wait.
-    pub queue: Duration,
-    /// The age from which an operation is no longer retried on another path.
-    pub operation: Duration,
-}
-
-impl Default for MultipathOptions {
-    fn default() -> Self {
-        MultipathOptions {
-            policy: PathPolicy::LeastQueue,
-            check: Duration::from_secs(5),
-            queue: Duration::from_secs(120),
-            operation: Timeouts::default().operation,
-        }
-    }
-}
 
 /// A logical unit with several paths.
 pub struct Multipath {
@@ -264,7 +241,7 @@ impl Multipath {
         }
         let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
         let left = self.settings.queue.saturating_sub(gone);
-        let in_time = !left.is_zero() && compio::time::timeout(left, turn).await.is_ok();
+        let in_time = !left.is_zero() && time_limit::within(left, turn).await.is_some();
         in_time.then_some(()).ok_or_else(|| none_left(self.settings.queue))
     }
 

@@ -1,7 +1,7 @@
 //! The path checker.
 
 use super::{Multipath, State, orphan_recovery};
-use crate::Event;
+use crate::{Event, time_limit};
 use lunar_runtime::either;
 use std::future::pending;
 use std::sync::Weak;
@@ -67,7 +67,7 @@ impl Reasons {
     /// Waits for a reason to check, at most for `pause`.
     async fn next(&mut self, pause: Duration) {
         let first = either(self.new_doubt(), self.some_news());
-        if let Ok(doubted @ Some(_)) = compio::time::timeout(pause, first).await {
+        if let Some(doubted @ Some(_)) = time_limit::within(pause, first).await {
             self.doubted = doubted;
         }
     }

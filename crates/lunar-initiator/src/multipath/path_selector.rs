@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// The distribution of operations over the best paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PathPolicy {
     /// All operations use the first usable path.
     Failover,
@@ -17,6 +18,7 @@ pub enum PathPolicy {
 /// The state of a path, best first: the ALUA states (SPC-5 section 5.18.2.4), and states without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum State {
     /// Active/optimized, or a logical unit without ALUA.
     Optimized,

@@ -7,7 +7,7 @@ use super::local_session::LocalSession;
 use super::proof::Proof;
 use super::session_state::{Online, SessionState};
 use super::task::{Data, Task, TaskState};
-use crate::{Error, ErrorCode, hints};
+use crate::{Error, ErrorCode, hints, time_limit};
 use lunar_proto::window::precedes;
 use lunar_wire::iscsi::status::management_response::{COMPLETE, NO_SUCH_TASK};
 use lunar_wire::scsi::TaskManagementFunction;
@@ -166,17 +166,16 @@ impl LocalSession {
             (say(&mut state), state.connection.progress().1)
         };
         self.flush_soon();
-        let last = Instant::now() + self.options.timeouts.operation;
+        let last = time_limit::deadline(self.options.timeouts.operation);
         loop {
             let (before, _) = self.state.borrow().connection.progress();
-            match compio::time::timeout(limit, answer.recv_async()).await {
-                Ok(Ok(answer)) => return answer,
-                Ok(Err(_)) => return Err(Error::new(ErrorCode::ConnectionLost, "the connection was lost")),
-                Err(_)
-                    if before < end
-                        && self.state.borrow().connection.progress().0 > before
-                        && Instant::now() < last => {}
-                Err(_) => {
+            match time_limit::within(limit, answer.recv_async()).await {
+                Some(Ok(answer)) => return answer,
+                Some(Err(_)) => return Err(Error::new(ErrorCode::ConnectionLost, "the connection was lost")),
+                None if before < end
+                    && self.state.borrow().connection.progress().0 > before
+                    && Instant::now() < last => {}
+                None => {
                     let what = format!("no answer within {} s", limit.as_secs());
                     return Err(Error::new(ErrorCode::TimedOut, what));
                 }

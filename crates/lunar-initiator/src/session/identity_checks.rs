@@ -10,7 +10,7 @@ use super::request::Held;
 use super::session_state::Online;
 use super::task::Waiter;
 use crate::designators;
-use crate::{Command, CommandResult, Direction, Error, ErrorCode};
+use crate::{Command, CommandResult, Direction, Error, ErrorCode, time_limit};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb;
 use std::rc::Rc;
@@ -176,7 +176,7 @@ impl LocalSession {
         };
         let is_over = self.state.borrow_mut().unverified.missed(lun, found);
         let pause = if is_over { VERIFY_PAUSE.max(self.options.timeouts.pause) } else { VERIFY_PAUSE };
-        compio::time::sleep(pause).await;
+        time_limit::sleep(pause).await;
         false
     }
 }

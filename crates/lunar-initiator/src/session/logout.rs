@@ -5,7 +5,7 @@ use super::local_session::LocalSession;
 use super::session_state::SessionState;
 use super::task::TaskState;
 use super::transport::TransportHandle;
-use crate::{Error, ErrorCode};
+use crate::{Error, ErrorCode, time_limit};
 use lunar_wire::iscsi::status::logout_response;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Logs out of this connection at the request of the target. Commands in flight finish first. New ones wait for the
 /// next connection. The request does not apply to the next connection if the target closes this one first.
 pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandle>) {
-    let last = Instant::now() + local.options.timeouts.logout;
+    let last = time_limit::deadline(local.options.timeouts.logout);
     let is_over =
         |m: &mut SessionState| m.is_idle() || m.connection.logout_by().is_some_and(|by| Instant::now() >= by);
     drain(&local, last, || local.is_on(&line), is_over).await;
@@ -73,7 +73,7 @@ async fn end(local: &Rc<LocalSession>) {
     let limit = local.options.timeouts.logout;
     let is_there = || local.stream.borrow().is_some();
     let lives = || is_there() || local.has_orphans();
-    drain(local, Instant::now() + limit, lives, SessionState::has_nothing_to_do).await;
+    drain(local, time_limit::deadline(limit), lives, SessionState::has_nothing_to_do).await;
     local.leaves_now.set(true);
     local.bell.notify(usize::MAX);
     local.state.borrow_mut().fail_queued(&closed(), |_| true);

@@ -10,7 +10,7 @@ use super::transport::TransportReceiver;
 use super::violations::Violations;
 use super::{connection, identity_checks};
 use crate::connect::{self, Connected};
-use crate::{Error, LateWrites};
+use crate::{Error, LateWrites, time_limit};
 use lunar_runtime::{Registration, either};
 use std::future::Future;
 use std::rc::Rc;
@@ -195,7 +195,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
     local.listeners.notify(&Event::Lost(why.to_string()));
     let wait_s = local.state.borrow().connection.time2wait_s().min(LONGEST_WAIT_S);
     let wait = Duration::from_secs(wait_s.into()).max(pause_after(short_lives, local.options.timeouts.pause));
-    or_closing(local, compio::time::sleep(wait)).await?;
+    or_closing(local, time_limit::sleep(wait)).await?;
     let mut pause = FIRST_PAUSE;
     loop {
         let (login_target, options) = (local.login_target.borrow().clone(), &local.options);
@@ -208,7 +208,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
                 *local.last_error.borrow_mut() = Some(e);
             }
         }
-        or_closing(local, compio::time::sleep(pause + jitter(pause))).await?;
+        or_closing(local, time_limit::sleep(pause + jitter(pause))).await?;
         pause = (pause * 2).min(options.timeouts.pause);
     }
 }

@@ -22,8 +22,7 @@ async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: PathPoli
     for url in urls {
         ways.push(open(&url).await.expect("a path"));
     }
-    let settings =
-        MultipathOptions { policy, check: Duration::from_millis(200), ..MultipathOptions::default() };
+    let settings = MultipathOptions::default().with_policy(policy).with_check(Duration::from_millis(200));
     let disk = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
     assert_eq!(usable(&disk), 2);
     let done = Arc::new(AtomicU64::new(0));

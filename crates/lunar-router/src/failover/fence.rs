@@ -6,7 +6,7 @@
 
 use super::gate::IoGate;
 use crate::upstream::UpstreamLu;
-use lunar_initiator::{Direction, Error, ErrorCode, IDENTITY_LEN, LateWrites, Options, Session, Url};
+use lunar_initiator::{Direction, Error, ErrorCode, IDENTITY_LEN, LateWrites, Session, Url};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb::{self, Cdb};
@@ -323,8 +323,8 @@ async fn open(
     port: &FencePort,
     path_loss_timeout: Duration,
 ) -> Result<Session, Error> {
-    let options = url.options()?;
-    let mut timeouts = options.timeouts.clone();
+    let mut options = url.options()?;
+    let timeouts = &mut options.timeouts;
     for limit in [
         &mut timeouts.login,
         &mut timeouts.logout,
@@ -338,10 +338,10 @@ async fn open(
     // No other path is used while this one is tried.
     timeouts.transition = None;
     (timeouts.command, timeouts.operation) = (path_loss_timeout, path_loss_timeout);
-    let initiator = port.initiator.clone().unwrap_or(options.initiator);
+    options.initiator = port.initiator.clone().unwrap_or(options.initiator);
     // A fence relies on the reservation at the storage, and has its own time limits.
-    let late_writes = LateWrites::Risk;
-    let options = Options { initiator, isid: Some(port.isid), timeouts, late_writes, commands: 4, ..options };
+    options.late_writes = LateWrites::Risk;
+    (options.isid, options.commands) = (Some(port.isid), 4);
     let portal = url.portal.clone();
     if url.target.is_some() {
         return Session::open(portal, target, options).await;

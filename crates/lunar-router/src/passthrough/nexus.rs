@@ -89,9 +89,8 @@ pub struct UpstreamNexus {
 
 impl UpstreamNexus {
     pub fn start(spec: &PassthroughSpec, key: &Key) -> Rc<UpstreamNexus> {
-        let isid = Some(key.isid());
-        let paths =
-            spec.paths.iter().map(|(url, options)| (url.clone(), Options { isid, ..options.clone() }));
+        let isid = key.isid();
+        let paths = spec.paths.iter().map(|(url, options)| (url.clone(), options.clone().with_isid(isid)));
         let nexus = Rc::new(UpstreamNexus {
             status: NexusStatus::begin(spec, &key.port),
             session: RefCell::default(),
@@ -305,7 +304,8 @@ async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Opt
                 None => {
                     let nexus = isids.as_ref().zip(options.isid).map(|(isids, isid)| isids.nexus(isid));
                     let hooks = nexus.clone().map(|nexus| nexus as Arc<dyn SessionHooks>);
-                    let options = Options { hooks, ..options.clone() };
+                    let mut options = options.clone();
+                    options.hooks = hooks;
                     let opened = Session::open(url.portal.clone(), target, options).await;
                     opened.inspect(|session| nexus.iter().for_each(|nexus| nexus.is(session)))
                 }

@@ -56,7 +56,6 @@ pub fn failed(e: &Error, repeatable: bool) -> PassthroughResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn sense_of(reply: &PassthroughResponse) -> Option<Sense> {
         Sense::decode(&reply.sense)
@@ -77,8 +76,9 @@ mod tests {
     #[test]
     fn short_read_and_overflow_keep_their_counts() {
         let c = |transferred, overflow| {
-            let (sense, queued) = (Box::default(), Duration::ZERO);
-            Completion { status: 0, sense, transferred, overflow, queued }
+            let mut completion = Completion::default();
+            (completion.transferred, completion.overflow) = (transferred, overflow);
+            completion
         };
         let short = answered(c(100, 0), Some(Buf::zeroed(512)), true);
         assert_eq!((short.data.map(|d| d.len()), short.moved), (Some(100), 100));

@@ -100,12 +100,11 @@ impl UpstreamLu {
         let mut urls = upstream.session_urls()?;
         // A command that took this long on one path is not retried on another: its host has given up.
         let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max();
-        let settings = MultipathOptions {
-            policy: upstream.policy,
-            check: CHECK,
-            queue: upstream.path_loss_timeout,
-            operation: longest.unwrap_or_default(),
-        };
+        let settings = MultipathOptions::default()
+            .with_policy(upstream.policy)
+            .with_check(CHECK)
+            .with_queue(upstream.path_loss_timeout)
+            .with_operation(longest.unwrap_or_default());
         Ok(Arc::new(UpstreamLu {
             here: CoreLocal::new(),
             urls,

@@ -95,7 +95,7 @@ fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url,
 fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: PathPolicy) -> MultipathOptions {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
     let operation = longest.max(recovery.saturating_add(OPERATION_MARGIN));
-    MultipathOptions { policy: policy.of_paths(), queue: recovery, operation, ..MultipathOptions::default() }
+    MultipathOptions::default().with_policy(policy.of_paths()).with_queue(recovery).with_operation(operation)
 }
 
 /// Opens all paths concurrently, and returns the first LUN. The other paths have [`OTHER_PATHS_TIMEOUT`] to open; a path
