@@ -151,6 +151,8 @@ mod protocol_mismatch;
 pub mod rdma;
 #[cfg(feature = "rdma")]
 mod rdma_connector;
+// Public for the routers and attachments of Lunar, which end the writes of a process before them.
+#[doc(hidden)]
 pub mod reinstatement;
 mod report_luns;
 mod session;
@@ -160,6 +162,8 @@ mod srp;
 mod text;
 mod time_limit;
 mod url;
+// Public for the messages of the command lunar.
+#[doc(hidden)]
 pub mod waits;
 
 pub use command::{Command, CommandResult, Completion, Direction, MAX_CDB_LEN};
@@ -186,8 +190,11 @@ pub use probe::{Exchange, Probe};
 pub use report_luns::{lun_address, lun_number, luns};
 pub use session::{
     Batch, CommandId, Event, IDENTITY_LEN, Pending, Session, SessionHooks, SessionInfo, SessionLogin,
-    WeakSession, testing,
+    WeakSession,
 };
+// Public for the fuzzers of Lunar.
+#[doc(hidden)]
+pub use session::testing;
 pub use url::{Url, is_url, without_scheme};
 
 /// Compiles the example of the README.

@@ -89,3 +89,9 @@ pub fn attributes(item: &Item) -> &[Attribute] {
         _ => &[],
     }
 }
+
+/// Is it left out of the documentation? Then it is no promise to users.
+pub fn is_hidden(attributes: &[Attribute]) -> bool {
+    let hides = |list: &syn::MetaList| list.path.is_ident("doc") && list.tokens.to_string() == "hidden";
+    attributes.iter().any(|attribute| matches!(&attribute.meta, Meta::List(list) if hides(list)))
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use syn::{Attribute, File, Ident, Item, ItemImpl, ItemUse, Type, parse_quote};
 
-use super::crate_source::{Module, attributes};
+use super::crate_source::{Module, attributes, is_hidden};
 use super::resolve::{Import, Target, external_path, ident, imports, is_public, resolve};
 use super::signature::{public_impl, public_part};
 
@@ -43,7 +43,7 @@ impl<'a> Outline<'a> {
     /// The public items of a module, by kind and name, so that their order in the source does not matter.
     fn module(&mut self, module: &'a Module) -> Vec<Item> {
         let mut items = Vec::new();
-        for item in module.items.iter().filter(|item| is_public(item)) {
+        for item in module.items.iter().filter(|item| is_public(item) && !is_hidden(attributes(item))) {
             match item {
                 Item::Use(item) => {
                     for import in imports(&item.tree) {

@@ -6,6 +6,8 @@ use syn::{
     Visibility, parse_quote,
 };
 
+use super::crate_source::is_hidden;
+
 /// Attributes that are a part of the API.
 const KEPT: [&str; 6] = ["cfg", "derive", "deprecated", "must_use", "non_exhaustive", "repr"];
 
@@ -65,7 +67,9 @@ pub fn public_impl(item: &ItemImpl) -> Option<ItemImpl> {
     let is_trait = item.trait_.is_some();
     item.items.retain(|inner| match inner {
         ImplItem::Type(_) => is_trait,
-        ImplItem::Fn(inner) => !is_trait && matches!(inner.vis, Visibility::Public(_)),
+        ImplItem::Fn(inner) => {
+            !is_trait && matches!(inner.vis, Visibility::Public(_)) && !is_hidden(&inner.attrs)
+        }
         ImplItem::Const(inner) => !is_trait && matches!(inner.vis, Visibility::Public(_)),
         _ => false,
     });

@@ -16,12 +16,14 @@ fn private_parts_and_bodies_are_left_out() {
         impl A {
             pub fn get(mut self, mut n: u8) -> u8 { n += self.n; n }
             pub(crate) fn inner(&self) {}
+            #[doc(hidden)] pub fn plumbing(&self) {}
         }
         impl Hidden for A { fn f() {} }
         impl From<u8> for A { fn from(n: u8) -> A { todo() } }
         trait Hidden { fn f(); }
         pub(crate) struct B;
         fn private() {}
+        #[doc(hidden)] pub mod plumbing { pub struct C; }
         #[cfg(test)] pub mod tests;
         pub const LIMIT: u8 = 3 + 4;
     ";

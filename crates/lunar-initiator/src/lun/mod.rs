@@ -171,20 +171,12 @@ impl Lun {
         retry::perform_holding(&self.session, self.lun, cdb, data, Some(hold))
     }
 
-    /// Reads the properties again.
-    ///
-    /// # Errors
-    /// The errors of the SCSI commands.
-    pub async fn reload(&self) -> Result<(), Error> {
-        self.take(inspect::properties(&self.session, self.lun).await?)
-    }
-
     /// Reads the properties again, as after a unit attention, because not all targets report changes. If the identity
     /// has changed, the `Lun` accepts no more commands ([`Event::Changed`]).
     ///
     /// # Errors
     /// [`ErrorCode::IdentityMismatch`] when the identity has changed; the errors of the SCSI commands.
-    pub async fn read_again(&self) -> Result<(), Error> {
+    pub async fn reload(&self) -> Result<(), Error> {
         self.take(inspect::properties(&self.session, self.lun).await?)
     }
 

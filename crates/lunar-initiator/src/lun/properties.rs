@@ -105,9 +105,16 @@ pub struct Answers {
     pub transport: Transport,
 }
 
+/// Those of a logical unit that reports nothing.
+impl Default for Properties {
+    fn default() -> Properties {
+        Properties::read(&Answers::default())
+    }
+}
+
 impl Properties {
     /// Decodes the data. Missing bytes count as zeros.
-    pub fn read(a: &Answers) -> Properties {
+    pub(crate) fn read(a: &Answers) -> Properties {
         let block_size = word(&a.capacity, 8);
         let exponent = u32::from(byte(&a.capacity, 13) & 0x0f);
         let limit = |blocks: u32| u64::from(blocks) * u64::from(block_size);

@@ -263,6 +263,8 @@ impl Session {
 
     /// Pins a logical unit to this identity (VPD page 83h). Replaces an earlier one. If the identity differs after a
     /// recovery, its commands fail.
+    // Public for the routers of Lunar: a program that opens a `Lun` needs no pin of its own.
+    #[doc(hidden)]
     pub fn pin(&self, lun: u64, identity: Vec<u8>) {
         // An error means that the session has ended: nothing more is sent.
         let _ = self.mail(SessionRequest::Pin(lun, identity));
@@ -288,12 +290,16 @@ impl Session {
 
     /// The age of the oldest orphan of this logical unit, or of all with None. The target may still execute an orphan
     /// and change the medium, although its connection is lost.
+    // Public for the routers and attachments of Lunar, which end orphans in other ways than a session does.
+    #[doc(hidden)]
     pub async fn oldest_orphan(&self, lun: Option<u64>) -> Option<Duration> {
         self.request(|reply| SessionRequest::Orphans(lun, reply)).await.ok()?
     }
 
     /// Records that another session has reset the logical unit by a request sent at this time. This ends the orphans
     /// of connections that were lost earlier.
+    // Public for the routers and attachments of Lunar, which end orphans in other ways than a session does.
+    #[doc(hidden)]
     pub async fn was_reset(&self, lun: u64, at: Instant) {
         // An error means that the session has ended: there are no orphans.
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Reset(Some(lun), at), reply)).await;
@@ -301,6 +307,8 @@ impl Session {
 
     /// Records that another session with the same name and ISID has logged in. A login at the same target port ends
     /// the tasks of this session (RFC 7143 section 6.3.5).
+    // Public for the routers and attachments of Lunar, which end orphans in other ways than a session does.
+    #[doc(hidden)]
     pub async fn was_reinstated(&self, by: &Session) {
         let Some(port) = by.facts().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
             return;
@@ -311,6 +319,8 @@ impl Session {
 
     /// Resets the connection if the target has commands whose owners no longer wait. An owner may since have repeated
     /// its command on another path. The target must not execute the old one after that.
+    // Public for the routers and attachments of Lunar, which end orphans in other ways than a session does.
+    #[doc(hidden)]
     pub async fn reset_abandoned(&self) {
         // An error means that the session has ended and has no connection.
         let _ = self.request(SessionRequest::ResetAbandoned).await;

@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn seen(serial: &str, identity: &[u8], block_size: u32) -> Properties {
-        let mut p = Properties::read(&Default::default());
+        let mut p = Properties::default();
         (p.vendor, p.product, p.serial) = ("LUNAR".into(), "DISK".into(), Some(serial.into()));
         (p.identity, p.block_size) = (identity.to_vec(), block_size);
         p

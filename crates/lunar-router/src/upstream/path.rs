@@ -302,7 +302,7 @@ impl UpstreamPath {
     /// Checks the identity of the logical unit. The session reports a change as an event.
     async fn look_again(&self) {
         if let Some(lun) = self.lun.get()
-            && let Err(e) = lun.read_again().await
+            && let Err(e) = lun.reload().await
         {
             tracing::debug!(path = self.place(), "cannot check the identity of the LUN: {e}");
         }
