@@ -37,18 +37,15 @@ const LUNS: u16 = 0x4000;
 /// percent-encoded, as are TARGET and values. Prefer a password in a file (`password_file=`) or in an environment
 /// variable: all users of a host can see command lines.
 ///
-/// The keys: `target_user`, `target_password` (mutual CHAP), `password_file`, `target_password_file`, `auth` (md5,
-/// sha1, sha-256, sha3-256), `initiator`, `header_digest` and `data_digest` (none, crc32c, or both). Every negotiated
-/// key has its name in RFC 7143 section 13 in lower case, such as `initial_r2t` or `max_burst_length`. The timeouts
-/// of [`Timeouts`], such as `login_timeout`, have the format of [`lunar_proto::duration`]. `commands` is the maximum
-/// number of commands in flight, and `window` the size of the socket buffers in bytes.
-///
 /// Over SRP the form is `srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]`. The target port has two halves
 /// of 16 hexadecimal digits. The second half defaults to the first, the TCP port to 5555. There are no users. The
 /// keys `initiator_ext` and `initiator_guid` are the halves of the initiator port. They default to values derived
 /// from `isid` and `initiator`: see [`Options::srp_port`].
 ///
 /// Neither `Display` nor `Debug` show a secret.
+///
+/// # Keys
+#[doc = include_str!("keys.md")]
 #[derive(Clone)]
 pub struct Url {
     /// The transport.

@@ -262,3 +262,15 @@ fn paths_under_different_names_are_refused() {
         assert!(refused.what.contains("the first one has"), "{refused}");
     }
 }
+
+#[test]
+fn documentation_of_url_lists_every_key() {
+    let rows = include_str!("keys.md").lines().skip(2).take_while(|line| line.starts_with('|'));
+    let first = rows.map(|row| row.split('|').nth(1).expect("a first column"));
+    let mut listed: Vec<_> =
+        first.flat_map(|keys| keys.split(',')).map(|key| key.trim().trim_matches('`')).collect();
+    let mut known: Vec<_> = settings::TABLE.iter().map(|row| row.name).collect();
+    listed.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(listed, known);
+}
