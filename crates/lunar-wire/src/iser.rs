@@ -18,7 +18,7 @@ pub const OVERHEAD: usize = HEADER_LEN + BHS_LEN;
 /// Bytes of the longest message before full feature phase: a Login or Text PDU with 8 KiB of keys.
 pub const LOGIN_LEN: usize = OVERHEAD + 8192;
 /// Bytes of data that a message to a Linux or libiscsi initiator may carry in full feature phase. These initiators
-/// post no larger receive buffers, whatever was negotiated.
+/// post no larger receive buffers, even if the login negotiated more.
 pub const SAFE_DATA_LEN: usize = 128;
 /// Bytes of private data that each side sends during connection setup.
 pub const PRIVATE_LEN: usize = 4;
@@ -32,7 +32,7 @@ const NO_INVALIDATE: u8 = 0x40;
 const CONTROL: u8 = 1;
 const HELLO: u8 = 2;
 const HELLO_REPLY: u8 = 3;
-/// WSV and RSV of a control header: the steering tags that are valid.
+/// WSV and RSV of a control header: the steering tag for the write or the read is valid.
 const WRITE_VALID: u8 = 0x08;
 const READ_VALID: u8 = 0x04;
 /// REJ of a HelloReply.
@@ -49,7 +49,7 @@ pub struct IserCapabilities {
 }
 
 impl IserCapabilities {
-    /// The private data that announces them.
+    /// Encodes the private data that announces these capabilities.
     pub fn encode(self) -> [u8; PRIVATE_LEN] {
         let zbva = if self.zero_based { 0 } else { NO_ZBVA };
         let invalidate = if self.invalidate { 0 } else { NO_INVALIDATE };
@@ -91,7 +91,7 @@ pub enum IserHeader {
     Hello {
         /// Highest and lowest version that it supports.
         versions: (u8, u8),
-        /// RDMA Reads that it accepts at a time (iSER-IRD).
+        /// Maximum RDMA Reads that it accepts at a time (iSER-IRD).
         ird: u16,
     },
     /// The target's answer to Hello.
@@ -100,12 +100,12 @@ pub enum IserHeader {
         reject: bool,
         /// Highest version that it supports, and the version in use.
         versions: (u8, u8),
-        /// RDMA Reads that it keeps outstanding (iSER-ORD).
+        /// Maximum RDMA Reads that it keeps outstanding (iSER-ORD).
         ord: u16,
     },
 }
 
-/// Why a message does not decode.
+/// The reason why a message does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IserError {
     /// Shorter than its headers; the length in bytes.
@@ -114,7 +114,7 @@ pub enum IserError {
     Opcode(u8),
     /// A Hello or a HelloReply where a PDU is required.
     Greeting,
-    /// Length mismatch: bytes that the PDU announces, and bytes behind the headers.
+    /// Length mismatch: the bytes that the PDU announces, and the bytes present after the headers.
     Length(usize, usize),
 }
 
@@ -137,7 +137,7 @@ impl IserHeader {
     /// The header of a message that advertises no memory.
     pub const PLAIN: IserHeader = IserHeader::Control { write: None, read: None };
 
-    /// Encodes it.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
         match *self {
@@ -190,7 +190,7 @@ fn greet(b: &mut [u8; HEADER_LEN], first: u8, (high, low): (u8, u8), limit: u16)
     be::put16(&mut b[2..], limit);
 }
 
-/// An iSCSI PDU, and the memory that its message advertises.
+/// An iSCSI PDU with the memory that its message advertises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IserPdu<'a> {
     /// Memory from which the target reads the data of a write.
@@ -281,7 +281,8 @@ mod tests {
         assert_eq!(IserPdu::decode(&[0x10; OVERHEAD - 1]), Err(IserError::Short(75)));
     }
 
-    /// A text request with so many bytes of additional segments and data that it says it has.
+    /// A Text Request that announces `ahs_words` words of additional segments and `data_len` bytes of data. `there`
+    /// bytes follow its headers.
     fn message(ahs_words: u8, data_len: usize, there: usize) -> Vec<u8> {
         let mut bhs = request::text(1, 0x80, 0, 2);
         bhs.set_ahs_len(usize::from(ahs_words) * 4);

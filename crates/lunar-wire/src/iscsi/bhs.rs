@@ -1,7 +1,7 @@
 //! The Basic Header Segment and its fields (RFC 7143 sections 11.2 to 11.19).
 //!
-//! Fields of different PDUs share their bytes. Each accessor names the PDUs that have its field; on any other PDU
-//! it returns whatever bytes are there. No accessor panics.
+//! Fields of different PDUs share their bytes. Each accessor names the PDUs that have its field; on any other PDU it
+//! returns whatever those bytes hold. No accessor panics.
 
 use super::status::LoginStatus;
 use crate::be;
@@ -9,7 +9,7 @@ use crate::be;
 /// Bytes of a Basic Header Segment.
 pub const BHS_LEN: usize = 48;
 
-/// The reserved value of Initiator Task Tag and Target Transfer Tag.
+/// The reserved value of Initiator Task Tag and Target Transfer Tag, which means that the tag is absent.
 pub const NONE: u32 = 0xffff_ffff;
 
 /// Bits of the flags byte (byte 1) of a header.
@@ -18,11 +18,11 @@ pub mod flag {
     pub const FINAL: u8 = 0x80;
     /// T of Login PDUs: the sender is ready to leave the stage (section 11.12.1).
     pub const TRANSIT: u8 = 0x80;
-    /// C of Login and Text PDUs: the key text goes on in the next PDU (sections 11.10.2 and 11.12.2).
+    /// C of Login and Text PDUs: the key text continues in the next PDU (sections 11.10.2 and 11.12.2).
     pub const CONTINUE: u8 = 0x40;
-    /// R of a SCSI Command: it reads (section 11.3.1).
+    /// R of a SCSI Command: the command reads (section 11.3.1).
     pub const READ: u8 = 0x40;
-    /// W of a SCSI Command: it writes (section 11.3.1).
+    /// W of a SCSI Command: the command writes (section 11.3.1).
     pub const WRITE: u8 = 0x20;
     /// O of a SCSI Response or Data-In: residual overflow (section 11.4.1).
     pub const OVERFLOW: u8 = 0x04;
@@ -45,13 +45,13 @@ impl Bhs {
         Bhs(b)
     }
 
-    /// The header that these bytes hold, as they came from the wire.
+    /// Wraps the 48 bytes of a received header.
     #[inline]
     pub fn from_bytes(bytes: [u8; BHS_LEN]) -> Self {
         Bhs(bytes)
     }
 
-    /// The bytes for the wire.
+    /// The 48 bytes to send.
     #[inline]
     pub fn as_bytes(&self) -> &[u8; BHS_LEN] {
         &self.0
@@ -87,7 +87,7 @@ impl Bhs {
         self.0[1] & flag::CONTINUE != 0
     }
 
-    /// The flags byte, whose bits depend on the opcode: see [`flag`].
+    /// The flags byte (byte 1). The meaning of its bits depends on the opcode: see [`flag`].
     #[inline]
     pub fn flags(&self) -> u8 {
         self.0[1]
@@ -177,7 +177,7 @@ impl Bhs {
         self.0[3]
     }
 
-    /// CSG and NSG of a Login PDU (RFC 7143 sections 11.12.3).
+    /// CSG and NSG of a Login PDU (RFC 7143 section 11.12.3).
     #[inline]
     pub fn stages(&self) -> (u8, u8) {
         (self.0[1] >> 2 & 3, self.0[1] & 3)
@@ -220,7 +220,7 @@ impl Bhs {
     }
 }
 
-/// Big-endian fields of two and four bytes: getter, setter, type, offset, and what the field is.
+/// One row per big-endian field: getter, setter, type, functions that read and write it, byte offset, documentation.
 macro_rules! fields {
     ($($get:ident $set:ident: $type:ty, $read:ident, $write:ident, $at:literal, $doc:literal;)*) => {
         impl Bhs {

@@ -1,4 +1,4 @@
-//! iSCSI names in the form in which they are compared (RFC 3722).
+//! Preparation of iSCSI names for comparison: the stringprep profile of RFC 3722.
 
 use std::borrow::Cow;
 use stringprep::tables;
@@ -16,7 +16,7 @@ pub fn prepare(name: &str) -> Result<Cow<'_, str>, String> {
     prepare_with(name, may_stand)
 }
 
-/// [`prepare`] with another set of characters: `may_stand` decides which ones the result may contain.
+/// Like [`prepare`], but `may_stand` decides which characters the result may contain.
 ///
 /// # Errors
 /// The same as for [`prepare`].
@@ -31,8 +31,8 @@ pub fn prepare_with(name: &str, may_stand: fn(char) -> bool) -> Result<Cow<'_, s
     }
 }
 
-/// The form in which names are compared, for text that may be no valid name, such as saved state. Where [`prepare`]
-/// fails, it only folds letters.
+/// Folds text that may be an invalid name, such as saved state, for comparison. The result is that of [`prepare`], or
+/// the text in lower case if [`prepare`] fails.
 pub fn fold(name: &str) -> Cow<'_, str> {
     prepare(name).unwrap_or_else(|_| if name.is_ascii() { lower(name) } else { name.to_lowercase().into() })
 }
@@ -57,7 +57,8 @@ pub fn is_invisible(c: char) -> bool {
         || tables::tagging_character(c)
 }
 
-/// The tables of RFC 3454 that RFC 3722 section 5 prohibits beyond ASCII. A `char` is never a surrogate (table C.5).
+/// Whether RFC 3722 section 5 prohibits a non-ASCII character: the tables of RFC 3454 that it names. Table C.5
+/// (surrogates) is omitted, because a `char` is never a surrogate.
 fn is_prohibited(c: char) -> bool {
     const TABLES: [fn(char) -> bool; 8] = [
         tables::non_ascii_space_character,
@@ -73,7 +74,8 @@ fn is_prohibited(c: char) -> bool {
 }
 
 fn normalized(name: &str) -> Result<Cow<'_, str>, String> {
-    // Normalization knows characters of later Unicode versions; folding does not.
+    // The normalization tables are of a later Unicode version than the folding tables, so reject these characters
+    // first.
     if let Some(c) = name.chars().find(|&c| tables::unassigned_code_point(c)) {
         return Err(format!("'{}' is not assigned in Unicode 3.2 (RFC 3722)", c.escape_default()));
     }
@@ -148,7 +150,7 @@ mod tests {
 
     #[test]
     fn character_that_normalizes_to_prohibited_is_refused() {
-        // To "a/c", and to a space with a mark.
+        // They normalize to "a/c", and to a space with a combining mark.
         for c in ['\u{2100}', '\u{a8}'] {
             assert!(prepare(&format!("{HEAD}{c}")).is_err(), "{c:?}");
         }

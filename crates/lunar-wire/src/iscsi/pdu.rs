@@ -30,7 +30,7 @@ pub fn scsi_response(itt: u32, flags: u8, response: u8, status: u8) -> Bhs {
     b
 }
 
-/// A Ready To Transfer (RFC 7143 section 11.8) for `len` bytes from Buffer Offset `offset` on.
+/// A Ready To Transfer (RFC 7143 section 11.8) that requests `len` bytes from Buffer Offset `offset`.
 pub fn r2t(lun: u64, itt: u32, ttt: u32, r2t_sn: u32, offset: u32, len: u32) -> Bhs {
     let mut b = Bhs::new(opcode::R2T);
     b.set_lun(lun);
@@ -79,7 +79,7 @@ pub fn nop_in(lun: u64, itt: u32, ttt: u32) -> Bhs {
     b
 }
 
-/// A Reject (RFC 7143 section 11.17). Its data segment is the rejected header.
+/// A Reject (RFC 7143 section 11.17). The caller appends the rejected header as data segment.
 pub fn reject(reason: u8) -> Bhs {
     let mut b = Bhs::new(opcode::REJECT);
     b.0[2] = reason;

@@ -35,10 +35,10 @@ pub fn scsi_command(lun: u64, itt: u32, attribute: TaskAttribute, cdb: &[u8; 16]
     b
 }
 
-/// The Extended CDB additional header segment (RFC 7143 section 11.2.2.3). `rest` holds the bytes of the CDB behind its
-/// first 16, at most 244. The segment is padded to a multiple of four bytes.
+/// The Extended CDB additional header segment (RFC 7143 section 11.2.2.3). `rest` holds the bytes of the CDB after
+/// its first 16, at most 244. The segment is padded to a multiple of four bytes.
 pub fn extended_cdb(rest: &[u8]) -> Vec<u8> {
-    // AHSLength counts what follows AHSType: a reserved byte, and the bytes of the CDB.
+    // AHSLength counts the bytes after AHSType: a reserved byte and `rest`.
     let [high, low] = (1 + rest.len() as u16).to_be_bytes();
     let mut ahs = [&[high, low, EXTENDED_CDB, 0], rest].concat();
     ahs.resize(ahs.len().next_multiple_of(4), 0);

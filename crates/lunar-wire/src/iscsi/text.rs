@@ -22,7 +22,7 @@ pub struct KeyValuePairs<'a> {
     at: usize,
 }
 
-/// The pairs of a whole text: the joined data segments of all PDUs that the C bit links.
+/// Iterates over the pairs of a complete text: the joined data segments of all PDUs that the C bit links.
 pub fn pairs(text: &[u8]) -> KeyValuePairs<'_> {
     KeyValuePairs { text, at: 0 }
 }
@@ -31,7 +31,7 @@ impl<'a> Iterator for KeyValuePairs<'a> {
     type Item = Result<(&'a str, &'a str), MalformedText>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Some implementations send extra NULs between and behind pairs.
+        // Some implementations send extra NULs between and after pairs.
         let at = self.at + self.text[self.at..].iter().position(|&b| b != 0)?;
         let rest = &self.text[at..];
         let pair = split(rest);
@@ -43,7 +43,7 @@ impl<'a> Iterator for KeyValuePairs<'a> {
     }
 }
 
-/// Keys whose values only people read. A value that is not UTF-8 is cut at its first invalid byte.
+/// Keys whose values are only displayed. A value that is not UTF-8 is cut at its first invalid byte.
 const FOR_PEOPLE: [&[u8]; 2] = [b"InitiatorAlias=", b"TargetAlias="];
 
 /// The first pair of a text that begins with a non-NUL byte.
@@ -92,7 +92,7 @@ pub fn number(value: &str) -> Option<u64> {
     plain.then(|| value.parse().ok())?
 }
 
-/// Parses Yes or No. Any case is accepted, because the meaning is not in doubt.
+/// Parses Yes or No in any case, because the meaning is unambiguous.
 pub fn boolean(value: &str) -> Option<bool> {
     let is = |word| value.eq_ignore_ascii_case(word);
     if is("Yes") { Some(true) } else { is("No").then_some(false) }
@@ -112,13 +112,13 @@ pub fn binary<'b>(value: &str, into: &'b mut [u8]) -> Option<&'b [u8]> {
     decode_base64(strip(value, b'b')?.as_bytes(), into)
 }
 
-/// The text behind a prefix of 0 and `letter` in either case.
+/// The text after a prefix of `0` and `letter`, in either case.
 fn strip(value: &str, letter: u8) -> Option<&str> {
     let b = value.as_bytes();
     (b.len() >= 2 && b[0] == b'0' && b[1].to_ascii_lowercase() == letter).then(|| &value[2..])
 }
 
-/// n digits give (n + 1) / 2 bytes: with an odd number, the first digit is a whole byte.
+/// Decodes n digits to (n + 1) / 2 bytes. If n is odd, the first digit is a byte of its own.
 fn decode_hex<'b>(hex: &[u8], into: &'b mut [u8]) -> Option<&'b [u8]> {
     let into = into.get_mut(..hex.len().div_ceil(2))?;
     let (odd, pairs) = hex.split_at(hex.len() % 2);

@@ -65,11 +65,11 @@ pub struct TaggedHeader {
 /// The header of an untagged segment, which belongs to a message of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UntaggedHeader {
-    /// Any other value of [`opcode`].
+    /// A value of [`opcode`] other than WRITE and READ_RESPONSE.
     pub opcode: u8,
     /// The last segment of its message.
     pub last: bool,
-    /// The steering tag that a Send with Invalidate ends; 0 otherwise.
+    /// The steering tag that a Send with Invalidate invalidates; 0 otherwise.
     pub stag: u32,
     /// One of [`queue`].
     pub queue: u32,
@@ -175,7 +175,7 @@ impl DdpHeader {
 pub struct ReadRequest {
     /// Data sink: steering tag and tagged offset at the requester.
     pub sink: (u32, u64),
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
     /// Data source: steering tag and tagged offset at the responder.
     pub source: (u32, u64),

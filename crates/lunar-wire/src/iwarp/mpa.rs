@@ -21,7 +21,7 @@ pub const UNKNOWN: u16 = 0x3fff;
 
 /// Bytes of the length before each DDP segment.
 pub const LENGTH_LEN: usize = 2;
-/// Bytes of the CRC behind each DDP segment. The field is present even if CRCs are not used.
+/// Bytes of the CRC after each DDP segment. The field is present even if CRCs are not used.
 pub const CRC_LEN: usize = 4;
 
 const MARKERS: u16 = 0x8000;
@@ -31,13 +31,14 @@ const ENHANCED: u16 = 0x1000;
 const FIRST: u16 = 0x8000;
 const SECOND: u16 = 0x4000;
 
-/// Whether a stream begins with an MPA request. At least one byte is needed; the first 16 decide.
+/// Whether the first bytes of a stream can begin an MPA request: they are the start of [`REQUEST_KEY`], and at least
+/// one.
 pub fn is_request(first: &[u8]) -> bool {
     let len = first.len().min(REQUEST_KEY.len());
     len > 0 && first[..len] == REQUEST_KEY[..len]
 }
 
-/// Bytes of padding behind `len` bytes of MPA length and DDP segment.
+/// Bytes of padding after `len` bytes of MPA length and DDP segment.
 pub fn padding(len: usize) -> usize {
     len.wrapping_neg() & 3
 }
@@ -48,7 +49,7 @@ pub fn fpdu_len(segment: usize) -> usize {
     covered + padding(covered) + CRC_LEN
 }
 
-/// Why a request or reply frame does not decode.
+/// The reason why a request or reply frame does not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MalformedFrame {
     /// Wrong key.
@@ -85,9 +86,9 @@ pub struct EnhancedData {
     pub write: bool,
     /// D: that message may be an RDMA Read.
     pub read: bool,
-    /// RDMA Reads that the sender of the frame accepts at a time, 14 bits; [`UNKNOWN`] if not negotiated.
+    /// Maximum RDMA Reads that the sender of the frame accepts at a time, 14 bits; [`UNKNOWN`] if not negotiated.
     pub ird: u16,
-    /// RDMA Reads that it wants to keep outstanding, 14 bits; [`UNKNOWN`] if not negotiated.
+    /// Maximum RDMA Reads that it wants to keep outstanding, 14 bits; [`UNKNOWN`] if not negotiated.
     pub ord: u16,
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 /// Bytes of a Terminate message without the headers of the erroneous segment.
 pub const CONTROL_LEN: usize = 4;
 
-/// Bits of the byte behind the code: the message includes the segment length, its DDP header, its RDMAP header.
+/// Bits of the byte after the code: the message includes the segment length, its DDP header, or its RDMAP header.
 const HAS_LENGTH: u8 = 0x80;
 const HAS_DDP: u8 = 0x40;
 const HAS_RDMAP: u8 = 0x20;
@@ -89,7 +89,7 @@ impl Terminate {
         Some(if straight.text().is_none() && swapped.text().is_some() { swapped } else { straight })
     }
 
-    /// The error in words; `None` for a combination that no standard defines.
+    /// A description of the error; `None` for a combination that no standard defines.
     pub fn text(&self) -> Option<&'static str> {
         REASONS.iter().find(|(reason, _)| reason == self).map(|(_, text)| *text)
     }

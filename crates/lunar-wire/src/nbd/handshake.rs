@@ -19,7 +19,7 @@ pub const OPTION_LEN: usize = 16;
 pub const OPTION_REPLY_LEN: usize = 20;
 /// Bytes of the reply to [`option::EXPORT_NAME`]: size and transmission flags.
 pub const EXPORT_LEN: usize = 10;
-/// Bytes of zeros behind that reply, unless both sides set NO_ZEROES.
+/// Bytes of zeros after that reply, unless both sides set NO_ZEROES.
 pub const EXPORT_ZEROS: usize = 124;
 /// The longest string of the protocol in bytes.
 pub const MAX_STRING: usize = 4096;
@@ -28,7 +28,7 @@ pub const MAX_STRING: usize = 4096;
 pub mod handshake_flag {
     /// Fixed newstyle: the server may reject an option, and the client may send several.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// No zeros behind the reply to EXPORT_NAME.
+    /// No zeros after the reply to EXPORT_NAME.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
@@ -112,7 +112,7 @@ pub mod reply {
 pub mod info {
     /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
-    /// Its name.
+    /// The name of the export.
     pub const NAME: u16 = 1;
     /// Human-readable description.
     pub const DESCRIPTION: u16 = 2;

@@ -107,9 +107,9 @@ pub struct Request {
     pub command: u16,
     /// Cookie: the client's identifier of the request.
     pub cookie: u64,
-    /// First byte of the export.
+    /// Offset of the first byte in the export.
     pub offset: u64,
-    /// Length in bytes, of the payload too if it is a WRITE.
+    /// Length of the range in bytes. A WRITE has a payload of this length.
     pub len: u32,
 }
 

@@ -469,14 +469,15 @@ const NAMES: &[(u16, &str)] = &[
     (0x7471, "logical unit access not authorized"),
 ];
 
-/// Codes whose every qualifier names a component, a task or a ratio.
+/// Additional sense codes whose qualifier is a number (of a component, a task or a ratio), so one name covers them
+/// all.
 const FAMILIES: &[(u8, &str)] = &[
     (0x40, "diagnostic failure on component"),
     (0x4d, "tagged overlapped commands"),
     (0x70, "decompression exception short algorithm"),
 ];
 
-/// The standard's name of an additional sense code with its qualifier, if it is known here.
+/// The standard's name of an additional sense code and qualifier; `None` if it is unknown.
 pub fn name(asc: u8, ascq: u8) -> Option<&'static str> {
     let code = u16::from_be_bytes([asc, ascq]);
     let found = NAMES.binary_search_by_key(&code, |row| row.0).ok().map(|at| NAMES[at].1);

@@ -12,7 +12,7 @@ fn cdb(opcode: u8) -> Cdb {
     c
 }
 
-/// A 16-byte CDB with an LBA at 2 and a length at 10.
+/// A 16-byte CDB with the LBA at byte 2 and the length at byte 10.
 #[inline]
 fn long(opcode: u8, lba: u64, blocks: u32) -> Cdb {
     let mut c = cdb(opcode);
@@ -128,7 +128,7 @@ pub fn unmap(len: u16) -> Cdb {
     c
 }
 
-/// The parameter list of an UNMAP of one range.
+/// The parameter list of an UNMAP of a single range.
 pub fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
     let mut b = [0; 24];
     be::put16(&mut b, 22);
@@ -138,7 +138,7 @@ pub fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
     b
 }
 
-/// WRITE SAME(16) (SBC-4 section 5.53) of one block.
+/// WRITE SAME(16) (SBC-4 section 5.53), which writes one block of data to each of `blocks` blocks.
 pub fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
     let mut c = long(op::WRITE_SAME_16, lba, blocks);
     c[1] = if unmap { 0x08 } else { 0 };

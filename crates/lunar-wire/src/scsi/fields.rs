@@ -50,7 +50,7 @@ pub const fn bits(name: &'static str, at: usize, lowest: u8, count: u8) -> Field
     Field { name, at, len: 1, bits: (lowest, count), form: FieldFormat::Number }
 }
 
-/// A field of some bits of a byte whose values have names: lowest bit and count.
+/// A field of `count` bits in byte `at`, from bit `lowest` up, whose values have names.
 pub const fn named(
     name: &'static str,
     at: usize,
@@ -111,8 +111,8 @@ pub fn name_of(names: &[(u64, &'static str)], n: u64) -> Option<&'static str> {
     names.iter().find(|(value, _)| *value == n).map(|(_, name)| *name)
 }
 
-/// ASCII text of a device, safe for a terminal: any other byte becomes a question mark. Surrounding spaces and NULs are
-/// removed.
+/// ASCII text of a device, safe for a terminal: every byte that is not printable becomes a question mark. Surrounding
+/// spaces and NULs are removed.
 pub fn text(b: &[u8]) -> String {
     let shown = |c: &u8| if (0x20..0x7f).contains(c) { char::from(*c) } else { '?' };
     b.iter().filter(|c| **c != 0).map(shown).collect::<String>().trim().to_owned()

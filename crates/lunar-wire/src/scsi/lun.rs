@@ -17,8 +17,8 @@ pub fn decode(lun: u64) -> Option<u16> {
     }
 }
 
-/// The LUN number of a request. Beside the forms of [`decode`], it accepts a number from 256 on without an addressing
-/// method: libiscsi sends that form, and so does Linux when an administrator names the number.
+/// The LUN number of a request. In addition to the forms of [`decode`], it accepts a number above 255 without an
+/// addressing method: libiscsi sends that form, and so does Linux when an administrator names the number.
 pub fn of_request(lun: u64) -> Option<u16> {
     let first = (lun >> 48) as u16;
     let as_it_is = || (lun << 16 == 0 && first < 0x4000).then_some(first);
@@ -31,7 +31,7 @@ pub fn encode(lun: u16) -> u64 {
     (first as u64) << 48
 }
 
-/// A LUN for messages: its number, or all sixteen hexadecimal digits if [`decode`] finds no number.
+/// A LUN for messages: its number, or sixteen hexadecimal digits if [`decode`] returns `None`.
 pub fn shown(lun: u64) -> String {
     decode(lun).map_or_else(|| format!("{lun:016x}"), |number| number.to_string())
 }

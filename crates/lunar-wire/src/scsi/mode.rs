@@ -10,7 +10,7 @@ pub static HEADER: &[Field] = &[flag("write_protected", 3, 7), flag("dpo_and_fua
 pub struct ModePage<'a> {
     /// PAGE CODE.
     pub code: u8,
-    /// SUBPAGE CODE; 0 for a page without subpage.
+    /// SUBPAGE CODE; 0 for a page without subpages.
     pub subpage: u8,
     /// PS: the page can be saved.
     pub saveable: bool,
@@ -18,7 +18,7 @@ pub struct ModePage<'a> {
     pub bytes: &'a [u8],
 }
 
-/// The whole pages in the data of MODE SENSE(10). MODE DATA LENGTH is ignored.
+/// The pages in the data of MODE SENSE(10) that are complete. MODE DATA LENGTH is ignored.
 pub fn pages(answer: &[u8]) -> impl Iterator<Item = ModePage<'_>> {
     let start = 8 + get(answer, 6, 2) as usize;
     let all = split(answer.get(start..).unwrap_or(&[]), |b| match b {
@@ -153,7 +153,7 @@ impl ModePage<'_> {
         self.row().map(|row| row.2)
     }
 
-    /// Its fields; `None` for a page whose fields are not decoded.
+    /// The fields of the page; `None` if they are not decoded.
     pub fn table(&self) -> Option<&'static [Field]> {
         self.row().map(|row| row.3).filter(|table| !table.is_empty())
     }

@@ -5,7 +5,7 @@ macro_rules! codes {
     ($($name:ident = $value:literal, $text:literal;)*) => {
         $(#[doc = $text] pub const $name: u8 = $value;)*
 
-        /// The name of an operation code, or of the family of service actions behind it; `None` if it is unknown.
+        /// The name of an operation code, or of its family of service actions; `None` if it is unknown.
         pub fn name(opcode: u8) -> Option<&'static str> {
             match opcode {
                 $($value => Some($text),)*
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(command(0x9e, Some(0x10)), Some("READ CAPACITY(16)"));
         assert_eq!(command(0x9e, Some(0x1f)), Some("SERVICE ACTION IN(16)"));
         assert_eq!(command(0xff, None), None);
-        // Of what STGT, SCST, LIO and drives report.
+        // Codes that STGT, SCST, LIO and disks report.
         for (code, name) in [
             (0x04, "FORMAT UNIT"),
             (0x3e, "READ LONG(10)"),

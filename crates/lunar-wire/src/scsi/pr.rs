@@ -29,7 +29,7 @@ fn list(answer: &[u8]) -> &[u8] {
     &rest[..rest.len().min(get(answer, 4, 4) as usize)]
 }
 
-/// Bytes of the whole data, which may exceed the allocation length.
+/// Bytes of the complete parameter data, which may exceed the allocation length.
 pub fn whole(answer: &[u8]) -> usize {
     8 + get(answer, 4, 4) as usize
 }
@@ -130,7 +130,7 @@ fn transport_id(b: &[u8]) -> String {
     }
 }
 
-/// An iSCSI name that some targets, such as istgt, send in a private format: it begins anywhere and ends with NULs.
+/// Finds an iSCSI name in the private format of targets such as istgt: it begins at any byte and ends with NULs.
 fn text(b: &[u8]) -> Option<String> {
     let start = b.windows(4).position(|four| NAMES.contains(&four))?;
     let end = b.iter().rposition(|byte| *byte != 0)? + 1;

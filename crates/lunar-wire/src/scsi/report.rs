@@ -1,5 +1,5 @@
-//! Parameter data of further commands: supported commands and task management functions, target port groups, log
-//! pages, provisioning status (SPC-5 sections 6.35 to 6.37 and 7.3, SBC-4 section 5.6).
+//! Parameter data of other commands: supported commands and task management functions, target port groups, log pages,
+//! provisioning status (SPC-5 sections 6.35 to 6.37 and 7.3, SBC-4 section 5.6).
 
 use super::fields::{Field, flag, get, name_of, split};
 use crate::be;
@@ -145,7 +145,7 @@ pub fn parameter(page: u8, code: u16, value: &[u8]) -> Option<(&'static str, u64
     match (page, code) {
         (0x02..=0x05, _) => Some((name_of(ERRORS, code.into())?, number(value)?)),
         (0x06, 0) => Some(("errors", number(value)?)),
-        // FFh: not known.
+        // FFh: the temperature is unknown.
         (0x0d, 0) => Some(("celsius", u64::from(*value.get(1).filter(|c| **c != 0xff)?))),
         (0x0d, 1) => Some(("reference_celsius", u64::from(*value.get(1).filter(|c| **c != 0xff)?))),
         // ASC and ASCQ of a predicted failure, or zeros.

@@ -1,4 +1,4 @@
-//! Task attributes and task management functions, as every transport has them.
+//! Task attributes and task management functions, common to all transports.
 
 /// Task attribute (SAM-5 section 8.6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

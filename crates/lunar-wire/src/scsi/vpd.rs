@@ -134,7 +134,7 @@ pub fn table(page: u8) -> Option<&'static [Field]> {
     })
 }
 
-/// The bytes behind the page header, up to PAGE LENGTH.
+/// The bytes after the page header, up to PAGE LENGTH.
 pub fn body(page: &[u8]) -> &[u8] {
     let rest = page.get(4..).unwrap_or(&[]);
     &rest[..rest.len().min(get(page, 2, 2) as usize)]
@@ -197,7 +197,7 @@ impl Designator<'_> {
     }
 }
 
-/// Designation descriptors in `bytes`, which has no page header.
+/// The designation descriptors in `bytes`, a list without a page header.
 pub fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     let all = split(bytes, |b| Some(4 + usize::from(*b.get(3)?)));
     all.map(|whole| Designator {

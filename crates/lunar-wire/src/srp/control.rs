@@ -58,7 +58,7 @@ impl TaskManagement {
     /// Bytes of the information unit.
     pub const LEN: usize = 48;
 
-    /// Encodes it.
+    /// Encodes the information unit.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         (b[0], b[1], b[30]) = (opcode::TASK_MANAGEMENT, self.notifications, self.function);
@@ -68,7 +68,7 @@ impl TaskManagement {
         b
     }
 
-    /// Decodes an information unit, whatever its function code.
+    /// Decodes an information unit. Any function code is accepted.
     ///
     /// # Errors
     /// It is too short, or has another opcode.
@@ -96,7 +96,7 @@ pub struct CreditRequest {
 }
 
 impl CreditRequest {
-    /// Encodes it.
+    /// Encodes the information unit.
     pub fn encode(&self) -> [u8; TAG_ONLY_LEN] {
         tag_only(opcode::CREDIT_REQUEST, u8::from(self.solicited), self.credits as u32, self.tag)
     }
@@ -124,7 +124,7 @@ pub struct TargetLogout {
 }
 
 impl TargetLogout {
-    /// Encodes it.
+    /// Encodes the information unit.
     pub fn encode(&self) -> [u8; TAG_ONLY_LEN] {
         tag_only(opcode::TARGET_LOGOUT, u8::from(self.solicited), self.reason, self.tag)
     }
@@ -176,7 +176,7 @@ impl<'a> Aer<'a> {
         into.extend_from_slice(self.sense);
     }
 
-    /// Decodes it.
+    /// Decodes an information unit.
     ///
     /// # Errors
     /// It is shorter than its sense data, or has another opcode.

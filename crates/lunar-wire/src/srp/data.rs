@@ -24,7 +24,7 @@ pub struct MemoryDescriptor {
 }
 
 impl MemoryDescriptor {
-    /// Encodes it.
+    /// Encodes the descriptor.
     pub fn encode(self) -> [u8; DESCRIPTOR_LEN] {
         let mut b = [0; DESCRIPTOR_LEN];
         be::put64(&mut b, self.address);
@@ -33,7 +33,7 @@ impl MemoryDescriptor {
         b
     }
 
-    /// Decodes it.
+    /// Decodes a descriptor.
     pub fn decode(b: &[u8; DESCRIPTOR_LEN]) -> MemoryDescriptor {
         MemoryDescriptor { address: be::get64(b), key: be::get32(&b[8..]), len: be::get32(&b[12..]) }
     }
@@ -103,7 +103,7 @@ impl<'a> DataBuffer<'a> {
         self.len() == 0
     }
 
-    /// Checks the buffer; its format code and descriptor count.
+    /// Checks the buffer, and returns its format code and descriptor count.
     pub(super) fn kind(&self) -> Result<(u8, u8), SrpError> {
         Ok(match self {
             DataBuffer::None => (NONE, 0),
@@ -118,7 +118,7 @@ impl<'a> DataBuffer<'a> {
         })
     }
 
-    /// Appends its descriptors.
+    /// Appends the descriptors of the buffer.
     pub(super) fn put(&self, into: &mut Vec<u8>) {
         match self {
             DataBuffer::None => (),
@@ -144,7 +144,7 @@ pub(super) struct DescriptorReader<'a> {
 }
 
 impl<'a> DescriptorReader<'a> {
-    /// The next bytes.
+    /// The next `len` bytes.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], SrpError> {
         let end = self.at + len;
         let short = SrpError::Short { needed: end as u64, there: self.iu.len() };
@@ -159,8 +159,8 @@ impl<'a> DescriptorReader<'a> {
         self.take(N)?.first_chunk().ok_or(short)
     }
 
-    /// The data buffer of one direction, by format code and descriptor count. Immediate data lie behind all descriptors:
-    /// they stay empty until [`DescriptorReader::immediate`] is called.
+    /// The data buffer of one direction, by format code and descriptor count. Immediate data follow all descriptors:
+    /// the buffer stays empty until [`DescriptorReader::immediate`] is called with the length returned beside it.
     pub fn data(&mut self, format: u8, count: u8) -> Result<(DataBuffer<'a>, Option<u32>), SrpError> {
         Ok(match format {
             NONE => (DataBuffer::None, None),

@@ -91,7 +91,7 @@ pub struct LoginRequest {
 }
 
 impl LoginRequest {
-    /// Encodes it.
+    /// Encodes the information unit.
     pub fn encode(&self, form: LoginFormat) -> Vec<u8> {
         let (at, mut b) = (form.layout(), vec![0; form.request_len()]);
         b[at.opcode] = opcode::LOGIN_REQUEST;
@@ -112,7 +112,7 @@ impl LoginRequest {
     /// Decodes the private data of a connection request.
     ///
     /// # Errors
-    /// They are too short, no login request, or have a reserved multichannel code.
+    /// They are too short, are no login request, or have a reserved multichannel code.
     pub fn decode(private: &[u8], form: LoginFormat) -> Result<LoginRequest, SrpError> {
         let at = form.layout();
         let short = SrpError::Short { needed: form.request_len() as u64, there: private.len() };
@@ -138,15 +138,15 @@ impl LoginRequest {
     }
 }
 
-/// Multichannel result: the fate of the other channels of the nexus.
+/// Multichannel result: whether the nexus had other channels, and whether the target kept them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PreviousChannels {
-    /// There were none.
+    /// The nexus had no other channel.
     None = 0,
-    /// Ended.
+    /// The target ended them.
     Ended = 1,
-    /// Kept.
+    /// The target kept them.
     Kept = 2,
 }
 
@@ -173,7 +173,7 @@ impl LoginResponse {
     /// Bytes of the information unit.
     pub const LEN: usize = 52;
 
-    /// Encodes it.
+    /// Encodes the information unit.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[0] = opcode::LOGIN_RESPONSE;
@@ -189,7 +189,7 @@ impl LoginResponse {
     /// Decodes the private data of an accepted connection.
     ///
     /// # Errors
-    /// They are too short, no login response, or have a reserved multichannel code.
+    /// They are too short, are no login response, or have a reserved multichannel code.
     pub fn decode(private: &[u8]) -> Result<LoginResponse, SrpError> {
         let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_RESPONSE)?;
         let previous = match b[26] & CHANNELS {
@@ -261,7 +261,7 @@ impl LoginReject {
     /// Bytes of the information unit.
     pub const LEN: usize = 32;
 
-    /// Encodes it.
+    /// Encodes the information unit.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         b[0] = opcode::LOGIN_REJECT;
@@ -274,7 +274,7 @@ impl LoginReject {
     /// Decodes the private data of a rejected connection.
     ///
     /// # Errors
-    /// They are too short, or no login reject.
+    /// They are too short, or are no login reject.
     pub fn decode(private: &[u8]) -> Result<LoginReject, SrpError> {
         let b: &[u8; Self::LEN] = of(private, 0, opcode::LOGIN_REJECT)?;
         let (reason, tag) = (LoginRejectReason(be::get32(&b[4..])), be::get64(&b[8..]));

@@ -1,7 +1,7 @@
 //! SRP, the SCSI RDMA Protocol, on the wire: its information units as Linux speaks them (SRP r16a section 6, and
 //! immediate data of SRP-2). Integers are big-endian. Reserved fields are zero when sent, and ignored when received.
 //!
-//! A login travels in the private data of the connection setup. Any other information unit is a message of its own.
+//! A login travels in the private data of the connection setup. Every other information unit is a message of its own.
 
 mod command;
 mod control;

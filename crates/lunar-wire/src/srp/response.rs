@@ -95,10 +95,10 @@ impl<'a> SrpResponse<'a> {
         into.extend_from_slice(self.sense);
     }
 
-    /// Reads one. A length whose flag says that it is not valid counts as zero.
+    /// Decodes an information unit. A length whose valid bit is clear counts as zero.
     ///
     /// # Errors
-    /// When it is too short for its data, no response, or its flags contradict each other.
+    /// It is shorter than its data, has another opcode, or its residual flags contradict each other.
     pub fn decode(iu: &'a [u8]) -> Result<SrpResponse<'a>, SrpError> {
         let b: &[u8; LEN] = of(iu, 0, opcode::RESPONSE)?;
         let flags = b[18];

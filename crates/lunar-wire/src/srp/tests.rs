@@ -6,7 +6,7 @@ const LUN: u64 = 0x0102_0304_0506_0708;
 const HERE: MemoryDescriptor =
     MemoryDescriptor { address: 0x1112_1314_1516_1718, key: 0x2122_2324, len: 0x1000 };
 
-/// So many zeros with bytes at some offsets.
+/// `len` zeros with the given bytes at the given offsets.
 fn bytes(len: usize, there: &[(usize, &[u8])]) -> Vec<u8> {
     let mut b = vec![0; len];
     there.iter().for_each(|(at, bytes)| b[*at..at + bytes.len()].copy_from_slice(bytes));
@@ -140,7 +140,7 @@ fn encoded(command: &SrpCommand) -> Vec<u8> {
     b
 }
 
-/// What decoding these bytes says, with immediate data agreed on.
+/// Decodes a command with immediate data negotiated.
 fn decode(b: &[u8]) -> Result<SrpCommand<'_>, SrpError> {
     SrpCommand::decode(b, Some(IMMEDIATE_OFFSET))
 }
@@ -239,7 +239,7 @@ fn reserved_buffer_formats_are_rejected() {
     assert_eq!(decode(&b), Err(SrpError::Attribute(3)));
 }
 
-/// A read with a table of so many bytes, two descriptors of 4 KiB in the command, and a total.
+/// A read with a table length of `len` bytes, two descriptors of 4 KiB in the command, and `total` as data length.
 fn with_table(len: u32, total: u32) -> Vec<u8> {
     let list = [HERE.encode(), HERE.encode()].concat();
     let table = MemoryDescriptor { len, ..HERE }.encode();
@@ -391,7 +391,7 @@ fn descriptor() -> impl Strategy<Value = MemoryDescriptor> {
     })
 }
 
-/// What is needed to say where data is, owned.
+/// An owned [`DataBuffer`].
 #[derive(Clone, Debug)]
 enum Owned {
     None,
@@ -410,7 +410,7 @@ fn owned() -> impl Strategy<Value = Owned> {
     ]
 }
 
-/// The same as data; its bytes go to `list`.
+/// Borrows it as a [`DataBuffer`] whose descriptors are in `list`.
 fn data<'a>(owned: &'a Owned, list: &'a mut Vec<u8>) -> DataBuffer<'a> {
     match owned {
         Owned::None => DataBuffer::None,
