@@ -29,11 +29,12 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms in the order of an initiator's offer: the strongest first, but SHA-256 last. STGT and its
-    /// relatives select 7 and then compute SHA-1; a peer that implements SHA-256 also implements SHA3-256.
+    /// All algorithms in the order in which an initiator offers them: strongest first, but SHA-256 last. STGT and its
+    /// derivatives select 7 (SHA-256) and then compute SHA-1. A peer that implements SHA-256 also implements
+    /// SHA3-256.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
-    /// The name of the algorithm in a configuration.
+    /// The name of the algorithm in a configuration file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Md5 => "md5",
@@ -48,13 +49,13 @@ impl Algorithm {
         list.split(',').filter_map(Self::numbered).find(|algorithm| allowed.contains(algorithm))
     }
 
-    /// The algorithm of one CHAP_A number.
+    /// The algorithm that a CHAP_A number names.
     pub(crate) fn numbered(value: &str) -> Option<Self> {
         let n = lunar_wire::iscsi::text::number(value)?;
         Self::ALL.into_iter().find(|a| *a as u64 == n)
     }
 
-    /// The response to a challenge: the digest of identifier, secret and challenge.
+    /// Computes the response to a challenge: the digest of identifier, secret and challenge (RFC 1994 section 4.1).
     pub fn response(self, id: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         fn digest<D: Digest>(parts: [&[u8]; 3]) -> Vec<u8> {
             parts.into_iter().fold(D::new(), |d, p| d.chain_update(p)).finalize().to_vec()
@@ -69,17 +70,17 @@ impl Algorithm {
     }
 }
 
-/// Why the content of a file is no secret.
+/// The reason why the content of a file is not a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretError {
     /// `0x` is not followed by pairs of hexadecimal digits.
     Hex,
-    /// A control character (Unicode category Cc), which an editor or another system left in the file.
+    /// It contains a control character (Unicode category Cc), which an editor or another system left in the file.
     Control(char),
 }
 
 impl SecretError {
-    /// The fault and its hint, for messages.
+    /// The fault and a hint, for an error message.
     pub fn explain(self) -> (String, &'static str) {
         match self {
             Self::Hex => ("0x without pairs of hexadecimal digits".into(), "write two digits for each byte"),
@@ -94,7 +95,8 @@ impl SecretError {
 /// The byte order mark that some editors put before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The secret in the content of a file: its bytes without byte order mark and line end, or the bytes that `0x...` lists.
+/// The secret in the content of a file: its bytes without byte order mark and line end, or the bytes that `0x...`
+/// spells.
 ///
 /// # Errors
 /// The content is malformed: see [`SecretError`].
@@ -170,7 +172,7 @@ pub struct Authentication {
     pub required: bool,
     /// Admitted users. If there are none, CHAP is not offered.
     pub users: Arc<[ChapUser]>,
-    /// The user with which the target answers an initiator's challenge (mutual CHAP).
+    /// The name and secret with which the target answers an initiator's challenge (mutual CHAP).
     pub mutual: Option<ChapUser>,
     /// Algorithms that an initiator may select.
     pub algorithms: Vec<Algorithm>,
@@ -205,7 +207,7 @@ impl Authentication {
     }
 }
 
-/// A challenge that this side sent and that is not answered yet.
+/// A challenge that this side sent and that has no answer yet.
 #[derive(Debug)]
 pub struct Challenge {
     /// The negotiated algorithm.
@@ -225,12 +227,13 @@ impl Challenge {
         Some(Challenge { algorithm, id: id[0], bytes })
     }
 
-    /// Whether a CHAP_R answers this challenge with that secret.
+    /// Whether `response` (CHAP_R) is the right answer to this challenge for that secret. The comparison takes
+    /// constant time.
     pub fn is_answered(&self, response: &[u8], secret: &Secret) -> bool {
         self.algorithm.response(self.id, secret, &self.bytes).ct_eq(response).into()
     }
 
-    /// Whether a peer's challenge is this one sent back (RFC 7143 section 9.2.1).
+    /// Whether a peer's challenge is this one, reflected (RFC 7143 section 9.2.1).
     pub fn is_reflected(&self, challenge: &[u8]) -> bool {
         self.bytes.ct_eq(challenge).into()
     }
@@ -260,7 +263,7 @@ mod tests {
         }
     }
 
-    /// The allocator may use the memory again, and keeps what it does not use.
+    /// Reads freed memory through /proc: the allocator may have reused some of it, and otherwise leaves it unchanged.
     #[test]
     fn dropped_secret_is_cleared_from_memory() {
         use std::os::unix::fs::FileExt;
@@ -270,7 +273,7 @@ mod tests {
         let memory = memory.expect("Linux has it");
         let left = || {
             let mut bytes = [0; LEN];
-            // Freed memory must not be read.
+            // Freed memory must not be read through a pointer, and the page may be unmapped.
             let read = memory.read_at(&mut bytes, at).unwrap_or(0);
             bytes[..read].iter().filter(|byte| **byte == 0xa7).count()
         };

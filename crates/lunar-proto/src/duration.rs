@@ -5,17 +5,17 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 const DAY_S: u64 = 86_400;
-/// The longest duration that is accepted.
+/// The longest duration that a notation accepts.
 const LONGEST: Duration = Duration::from_secs(366 * DAY_S);
-/// The shortest duration above 0.
+/// The shortest duration that [`positive`] accepts.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// The notation of a duration, for hints.
 const FORMS: &str = "write seconds, or a number with a unit: 5, 500ms, 90s, 2m, 1h";
 
-/// Why a text is no duration or no size.
+/// The reason why a text is not a duration or a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotationError {
-    /// The fault, with the quoted text.
+    /// The fault, which quotes the text.
     pub what: String,
     /// The hint: the notation to use.
     pub hint: String,
@@ -33,7 +33,7 @@ impl std::error::Error for NotationError {}
 /// `1h 30m`.
 ///
 /// # Errors
-/// The text is no duration, or the duration is out of range.
+/// The text is not a duration, or the duration is out of range.
 pub fn within(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, NotationError> {
     let seconds = text.parse::<f64>().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
     let Some(time) = seconds.or_else(|| humantime::parse_duration(text).ok()) else {

@@ -4,33 +4,33 @@ use std::ops::RangeInclusive;
 
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
-/// Access to a negotiated value in the parameters.
+/// Access to a negotiated value.
 pub struct NegotiatedField<T> {
     /// This side's value.
     pub offer: fn(&Offer) -> T,
-    /// Puts the result in force.
+    /// Stores the result of the negotiation.
     pub set: fn(&mut Parameters, T),
 }
 
-/// How the value of a key is found (RFC 7143 section 6.2).
+/// The kind of a key's value, and the result function of its negotiation (RFC 7143 section 6.2).
 pub enum KeyType {
-    /// Yes if both sides say Yes.
+    /// A boolean whose result is Yes if both sides say Yes.
     And(NegotiatedField<bool>),
-    /// Yes if either side says Yes.
+    /// A boolean whose result is Yes if either side says Yes.
     Or(NegotiatedField<bool>),
-    /// The smaller of both numbers.
+    /// A number whose result is the smaller value.
     Min(RangeInclusive<u32>, NegotiatedField<u32>),
-    /// The larger of both numbers.
+    /// A number whose result is the larger value.
     Max(RangeInclusive<u32>, NegotiatedField<u32>),
-    /// A number that each side declares for itself.
+    /// A number that each side declares for itself, without negotiation.
     DeclaredNumber(RangeInclusive<u32>, fn(&mut Parameters, u32)),
-    /// Digest: the first of a list that may be used.
+    /// A digest list: the first value that is allowed.
     Digest(fn(&Offer) -> Digests, fn(&mut Parameters, bool)),
-    /// TaskReporting: the first of a list that is supported.
+    /// TaskReporting, a list: the first value that is supported.
     Reporting,
-    /// A string that each side declares for itself; the role that takes it reads it.
+    /// A string that each side declares for itself. The login or text machine of the receiver reads it.
     Declared,
-    /// A string for people, of any length: the role that takes it cuts it.
+    /// A string for display, of any length. The receiver cuts it.
     ForPeople,
     /// Authentication: AuthMethod and the keys of the methods.
     Security,
@@ -38,43 +38,43 @@ pub enum KeyType {
     Request,
     /// A key whose answer is always the same.
     Fixed(&'static str),
-    /// As this once RDMAExtensions is Yes; without it, it means nothing.
+    /// As the inner type if RDMAExtensions is Yes; otherwise the key is irrelevant.
     OverRdma(&'static KeyType),
 }
 
-/// Which sides may send a key.
+/// The roles that may send a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySender {
-    /// Initiators alone.
+    /// The initiator only.
     Initiator,
-    /// Targets alone.
+    /// The target only.
     Target,
     /// Both.
     Both,
 }
 
-/// When a key may be sent.
+/// The phases in which a key may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyUse {
-    /// In the security stage alone.
+    /// The security stage only.
     Security,
-    /// In both stages of any login.
+    /// Both stages of any login.
     Login,
-    /// In both stages of the leading login.
+    /// Both stages of the leading login.
     LeadingAny,
-    /// In the operational stage of the leading login.
+    /// The operational stage of the leading login.
     Leading,
-    /// In the operational stage of any login.
+    /// The operational stage of any login.
     Operational,
-    /// In the operational stage of any login, and in full feature phase.
+    /// The operational stage of any login, and full feature phase.
     OperationalOrLater,
-    /// At any time.
+    /// Any phase.
     Always,
-    /// In full feature phase alone.
+    /// Full feature phase only.
     FullFeature,
 }
 
-/// A moment at which keys are exchanged.
+/// A phase in which keys are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NegotiationPhase {
     /// SecurityNegotiation, CSG 0.
@@ -85,22 +85,22 @@ pub enum NegotiationPhase {
     FullFeature,
 }
 
-/// One key.
+/// The definition of a key.
 pub struct KeyDefinition {
     /// Its name.
     pub name: &'static str,
-    /// How its value is found.
+    /// The kind of its value.
     pub kind: KeyType,
-    /// Which side sends it.
+    /// The roles that may send it.
     pub sender: KeySender,
-    /// When.
+    /// The phases in which it may be sent.
     pub when: KeyUse,
-    /// It means nothing in Discovery sessions.
+    /// The key is irrelevant in Discovery sessions.
     pub irrelevant_in_discovery: bool,
 }
 
 impl KeyDefinition {
-    /// Whether the key may stand in this phase of a login that is, or is not, the first of its session.
+    /// Whether the key may be sent in this phase. `leading`: the login is the first of its session.
     pub fn may_stand(&self, phase: NegotiationPhase, leading: bool) -> bool {
         match self.when {
             KeyUse::Security => phase == NegotiationPhase::Security,
@@ -116,7 +116,7 @@ impl KeyDefinition {
 }
 
 impl KeyDefinition {
-    /// What its values may be, for people.
+    /// The allowed values as text, for messages.
     pub fn rule(&self) -> String {
         match &self.kind {
             KeyType::And(_) | KeyType::Or(_) => "Yes or No".into(),
@@ -141,7 +141,7 @@ const fn key(name: &'static str, kind: KeyType, sender: KeySender, when: KeyUse)
     KeyDefinition { name, kind, sender, when, irrelevant_in_discovery: false }
 }
 
-/// A key of the leading login that both sides negotiate and Discovery has no use for.
+/// A key of the leading login that both sides negotiate, and that is irrelevant in Discovery sessions.
 const fn session(name: &'static str, kind: KeyType) -> KeyDefinition {
     KeyDefinition {
         name,
@@ -166,7 +166,7 @@ macro_rules! field {
 
 const SIZE: RangeInclusive<u32> = 512..=0xff_ffff;
 
-/// All keys. A key that bounds another stands before it, because a set of keys is settled in this order.
+/// All keys. A key that bounds another precedes it, because keys of one text are settled in this order.
 pub static TABLE: &[KeyDefinition] = &[
     key("SessionType", KeyType::Declared, KeySender::Initiator, KeyUse::LeadingAny),
     key("InitiatorName", KeyType::Declared, KeySender::Initiator, KeyUse::Login),
@@ -229,12 +229,12 @@ pub static TABLE: &[KeyDefinition] = &[
     session("iSCSIProtocolLevel", KeyType::Min(0..=31, field!(protocol_level as u8))),
     key("X#NodeArchitecture", KeyType::Declared, KeySender::Both, KeyUse::Leading),
     key("SendTargets", KeyType::Request, KeySender::Initiator, KeyUse::FullFeature),
-    // Obsolete since RFC 7143, section 13.25; initiators still send them.
+    // Obsolete (RFC 7143 section 13.25); initiators still send them.
     key("IFMarker", KeyType::Fixed("No"), KeySender::Both, KeyUse::Operational),
     key("OFMarker", KeyType::Fixed("No"), KeySender::Both, KeyUse::Operational),
     key("IFMarkInt", KeyType::Fixed("Reject"), KeySender::Both, KeyUse::Operational),
     key("OFMarkInt", KeyType::Fixed("Reject"), KeySender::Both, KeyUse::Operational),
-    // iSER (RFC 7145 section 6). On plain TCP RDMAExtensions is No, and without it the others have no effect.
+    // iSER (RFC 7145 section 6). On plain TCP RDMAExtensions is No, and then the other keys are irrelevant.
     session("RDMAExtensions", KeyType::And(field!(rdma_extensions))),
     key(
         "TargetRecvDataSegmentLength",
@@ -260,12 +260,12 @@ pub static TABLE: &[KeyDefinition] = &[
 /// The longest value of a key without a limit of its own (RFC 7143 section 6.1), in bytes.
 pub(crate) const VALUE_LEN: usize = 255;
 
-/// Why a value cannot be taken; in login it is an initiator error, in full feature phase a protocol error.
+/// The value is invalid. During login this is an initiator error, in full feature phase a protocol error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKeyValue;
 
-/// Settles one offered key by its result function: puts the result in force and gives the answer, if one is
-/// due.
+/// Settles an offered key: applies its result function, stores the result in `now`, and returns the answer if one is
+/// due. The error means that the value is invalid.
 pub fn settle(
     key: &KeyDefinition,
     value: &str,
@@ -325,7 +325,7 @@ fn settle_as(
     }
 }
 
-/// What keys settled before leave to this one (RFC 7143 sections 13.14 and 13.19).
+/// The upper bound that keys settled earlier set for this key (RFC 7143 sections 13.14 and 13.19).
 fn bound(name: &str, now: &Parameters) -> u32 {
     match name {
         "FirstBurstLength" => now.max_burst_length,
@@ -351,7 +351,7 @@ pub(crate) fn in_range(value: &str, range: &RangeInclusive<u32>) -> Result<u32, 
     u32::try_from(n).ok().filter(|n| range.contains(n)).ok_or(InvalidKeyValue)
 }
 
-/// The first value of a list that is good enough.
+/// The first acceptable value of a list.
 pub(crate) fn first_of(list: &str, good: impl Fn(&str) -> bool) -> Result<&str, InvalidKeyValue> {
     list.split(',').find(|v| good(v)).ok_or(InvalidKeyValue)
 }
@@ -360,7 +360,7 @@ pub(crate) fn first_of(list: &str, good: impl Fn(&str) -> bool) -> Result<&str, 
 mod tests {
     use super::*;
 
-    /// Settles `key=value` pairs one after the other against an offer; gives the answers and the result.
+    /// Settles `key=value` pairs in order against an offer, and returns the answers and the result.
     fn run(
         offer: &Offer,
         pairs: &[(&str, &str)],
@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// KEY-001 to KEY-025 against the default offer: what is answered to a proposal, None for a refusal.
+    /// KEY-001 to KEY-025 against the default offer: the answer to a proposal, or `None` if it is rejected.
     #[test]
     fn answers_by_table() {
         let offer = Offer { default_time2wait: 5, ..Offer::default() };
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(answer(&offer, "InitiatorAlias", &"x".repeat(300)), Ok(None));
     }
 
-    /// NEG-020: None is not chosen where only CRC32C is offered, nor the other way round.
+    /// NEG-020: a digest that is not allowed is not chosen, neither None nor CRC32C.
     #[test]
     fn required_digest_is_offered() {
         let demand = Digests { none: false, crc32c: true };

@@ -1,9 +1,9 @@
-//! iSCSI and NBD as state machines without I/O.
+//! Sans-I/O state machines for iSCSI and NBD.
 //!
 //! A machine takes bytes and PDUs as arguments, and returns PDUs and decisions as values. The caller does the I/O and
-//! keeps the time. Both roles are here: the target and the initiator, the NBD server and the NBD client.
+//! keeps the time. The crate has both roles of each protocol: iSCSI target and initiator, NBD server and client.
 //!
-//! The crate also holds small parsers that several crates share: sizes, durations, percent-encoding.
+//! It also contains small parsers that several crates share: sizes, durations, percent-encoding.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 pub use lunar_wire::iscsi::name::{NAME_LEN, fold, may_stand, prepare_with};
 
-/// An iSCSI name in the form in which names are compared (RFC 3722).
+/// Checks an iSCSI name, and returns it in the form in which names are compared (RFC 3722).
 ///
 /// # Errors
-/// The reason why this is no iSCSI name, printable.
+/// The reason why this is not an iSCSI name, safe for a terminal.
 pub fn check(name: &str) -> Result<Cow<'_, str>, String> {
     let name = lunar_wire::iscsi::name::prepare(name)?;
     let is_formed = match name.split_at_checked(4) {
@@ -19,18 +19,19 @@ pub fn check(name: &str) -> Result<Cow<'_, str>, String> {
     if is_formed { Ok(name) } else { Err("an iqn., eui. or naa. name of RFC 7143 section 4.2.7".into()) }
 }
 
-/// Whether this is an iSCSI name: iqn., eui. or naa., in characters that RFC 3722 leaves or folds.
+/// Whether this is an iSCSI name: type iqn., eui. or naa., in characters that RFC 3722 allows or folds.
 pub fn is_valid(name: &str) -> bool {
     check(name).is_ok()
 }
 
-/// Whether a target of this name can be used: other targets let names through that are none by the rules, and
-/// their users are to get at them all the same. None of them changes how the text around it is shown.
+/// Whether a target name can be used, even if it is not a valid iSCSI name: other targets accept such names, and
+/// initiators must be able to reach them. A usable name contains no character that changes how the text around it is
+/// displayed.
 pub fn is_usable(name: &str) -> bool {
     (1..=NAME_LEN).contains(&name.len()) && !name.contains(lunar_wire::iscsi::name::is_invisible)
 }
 
-/// yyyy-mm.reversed-domain[:suffix]
+/// Checks the part after `iqn.`: yyyy-mm.reversed-domain[:suffix].
 fn is_iqn(rest: &str) -> bool {
     let b = rest.as_bytes();
     let digits = |r: std::ops::Range<usize>| b[r].iter().all(u8::is_ascii_digit);

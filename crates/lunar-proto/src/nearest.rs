@@ -1,9 +1,9 @@
-//! The word that a person meant.
+//! Suggestions for misspelled words.
 
-/// Letters of a word that are looked at.
+/// Maximum number of characters of a word that are compared.
 const LONGEST: usize = 64;
 
-/// The candidate that is most like `word`, if any is near enough to be meant.
+/// The candidate most similar to `word`; `None` if none is similar enough.
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let word: Vec<char> = word.to_lowercase().chars().take(LONGEST).collect();
     // At a distance of 2, nearly every word of three letters would match.
@@ -16,8 +16,7 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be put in, left out, replaced or swapped with their neighbour to make one of the
-/// other.
+/// The number of characters to insert, delete, replace, or swap with a neighbour to turn one word into the other.
 fn distance(a: &[char], b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

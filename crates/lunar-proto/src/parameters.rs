@@ -1,73 +1,74 @@
-//! What a negotiation starts from and ends with (RFC 7143 section 13).
+//! The values that a negotiation offers, and its result (RFC 7143 section 13).
 
-/// How the end of tasks is reported after a task management function (RFC 7143 section 13.23), weakest first.
+/// TaskReporting: how a target reports tasks that a task management function ended (RFC 7143 section 13.23), weakest
+/// first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TaskReporting {
-    /// As in RFC 3720.
+    /// As RFC 3720 defines it.
     #[default]
     Rfc3720,
     /// Responses are fenced.
     ResponseFence,
-    /// Fenced, and aborted tasks end at once.
+    /// Responses are fenced, and aborted tasks end at once (RFC 7143 section 4.2.3.4).
     FastAbort,
 }
 
 impl TaskReporting {
-    /// The values as they stand in key text.
+    /// The values in key text.
     pub const NAMES: [(&str, Self); 3] =
         [("RFC3720", Self::Rfc3720), ("ResponseFence", Self::ResponseFence), ("FastAbort", Self::FastAbort)];
 }
 
-/// The values in force on a connection and its session. The default is the RFC's.
+/// The values in force on a connection and its session. The default values are those of RFC 7143.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameters {
     /// InitialR2T: every write waits for an R2T.
     pub initial_r2t: bool,
-    /// ImmediateData: data may ride in the command.
+    /// ImmediateData: a SCSI Command may carry data.
     pub immediate_data: bool,
-    /// The largest data segment that this side takes, in bytes.
+    /// MaxRecvDataSegmentLength of this side, in bytes.
     pub max_recv_data_segment_length: u32,
-    /// The largest data segment that the peer takes, in bytes.
+    /// MaxRecvDataSegmentLength of the peer, in bytes.
     pub max_xmit_data_segment_length: u32,
-    /// The most data of one solicited sequence, in bytes.
+    /// MaxBurstLength: maximum data of one solicited sequence or Data-In sequence, in bytes.
     pub max_burst_length: u32,
-    /// The most unsolicited data of one command, in bytes.
+    /// FirstBurstLength: maximum unsolicited data of one command, in bytes.
     pub first_burst_length: u32,
-    /// Seconds before a reconnect.
+    /// DefaultTime2Wait: seconds to wait before a reconnect.
     pub default_time2wait: u16,
-    /// Seconds for which state is kept after a connection broke.
+    /// DefaultTime2Retain: seconds for which a target keeps the state of a broken connection.
     pub default_time2retain: u16,
-    /// R2Ts that may be open for one task.
+    /// MaxOutstandingR2T of one task.
     pub max_outstanding_r2t: u16,
-    /// Data PDUs of a sequence come in order of their offset.
+    /// DataPDUInOrder: the data PDUs of a sequence arrive in order of their offset.
     pub data_pdu_in_order: bool,
-    /// Sequences come in order of their offset.
+    /// DataSequenceInOrder: the sequences arrive in order of their offset.
     pub data_sequence_in_order: bool,
     /// ErrorRecoveryLevel, 0 to 2.
     pub error_recovery_level: u8,
-    /// Connections of the session.
+    /// MaxConnections of the session.
     pub max_connections: u16,
-    /// CRC32C follows each header.
+    /// A CRC32C digest follows each header.
     pub header_digest: bool,
-    /// CRC32C follows each data segment.
+    /// A CRC32C digest follows each data segment.
     pub data_digest: bool,
-    /// How aborted tasks are reported.
+    /// TaskReporting.
     pub task_reporting: TaskReporting,
     /// iSCSIProtocolLevel.
     pub protocol_level: u8,
     /// RDMAExtensions: data moves by RDMA (RFC 7145 section 6.3).
     pub rdma_extensions: bool,
-    /// The largest data segment that the target takes over RDMA, in bytes.
+    /// TargetRecvDataSegmentLength: the longest data segment that the target receives over RDMA, in bytes.
     pub target_recv_data_segment_length: u32,
-    /// The same of the initiator.
+    /// InitiatorRecvDataSegmentLength: the same for the initiator.
     pub initiator_recv_data_segment_length: u32,
-    /// The buffer that a write advertises begins behind its unsolicited data, as Linux has it unasked; else at the
-    /// first byte (RFC 7145 section 6.9).
+    /// TaggedBufferForSolicitedDataOnly: the buffer that a write advertises begins after its unsolicited data, which
+    /// is what Linux does by default. If false, it begins at the first byte (RFC 7145 section 6.9).
     pub tagged_buffer_for_solicited_data_only: bool,
 }
 
 impl Parameters {
-    /// Keys and values as logins and `lunar session show` write them; those of iSER only where RDMAExtensions is Yes.
+    /// Keys and values as logins and `lunar sessions` print them. Keys of iSER are included if RDMAExtensions is Yes.
     pub fn listing(&self) -> Vec<(&'static str, String)> {
         let yes = |flag: bool| String::from(if flag { "Yes" } else { "No" });
         let digest = |on: bool| String::from(if on { "CRC32C" } else { "None" });
@@ -135,8 +136,8 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// These values on a new connection of a session that negotiated `session`: only what belongs to a
-    /// connection (RFC 7143 section 13) is its own.
+    /// The values of a new connection of a session that negotiated `session`. Only values of connection scope (RFC
+    /// 7143 section 13) are taken from `self`.
     pub fn joining(&self, session: &Parameters) -> Parameters {
         Parameters {
             max_recv_data_segment_length: self.max_recv_data_segment_length,
@@ -147,7 +148,7 @@ impl Parameters {
         }
     }
 
-    /// The rules between keys, once all are settled (RFC 7143 sections 13.14 and 13.19).
+    /// Applies the dependencies between keys, once all are settled (RFC 7143 sections 13.14 and 13.19).
     pub(crate) fn bind(&mut self) {
         self.first_burst_length = self.first_burst_length.min(self.max_burst_length);
         if self.error_recovery_level > 0 && self.data_sequence_in_order {
@@ -156,58 +157,59 @@ impl Parameters {
     }
 }
 
-/// Which digests may be chosen.
+/// The allowed values of a digest key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digests {
-    /// The connection may go without.
+    /// None: the connection may run without the digest.
     pub none: bool,
-    /// CRC32C may be used.
+    /// CRC32C.
     pub crc32c: bool,
 }
 
-/// What this side supports and prefers, from the configuration; each value goes into its key's result
-/// function.
+/// The values that this side supports and prefers, from the configuration. They are the inputs of the result
+/// functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Yes: R2T is always wanted.
+    /// InitialR2T: Yes requires an R2T for all data.
     pub initial_r2t: bool,
-    /// Yes: immediate data is taken.
+    /// ImmediateData: Yes accepts immediate data.
     pub immediate_data: bool,
-    /// Declared as it stands, in bytes, 512 to 16777215.
+    /// MaxRecvDataSegmentLength that this side declares, in bytes: 512 to 16777215.
     pub max_recv_data_segment_length: u32,
-    /// Upper bound, in bytes.
+    /// Upper bound of MaxBurstLength, in bytes.
     pub max_burst_length: u32,
-    /// Upper bound, in bytes.
+    /// Upper bound of FirstBurstLength, in bytes.
     pub first_burst_length: u32,
-    /// Lower bound, in seconds.
+    /// Lower bound of DefaultTime2Wait, in seconds.
     pub default_time2wait: u16,
-    /// Upper bound, in seconds.
+    /// Upper bound of DefaultTime2Retain, in seconds.
     pub default_time2retain: u16,
-    /// Upper bound.
+    /// Upper bound of MaxOutstandingR2T.
     pub max_outstanding_r2t: u16,
-    /// Yes: order is demanded.
+    /// DataPDUInOrder: Yes requires order.
     pub data_pdu_in_order: bool,
-    /// Yes: order is demanded.
+    /// DataSequenceInOrder: Yes requires order.
     pub data_sequence_in_order: bool,
-    /// Upper bound: the level that is fully supported.
+    /// Upper bound of ErrorRecoveryLevel: the highest level that is fully supported.
     pub error_recovery_level: u8,
-    /// Upper bound.
+    /// Upper bound of MaxConnections.
     pub max_connections: u16,
-    /// HeaderDigest values that may be chosen.
+    /// Allowed values of HeaderDigest.
     pub header_digest: Digests,
-    /// DataDigest values that may be chosen.
+    /// Allowed values of DataDigest.
     pub data_digest: Digests,
-    /// The strongest reporting that is supported; the weaker ones are too.
+    /// The strongest TaskReporting that is supported; weaker ones are supported too.
     pub task_reporting: TaskReporting,
-    /// Upper bound: 1, or 2 with RFC 7144.
+    /// Upper bound of iSCSIProtocolLevel: 1, or 2 with RFC 7144.
     pub protocol_level: u8,
-    /// Yes: data moves by RDMA, if the peer agrees.
+    /// RDMAExtensions: Yes moves data by RDMA if the peer agrees.
     pub rdma_extensions: bool,
-    /// Upper bound, in bytes.
+    /// Upper bound of TargetRecvDataSegmentLength, in bytes.
     pub target_recv_data_segment_length: u32,
-    /// Upper bound, in bytes.
+    /// Upper bound of InitiatorRecvDataSegmentLength, in bytes.
     pub initiator_recv_data_segment_length: u32,
-    /// Yes: advertised buffers begin after unsolicited data, if the peer agrees.
+    /// TaggedBufferForSolicitedDataOnly: Yes makes advertised buffers begin after unsolicited data if the peer
+    /// agrees.
     pub tagged_buffer_for_solicited_data_only: bool,
 }
 
@@ -240,7 +242,7 @@ impl Default for Offer {
 }
 
 impl Offer {
-    /// The values that are in force where nothing is negotiated (RFC 7143 section 13), as an offer.
+    /// The default values of RFC 7143 section 13, which apply where nothing is negotiated, as an offer.
     pub(crate) fn rfc() -> Self {
         let now = Parameters::default();
         let none = Digests { none: true, crc32c: false };

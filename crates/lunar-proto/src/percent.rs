@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write};
 
-/// Decodes `%XX`; None if a percent sign begins nothing, or the bytes are no UTF-8 or have controls.
+/// Decodes `%XX`. `None` if a percent sign has no two hexadecimal digits after it, or if the result is not UTF-8 or
+/// contains control characters.
 pub fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -20,12 +21,12 @@ pub fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains(char::is_control))
 }
 
-/// May stand as it is.
+/// Whether a character needs no encoding.
 pub fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-._~:/,".contains(c)
 }
 
-/// Writes a text so that [`decode`] gives it back.
+/// Writes a text so that [`decode`] returns it.
 pub fn encode(f: &mut fmt::Formatter<'_>, text: &str, is_plain: impl Fn(char) -> bool) -> fmt::Result {
     for c in text.chars() {
         if is_plain(c) {

@@ -9,7 +9,7 @@ pub const MAX_BYTES: u64 = 8191 << 50;
 const FORMS: &str =
     "write a number with K, M, G, T (powers of 1024) or KB, MB, GB, TB (powers of 1000): 64KiB, 10G";
 
-/// Units: a letter alone counts in powers of 1024, as the `iB` forms do; the `B` forms count in powers of 1000.
+/// Units: single letters and the `iB` forms are powers of 1024; the `B` forms are powers of 1000.
 const UNITS: [(&str, u64); 17] = [
     ("", 1),
     ("b", 1),
@@ -30,10 +30,10 @@ const UNITS: [(&str, u64); 17] = [
     ("pb", 1_000_000_000_000_000),
 ];
 
-/// Parses a size such as `512`, `64KiB`, `10G` or `2TB`; in bytes.
+/// Parses a size such as `512`, `64KiB`, `10G` or `2TB`, and returns it in bytes.
 ///
 /// # Errors
-/// When the text is not a size, or the size is above [`MAX_BYTES`].
+/// The text is not a size, or the size is above [`MAX_BYTES`].
 pub fn parse(text: &str) -> Result<u64, NotationError> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);

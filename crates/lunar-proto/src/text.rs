@@ -1,5 +1,4 @@
-//! Text Requests in full feature phase, as the target answers them (RFC 7143 sections 6.4, 11.10, 11.11,
-//! appendix C).
+//! Text Requests in full feature phase on the target side (RFC 7143 sections 6.4, 11.10, 11.11, appendix C).
 
 use std::collections::BTreeSet;
 
@@ -14,47 +13,49 @@ use crate::login::SessionType;
 use crate::parameters::{Offer, Parameters};
 use crate::text_reassembly::{TextReassembly, piece};
 
-/// Keys of one sequence.
+/// Maximum number of keys in one negotiation.
 const KEYS: usize = 1024;
 
-/// How the names of our own keys begin (RFC 7143 section 13.26). Their meaning is defined by the operator of the target.
+/// The prefix of Lunar's own keys (RFC 7143 section 13.26). The caller of [`TextServer::request`] defines their
+/// meaning.
 const OWN: &str = "X-org.lunar.";
 
-/// What an initiator requests.
+/// The value of SendTargets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTargets<'a> {
-    /// Every target that it may use. In Discovery sessions only.
+    /// All: every target that the initiator may use. Discovery sessions only.
     All,
-    /// The target of this name: in a Discovery session any that All would list, else the session's own alone.
+    /// The target of this name. In a Discovery session, any that All would list; otherwise only the target of the
+    /// session.
     Named(&'a str),
-    /// The target of this session. In Normal sessions only.
+    /// An empty value: the target of this session. Normal sessions only.
     Empty,
 }
 
-/// One target of an answer.
+/// A target in the response to SendTargets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetRecord {
     /// TargetName.
     pub name: String,
-    /// TargetAddress values: host:port,tag.
+    /// TargetAddress values: `host:port,tag`.
     pub addresses: Vec<String>,
 }
 
-/// What to do after a Text Request.
+/// The response to a Text Request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TextStep {
-    /// Send this; the caller stamps StatSN, ExpCmdSN and MaxCmdSN.
+    /// Send this PDU. The caller stamps StatSN, ExpCmdSN and MaxCmdSN.
     Reply {
         /// The Text Response.
         pdu: Pdu,
-        /// After this PDU the peer takes data segments of so many bytes.
+        /// MaxRecvDataSegmentLength that the initiator declared, in bytes. It applies after this PDU.
         max_xmit_data_segment_length: Option<u32>,
     },
-    /// Send a Reject; the sequence is forgotten.
+    /// Send a Reject. The negotiation ends.
     Reject(RejectReason),
 }
 
-/// A sequence of Text Requests under way.
+/// A text negotiation in progress.
 #[derive(Debug)]
 struct TextSequence {
     itt: u32,
@@ -65,7 +66,7 @@ struct TextSequence {
     declared: Option<u32>,
 }
 
-/// The text exchanges of one connection, one at a time.
+/// The text negotiations of one connection, one at a time.
 #[derive(Debug)]
 pub struct TextServer {
     session_type: SessionType,
@@ -76,14 +77,14 @@ pub struct TextServer {
 }
 
 impl TextServer {
-    /// A connection without a sequence. `text_limit` bounds the key text of one sequence, in bytes.
+    /// A connection without a negotiation. `text_limit` is the maximum key text of one negotiation, in bytes.
     pub fn new(session_type: SessionType, text_limit: usize) -> Self {
         TextServer { session_type, text_limit, ttt: 0, sequence: None }
     }
 
-    /// Takes a Text Request with its whole data segment. `max_xmit` is the peer's MaxRecvDataSegmentLength in
-    /// bytes; `targets` answers SendTargets with what this initiator may see; `own` answers a key that begins with
-    /// X-org.lunar. and its value, None where it is not understood.
+    /// Processes a Text Request with its complete data segment. `max_xmit` is the initiator's
+    /// MaxRecvDataSegmentLength in bytes. `targets` returns the targets that this initiator may see. `own` answers a
+    /// key with prefix `X-org.lunar.` and its value; `None` if the key is not understood.
     pub fn request(
         &mut self,
         header: &Bhs,
@@ -132,7 +133,7 @@ impl TextServer {
         Ok(self.reply(header, sequence, flags, data))
     }
 
-    /// A new sequence, which ends any other, or the one that the tags name.
+    /// The negotiation to which the tags belong, or a new one, which ends any other.
     fn sequence_of(&mut self, header: &Bhs) -> Result<TextSequence, RejectReason> {
         if header.ttt() == NONE {
             let gather = TextReassembly::new(self.text_limit);
@@ -143,7 +144,7 @@ impl TextServer {
         current.ok_or(RejectReason::InvalidField)
     }
 
-    /// Ends the sequence with F, else keeps it under a new tag.
+    /// Ends the negotiation if F is set; otherwise keeps it under a new Target Transfer Tag.
     fn reply(&mut self, header: &Bhs, sequence: TextSequence, flags: u8, data: Vec<u8>) -> TextStep {
         if flags & FINAL != 0 {
             self.sequence = None;
@@ -158,7 +159,7 @@ impl TextServer {
 }
 
 impl TextSequence {
-    /// Takes the text of one C-bit series and appends the answers.
+    /// Processes a complete key text, and appends the answers.
     fn take(
         &mut self,
         text: &[u8],
@@ -171,7 +172,7 @@ impl TextSequence {
             if self.seen.len() == KEYS || !self.seen.insert(key.to_owned()) {
                 return Err(RejectReason::Protocol);
             }
-            // A NUL would end the pair.
+            // A NUL would end the pair, so such an answer is dropped.
             let answer =
                 key.starts_with(OWN).then(|| own(key, value)).flatten().filter(|a| !a.contains('\0'));
             if let Some(answer) = answer {
@@ -191,7 +192,7 @@ impl TextSequence {
         Ok(())
     }
 
-    /// A declaration of full feature phase; keys of login are refused (RFC 7143 section 13).
+    /// Processes a key of full feature phase. Keys of the login are rejected (RFC 7143 section 13).
     fn declare(&mut self, row: &keys::KeyDefinition, value: &str) -> Result<(), RejectReason> {
         if row.sender == KeySender::Target || !row.may_stand(NegotiationPhase::FullFeature, true) {
             return Err(RejectReason::Protocol);
@@ -229,7 +230,7 @@ mod tests {
     use lunar_wire::iscsi::opcode;
     use proptest::prelude::*;
 
-    /// A connection whose target has so many others beside it.
+    /// A connection to a server with this number of targets.
     struct Pair {
         exchange: TextServer,
         targets: usize,
@@ -279,7 +280,7 @@ mod tests {
         TargetRecord { name: format!("iqn.2026-11.org.example:t{i}"), addresses }
     }
 
-    /// What this house makes of its own keys.
+    /// The answers to `X-org.lunar.` keys.
     fn own(key: &str, value: &str) -> Option<String> {
         match key {
             "X-org.lunar.echo" => Some(value.to_owned()),
@@ -321,7 +322,7 @@ mod tests {
         }
     }
 
-    /// The initiator has to send SendTargets alone (RFC 7143 appendix C), but nothing is unclear where it does not.
+    /// The initiator must send SendTargets alone (RFC 7143 appendix C), but other keys beside it are unambiguous.
     #[test]
     fn send_targets_beside_other_keys_is_answered() {
         use SessionType::*;
@@ -337,7 +338,7 @@ mod tests {
         }
     }
 
-    /// What is not ours is not understood, in a Discovery session too.
+    /// Other X- keys are not understood, in a Discovery session too.
     #[test]
     fn own_keys_are_answered_by_the_server() {
         use SessionType::*;
@@ -367,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Question and answer of an own key in pieces, both ways.
+    /// A request and a response of an own key, both split over several PDUs.
     #[test]
     fn own_keys_come_in_pieces_too() {
         let mut p = Pair::new(SessionType::Discovery, 0, 64);
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(all, format!("X-org.lunar.long={}\0", "a,".repeat(500)));
     }
 
-    /// DSC-012: a thousand targets through 512 bytes (spdk#1442), a list that ends in the middle of no pair.
+    /// DSC-012: a thousand targets in segments of 512 bytes (spdk#1442). No segment ends within a pair.
     #[test]
     fn long_lists_come_in_pieces() {
         let mut p = Pair::new(SessionType::Discovery, 1000, 512);
@@ -397,7 +398,7 @@ mod tests {
         assert_eq!(p.send(FINAL, 1, ttt, b""), p.send(FINAL, 1, NONE, b""), "nothing is left over");
     }
 
-    /// TXT-009: a new request starts anew. TXT-011: a stale tag, another task's tag.
+    /// TXT-009: a new request starts a new negotiation. TXT-011: a stale tag, the tag of another task.
     #[test]
     fn sequences_and_their_tags() {
         let mut p = Pair::new(SessionType::Discovery, 100, 512);
@@ -438,7 +439,7 @@ mod tests {
         assert_eq!(other, TextStep::Reject(RejectReason::Protocol), "DSC-002");
     }
 
-    /// KEY-036, NEG-026, NEG-030: a declaration takes effect with the end of its sequence, or never.
+    /// KEY-036, NEG-026, NEG-030: a declaration takes effect at the end of its negotiation, or never.
     #[test]
     fn declarations_take_effect_at_the_end() {
         let mut p = Pair::new(SessionType::Normal, 1, 8192);
@@ -455,7 +456,7 @@ mod tests {
     }
 
     proptest! {
-        /// NEG-004, TXT-001: however the request is split, the answer is the same.
+        /// NEG-004, TXT-001: the way in which the request is split does not change the response.
         #[test]
         fn splits_change_nothing(cuts in prop::collection::vec(0usize..17, 0..6), max_xmit in 1u32..600) {
             let text = "SendTargets=All\0";

@@ -17,7 +17,7 @@ impl TextReassembly {
         TextReassembly { text: vec![], left: limit }
     }
 
-    /// Adds a segment. Returns the whole text with its last segment, the one without C bit.
+    /// Adds a segment. Returns the complete text with the last segment, which has no C bit.
     pub fn take(&mut self, data: &[u8], continues: bool) -> Result<Option<Vec<u8>>, TextTooLong> {
         self.left = self.left.checked_sub(data.len()).ok_or(TextTooLong)?;
         self.text.extend_from_slice(data);
@@ -25,7 +25,7 @@ impl TextReassembly {
     }
 }
 
-/// The length of the next data segment of a text, at most `max` bytes. It ends after a whole pair if one fits.
+/// The length of the next data segment of a text, at most `max` bytes. It ends after a complete pair if one fits.
 pub(crate) fn piece(text: &[u8], max: usize) -> usize {
     if text.len() <= max {
         return text.len();

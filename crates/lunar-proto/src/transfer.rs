@@ -1,21 +1,21 @@
-//! The data of a write, as the target takes it: unsolicited data, R2Ts and their Data-Out sequences
-//! (RFC 7143 sections 4.2.5.2, 11.3.4, 11.7 and 11.8).
+//! Data-out transfer of a write on the target side: unsolicited data, R2Ts and their Data-Out sequences (RFC 7143
+//! sections 4.2.5.2, 11.3.4, 11.7 and 11.8).
 
 use std::ops::Range;
 
 use crate::parameters::Parameters;
 
-/// Pieces of one sequence that may lie apart when DataPDUInOrder is No.
+/// Maximum number of separate ranges of a sequence while data PDUs arrive out of order (DataPDUInOrder=No).
 const PIECES: usize = 256;
 
-/// Why the task ends with CHECK CONDITION, ABORTED COMMAND (RFC 7143 section 11.4.7.2).
+/// The reason why a task ends with CHECK CONDITION, ABORTED COMMAND (RFC 7143 section 11.4.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutFailure {
-    /// Unsolicited data that was not allowed.
+    /// Unsolicited data that the negotiated values do not allow.
     Unexpected,
-    /// More or less data than asked for or announced.
+    /// More or less data than an R2T requested or the F bit announced.
     Amount,
-    /// A Data-Out is missing: treated like a digest error (RFC 7143 section 7.9).
+    /// A Data-Out is missing, which is treated like a digest error (RFC 7143 section 7.9).
     Missing,
 }
 
@@ -30,50 +30,50 @@ impl DataOutFailure {
     }
 }
 
-/// A part of the data of a command, without its bytes.
+/// The header fields of a Data-Out, or of the immediate data of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOutSegment {
-    /// Its place in its sequence, from 0 on (DataSN).
+    /// DataSN: the position in the sequence, from 0 on.
     pub data_sn: u32,
-    /// Bytes from the start of the command's data.
+    /// Buffer Offset: bytes from the start of the command's data.
     pub offset: u32,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// The last of its sequence.
+    /// F: the last PDU of its sequence.
     pub is_final: bool,
 }
 
-/// What to do with the payload of a Data-Out.
+/// The treatment of a Data-Out's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutVerdict {
-    /// It belongs at this offset of the command's data. Beyond the wanted length it is to be dropped.
+    /// Store it at this offset of the command's data. Discard the part beyond the length that the command needs.
     Accept {
         /// Bytes from the start of the command's data.
         offset: u32,
     },
-    /// The task has failed; the payload is dropped.
+    /// Discard it; the task has failed.
     Discard,
-    /// It is refused, and its payload dropped; the task is unharmed.
+    /// Discard it and reject the PDU; the task is not affected.
     Invalid,
 }
 
 /// An R2T to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct R2t {
-    /// Below MaxOutstandingR2T and unique among the open R2Ts of the task: makes the Target Transfer Tag.
+    /// Part of the Target Transfer Tag: below MaxOutstandingR2T, and unique among the outstanding R2Ts of the task.
     pub ttt_index: u16,
     /// R2TSN.
     pub r2t_sn: u32,
-    /// Buffer Offset.
+    /// Buffer Offset in bytes.
     pub offset: u32,
-    /// Desired Data Transfer Length.
+    /// Desired Data Transfer Length in bytes.
     pub len: u32,
 }
 
-/// A sequence of Data-Outs that is under way.
+/// A Data-Out sequence in progress.
 #[derive(Debug)]
 struct DataOutSequence {
-    /// None: unsolicited.
+    /// `R2t::ttt_index`; `None` for unsolicited data.
     index: Option<u16>,
     start: u32,
     len: u32,
@@ -82,12 +82,12 @@ struct DataOutSequence {
     data_sn: u32,
 }
 
-/// The data of one write.
+/// The data-out transfer of one write.
 #[derive(Debug)]
 pub struct DataOutSequencer {
-    /// Bytes that the command is to have.
+    /// Bytes that the command needs.
     wanted: u32,
-    /// Bytes asked for or announced so far, from the start.
+    /// End of the data requested or announced so far, in bytes from the start.
     asked: u32,
     open: Vec<DataOutSequence>,
     failure: Option<DataOutFailure>,
@@ -95,16 +95,16 @@ pub struct DataOutSequencer {
     max_burst: u32,
     max_open: u16,
     in_order: bool,
-    /// No R2T has been sent for bytes from here on.
+    /// R2Ts cover only bytes before this offset.
     allowed: u32,
-    /// No R2T crosses a multiple of this.
+    /// No R2T crosses a multiple of this number of bytes.
     piece: u32,
 }
 
 impl DataOutSequencer {
-    /// The write of a command: its Expected Data Transfer Length, the bytes that its CDB requires, the immediate
-    /// data that came along and its F bit. Look at [`DataOutSequencer::failure`] at once: the command may be
-    /// wrong from the start.
+    /// The transfer of a command with its Expected Data Transfer Length, the length that its CDB requires, and the
+    /// length of its immediate data (all in bytes) and its F bit. Check [`DataOutSequencer::failure`] at once: the
+    /// command itself may violate the negotiated values.
     pub fn new(edtl: u32, wanted: u32, immediate_len: u32, is_final: bool, p: &Parameters) -> Self {
         let unsolicited = p.first_burst_length.min(edtl);
         let failure = if (immediate_len > 0 && !p.immediate_data) || (!is_final && p.initial_r2t) {
@@ -126,7 +126,7 @@ impl DataOutSequencer {
             allowed: u32::MAX,
             piece: u32::MAX,
         };
-        // Without the F bit more data follows, unless all allowed unsolicited data was received.
+        // Without the F bit more data follow, unless all allowed unsolicited data were received.
         if !is_final && (immediate_len < unsolicited || failure.is_some()) {
             sequencer.open(None, immediate_len, unsolicited.saturating_sub(immediate_len));
             sequencer.asked = unsolicited.max(immediate_len);
@@ -138,7 +138,7 @@ impl DataOutSequencer {
         self.open.push(DataOutSequence { index, start, len, pieces: vec![], data_sn: 0 });
     }
 
-    /// Takes a segment of the transfer with this index (None: unsolicited).
+    /// Processes a Data-Out of the sequence with this index; `None` for unsolicited data.
     pub fn take(&mut self, ttt_index: Option<u16>, segment: DataOutSegment) -> DataOutVerdict {
         let Some(at) = self.open.iter().position(|s| s.index == ttt_index) else {
             return self.stray(ttt_index);
@@ -160,14 +160,14 @@ impl DataOutSequencer {
         }
     }
 
-    /// Whether [`DataOutSequencer::take`] would accept this Data-Out now, so that its payload can be received in
-    /// place.
+    /// Whether [`DataOutSequencer::take`] would accept this Data-Out now, so that its payload can be received into
+    /// its final buffer.
     pub fn accepts(&self, ttt_index: Option<u16>, segment: DataOutSegment) -> bool {
         let sequence = self.open.iter().find(|s| s.index == ttt_index);
         self.failure.is_none() && sequence.is_some_and(|s| s.check(segment, self.in_order).is_ok())
     }
 
-    /// A Data-Out that belongs to no open sequence.
+    /// The verdict for a Data-Out that belongs to no open sequence.
     fn stray(&mut self, ttt_index: Option<u16>) -> DataOutVerdict {
         match (ttt_index, self.failure) {
             (Some(_), _) => DataOutVerdict::Invalid,
@@ -181,8 +181,8 @@ impl DataOutSequencer {
         DataOutVerdict::Discard
     }
 
-    /// The next R2T to send, if one is due: after the unsolicited data, never more open than
-    /// MaxOutstandingR2T.
+    /// The next R2T to send, if one is due. R2Ts follow the unsolicited data, and at most MaxOutstandingR2T are
+    /// outstanding.
     pub fn next_r2t(&mut self) -> Option<R2t> {
         let announced = self.open.iter().any(|s| s.index.is_none());
         let end = self.wanted.min(self.allowed);
@@ -199,58 +199,59 @@ impl DataOutSequencer {
         Some(r2t)
     }
 
-    /// The data are taken in pieces of so many bytes, each when [`DataOutSequencer::allow`] has let it in.
+    /// Splits the transfer into chunks of `piece` bytes. R2Ts are sent for a chunk after [`DataOutSequencer::allow`]
+    /// permits it.
     pub fn in_pieces(&mut self, piece: u32) {
         (self.piece, self.allowed) = (piece.max(1), 0);
     }
 
-    /// R2Ts may cover bytes up to here.
+    /// Permits R2Ts for bytes before `end`.
     pub fn allow(&mut self, end: u32) {
         self.allowed = self.allowed.max(end);
     }
 
-    /// Bytes asked for or announced so far, from the start.
+    /// End of the data requested or announced so far, in bytes from the start.
     pub fn asked(&self) -> u32 {
         self.asked
     }
 
-    /// Bytes from the start that are all here.
+    /// Bytes from the start that were received without a gap.
     pub fn arrived(&self) -> u32 {
         self.open.iter().map(|s| s.start).min().unwrap_or(self.asked)
     }
 
-    /// Data were asked for or announced, and are not all here.
+    /// Whether requested or announced data are outstanding.
     pub fn is_awaited(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// The device needs no more data (an early error): no further R2T. The response still waits until
+    /// Sends no further R2T, because an early error ended the command. The response still waits for
     /// [`DataOutSequencer::is_complete`].
     pub fn stop(&mut self) {
         self.wanted = self.wanted.min(self.asked);
     }
 
-    /// All data was received: the command can run, or end with [`DataOutSequencer::failure`].
+    /// Whether all data were received: the command can run, or end with [`DataOutSequencer::failure`].
     pub fn is_complete(&self) -> bool {
         self.open.is_empty() && (self.failure.is_some() || self.asked >= self.wanted)
     }
 
-    /// Why the command cannot run.
+    /// The reason why the command cannot run.
     pub fn failure(&self) -> Option<DataOutFailure> {
         self.failure
     }
 
-    /// R2Ts sent so far (the next R2TSN).
+    /// Number of R2Ts sent, which is the next R2TSN.
     pub fn r2ts(&self) -> u32 {
         self.r2t_sn
     }
 }
 
-/// Why a Data-Out is not taken.
+/// The reason why a Data-Out is not accepted.
 enum SegmentFault {
     /// The task fails.
     Task(DataOutFailure),
-    /// The PDU alone is wrong.
+    /// Only the PDU is invalid.
     Pdu,
 }
 
@@ -259,7 +260,7 @@ impl DataOutSequence {
         self.pieces.iter().map(|p| p.1 - p.0).sum()
     }
 
-    /// The bytes that a Data-Out brings, and the pieces that they join.
+    /// Checks a Data-Out; returns its range of bytes, and the received ranges that it touches.
     fn check(
         &self,
         segment: DataOutSegment,
@@ -281,7 +282,7 @@ impl DataOutSequence {
         Ok((bytes, self.neighbours(bytes)?))
     }
 
-    /// The pieces that a range touches; an error if it overlaps one, or too many lie apart.
+    /// The received ranges that a range touches. Fails if it overlaps one, or if too many are separate.
     fn neighbours(&self, (from, to): (u32, u32)) -> Result<Range<usize>, SegmentFault> {
         let first = self.pieces.partition_point(|p| p.1 < from);
         let touching = self.pieces[first..].iter().take_while(|p| p.0 <= to).count();
@@ -290,7 +291,7 @@ impl DataOutSequence {
         if overlaps || self.pieces.len() - touching >= PIECES { Err(SegmentFault::Pdu) } else { Ok(range) }
     }
 
-    /// Takes a Data-Out and gives its offset.
+    /// Stores a Data-Out as received, and returns its offset.
     fn take(&mut self, segment: DataOutSegment, in_order: bool) -> Result<u32, SegmentFault> {
         let ((from, to), joined) = self.check(segment, in_order)?;
         self.data_sn = self.data_sn.wrapping_add(1);

@@ -2,69 +2,69 @@
 
 use std::collections::VecDeque;
 
-/// What to do with a request, by its CmdSN.
+/// The treatment of a request, by its CmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmdSnVerdict {
-    /// It is the next; then call [`CmdWindow::next_held`] until it returns None.
+    /// Process it: its CmdSN is ExpCmdSN. Then call [`CmdWindow::next_held`] until it returns `None`.
     Deliver,
-    /// Keep it until [`CmdWindow::next_held`] names its CmdSN.
+    /// Hold it until [`CmdWindow::next_held`] returns its CmdSN.
     Hold,
-    /// Outside the window, or a duplicate: forget it without an answer.
+    /// Drop it without a response: it is outside the window, or a duplicate.
     Ignore,
 }
 
-/// What became of a CmdSN at or above ExpCmdSN.
+/// The state of a CmdSN at or above ExpCmdSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CmdSnState {
     Awaited,
     Held,
-    /// An ABORT TASK took its place.
+    /// An ABORT TASK consumed it.
     Plugged,
 }
 
-/// Orders the non-immediate requests of a session and computes how many more are allowed.
-/// The caller keeps held requests, at most as many as the window is wide.
+/// Orders the non-immediate requests of a session, and computes MaxCmdSN. The caller holds requests that arrive out
+/// of order, at most as many as the window is wide.
 #[derive(Debug)]
 pub struct CmdWindow {
     exp: u32,
     max: u32,
     depth: u32,
-    /// Non-immediate tasks that were delivered and have not ended.
+    /// Number of non-immediate tasks that were delivered and have not ended.
     live: u32,
-    /// Slot n is CmdSN exp + n; never longer than the window.
+    /// Slot n is CmdSN `exp` + n; never longer than the window.
     slots: VecDeque<CmdSnState>,
 }
 
-/// Whether a is below b, modulo 2^32.
+/// Whether `a` is before `b` in serial number arithmetic (RFC 1982).
 pub fn precedes(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl CmdWindow {
-    /// The window of a new session: the CmdSN of its leading login, and the most tasks at a time (at least
-    /// 1).
+    /// The window of a new session. `cmd_sn` is the CmdSN of the leading login, `depth` the maximum number of
+    /// concurrent tasks, 1 to 65535.
     pub fn new(cmd_sn: u32, depth: u32) -> Self {
         let depth = depth.clamp(1, 0xffff);
         CmdWindow { exp: cmd_sn, max: cmd_sn.wrapping_add(depth - 1), depth, live: 0, slots: VecDeque::new() }
     }
 
-    /// Commands that may be in flight.
+    /// The maximum number of concurrent tasks.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// ExpCmdSN: all below have arrived.
+    /// ExpCmdSN: all requests before it have arrived.
     pub fn exp_cmd_sn(&self) -> u32 {
         self.exp
     }
 
-    /// MaxCmdSN: none above is taken. It never moves backwards.
+    /// MaxCmdSN: no request above it is accepted. It never decreases.
     pub fn max_cmd_sn(&self) -> u32 {
         self.max
     }
 
-    /// Takes the CmdSN of a request. Immediate requests stand outside the order and are always delivered;
-    /// they do not count as live.
+    /// Processes the CmdSN of a request. Immediate requests are outside the order: they are always delivered, and do
+    /// not count as live.
     pub fn receive(&mut self, cmd_sn: u32, immediate: bool) -> CmdSnVerdict {
         if immediate {
             return CmdSnVerdict::Deliver;
@@ -82,7 +82,7 @@ impl CmdWindow {
         CmdSnVerdict::Hold
     }
 
-    /// The CmdSN of the held request that is next; it counts as live from here.
+    /// The CmdSN of the next held request, which counts as live from now on.
     pub fn next_held(&mut self) -> Option<u32> {
         loop {
             match self.slots.front()? {
@@ -98,9 +98,9 @@ impl CmdWindow {
         }
     }
 
-    /// ABORT TASK for an unknown task: takes its CmdSN as received (RFC 7143 section 11.6.1). False
-    /// if it is below ExpCmdSN or beyond the window. A held request of this CmdSN is to be forgotten by
-    /// the caller. Then call [`CmdWindow::next_held`].
+    /// Processes ABORT TASK for an unknown task: consumes its CmdSN (RFC 7143 section 11.6.1). Returns false if the
+    /// CmdSN is below ExpCmdSN or above MaxCmdSN. The caller drops a held request of this CmdSN, and then calls
+    /// [`CmdWindow::next_held`].
     pub fn plug(&mut self, ref_cmd_sn: u32) -> bool {
         if self.slot(ref_cmd_sn).is_none() {
             return false;
@@ -112,7 +112,7 @@ impl CmdWindow {
         true
     }
 
-    /// A delivered non-immediate task has ended. True if the window opened by that.
+    /// Ends a delivered non-immediate task. Returns whether this opened the window.
     pub fn finished(&mut self) -> bool {
         let before = self.max;
         self.live = self.live.saturating_sub(1);
@@ -120,12 +120,12 @@ impl CmdWindow {
         self.max != before
     }
 
-    /// Non-immediate tasks that are delivered and not finished.
+    /// Number of non-immediate tasks that were delivered and have not ended.
     pub fn live(&self) -> u32 {
         self.live
     }
 
-    /// The state of a CmdSN, None outside the window.
+    /// The state of a CmdSN; `None` outside the window.
     fn slot(&self, cmd_sn: u32) -> Option<CmdSnState> {
         if precedes(cmd_sn, self.exp) || precedes(self.max, cmd_sn) {
             return None;
@@ -134,7 +134,7 @@ impl CmdWindow {
         Some(self.slots.get(n).copied().unwrap_or(CmdSnState::Awaited))
     }
 
-    /// Sets the state of a CmdSN that lies in the window.
+    /// Sets the state of a CmdSN in the window.
     fn mark(&mut self, cmd_sn: u32, slot: CmdSnState) {
         let n = cmd_sn.wrapping_sub(self.exp) as usize;
         if self.slots.len() <= n {
@@ -149,7 +149,7 @@ impl CmdWindow {
         self.widen();
     }
 
-    /// MaxCmdSN = ExpCmdSN - 1 + depth - live, but never less than it was.
+    /// Recomputes MaxCmdSN = ExpCmdSN - 1 + depth - live. It never decreases.
     fn widen(&mut self) {
         let room = self.depth.saturating_sub(self.live);
         let max = self.exp.wrapping_sub(1).wrapping_add(room);
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// CMD-003, CMD-009: a window over the wrap of CmdSN.
+    /// CMD-003, CMD-009: a window across the wrap of CmdSN.
     #[test]
     fn commands_in_order_use_and_reopen_the_window() {
         let mut w = CmdWindow::new(0xffff_fffe, 4);
@@ -208,8 +208,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any input, both numbers only rise, MaxCmdSN >= ExpCmdSN - 1, held and live tasks stay below the depth,
-        /// and deliveries are in order.
+        /// For any input, ExpCmdSN and MaxCmdSN never decrease, MaxCmdSN >= ExpCmdSN - 1, the number of held and live
+        /// tasks stays below the depth, and deliveries are in order.
         #[test]
         fn any_input_keeps_invariants(start: u32, depth in 1u32..20, ops in prop::collection::vec((0u8..4, -3i32..24), 0..200)) {
             let mut w = CmdWindow::new(start, depth);

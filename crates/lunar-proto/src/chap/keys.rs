@@ -1,6 +1,6 @@
 //! The security keys of one key text, for both roles (RFC 7143 section 12.1).
 
-/// The security keys of one text.
+/// The values of the security keys; `None` if the text does not contain the key.
 #[derive(Default)]
 pub(crate) struct ChapKeys<'a> {
     pub method: Option<&'a str>,
@@ -31,7 +31,7 @@ impl<'a> ChapKeys<'a> {
     }
 }
 
-/// Key sets of [`ChapKeys::present`]: none, and those of each step.
+/// Expected results of [`ChapKeys::present`]: no key, and the keys of each step.
 pub(crate) const NOTHING: [bool; 6] = [false; 6];
 pub(crate) const METHOD: [bool; 6] = [true, false, false, false, false, false];
 pub(crate) const ALGORITHM: [bool; 6] = [false, true, false, false, false, false];

@@ -50,7 +50,7 @@ pub struct Login {
     gather: TextReassembly,
     /// Key text that is not sent yet.
     out: Vec<u8>,
-    /// Flags of the latest request.
+    /// Flags of the latest request: T, C, CSG and NSG.
     asked: u8,
     /// The latest response.
     last: Option<Bhs>,
@@ -79,7 +79,7 @@ impl Login {
         (login, first)
     }
 
-    /// The keys of the first request.
+    /// Appends the keys of the first request.
     fn introduce(&mut self) {
         let (wish, out) = (&self.wish, &mut self.out);
         push(out, "InitiatorName", &wish.initiator);
@@ -119,7 +119,7 @@ impl Login {
         self.check_progress(header)?;
         self.last = Some(*header);
         if !self.out.is_empty() {
-            // The rest of our own key text. An empty response asks for it.
+            // The rest of our own key text is outstanding. An empty response requests it.
             return if data.is_empty() && !header.continues() && !header.is_final() {
                 Ok(LoginStep::Send(self.request()))
             } else {
@@ -133,7 +133,7 @@ impl Login {
         }
     }
 
-    /// Checks the rules of every response that does not reject the login (RFC 7143 section 11.13).
+    /// Checks the rules for every response that does not reject the login (RFC 7143 section 11.13).
     fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), LoginError> {
         self.exchanges += 1;
         hold(&[
@@ -144,13 +144,13 @@ impl Login {
         ])
     }
 
-    /// Checks the rules of a response that continues the login. A redirect is exempt: a load balancer may send it that
-    /// has little information on this login.
+    /// Checks the rules for a response that continues the login. A redirect is exempt, because a load balancer may
+    /// send it that does not know the state of this login.
     fn check_progress(&self, header: &Bhs) -> Result<(), LoginError> {
         let (h, (current, next), t) = (header, header.stages(), header.is_final());
         let (asked, furthest) = (self.asked & TRANSIT != 0, self.asked & 3);
         hold(&[
-            // Some targets return 0. That is harmless: the connection identifies the login.
+            // Some targets return 0. This is harmless, because the connection identifies the login.
             (h.isid() == self.wish.isid || h.isid() == [0; 6], "ISID is not that of the request"),
             (h.version_min() == 0, "Version-active is not 0, the only version offered"),
             (self.last.is_none_or(|l| l.version_max() == h.version_max()), "Version-max has changed"),
@@ -162,9 +162,9 @@ impl Login {
         ])
     }
 
-    /// Processes one reassembled key text.
+    /// Processes the complete key text of a response.
     fn take(&mut self, header: &Bhs, text: &[u8]) -> Result<LoginStep, LoginError> {
-        // A T bit that names the current stage has no effect; the request is repeated.
+        // A T bit whose NSG is the current stage has no effect; the request is repeated.
         let next = header.stages().1;
         let moves = header.is_final() && next > self.csg();
         let mut found = vec![];
@@ -191,7 +191,7 @@ impl Login {
         self.go_on(header, moves)
     }
 
-    /// AuthMethod=None in the operational stage. Some targets send it there, after authentication is over.
+    /// AuthMethod=None in the operational stage. Some targets send it there, although authentication is over.
     fn is_late_method(&self, key: &str, value: &str) -> bool {
         self.phase == NegotiationPhase::Operational && (key, value) == ("AuthMethod", "None")
     }
@@ -221,7 +221,7 @@ impl Login {
             return broke(format!("ExpCmdSN is {exp_cmd_sn} after a login with CmdSN {cmd_sn}"));
         }
         let exp_cmd_sn = if begins { cmd_sn } else { exp_cmd_sn };
-        // A MaxCmdSN below ExpCmdSN - 1 is ignored, which leaves room for one command.
+        // A MaxCmdSN below ExpCmdSN - 1 is ignored (RFC 7143 section 4.2.2.1), which leaves a window of one command.
         let room = max_cmd_sn.wrapping_sub(exp_cmd_sn).wrapping_add(1) as i32 >= 0;
         let negotiation = &mut self.negotiation;
         Ok(LoginStep::Done(Box::new(LoggedIn {
@@ -238,7 +238,7 @@ impl Login {
         })))
     }
 
-    /// The next request: the next segment of key text, and T once the stage can end.
+    /// The next request: the next segment of key text, and the T bit once the stage can end.
     fn request(&mut self) -> Pdu {
         let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
         let data = std::mem::replace(&mut self.out, rest);
@@ -276,7 +276,7 @@ impl Login {
     }
 }
 
-/// Normalizes a value: trims spaces, and spells a keyword as RFC 7143 does, because some targets write lower case.
+/// Normalizes a value: trims spaces, and spells a keyword as RFC 7143 does, because some targets send lower case.
 /// Names and CHAP values stay unchanged.
 fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
     const WORDS: [&str; 7] = ["Yes", "No", "None", "CRC32C", "Reject", "Irrelevant", "NotUnderstood"];
@@ -289,7 +289,7 @@ fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
     word.unwrap_or(value)
 }
 
-/// A redirect (RFC 7143 section 11.13.5). The address is checked here and parsed by the caller.
+/// Decodes a redirect (RFC 7143 section 11.13.5). The address is checked here; the caller parses it.
 fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
     let pair = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
     let Some((_, address)) = pair else { return broke("a redirect without TargetAddress".into()) };
@@ -299,12 +299,12 @@ fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
     }
 }
 
-/// The first violated rule.
+/// Returns the first violated rule as an error.
 fn hold(rules: &[(bool, &str)]) -> Result<(), LoginError> {
     rules.iter().find(|r| !r.0).map_or(Ok(()), |r| broke(r.1.into()))
 }
 
-/// Another PDU instead of a Login Response.
+/// The error for a PDU other than a Login Response.
 fn before_login_ends(code: u8) -> LoginError {
     let what = format!("{} before the login is over", opcode::name(code));
     if opcode::is_known(code) { LoginError::Broke(what) } else { LoginError::UnknownPdu(what) }

@@ -1,4 +1,4 @@
-//! The initiator's state machines: login, text negotiation, the response to SendTargets.
+//! The initiator's state machines: login, text negotiation, SendTargets.
 
 pub mod login;
 mod negotiation;
@@ -12,7 +12,8 @@ mod tests;
 
 pub use text::{TextClient, TextStep};
 
-/// A value of the peer for messages: control characters are replaced, and it is cut at 255 characters.
+/// A peer's value for messages: each control character becomes a question mark, and the value is cut at 255
+/// characters.
 fn shown(value: &str) -> String {
     const LEN: usize = 255;
     let plain: String = value.chars().take(LEN).map(|c| if c.is_control() { '?' } else { c }).collect();

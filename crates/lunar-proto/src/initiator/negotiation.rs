@@ -10,13 +10,13 @@ use crate::keys::{self, KeyDefinition, KeySender, KeyType, KeyUse, NegotiationPh
 use crate::login::{SessionType, UNKNOWN_KEYS};
 use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
 
-/// Values that are valid only as answers (RFC 7143 section 6.2).
+/// Values that are valid in answers only (RFC 7143 section 6.2).
 const ANSWERS_ONLY: [&str; 3] = ["Reject", "Irrelevant", "NotUnderstood"];
 
-/// Keys that RFC 3720 does not have. Older targets do not understand them, and leave the feature off.
+/// Keys that RFC 3720 does not define. Older targets answer NotUnderstood, and the feature stays off.
 const YOUNG: [&str; 2] = ["TaskReporting", "iSCSIProtocolLevel"];
 
-/// The keys that are offered, and the answers.
+/// The state of the negotiation: which keys were offered, and which were answered.
 #[derive(Debug)]
 pub(super) struct Negotiation {
     offer: Offer,
@@ -25,13 +25,13 @@ pub(super) struct Negotiation {
     leading: bool,
     target: Option<String>,
     parameters: Parameters,
-    /// Bit n: key n of the table was offered; was answered.
+    /// Bit n: key n of the table was offered.
     offered: u64,
     answered: u64,
-    /// Every key that the target sent.
+    /// Names of all keys that the target sent.
     said: BTreeSet<String>,
     unknown: usize,
-    /// Those keys with their values, for messages.
+    /// Keys and values that the target sent, for messages.
     pub answers: Vec<(String, String)>,
     pub target_alias: Option<String>,
     pub portal_group_tag: Option<u16>,
@@ -56,8 +56,8 @@ impl Negotiation {
         }
     }
 
-    /// Offers all keys at the start of the operational stage. A Discovery session offers no session-wide keys: some
-    /// targets call them irrelevant, and some do not answer them.
+    /// Offers all keys at the start of the operational stage. A Discovery session offers no session-wide keys,
+    /// because some targets answer Irrelevant and others do not answer.
     pub fn propose(&mut self, out: &mut Vec<u8>) {
         let session = self.leading && self.session_type == SessionType::Normal;
         for (row, key) in TABLE.iter().enumerate() {
@@ -72,11 +72,11 @@ impl Negotiation {
             }
         }
         self.parameters.max_recv_data_segment_length = self.offer.max_recv_data_segment_length;
-        // Answers arrive in any order, and answers to RDMA keys depend on this value.
+        // The target may answer in any order, and the answers to RDMA keys depend on this value.
         self.parameters.rdma_extensions = session && self.offer.rdma_extensions;
     }
 
-    /// Whether a key need not be offered: a newer key at its default, or a key that RDMA replaces.
+    /// Whether a key can be left out of the offer: a newer key at its default, or a key that RDMA replaces.
     fn may_go_unsaid(&self, key: &KeyDefinition) -> bool {
         let over_rdma = self.offer.rdma_extensions && self.session_type == SessionType::Normal;
         match key.name {
@@ -87,8 +87,8 @@ impl Negotiation {
         YOUNG.contains(&key.name) && proposal(key, &self.offer, false) == proposal(key, &Offer::rfc(), false)
     }
 
-    /// Checks that the target may send this key now, and for the first time. Returns its index in the table; `None` for an
-    /// unknown key.
+    /// Checks that the target may send this key in this phase, and that it has not sent it before. Returns the key's
+    /// index in the table; `None` for an unknown key.
     pub fn admit(
         &mut self,
         phase: NegotiationPhase,
@@ -116,14 +116,14 @@ impl Negotiation {
         Ok(row)
     }
 
-    /// Whether the target repeats a declaration unchanged. Some targets do so in each stage.
+    /// Whether the target repeats a declaration with the same value. Some targets do so in each stage.
     pub fn is_declared_again(&self, key: &str, value: &str) -> bool {
         let is_declared = keys::find(key).is_some_and(|row| matches!(TABLE[row].kind, KeyType::Declared));
         is_declared && self.answers.iter().any(|(k, v)| k == key && *v == shown(value))
     }
 
-    /// Processes an operational key, and appends the answer if one is due. `over`: this response ends the login, so no
-    /// answer can follow.
+    /// Processes an operational key, and appends the answer if one is due. `over`: this response ends the login, so
+    /// no answer can follow.
     pub fn take(
         &mut self,
         row: Option<usize>,
@@ -149,7 +149,7 @@ impl Negotiation {
         self.accept(known, value)
     }
 
-    /// A declaration of the target.
+    /// Processes a declaration of the target.
     fn declared(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         if value.len() > VALUE_LEN {
             return broke(key.name, value, "longer than 255 bytes");
@@ -168,11 +168,12 @@ impl Negotiation {
         Ok(())
     }
 
-    /// The answer to an offer. It is valid if the result function of answer and offer yields the answer again.
+    /// Processes the answer to an offer. An answer is valid if the result function of the answer and the offer yields
+    /// the answer.
     fn accept(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         let value = match value {
             "NotUnderstood" if YOUNG.contains(&key.name) => return Ok(()),
-            // Over RDMA no session without it is possible (RFC 7145 section 6.3).
+            // Without this key, RDMA cannot carry a session (RFC 7145 section 6.3).
             "No" if key.name == "RDMAExtensions" => {
                 return broke(key.name, value, "where RDMA carries the session");
             }
@@ -198,7 +199,8 @@ impl Negotiation {
         self.parameters.initial_r2t && !self.parameters.immediate_data
     }
 
-    /// Reject and Irrelevant leave a key at its default. That is acceptable if the default is a valid answer.
+    /// Processes Reject and Irrelevant, which leave a key at its default. They are valid if the default is a valid
+    /// answer.
     fn left_at_default(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         let default = proposal(key, &Offer::rfc(), false).unwrap_or_default();
         match self.accept(key, &default) {
@@ -207,7 +209,7 @@ impl Negotiation {
         }
     }
 
-    /// A key that the target proposes.
+    /// Answers a key that the target proposes.
     fn respond(
         &mut self,
         key: &KeyDefinition,
@@ -235,8 +237,8 @@ impl Negotiation {
         }
     }
 
-    /// Whether a proposal needs no answer: its result is known (RFC 7143 section 6.2.2), or it is session-wide in a Discovery
-    /// session.
+    /// Whether a proposal needs no answer: its result is already known (RFC 7143 section 6.2.2), or the key is
+    /// session-wide and this is a Discovery session.
     fn may_stay_unanswered(&self, key: &KeyDefinition, value: &str) -> bool {
         match key.kind {
             KeyType::And(_) | KeyType::Fixed("No") => value == "No",
@@ -245,7 +247,7 @@ impl Negotiation {
         }
     }
 
-    /// The negotiated values after the last response. Every offer must be answered, unless it needed no answer.
+    /// The negotiated values after the last response. Fails if an offer that requires an answer has none.
     pub fn conclude(&mut self) -> Result<Parameters, LoginError> {
         let open = self.offered & !self.answered;
         for (_, key) in TABLE.iter().enumerate().filter(|(row, _)| open & 1 << row != 0) {
@@ -259,7 +261,7 @@ impl Negotiation {
         self.parameters.bind();
         let p = &mut self.parameters;
         if p.rdma_extensions {
-            // iSER has its own segment lengths (RFC 7145 section 6.5).
+            // iSER has its own limits for data segments (RFC 7145 section 6.5).
             p.max_xmit_data_segment_length = p.target_recv_data_segment_length;
             p.max_recv_data_segment_length = p.initiator_recv_data_segment_length;
         }
@@ -267,7 +269,7 @@ impl Negotiation {
     }
 }
 
-/// This side's offer for a key; `None` if it offers none.
+/// The value that this side offers for a key; `None` if it does not offer the key.
 fn proposal(key: &KeyDefinition, offer: &Offer, crc32c_first: bool) -> Option<String> {
     Some(match &key.kind {
         KeyType::And(f) | KeyType::Or(f) => yes_no((f.offer)(offer)).to_owned(),
@@ -285,19 +287,19 @@ fn proposal(key: &KeyDefinition, offer: &Offer, crc32c_first: bool) -> Option<St
             let list: Vec<_> = names.filter(|n| n.1 <= offer.task_reporting).map(|n| n.0).collect();
             list.join(",")
         }
-        // Keys are not offered at the default behaviour of peers: not every target supports them.
+        // A value that equals the default behaviour of peers is not offered: not every target supports these keys.
         KeyType::OverRdma(KeyType::Min(_, f)) if offer.rdma_extensions => (f.offer)(offer).to_string(),
         KeyType::Declared | KeyType::ForPeople | KeyType::Security | KeyType::Request => return None,
         KeyType::Fixed(_) | KeyType::OverRdma(_) => return None,
     })
 }
 
-/// Whether two values are equal, as text or as numbers.
+/// Whether two values are the same text or the same number.
 fn is_same(a: &str, b: &str) -> bool {
     a == b || number(a).is_some_and(|n| number(b) == Some(n))
 }
 
-/// An answer outside of the offer. Targets with digests disabled answer `None`.
+/// The error for an answer that the offer does not allow. Targets with digests disabled answer `None`.
 fn unoffered(key: &str, value: &str) -> LoginError {
     let what = format!("{key}={}, which is not among the offered values", shown(value));
     match (key, value) {

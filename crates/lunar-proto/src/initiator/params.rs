@@ -17,13 +17,13 @@ pub struct LoginParams {
     pub initiator: String,
     /// InitiatorAlias.
     pub initiator_alias: Option<String>,
-    /// TargetName; None for discovery of all targets.
+    /// TargetName; `None` in a Discovery session for all targets.
     pub target: Option<String>,
     /// SessionType.
     pub session_type: SessionType,
     /// ISID, in one of the formats of RFC 7143 section 11.12.5.
     pub isid: [u8; 6],
-    /// TSIH: 0 for a new session, else the session that this connection joins.
+    /// TSIH: 0 for a new session, otherwise that of the session that this connection joins.
     pub tsih: u16,
     /// CID.
     pub cid: u16,
@@ -50,7 +50,7 @@ pub struct Credentials {
     pub mutual: Option<(String, Secret)>,
     /// CHAP_A: algorithms to offer, preferred first.
     pub algorithms: Vec<Algorithm>,
-    /// Reject a target that requires no CHAP. Otherwise None is offered too, unless mutual CHAP is set.
+    /// Fail if the target does not require CHAP. If false, None is offered too, unless mutual CHAP is set.
     pub required: bool,
 }
 
@@ -76,7 +76,7 @@ impl LoginParams {
     /// Checks names, key lengths and secrets before a login.
     ///
     /// # Errors
-    /// A message that names the fault.
+    /// A message that describes the fault.
     pub fn check(&self) -> Result<(), String> {
         name::check(&self.initiator).map_err(|why| format!("no iSCSI name: {:?}: {why}", self.initiator))?;
         if let Some(target) = self.target.as_ref().filter(|target| !name::is_usable(target)) {
@@ -106,7 +106,7 @@ impl Credentials {
 /// The result of a successful login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedIn {
-    /// Negotiated values. If this is not the leading login, keys of the leading login have their defaults.
+    /// Negotiated values. If this is not the leading login, the keys of the leading login have their defaults.
     pub parameters: Parameters,
     /// TSIH of the session. Some targets return 0 for Discovery sessions.
     pub tsih: u16,
@@ -122,24 +122,24 @@ pub struct LoggedIn {
     pub target_alias: Option<String>,
     /// TargetPortalGroupTag.
     pub portal_group_tag: Option<u16>,
-    /// Every key that the target sent, in its order, except CHAP keys. The values are safe for a terminal.
+    /// Every key that the target sent, in order, except CHAP keys. The values are safe for a terminal.
     pub answers: Vec<(String, String)>,
     /// The algorithm with which this side authenticated itself; `None` if the target did not require it.
     pub chap: Option<Algorithm>,
 }
 
-/// Why a login failed. The caller closes the connection.
+/// The reason why a login failed. The caller closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoginError {
     /// The target rejected the login: class 2 is permanent, class 3 temporary.
     Refused(LoginStatus),
     /// Authentication failed.
     Authentication(String),
-    /// The target declined the required digests; its answer.
+    /// The target did not accept the required digests; its answer.
     Digests(String),
     /// A PDU with an opcode that iSCSI does not define. The peer may speak another protocol.
     UnknownPdu(String),
-    /// The target violated the protocol; the key or field, and the fault.
+    /// The target violated the protocol; a message that names the key or field, and the fault.
     Broke(String),
 }
 

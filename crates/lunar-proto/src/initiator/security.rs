@@ -10,18 +10,18 @@ use crate::chap::{Algorithm, BINARY_LEN, Challenge};
 /// The state of the security stage.
 #[derive(Debug)]
 pub(super) enum Security {
-    /// AuthMethod is sent.
+    /// AuthMethod was sent.
     Offered,
-    /// CHAP is selected, CHAP_A is sent.
+    /// The target selected CHAP, and CHAP_A was sent.
     Chosen,
-    /// CHAP_N and CHAP_R are sent, with a challenge if the target must authenticate itself.
+    /// CHAP_N and CHAP_R were sent, with a challenge if the target must authenticate itself.
     Proved(Algorithm, Option<Challenge>),
-    /// Complete, with the algorithm if CHAP was used.
+    /// Complete; the algorithm if CHAP was used.
     Over(Option<Algorithm>),
 }
 
 impl Security {
-    /// AuthMethod of the first request.
+    /// The value of AuthMethod in the first request.
     pub fn methods(credentials: Option<&Credentials>) -> &'static str {
         match credentials {
             None => "None",
@@ -89,7 +89,7 @@ impl Security {
         Ok(())
     }
 
-    /// The error for unexpected security keys: it names the expected ones.
+    /// The error for unexpected security keys. It names the expected keys.
     fn unfit(&self) -> String {
         let wanted = match self {
             Self::Offered => "AuthMethod alone",
@@ -101,7 +101,7 @@ impl Security {
     }
 }
 
-/// The authentication method that the target selected.
+/// Processes the authentication method that the target selected.
 fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result<Security, LoginError> {
     match (method, ours) {
         ("CHAP", Some(c)) => {
@@ -120,8 +120,8 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
     }
 }
 
-/// Answers the target's challenge, and sends one if the target must authenticate itself. With equal secrets the target
-/// could obtain our response on another connection (RFC 7143 section 9.2.1).
+/// Answers the target's challenge, and sends one if the target must authenticate itself. The two secrets must differ:
+/// with equal secrets, the target could obtain its response from us on another connection (RFC 7143 section 9.2.1).
 fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Security, LoginError> {
     if ours.mutual.as_ref().is_some_and(|m| m.1 == ours.secret) {
         return failed("one CHAP secret cannot serve both directions".into());
@@ -147,7 +147,7 @@ fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Secur
     Ok(Security::Proved(algorithm, Some(mine)))
 }
 
-/// Checks the response of the target to our challenge.
+/// Checks the target's response to our challenge.
 fn verify(challenge: &Challenge, keys: &ChapKeys, ours: &Credentials) -> Result<(), LoginError> {
     let Some((name, secret)) = &ours.mutual else { return failed("no mutual CHAP user".into()) };
     let said = keys.n.unwrap_or_default();

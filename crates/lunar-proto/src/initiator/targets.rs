@@ -10,29 +10,29 @@ use super::shown;
 use crate::keys::in_range;
 use crate::name;
 
-/// The default TCP port.
+/// The default TCP port of iSCSI.
 pub const PORT: u16 = 3260;
 
-/// Maximum addresses of one target.
+/// Maximum number of addresses of one target.
 const ADDRESSES: usize = 1024;
 
-/// Maximum notes.
+/// Maximum number of notes.
 const NOTES: usize = 16;
 
 const NO_NAME: &str = "an address before any TargetName";
 
-/// The longest name of a host, in bytes (RFC 1035 section 2.3.4).
+/// The longest host name, in bytes (RFC 1035 section 2.3.4).
 const HOST_LEN: usize = 253;
 
-/// The longest name of an interface, in bytes (Linux: IFNAMSIZ).
+/// The longest interface name, in bytes (Linux: IFNAMSIZ without the NUL).
 const ZONE_LEN: usize = 15;
 
-/// A target of the response.
+/// A target in the response to SendTargets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveredTarget {
     /// TargetName.
     pub name: String,
-    /// Its addresses without duplicates. If there are none, the target is at the portal that was queried.
+    /// Its addresses without duplicates. If there are none, the target is at the queried portal.
     pub addresses: Vec<PortalAddress>,
 }
 
@@ -41,19 +41,19 @@ pub struct DiscoveredTarget {
 pub struct SendTargetsResult {
     /// The targets, in the order of the response.
     pub found: Vec<DiscoveredTarget>,
-    /// Messages about irregular and skipped entries; at most 16.
+    /// Messages about invalid entries, used or skipped; at most 16.
     pub notes: Vec<String>,
 }
 
 /// The address of a target portal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortalAddress {
-    /// A host name, an IPv4 address, or an IPv6 address without brackets. The latter may have a zone (RFC 4007):
+    /// A host name, an IPv4 address, or an IPv6 address without brackets. An IPv6 address may have a zone (RFC 4007):
     /// `fe80::1%eth0`.
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// Portal group tag.
+    /// Target portal group tag.
     pub tag: Option<u16>,
 }
 
@@ -61,7 +61,7 @@ impl PortalAddress {
     /// Parses `host[:port][,tag]`, with an IPv6 address in brackets.
     ///
     /// # Errors
-    /// A message that names the fault.
+    /// A message that describes the fault.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (place, tag) = match text.split_once(',') {
             Some((place, tag)) => (place, Some(small(tag, 0).ok_or("no portal group tag after the comma")?)),
@@ -83,7 +83,7 @@ impl PortalAddress {
     }
 }
 
-/// Host and port as in a URL, without the tag.
+/// Host and port in the form of a URL, without the tag.
 impl fmt::Display for PortalAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
@@ -93,13 +93,13 @@ impl fmt::Display for PortalAddress {
     }
 }
 
-/// A host name of letters, digits, dash, dot and underscore. No other character is safe to show and to resolve.
+/// A host name of letters, digits, dash, dot and underscore. No other character is safe to display and to resolve.
 fn is_host(host: &str) -> bool {
     let may_stand = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     (1..=HOST_LEN).contains(&host.len()) && !host.starts_with('-') && host.bytes().all(may_stand)
 }
 
-/// An IPv6 address with or without a zone, the name or number of an interface.
+/// An IPv6 address with or without a zone. A zone is the name or number of an interface.
 fn is_ipv6(host: &str) -> bool {
     let (address, zone) = host.split_once('%').map_or((host, None), |(address, zone)| (address, Some(zone)));
     let is_zone = |zone: &str| zone.len() <= ZONE_LEN && is_host(zone);
@@ -110,14 +110,14 @@ fn small(value: &str, least: u32) -> Option<u16> {
     in_range(value, &(least..=0xffff)).ok().and_then(|n| u16::try_from(n).ok())
 }
 
-/// Parses the whole key text of a response. A repeated target name adds addresses to the same target. An unusable name or
-/// address is skipped with a note.
+/// Parses the complete key text of a response. A repeated target name adds addresses to the same target. An unusable
+/// name or address is skipped with a note.
 ///
 /// # Errors
-/// A message that names the fault: the key text is malformed, or no target of it can be used.
+/// A message that describes the fault: the key text is malformed, or none of its targets can be used.
 pub fn parse(text: &[u8]) -> Result<SendTargetsResult, String> {
     let (mut reader, mut at) = (SendTargetsParser::default(), 0);
-    // Each pair on its own, so that invalid UTF-8 in one does not affect the others.
+    // Parse each pair separately, so that invalid UTF-8 in one does not affect the others.
     for pair in text.split(|&b| b == 0) {
         match pairs(pair).next() {
             None => {}
@@ -136,7 +136,7 @@ pub fn parse(text: &[u8]) -> Result<SendTargetsResult, String> {
     }
 }
 
-/// A pair of which only the value is not UTF-8: the key, and the escaped value.
+/// The key and the escaped value of a pair whose value, but not its key, is invalid UTF-8.
 fn binary(pair: &[u8]) -> Option<(&str, String)> {
     let end = pair.iter().position(|&b| b == b'=')?;
     let (key, value) = (pairs(&pair[..=end]).next()?.ok()?.0, &pair[end + 1..]);
@@ -147,13 +147,13 @@ fn wrong(key: &str, value: &str, why: &str) -> String {
     format!("{key}={}: {why}", shown(value))
 }
 
-/// The target to which the next addresses belong.
+/// The target to which the following addresses belong.
 #[derive(Default)]
 enum CurrentTarget {
-    /// No TargetName yet.
+    /// No TargetName was received yet.
     #[default]
     Nobody,
-    /// A skipped target.
+    /// A target that was skipped.
     Passed,
     /// The target with this index.
     At(usize),
@@ -172,7 +172,7 @@ impl SendTargetsParser {
             "TargetName" => self.name(value),
             "TargetAddress" => self.address(value)?,
             "SendTargets" => return Err("rejected by the target".into()),
-            // Some targets send further keys.
+            // Ignore other keys: some targets send them.
             _ => {}
         }
         Ok(())
@@ -184,7 +184,7 @@ impl SendTargetsParser {
             ("TargetName", _) => self.current = CurrentTarget::Passed,
             ("TargetAddress", CurrentTarget::Nobody) => return Err(NO_NAME.into()),
             ("TargetAddress", CurrentTarget::At(_)) => {}
-            // An address of a skipped target, or another key.
+            // Ignore an address of a skipped target, and any other key.
             _ => return Ok(()),
         }
         self.note(key, escaped, "not UTF-8, skipped");

@@ -11,16 +11,16 @@ use crate::text_reassembly::{TextReassembly, piece};
 pub enum TextStep {
     /// Send this PDU. The caller stamps CmdSN and ExpStatSN.
     Send(Pdu),
-    /// The whole key text of the response.
+    /// The complete key text of the response.
     Done(Vec<u8>),
     /// The target rejected the request; the reason code of RFC 7143 section 11.17.1.
     Rejected(u8),
-    /// Protocol error; a message that names the fault.
+    /// Protocol error; a message that describes the fault.
     Failed(String),
 }
 
-/// One text negotiation: a request, and a response of any number of PDUs. All requests are immediate: they pass a closed
-/// command window, and do not consume their CmdSN.
+/// One text negotiation: a request, and a response of any number of PDUs. All requests are immediate, so that a
+/// closed command window does not block them and they consume no CmdSN.
 #[derive(Debug)]
 pub struct TextClient {
     itt: u32,
@@ -28,7 +28,7 @@ pub struct TextClient {
     gather: TextReassembly,
     /// Key text that is not sent yet.
     out: Vec<u8>,
-    /// Responses that are still accepted.
+    /// Number of further responses that are accepted.
     left: usize,
 }
 
@@ -36,7 +36,7 @@ impl TextClient {
     /// Starts a negotiation, and returns its first request; the caller stamps CmdSN and ExpStatSN. `max_xmit` is the
     /// target's MaxRecvDataSegmentLength, `limit` the maximum length of the response; both are in bytes.
     pub fn new(itt: u32, text: Vec<u8>, max_xmit: u32, limit: usize) -> (Self, Pdu) {
-        // The average of bytes per PDU below which the response is considered endless.
+        // Average number of bytes per PDU below which a response counts as endless.
         const LEAST: usize = 64;
         let (max_xmit, left) = (max_xmit.max(1) as usize, LEAST + text.len() + limit / LEAST);
         let mut exchange = TextClient { itt, max_xmit, gather: TextReassembly::new(limit), out: text, left };
@@ -44,7 +44,7 @@ impl TextClient {
         (exchange, first)
     }
 
-    /// Takes a Text Response, or a Reject of one of the requests, with its whole data segment.
+    /// Processes a Text Response, or a Reject of one of the requests, with its complete data segment.
     pub fn response(&mut self, header: &Bhs, data: &[u8]) -> TextStep {
         self.advance(header, data).unwrap_or_else(TextStep::Failed)
     }
@@ -55,7 +55,7 @@ impl TextClient {
         }
         self.check(header)?;
         if !self.out.is_empty() {
-            // The rest of our own key text. An empty response asks for it.
+            // The rest of our own key text is outstanding. An empty response requests it.
             let asks = data.is_empty() && !header.is_final() && !header.continues();
             return if asks {
                 Ok(self.send(header))

@@ -1,4 +1,4 @@
-//! The login phase of one connection, as the target plays it (RFC 7143 sections 6.3, 11.12 and 11.13).
+//! The login phase of one connection on the target side (RFC 7143 sections 6.3, 11.12 and 11.13).
 
 mod policy;
 mod security;
@@ -23,25 +23,25 @@ use crate::text_reassembly::{TextReassembly, piece};
 pub use policy::{LoginPolicy, TargetInfo};
 use security::{Security, SecurityFailure};
 
-/// No data segment of the login phase is longer (RFC 7143 section 6.3), in bytes.
+/// Maximum length of a data segment in the login phase, in bytes (RFC 7143 section 6.3).
 pub const SEGMENT_LEN: usize = 8192;
 
-/// PDUs that either side may send until the initiator is logged in.
+/// Maximum number of PDUs that either side sends in a login.
 pub(crate) const EXCHANGES: u32 = 64;
 
-/// Keys of no table that one login may bring.
+/// Maximum number of unknown keys in a login.
 pub(crate) const UNKNOWN_KEYS: usize = 1024;
 
-/// What to do after a PDU.
+/// The next step of a login.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LoginStep {
     /// Send this PDU and wait for the response.
     Reply(Pdu),
-    /// Negotiation is over: register the session, then [`Login::accept`] or [`Login::refuse`].
+    /// The negotiation is over: register the session, then call [`Login::accept`] or [`Login::refuse`].
     Ready,
-    /// Send this, then close.
+    /// Send this PDU, then close the connection.
     Refuse(Pdu),
-    /// Close without a word.
+    /// Close the connection without a response.
     Drop,
 }
 
@@ -51,7 +51,7 @@ pub enum SessionType {
     /// A session with a target.
     #[default]
     Normal,
-    /// A session for SendTargets alone.
+    /// A session for SendTargets only.
     Discovery,
 }
 
@@ -64,7 +64,7 @@ impl SessionType {
     }
 }
 
-/// Initiator, target and session type, from the first text.
+/// Initiator, target and session type, from the first key text.
 #[derive(Clone, Debug, Default)]
 struct LoginNames {
     initiator: String,
@@ -79,7 +79,7 @@ pub struct Login {
     portal_group_tag: u16,
     gather: TextReassembly,
     parameters: Parameters,
-    /// The first request: its ISID, TSIH, CID, version and CmdSN decide.
+    /// The first request: its ISID, TSIH, CID, version and CmdSN are those of the login.
     first: Option<Bhs>,
     /// The latest request.
     last: Bhs,
@@ -88,7 +88,7 @@ pub struct Login {
     demand: Authentication,
     security: Security,
     redirect: Option<String>,
-    /// Bit n: row n of the key table was brought.
+    /// Bit n: the initiator sent key n of the table.
     seen: u64,
     unknown: BTreeSet<String>,
     /// Key text that is not sent yet.
@@ -102,7 +102,7 @@ pub struct Login {
 const _: () = assert!(keys::TABLE.len() <= 64, "one bit of `seen` per key");
 
 impl Login {
-    /// A connection that waits for its first PDU. `text_limit` bounds all key text that it may bring, in
+    /// A connection that waits for its first PDU. `text_limit` is the maximum length of all key text of the login, in
     /// bytes.
     pub fn new(offer: Offer, portal_group_tag: u16, text_limit: usize) -> Self {
         Login {
@@ -127,13 +127,13 @@ impl Login {
         }
     }
 
-    /// The same with another first StatSN.
+    /// Sets the first StatSN.
     pub fn with_stat_sn(mut self, stat_sn: u32) -> Self {
         self.stat_sn = stat_sn;
         self
     }
 
-    /// Takes one PDU with its whole data segment (without padding).
+    /// Processes a PDU with its complete data segment, without padding.
     pub fn request(&mut self, header: &Bhs, data: &[u8], policy: &dyn LoginPolicy) -> LoginStep {
         if header.opcode() != opcode::LOGIN {
             return match self.first {
@@ -154,7 +154,7 @@ impl Login {
     ) -> Result<LoginStep, LoginStatus> {
         self.check(header, data)?;
         if !self.out.is_empty() {
-            // The rest of an answer, requested by an empty PDU.
+            // The rest of our answer is outstanding. An empty PDU requests it.
             let asks = data.is_empty() && !header.continues();
             let early = "text before the rest of our answer was requested";
             return if asks { self.answer(header, policy) } else { Err(self.blame(early)) };
@@ -171,7 +171,7 @@ impl Login {
         }
     }
 
-    /// The header's own rules: version, stages, bits (RFC 7143 section 11.12).
+    /// Checks version, stages and bits of a header (RFC 7143 section 11.12).
     fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), LoginStatus> {
         let (current, next) = header.stages();
         if self.first.is_none() {
@@ -199,32 +199,32 @@ impl Login {
         }
     }
 
-    /// An initiator error, and why it is one.
+    /// Records why the request is invalid, and returns the status of an initiator error.
     fn blame(&mut self, why: impl Into<String>) -> LoginStatus {
         self.reason = Some(why.into());
         LoginStatus::INITIATOR_ERROR
     }
 
-    /// The status of a fault; its reason is kept for the log.
+    /// Records the reason of a security failure for the log, and returns its status.
     fn note(&mut self, fault: SecurityFailure) -> LoginStatus {
         self.reason = fault.reason;
         fault.status
     }
 
-    /// The same about a key.
+    /// Like `blame`, for the value of a key. A security value is not shown.
     fn blame_key(&mut self, key: &str, value: &str, rule: &str) -> LoginStatus {
         let secret = keys::find(key).is_some_and(|row| matches!(keys::TABLE[row].kind, KeyType::Security));
         let value = if secret { "(not shown)".to_owned() } else { excerpt(value) };
         self.blame(format!("{}={value}: {rule}", excerpt(key)))
     }
 
-    /// Why the login was refused, as far as its status does not say it: the key, its value in printable
+    /// The reason why the login was rejected, if it says more than the status: the key, its value in printable
     /// characters, and the rule.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// Takes the text of one C-bit series and appends the answers to `out`.
+    /// Processes a complete key text, and appends the answers to `out`.
     fn take(&mut self, text: &[u8], policy: &dyn LoginPolicy) -> Result<(), LoginStatus> {
         let mut found = vec![];
         for pair in pairs(text) {
@@ -268,7 +268,8 @@ impl Login {
         }
     }
 
-    /// AuthMethod in the operational stage. Where a login without authentication is allowed, None is what was done.
+    /// Answers AuthMethod in the operational stage with None. `enter` checks whether a login
+    /// without authentication is allowed.
     fn late_method(&mut self, list: Option<&str>) -> Result<(), LoginStatus> {
         let Some(list) = list else { return Ok(()) };
         if keys::first_of(list, |method| method == "None").is_err() {
@@ -278,8 +279,8 @@ impl Login {
         Ok(())
     }
 
-    /// Names repeated unchanged after the security stage. This is not allowed, but libiscsi with CHAP
-    /// credentials repeats them to a target that requires none, and they contain nothing new.
+    /// Whether a key repeats a name of the first text after the security stage. RFC 7143 does not allow this, but
+    /// libiscsi with CHAP credentials does so at a target that requires none.
     fn is_said_again(&self, key: &str, value: &str) -> bool {
         let began_secure = self.first.is_some_and(|f| f.stages().0 == 0);
         let Some(identity) = self.identity.as_ref().filter(|_| began_secure) else { return false };
@@ -292,7 +293,8 @@ impl Login {
             }
     }
 
-    /// The row of a key that may stand here and now, and was not brought before; None for one of no row.
+    /// Checks that a key is allowed in this stage, and was not sent before. Returns its index in the table; `None`
+    /// for an unknown key.
     fn admit(&mut self, key: &str) -> Result<Option<usize>, &'static str> {
         const TWICE: &str = "repeated key";
         let Some(row) = keys::find(key) else {
@@ -309,20 +311,20 @@ impl Login {
         self.seen |= bit;
         match k.sender {
             KeySender::Target => Err("only targets send it"),
-            // Some begin without a security stage and still name their method: see `late_method`.
+            // Some initiators skip the security stage and still send AuthMethod: see `late_method`.
             _ if k.name == "AuthMethod" && self.phase == NegotiationPhase::Operational => Ok(Some(row)),
             _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("not valid in this stage"),
             _ => Ok(Some(row)),
         }
     }
 
-    /// Processes the first text: initiator, target and session type, checked against the target.
+    /// Processes initiator, target and session type of the first text, and checks them against the policy.
     fn identify(
         &mut self,
         found: &[(Option<usize>, &str, &str)],
         policy: &dyn LoginPolicy,
     ) -> Result<(), LoginStatus> {
-        // Kept even if the login is refused: the log names the initiator.
+        // Kept even if the login is rejected: the log names the initiator.
         let identity = identity(found).map_err(|(status, why)| {
             self.reason = Some(why);
             status
@@ -357,7 +359,7 @@ impl Login {
         Ok(())
     }
 
-    /// After the security stage, or without one: whether the initiator may log in.
+    /// Checks that the security stage may end or be skipped, and that the initiator may log in.
     fn enter(&mut self, policy: &dyn LoginPolicy) -> Result<(), LoginStatus> {
         self.may_end_security()?;
         policy.authorize(self.target_name(), self.initiator_name(), self.chap_user())
@@ -381,8 +383,9 @@ impl Login {
         if matches!(row.kind, KeyType::Security) {
             security.put(key, value);
         } else if row.name == "RDMAExtensions" && self.session_type() == SessionType::Discovery {
-            // The only key without a value there: others have no effect in discovery either (RFC 7143 section 7.4), but
-            // initiators that offer them expect an answer from the table, and fail on Irrelevant.
+            // The only key that is answered with Irrelevant in discovery. Others have no effect there either (RFC
+            // 7143 section 7.4), but initiators that offer them expect an answer from the table, and fail on
+            // Irrelevant.
             push(&mut self.out, key, "Irrelevant");
         } else {
             let answer = keys::settle(row, value, &self.offer, &mut self.parameters);
@@ -394,11 +397,12 @@ impl Login {
         Ok(())
     }
 
-    /// What this side takes, once, in the operational stage.
+    /// Declares MaxRecvDataSegmentLength, once, in the operational stage.
     fn declare(&mut self) {
         if !self.declared {
             self.declared = true;
-            // Over RDMA it means nothing (RFC 7145 section 6.5), and not all take a key that they did not bring.
+            // Over RDMA the key has no effect (RFC 7145 section 6.5), and some initiators reject a key that they did
+            // not send.
             if self.parameters.rdma_extensions {
                 return;
             }
@@ -411,7 +415,7 @@ impl Login {
         }
     }
 
-    /// Sends what fits, and changes the stage if the initiator requests it and may.
+    /// Sends the next part of the answer, and changes the stage if the initiator requests it and the stage may end.
     fn answer(&mut self, header: &Bhs, policy: &dyn LoginPolicy) -> Result<LoginStep, LoginStatus> {
         let rest = self.out.split_off(piece(&self.out, SEGMENT_LEN));
         let data = std::mem::replace(&mut self.out, rest);
@@ -435,8 +439,8 @@ impl Login {
         Ok(LoginStep::Reply(reply))
     }
 
-    /// After [`LoginStep::Ready`]: the final Login Response of a session with this TSIH and a window of so many
-    /// commands.
+    /// After [`LoginStep::Ready`]: the final Login Response. `tsih` is that of the session, `window` the number of
+    /// commands that the initiator may have outstanding.
     pub fn accept(&mut self, tsih: u16, window: u32) -> Pdu {
         let data = std::mem::take(&mut self.out);
         let mut reply = self.reply(&self.last.clone(), TRANSIT | 3, data);
@@ -446,7 +450,7 @@ impl Login {
         reply
     }
 
-    /// After [`LoginStep::Ready`]: the final Login Response of a session that cannot be.
+    /// After [`LoginStep::Ready`]: the final Login Response if the session cannot be registered.
     pub fn refuse(&mut self, status: LoginStatus) -> Pdu {
         self.refusal(&self.last.clone(), status)
     }
@@ -457,7 +461,7 @@ impl Login {
         self.respond(request, flags, LoginStatus::SUCCESS, data)
     }
 
-    /// A Login Response of another class.
+    /// A Login Response that redirects or rejects the login.
     fn refusal(&mut self, request: &Bhs, status: LoginStatus) -> Pdu {
         let mut data = vec![];
         if let (Some(address), 1) = (&self.redirect, status.0) {
@@ -479,8 +483,8 @@ impl Login {
         (self.phase != NegotiationPhase::Security).into()
     }
 
-    /// What was agreed. Keys of the leading login stand at their defaults if this is not one
-    /// ([`Login::tsih`]).
+    /// The negotiated values. Keys of the leading login have their defaults if this login joins a session
+    /// ([`Login::tsih`] is not 0).
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
@@ -490,12 +494,12 @@ impl Login {
         self.identity.as_ref().map_or("", |i| &i.initiator)
     }
 
-    /// InitiatorAlias, for people.
+    /// InitiatorAlias, safe for a terminal.
     pub fn initiator_alias(&self) -> Option<&str> {
         self.identity.as_ref()?.initiator_alias.as_deref()
     }
 
-    /// TargetName; None in most Discovery sessions.
+    /// TargetName; `None` in most Discovery sessions.
     pub fn target_name(&self) -> Option<&str> {
         self.identity.as_ref()?.target.as_deref()
     }
@@ -510,7 +514,7 @@ impl Login {
         self.first.unwrap_or(self.last).isid()
     }
 
-    /// TSIH of the first request: 0 for a new session, else the session to join.
+    /// TSIH of the first request: 0 for a new session, otherwise that of the session to join.
     pub fn tsih(&self) -> u16 {
         self.first.map_or(0, |f| f.tsih())
     }
@@ -520,7 +524,7 @@ impl Login {
         self.first.map_or(0, |f| f.cid())
     }
 
-    /// The CHAP user that was proved.
+    /// The CHAP user that authenticated.
     pub fn chap_user(&self) -> Option<&str> {
         self.security.user()
     }
@@ -536,7 +540,7 @@ impl Login {
     }
 }
 
-/// The names of a first text, well-formed, complete and folded: from here on they are compared byte by byte.
+/// Checks and folds the names of the first text. From here on they are compared byte by byte.
 fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<LoginNames, (LoginStatus, String)> {
     let value = |key| found.iter().find(|f| f.1 == key).map(|f| f.2);
     let named = |key| {
@@ -561,7 +565,7 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<LoginNames, (LoginS
     Ok(LoginNames { initiator, initiator_alias, target, session_type })
 }
 
-/// A text that people read: nothing in it may steer their terminal, and what is too long is cut.
+/// Makes a text safe for a terminal: replaces control characters, and cuts it at 255 bytes.
 fn for_people(text: &str) -> String {
     let end = (0..=text.len().min(keys::VALUE_LEN)).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].replace(char::is_control, "?")
@@ -571,7 +575,7 @@ fn wrong_name(key: &str, name: &str, why: &str) -> (LoginStatus, String) {
     (LoginStatus::INITIATOR_ERROR, format!("{key}={}: no iSCSI name: {why}", excerpt(name)))
 }
 
-/// Later texts may not change initiator, target and session type.
+/// Whether a later text leaves initiator, target and session type unchanged.
 fn stays(identity: &LoginNames, (_, key, value): &(Option<usize>, &str, &str)) -> bool {
     match *key {
         "TargetName" | "InitiatorName" => false,
@@ -580,10 +584,10 @@ fn stays(identity: &LoginNames, (_, key, value): &(Option<usize>, &str, &str)) -
     }
 }
 
-/// Characters of a text of the initiator that a log shows.
+/// Maximum number of characters of an initiator's text in the log.
 const EXCERPT: usize = 64;
 
-/// The beginning of a text, printable.
+/// The start of a text, in printable characters.
 fn excerpt(text: &str) -> String {
     let shown: String = text.chars().take(EXCERPT).flat_map(char::escape_debug).collect();
     if text.chars().nth(EXCERPT).is_some() { shown + "..." } else { shown }

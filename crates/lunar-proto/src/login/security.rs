@@ -1,4 +1,4 @@
-//! The security stage as the target plays it (RFC 7143 sections 6.3.2, 9.2 and 12.1).
+//! The security stage on the target side (RFC 7143 sections 6.3.2, 9.2 and 12.1).
 
 use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::text::{binary, number, push, push_hex};
@@ -8,12 +8,12 @@ use crate::chap::keys::{ALGORITHM, ChapKeys, METHOD, NOTHING};
 use crate::chap::{Algorithm, Authentication, BINARY_LEN, Challenge, Secret};
 use crate::keys::first_of;
 
-/// Why a login cannot go on.
+/// A failure of the security stage.
 #[derive(Debug)]
 pub(super) struct SecurityFailure {
-    /// For the initiator. One status stands for all failures of authentication, so that the wire is no oracle.
+    /// Sent to the initiator. All failures of authentication have the same status, so that it reveals no cause.
     pub status: LoginStatus,
-    /// For the log of the target alone.
+    /// Logged by the target, never sent.
     pub reason: Option<String>,
 }
 
@@ -31,18 +31,18 @@ fn denied<T>(reason: impl Into<String>) -> Result<T, SecurityFailure> {
 /// The state of the security stage.
 #[derive(Debug)]
 pub(super) enum Security {
-    /// No method is chosen.
+    /// No method was selected.
     Start,
-    /// CHAP is chosen; CHAP_A comes next.
+    /// CHAP was selected; CHAP_A follows.
     Chosen,
-    /// The challenge is out; CHAP_N and CHAP_R come next.
+    /// The challenge was sent; CHAP_N and CHAP_R follow.
     Challenged(Challenge),
-    /// Over, with the user that CHAP proved.
+    /// Complete; the user if CHAP was used.
     Done(Option<String>),
 }
 
 impl Security {
-    /// Takes one text's keys and appends the answers.
+    /// Processes the security keys of one key text, and appends the answers.
     pub fn step(
         &mut self,
         keys: &ChapKeys,
@@ -62,7 +62,7 @@ impl Security {
         Ok(())
     }
 
-    /// May the stage end? An error if authentication was left out, false if it is under way.
+    /// Whether the stage may end; false during CHAP. An error if required authentication was skipped.
     pub fn may_end(&self, demand: &Authentication) -> Result<bool, SecurityFailure> {
         match self {
             Self::Start if demand.required => {
@@ -73,7 +73,7 @@ impl Security {
         }
     }
 
-    /// The user that CHAP proved.
+    /// The CHAP user that authenticated.
     pub fn user(&self) -> Option<&str> {
         match self {
             Self::Done(user) => user.as_deref(),
@@ -143,9 +143,8 @@ fn verify(
     }
 }
 
-/// Answers the initiator's challenge, but never its reflection and never with the initiator's own secret
-/// (RFC 7143 section 9.2.1). Only an initiator that has proved itself gets here, so no other login is an
-/// oracle.
+/// Answers the initiator's challenge, but never a reflected one, and never with the initiator's own secret (RFC 7143
+/// section 9.2.1). The initiator has authenticated itself before, so an unauthenticated peer cannot obtain responses.
 fn prove(
     ours: &Challenge,
     user: &str,

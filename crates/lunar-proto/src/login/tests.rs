@@ -1,4 +1,4 @@
-//! Login played by a small initiator of the tests, one row of the checklist after the other.
+//! The target's login against requests that the tests write.
 
 mod rdma;
 
@@ -17,7 +17,7 @@ const DISKS: &str = "iqn.2026-11.org.example:disks";
 const NAMES: &str = "InitiatorName=iqn.1993-08.org.debian:01:abc\0TargetName=iqn.2026-11.org.example:disks\0";
 const ISID: [u8; 6] = [0x80, 1, 2, 3, 4, 5];
 
-/// A target with one name, and users of CHAP.
+/// A target with one name and CHAP users.
 struct House {
     alias: Option<String>,
     authentication: Authentication,
@@ -97,7 +97,7 @@ impl Pair {
         b
     }
 
-    /// Sends one PDU and holds what every response of class 0 must hold.
+    /// Sends a PDU, and checks the rules for every response of class 0.
     fn send(&mut self, flags: u8, data: &[u8]) -> LoginStep {
         let step = self.login.request(&self.header(flags), data, &self.house);
         if let LoginStep::Reply(pdu) = &step {
@@ -122,7 +122,7 @@ impl Pair {
         self.next_stat_sn = self.next_stat_sn.wrapping_add(1);
     }
 
-    /// The text of a reply that goes on.
+    /// Sends a request after which the login continues, and returns the text of the response.
     fn text(&mut self, flags: u8, text: &str) -> String {
         match self.send(flags, text.as_bytes()) {
             LoginStep::Reply(pdu) => String::from_utf8(pdu.data).unwrap(),
@@ -130,7 +130,7 @@ impl Pair {
         }
     }
 
-    /// The status of a refusal.
+    /// Sends a request that is rejected, and returns the status.
     fn refused(&mut self, flags: u8, text: &str) -> LoginStatus {
         match self.send(flags, text.as_bytes()) {
             LoginStep::Refuse(pdu) => pdu.header.login_status(),
@@ -138,7 +138,7 @@ impl Pair {
         }
     }
 
-    /// Ends a login and gives the text of the final response.
+    /// Ends a login, and returns the text of the final response.
     fn ready(&mut self, flags: u8, text: &str) -> String {
         assert_eq!(self.send(flags, text.as_bytes()), LoginStep::Ready);
         let pdu = self.login.accept(0x55, 128);
@@ -150,7 +150,7 @@ impl Pair {
         String::from_utf8(pdu.data).unwrap()
     }
 
-    /// What the login ends with: a failure of authentication that carries nothing but its status.
+    /// Sends a request that fails authentication. The response contains nothing but the status.
     fn ends_with(mut self, flags: u8, text: &str) -> Self {
         let LoginStep::Refuse(pdu) = self.send(flags, text.as_bytes()) else { panic!("{text}: no refusal") };
         let denied = LoginStatus::AUTHENTICATION_FAILURE;
@@ -159,7 +159,7 @@ impl Pair {
         self
     }
 
-    /// The challenge after AuthMethod and CHAP_A, decoded.
+    /// Passes AuthMethod and CHAP_A, and returns the decoded challenge.
     fn challenged(&mut self, list: &str) -> (Algorithm, u8, Vec<u8>) {
         let method = self.text(SECURITY | TRANSIT | 1, &format!("{NAMES}AuthMethod=CHAP\0"));
         assert_eq!(method, "TargetPortalGroupTag=7\0AuthMethod=CHAP\0");
@@ -172,7 +172,7 @@ impl Pair {
         (Algorithm::first_of(found[0].1, &Algorithm::ALL).unwrap(), found[1].1.parse().unwrap(), challenge)
     }
 
-    /// CHAP_N and CHAP_R of a user for a fresh challenge.
+    /// CHAP_N and CHAP_R of a user for a new challenge.
     fn proof(&mut self, list: &str, name: &str, secret: &[u8]) -> String {
         let (algorithm, id, challenge) = self.challenged(list);
         let mut out = vec![];
@@ -187,7 +187,7 @@ const OPERATIONAL: u8 = 1 << 2;
 const DIRECT: u8 = TRANSIT | OPERATIONAL | 3;
 const TO_OPERATIONAL: u8 = TRANSIT | SECURITY | 1;
 
-/// LOG-032, first form; the names and tag of it.
+/// LOG-032, first form: a single exchange. The names and the portal group tag.
 #[test]
 fn login_of_one_exchange() {
     let mut p = Pair::new(House { alias: Some("Disk Z\u{fc}rich 1".into()), ..House::default() });
@@ -205,7 +205,7 @@ fn login_of_one_exchange() {
     assert_eq!(*l.parameters(), ours);
 }
 
-/// LOG-032, second form, then the operational stage; and the way past it (defaults stay in force).
+/// LOG-032, second form: with an operational stage, and without one (defaults apply).
 #[test]
 fn login_without_auth_method() {
     let mut p = Pair::new(House::default());
@@ -222,7 +222,7 @@ fn login_without_auth_method() {
     assert_eq!(*p.login.parameters(), Parameters::default());
 }
 
-/// The keys of open-iscsi and libiscsi in one text; answers stand in the order of the table.
+/// The keys of open-iscsi and libiscsi in one text. The answers have the order of the table.
 #[test]
 fn full_set_of_keys() {
     let mut p = Pair::new(House::default());
@@ -252,7 +252,7 @@ fn full_set_of_keys() {
     );
 }
 
-/// Byte for byte: the header of a response that goes on.
+/// The header of a response that continues the login, byte for byte.
 #[test]
 fn login_response_matches_golden_bytes() {
     let mut p = Pair::new(House::default());
@@ -275,7 +275,7 @@ fn other_pdus_have_no_place_in_login() {
     assert_eq!(pdu.header.login_status(), LoginStatus::INVALID_REQUEST);
 }
 
-/// LOG-009, LOG-010, LOG-017: first PDUs whose bits are wrong, then second ones.
+/// LOG-009, LOG-010, LOG-017: first PDUs with invalid flags, then second PDUs.
 #[test]
 fn only_allowed_stage_transitions_are_made() {
     for flags in [
@@ -296,7 +296,7 @@ fn only_allowed_stage_transitions_are_made() {
         );
     }
     let mut p = Pair::new(House::default());
-    p.text(OPERATIONAL | 3, NAMES); // NSG counts only with T
+    p.text(OPERATIONAL | 3, NAMES); // NSG is ignored without T
     assert_eq!(p.refused(SECURITY, ""), LoginStatus::INITIATOR_ERROR);
 }
 
@@ -314,7 +314,7 @@ fn future_version_is_rejected() {
     );
 }
 
-/// What one text of a direct login earns.
+/// The status for an invalid first text.
 #[test]
 fn texts_that_are_refused() {
     let long = format!("InitiatorName=iqn.2026-11.org.example:{}\0", "a".repeat(224 - 24));
@@ -366,7 +366,7 @@ fn long_alias_is_cut_for_display() {
     assert_eq!(p.login.initiator_alias(), Some(&*format!("a{}", "\u{e9}".repeat(127))));
 }
 
-/// LOG-034, KEY-004: over two PDUs.
+/// LOG-034, KEY-004: a repeated key in a second PDU.
 #[test]
 fn keys_are_not_repeated_later() {
     for again in ["ImmediateData=Yes\0", "X-a=1\0", NAMES, "SessionType=Discovery\0"] {
@@ -376,7 +376,7 @@ fn keys_are_not_repeated_later() {
     }
 }
 
-/// libiscsi with CHAP credentials, at a target that asks for none.
+/// As libiscsi with CHAP credentials does at a target that requires none.
 #[test]
 fn names_may_be_repeated_after_the_security_stage() {
     for (again, good) in [
@@ -392,7 +392,7 @@ fn names_may_be_repeated_after_the_security_stage() {
     }
 }
 
-/// KEY-037: a connection that joins a session brings no keys of the leading login.
+/// KEY-037: a connection that joins a session may not send keys of the leading login.
 #[test]
 fn leading_only_key_is_rejected_on_other_connections() {
     for (key, good) in [("MaxConnections=2\0", false), ("HeaderDigest=None\0", true)] {
@@ -419,8 +419,7 @@ fn target_that_moved() {
     }
 }
 
-/// DSC-001, KEY-038, A-08, A-09; LST-013.
-/// RFC 3722.
+/// Names are folded (RFC 3722).
 #[test]
 fn names_in_capitals_log_in_folded() {
     let mut p = Pair::new(House::default());
@@ -440,6 +439,7 @@ fn none_named_in_operational_stage_is_answered() {
     assert_eq!(refused(guarded(), "None"), LoginStatus::AUTHENTICATION_FAILURE);
 }
 
+/// DSC-001, KEY-038, A-08, A-09, LST-013.
 #[test]
 fn discovery_session_logs_in_without_target() {
     let unnamed = format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0InitiatorAlias=a\x1bb\0");
@@ -483,7 +483,7 @@ fn text_over_several_pdus() {
     assert_eq!(p.ready(DIRECT, ""), want);
 }
 
-/// LOG-040, LOG-041: an answer of more than a segment; the transition waits for its end.
+/// LOG-040, LOG-041: an answer longer than a segment. The stage changes after its last part.
 #[test]
 fn long_answer_comes_in_pieces() {
     let mut p = Pair::new(House::default());
@@ -506,7 +506,7 @@ fn long_answer_comes_in_pieces() {
     assert_eq!(p.refused(DIRECT, "X-late=1\0"), LoginStatus::INITIATOR_ERROR);
 }
 
-/// LOG-042 and the limits on what a login may bring.
+/// LOG-042, and the limits on unknown keys and key text.
 #[test]
 fn login_beyond_a_limit_is_refused() {
     let mut p = Pair::new(House::default());
@@ -527,7 +527,7 @@ fn login_beyond_a_limit_is_refused() {
     assert_eq!(p.refused(DIRECT, &(NAMES.to_owned() + &keys)), LoginStatus::INITIATOR_ERROR);
 }
 
-/// LOG-031, SEC-009, and methods that cannot be.
+/// LOG-031, SEC-009, and unsupported methods.
 #[test]
 fn security_that_is_required_is_not_skipped() {
     let denied = LoginStatus::AUTHENTICATION_FAILURE;
@@ -545,7 +545,7 @@ fn security_that_is_required_is_not_skipped() {
     assert_eq!(p.refused(TO_OPERATIONAL, ""), LoginStatus::MISSING_PARAMETER);
 }
 
-/// KEY-028: the first method of the offer that policy allows.
+/// KEY-028: the first offered method that policy allows is selected.
 #[test]
 fn methods_by_policy() {
     for (house, list, want) in [
@@ -559,8 +559,8 @@ fn methods_by_policy() {
     }
 }
 
-/// SEC-001, SEC-003, KEY-029, KEY-033: every algorithm, hex in both cases, base64 elsewhere; a literal
-/// CHAP_N.
+/// SEC-001, SEC-003, KEY-029, KEY-033: every algorithm, hexadecimal digits in both cases, base64; CHAP_N is taken
+/// literally.
 #[test]
 fn chap_one_way() {
     for (list, name, secret) in [
@@ -636,7 +636,7 @@ fn forbidden_algorithms_are_not_chosen() {
     }
 }
 
-/// SEC-004, SEC-005, KEY-030, KEY-031: the target proves itself, or cannot.
+/// SEC-004, SEC-005, KEY-030, KEY-031: mutual CHAP, and a target without a user for it.
 #[test]
 fn chap_both_ways() {
     let mutual = |extra: &str| {
@@ -691,7 +691,7 @@ fn reflected_challenge_is_not_answered() {
     );
 }
 
-/// How a login of the test goes wrong; what it ends with is looked at.
+/// Runs a login that fails authentication.
 type Fails = fn() -> Pair;
 
 fn mutual(change: fn(&mut Pair), challenge: fn(&[u8]) -> Vec<u8>) -> Pair {
@@ -712,7 +712,7 @@ fn proved(name: &str, secret: &[u8]) -> Pair {
     p.ends_with(TO_OPERATIONAL, &proof)
 }
 
-/// SEC-005, SEC-012: each fault has its reason in the log, and the initiator learns none of them.
+/// SEC-005, SEC-012: the log names each fault; the response is the same for all.
 #[test]
 fn each_chap_fault_is_logged_and_looks_alike() {
     let offers =
@@ -762,7 +762,7 @@ fn authorization_follows_authentication() {
     assert_eq!(p.refused(TO_OPERATIONAL, ""), LoginStatus::AUTHORIZATION_FAILURE);
 }
 
-/// The session cannot be registered.
+/// The session cannot be registered after the negotiation.
 #[test]
 fn refused_at_the_end() {
     let mut p = Pair::new(House::default());
@@ -775,7 +775,7 @@ fn refused_at_the_end() {
 }
 
 proptest! {
-    /// NEG-004: however the text is split, the result is the same.
+    /// NEG-004: the way in which the text is split does not change the result.
     #[test]
     fn splits_change_nothing(cuts in prop::collection::vec(0usize..400, 0..20)) {
         let text = format!("{NAMES}HeaderDigest=CRC32C,None\0MaxBurstLength=0x1000\0FirstBurstLength=65536\0X-a=b=c\0");
@@ -793,7 +793,7 @@ proptest! {
         prop_assert_eq!(p.login.parameters(), whole.login.parameters());
     }
 
-    /// Whatever comes: no panic, an end within the limit of exchanges, and what is kept stays small.
+    /// For any input: no panic, an end within the limit of exchanges, and bounded state.
     #[test]
     fn random_input_does_not_panic(pdus in prop::collection::vec(
         (any::<u8>(), prop_oneof![any::<Vec<u8>>(), key_text()]), 1..80,
@@ -815,7 +815,7 @@ proptest! {
     }
 }
 
-/// Text made of rows of the table and values that mean something.
+/// Key text of known keys and plausible values.
 fn key_text() -> impl Strategy<Value = Vec<u8>> {
     let key = (0..keys::TABLE.len()).prop_map(|i| keys::TABLE[i].name);
     let values =

@@ -1,4 +1,4 @@
-//! Fixed newstyle negotiation ("Handshake", "Option types").
+//! Fixed newstyle negotiation on the server side ("Handshake", "Option types").
 
 use super::{ExportOffer, NegotiatedExport, NegotiatedOptions};
 use lunar_wire::be;
@@ -7,29 +7,29 @@ use lunar_wire::nbd::{
     greeting, handshake_flag, info, option, reply, transmission_flag,
 };
 
-/// The longest data of an option in bytes. What is longer is passed over and refused.
+/// Maximum length of the data of an option, in bytes. Longer data are skipped, and the option is refused.
 pub const MAX_OPTION: usize = 64 << 10;
-/// Maximum number of options of one client; more end the connection.
+/// Maximum number of options of a client; one more ends the connection.
 const MAX_OPTIONS: u32 = 1000;
 
-/// The one metadata context, and our handle of it.
+/// The only metadata context, and its ID.
 const ALLOCATION: &[u8] = b"base:allocation";
 const ALLOCATION_ID: u32 = 1;
-/// The query for all contexts of its namespace.
+/// The query for all contexts of the namespace.
 const WILDCARD: &[u8] = b"base:";
 
-/// What came of bytes.
+/// The result of [`Handshake::feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeStep {
-    /// One message was taken, or more bytes are needed.
+    /// One message was processed, or more bytes are needed.
     More,
     /// The transmission phase begins.
     Agreed(NegotiatedExport),
-    /// The session ends once what is to be sent has left; why, for the log.
+    /// The session ends after the pending output is sent; the reason, for the log.
     End(&'static str),
 }
 
-/// The haggling with one client.
+/// The negotiation with one client.
 pub struct Handshake {
     offers: Vec<ExportOffer>,
     /// The client's flags, once received.
@@ -37,14 +37,15 @@ pub struct Handshake {
     structured: bool,
     /// The export for which `base:allocation` was selected.
     selected: Option<usize>,
-    /// The export whose block sizes the client requested. Others accept requests of any alignment.
+    /// The export whose block sizes the client requested. For any other export, requests of any alignment are
+    /// accepted.
     sized: Option<usize>,
     options: u32,
-    /// An option that is too long, and how many of its bytes are still to be skipped.
+    /// An option that is too long, and the number of its bytes that are still to be skipped.
     skipping: Option<(u32, u32)>,
 }
 
-/// A reply that refuses: its type and words for people.
+/// An error reply: its type and message.
 type OptionError = (u32, &'static str);
 
 const NO_DATA: OptionError = (reply::ERR_INVALID, "this option has no data");
@@ -52,7 +53,7 @@ const BROKEN: OptionError = (reply::ERR_INVALID, "inconsistent length");
 const UNKNOWN: OptionError = (reply::ERR_UNKNOWN, "no such export");
 
 impl Handshake {
-    /// A server that offers these.
+    /// A server that offers these exports.
     pub fn new(offers: Vec<ExportOffer>) -> Handshake {
         Handshake {
             offers,
@@ -70,8 +71,8 @@ impl Handshake {
         greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES)
     }
 
-    /// Takes at most one message from the start of `bytes`, and appends what is to be sent to `out`. The
-    /// number of bytes that were taken, and what came of them; nothing was taken when more are needed.
+    /// Processes at most one message at the start of `bytes`, and appends output to `out`. Returns the number of
+    /// bytes that it consumed, and the result. It consumes nothing if it needs more bytes.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         match (self.flags, self.skipping) {
             (None, _) => self.client_flags(bytes),
@@ -141,7 +142,7 @@ impl Handshake {
         HandshakeStep::Agreed(agreed)
     }
 
-    /// The options that are answered with replies.
+    /// Processes an option that is answered with replies.
     fn fixed(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         let begun = out.len();
         let done = match option {
@@ -222,7 +223,7 @@ impl Handshake {
         Ok((option == option::GO).then_some(agreed))
     }
 
-    /// LIST_META_CONTEXT and SET_META_CONTEXT ("Metadata querying").
+    /// Processes LIST_META_CONTEXT and SET_META_CONTEXT ("Metadata querying").
     fn meta_context(
         &mut self,
         option: u32,
@@ -240,7 +241,7 @@ impl Handshake {
         let name = string(&mut rest).ok_or(BROKEN)?;
         let count = take(&mut rest, 4).map(be::get32).ok_or(BROKEN)?;
         let mut found = count == 0 && !setting;
-        // A count that the data does not bear out ends with the data.
+        // A count that is too high for the data fails at the end of the data.
         for _ in 0..count {
             let query = string(&mut rest).ok_or(BROKEN)?;
             found |= query == ALLOCATION || (query == WILDCARD && !setting);
@@ -284,14 +285,14 @@ impl NegotiatedOptions {
     pub const ALLOCATION_ID: u32 = ALLOCATION_ID;
 }
 
-/// The first `len` bytes of what is left.
+/// Consumes the first `len` bytes of `rest`.
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(len)?;
     *rest = left;
     Some(taken)
 }
 
-/// A string after its length.
+/// Consumes a string with its length in front.
 fn string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = take(rest, 4).map(be::get32)? as usize;
     if len > MAX_STRING {

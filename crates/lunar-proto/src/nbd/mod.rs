@@ -1,5 +1,5 @@
-//! NBD without I/O. The server's side: what is offered, the haggling over it, and which requests are in order.
-//! The client's side is [`client`]. Section titles are those of the protocol's document.
+//! NBD without I/O. The server's side is here: exports, negotiation, validation of requests. The client's side is
+//! [`client`]. Section titles in quotes are those of doc/proto.md of the NBD project.
 
 pub mod client;
 mod handshake;
@@ -13,25 +13,25 @@ pub use request::{NbdCommand, NegotiatedOptions, RequestError};
 pub struct ExportOffer {
     /// Its name. An empty requested name selects the first export.
     pub name: String,
-    /// Words for people; may be empty.
+    /// Human-readable description; may be empty.
     pub description: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Its transmission flags, without SEND_DF, which depends on the client.
     pub flags: u16,
-    /// Minimum block in bytes, a power of two: offsets and lengths are multiples of it.
+    /// Minimum block size in bytes, a power of two: offsets and lengths are multiples of it.
     pub block_size: u32,
-    /// Preferred block in bytes, a power of two.
+    /// Preferred block size in bytes, a power of two.
     pub preferred: u32,
-    /// The longest READ and WRITE in bytes.
+    /// Maximum length of READ and WRITE in bytes.
     pub max_payload: u32,
 }
 
-/// What a client and a server have agreed on.
+/// The result of a negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedExport {
-    /// Which of the offers.
+    /// Index of the selected export in the offers.
     pub export: usize,
-    /// How requests for it are judged and answered.
+    /// The options by which its requests are validated.
     pub terms: NegotiatedOptions,
 }

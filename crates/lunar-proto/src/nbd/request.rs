@@ -1,84 +1,84 @@
-//! Which requests are in order ("Request types", "Error values").
+//! Validation of requests ("Request types", "Error values").
 
 use lunar_wire::nbd::{Errno, Request, command, command_flag, transmission_flag};
 
-/// What requests of a connection are judged by.
+/// The negotiated options by which the requests of a connection are validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NegotiatedOptions {
-    /// Bytes of the export.
+    /// Size of the export in bytes.
     pub size: u64,
-    /// Offsets and lengths are multiples of it, in bytes.
+    /// Minimum block size in bytes: offsets and lengths are multiples of it.
     pub block_size: u32,
-    /// The longest READ and WRITE in bytes.
+    /// Maximum length of READ and WRITE in bytes.
     pub max_payload: u32,
     /// Transmission flags.
     pub flags: u16,
-    /// Reads are answered in chunks.
+    /// Structured replies are negotiated.
     pub structured: bool,
-    /// The context `base:allocation` was selected.
+    /// The metadata context `base:allocation` was selected.
     pub allocation: bool,
 }
 
-/// A request that is in order. Range and cookie stand in the [`Request`].
+/// A valid command. Its range and cookie are in the [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NbdCommand {
-    /// Reads; `whole` (DF) requires one chunk.
+    /// Reads a range.
     Read {
-        /// The flag DF.
+        /// The flag DF: the reply is a single chunk.
         whole: bool,
     },
-    /// Writes the payload.
+    /// Writes the payload to a range.
     Write {
         /// The flag FUA.
         fua: bool,
     },
-    /// The client leaves.
+    /// Ends the session.
     Disconnect,
-    /// Makes what was written stable.
+    /// Makes completed writes durable.
     Flush,
-    /// Gives space back.
+    /// Deallocates a range.
     Trim {
         /// The flag FUA.
         fua: bool,
     },
-    /// Brings bytes near.
+    /// Prefetches a range into a cache.
     Cache,
-    /// Makes a range zeros.
+    /// Writes zeros to a range.
     WriteZeroes {
         /// The flag FUA.
         fua: bool,
-        /// Space may be given back: the flag NO_HOLE is not set.
+        /// The flag NO_HOLE is not set: the range may be deallocated.
         unmap: bool,
         /// The flag FAST_ZERO.
         fast: bool,
     },
-    /// Reports the allocation status.
+    /// Reports the allocation status of a range.
     BlockStatus {
-        /// The flag REQ_ONE.
+        /// The flag REQ_ONE: the reply describes one extent.
         one: bool,
     },
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestError {
-    /// The error.
+    /// The error value of the reply.
     pub errno: Errno,
-    /// Words for people.
+    /// A message for people.
     pub why: &'static str,
 }
 
-/// What is special about a command.
+/// The rules for a command.
 struct Row {
     command: u16,
-    /// Flags beside FUA, which every command accepts.
+    /// Allowed flags except FUA, which every command accepts.
     flags: u16,
-    /// The transmission flag that offers it.
+    /// The transmission flag that offers the command.
     offered_by: u16,
     writes: bool,
-    /// Bytes travel with it or its reply.
+    /// The request or its reply has a payload.
     payload: bool,
-    /// The error for what lies beyond the end.
+    /// The error for a range beyond the end of the export.
     beyond: Errno,
 }
 
@@ -111,10 +111,11 @@ fn refuse<T>(errno: Errno, why: &'static str) -> Result<T, RequestError> {
 }
 
 impl NegotiatedOptions {
-    /// Whether a request is in order, and what it then is.
+    /// Validates a request.
     ///
     /// # Errors
-    /// The errors that the document names for what is unknown, not offered, not allowed or out of range.
+    /// The command or flag is unknown or was not offered, the export is read-only, or the range is invalid. The error
+    /// values are those of "Error values".
     #[inline]
     pub fn check(&self, request: &Request) -> Result<NbdCommand, RequestError> {
         if request.command == command::DISC {
@@ -171,7 +172,7 @@ impl NegotiatedOptions {
     }
 }
 
-/// The command of a request whose type and flags are known to be good.
+/// The command of a request whose type and flags are valid.
 fn command_of(request: &Request) -> NbdCommand {
     let has = |flag| request.flags & flag != 0;
     let fua = has(command_flag::FUA);

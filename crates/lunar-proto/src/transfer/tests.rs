@@ -1,4 +1,4 @@
-//! Writes played by hand, then by an initiator that obeys and one that does not.
+//! Transfers written by hand, then by a conforming and by a random initiator.
 
 use proptest::prelude::*;
 
@@ -43,7 +43,7 @@ fn solicited_data_alone() {
     assert_eq!((w.is_complete(), w.failure(), w.next_r2t(), w.r2ts()), (true, None, None, 3));
 }
 
-/// DAT-003, DAT-004, DAT-007: what comes unsolicited is not asked for again (DAT-029).
+/// DAT-003, DAT-004, DAT-007: unsolicited data are not requested by R2T (DAT-029).
 #[test]
 fn unsolicited_data_first() {
     let mut w = DataOutSequencer::new(3000, 3000, 512, false, &parameters(false, true));
@@ -64,7 +64,7 @@ fn immediate_data_alone() {
     assert_eq!(w.next_r2t(), r2t(0, 0, 512, 1488), "F bit: the rest by R2T");
 }
 
-/// DAT-018, DAT-019: each R2T lies in one piece, and in no piece that was not let in.
+/// DAT-018, DAT-019: each R2T stays within one chunk, and no R2T covers a chunk that is not allowed yet.
 #[test]
 fn r2t_does_not_cross_a_piece() {
     let mut w = DataOutSequencer::new(7000, 7000, 500, true, &parameters(true, true));
@@ -98,7 +98,7 @@ fn stop_between_two_pieces_completes_the_write() {
     assert_eq!((w.is_complete(), w.next_r2t()), (true, None));
 }
 
-/// What the CDB does not want is taken if it comes unsolicited, but not asked for.
+/// Unsolicited data beyond the length that the CDB needs are accepted, but not requested by R2T.
 #[test]
 fn cdb_needs_less_than_expected() {
     let mut w = DataOutSequencer::new(4096, 600, 0, false, &parameters(false, true));
@@ -110,7 +110,7 @@ fn cdb_needs_less_than_expected() {
     assert!(w.is_complete());
 }
 
-/// DAT-005, DAT-006: commands that are wrong from the start.
+/// DAT-005, DAT-006: commands that violate the negotiated values.
 #[test]
 fn forbidden_unsolicited_data() {
     for (immediate_len, is_final, p, want, complete) in [
@@ -122,7 +122,7 @@ fn forbidden_unsolicited_data() {
         let mut w = DataOutSequencer::new(4096, 4096, immediate_len, is_final, &p);
         assert_eq!((w.failure(), w.is_complete(), w.next_r2t()), (Some(want), complete, None));
         if !complete {
-            // DAT-035: the answer waits for the end of what was announced.
+            // DAT-035: the response waits for the end of the announced data.
             assert_eq!(w.take(None, pdu(0, 0, 512, false)), DataOutVerdict::Discard);
             assert!(!w.is_complete());
             assert_eq!(w.take(None, pdu(1, 512, 512, true)), DataOutVerdict::Discard);
@@ -183,7 +183,7 @@ fn stopped_write_awaits_requested_data() {
     assert!(w.is_complete());
 }
 
-/// DAT-021: any order, but each byte once, and not in endless pieces.
+/// DAT-021: any order, but each byte once, and a bounded number of separate ranges.
 #[test]
 fn data_out_of_order() {
     let p = Parameters { data_pdu_in_order: false, ..parameters(true, false) };
@@ -220,7 +220,7 @@ fn some_parameters() -> impl Strategy<Value = Parameters> {
 }
 
 proptest! {
-    /// An initiator that obeys gets every byte of a write accepted once, whatever the lengths.
+    /// Each byte of a conforming initiator's write is accepted once, whatever the lengths.
     #[test]
     fn every_byte_is_written_once(p in some_parameters(), edtl in 0u32..20000, immediate in 0u32..3000, step in 1u32..900) {
         let first = p.first_burst_length.min(edtl);
@@ -256,7 +256,7 @@ proptest! {
         prop_assert!(got.iter().all(|&b| b == 1));
     }
 
-    /// Whatever comes: what is accepted lies within the expected length, and completion means every byte came.
+    /// For any input: accepted data lie within the expected length, and a complete transfer has received every byte.
     #[test]
     fn random_input_does_not_panic(
         p in some_parameters(),

@@ -1,4 +1,4 @@
-//! Text exchanges and the answer to SendTargets.
+//! Text negotiation and the response to SendTargets.
 
 use lunar_wire::iscsi::NONE;
 use lunar_wire::iscsi::flag::FINAL;
@@ -28,7 +28,7 @@ fn send(step: TextStep) -> Pdu {
     }
 }
 
-/// DSC-007, TXT-002, TXT-003, TXT-010: the first request byte for byte, and one that carries on.
+/// DSC-007, TXT-002, TXT-003, TXT-010: the first and a continuing request, byte for byte.
 #[test]
 fn text_requests_match_golden_bytes() {
     let (mut text, first) = TextClient::new(ITT, ALL.to_vec(), 8192, 65536);
@@ -46,11 +46,11 @@ fn text_requests_match_golden_bytes() {
     carry_on.set_itt(ITT);
     carry_on.set_ttt(7);
     assert_eq!(next, Pdu { header: carry_on, data: vec![] });
-    // TXT-010: a tag in the last response means nothing.
+    // TXT-010: the tag of the last response is ignored.
     assert_eq!(text.response(&response(FINAL, 7), b"me=x\0"), TextStep::Done(b"TargetName=x\0".to_vec()));
 }
 
-/// TXT-004, TXT-005, TXT-008, FRM-007: answers that are none.
+/// TXT-004, TXT-005, TXT-008, FRM-007: responses that violate the protocol.
 #[test]
 fn responses_that_break_the_rules() {
     let other = |h: Bhs, change: fn(&mut Bhs)| {
@@ -75,7 +75,7 @@ fn responses_that_break_the_rules() {
     let reject = other(last, |h| raw(h, |b| b[0..3].copy_from_slice(&[opcode::REJECT, 0x80, 9])));
     let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
     assert_eq!(text.response(&reject, b""), TextStep::Rejected(9), "a refusal breaks no rule");
-    // An answer before the question is over.
+    // A response before the request is complete.
     for (header, data) in
         [(last, b"".as_slice()), (response(0, 1), b"A=1\0".as_slice()), (response(CONTINUE, 1), b"")]
     {
@@ -85,7 +85,7 @@ fn responses_that_break_the_rules() {
     }
 }
 
-/// A text that is too long, or that does not end, is an error.
+/// A response that is too long or endless is an error.
 #[test]
 fn long_or_endless_text_ends_the_exchange() {
     let mut text = TextClient::new(ITT, ALL.to_vec(), 8192, 65536).0;
@@ -98,7 +98,7 @@ fn long_or_endless_text_ends_the_exchange() {
     assert!(end.is_some());
 }
 
-/// The target's own machine at the other end.
+/// Runs SendTargets against the target's own state machine.
 fn ask(targets: usize, sent: u32, answered: u32, limit: usize) -> TextStep {
     let mut exchange = TextServer::new(SessionType::Discovery, 65536);
     let (mut text, mut request) = TextClient::new(ITT, ALL.to_vec(), sent, limit);
@@ -153,7 +153,7 @@ fn send_targets_records_are_parsed() {
     assert_eq!(parse(b""), Ok(SendTargetsResult::default()));
 }
 
-/// NAM-001: names that are none by the rules are taken, and what cannot be used hides nothing else.
+/// NAM-001: invalid iSCSI names are accepted, and an unusable entry does not hide the others.
 #[test]
 fn odd_record_hides_no_other() {
     let too_long = "a".repeat(224);
@@ -238,7 +238,7 @@ fn portal_addresses_are_parsed_or_rejected() {
     assert_eq!(at("a", 860, None).to_string(), "a:860");
 }
 
-/// NAM-001, NAM-003: errors about rejected answers contain no control characters.
+/// NAM-001, NAM-003: error messages about rejected responses contain no control characters.
 #[test]
 fn answers_that_are_refused() {
     let too_long = format!("TargetName=iqn.2026-11.org.example:{}\0", "a".repeat(201));
@@ -257,7 +257,7 @@ fn answers_that_are_refused() {
 }
 
 proptest! {
-    /// However question and answer are split, the answer is the same.
+    /// The way in which request and response are split does not change the result.
     #[test]
     fn splits_change_nothing(sent in 1u32..20, answered in 1u32..600) {
         prop_assert_eq!(ask(5, sent, answered, 65536), ask(5, 8192, 8192, 65536));

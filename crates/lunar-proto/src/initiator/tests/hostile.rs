@@ -1,11 +1,11 @@
-//! Targets that break the rules, one after the other.
+//! Targets that violate the protocol, one rule at a time.
 
 use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::iscsi::text::{binary, push, push_hex};
 
 use super::*;
 
-/// LOG-003: anything but a Login Response ends the login. FRM-008: so does what only initiators send.
+/// LOG-003: a PDU other than a Login Response ends the login. FRM-008: so does a PDU that only initiators send.
 #[test]
 fn other_pdus_have_no_place_in_login() {
     for opcode in [
@@ -29,7 +29,7 @@ fn other_pdus_have_no_place_in_login() {
     }
 }
 
-/// FRM-007, LOG-011, LOG-017, LOG-019, LOG-023, LOG-027, LOG-028: one field after the other, in the second
+/// FRM-007, LOG-011, LOG-017, LOG-019, LOG-023, LOG-027, LOG-028: one invalid field at a time, in the second
 /// response.
 #[test]
 fn fields_of_the_header() {
@@ -52,7 +52,7 @@ fn fields_of_the_header() {
         let LoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{field}: {step:?}") };
         assert!(why.contains(field), "{why}");
     }
-    // FRM-003: what is reserved is not looked at.
+    // FRM-003: reserved fields are ignored.
     let mut script = Script::operational(wish());
     let text = script.agree(&[]);
     let step = script.reply_with(LAST | 0x30, text.as_bytes(), |h| {
@@ -63,7 +63,7 @@ fn fields_of_the_header() {
     assert!(matches!(step, LoginStep::Done(_)));
 }
 
-/// As STGT does over iSER, which waits for the number of the login all the same.
+/// As STGT does over iSER, although it still expects the CmdSN of the login.
 #[test]
 fn target_may_count_the_login() {
     let mut script = Script::operational(wish());
@@ -101,7 +101,7 @@ fn invalid_stage_or_flag_ends_the_login() {
     assert!(why.contains("T bit"), "{why}");
 }
 
-/// NEG-001 to NEG-003, NEG-009: malformed texts. A missing NUL at the very end is accepted.
+/// NEG-001 to NEG-003, NEG-009: malformed key text. A missing NUL at the very end is accepted.
 #[test]
 fn malformed_key_text_ends_the_login() {
     let long = format!("{}=1\0", "K".repeat(64));
@@ -110,13 +110,13 @@ fn malformed_key_text_ends_the_login() {
     }
     let step = Script::new(wish()).reply_with(TO_OPERATIONAL, b"TargetAddress=\xff\0", |_| ());
     assert!(matches!(step, LoginStep::Failed(LoginError::Broke(_))));
-    // A key of another case is another key.
+    // Keys are case-sensitive.
     let mut script = Script::operational(wish());
     let text = script.agree(&[("ImmediateData", None)]) + "immediatedata=Yes\0";
     assert!(script.broke(LAST, &text).contains("ImmediateData is not answered"));
 }
 
-/// LOG-033, LOG-034, KEY-004, KEY-005, KEY-021, SEC-019, NEG-013: keys where they do not belong.
+/// LOG-033, LOG-034, KEY-004, KEY-005, KEY-021, SEC-019, NEG-013: keys that are not allowed there.
 #[test]
 fn keys_out_of_place() {
     for text in [
@@ -232,7 +232,7 @@ fn answers_that_were_not_offered() {
     assert!(script.broke(OPERATIONAL, "iSCSIProtocolLevel=32\0").starts_with("iSCSIProtocolLevel"));
 }
 
-/// LOG-018: while a text of ours is under way, the target has nothing to say.
+/// LOG-018: until our key text is complete, the target may send only empty responses.
 #[test]
 fn text_that_is_interrupted() {
     let unknown: String = (0..900).map(|i| format!("X-{i}=1\0")).collect();
@@ -264,7 +264,7 @@ fn login_beyond_a_limit_ends() {
     assert!(script.broke(OPERATIONAL, &keys).contains("unknown keys"));
 }
 
-/// LOG-035, LOG-036, LOG-039, NEG-016: a refusal counts, whatever the other header fields contain.
+/// LOG-035, LOG-036, LOG-039, NEG-016: a rejected login is reported whatever the other header fields contain.
 #[test]
 fn refused_login_returns_its_status() {
     for (class, detail) in [(2, 0), (2, 1), (2, 3), (2, 0x7f), (3, 1), (3, 0x7f)] {
@@ -304,7 +304,7 @@ fn redirect_returns_the_address_or_an_error() {
 }
 
 impl Script {
-    /// Through AuthMethod and CHAP_A; gives the text of the proof.
+    /// Passes AuthMethod and CHAP_A, and returns the initiator's key text with CHAP_R.
     fn challenged(&mut self, algorithm: &str, challenge: &str) -> String {
         assert_eq!(self.send(SECURITY, "TargetPortalGroupTag=1\0AuthMethod=CHAP\0").0, SECURITY);
         let (flags, proof) =
@@ -313,7 +313,7 @@ impl Script {
         proof
     }
 
-    /// A login with mutual CHAP up to the initiator's challenge: its algorithm, identifier and bytes.
+    /// Runs mutual CHAP up to the initiator's challenge, and returns its identifier and bytes.
     fn asked_back(&mut self) -> (u8, Vec<u8>) {
         let proof = self.challenged("7", "0x0102");
         let found: Vec<_> = pairs(proof.as_bytes()).map(Result::unwrap).collect();
@@ -361,7 +361,7 @@ fn chap_one_way() {
     }
 }
 
-/// KEY-028, NEG-021, SEC-009, SEC-023, complaint 14: a target cannot skip required CHAP.
+/// KEY-028, NEG-021, SEC-009, SEC-023: a target cannot skip required CHAP.
 #[test]
 fn required_chap_cannot_be_skipped() {
     let failed = |wish: LoginParams, flags, text: &str| Script::new(wish).failed(flags, text);
@@ -383,7 +383,7 @@ fn required_chap_cannot_be_skipped() {
         assert_eq!(matches!(failure, LoginError::Broke(_)), broke, "{text}: {failure}");
         assert_eq!(matches!(failure, LoginError::Authentication(_)), !broke, "{text}: {failure}");
     }
-    // LIO without authentication names CHAP, and goes on all the same.
+    // LIO without authentication answers CHAP, and proceeds without it.
     for method in ["None", "CHAP"] {
         let mut script = Script::new(with(optional.clone()));
         assert!(script.text().ends_with("AuthMethod=CHAP,None\0"));
@@ -400,7 +400,7 @@ fn required_chap_cannot_be_skipped() {
     assert_eq!(Script::new(with(only)).send(SECURITY, "AuthMethod=CHAP\0").1, "CHAP_A=7\0");
 }
 
-/// SEC-007, SEC-008, KEY-029 to KEY-031: challenges that are none.
+/// SEC-007, SEC-008, KEY-029 to KEY-031: invalid challenges.
 #[test]
 fn challenges_that_do_not_fit() {
     let long = format!("CHAP_A=5\0CHAP_I=1\0CHAP_C=0x{}\0", "11".repeat(1025));
@@ -446,7 +446,8 @@ fn challenges_that_do_not_fit() {
     );
 }
 
-/// SEC-001, SEC-005, SEC-006, SEC-010 to SEC-012, SEC-017, KEY-032, KEY-033: the target proves itself, or does not.
+/// SEC-001, SEC-005, SEC-006, SEC-010 to SEC-012, SEC-017, KEY-032, KEY-033: mutual CHAP with valid and invalid
+/// responses of the target.
 #[test]
 fn chap_both_ways() {
     let mut script = Script::new(with(mutual()));
@@ -461,7 +462,7 @@ fn chap_both_ways() {
         (|i, c| proof("LUNAR", b"lunar's secret", i, c), false),
         (|i, c| proof("lunar", b"wrong", i, c), false),
         (|i, c| proof("lunar", b"lunar's secret", i.wrapping_add(1), c), false),
-        // The initiator's own proof, reflected: by name, and for its own challenge.
+        // The initiator's own response, reflected: with its name, and to its own challenge.
         (|_, _| proof("lunar", b"alice's secret", 16, &[1, 2]), false),
         (|i, c| proof("lunar", b"alice's secret", i, c), false),
         (|_, _| "CHAP_N=lunar\0CHAP_R=0x\0".into(), false),
@@ -486,7 +487,7 @@ fn chap_both_ways() {
     }
 }
 
-/// SEC-012: with one secret for both ways nothing is proved to anybody.
+/// SEC-012: with one secret for both directions, CHAP proves nothing.
 #[test]
 fn one_secret_for_both_ways() {
     let shared = Credentials { mutual: Some(("lunar".into(), alice().secret)), ..alice() };
@@ -496,7 +497,7 @@ fn one_secret_for_both_ways() {
     assert!(matches!(failure, LoginError::Authentication(why) if why.contains("secret")));
 }
 
-/// CMD-010: a MaxCmdSN that is too old is ignored.
+/// CMD-010: a MaxCmdSN below ExpCmdSN - 1 is ignored.
 #[test]
 fn max_cmd_sn_too_far_back_is_ignored() {
     for (max, want) in
@@ -510,7 +511,7 @@ fn max_cmd_sn_too_far_back_is_ignored() {
     }
 }
 
-/// Every failure reads as a sentence.
+/// The message of each failure.
 #[test]
 fn login_status_gives_the_error_text() {
     for (failure, want) in [

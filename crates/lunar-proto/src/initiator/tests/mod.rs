@@ -1,4 +1,4 @@
-//! The initiator's machines against targets that are scripted line by line, and against the target's own.
+//! The initiator's state machines against scripted targets, and against the target's own state machines.
 
 mod discovery;
 mod hostile;
@@ -21,13 +21,13 @@ const DISKS: &str = "iqn.2026-11.org.example:disks";
 const ISID: [u8; 6] = [0x80, 1, 2, 3, 4, 5];
 const ITT: u32 = 0x1122_3344;
 
-/// Flags of responses: in the security stage, on to the next, in the operational stage, and out of it.
+/// Flags of responses: within the security stage, to the operational stage, within it, and to full feature phase.
 const SECURITY: u8 = 0;
 const TO_OPERATIONAL: u8 = TRANSIT | 1;
 const OPERATIONAL: u8 = 1 << 2;
 const LAST: u8 = TRANSIT | OPERATIONAL | 3;
 
-/// Changes bytes of a header that no accessor names: reserved ones.
+/// Changes reserved bytes of a header, which no accessor names.
 fn raw(header: &mut Bhs, change: impl FnOnce(&mut [u8; 48])) {
     let mut bytes = *header.as_bytes();
     change(&mut bytes);
@@ -75,7 +75,7 @@ fn mutual() -> Credentials {
     Credentials { mutual: Some(("lunar".into(), Secret::new(b"lunar's secret"))), ..alice() }
 }
 
-/// A target whose every word the test says, on a connection with a login.
+/// A target whose responses the test writes, and a login to it.
 struct Script {
     login: Login,
     wish: LoginParams,
@@ -99,14 +99,14 @@ impl Script {
         script
     }
 
-    /// In the operational stage, at a target that lets everybody in.
+    /// A login in the operational stage, without authentication.
     fn operational(wish: LoginParams) -> Self {
         let mut script = Self::new(wish);
         script.send(TO_OPERATIONAL, OPEN);
         script
     }
 
-    /// What every request must hold (FRM-002, LOG-006, LOG-017, LOG-019, LOG-021, LOG-026, LOG-028, LOG-040).
+    /// Checks the rules for every request (FRM-002, LOG-006, LOG-017, LOG-019, LOG-021, LOG-026, LOG-028, LOG-040).
     fn hold(&self) {
         let h = &self.request.header;
         assert_eq!((h.opcode(), h.immediate()), (opcode::LOGIN, true));
@@ -125,7 +125,7 @@ impl Script {
         assert_eq!(h.stages().1, next);
     }
 
-    /// Answers the latest request with a header that is changed before it goes.
+    /// Answers the latest request. `change` edits the header before it is sent.
     fn reply_with(&mut self, flags: u8, text: &[u8], change: impl FnOnce(&mut Bhs)) -> LoginStep {
         let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
         h.set_flags(flags);
@@ -151,7 +151,7 @@ impl Script {
         self.reply_with(flags, text.as_bytes(), |_| ())
     }
 
-    /// A response after which the login goes on; gives flags and text of the next request.
+    /// Sends a response after which the login continues, and returns flags and text of the next request.
     fn send(&mut self, flags: u8, text: &str) -> (u8, String) {
         match self.reply(flags, text) {
             LoginStep::Send(_) => (self.request.header.flags(), self.text()),
@@ -173,7 +173,7 @@ impl Script {
         }
     }
 
-    /// What rule was broken.
+    /// Sends a response, and returns the protocol violation that the login reports.
     fn broke(&mut self, flags: u8, text: &str) -> String {
         match self.failed(flags, text) {
             LoginError::Broke(why) => why,
@@ -185,8 +185,8 @@ impl Script {
         String::from_utf8(self.request.data.clone()).unwrap()
     }
 
-    /// Answers every key of the latest request with what it says, lists with their first value, but for some
-    /// keys: they get this value, or no answer.
+    /// Answers every key of the latest request with its value, and a list with its first element. Keys in `but` get
+    /// the given value instead, or no answer.
     fn agree(&self, but: &[(&str, Option<&str>)]) -> String {
         let mut text = String::new();
         for (key, value) in pairs(&self.request.data).map(Result::unwrap) {
@@ -199,7 +199,7 @@ impl Script {
         text
     }
 
-    /// The end of a login whose last response answers some keys otherwise.
+    /// Ends a login with a response that [`Script::agree`] writes.
     fn answered(mut self, but: &[(&str, Option<&str>)]) -> LoginStep {
         let text = self.agree(but);
         self.reply(LAST, &text)
@@ -261,7 +261,7 @@ fn login_of_two_exchanges() {
     assert_eq!((got.answers.len(), &*got.answers[4].1), (18, "Disk Z\u{fc}rich?1"));
 }
 
-/// KEY-001, KEY-022, KEY-023, NEG-018: what is offered follows the wish.
+/// KEY-001, KEY-022, KEY-023, NEG-018: the offered keys follow the login parameters.
 #[test]
 fn offered_keys_follow_the_options() {
     let none = Digests { none: true, crc32c: false };
@@ -291,7 +291,7 @@ fn offered_keys_follow_the_options() {
     }
 }
 
-/// KEY-037, LOG-023: a connection that joins a session says only what is its own, and keeps the TSIH.
+/// KEY-037, LOG-023: a connection that joins a session sends only its own keys, and keeps the TSIH.
 #[test]
 fn connection_that_joins() {
     let script = Script::new(LoginParams { tsih: 0x1234, ..wish() });
@@ -309,7 +309,7 @@ fn connection_that_joins() {
     assert!(matches!(joining().answered(&[]), LoginStep::Failed(LoginError::Broke(_))), "another TSIH");
 }
 
-/// KEY-007: an alias is a name for people, of at most 255 bytes, and cannot forge other keys.
+/// KEY-007: an alias is cut at 255 bytes, and cannot inject other keys.
 #[test]
 fn aliases_are_sent_and_received() {
     for (alias, want) in [
@@ -321,7 +321,8 @@ fn aliases_are_sent_and_received() {
     }
 }
 
-/// LOG-015, LOG-016, LOG-042: T is asked for until it is granted, and a T into the same stage grants nothing.
+/// LOG-015, LOG-016, LOG-042: T is sent until the target grants it; a T bit with the current stage as NSG grants
+/// nothing.
 #[test]
 fn target_may_take_its_time() {
     let mut script = Script::new(wish());
@@ -337,7 +338,7 @@ fn target_may_take_its_time() {
     script.done(&rest);
 }
 
-/// LOG-018, LOG-041, NEG-004: texts in parts, split anywhere, each part asked for by an empty request.
+/// LOG-018, LOG-041, NEG-004: key text split at any byte; an empty request fetches each part.
 #[test]
 fn text_over_several_pdus() {
     let mut script = Script::new(wish());
@@ -352,13 +353,13 @@ fn text_over_several_pdus() {
     for part in text.as_bytes().chunks(SEGMENT_LEN) {
         script.reply_with(OPERATIONAL | CONTINUE, part, |_| ());
     }
-    // Everything not understood is said to be so, and that is a text of less than 8192 bytes again.
+    // The 200 unknown keys are answered, in a text of less than 8192 bytes.
     let (flags, text) = script.send(OPERATIONAL, "");
     assert_eq!((flags, text.matches("=NotUnderstood\0").count()), (LAST, 200));
     assert_eq!(script.done("").parameters.max_burst_length, 4096);
 }
 
-/// NEG-010, KEY-026, LOG-040: answers of more than a segment go in parts.
+/// NEG-010, KEY-026, LOG-040: an answer longer than a segment is sent in parts.
 #[test]
 fn long_answer_goes_in_pieces() {
     let mut script = Script::operational(wish());
@@ -378,7 +379,7 @@ fn long_answer_goes_in_pieces() {
     script.done("");
 }
 
-/// NEG-028, KEY-024, KEY-025, KEY-038, A-05: what a target proposes is answered, until there is no answering.
+/// NEG-028, KEY-024, KEY-025, KEY-038, A-05: proposals of the target are answered, unless the login is over.
 #[test]
 fn proposals_of_the_target() {
     let mut script = Script::operational(wish());
@@ -413,7 +414,7 @@ fn proposals_of_the_target() {
     }
 }
 
-/// NEG-019: of a target's list, what is not understood is skipped.
+/// NEG-019: unknown values in a list of the target are skipped.
 #[test]
 fn lists_with_values_of_others() {
     let offer = Offer { task_reporting: TaskReporting::Rfc3720, ..Offer::default() };
@@ -471,7 +472,7 @@ fn answers_beside_values() {
     }
 }
 
-/// KEY-034: whatever the order of the answers, what may be sent unasked stays within a burst.
+/// KEY-034: in any order of the answers, FirstBurstLength stays at or below MaxBurstLength.
 #[test]
 fn bursts_bound_each_other() {
     let quiet = Offer { initial_r2t: true, immediate_data: false, ..Offer::default() };
@@ -485,7 +486,7 @@ fn bursts_bound_each_other() {
     assert_eq!(script.done(&rest).parameters.first_burst_length, 4096);
 }
 
-/// SEC-012, NAM-001, NAM-003: wishes that cannot come true.
+/// SEC-012, NAM-001, NAM-003: invalid parameters of a login.
 #[test]
 fn wishes_are_checked() {
     let shared = Credentials { mutual: Some(("t".into(), alice().secret)), ..alice() };
@@ -509,7 +510,7 @@ fn wishes_are_checked() {
     assert_eq!(discovery_wish().check(), Ok(()));
 }
 
-/// SEC-014: what is short enough to be guessed is known to be so.
+/// SEC-014: secrets below 96 bits count as short.
 #[test]
 fn short_secrets_are_known() {
     assert!(Secret::new(&[7; 11]).is_short() && !Secret::new(&[7; 12]).is_short());

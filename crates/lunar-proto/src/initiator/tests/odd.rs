@@ -1,15 +1,15 @@
-//! Targets that answer a login otherwise than the RFC has it, and are used all the same. Each has been seen in the field.
+//! Targets seen in the field whose logins deviate from RFC 7143. The initiator accepts all of them.
 
 use super::*;
 
-/// A login at such a target.
+/// The deviations of one target.
 struct Odd {
     what: &'static str,
-    /// Bytes of the answer in the security stage.
+    /// Key text of the response in the security stage.
     opens: &'static [u8],
-    /// Keys of the last answer that have this value instead of the first one offered; None: not answered.
+    /// Keys of the last response that get this value instead of the first one offered; `None`: no answer.
     but: &'static [(&'static str, Option<&'static str>)],
-    /// Text of the last answer that was not asked for.
+    /// Key text that the last response contains in addition.
     more: &'static [u8],
 }
 
@@ -44,7 +44,7 @@ const BLANKS: &[(&str, Option<&str>)] = &[
 const IRRELEVANT: &[(&str, Option<&str>)] =
     &[("MaxConnections", Some("Irrelevant")), ("ErrorRecoveryLevel", Some("irrelevant"))];
 
-/// Logs in at it, with each text whole or in PDUs of a few bytes, and with the ISID or zeros in its answers.
+/// Logs in to the target with key text split into PDUs of `piece` bytes, and with `isid` in its responses.
 fn log_in(odd: &Odd, piece: usize, isid: [u8; 6]) -> LoginStep {
     let mut script = Script::new(wish());
     let say = |script: &mut Script, flags: u8, text: &[u8]| {
@@ -76,7 +76,7 @@ fn target_with_odd_answers_is_used() {
     }
 }
 
-/// NOP-In and all else has no place before full feature phase: the error names it.
+/// A PDU that is not allowed before full feature phase: the error names it.
 #[test]
 fn target_that_sends_a_ping_in_a_login_is_named() {
     let mut script = Script::new(wish());
@@ -89,7 +89,7 @@ fn target_that_sends_a_ping_in_a_login_is_named() {
     assert_eq!(why, "NOP-In before the login is over");
 }
 
-/// A discovery session in which the target proposes what belongs to sessions with a target.
+/// A Discovery session in which the target proposes keys of Normal sessions.
 #[test]
 fn target_that_proposes_connections_in_discovery_is_used() {
     let mut script = Script::operational(discovery_wish());

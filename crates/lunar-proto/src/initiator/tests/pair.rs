@@ -1,4 +1,4 @@
-//! The initiator's login against the target's, with texts split anywhere on the way.
+//! The initiator's login against the target's, with key text split at any byte.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::login::{Authentication, ChapUser, Login as Target, LoginPolicy, LoginStep as Answer, TargetInfo};
 
-/// A target with one name and one way in.
+/// A target with one name.
 struct House(Authentication);
 
 impl LoginPolicy for House {
@@ -27,7 +27,7 @@ impl LoginPolicy for House {
     }
 }
 
-/// Both machines, and between them someone who splits every text.
+/// Both state machines. Every key text between them is split at `cuts`.
 struct Pair {
     initiator: Login,
     target: Target,
@@ -37,7 +37,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Runs a login to its end; the parameters of both sides, if there is one.
+    /// Runs a login to its end, and returns the parameters of both sides if it succeeds.
     fn run(
         wish: LoginParams,
         offer: Offer,
@@ -58,7 +58,7 @@ impl Pair {
         }
     }
 
-    /// The parts of a text: all but the last go with the C bit.
+    /// Splits a key text; all parts but the last are sent with the C bit.
     fn parts(&self, data: &[u8]) -> Vec<Vec<u8>> {
         let mut cuts: Vec<_> = self.cuts.iter().map(|c| c % (data.len() + 1)).collect();
         cuts.sort_unstable();
@@ -67,7 +67,7 @@ impl Pair {
         from.zip(&cuts).map(|(from, to)| data[from..*to].to_vec()).collect()
     }
 
-    /// Brings a request to the target, in parts, and gives its reply.
+    /// Sends a request to the target in parts, and returns its response.
     fn ask(&mut self, request: &Pdu) -> Pdu {
         let mut parts = self.parts(&request.data);
         let last = parts.pop().unwrap();
@@ -84,7 +84,7 @@ impl Pair {
         }
     }
 
-    /// Brings a reply to the initiator, in parts that it asks for one by one.
+    /// Sends a response to the initiator in parts; it requests each of them.
     fn answer(&mut self, reply: &Pdu) -> LoginStep {
         let mut parts = self.parts(&reply.data);
         let last = parts.pop().unwrap();
@@ -106,7 +106,7 @@ impl Pair {
     }
 }
 
-/// What the target knows of users.
+/// The users that the target admits.
 fn users(required: bool) -> Authentication {
     let user = |name: &str, secret: &[u8]| ChapUser { name: name.into(), secret: Secret::new(secret) };
     let (alice, lunar) = (user("alice", b"alice's secret"), user("lunar", b"lunar's secret"));
@@ -162,8 +162,8 @@ fn meet(a: Digests, b: Digests) -> bool {
 }
 
 proptest! {
-    /// Both sides end with the same values, or both know that they cannot. NEG-004, NEG-016 to NEG-018,
-    /// NEG-022 to NEG-026, KEY-001 to KEY-038, SEC-001 to SEC-013.
+    /// Both sides end with the same values, or both fail. NEG-004, NEG-016 to NEG-018, NEG-022 to NEG-026, KEY-001 to
+    /// KEY-038, SEC-001 to SEC-013.
     #[test]
     fn both_sides_agree(
         ours in offer(),
@@ -202,7 +202,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes: no panic, an end within the limit of exchanges, and requests that stay small.
+    /// For any input: no panic, an end within the limit of exchanges, and requests of bounded length.
     #[test]
     fn random_input_does_not_panic(pdus in prop::collection::vec(
         (any::<u8>(), prop_oneof![any::<Vec<u8>>(), key_text()]), 1..80,
@@ -218,7 +218,7 @@ proptest! {
     }
 }
 
-/// Text made of rows of the table and values that mean something.
+/// Key text of known keys and plausible values.
 fn key_text() -> impl Strategy<Value = Vec<u8>> {
     let key = (0..crate::keys::TABLE.len()).prop_map(|i| crate::keys::TABLE[i].name);
     let values = ["Yes", "No", "None", "CHAP", "5", "65536", "Reject", "Irrelevant", DISKS, "0x00", ""];

@@ -1,8 +1,8 @@
-//! Keys of iSER (RFC 7145 section 6), against targets as Linux and STGT play them.
+//! Keys of iSER (RFC 7145 section 6), with the answers of LIO and STGT.
 
 use super::*;
 
-/// What is offered where RDMA carries the session.
+/// The offer for a session over RDMA.
 fn over_rdma() -> Offer {
     let none = Digests { none: true, crc32c: false };
     Offer {
@@ -47,7 +47,7 @@ fn no_iser_key_is_sent_over_tcp() {
         .for_each(|key| assert!(!text.contains(key)));
 }
 
-/// LIO answers every key, and proposes those that were left out.
+/// LIO answers every key, and proposes those that the initiator left out.
 #[test]
 fn answers_of_lio_are_accepted() {
     let script = script();
@@ -58,7 +58,7 @@ fn answers_of_lio_are_accepted() {
     let p = logged_in.parameters;
     assert!(p.rdma_extensions && p.initial_r2t && !p.header_digest && !p.data_digest);
     assert_eq!((p.target_recv_data_segment_length, p.initial_r2t), (4096, true));
-    // What bounds the segments over TCP follows them.
+    // The limits of segments over TCP follow them.
     assert_eq!((p.max_xmit_data_segment_length, p.max_recv_data_segment_length), (4096, 1024));
     assert!(p.tagged_buffer_for_solicited_data_only, "as Linux has it");
 }
@@ -71,7 +71,7 @@ fn omitted_key_proposed_by_the_target_is_answered() {
     let (flags, answers) = script.send(OPERATIONAL, &text);
     assert_eq!(flags, LAST);
     assert_eq!(answers, "HeaderDigest=None\0IFMarker=No\0OFMarker=No\0iSERHelloRequired=No\0");
-    // What it declares for TCP means nothing.
+    // MaxRecvDataSegmentLength is ignored over RDMA.
     assert_eq!(script.done("").parameters.max_xmit_data_segment_length, 8192);
 }
 

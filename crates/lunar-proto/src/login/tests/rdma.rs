@@ -6,7 +6,7 @@ use crate::parameters::Digests;
 const ALL: &str = "RDMAExtensions=Yes\0TargetRecvDataSegmentLength=4096\0InitiatorRecvDataSegmentLength=262144\0\
     TaggedBufferForSolicitedDataOnly=Yes\0iSERHelloRequired=Yes\0MaxOutstandingUnexpectedPDUs=4\0MaxAHSLength=64\0";
 
-/// A target whose sessions RDMA carries.
+/// A target whose sessions run over RDMA.
 fn over_rdma() -> Pair {
     let none = Digests { none: true, crc32c: false };
     let offer = Offer {
@@ -22,7 +22,7 @@ fn over_rdma() -> Pair {
     pair
 }
 
-/// In the operational stage.
+/// Advances the login to the operational stage.
 fn operational(mut pair: Pair) -> Pair {
     pair.text(TRANSIT | 1, &format!("{NAMES}AuthMethod=None\0"));
     pair
@@ -55,7 +55,7 @@ fn iser_keys_are_negotiated_over_rdma() {
     assert_eq!((got.target_recv_data_segment_length, got.initiator_recv_data_segment_length), (4096, 8192));
 }
 
-/// Whatever the order in which they are said, and in how many texts.
+/// In any order, and in any number of texts.
 #[test]
 fn iser_keys_may_precede_rdma_extensions() {
     let mut p = operational(over_rdma());
@@ -68,7 +68,7 @@ fn iser_keys_may_precede_rdma_extensions() {
     assert_eq!(p.ready(LAST, "TargetRecvDataSegmentLength=512\0"), "TargetRecvDataSegmentLength=512\0");
 }
 
-/// RFC 7145 section 6.9: the memory of a write begins with its first byte if the key says so.
+/// RFC 7145 section 6.9: if the key is No, the advertised memory of a write begins with its first byte.
 #[test]
 fn tagged_buffer_for_solicited_data_only_is_negotiated() {
     let mut p = operational(over_rdma());
@@ -86,7 +86,7 @@ fn over_rdma_digests_are_left_out_or_the_login_fails() {
     assert_eq!(p.refused(LAST, "RDMAExtensions=Yes\0DataDigest=CRC32C\0"), LoginStatus::INITIATOR_ERROR);
 }
 
-/// Some say it all the same.
+/// Some initiators declare it although it has no effect.
 #[test]
 fn declared_segment_length_is_accepted_over_rdma() {
     let mut p = operational(over_rdma());
@@ -96,7 +96,7 @@ fn declared_segment_length_is_accepted_over_rdma() {
     );
 }
 
-/// Discovery sessions have no extensions, also where RDMA carries them.
+/// Discovery sessions have no iSER keys, even over RDMA.
 #[test]
 fn over_rdma_a_discovery_session_declares_as_over_tcp() {
     let mut p = over_rdma();

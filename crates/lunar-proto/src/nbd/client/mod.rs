@@ -1,5 +1,5 @@
-//! The client side: choosing an export and decoding the server's replies. All that a server sends is
-//! checked against what it was asked.
+//! The client: it negotiates an export, and decodes the server's replies. Every message of the server is checked
+//! against the request that it answers.
 
 mod negotiation;
 mod received_ranges;
@@ -14,61 +14,61 @@ use lunar_wire::nbd::{command, command_flag, transmission_flag as flag};
 
 use super::NbdCommand;
 
-/// Bytes of a server's words that are kept.
+/// Maximum number of bytes kept of a server's message.
 const MAX_SAID: usize = 256;
-/// The longest READ and WRITE in bytes with a server that names no limit, or one above it.
+/// Maximum length of READ and WRITE in bytes if the server states no limit or a larger one.
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
-/// The export that was chosen.
+/// The negotiated export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// Bytes, a multiple of the minimum block.
+    /// Size in bytes, a multiple of `block_size`.
     pub size: u64,
     /// Transmission flags.
     flags: u16,
-    /// Reads are answered in chunks.
+    /// Structured replies are negotiated.
     pub structured: bool,
-    /// The server's handle of the context `base:allocation`, if it has that.
+    /// The server's ID of the metadata context `base:allocation`, if it was selected.
     pub allocation: Option<u32>,
-    /// Minimum block in bytes, a power of two: offsets and lengths are multiples of it.
+    /// Minimum block size in bytes, a power of two: offsets and lengths are multiples of it.
     pub block_size: u32,
-    /// The longest READ and WRITE in bytes, a multiple of the minimum block.
+    /// Maximum length of READ and WRITE in bytes, a multiple of `block_size`.
     pub max_payload: u32,
 }
 
 impl ExportInfo {
-    /// Nothing can be written.
+    /// Whether the export is read-only.
     pub fn is_read_only(&self) -> bool {
         self.flags & flag::READ_ONLY != 0
     }
 
-    /// It supports FLUSH.
+    /// Whether the server supports FLUSH.
     pub fn can_flush(&self) -> bool {
         self.flags & flag::SEND_FLUSH != 0
     }
 
-    /// It supports the flag FUA.
+    /// Whether the server supports the flag FUA.
     pub fn can_fua(&self) -> bool {
         self.flags & flag::SEND_FUA != 0
     }
 
-    /// It supports TRIM.
+    /// Whether the server supports TRIM.
     pub fn can_trim(&self) -> bool {
         self.flags & flag::SEND_TRIM != 0
     }
 
-    /// It supports WRITE_ZEROES.
+    /// Whether the server supports WRITE_ZEROES.
     pub fn can_write_zeroes(&self) -> bool {
         self.flags & flag::SEND_WRITE_ZEROES != 0
     }
 
-    /// A flush on one connection covers what was written on any.
+    /// Whether a flush on one connection covers the completed writes of all connections.
     pub fn can_multi_conn(&self) -> bool {
         self.flags & flag::CAN_MULTI_CONN != 0
     }
 }
 
-/// The type and flags of a command.
+/// The request type and flags of a command.
 fn encoded(command: NbdCommand) -> (u16, u16) {
     let flag = |fua: bool| if fua { command_flag::FUA } else { 0 };
     match command {
@@ -89,7 +89,7 @@ fn encoded(command: NbdCommand) -> (u16, u16) {
     }
 }
 
-/// A server's words, fit to be shown: bounded, and without what steers a terminal.
+/// A server's message for display: at most 256 bytes, and without control characters.
 fn said(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SAID)]);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()

@@ -1,5 +1,5 @@
-//! Choosing an export ("Handshake", "Option types"): structured replies if they are to be had, then the context
-//! `base:allocation`, then GO.
+//! Negotiation of an export ("Handshake", "Option types"): structured replies if the server supports them, then the
+//! metadata context `base:allocation`, then GO.
 
 use super::{ExportInfo, MAX_PAYLOAD, said};
 use lunar_wire::be;
@@ -8,46 +8,46 @@ use lunar_wire::nbd::{
     OptionReply, handshake_flag, info, option, reply, transmission_flag,
 };
 
-/// The longest data of a reply in bytes.
+/// Maximum length of the data of a reply, in bytes.
 const MAX_REPLY: usize = 64 << 10;
-/// Maximum number of negotiation replies of one server; more end the negotiation.
+/// Maximum number of replies of a server; one more ends the negotiation.
 const MAX_REPLIES: u32 = 4096;
 /// Maximum number of export names kept for the error message.
 const MAX_EXPORTS: usize = 32;
-/// The largest minimum block in bytes.
+/// Maximum value of the minimum block size, in bytes.
 const MAX_BLOCK: u32 = 64 << 10;
 const ALLOCATION: &[u8] = b"base:allocation";
 
-/// What came of bytes.
+/// The result of [`ClientNegotiation::feed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NegotiationStep {
-    /// One message was taken, or more bytes are needed.
+    /// One message was processed, or more bytes are needed.
     More,
     /// The transmission phase begins.
     Agreed(ExportInfo),
-    /// There is nothing to be had here, once what is to be sent has left.
+    /// The negotiation failed. Send the output that is pending, then close the connection.
     Failed(NegotiationFailure),
 }
 
-/// Why there is no export.
+/// The reason why the negotiation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NegotiationFailure {
-    /// The server breaks the rules, or is none.
+    /// The peer violates the protocol, or is not an NBD server.
     Broken(&'static str),
     /// The server refused the export.
     Refused {
-        /// The reason that its reply's type gives.
+        /// A description of the reply type.
         why: &'static str,
-        /// Its own words; may be empty.
+        /// The server's message; may be empty.
         said: String,
-        /// It requires TLS.
+        /// The server requires TLS.
         tls: bool,
-        /// Names of its exports, if it listed them.
+        /// Names of the server's exports, if it listed them.
         exports: Vec<String>,
     },
 }
 
-/// What is waited for.
+/// The message that is expected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Greeting,
@@ -58,7 +58,7 @@ enum State {
     List,
 }
 
-/// The haggling with one server.
+/// The negotiation with one server.
 pub struct ClientNegotiation {
     name: String,
     state: State,
@@ -66,9 +66,9 @@ pub struct ClientNegotiation {
     replies: u32,
     structured: bool,
     allocation: Option<u32>,
-    /// Size and transmission flags.
+    /// Size in bytes, and transmission flags.
     size_and_flags: Option<(u64, u16)>,
-    /// Minimum block and maximum payload.
+    /// Minimum block size and maximum payload size, in bytes.
     sizes: (u32, u32),
     refusal: Option<NegotiationFailure>,
     exports: Vec<String>,
@@ -79,7 +79,7 @@ fn broken(why: &'static str) -> NegotiationStep {
 }
 
 impl ClientNegotiation {
-    /// A client for the export of this name, at most 4096 bytes long; empty: the default export.
+    /// A negotiation of the export with this name, at most 4096 bytes. An empty name selects the default export.
     pub fn new(name: &str) -> ClientNegotiation {
         ClientNegotiation {
             name: name.into(),
@@ -95,8 +95,8 @@ impl ClientNegotiation {
         }
     }
 
-    /// Takes at most one message from the start of `bytes`, and appends what is to be sent to `out`. The
-    /// number of bytes that were taken, and what came of them; nothing was taken when more are needed.
+    /// Processes at most one message at the start of `bytes`, and appends output to `out`. Returns the number of
+    /// bytes that it consumed, and the result. It consumes nothing if it needs more bytes.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
         match self.state {
             State::Greeting => self.greeting(bytes, out),
@@ -106,7 +106,8 @@ impl ClientNegotiation {
     }
 
     fn greeting(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
-        // Whoever is no NBD server may say less than a whole greeting, and then wait.
+        // Compare as soon as bytes arrive: a peer that is not an NBD server may send less than a greeting, and then
+        // wait.
         let magic = [MAGIC, OPTION_MAGIC].map(u64::to_be_bytes).concat();
         if !bytes.iter().zip(&magic).take(8).all(|(got, wanted)| got == wanted) {
             return (bytes.len(), broken("no NBD greeting"));
@@ -141,7 +142,7 @@ impl ClientNegotiation {
         self.ask(State::Go, option::GO, &data, out);
     }
 
-    /// The option that is being answered.
+    /// The option to which the next reply belongs.
     fn asked(&self) -> u32 {
         match self.state {
             State::Structured => option::STRUCTURED_REPLY,
@@ -217,7 +218,7 @@ impl ClientNegotiation {
         NegotiationStep::More
     }
 
-    /// A name of the list.
+    /// Stores an export name of the list.
     fn keep(&mut self, data: &[u8]) {
         let name = data.split_first_chunk::<4>().and_then(|(len, rest)| rest.get(..be::get32(len) as usize));
         if let Some(name) = name.filter(|_| self.exports.len() < MAX_EXPORTS) {
@@ -247,7 +248,7 @@ impl ClientNegotiation {
         NegotiationStep::More
     }
 
-    /// The answer to EXPORT_NAME: there is none that refuses, the server closes then.
+    /// Processes the reply to EXPORT_NAME. A server that refuses the export closes the connection instead.
     fn export_name(&mut self, bytes: &[u8]) -> (usize, NegotiationStep) {
         let whole = EXPORT_LEN + if self.zeros { EXPORT_ZEROS } else { 0 };
         let Some(bytes) = bytes.get(..whole) else { return (0, NegotiationStep::More) };
@@ -275,11 +276,11 @@ impl ClientNegotiation {
         })
     }
 
-    /// The longest name in bytes.
+    /// Maximum length of an export name, in bytes.
     pub const MAX_NAME: usize = MAX_STRING;
 }
 
-/// The text of an option's error type.
+/// A description of an error reply type.
 fn reason(kind: u32) -> &'static str {
     match kind {
         reply::ERR_POLICY => "forbidden by the policy of the server",
@@ -291,7 +292,7 @@ fn reason(kind: u32) -> &'static str {
     }
 }
 
-/// A string after its length.
+/// Encodes a string with its length in front.
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes(), bytes].concat()
 }

@@ -1,18 +1,19 @@
-//! Which bytes of a read were received.
+//! The received bytes of a read.
 
 /// Maximum number of separate ranges while a read's chunks arrive out of order.
 const MAX_PIECES: usize = 1024;
 
-/// The received bytes of a read: all up to an offset, and separate ranges after it.
+/// The received bytes of a read: a prefix, and separate ranges after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceivedRanges {
     prefix: u32,
-    /// In order, apart from one another and from the prefix: start and end.
+    /// Start and end of each range, in ascending order. No two ranges touch, and none touches the prefix.
     pieces: Vec<(u32, u32)>,
 }
 
 impl ReceivedRanges {
-    /// Adds a stretch that is not empty; why it cannot be, otherwise.
+    /// Adds a range that is not empty. Fails if it overlaps a received range, or if there are too many separate
+    /// ranges.
     pub fn add(&mut self, start: u32, end: u32) -> Result<(), &'static str> {
         let at = self.pieces.partition_point(|piece| piece.1 <= start);
         if start < self.prefix || self.pieces.get(at).is_some_and(|next| next.0 < end) {

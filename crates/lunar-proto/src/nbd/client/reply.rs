@@ -1,5 +1,5 @@
-//! What a server answers to requests ("Transmission phase"): each message is checked against the request that
-//! it answers, before a byte of it lands anywhere.
+//! Replies of a server ("Transmission phase"). Each message is checked against the request that it answers before any
+//! of its data is stored.
 
 use super::received_ranges::ReceivedRanges;
 use super::{ExportInfo, NbdCommand, encoded, said};
@@ -10,32 +10,32 @@ use lunar_wire::nbd::{
 };
 use std::ops::Range;
 
-/// The longest chunk in bytes that is not a read's data: an error with a string of the longest length.
+/// Maximum length of a chunk that carries no data of a read, in bytes: an error with the longest message.
 const MAX_CONTROL: u32 = 8 << 10;
 
-/// Why nothing that follows can be trusted.
+/// The server violated the protocol; the connection cannot be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolViolation(pub &'static str);
 
-/// An error that the server answered.
+/// An error reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
-    /// The protocol's number of it, as Linux has it.
+    /// The error number of the protocol, which is that of Linux.
     pub errno: u32,
-    /// The server's words; may be empty.
+    /// The server's message; may be empty.
     pub said: String,
 }
 
 /// The first extent of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentStatus {
-    /// Bytes; may reach beyond what was asked about.
+    /// Length in bytes; may extend beyond the requested range.
     pub len: u32,
     /// It reads as zeros.
     pub zero: bool,
 }
 
-/// An outstanding request, and the received part of its reply.
+/// An outstanding request with the received part of its reply.
 #[derive(Clone, Debug)]
 pub struct PendingCommand {
     request: Request,
@@ -45,27 +45,27 @@ pub struct PendingCommand {
 }
 
 impl PendingCommand {
-    /// A command with the client's name for it. READ and BLOCK_STATUS are of one byte at least.
+    /// A request for a command. `cookie` identifies it. READ and BLOCK_STATUS have a length of at least one byte.
     pub fn new(command: NbdCommand, cookie: u64, offset: u64, len: u32) -> PendingCommand {
         let (command, flags) = encoded(command);
         let request = Request { flags, command, cookie, offset, len };
         PendingCommand { request, covered: ReceivedRanges::default(), refused: None, status: None }
     }
 
-    /// The bytes of the request, without a payload.
+    /// Encodes the request without its payload.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         self.request.encode()
     }
 
-    /// What its answer came to, once it is done; a status is that of BLOCK_STATUS.
+    /// The result of a request that is done. BLOCK_STATUS returns a status.
     ///
     /// # Errors
-    /// What the server refused it with.
+    /// The error with which the server replied.
     pub fn outcome(&mut self) -> Result<Option<ExtentStatus>, ServerError> {
         self.refused.take().map_or(Ok(self.status), Err)
     }
 
-    /// The place in the buffer of a read for `len` bytes at an offset of the export.
+    /// The range in the buffer of a read for `len` bytes at an offset of the export.
     fn place(&mut self, offset: u64, len: u32) -> Result<Range<usize>, ProtocolViolation> {
         let start = offset.checked_sub(self.request.offset).filter(|_| self.request.command == command::READ);
         let end = start.and_then(|start| start.checked_add(len.into()));
@@ -76,7 +76,7 @@ impl PendingCommand {
         Ok(start as usize..end as usize)
     }
 
-    /// Whether what is done is also complete.
+    /// Checks that a reply which is done is also complete.
     fn check(&self) -> Result<(), ProtocolViolation> {
         let missing = match self.request.command {
             command::READ => !self.covered.is_whole(self.request.len),
@@ -90,35 +90,35 @@ impl PendingCommand {
     }
 }
 
-/// What a message puts into the buffer of its read.
+/// The change that a message makes to the buffer of its read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BufferFill {
-    /// Nothing.
+    /// No change.
     Nothing,
-    /// Zeros.
+    /// Zeros in this range.
     Zeros(Range<usize>),
-    /// The bytes that follow the message.
+    /// The payload that follows the message, in this range.
     Payload(Range<usize>),
 }
 
-/// A message of the server.
+/// A decoded message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerMessage {
-    /// Its bytes, without a payload.
+    /// Length of the message in bytes, without its payload.
     pub used: usize,
     /// The cookie of the request.
     pub cookie: u64,
-    /// What is to be done with the buffer.
+    /// The change to the buffer of the read.
     pub fill: BufferFill,
-    /// With it, and its payload, the request is answered.
+    /// The message, with its payload, completes the request.
     pub done: bool,
 }
 
-/// Takes the message at the start of `bytes`; None when more of them are needed. `find` gives the request in
-/// flight of a cookie.
+/// Decodes the message at the start of `bytes`; `None` if more bytes are needed. `find` looks up the outstanding
+/// request by its cookie.
 ///
 /// # Errors
-/// When the server sends an unrequested or invalid reply.
+/// The server sends a reply that nobody requested, or an invalid one.
 pub fn next_message<'a>(
     bytes: &[u8],
     export: &ExportInfo,
@@ -162,7 +162,8 @@ fn simple(
     Ok(ServerMessage { used: SIMPLE_REPLY_LEN, cookie: reply.cookie, fill, done: true })
 }
 
-/// The body of a chunk: bytes of it that were used, and what they fill. None when more are needed.
+/// Decodes the body of a chunk: the number of bytes consumed, and the change to the buffer. `None` if more bytes are
+/// needed.
 fn chunk(
     header: &ChunkHeader,
     body: &[u8],

@@ -1,4 +1,4 @@
-//! The client's machines against the server's, and against servers that do as they please.
+//! The client's state machines against the server's, and against scripted servers.
 
 use super::*;
 use crate::nbd::{ExportOffer, Handshake, HandshakeStep as ServerStep};
@@ -19,7 +19,7 @@ fn offer(name: &str) -> ExportOffer {
     }
 }
 
-/// Carries bytes between both machines, `step` at a time, until the client comes to an end.
+/// Moves bytes between both machines, `step` at a time, until the client's negotiation ends.
 fn negotiate(name: &str, offers: Vec<ExportOffer>, step: usize) -> NegotiationStep {
     let (mut client, mut server) = (ClientNegotiation::new(name), Handshake::new(offers));
     let (mut to_client, mut to_server) = (Handshake::greeting().to_vec(), Vec::new());
@@ -77,7 +77,7 @@ fn answer(option: u32, reply: u32, data: &[u8]) -> Vec<u8> {
     [&header.encode()[..], data].concat()
 }
 
-/// Feeds the client a greeting and `parts`. Returns its last step and the bytes that it sends.
+/// Negotiates with a server that sends `parts` after its greeting. Returns the result and the client's output.
 fn client_end(parts: &[Vec<u8>]) -> (NegotiationStep, Vec<u8>) {
     let (mut client, mut out) = (ClientNegotiation::new("disk"), Vec::new());
     let mut bytes = [greeting(handshake_flag::FIXED_NEWSTYLE).to_vec(), parts.concat()].concat();
@@ -197,7 +197,7 @@ fn hole(offset: u64, len: u32, done: bool) -> Vec<u8> {
     part(chunk::OFFSET_HOLE, done, &[&offset.to_be_bytes()[..], &len.to_be_bytes()].concat())
 }
 
-/// Takes messages with their payloads until the request is answered, or the bytes are at their end.
+/// Processes messages with their payloads until the request is done or the bytes end.
 fn answered(
     mut bytes: &[u8],
     request: &mut PendingCommand,

@@ -13,7 +13,7 @@ fn offer(name: &str, size: u64) -> ExportOffer {
     }
 }
 
-/// A server of two disks whose client has sent its flags.
+/// A server of two exports that has received the client's flags.
 fn begun(flags: u32) -> Handshake {
     let mut server = Handshake::new(vec![offer("a", 1 << 20), offer("b", 2 << 20)]);
     assert_eq!(server.feed(&flags.to_be_bytes(), &mut Vec::new()), (4, HandshakeStep::More));
