@@ -1,7 +1,7 @@
 //! Asymmetric logical unit access: REPORT and SET TARGET PORT GROUPS (SPC-5 sections 5.18, 6.37 and 6.45).
 //!
-//! A target port group is a portal group of the target, numbered by its tag; it holds a target port for each protocol
-//! of its portals.
+//! A target port group is a portal group of the target, and its number is the portal group tag. It contains one
+//! target port for each protocol of its portals.
 
 use crate::capacity::READ_CAPACITY_16;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
@@ -10,10 +10,10 @@ use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 use std::collections::BTreeMap;
 
-/// Service action of both commands.
+/// TARGET PORT GROUPS, the service action of both commands.
 const TARGET_PORT_GROUPS: u16 = 0x0a;
 
-/// Rows of the command table. A CD-ROM has other commands under these operation codes.
+/// Rows of the command table. On a CD-ROM these operation codes are other commands.
 pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::MAINTENANCE_IN,
@@ -58,17 +58,18 @@ pub enum AccessState {
 pub struct TargetPortGroup {
     /// Portal group tag.
     pub tag: u16,
-    /// Its state.
+    /// ASYMMETRIC ACCESS STATE of the group.
     pub access: AccessState,
     /// PREF.
     pub preferred: bool,
 }
 
-/// U_SUP, S_SUP, AN_SUP, AO_SUP: the states that there are for initiators; T_SUP where they are set implicitly.
+/// U_SUP, S_SUP, AN_SUP, AO_SUP: the supported states. T_SUP is added where states are set implicitly.
 const SUPPORTED: u8 = 0x0f;
 const TRANSITIONS: u8 = 0x80;
-/// Commands that work in the states unavailable and transitioning; in standby those of [`Row::in_standby`] do (SPC-5 section
-/// 5.18.2.4). Linux reads the capacity once, when it discovers a path, and creates a disk of zero blocks if that fails.
+/// Commands that work in the states unavailable and transitioning. In standby, those of [`Row::in_standby`] work
+/// (SPC-5 section 5.18.2.4). READ CAPACITY is here because Linux reads the capacity only when it discovers a path,
+/// and creates a disk of zero blocks if that fails.
 const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
     (op::INQUIRY, None),
     (op::READ_CAPACITY_10, None),
@@ -98,18 +99,19 @@ impl AccessState {
     }
 }
 
-/// The access state of each target port group that was set; the others are active/optimized.
+/// The access state of each target port group that was set; all others are active/optimized.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     groups: BTreeMap<u16, AccessState>,
-    /// The states are set by [`Lu::set_access`].
+    /// [`Lu::set_access`] set the states, not SET TARGET PORT GROUPS.
     implicit: bool,
     preferred: Vec<u16>,
 }
 
 impl Lu {
-    /// Sets the states of target port groups; groups of other targets are reported as well. If this is a change, every
-    /// nexus gets the unit attention ASYMMETRIC ACCESS STATE CHANGED. A group without a state is active/optimized.
+    /// Sets the states of target port groups. Groups of other targets may be among them: they are reported too. If a
+    /// state changes, every nexus gets the unit attention ASYMMETRIC ACCESS STATE CHANGED. A group that is not listed
+    /// is active/optimized.
     pub fn set_access(&self, groups: &[TargetPortGroup]) {
         let mut state = self.change();
         let now: BTreeMap<u16, AccessState> = groups.iter().map(|g| (g.tag, g.access)).collect();
@@ -129,8 +131,8 @@ fn access_of(groups: &BTreeMap<u16, AccessState>, tag: u16) -> AccessState {
 }
 
 impl State {
-    /// What REQUEST SENSE reports through this port, and commands that are not allowed in its state fail
-    /// with.
+    /// The sense data of the state of this port; `None` if it is active. REQUEST SENSE reports them, and commands
+    /// that the state does not allow fail with them.
     pub(crate) fn not_ready(&self, port: &NexusPorts) -> Option<Sense> {
         match self.groups.get(&port.tag)? {
             AccessState::Optimized | AccessState::NonOptimized => None,
@@ -140,7 +142,7 @@ impl State {
         }
     }
 
-    /// Why this command fails through this port.
+    /// The sense data with which this command fails in the state of this port; `None` if the state allows it.
     pub(crate) fn denies(&self, row: &Row, port: &NexusPorts) -> Option<Sense> {
         let allowed = match self.groups.get(&port.tag)? {
             AccessState::Unavailable | AccessState::Transitioning => {
@@ -167,7 +169,7 @@ impl State {
     }
 }
 
-/// Bytes of a target port group descriptor before its ports.
+/// Bytes of a target port group descriptor before its target port descriptors.
 const GROUP: usize = 8;
 
 fn report(cx: &mut CommandContext<'_>) -> PlanResult {
@@ -185,7 +187,7 @@ fn report(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
 }
 
-/// Adds a group with the relative identifiers of its ports.
+/// Appends the descriptor of a group with the relative identifiers of its ports.
 fn describe(data: &mut Vec<u8>, mut group: [u8; GROUP], ports: impl Iterator<Item = u16>) {
     let ports: Vec<u16> = ports.collect();
     group[7] = ports.len() as u8;
@@ -193,7 +195,7 @@ fn describe(data: &mut Vec<u8>, mut group: [u8; GROUP], ports: impl Iterator<Ite
     ports.iter().for_each(|port| data.extend_from_slice(&u32::from(*port).to_be_bytes()));
 }
 
-/// Bytes before the descriptors of SET TARGET PORT GROUPS, and of each.
+/// Bytes before the descriptors in the parameter list of SET TARGET PORT GROUPS, and bytes of a descriptor.
 const SET_HEADER: usize = 4;
 const SET_GROUP: usize = 4;
 
@@ -217,7 +219,7 @@ fn set(cx: &mut CommandContext<'_>) -> PlanResult {
     }
 }
 
-/// The states that a parameter list sets, if all of it is valid.
+/// The states that a parameter list sets. Fails if any part of the list is invalid.
 fn wanted(list: &[u8], port: &NexusPorts) -> Result<Vec<(u16, AccessState)>, Sense> {
     let Some(groups) = list.get(SET_HEADER..).filter(|g| g.len() % SET_GROUP == 0) else {
         return Err(Sense::PARAMETER_LIST_LENGTH);

@@ -1,5 +1,5 @@
-//! READ BUFFER(10) and WRITE BUFFER (SPC-5 sections 6.18 and 6.49): one data buffer and one echo buffer per
-//! logical unit. The echo buffer belongs to the nexus that wrote it last, as EBOS announces.
+//! READ BUFFER(10) and WRITE BUFFER (SPC-5 sections 6.18 and 6.49): each logical unit has one data buffer and one
+//! echo buffer. The echo buffer belongs to the nexus that wrote it last, which EBOS announces.
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{NexusId, Plan, PlanResult};
@@ -17,18 +17,18 @@ pub(crate) const ROWS: &[Row] = &[
         .in_standby(),
 ];
 
-/// MODE field. Those that download microcode do not exist here.
+/// Values of MODE. Modes that download microcode are not supported.
 const DATA: u8 = 0x02;
 const DESCRIPTOR: u8 = 0x03;
 const ECHO: u8 = 0x0a;
 const ECHO_DESCRIPTOR: u8 = 0x0b;
 
-/// Bytes of buffer 0.
+/// Size of the data buffer, which has buffer ID 0, in bytes.
 const DATA_LEN: usize = 64 << 10;
 /// Size of the echo buffer in bytes: the maximum that its descriptor can express.
 const ECHO_LEN: usize = 4096;
 
-/// The buffers; neither takes memory before it is written.
+/// The buffers. Memory is allocated at the first write.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Empty until the first write, then [`DATA_LEN`] bytes.
@@ -40,11 +40,12 @@ pub(crate) struct State {
 struct Echo {
     owner: NexusId,
     bytes: Vec<u8>,
-    /// Nexuses whose echo was overwritten and not yet reported to them; bounded, the oldest are dropped.
+    /// Nexuses that do not know yet that their echo buffer was overwritten. If there are too many, the oldest is
+    /// dropped.
     overwritten: Vec<NexusId>,
 }
 
-/// Maximum number of nexuses with a pending report of an overwritten echo buffer.
+/// Maximum number of nexuses with an unreported overwrite of their echo buffer.
 const OVERWRITTEN_MAX: usize = 64;
 
 impl State {
@@ -79,7 +80,7 @@ impl State {
     }
 }
 
-/// The fields that both commands have.
+/// The fields that both commands share.
 struct BufferFields {
     mode: u8,
     id: u8,
@@ -93,7 +94,7 @@ impl BufferFields {
         BufferFields { mode: cdb[1] & 0x1f, id: cdb[2], offset, len }
     }
 
-    /// Only buffer 0 is there, and it ends.
+    /// Checks that the buffer ID is 0, and that the offset lies within the data buffer.
     fn check_data(&self) -> Result<(), Sense> {
         if self.id != 0 {
             return Err(Sense::cdb_field(2, 7));
@@ -101,7 +102,8 @@ impl BufferFields {
         if self.offset > DATA_LEN { Err(Sense::cdb_field(3, 7)) } else { Ok(()) }
     }
 
-    /// Through a port in standby or unavailable only the echo buffer can be used (SPC-5 section 5.18.2.4).
+    /// Checks that the access state allows the mode: in standby and unavailable only the echo buffer works (SPC-5
+    /// section 5.18.2.4).
     fn check_access(&self, cx: &CommandContext<'_>) -> Result<(), Sense> {
         let echo = [ECHO, ECHO_DESCRIPTOR].contains(&self.mode);
         cx.state.alua.not_ready(cx.port).filter(|_| !echo).map_or(Ok(()), Err)
@@ -124,13 +126,13 @@ fn read(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(data, fields.len as u32))
 }
 
-/// OFFSET BOUNDARY 0 (any byte) and capacity; zeros where there is no buffer.
+/// OFFSET BOUNDARY 0 (any byte) and the capacity; zeros for a buffer that does not exist.
 fn descriptor(id: u8) -> [u8; 4] {
     let capacity = if id == 0 { DATA_LEN as u32 } else { 0 };
     capacity.to_be_bytes()
 }
 
-/// EBOS (another nexus may overwrite it, which is reported to the reader) and the capacity.
+/// EBOS and the capacity. EBOS: another nexus may overwrite the echo buffer, and its reader is notified.
 fn echo_descriptor() -> [u8; 4] {
     let mut b = [0x01, 0, 0, 0];
     be::put16(&mut b[2..], ECHO_LEN as u16);

@@ -1,4 +1,4 @@
-//! SYNCHRONIZE CACHE and PRE-FETCH (SBC-4). A length of 0 reaches to the end of the medium.
+//! SYNCHRONIZE CACHE and PRE-FETCH (SBC-4). A length of 0 means up to the end of the medium.
 
 use crate::lba_range::LbaRange;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
@@ -14,7 +14,7 @@ const fn row(
     Row::new(opcode, handler, allowed, ChangeScope::Nothing, usage).medium().only(PeripheralDeviceType::Disk)
 }
 
-/// IMMED, and SYNC_NV of SBC-2, which requires less than what is always done.
+/// IMMED, and SYNC_NV of SBC-2, which requires less than a flush and is therefore ignored.
 const SYNC_10: &[u8] = &[0x35, 0x06, 0xff, 0xff, 0xff, 0xff, 0x1f, 0xff, 0xff, 0];
 const SYNC_16: &[u8] =
     &[0x91, 0x06, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x1f, 0];
@@ -30,7 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
     row(op::PRE_FETCH_16, prefetch, ReservationClass::Reading, FETCH_16),
 ];
 
-/// All of the cache is flushed, and before the status even with IMMED.
+/// Flushes the whole cache. With IMMED too, the flush completes before the status.
 fn synchronize(cx: &mut CommandContext<'_>) -> PlanResult {
     LbaRange::of(cx.cdb).check(cx.state)?;
     Ok(Plan::op(Op::Flush))

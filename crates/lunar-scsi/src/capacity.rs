@@ -33,7 +33,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 fn read_capacity_10(cx: &mut CommandContext<'_>) -> PlanResult {
-    // Without PMI (obsolete) the LBA must be zero.
+    // If PMI (obsolete) is 0, the LBA must be 0.
     if cx.cdb[8] & 1 == 0 && be::get32(&cx.cdb[2..]) != 0 {
         return Err(Sense::cdb_field(2, 7).into());
     }
@@ -54,13 +54,13 @@ fn read_capacity_16(cx: &mut CommandContext<'_>) -> PlanResult {
     // LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
     b[13] = (settings.physical_block_size / settings.block_size).trailing_zeros() as u8;
     if settings.thin {
-        // LBPME, LBPRZ: unmapped blocks read as zeros.
+        // LBPME, and LBPRZ: unmapped blocks read as zeros.
         b[14] = 0xc0;
     }
     Ok(Plan::data_cut(b, be::get32(&cx.cdb[10..])))
 }
 
-/// An empty medium has no last block, and is not ready.
+/// The last LBA. An empty medium has none; it is not ready, so this value is not sent.
 fn last_lba(cx: &CommandContext<'_>) -> u64 {
     cx.state.blocks.saturating_sub(1)
 }

@@ -21,7 +21,7 @@ pub(crate) const ROWS: &[Row] = &[
     ),
 ];
 
-/// The header: which lists were requested, in which format, length 0.
+/// The header: PLISTV, GLISTV and DEFECT LIST FORMAT as requested, length 0.
 fn read_defect_data_10(cx: &mut CommandContext<'_>) -> PlanResult {
     let header = vec![0, cx.cdb[2] & 0x1f, 0, 0];
     Ok(Plan::data_cut(header, be::get16(&cx.cdb[7..]) as u32))

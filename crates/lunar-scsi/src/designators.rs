@@ -1,4 +1,5 @@
-//! What a logical unit, its target ports and its target are called: VPD 83h and 88h (SPC-5 section 7.8.6).
+//! Designators of the logical unit, its target ports and its target device: VPD pages 83h and 88h (SPC-5 section
+//! 7.8.6).
 
 use crate::table::CommandContext;
 use crate::{TargetPort, TransportProtocol};
@@ -17,7 +18,7 @@ const RELATIVE_PORT: u8 = 4;
 const PORT_GROUP: u8 = 5;
 const SCSI_NAME: u8 = 8;
 
-/// What a designator is of, as in byte 1; ports and devices name their protocol (PIV).
+/// Byte 1 of a designator: ASSOCIATION, and PIV for ports and devices, which name their protocol.
 const UNIT: u8 = 0x00;
 const PORT: u8 = 0x90;
 const DEVICE: u8 = 0xa0;
@@ -38,13 +39,13 @@ pub(crate) fn identification(cx: &CommandContext<'_>) -> Vec<u8> {
         of_protocol(own.protocol, designator(BINARY, PORT, RELATIVE_PORT, &relative)),
         of_protocol(own.protocol, designator(BINARY, PORT, PORT_GROUP, &group)),
         port_name(cx, own),
-        // SRP has no names of devices, and the device the same one through all of its ports.
+        // SRP has no device names. The device is the same through all of its ports, so its iSCSI name is used.
         of_protocol(TransportProtocol::Iscsi, designator(UTF8, DEVICE, SCSI_NAME, &padded(&cx.port.target))),
     ]
     .concat()
 }
 
-/// SCSI ports (88h): every portal group is a port for each protocol of its portals.
+/// SCSI ports (88h): each portal group has one target port for each protocol of its portals.
 pub(crate) fn ports(cx: &CommandContext<'_>) -> Vec<u8> {
     let mut page = Vec::new();
     for &port in cx.port.ports.iter() {
@@ -57,8 +58,8 @@ pub(crate) fn ports(cx: &CommandContext<'_>) -> Vec<u8> {
     page
 }
 
-/// The name of a target port: a SCSI name string (RFC 7143 section 4.4.2), or the port identifier of SRP, which is an
-/// EUI-64 behind its extension (SRP r16a section 4.3).
+/// The name of a target port: a SCSI name string (RFC 7143 section 4.4.2), or the SRP port identifier, which is an
+/// EUI-64 designator with identifier extension (SRP r16a section 4.3).
 fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
     let (target, tag) = (&cx.port.target, port.group);
     let name = match port.protocol {
@@ -70,19 +71,19 @@ fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
     of_protocol(port.protocol, name)
 }
 
-/// The designator of a port or a device, with its PROTOCOL IDENTIFIER.
+/// Sets PROTOCOL IDENTIFIER in the designator of a port or device.
 fn of_protocol(protocol: TransportProtocol, mut designator: Vec<u8>) -> Vec<u8> {
     designator[0] |= (protocol as u8) << 4;
     designator
 }
 
 fn designator(code_set: u8, of: u8, kind: u8, value: &[u8]) -> Vec<u8> {
-    // An iSCSI name has at most 223 bytes; what a caller made longer is cut rather than miscounted.
+    // An iSCSI name has at most 223 bytes. Cut a longer value, so that the length field stays right.
     let value = &value[..value.len().min(252)];
     [&[code_set, of | kind, 0, value.len() as u8], value].concat()
 }
 
-/// With a NUL at the end, and more up to a multiple of four.
+/// Appends at least one NUL, up to a multiple of four bytes.
 fn padded(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize(bytes.len() / 4 * 4 + 4, 0);
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!(page, expected.concat());
     }
 
-    /// The port of SRP of the target that tests have.
+    /// The SRP port of the target in these tests.
     const SRP_PORT: [u8; 16] =
         [0x9f, 0xb1, 0xbf, 0x94, 0xf0, 0x01, 0x06, 0xed, 0x9f, 0xb1, 0xbf, 0x94, 0xf0, 0x01, 0x06, 0xed];
 

@@ -25,12 +25,12 @@ pub(crate) const ROWS: &[Row] = &[
     .in_standby(),
 ];
 
-/// Supported diagnostic pages: the list of itself.
+/// Supported diagnostic pages (00h): only this page.
 const SUPPORTED: [u8; 5] = [0, 0, 0, 1, 0];
 /// Page code, reserved, page length.
 const HEADER: usize = 4;
 
-/// PCV selects a page, its absence the one that SEND DIAGNOSTIC named: both can only be page 00h.
+/// PCV selects a page; without PCV it is the page of the last SEND DIAGNOSTIC. In both cases it can only be page 00h.
 fn receive(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[1] & 0x01 != 0 && cx.cdb[2] != 0 {
         return Err(Sense::cdb_field(2, 7).into());
@@ -38,8 +38,8 @@ fn receive(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(SUPPORTED.to_vec(), be::get16(&cx.cdb[3..]) as u32))
 }
 
-/// The default self-test, which has nothing that could fail, or page 00h. SELF-TEST CODE is reserved by the
-/// usage data: the other self-tests are not supported.
+/// Runs the default self-test, which cannot fail, or accepts page 00h. The usage data reserve SELF-TEST CODE, because
+/// other self-tests are not supported.
 fn send(cx: &mut CommandContext<'_>) -> PlanResult {
     let (page_format, self_test) = (cx.cdb[1] & 0x10 != 0, cx.cdb[1] & 0x04 != 0);
     match (be::get16(&cx.cdb[3..]), cx.parameters) {

@@ -1,5 +1,4 @@
-//! The way of every command that the snapshot of its nexus cannot decide: checks that all share, then the
-//! handler.
+//! The slow path of a command, which the snapshot of its nexus cannot plan: the common checks, then the handler.
 
 use crate::NexusId;
 use crate::nexus_snapshot::NexusSnapshot;
@@ -11,7 +10,7 @@ use crate::{
 };
 use lunar_wire::scsi::{Sense, Status};
 
-/// A nexus as the checks see it.
+/// The nexus of a command, as far as the checks need it.
 #[derive(Clone, Copy)]
 pub(crate) struct Requester<'a> {
     pub(crate) id: NexusId,
@@ -20,7 +19,7 @@ pub(crate) struct Requester<'a> {
 }
 
 impl Nexus {
-    /// The slow way.
+    /// The slow path.
     #[cold]
     pub(crate) fn dispatch(&mut self, cdb: &[u8], parameters: Option<&[u8]>) -> PlanResult {
         if cdb.len() < 16 {
@@ -56,7 +55,8 @@ impl Nexus {
     }
 }
 
-/// The checks in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write protection.
+/// Checks and executes a command in the order of SAM-5 and SPC-5: unit attention, reservation, CDB, readiness, write
+/// protection.
 pub(crate) fn run(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     match cx.lu.settings().passthrough {
         PassthroughMode::None => execute_here(cx, requester),
@@ -65,9 +65,9 @@ pub(crate) fn run(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> Plan
     }
 }
 
-/// A command of a logical unit that this device server serves.
+/// Executes a command on this device server.
 pub(crate) fn execute_here(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
-    // A command that resumes with its parameter data has begun: no BUSY and no unit attention any more.
+    // A command that resumes with its parameter data has begun already, so BUSY and unit attentions do not apply.
     let begins = cx.parameters.is_none();
     if begins && cx.state.busy {
         return Err(Status::Busy.into());
@@ -78,7 +78,7 @@ pub(crate) fn execute_here(cx: &mut CommandContext<'_>, requester: Requester<'_>
         attention(cx.state, requester.id)?;
     }
     let row = row?;
-    // A reservation that was made while the command waited for its parameter data conflicts with it too.
+    // A reservation made while the command waited for its parameter data applies too.
     if cx.state.reservations.conflicts(row, requester.id, requester.port) {
         return Err(Status::ReservationConflict.into());
     }
@@ -94,7 +94,7 @@ pub(crate) fn attention(state: &mut State, nexus: NexusId) -> Result<(), Command
     }
 }
 
-/// Rejects a command that may not use the medium now, for another reason than a reservation.
+/// The conditions other than reservations that block a command: sanitize, access state, medium, write protection.
 fn ready(row: &Row, state: &State, settings: &LuSettings, requester: Requester<'_>) -> Result<(), Sense> {
     let sanitizing = state.sanitize.not_ready().filter(|_| !row.while_sanitizing);
     let standby = state.alua.denies(row, requester.port);
@@ -102,7 +102,7 @@ fn ready(row: &Row, state: &State, settings: &LuSettings, requester: Requester<'
     if let Some(sense) = sanitizing.or(standby).or(medium) {
         return Err(sense);
     }
-    // A nexus with read-only access may not lock out others either.
+    // A nexus with read-only access must not block other nexuses either.
     let guest = requester.read_only && row.changes == ChangeScope::Shared;
     if guest || row.writes && write_protected(state, settings, requester.read_only) {
         return Err(Sense::WRITE_PROTECTED);
@@ -110,13 +110,13 @@ fn ready(row: &Row, state: &State, settings: &LuSettings, requester: Requester<'
     Ok(())
 }
 
-/// Writes are refused: by the medium, the access list, or SWP of the control mode page.
+/// Whether writes are rejected: by the medium, the access list, or SWP of the control mode page.
 pub(crate) fn write_protected(state: &State, settings: &LuSettings, read_only: bool) -> bool {
     let is_fixed = settings.read_only || read_only || settings.device_type == PeripheralDeviceType::CdRom;
     is_fixed || state.medium.withholds_writes() || state.modes.software_write_protect()
 }
 
-/// A command of this operation code would pass all checks but the one of its CDB.
+/// Whether a command with this operation code would pass all checks except that of its CDB.
 pub(crate) fn passes_all_checks(
     opcode: u8,
     state: &State,
@@ -127,7 +127,7 @@ pub(crate) fn passes_all_checks(
         && passes_checks(opcode, state, settings, requester)
 }
 
-/// As [`passes_all_checks`], unit attentions apart.
+/// Like [`passes_all_checks`], but without unit attentions.
 pub(crate) fn passes_checks(
     opcode: u8,
     state: &State,

@@ -1,4 +1,4 @@
-//! INQUIRY: standard data (SPC-5 section 6.7.2); its pages are in `vpd`.
+//! INQUIRY: standard data (SPC-5 section 6.7.2). VPD pages are in `vpd`.
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{LuSettings, PeripheralDeviceType, Plan, PlanResult, TransportProtocol, vpd};
@@ -14,11 +14,11 @@ pub(crate) const ROWS: &[Row] =
         .in_standby()
         .while_sanitizing()];
 
-/// Bytes of standard data: up to and with the reserved ones after the version descriptors.
+/// Bytes of standard data, up to and including the reserved bytes after the version descriptors.
 const LEN: usize = 96;
 /// VERSION: SPC-4.
 const VERSION: u8 = 6;
-/// Conforms to the standards, which the version descriptors name: SAM-5, SPC-4, the type's own, that of the port's protocol.
+/// Version descriptors: SAM-5, SPC-4, the standard of the device type, and that of the port's protocol.
 const SAM_5: u16 = 0x00a0;
 const SPC_4: u16 = 0x0460;
 const SBC_3: u16 = 0x04c0;
@@ -27,7 +27,7 @@ const SRP: u16 = 0x0940;
 const ISCSI: u16 = 0x0960;
 
 impl PeripheralDeviceType {
-    /// PERIPHERAL DEVICE TYPE.
+    /// The code of PERIPHERAL DEVICE TYPE.
     pub(crate) fn device_type(self) -> u8 {
         match self {
             PeripheralDeviceType::Disk => 0x00,
@@ -45,12 +45,12 @@ fn inquiry(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(data, be::get16(&cx.cdb[3..]) as u32))
 }
 
-/// The fields that every answer to INQUIRY has: qualifier and type, and the text fields.
+/// The fields common to all standard data: qualifier and type, and the text fields.
 pub(crate) fn head(device: u8, vendor: &str, product: &str, revision: &str) -> Vec<u8> {
     let mut b = vec![0; LEN];
     b[0] = device;
     b[2] = VERSION;
-    // HISUP, response data format 2.
+    // HISUP, RESPONSE DATA FORMAT 2.
     b[3] = 0x12;
     b[4] = (LEN - 5) as u8;
     // CMDQUE.
@@ -66,7 +66,7 @@ fn standard(settings: &LuSettings, protocol: TransportProtocol) -> Vec<u8> {
     let mut b = head(settings.device_type.device_type(), &id.vendor, &id.product, &id.revision);
     b[1] = if settings.removable { 0x80 } else { 0 };
     if settings.device_type == PeripheralDeviceType::Disk {
-        // TPGS 11b: implicit and explicit asymmetric access, or 01b; 3PC: EXTENDED COPY.
+        // TPGS: 11b if explicit access is allowed, otherwise 01b (implicit). 3PC: EXTENDED COPY is supported.
         b[5] = if settings.explicit_access { 0x38 } else { 0x18 };
     }
     // MULTIP: more than one port.
@@ -82,7 +82,7 @@ fn standard(settings: &LuSettings, protocol: TransportProtocol) -> Vec<u8> {
     b
 }
 
-/// ASCII, left-aligned, filled with spaces.
+/// Fills a field with ASCII text, left-aligned and padded with spaces.
 pub(crate) fn text(field: &mut [u8], text: &str) {
     field.fill(b' ');
     let len = text.len().min(field.len());

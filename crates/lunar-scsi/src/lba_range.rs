@@ -1,13 +1,13 @@
-//! LBA and length of the commands that address the medium, wherever their CDB keeps them.
+//! LBA and length of the commands that address the medium, from any CDB format.
 
 use crate::{LuSettings, State};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
-/// The most that one command moves, in bytes (MAXIMUM TRANSFER LENGTH of VPD B0h).
+/// Maximum number of bytes that one command transfers (MAXIMUM TRANSFER LENGTH of VPD B0h).
 pub(crate) const MAX_TRANSFER: u32 = 32 << 20;
 
-/// What a CDB addresses, in blocks.
+/// The blocks that a CDB addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LbaRange {
     pub(crate) lba: u64,
@@ -15,7 +15,7 @@ pub(crate) struct LbaRange {
 }
 
 impl LbaRange {
-    /// By the group code of the operation code (SPC-5 section 4.2.5.1). 0 blocks of a 6-byte CDB are 256.
+    /// Decodes a CDB by its group code (SPC-5 section 4.2.5.1). In a 6-byte CDB, 0 means 256 blocks.
     #[inline]
     pub(crate) fn of(cdb: &[u8]) -> LbaRange {
         match cdb[0] >> 5 {
@@ -29,7 +29,7 @@ impl LbaRange {
         }
     }
 
-    /// Where the CDB keeps the number of blocks, for field pointers.
+    /// The byte of the CDB that begins the number of blocks, for field pointers.
     pub(crate) fn length_field(cdb: &[u8]) -> u16 {
         match cdb[0] >> 5 {
             0 => 4,
@@ -39,13 +39,13 @@ impl LbaRange {
         }
     }
 
-    /// It ends within the medium. An empty range may stand at its very end.
+    /// Whether the range ends within the medium. An empty range may begin right after the last block.
     #[inline]
     pub(crate) fn fits(&self, capacity: u64) -> bool {
         self.lba.checked_add(self.blocks as u64).is_some_and(|end| end <= capacity)
     }
 
-    /// LBA OUT OF RANGE with the first LBA that is.
+    /// Fails with LBA OUT OF RANGE and the first LBA beyond the medium.
     pub(crate) fn check(&self, state: &State) -> Result<(), Sense> {
         if self.fits(state.blocks) {
             return Ok(());
@@ -53,7 +53,8 @@ impl LbaRange {
         Err(Sense::LBA_OUT_OF_RANGE.at(self.lba.max(state.blocks)))
     }
 
-    /// First byte and length in bytes of a transfer that fits, not longer than the limit.
+    /// First byte and length in bytes of the range. Fails if it exceeds [`MAX_TRANSFER`]. The caller has called
+    /// [`LbaRange::check`].
     pub(crate) fn transfer(&self, cdb: &[u8], settings: &LuSettings) -> Result<(u64, u32), Sense> {
         if self.blocks > MAX_TRANSFER / settings.block_size {
             return Err(Sense::cdb_field(LbaRange::length_field(cdb), 7));

@@ -1,12 +1,13 @@
-//! The SCSI device server: it turns a CDB into an answer or into a plan of block operations (SAM-5, SPC-5,
-//! SBC-4). It does no I/O and is independent of the transport.
+//! The SCSI device server: it converts a CDB to a response or to a plan of block operations (SAM-5, SPC-5, SBC-4). It
+//! does no I/O, and does not depend on the transport.
 //!
 //! A [`Lu`] is a logical unit, shared by all cores. A [`Nexus`] is an I_T_L nexus, owned by the core of its
-//! connection: it keeps a snapshot of what its logical unit allows, and takes a new one when the epoch of the
+//! connection. It holds a snapshot of the state of its logical unit, and takes a new one when the epoch of the
 //! logical unit has changed.
 //!
-//! READ and WRITE are planned from the snapshot without a lock (`nexus_snapshot`) when it allows that. All other
-//! commands go through `dispatch`: the lock, the row of the command table, the common checks, the row's handler.
+//! If the snapshot allows it, READ and WRITE are planned from it without a lock (`nexus_snapshot`). All other
+//! commands take the slow path in `dispatch`: the lock, the row of the command table, the common checks, the handler
+//! of the row.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,13 +1,13 @@
-//! LOG SENSE and LOG SELECT (SPC-5 sections 6.8, 6.9 and 7.3). Only pages with real values exist: bytes
-//! moved, errors, and that no failure is predicted. Values live as long as the process (DS of the page
-//! header).
+//! LOG SENSE and LOG SELECT (SPC-5 sections 6.8, 6.9 and 7.3). Only pages with real values exist: byte counts, error
+//! counts, and informational exceptions that report no failure. The values live as long as the process (DS of the
+//! page header).
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, op};
 
-/// PPC and SP are reserved: neither is supported.
+/// CDB usage data. PPC and SP are not supported, and therefore reserved.
 const LOG_SENSE: &[u8] = &[0x4d, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0xff, 0];
 const LOG_SELECT: &[u8] = &[0x4c, 0x02, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0];
 
@@ -19,7 +19,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(op::LOG_SELECT, select, ReservationClass::Never, ChangeScope::Shared, LOG_SELECT).in_standby(),
 ];
 
-/// What is counted, one per log parameter.
+/// A counter; each is one log parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogCounter {
     /// Bytes written.
@@ -32,26 +32,26 @@ pub enum LogCounter {
     ReadErrors,
     /// Bytes verified.
     VerifyBytes,
-    /// Verifications that failed on the medium; a miscompare is none.
+    /// Verifications that failed on the medium. A miscompare does not count.
     VerifyErrors,
-    /// Failures that were not the medium's.
+    /// Failures that the medium did not cause.
     OtherErrors,
 }
 
-/// How many there are.
+/// Number of values of [`LogCounter`].
 pub(crate) const LOG_COUNTERS: usize = 7;
 
-/// What stood in each counter when LOG SELECT set it to zero, or would have for the value that it set.
+/// The offset of each counter: its raw value when LOG SELECT set it, minus the value that LOG SELECT set.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     base: [u64; LOG_COUNTERS],
 }
 
-/// Page codes; subpage FFh of page 00h lists pages with their subpages.
+/// Page codes, and the subpage code that lists pages with their subpages.
 const SUPPORTED: u8 = 0x00;
 const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
 const ALL_SUBPAGES: u8 = 0xff;
-/// Pages of counters, in ascending order: page code, and parameter codes with what they count.
+/// Pages of counters in ascending order: page code, and the counter of each parameter code.
 const COUNTERS: &[(u8, &[(u16, LogCounter)])] = &[
     (0x02, &[(BYTES, LogCounter::WriteBytes), (UNCORRECTED, LogCounter::WriteErrors)]),
     (0x03, &[(BYTES, LogCounter::ReadBytes), (UNCORRECTED, LogCounter::ReadErrors)]),
@@ -62,16 +62,17 @@ const COUNTERS: &[(u8, &[(u16, LogCounter)])] = &[
 const BYTES: u16 = 0x0005;
 const UNCORRECTED: u16 = 0x0006;
 
-/// Page header byte 0: DS, parameters are not saved; SPF.
+/// Page header, byte 0: DS (parameters are not saved), and SPF.
 const DS: u8 = 0x80;
 const SPF: u8 = 0x40;
-/// Parameter control byte: TSD with a data counter, a binary list.
+/// Parameter control byte: TSD for a counter, and FORMAT AND LINKING of a binary list.
 const COUNTER: u8 = 0x20;
 const BINARY_LIST: u8 = 0x03;
-/// Bytes of a page header, and of a parameter with a counter.
+/// Bytes of a page header, and of a counter parameter.
 const PAGE_HEADER: usize = 4;
 const PARAMETER: usize = 12;
-/// PC: cumulative values. Thresholds do not exist; defaults are what a reset sets, zeros.
+/// PC: cumulative and default cumulative values. Thresholds do not exist. The default values are zeros, and a reset
+/// sets them.
 const CUMULATIVE: u8 = 1;
 const DEFAULT_CUMULATIVE: u8 = 3;
 
@@ -90,7 +91,7 @@ fn sense(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(data, be::get16(&cx.cdb[7..]) as u32))
 }
 
-/// The lists of pages have no parameters to point at.
+/// The list of pages. It has no parameters, so PARAMETER POINTER must be 0.
 fn supported(cdb: &[u8], subpages: bool) -> Result<Vec<u8>, Sense> {
     if be::get16(&cdb[5..]) != 0 {
         return Err(Sense::cdb_field(5, 7));
@@ -105,7 +106,7 @@ fn supported(cdb: &[u8], subpages: bool) -> Result<Vec<u8>, Sense> {
     Ok(page(&[SUPPORTED | SPF, ALL_SUBPAGES], list))
 }
 
-/// ASC and ASCQ 0, nothing to report; the temperature is unknown.
+/// ASC and ASCQ 0: no informational exception. The temperature is unknown (FFh).
 fn informational_exceptions(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
     if be::get16(&cdb[5..]) != 0 {
         return Err(Sense::cdb_field(5, 7));
@@ -149,7 +150,7 @@ impl CommandContext<'_> {
     }
 }
 
-/// CDB byte 1: parameter code reset.
+/// PCR (parameter code reset), CDB byte 1.
 const PCR: u8 = 0x02;
 
 fn select(cx: &mut CommandContext<'_>) -> PlanResult {
@@ -170,8 +171,7 @@ fn select(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::Done)
 }
 
-/// Without a list: PCR, or default cumulative values, set the counters of one page or of all (page 00h) to
-/// zero.
+/// LOG SELECT without a parameter list: PCR or PC sets the counters of one page, or of all pages (page 00h), to zero.
 fn reset(cdb: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
     let (control, code) = (cdb[2] >> 6, cdb[2] & 0x3f);
     if code != 0 && counters_of(code).is_none() && code != INFORMATIONAL_EXCEPTIONS {
@@ -187,7 +187,7 @@ fn reset(cdb: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
     Ok(pages.flat_map(|(_, parameters)| *parameters).map(|(_, count)| (*count, 0)).collect())
 }
 
-/// The values that a list of pages sets, once all of it is right.
+/// The values that a list of pages sets. Fails if any part of the list is invalid.
 fn parse(list: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
     let (mut values, mut at) = (Vec::new(), 0);
     while at < list.len() {
@@ -209,7 +209,7 @@ fn parse(list: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
     Ok(values)
 }
 
-/// `at` is where the parameter stands in the list. DU, ETC and TMC cannot be set.
+/// `at` is the offset of the parameter in the list. DU, ETC and TMC cannot be set.
 fn parse_parameter(b: &[u8], known: &[(u16, LogCounter)], at: u16) -> Result<(LogCounter, u64), Sense> {
     let b: &[u8; PARAMETER] = b.try_into().map_err(|_| Sense::PARAMETER_LIST_LENGTH)?;
     let code = be::get16(b);

@@ -1,4 +1,4 @@
-//! The logical unit: what all of its nexuses share.
+//! The logical unit, which all of its nexuses share.
 
 use crate::log::LogCounter;
 use crate::per_core::{CoreIndex, PerCore, PerCoreSlots};
@@ -23,32 +23,33 @@ pub enum PeripheralDeviceType {
 pub struct LuIdentity {
     /// T10 vendor identification, at most 8 ASCII characters.
     pub vendor: String,
-    /// Product identification, at most 16.
+    /// Product identification, at most 16 ASCII characters.
     pub product: String,
-    /// Product revision level, at most 4.
+    /// Product revision level, at most 4 ASCII characters.
     pub revision: String,
     /// Unit serial number.
     pub serial: String,
     /// NAA designator: locally assigned (3h, 8 bytes) or registered extended (6h, 16 bytes).
     pub naa: Vec<u8>,
-    /// The designation descriptors of VPD 83h for the logical unit, concatenated, where another target defines them;
-    /// None: made of vendor, serial number and NAA designator.
+    /// The designation descriptors of VPD 83h for the logical unit, concatenated, if another target defines them. If
+    /// `None`, they are built from vendor, serial number and NAA designator.
     pub designators: Option<Vec<u8>>,
 }
 
-/// Which commands are passed unchanged to a backing device ([`Op::Passthrough`](crate::Op::Passthrough)).
+/// Selects the commands that are sent unchanged to a backing device ([`Op::Passthrough`](crate::Op::Passthrough)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassthroughMode {
-    /// None: this device server answers all.
+    /// No command: this device server executes all.
     None,
-    /// Those that need the device. All nexuses share one nexus there, so reservations are kept here, and what it
-    /// received is queued for all ([`Lu::attention_received`]).
+    /// Commands that need the device. All nexuses share one nexus to the device. Reservations are therefore handled
+    /// here, and a unit attention from the device is queued for all nexuses ([`Lu::attention_received`]).
     Shared,
-    /// All but REPORT LUNS. Each nexus has one of its own there, with its own reservations and attentions.
+    /// All commands except REPORT LUNS. Each nexus has its own nexus to the device, with its own reservations and
+    /// unit attentions.
     PerNexus,
 }
 
-/// How a logical unit is set up; capacity is the backend's.
+/// The settings of a logical unit. [`Lu::resized`] changes the capacity later.
 #[derive(Clone, Debug)]
 pub struct LuSettings {
     /// Device type.
@@ -59,29 +60,29 @@ pub struct LuSettings {
     pub block_size: u32,
     /// Physical block size in bytes, a power of two multiple of the logical one.
     pub physical_block_size: u32,
-    /// Bytes of medium, a multiple of the block size (what exceeds it is cut off).
+    /// Capacity in bytes. A remainder that is less than a block is not used.
     pub capacity: u64,
-    /// Writes are refused (WRITE PROTECTED).
+    /// Writes are rejected with WRITE PROTECTED.
     pub read_only: bool,
     /// The medium can be ejected and loaded.
     pub removable: bool,
-    /// Write cache enabled (WCE) at power on.
+    /// WCE at power on: the write cache is enabled.
     pub write_cache: bool,
-    /// UNMAP and WRITE SAME with UNMAP work: thin provisioned.
+    /// Thin provisioned: UNMAP, and UNMAP in WRITE SAME, are supported.
     pub thin: bool,
-    /// The most that WRITE ATOMIC writes, in bytes (MAXIMUM ATOMIC TRANSFER LENGTH of VPD B0h); 0: nothing is atomic.
+    /// Maximum length of WRITE ATOMIC in bytes (MAXIMUM ATOMIC TRANSFER LENGTH of VPD B0h); 0 if it is not supported.
     pub max_atomic: u32,
-    /// Persistent reservation registrants at most.
+    /// Maximum number of registrants of persistent reservations.
     pub max_registrants: usize,
-    /// Initiators may reserve it; otherwise the reservation commands are not supported.
+    /// Reservations are supported. If false, the reservation commands do not exist.
     pub reservable: bool,
-    /// Which commands the backing device answers.
+    /// The commands that the backing device executes.
     pub passthrough: PassthroughMode,
-    /// Initiators may set ALUA states (SET TARGET PORT GROUPS); otherwise only [`Lu::set_access`] does.
+    /// SET TARGET PORT GROUPS is supported. If false, only [`Lu::set_access`] sets access states.
     pub explicit_access: bool,
 }
 
-/// Settings that contradict themselves, or saved state that cannot be trusted; says what is wrong.
+/// Contradictory settings, or invalid saved state; the text describes the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidDefinition(&'static str);
 
@@ -126,22 +127,23 @@ impl LuSettings {
 
 /// A logical unit, shared by all cores.
 pub struct Lu {
-    /// Replaced only under the lock of the state.
+    /// Replaced only while `state` is locked.
     settings: RwLock<Arc<LuSettings>>,
     slots: PerCoreSlots,
     state: Mutex<State>,
-    /// Times that the medium, or the size of its blocks, became another.
+    /// Number of times that the medium, or its block size, was replaced.
     media: AtomicU64,
 }
 
-/// The locked state of a logical unit. When it goes, and something was changed, every nexus will look again.
+/// The locked state of a logical unit. If it was changed, dropping it advances the epoch, so that nexuses take new
+/// snapshots.
 pub(crate) struct LockedState<'a> {
     state: MutexGuard<'a, State>,
     slots: &'a PerCoreSlots,
 }
 
 impl Lu {
-    /// A logical unit at power on, with what it kept from before ([`Lu::saved_state`]) if there is any.
+    /// A logical unit at power on. `saved` is the state that [`Lu::saved_state`] returned before, if any.
     pub fn new(settings: LuSettings, saved: Option<&[u8]>) -> Result<Lu, InvalidDefinition> {
         settings.check()?;
         let mut state = State::new(&settings);
@@ -152,8 +154,8 @@ impl Lu {
         Ok(Lu { settings, slots: PerCoreSlots::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
     }
 
-    /// Sets the size of the medium in bytes. If it changed: CAPACITY DATA HAS CHANGED on every
-    /// nexus.
+    /// Sets the size of the medium in bytes. If the number of blocks changes, it returns true, and every nexus gets
+    /// the unit attention CAPACITY DATA HAS CHANGED.
     pub fn resized(&self, capacity: u64) -> bool {
         let mut state = self.change();
         let blocks = capacity / self.settings().block_size as u64;
@@ -165,29 +167,30 @@ impl Lu {
         changed
     }
 
-    /// The backing device was reset and may have lost what was not flushed: unit attention on every nexus.
+    /// The backing device was reset and may have lost data that were not flushed: every nexus gets the unit attention
+    /// POWER ON.
     pub fn backing_device_reset(&self) {
         self.change().raise(Sense::POWER_ON, |_, _| true);
     }
 
-    /// Other logical units of the target came or went: REPORTED LUNS DATA HAS CHANGED, once per nexus.
+    /// Logical units of the target were added or removed: every nexus gets REPORTED LUNS DATA HAS CHANGED, once.
     pub fn luns_changed(&self) {
         self.change().raise(Sense::LUNS_CHANGED, |_, _| true);
     }
 
-    /// Logical unit reset (SAM-5 section 6.3.3): unit attention on every nexus, the requesting one too. Its
-    /// tasks are the caller's to abort.
+    /// Logical unit reset (SAM-5 section 6.3.3). Every nexus, including the requesting one, gets a unit attention.
+    /// The caller aborts the tasks.
     pub fn reset(&self) {
         self.change().reset();
     }
 
-    /// A reset switches the write cache off: what it holds has to be stable before.
+    /// Whether a reset would disable the write cache. The caller must flush before the reset.
     pub fn reset_ends_write_cache(&self) -> bool {
         self.change().modes.reset_ends_write_cache()
     }
 
-    /// A nexus cleared the task set: COMMANDS CLEARED BY ANOTHER INITIATOR on the others, unless TAS reports
-    /// them by the status of their tasks.
+    /// A nexus cleared the task set. The other nexuses get COMMANDS CLEARED BY ANOTHER INITIATOR, unless TAS is set
+    /// and their tasks end with TASK ABORTED.
     pub fn task_set_cleared(&self, by: Option<NexusId>) {
         let mut state = self.change();
         if !state.modes.task_aborted_status() {
@@ -195,25 +198,24 @@ impl Lu {
         }
     }
 
-    /// What must be kept on stable storage, and its version: a write of a lower version must not replace one
-    /// of a higher.
+    /// The state to keep on stable storage, and its version. A lower version must not overwrite a higher one.
     pub fn saved_state(&self) -> (u64, Vec<u8>) {
         let state = self.change();
         (state.saved_version, state.save())
     }
 
-    /// Writes may be acknowledged before they are stable (WCE of the caching mode page).
+    /// WCE of the caching mode page: writes may be acknowledged before they are on stable storage.
     pub fn write_cache(&self) -> bool {
         self.change().modes.write_cache()
     }
 
-    /// How it is set up now; see [`Lu::redefine`].
+    /// The current settings; see [`Lu::redefine`].
     pub fn settings(&self) -> Arc<LuSettings> {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Grows when the medium, or the size of its blocks, becomes another: what was asked of the one before is
-    /// not meant for it.
+    /// A number that increases when the medium, or its block size, is replaced. A command for the previous medium
+    /// must not be executed on the new one.
     pub fn medium(&self) -> u64 {
         self.media.load(Ordering::SeqCst)
     }
@@ -230,30 +232,30 @@ impl Lu {
         &self.slots
     }
 
-    /// What one core keeps of this logical unit.
+    /// This core's part of the logical unit.
     #[inline]
     pub fn per_core(&self, core: CoreIndex) -> &PerCore {
         self.slots.at(core)
     }
 
-    /// What each core keeps of this logical unit.
+    /// The parts of all cores.
     pub fn all_cores(&self) -> &[PerCore] {
         self.slots.all()
     }
 
-    /// Adds to a log counter.
+    /// Adds `by` to a log counter.
     pub fn count(&self, count: LogCounter, by: u64) {
         self.per_core(CoreIndex::current()).count(count, by);
     }
 
-    /// Grows with every change that nexuses must see.
+    /// The epoch: a number that increases with every change that nexuses must see.
     pub fn epoch(&self) -> u64 {
         self.per_core(CoreIndex::current()).epoch()
     }
 
     /// Locks the state.
     pub(crate) fn change(&self) -> LockedState<'_> {
-        // A panic cannot leave the state half changed in a way that matters more than the panic itself.
+        // Ignore poisoning: no change is left incomplete in a way that is worse than the panic itself.
         let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         LockedState { state, slots: &self.slots }
     }

@@ -1,4 +1,4 @@
-//! REPORT LUNS (SPC-5 section 6.33), LUNs that do not exist, and the REPORT LUNS well-known logical unit.
+//! REPORT LUNS (SPC-5 section 6.33), LUNs without a logical unit, and the REPORT LUNS well-known logical unit.
 
 use crate::inquiry::head;
 use crate::ready::sense_data;
@@ -22,14 +22,14 @@ pub(crate) const ROWS: &[Row] = &[Row::new(
 .in_standby()
 .while_sanitizing()];
 
-/// Logical units without well-known ones, only well-known ones, all.
+/// The highest supported SELECT REPORT: 0 excludes well-known logical units, 1 lists only them, 2 lists all.
 const SELECT_MAX: u8 = 2;
-/// Peripheral qualifier 011b: no device can be here.
+/// Peripheral qualifier 011b: no logical unit can exist here.
 const NO_DEVICE: u8 = 0x7f;
 /// Peripheral device type of a well-known logical unit.
 const WELL_KNOWN: u8 = 0x1e;
 
-/// Asking for the list ends REPORTED LUNS DATA HAS CHANGED.
+/// REPORT LUNS clears REPORTED LUNS DATA HAS CHANGED on its nexus.
 fn report_own_luns(cx: &mut CommandContext<'_>) -> PlanResult {
     if let Some(peer) = cx.state.nexuses.get_mut(&cx.nexus) {
         peer.attentions.forget(Sense::LUNS_CHANGED);
@@ -45,8 +45,8 @@ fn report(cdb: &[u8]) -> PlanResult {
     }
 }
 
-/// Data-In of REPORT LUNS: `luns` are those that the initiator may see; SELECT REPORT 1 and 2 add the
-/// well-known one.
+/// Data-In of REPORT LUNS. `luns` are the LUNs that the initiator may see. SELECT REPORT 1 and 2 add the well-known
+/// logical unit.
 pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> PlanResult {
     let own = luns.iter().map(|&l| lun::encode(l)).filter(|_| select != 1);
     let well_known = (select != 0).then_some(lun::REPORT_LUNS);
@@ -57,8 +57,8 @@ pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> PlanResult 
     Ok(Plan::data_cut(data, allocation_len))
 }
 
-/// The answer of a LUN that does not exist (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has 16 bytes or
-/// more.
+/// The response of a LUN without a logical unit (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has at least 16
+/// bytes.
 pub fn absent_lun(cdb: &[u8]) -> PlanResult {
     if cdb.len() < 16 {
         return Err(Sense::INVALID_OPCODE.into());
@@ -71,7 +71,7 @@ pub fn absent_lun(cdb: &[u8]) -> PlanResult {
     }
 }
 
-/// The answer of the REPORT LUNS well-known logical unit (SPC-5 section 8.2). `cdb` has 16 bytes or more.
+/// The response of the REPORT LUNS well-known logical unit (SPC-5 section 8.2). `cdb` has at least 16 bytes.
 pub fn well_known_lu(cdb: &[u8]) -> PlanResult {
     if cdb.len() < 16 {
         return Err(Sense::INVALID_OPCODE.into());
@@ -90,7 +90,7 @@ fn checked(cdb: &[u8], usage: &'static [u8]) -> Result<(), crate::CommandError> 
     Ok(())
 }
 
-/// INQUIRY of what has no pages but the list of none.
+/// INQUIRY of a device whose only VPD page is the list of pages (00h).
 fn nameless(cdb: &[u8], device: u8) -> PlanResult {
     let data = match (cdb[1] & 1, cdb[2]) {
         (0, 0) => head(device, "LUNAR", "", ""),

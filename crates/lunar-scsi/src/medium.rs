@@ -1,5 +1,5 @@
-//! The medium: loaded, started, and kept from removal. START STOP UNIT (SBC-4 section 5.31) and PREVENT ALLOW
-//! MEDIUM REMOVAL (SPC-5 section 6.17).
+//! The state of the medium: loaded, started, removal prevented. START STOP UNIT (SBC-4 section 5.31) and PREVENT
+//! ALLOW MEDIUM REMOVAL (SPC-5 section 6.17).
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{CommandError, Lu, NexusId, Op, Plan, PlanResult};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 const START_STOP_UNIT: &[u8] = &[0x1b, 0x01, 0, 0x0f, 0xf7, 0];
 const PREVENT_ALLOW: &[u8] = &[0x1e, 0, 0, 0, 0x03, 0];
 
-/// Rows of the command table. Under a reservation only the harmless forms of these pass: [`unreserved`].
+/// Rows of the command table. A reservation allows only some forms of these commands: see [`unreserved`].
 pub(crate) const ROWS: &[Row] = &[
     Row::new(op::START_STOP_UNIT, start_stop, ReservationClass::Always, ChangeScope::Shared, START_STOP_UNIT),
     Row::new(op::PREVENT_ALLOW, prevent_allow, ReservationClass::Always, ChangeScope::Shared, PREVENT_ALLOW),
@@ -20,7 +20,7 @@ const START: u8 = 0x01;
 const LOEJ: u8 = 0x02;
 const NO_FLUSH: u8 = 0x04;
 
-/// The part of the medium that the server keeps from its hosts.
+/// The access to the medium that the server withholds from initiators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Withheld {
     /// Nothing.
@@ -28,11 +28,11 @@ pub enum Withheld {
     Nothing,
     /// Writes: the logical unit is write protected.
     Writes,
-    /// All of it: the logical unit is not ready until somebody intervenes.
+    /// All access: the logical unit is not ready, manual intervention required.
     All,
 }
 
-/// Whether the medium can be reached and removed.
+/// The state of the medium.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     ejected: bool,
@@ -43,7 +43,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Why commands that need the medium fail.
+    /// The sense data with which commands fail that need the medium.
     pub(crate) fn not_ready(&self) -> Option<Sense> {
         if self.ejected {
             Some(Sense::NOT_READY_NO_MEDIUM)
@@ -60,17 +60,17 @@ impl State {
         self.withheld == Withheld::Writes
     }
 
-    /// There is a medium, and it turns.
+    /// Loads and starts the medium.
     pub(crate) fn load(&mut self) {
         (self.ejected, self.stopped) = (false, false);
     }
 
-    /// A nexus went, and its prevention with it (SPC-5 section 6.17).
+    /// Removes a lost nexus, which ends its prevention (SPC-5 section 6.17).
     pub(crate) fn detach(&mut self, nexus: NexusId) {
         self.preventing.remove(&nexus);
     }
 
-    /// A reset ends every prevention, and a stopped unit starts.
+    /// A reset ends all preventions, and starts a stopped unit.
     pub(crate) fn reset(&mut self) {
         self.preventing.clear();
         self.stopped = false;
@@ -78,7 +78,7 @@ impl State {
 }
 
 impl Lu {
-    /// Sets what is withheld of the medium. When write protection begins or ends, every nexus gets a unit attention: MODE
+    /// Sets the access to withhold. When write protection begins or ends, every nexus gets the unit attention MODE
     /// PARAMETERS CHANGED.
     pub fn withhold(&self, what: Withheld) {
         let mut state = self.change();
@@ -93,7 +93,7 @@ impl Lu {
     }
 }
 
-/// For what is a conflict in one form of a command only.
+/// Fails with a conflict if another nexus holds a reservation. For forms of a command that reservations do not allow.
 fn unreserved(cx: &CommandContext<'_>) -> Result<(), CommandError> {
     const STRICT: &Row = &Row::new(
         op::START_STOP_UNIT,
@@ -108,7 +108,7 @@ fn unreserved(cx: &CommandContext<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A power condition changes nothing: it may be left at any time, and is left at once.
+/// START STOP UNIT. A power condition changes nothing: the unit leaves it at once, as it may at any time.
 fn start_stop(cx: &mut CommandContext<'_>) -> PlanResult {
     let flags = cx.cdb[4];
     let condition = flags >> 4;
@@ -138,8 +138,7 @@ fn start(cx: &mut CommandContext<'_>, load: bool) -> Plan {
     Plan::Done
 }
 
-/// With LOEJ the medium goes. Without, a disk stops; a removable unit has nothing that turns, and stays
-/// ready.
+/// Ejects the medium with LOEJ. Without LOEJ, a fixed disk stops, and a removable unit stays ready.
 fn stop(cx: &mut CommandContext<'_>, flags: u8) -> PlanResult {
     let medium = &mut cx.state.medium;
     if flags & LOEJ == 0 {

@@ -1,4 +1,4 @@
-//! Parameter lists that are almost right: what random bytes seldom reach.
+//! Parameter lists that are almost valid, which random bytes seldom produce.
 
 use crate::testing::*;
 use crate::{Nexus, Op, Plan, PlanResult};
@@ -7,7 +7,7 @@ use lunar_wire::scsi::op;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A right list with a few bytes changed, and perhaps cut or made longer.
+/// A valid list with a few bytes changed, which may be cut or extended.
 fn mutated(list: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     let len = list.len();
     (vec((0..len, any::<u8>()), 0..4), prop_oneof![4 => Just(len), 1 => 1..len + 64]).prop_map(
@@ -20,7 +20,7 @@ fn mutated(list: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// A command with a list, whose length stands in `bytes` bytes at `at` of the CDB.
+/// Sends a command with a parameter list. The CDB has the list length in `bytes` bytes from byte `at` on.
 fn send(n: &mut Nexus, start: &[u8], at: usize, bytes: usize, list: &[u8]) -> PlanResult {
     let mut cdb = [0; 16];
     cdb[..start.len()].copy_from_slice(start);
@@ -31,7 +31,7 @@ fn send(n: &mut Nexus, start: &[u8], at: usize, bytes: usize, list: &[u8]) -> Pl
     }
 }
 
-/// SET TARGET PORT GROUPS of two groups, LOG SELECT of two parameters, SANITIZE with a pattern.
+/// Valid lists: SET TARGET PORT GROUPS with two groups, and SANITIZE with a pattern.
 const GROUPS: [u8; 12] = [0, 0, 0, 0, 1, 0, 0, 2, 0, 0, 0, 1];
 const SANITIZE: [u8; 8] = [0x83, 0, 0, 4, 1, 2, 3, 4];
 

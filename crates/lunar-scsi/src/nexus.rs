@@ -8,7 +8,7 @@ use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names a nexus within the process; never used twice.
+/// Identifies a nexus within the process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NexusId(pub u64);
 
@@ -19,7 +19,7 @@ impl NexusId {
     }
 }
 
-/// An I_T_L nexus. Owned by the core of its connection. When it goes, it detaches itself.
+/// An I_T_L nexus, owned by the core of its connection. Dropping it detaches it from the logical unit.
 pub struct Nexus {
     pub(crate) lu: Arc<Lu>,
     pub(crate) id: NexusId,
@@ -31,7 +31,7 @@ pub struct Nexus {
 }
 
 impl Lu {
-    /// A new nexus, with POWER ON pending. With `read_only` the access list allows it reads only.
+    /// Creates a nexus, with the unit attention POWER ON pending. `read_only`: the access list allows only reads.
     pub fn attach(self: &Arc<Lu>, port: Arc<NexusPorts>, read_only: bool) -> Nexus {
         let id = NexusId::next();
         self.change().attach(id, &port);
@@ -39,8 +39,8 @@ impl Lu {
         Nexus { lu: self.clone(), id, port, read_only, slots, core, snapshot: NexusSnapshot::default() }
     }
 
-    /// I_T nexus loss (SAM-5 section 6.3.4) of a nexus whose core does not answer: what is kept for it ends. It must not begin
-    /// a command any more.
+    /// I_T nexus loss (SAM-5 section 6.3.4) if the core of the nexus does not respond: drops the state of the nexus.
+    /// The nexus must not begin another command.
     pub fn nexus_lost(&self, nexus: NexusId) {
         self.change().detach(nexus);
     }
@@ -53,38 +53,38 @@ impl Drop for Nexus {
 }
 
 impl Nexus {
-    /// Its name.
+    /// The identifier of the nexus.
     pub fn id(&self) -> NexusId {
         self.id
     }
 
-    /// Its logical unit.
+    /// The logical unit of the nexus.
     pub fn lu(&self) -> &Arc<Lu> {
         &self.lu
     }
 
-    /// What its core keeps of the logical unit.
+    /// The part of the logical unit that belongs to the nexus's core.
     #[inline]
     pub fn per_core(&self) -> &PerCore {
         self.slots.at(self.core)
     }
 
-    /// The name of its core.
+    /// The index of the nexus's core.
     pub fn core_index(&self) -> CoreIndex {
         self.core
     }
 
-    /// Its ports.
+    /// The ports of the nexus.
     pub fn port(&self) -> &Arc<NexusPorts> {
         &self.port
     }
 
-    /// The access list allows this initiator reads only.
+    /// Whether the access list allows this initiator only reads.
     pub fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Decides what a command does. `cdb` has 16 bytes or more (up to 260), unused ones zero.
+    /// Plans a command. `cdb` has 16 to 260 bytes; unused bytes are zero.
     #[inline]
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
         if self.snapshot.epoch != self.per_core().epoch() {
@@ -96,58 +96,57 @@ impl Nexus {
         }
     }
 
-    /// Continues a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` may be
-    /// shorter than asked for when the initiator sent less.
+    /// Continues a command whose plan was [`Plan::Parameters`](crate::Plan::Parameters). `data` is shorter than
+    /// planned if the initiator sent less.
     pub fn parameters(&mut self, cdb: &[u8], data: &[u8]) -> PlanResult {
         self.dispatch(cdb, Some(data))
     }
 
-    /// The plan of a command that has begun and resumes after part of its data: no BUSY, and no unit
-    /// attentions any more, which are for commands that begin (SAM-5 section 5.14).
+    /// Plans a command again that resumes after part of its data. BUSY and unit attentions do not apply, because they
+    /// are for commands that begin (SAM-5 section 5.14).
     pub fn resume(&mut self, cdb: &[u8]) -> PlanResult {
         self.dispatch(cdb, Some(&[]))
     }
 
-    /// The epoch of its snapshot: it moves when [`Nexus::begin`] has looked again.
+    /// The epoch of the snapshot; it changes when [`Nexus::begin`] takes a new snapshot.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.snapshot.epoch
     }
 
-    /// How the command stands to others of its logical unit.
+    /// Whether the command may run concurrently with others of its logical unit.
     pub fn concurrency(&self, cdb: &[u8]) -> Concurrency {
         self.row(cdb).map_or(Concurrency::Shared, |row| row.concurrency)
     }
 
-    /// The command requires exactly the Data-Out of its plan: any other amount is to be
-    /// refused.
+    /// Whether the command requires exactly the Data-Out of its plan, so that any other length must be rejected.
     pub fn requires_exact_data_out(&self, cdb: &[u8]) -> bool {
         self.row(cdb).is_some_and(|row| row.exact)
     }
 
-    /// The row of a command that is carried out here.
+    /// The table row of a command that this device server executes.
     fn row(&self, cdb: &[u8]) -> Option<&'static Row> {
         let settings = self.lu.settings();
         table::find(&settings, cdb).ok().filter(|_| settings.passthrough == PassthroughMode::None)
     }
 
-    /// Sense data goes out in descriptor format (D_SENSE of the control mode page).
+    /// Whether sense data have descriptor format (D_SENSE of the control mode page).
     pub fn uses_descriptor_sense(&mut self) -> bool {
         self.current().descriptor_sense
     }
 
-    /// Tasks that another nexus aborts end with TASK ABORTED (TAS of the control mode page).
+    /// Whether tasks that another nexus aborts end with TASK ABORTED (TAS of the control mode page).
     pub fn task_aborted_status(&mut self) -> bool {
         self.current().task_aborted_status
     }
 
-    /// The LUNs that this initiator sees have changed: REPORTED LUNS DATA HAS CHANGED on this nexus alone.
+    /// The LUNs that this initiator may see have changed: this nexus gets REPORTED LUNS DATA HAS CHANGED.
     pub fn luns_changed(&mut self) {
         let id = self.id;
         self.lu.change().raise(Sense::LUNS_CHANGED, |other, _| other == id);
     }
 
-    /// A unit attention that a command was to report was not reported: the next command does.
+    /// Queues a unit attention again whose command could not report it; the next command reports it.
     pub fn requeue_attention(&mut self, attention: Sense) {
         if let Some(peer) = self.lu.change().nexuses.get_mut(&self.id) {
             peer.attentions.put_back(attention);
@@ -155,8 +154,8 @@ impl Nexus {
         self.refresh();
     }
 
-    /// The LUNs of the target were reported to this initiator port through another of its logical units:
-    /// REPORTED LUNS DATA HAS CHANGED is no longer pending here (SPC-5 section 6.33).
+    /// The initiator port received the LUNs of the target through another logical unit: clears REPORTED LUNS DATA HAS
+    /// CHANGED here (SPC-5 section 6.33).
     pub fn luns_reported(&mut self) {
         if let Some(peer) = self.lu.change().nexuses.get_mut(&self.id) {
             peer.attentions.forget(Sense::LUNS_CHANGED);

@@ -1,21 +1,21 @@
-//! READ and WRITE planned from a snapshot, without a lock or an allocation.
+//! Plans READ and WRITE from a snapshot, without a lock or an allocation.
 
 use crate::dispatch::{Requester, passes_all_checks};
 use crate::lba_range::{LbaRange, MAX_TRANSFER};
 use crate::{Lu, Plan, State};
 use lunar_wire::scsi::op;
 
-/// The state of a logical unit that a nexus needs for READ and WRITE, as of an epoch.
+/// The state of a logical unit that READ and WRITE need, as of an epoch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NexusSnapshot {
-    /// The epoch it was taken in; 0 for never.
+    /// The epoch of the snapshot; 0 if none was taken.
     pub(crate) epoch: u64,
     capacity_blocks: u64,
     max_blocks: u32,
     block_shift: u32,
     may_read: bool,
     may_write: bool,
-    /// Every write is stable before its status: the write cache is off.
+    /// The write cache is off: every write is on stable storage before its status.
     stable: bool,
     pub(crate) descriptor_sense: bool,
     pub(crate) task_aborted_status: bool,
@@ -37,7 +37,7 @@ impl NexusSnapshot {
         }
     }
 
-    /// The plan of a READ or WRITE that nothing stands against; every other command goes the slow way.
+    /// The plan of a READ or WRITE; `None` if the command must take the slow path.
     #[inline]
     pub(crate) fn plan(&self, cdb: &[u8]) -> Option<Plan> {
         if cdb.len() < 16 {

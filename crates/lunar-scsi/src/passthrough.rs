@@ -1,5 +1,5 @@
-//! Commands of a passthrough logical unit: which of them are answered here nevertheless, and what keeps one from
-//! being handed over.
+//! Commands of a passthrough logical unit: those that are executed here, and the conditions under which a command is
+//! not sent to the device.
 
 use crate::dispatch::{self, Requester};
 use crate::reservation;
@@ -7,10 +7,10 @@ use crate::table::{self, ChangeScope, CommandContext, Row};
 use crate::{Lu, NexusId, Op, Plan, PlanResult, ReservationClass, State};
 use lunar_wire::scsi::{Sense, Status, op};
 
-/// Commands that pass unit attentions by (SPC-5 section 5.14).
+/// Commands that do not report unit attentions (SPC-5 section 5.14).
 const DESPITE_ATTENTION: [u8; 3] = [op::INQUIRY, op::REPORT_LUNS, op::REQUEST_SENSE];
 
-/// Commands that change nothing, for every device type: a requester with read-only access may send no others.
+/// Operation codes that change nothing on a device of any type: a nexus with read-only access may send only these.
 const READING: [u8; 29] = [
     op::TEST_UNIT_READY,
     op::REQUEST_SENSE,
@@ -43,25 +43,26 @@ const READING: [u8; 29] = [
     op::SYNCHRONIZE_CACHE_16,
 ];
 
-/// Operation codes of [`READING`] of which only these service actions read (SPC-5 table 95, SBC-4 table 33). Others of
-/// the first remove or restore parts of a medium; the second is SEND KEY where the service action would be zero, on a
-/// CD/DVD device.
+/// Operation codes of [`READING`] of which only these service actions read (SPC-5 table 95, SBC-4 table 33). Other
+/// service actions of the first remove or restore storage elements. On a CD/DVD device the second is SEND KEY if the
+/// service action field is zero.
 const READING_ACTIONS: [(u8, &[u8]); 2] = [
     (op::SERVICE_ACTION_IN_16, &[0x10, 0x11, 0x12, 0x13, 0x16, 0x17]),
     (op::MAINTENANCE_IN, &[0x05, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10]),
 ];
 
-/// A command that changes nothing, whatever the type of the device. An unknown command may change something.
+/// Whether a command changes nothing on a device of any type. An unknown command may change something.
 fn reads(cdb: &[u8]) -> bool {
     let actions = READING_ACTIONS.iter().find(|(opcode, _)| *opcode == cdb[0]);
     READING.contains(&cdb[0]) && actions.is_none_or(|(_, actions)| actions.contains(&(cdb[1] & 0x1f)))
 }
 
-/// An unknown command conflicts with every reservation that it could break.
+/// The row of an unknown command: it conflicts with every reservation.
 static UNKNOWN: Row =
     Row::new(0xff, |_| Ok(Plan::Done), ReservationClass::Never, ChangeScope::Shared, &[0xff]);
 
-/// Every nexus has one of its own there: only the inventory of this target is answered here.
+/// Each nexus has its own nexus to the device. Only REPORT LUNS is executed here, because it lists the logical units
+/// of this target.
 pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     if cx.state.busy {
         return Err(Status::Busy.into());
@@ -78,11 +79,11 @@ pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_
     pass_through(cx, requester)
 }
 
-/// All nexuses share one nexus of the backing device: reservations and unit attentions per nexus are handled here.
+/// All nexuses share one nexus to the device. Reservations and unit attentions of each nexus are handled here.
 pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     let opcode = cx.cdb[0];
     let has_attention = cx.state.nexuses.get(&requester.id).is_some_and(|p| !p.attentions.is_empty());
-    // The device could answer, but all nexuses share one nexus there.
+    // The device could execute these, but cannot distinguish the nexuses.
     let is_reservation = reservation::OPCODES.contains(&opcode);
     if is_reservation || opcode == op::REPORT_LUNS || (opcode == op::REQUEST_SENSE && has_attention) {
         return dispatch::execute_here(cx, requester);
@@ -101,8 +102,8 @@ pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester
     pass_through(cx, requester)
 }
 
-/// EXTENDED COPY and what goes with it: they name other logical units, and there it would count what this router may
-/// do, not what its host may.
+/// EXTENDED COPY and related commands. They name other logical units, and the device would check the access of this
+/// router instead of its initiator's.
 const COPY_COMMANDS: [u8; 2] = [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS];
 
 fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
@@ -115,8 +116,8 @@ fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult
     Ok(Plan::op(Op::Passthrough))
 }
 
-/// The next unit attention that only this target can report. Resets and the like come from the device, on the nexus that
-/// heard of them.
+/// The next unit attention that only this target can report. Resets and similar events are reported by the device, on
+/// the nexus that observes them.
 fn own_attention(state: &mut State, id: NexusId) -> Option<Sense> {
     const OURS: [Sense; 3] = [Sense::LUNS_CHANGED, Sense::MEDIUM_CHANGED, Sense::INQUIRY_CHANGED];
     let attentions = &mut state.nexuses.get_mut(&id)?.attentions;
@@ -124,8 +125,8 @@ fn own_attention(state: &mut State, id: NexusId) -> Option<Sense> {
 }
 
 impl Lu {
-    /// A unit attention came back with a command of this nexus. Where all nexuses share one upstream nexus, the
-    /// upstream target reports it only once.
+    /// A command of this nexus returned a unit attention from the device. In shared mode the device reports it once,
+    /// so it is raised on all other nexuses.
     pub fn attention_received(&self, nexus: NexusId, sense: Sense) {
         if self.settings().passthrough == crate::PassthroughMode::Shared {
             self.change().raise_on_others(sense, nexus);
@@ -145,7 +146,7 @@ mod tests {
     const SENSE: &[u8] = &[op::REQUEST_SENSE, 0, 0, 0, 18, 0];
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
     const RESERVE: &[u8] = &[op::RESERVE_6, 0, 0, 0, 0, 0];
-    /// MOVE MEDIUM, which no disk supports.
+    /// MOVE MEDIUM, which disks do not support.
     const MOVE: &[u8] = &[0xa5, 0, 0, 1, 0, 2, 0, 3];
 
     fn passed_through() -> PlanResult {

@@ -1,7 +1,7 @@
-//! Commands that change what is kept on stable storage. What is to be kept comes first and the change after
-//! it, so that one that cannot be kept changes nothing.
+//! Commands that change state on stable storage. The new state is stored first, and the command takes effect after
+//! that. If it cannot be stored, the command changes nothing.
 //!
-//! If something else changes between the draft and its commit, the command makes another draft.
+//! If the state changes in another way between the pending commit and [`Lu::commit`], the command is planned again.
 
 use crate::dispatch::{self, Requester};
 use crate::table::CommandContext;
@@ -9,7 +9,7 @@ use crate::unit_attention::UnitAttentions;
 use crate::{Lu, NexusId, NexusPorts, Op, Plan, PlanResult, State, modes, reservation, sanitize};
 use std::sync::Arc;
 
-/// A command that waits for what it changes to be on stable storage: [`Lu::commit`] does it then.
+/// A command whose new state must be on stable storage before [`Lu::commit`] executes it.
 #[derive(Debug, PartialEq)]
 pub struct PendingCommit {
     cdb: Vec<u8>,
@@ -20,24 +20,24 @@ pub struct PendingCommit {
     bytes: Vec<u8>,
 }
 
-/// What came of [`Lu::commit`].
+/// The result of [`Lu::commit`].
 #[derive(Debug, PartialEq)]
 pub enum CommitOutcome {
-    /// The command is done, or has failed meanwhile: its plan, never [`Op::Persist`] again.
+    /// The command was executed, or failed meanwhile. Its plan is never [`Op::Persist`].
     Done(PlanResult),
-    /// Something else that is kept has changed since: there are other bytes to be kept first.
+    /// Another change happened meanwhile: other bytes must be stored first.
     Again(PendingCommit),
 }
 
 impl PendingCommit {
-    /// What is to be on stable storage first, in place of what [`Lu::saved_state`] gives now.
+    /// The bytes to store first, instead of those that [`Lu::saved_state`] returns now.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 impl Lu {
-    /// Does the pending command, now that its bytes are on stable storage.
+    /// Executes the pending command. Its bytes are on stable storage.
     pub fn commit(&self, pending: PendingCommit) -> CommitOutcome {
         let mut state = self.change();
         let before = Rollback::of(&state);
@@ -61,8 +61,8 @@ impl Lu {
     }
 }
 
-/// Runs a command of which the table says that it may change what is kept. If it does, all is put back, and
-/// its change is planned on a copy of the state.
+/// Runs a command that may change the saved state. If it does, its changes are rolled back, and the plan stores the
+/// new state first.
 pub(crate) fn run(
     cx: &mut CommandContext<'_>,
     requester: Requester<'_>,
@@ -85,7 +85,7 @@ pub(crate) fn run(
     Ok(Plan::op(Op::Persist(pending)))
 }
 
-/// What such commands change, as it was.
+/// The state that such commands change, before the command.
 struct Rollback {
     changed: bool,
     saved_version: u64,

@@ -1,5 +1,4 @@
-//! What each core keeps of a logical unit for itself, so that its commands touch one cache line, and none
-//! that another core writes to.
+//! The part of a logical unit that belongs to one core. A command touches one cache line, which no other core writes.
 
 use crate::log::{LOG_COUNTERS, LogCounter};
 use std::array;
@@ -8,16 +7,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-/// At most so many slots, however many cores there are.
+/// Maximum number of slots. With more cores, several share a slot.
 const MAX_SLOTS: usize = 16;
 
 /// One core's part of a logical unit.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct PerCore {
-    /// A word for whoever orders the commands of the logical unit; 0 at the beginning.
+    /// A word for the lock that orders the commands of the logical unit; initially 0.
     pub lock_word: AtomicUsize,
-    /// The same on all cores, but while a change ends.
+    /// The same on all cores, except while a change is published.
     epoch: AtomicU64,
     counts: [AtomicU64; LOG_COUNTERS],
 }
@@ -28,20 +27,20 @@ impl PerCore {
         PerCore { lock_word: AtomicUsize::new(0), epoch: AtomicU64::new(1), counts }
     }
 
-    /// Grows with every change that nexuses must see.
+    /// A number that increases with every change that nexuses must see.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Adds to a log counter.
+    /// Adds `by` to a log counter.
     #[inline]
     pub fn count(&self, count: LogCounter, by: u64) {
         self.counts[count as usize].fetch_add(by, Ordering::Relaxed);
     }
 }
 
-/// The slots of all cores. Close to those of other logical units, and apart from what is seldom looked at.
+/// The slots of all cores, in memory apart from rarely used state.
 #[derive(Clone, Debug)]
 pub(crate) struct PerCoreSlots(Arc<[PerCore]>);
 
@@ -63,24 +62,24 @@ impl PerCoreSlots {
         self.0.iter().map(|c| c.counts[count as usize].load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 
-    /// Publishes a change to all cores; the caller holds the lock of the state.
+    /// Publishes a change to all cores. The caller holds the lock of the state.
     pub(crate) fn next_epoch(&self) {
         self.0.iter().for_each(|c| _ = c.epoch.fetch_add(1, Ordering::SeqCst));
     }
 }
 
-/// How many slots a logical unit has: one for each core that the process may run on.
+/// The number of slots of a logical unit: one for each core on which the process may run, at most [`MAX_SLOTS`].
 fn count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(MAX_SLOTS, |n| MAX_SLOTS.min(n.get())))
 }
 
-/// Names the part of a core in every logical unit.
+/// The slot of a core, the same in all logical units.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreIndex(u8);
 
 impl CoreIndex {
-    /// That of the core which runs this.
+    /// The index of the current core. Each thread counts as a core.
     pub fn current() -> CoreIndex {
         thread_local! {
             static CURRENT: Cell<Option<CoreIndex>> = const { Cell::new(None) };

@@ -1,17 +1,17 @@
-//! The plan of a command: what the target has to do for it.
+//! The plan of a command: the work that the target does for it.
 
 use crate::{NexusId, PendingCommit};
 use lunar_wire::scsi::{Sense, Status};
 
-/// A command's plan, or why it fails.
+/// The plan of a command, or the status with which it fails.
 pub type PlanResult = Result<Plan, CommandError>;
 
-/// A status other than GOOD, with its sense data when it is CHECK CONDITION.
+/// A status other than GOOD, with sense data if it is CHECK CONDITION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandError {
     /// The status.
     pub status: Status,
-    /// Sense, for CHECK CONDITION.
+    /// Sense data, if the status is CHECK CONDITION.
     pub sense: Option<Sense>,
 }
 
@@ -27,144 +27,143 @@ impl From<Status> for CommandError {
     }
 }
 
-/// What is to be done for a command. Offsets and lengths are bytes of the medium, inside its capacity.
+/// The work to do for a command. Offsets and lengths are bytes of the medium, within its capacity.
 #[derive(Debug, PartialEq)]
 pub enum Plan {
     /// GOOD, no data.
     Done,
-    /// Data-In, already cut to the allocation length, then GOOD.
+    /// Send Data-In, which is already cut to the allocation length, then GOOD.
     Data(Vec<u8>),
     /// Read from the medium.
     Read {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
     },
     /// Write Data-Out to the medium.
     Write {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
-        /// On stable storage before status: FUA, or the write cache is off.
+        /// The data must be on stable storage before the status: FUA, or the write cache is off.
         stable: bool,
     },
-    /// Fetch this many bytes of parameter data and call [`Nexus::parameters`](crate::Nexus::parameters) with
-    /// them.
+    /// Receive parameter data and call [`Nexus::parameters`](crate::Nexus::parameters).
     Parameters {
-        /// Bytes; never 0.
+        /// Length of the parameter data in bytes; never 0.
         len: u32,
     },
-    /// A less frequent operation.
+    /// Another operation.
     Op(Box<Op>),
 }
 
-/// The less frequent operations on a medium or on the whole logical unit. Each ends with GOOD unless it fails.
+/// Less frequent operations on a medium or on the logical unit. Each ends with GOOD unless it fails.
 #[derive(Debug, PartialEq)]
 pub enum Op {
-    /// Acknowledged writes become stable.
+    /// Make all acknowledged writes stable.
     Flush,
-    /// A hint. It ends with GOOD: CONDITION MET would promise that the cache holds all of it.
+    /// Read a range into the cache, as a hint. The status is GOOD, because CONDITION MET would promise that the cache
+    /// holds all of it.
     Prefetch {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Read the medium back and, as `compare` says, compare it with Data-Out.
+    /// Read the medium, and compare it with Data-Out according to `compare`.
     Verify {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What is compared.
+        /// The data to compare.
         compare: Compare,
     },
-    /// Write Data-Out, make it stable, and read it back; with `compare` byte by byte.
+    /// Write Data-Out, make it stable, and read it back.
     WriteVerify {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
-        /// Compare byte by byte; otherwise only read back.
+        /// Compare the data byte by byte; otherwise only read them back.
         compare: bool,
     },
-    /// Write one block (Data-Out, or zeros without Data-Out when `zero`) over and over.
+    /// Write one block to a whole range: that of Data-Out, or zeros.
     WriteSame {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// Zeros are written, without Data-Out.
+        /// Write zeros; the command has no Data-Out.
         zero: bool,
-        /// The blocks may be deallocated instead, if they then read as written.
+        /// The range may be deallocated instead, if it then reads as the written block.
         unmap: bool,
         /// Block size in bytes.
         block_size: u32,
-        /// On stable storage before status: FUA, or the write cache is off.
+        /// The data must be on stable storage before the status: FUA, or the write cache is off.
         stable: bool,
     },
     /// Deallocate extents.
     Unmap {
         /// Offset and length of each extent in bytes.
         extents: Vec<(u64, u64)>,
-        /// On stable storage before status: FUA, or the write cache is off.
+        /// The change must be on stable storage before the status: the write cache is off.
         stable: bool,
     },
-    /// Data-Out is the expected data and then the data to write, `len` bytes each.
+    /// Compare and write. Data-Out is the expected data and then the data to write, `len` bytes each.
     CompareAndWrite {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes to compare, and to write.
+        /// Length in bytes of the data to compare, and of the data to write.
         len: u32,
-        /// On stable storage before status: FUA, or the write cache is off.
+        /// The data must be on stable storage before the status: FUA, or the write cache is off.
         stable: bool,
     },
-    /// Write Data-Out atomically, on stable storage before status: other commands, and any reader
-    /// after a failure, see all of it or nothing.
+    /// Write Data-Out atomically, and on stable storage before the status. Other commands, and readers after a
+    /// failure, see all of the data or none.
     WriteAtomic {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
     },
-    /// Data-Out is ORed into the medium.
+    /// Combine Data-Out with the medium by a bitwise OR.
     OrWrite {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u32,
-        /// On stable storage before status: FUA, or the write cache is off.
+        /// The data must be on stable storage before the status: FUA, or the write cache is off.
         stable: bool,
     },
-    /// Data-In of GET LBA STATUS from this byte on, at most `allocation_len` bytes of it; `block_size` to
-    /// convert.
+    /// Send Data-In of GET LBA STATUS: see [`lba_status`](crate::lba_status).
     LbaStatus {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Maximum bytes of Data-In.
+        /// ALLOCATION LENGTH: maximum bytes of Data-In.
         allocation_len: u32,
         /// Block size in bytes.
         block_size: u32,
     },
-    /// Nothing is done yet: write [`PendingCommit::bytes`] to stable storage, then continue with the result of
-    /// [`Lu::commit`](crate::Lu::commit).
+    /// Write [`PendingCommit::bytes`] to stable storage, then continue with the result of
+    /// [`Lu::commit`](crate::Lu::commit). The command has no effect before that.
     Persist(PendingCommit),
-    /// Abort every task of these nexuses (PREEMPT AND ABORT).
+    /// Abort all tasks of these nexuses (PREEMPT AND ABORT).
     Preempt {
         /// The preempted nexuses.
         victims: Vec<NexusId>,
     },
-    /// Data-In of REPORT LUNS: SELECT REPORT, allocation length.
+    /// Send Data-In of REPORT LUNS: see [`report_luns`](crate::report_luns).
     ReportLuns {
         /// SELECT REPORT (SPC-5 section 6.33).
         select: u8,
-        /// Maximum bytes of Data-In.
+        /// ALLOCATION LENGTH: maximum bytes of Data-In.
         allocation_len: u32,
     },
-    /// EXTENDED COPY between logical units that this nexus may see: find [`CopySegment::range`] of every
-    /// segment, copy them in order, and report the end with [`Lu::copy_ended`](crate::Lu::copy_ended).
+    /// EXTENDED COPY between logical units that this nexus may see. Compute [`CopySegment::range`] of every segment,
+    /// copy them in order, and record the result with [`Lu::copy_ended`](crate::Lu::copy_ended).
     Copy {
         /// The nexus of the command.
         nexus: NexusId,
@@ -173,39 +172,38 @@ pub enum Op {
         /// The segments in order.
         segments: Vec<CopySegment>,
     },
-    /// Keep the state of the logical unit, then overwrite every block with
-    /// [`overwrite_block`](crate::overwrite_block) of each pass, or erase them all (`pattern` None), then
-    /// call [`Lu::sanitize_ended`](crate::Lu::sanitize_ended) and keep the state again. With `immediate` status
-    /// comes when the state is kept first. No abort and no reset ends this.
+    /// SANITIZE. Store the state of the logical unit. Then overwrite every block with
+    /// [`overwrite_block`](crate::overwrite_block) in each pass, or erase all blocks. Then call
+    /// [`Lu::sanitize_ended`](crate::Lu::sanitize_ended), and store the state again. No abort and no reset ends this.
     Sanitize {
-        /// The pattern of an overwrite; None: a block erase.
+        /// The pattern of an overwrite; `None` for a block erase.
         pattern: Option<Vec<u8>>,
         /// Number of overwrite passes.
         passes: u8,
-        /// The pattern is inverted on every other pass.
+        /// The pattern is inverted in every other pass.
         invert: bool,
-        /// Status as soon as the state is saved (IMMED).
+        /// IMMED: send the status as soon as the state is stored the first time.
         immediate: bool,
     },
-    /// Flush before the status, then do nothing (START STOP UNIT, medium ejected or stopped).
+    /// Flush before the status, and do nothing else (START STOP UNIT ejects or stops the medium).
     Stop,
-    /// Pass the command on unchanged, with all the data that its initiator offers, and call
-    /// [`Lu::attention_received`](crate::Lu::attention_received) for unit attentions that come back.
+    /// Send the command unchanged to the backing device, with all data that the initiator offers. Report unit
+    /// attentions of the device to [`Lu::attention_received`](crate::Lu::attention_received).
     Passthrough,
 }
 
-/// What VERIFY compares (BYTCHK).
+/// BYTCHK: the comparison of VERIFY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
-    /// Nothing: the medium is read (00b).
+    /// No comparison: the medium is only read (00b).
     Nothing,
-    /// Data-Out of the whole length (01b).
+    /// Data-Out has the length of the range (01b).
     Whole,
-    /// One block of Data-Out against every block (11b), with its size in bytes.
+    /// Data-Out is one block, compared with every block (11b); its size in bytes.
     OneBlock(u32),
 }
 
-/// A block to block segment of EXTENDED COPY. Logical units are named by their NAA designator.
+/// A block to block segment of EXTENDED COPY. Logical units are identified by their NAA designators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopySegment {
     /// NAA designator of the source.
@@ -216,34 +214,34 @@ pub struct CopySegment {
     pub source_lba: u64,
     /// First block of the destination.
     pub destination_lba: u64,
-    /// Number of blocks: of the source, or of the destination when `count_by_destination` (DC).
+    /// Number of blocks: of the destination if `count_by_destination`, otherwise of the source.
     pub blocks: u64,
-    /// DC bit.
+    /// DC.
     pub count_by_destination: bool,
-    /// Block size of the source in bytes from its descriptor; 0 when that has none.
+    /// Block size of the source in bytes, from its CSCD descriptor; 0 if that does not state it.
     pub source_block_size: u32,
-    /// Block size of the destination likewise.
+    /// Block size of the destination, as for the source.
     pub destination_block_size: u32,
 }
 
 impl Plan {
-    /// Data-In; nothing at all is [`Plan::Done`].
+    /// A plan that sends Data-In; [`Plan::Done`] if there is none.
     pub(crate) fn data(data: Vec<u8>) -> Plan {
         if data.is_empty() { Plan::Done } else { Plan::Data(data) }
     }
 
-    /// One of the less frequent operations.
+    /// A plan with one of the less frequent operations.
     pub(crate) fn op(op: Op) -> Plan {
         Plan::Op(Box::new(op))
     }
 
-    /// Data-In cut to an allocation length.
+    /// A plan that sends Data-In, cut to the allocation length.
     pub(crate) fn data_cut(mut data: Vec<u8>, allocation_len: u32) -> Plan {
         data.truncate(allocation_len as usize);
         Plan::data(data)
     }
 
-    /// Bytes that a WRITE puts on the medium.
+    /// Bytes that a WRITE writes to the medium; `None` for other commands.
     pub fn written_len(&self) -> Option<u32> {
         match self {
             Plan::Write { len, .. } => Some(*len),
@@ -255,7 +253,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of Data-Out that the command needs.
+    /// Bytes of Data-Out that the plan needs.
     pub fn data_out_len(&self) -> u32 {
         match self {
             Plan::Write { len, .. } | Plan::Parameters { len } => *len,
@@ -273,7 +271,7 @@ impl Op {
             Op::WriteVerify { len, .. } | Op::WriteAtomic { len, .. } | Op::OrWrite { len, .. } => *len,
             Op::WriteSame { zero: false, block_size, .. } => *block_size,
             Op::CompareAndWrite { len, .. } => 2 * len,
-            // Only the device knows the amount: accept all that the initiator offers.
+            // Only the device knows the length, so accept all that the initiator offers.
             Op::Passthrough => u32::MAX,
             _ => 0,
         }

@@ -1,9 +1,9 @@
-//! The ports of a nexus, and what the protocols call them (SAM-5 annex A, SPC-5 sections 7.6.4 and 7.8.6).
+//! The ports of a nexus, and their names in each protocol (SAM-5 annex A, SPC-5 sections 7.6.4 and 7.8.6).
 
 use lunar_wire::srp::PortId;
 use std::sync::Arc;
 
-/// Set in the relative identifiers of SRP ports: the ports of a portal group have different ones.
+/// Set in the relative port identifiers of SRP ports, so that the ports of a portal group differ.
 const SRP_PORTS: u16 = 0x8000;
 
 /// A SCSI transport protocol; the value is its PROTOCOL IDENTIFIER.
@@ -12,29 +12,29 @@ const SRP_PORTS: u16 = 0x8000;
 pub enum TransportProtocol {
     /// SRP.
     Srp = 4,
-    /// iSCSI, over whatever.
+    /// iSCSI, over TCP or iSER.
     Iscsi = 5,
 }
 
 impl TransportProtocol {
-    /// The protocol that calls an initiator so. No name is one of both: `0x` and 32 hexadecimal digits is a port of SRP,
-    /// and names of iSCSI begin otherwise (RFC 7143 section 4.2.7).
+    /// The protocol of an initiator name. No name is valid in both protocols: an SRP port is `0x` and 32 hexadecimal
+    /// digits, and an iSCSI name does not begin with `0x` (RFC 7143 section 4.2.7).
     pub fn of_initiator(name: &str) -> TransportProtocol {
         if name.parse::<PortId>().is_ok() { TransportProtocol::Srp } else { TransportProtocol::Iscsi }
     }
 }
 
-/// A port of a target: the portals of one group, for one protocol.
+/// A target port: the portals of one portal group, for one protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TargetPort {
     /// Its protocol.
     pub protocol: TransportProtocol,
-    /// Portal group tag; below 0x8000 if it is one of SRP.
+    /// Portal group tag; below 0x8000 for SRP.
     pub group: u16,
 }
 
 impl TargetPort {
-    /// RELATIVE TARGET PORT IDENTIFIER: the tag of its group, with the highest bit set for SRP.
+    /// RELATIVE TARGET PORT IDENTIFIER: the portal group tag, with the highest bit set for SRP.
     pub fn relative(self) -> u16 {
         match self.protocol {
             TransportProtocol::Iscsi => self.group,
@@ -46,23 +46,23 @@ impl TargetPort {
 /// The two ports of a nexus (RFC 7143 section 4.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NexusPorts {
-    /// iSCSI name of the initiator; over SRP its port: see [`PortId`].
+    /// iSCSI name of the initiator; for SRP its port identifier as text (see [`PortId`]).
     pub initiator: String,
-    /// ISID of its session; zero over SRP.
+    /// ISID of the session; zero for SRP.
     pub isid: [u8; 6],
-    /// The CHAP user that logged in; empty without CHAP. An initiator that uses the name and the ISID of another one is a different
+    /// The CHAP user that logged in; empty without CHAP. Another user with the same name and ISID is a different
     /// initiator port.
     pub user: String,
     /// iSCSI name of the target.
     pub target: String,
     /// Target portal group tag.
     pub tag: u16,
-    /// Every port of the target, those of a group together.
+    /// All target ports of the target. The ports of a portal group are adjacent.
     pub ports: Arc<[TargetPort]>,
 }
 
 impl NexusPorts {
-    /// The port of the target.
+    /// The target port of the nexus.
     pub fn own(&self) -> TargetPort {
         TargetPort { protocol: TransportProtocol::of_initiator(&self.initiator), group: self.tag }
     }
@@ -72,7 +72,7 @@ impl NexusPorts {
         self.ports.chunk_by(|a, b| a.group == b.group).map(|group| group[0].group)
     }
 
-    /// Relative identifiers of its ports in a group.
+    /// The relative identifiers of the target's ports in a group.
     pub fn relative_in(&self, group: u16) -> impl Iterator<Item = u16> {
         self.ports.iter().filter(move |port| port.group == group).map(|port| port.relative())
     }

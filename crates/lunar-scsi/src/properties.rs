@@ -1,4 +1,4 @@
-//! What holds for every command, whatever its bytes are.
+//! Properties that hold for every command, whatever the bytes of its CDB.
 
 use crate::lba_range::MAX_TRANSFER;
 use crate::testing::*;
@@ -7,7 +7,7 @@ use lunar_wire::scsi::Status;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// CDBs of any bytes; most have a known operation code, and no reserved bit set.
+/// CDBs of random bytes. Most have a known operation code and no reserved bit set.
 fn cdb() -> impl Strategy<Value = [u8; 16]> {
     (any::<[u8; 16]>(), any::<prop::sample::Index>(), 0..8u8, any::<bool>()).prop_map(
         |(noise, row, form, small)| {
@@ -22,7 +22,7 @@ fn cdb() -> impl Strategy<Value = [u8; 16]> {
             for (i, byte) in cdb.iter_mut().enumerate() {
                 let mask = usage.get(i).copied().unwrap_or(0);
                 *byte &= mask;
-                // Small numbers address the medium; others mostly miss it.
+                // Small numbers address the medium; random numbers mostly exceed it.
                 if small && (2..usage.len().saturating_sub(3)).contains(&i) {
                     *byte = 0;
                 }
@@ -38,7 +38,7 @@ fn inside(offset: u64, len: u64, capacity: u64) -> bool {
     offset.checked_add(len).is_some_and(|end| end <= capacity)
 }
 
-/// A plan addresses nothing beyond the medium, and moves no more than the limit.
+/// Whether a plan addresses only the medium, and transfers no more than the limit.
 fn is_bounded(plan: &Plan, capacity: u64) -> bool {
     let moved = |len: u32| len <= MAX_TRANSFER;
     match plan {
@@ -72,7 +72,7 @@ fn is_sound(answer: &PlanResult, capacity: u64) -> bool {
     }
 }
 
-/// Brings what outlives its command to its end, so that the next commands find more than that.
+/// Ends operations that outlast their command, so that the following commands reach other states.
 fn end(lu: &Lu, nexus: &Nexus, answer: PlanResult) -> PlanResult {
     let answer = commit(lu, answer).map(|(plan, _)| plan);
     if let Ok(Plan::Op(op)) = &answer {
@@ -134,7 +134,7 @@ proptest! {
     }
 }
 
-/// Commands of a disk with an allocation length: CDB, and where it stands (first byte, bytes).
+/// Commands of a disk with an allocation length: the CDB, and first byte and size of the field.
 const OF_DISKS: &[(&[u8], usize, usize)] = &[
     (&[0x03, 0], 4, 1),
     (&[0x03, 1], 4, 1),
@@ -159,7 +159,7 @@ const OF_DISKS: &[(&[u8], usize, usize)] = &[
     (&[0xa3, 0x2a], 6, 4),
 ];
 
-/// The same of a CD-ROM.
+/// The same for a CD-ROM.
 const OF_CDROMS: &[(&[u8], usize, usize)] = &[
     (&[0x43, 0], 7, 2),
     (&[0x43, 0, 2], 7, 2),

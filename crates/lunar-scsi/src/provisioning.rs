@@ -8,9 +8,9 @@ use lunar_wire::scsi::{Sense, op};
 
 /// Service action of GET LBA STATUS.
 const GET_LBA_STATUS: u16 = 0x12;
-/// The most that one WRITE SAME writes, in bytes (MAXIMUM WRITE SAME LENGTH of VPD B0h).
+/// Maximum length of WRITE SAME in bytes (MAXIMUM WRITE SAME LENGTH of VPD B0h).
 pub(crate) const MAX_WRITE_SAME: u64 = 4 << 30;
-/// The most descriptors of one UNMAP (MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT of VPD B0h).
+/// Maximum number of descriptors of UNMAP (MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT of VPD B0h).
 pub(crate) const MAX_UNMAP_DESCRIPTORS: usize = 256;
 
 /// Bits of byte 1.
@@ -54,7 +54,7 @@ const fn write_same_row(opcode: u8, usage: &'static [u8]) -> Row {
         .exact()
 }
 
-/// WSNZ is announced: a length of 0 is refused. ANCHOR keeps the blocks mapped, which is more than anchored.
+/// WSNZ is set, so a length of 0 is rejected. With ANCHOR the blocks stay mapped, which is a stronger guarantee.
 fn write_same(cx: &mut CommandContext<'_>) -> PlanResult {
     let settings = cx.lu.settings();
     let flags = cx.cdb[1];
@@ -91,7 +91,7 @@ fn unmap(cx: &mut CommandContext<'_>) -> PlanResult {
     for range in &ranges {
         range.check(cx.state)?;
     }
-    // With ANCHOR the blocks stay mapped, which is more than anchored.
+    // With ANCHOR the blocks stay mapped, which is a stronger guarantee.
     if cx.cdb[1] & 1 != 0 {
         return Ok(Plan::Done);
     }
@@ -105,8 +105,8 @@ fn unmap(cx: &mut CommandContext<'_>) -> PlanResult {
     })
 }
 
-/// The block descriptors of an UNMAP parameter list (SBC-4 section 5.35.2). What is less than a descriptor at
-/// the end is left out.
+/// The block descriptors of an UNMAP parameter list (SBC-4 section 5.35.2). An incomplete descriptor at the end is
+/// ignored.
 fn descriptors(list: &[u8]) -> Result<Vec<LbaRange>, Sense> {
     let Some((header, rest)) = list.split_at_checked(8) else {
         return Err(Sense::PARAMETER_LIST_LENGTH);
@@ -136,8 +136,8 @@ fn get_lba_status(cx: &mut CommandContext<'_>) -> PlanResult {
     }
 }
 
-/// Data-In of GET LBA STATUS (SBC-4 section 5.6.2). `extents` are (bytes, mapped), one after the other from
-/// byte `offset` of the medium on; a block that is mapped in part is mapped.
+/// Data-In of GET LBA STATUS (SBC-4 section 5.6.2). `extents` are consecutive pairs (bytes, mapped) from byte
+/// `offset` of the medium on. A block that is partly mapped counts as mapped.
 pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocation_len: u32) -> Vec<u8> {
     let block_size = block_size as u64;
     let mut data = vec![0; 8];
@@ -149,7 +149,7 @@ pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocat
         data.extend_from_slice(&at.to_be_bytes());
         data.extend_from_slice(&u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes());
         data.extend_from_slice(&[if mapped { 0 } else { 1 }, 0, 0, 0]);
-        // An extent too long for a descriptor ends the list: the initiator continues from there.
+        // An extent that is too long for a descriptor ends the list; the initiator continues from there.
         if blocks > u32::MAX as u64 {
             break;
         }

@@ -1,13 +1,13 @@
-//! READ and WRITE that the snapshot does not cover, and WRITE ATOMIC (SBC-4).
+//! READ and WRITE on the slow path, and WRITE ATOMIC (SBC-4).
 
 use crate::lba_range::LbaRange;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 
-// GROUP NUMBER is taken and means nothing: no grouping function is announced (GROUP_SUP of VPD 86h).
+// GROUP NUMBER is accepted and ignored, because no grouping function is announced (GROUP_SUP of VPD 86h).
 
-/// FUA in byte 1.
+/// FUA, byte 1.
 pub(crate) const FUA: u8 = 0x08;
 
 const fn reading(opcode: u8, usage: &'static [u8]) -> Row {
@@ -43,19 +43,20 @@ pub(crate) const ROWS: &[Row] = &[
         .atomic(),
 ];
 
-/// TRANSFER LENGTH has 16 bits; ATOMIC BOUNDARY (bytes 10 and 11) is not supported.
+/// CDB usage data. TRANSFER LENGTH has 16 bits. ATOMIC BOUNDARY (bytes 10 and 11) is not supported.
 const WRITE_ATOMIC: [u8; 16] =
     [0x9c, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0x1f, 0];
 
 impl CommandContext<'_> {
-    /// First byte and bytes of what the CDB addresses: inside the capacity, within the transfer limit.
+    /// First byte and length in bytes of the range that the CDB addresses. Fails if it exceeds the capacity or the
+    /// transfer limit.
     pub(crate) fn transfer(&self) -> Result<(u64, u32), Sense> {
         let range = LbaRange::of(self.cdb);
         range.check(self.state)?;
         range.transfer(self.cdb, &self.lu.settings())
     }
 
-    /// The write must be stable before its status: FUA in byte 1, or the write cache is off.
+    /// Whether the write must be on stable storage before its status: FUA in byte 1, or the write cache is off.
     pub(crate) fn stable(&self) -> bool {
         self.cdb[1] & FUA != 0 || !self.state.modes.write_cache()
     }
@@ -77,7 +78,8 @@ fn write(cx: &mut CommandContext<'_>) -> PlanResult {
     }
 }
 
-/// Its plan is not that of a WRITE: that one may be done on the spot, beside others. It is stable with or without FUA.
+/// Plans an operation of its own instead of a WRITE, which may run at once and beside other commands. The data are on
+/// stable storage with or without FUA.
 fn write_atomic(cx: &mut CommandContext<'_>) -> PlanResult {
     let settings = cx.lu.settings();
     if LbaRange::of(cx.cdb).blocks > settings.max_atomic / settings.block_size {

@@ -26,8 +26,8 @@ pub(crate) const ROWS: &[Row] = &[
     .while_sanitizing(),
 ];
 
-/// A pending unit attention, what the logical unit is busy with, or nothing; always with GOOD (SPC-5 section
-/// 6.39).
+/// Reports a pending unit attention, a state that makes the unit not ready, or no sense; always with GOOD (SPC-5
+/// section 6.39).
 fn request_sense(cx: &mut CommandContext<'_>) -> PlanResult {
     let pending = cx.state.nexuses.get_mut(&cx.nexus).and_then(|p| p.attentions.take());
     let sense = pending
@@ -38,7 +38,7 @@ fn request_sense(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(sense_data(cx.cdb, sense))
 }
 
-/// Sense data as parameter data: DESC chooses the format.
+/// Sense data as parameter data. DESC selects the format.
 pub(crate) fn sense_data(cdb: &[u8], sense: Sense) -> Plan {
     Plan::data_cut(sense.encode(cdb[1] & 1 != 0), cdb[4] as u32)
 }

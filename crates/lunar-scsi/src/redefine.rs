@@ -1,38 +1,35 @@
-//! Changes of a logical unit's definition while it is in use: it stays the same device server, and unit
-//! attentions report what changed.
+//! Changes the definition of a logical unit in use. It stays the same device server, and unit attentions report the
+//! changes.
 
 use crate::{InvalidDefinition, Lu, LuSettings};
 use lunar_wire::scsi::{Sense, Status};
 
 impl Lu {
-    /// Answers every command that begins with BUSY (SAM-5 section 5.3.1), or no longer.
+    /// Sets whether every new command ends with BUSY (SAM-5 section 5.3.1).
     pub fn set_busy(&self, busy: bool) {
         let mut state = self.change();
         state.busy = busy;
         state.mark_changed();
     }
 
-    /// What a command is answered without being looked at, if it is.
+    /// The status of every new command if it does not depend on the command: BUSY.
     pub fn busy_status(&self) -> Option<Status> {
         self.change().busy.then_some(Status::Busy)
     }
 
-    /// A SANITIZE operation is under way: it belongs to the medium as it is.
+    /// Whether a sanitize operation is running. It belongs to the current medium.
     pub fn is_sanitizing(&self) -> bool {
         self.change().sanitize.is_running()
     }
 
-    /// Another definition from here on; `replaced`: the medium is another one, too. Reservations, unit
-    /// attentions and mode pages stay. Every nexus gets unit attentions for what changed (SPC-5 section 5.14, SBC-4
-    /// section 4.10): MEDIUM MAY HAVE CHANGED, INQUIRY DATA HAS CHANGED, CAPACITY DATA HAS CHANGED, MODE
-    /// PARAMETERS CHANGED.
+    /// Applies another definition. `replaced`: the medium is another one, too. Reservations, unit attentions and mode
+    /// pages stay. Every nexus gets unit attentions for the changes (SPC-5 section 5.14, SBC-4 section 4.10): MEDIUM
+    /// MAY HAVE CHANGED, INQUIRY DATA HAS CHANGED, CAPACITY DATA HAS CHANGED, MODE PARAMETERS CHANGED.
     ///
-    /// The caller sees to it that no command runs. Saved mode pages stand above the definition, as they do at
-    /// power on.
+    /// The caller ensures that no command runs. Saved mode pages override the definition, as at power on.
     ///
     /// # Errors
-    /// [`InvalidDefinition`] for settings that contradict themselves, and for another device type; nothing changes
-    /// then.
+    /// [`InvalidDefinition`] for contradictory settings, and for another device type. In both cases nothing changes.
     pub fn redefine(&self, settings: LuSettings, replaced: bool) -> Result<(), InvalidDefinition> {
         settings.check()?;
         let mut state = self.change();
@@ -67,7 +64,7 @@ impl Lu {
         }
         self.set_settings(settings);
         changes.iter().filter(|(is, _)| *is).for_each(|(_, sense)| state.raise(*sense, |_, _| true));
-        // Snapshots are renewed in any case, even without a unit attention.
+        // Even without a unit attention, nexuses must take new snapshots.
         state.mark_changed();
         Ok(())
     }
@@ -85,7 +82,7 @@ mod tests {
     const REGISTER: &[u8] = &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24];
     const RESERVE: &[u8] = &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24];
 
-    /// The unit attentions that wait for a nexus.
+    /// The pending unit attentions of a nexus.
     fn attentions(nexus: &mut Nexus) -> Vec<Sense> {
         std::iter::from_fn(|| run(nexus, TUR).err().and_then(|f| f.sense)).take(8).collect()
     }
@@ -155,7 +152,7 @@ mod tests {
     fn saved_mode_pages_stand_above_the_definition() {
         let lu = lu(disk());
         let mut a = nexus(&lu, "a");
-        // MODE SELECT(6) with SP: the caching page, WCE set.
+        // MODE SELECT(6) with SP: the caching page with WCE set.
         let mut list = vec![0, 0, 0, 0, 0x08, 0x12, 0x04];
         list.resize(24, 0);
         commit(&lu, run_with(&mut a, &[op::MODE_SELECT_6, 0x11, 0, 0, 24, 0], &list)).unwrap();

@@ -1,4 +1,4 @@
-//! The command table against what a target may do at once: no way past the table skips a rule of a row.
+//! Checks that fast paths obey the command table: none skips a rule of a row.
 
 use crate::table::{self, ReservationClass, Row};
 use crate::testing::*;
@@ -6,14 +6,14 @@ use crate::{Concurrency, Lu, LuSettings, Nexus, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 use std::sync::Arc;
 
-/// A logical unit and the nexus of the command.
+/// A logical unit, and the nexus that sends the command.
 type LuAndNexus = (Arc<Lu>, Nexus);
 
-/// A rule that stands between a command and its medium.
+/// A condition under which some commands must not reach the medium.
 struct Rule {
     name: &'static str,
     world: fn() -> LuAndNexus,
-    /// A row that may not reach the medium under this rule.
+    /// Whether this condition blocks a row.
     stops: fn(&Row) -> bool,
 }
 
@@ -46,7 +46,7 @@ fn reserved(kind: u8) -> LuAndNexus {
         let cdb = [op::PERSISTENT_RESERVE_OUT, action, kind, 0, 0, 0, 0, 0, 24, 0];
         commit(&lu, run_with(&mut holder, &cdb, &list)).expect("reserved");
     }
-    // Its registration stays when it goes.
+    // The registration outlives its nexus.
     drop(holder);
     (lu, asks)
 }
@@ -109,7 +109,7 @@ fn one_block(row: &Row) -> [u8; 16] {
     cdb
 }
 
-/// It, and all that differ from it in one bit.
+/// The CDB of [`one_block`], and all CDBs that differ from it in one bit.
 fn variants(row: &Row) -> impl Iterator<Item = [u8; 16]> {
     let whole = one_block(row);
     let bits = (8..128).map(move |bit| {
@@ -120,7 +120,7 @@ fn variants(row: &Row) -> impl Iterator<Item = [u8; 16]> {
     std::iter::once(whole).chain(bits)
 }
 
-/// A plan that a target may carry out at once, beside other commands.
+/// Whether a target may execute the plan at once, beside other commands.
 fn is_at_once(answer: &PlanResult) -> bool {
     matches!(answer, Ok(Plan::Read { .. } | Plan::Write { .. }))
 }

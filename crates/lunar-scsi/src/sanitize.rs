@@ -1,4 +1,4 @@
-//! SANITIZE (SBC-4 sections 4.11 and 5.30): the states around an operation that the caller performs.
+//! SANITIZE (SBC-4 sections 4.11 and 5.30): the states of an operation that the caller performs.
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{InvalidDefinition, Lu, Op, PeripheralDeviceType, Plan, PlanResult};
@@ -9,12 +9,12 @@ const OVERWRITE: u16 = 0x01;
 const BLOCK_ERASE: u16 = 0x02;
 const EXIT_FAILURE_MODE: u16 = 0x1f;
 
-/// CDB byte 1: status comes first; a failure may be left by EXIT FAILURE MODE.
+/// CDB byte 1. IMMED: the status precedes the operation. AUSE: EXIT FAILURE MODE may end a failure.
 const IMMED: u8 = 0x80;
 const AUSE: u8 = 0x20;
 
-/// Rows of the command table. CRYPTOGRAPHIC ERASE (03h) is not among them: nothing is encrypted.
-/// What BLOCK ERASE erases becomes unmapped, so only a thin provisioned unit has it.
+/// Rows of the command table. CRYPTOGRAPHIC ERASE (03h) is not supported, because no data are encrypted. BLOCK ERASE
+/// unmaps the blocks, so only a thin provisioned unit supports it.
 pub(crate) const ROWS: &[Row] = &[
     row(overwrite, OVERWRITE, &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]).writes().persists(),
     row(block_erase, BLOCK_ERASE, &[0x48, 0xa2, 0, 0, 0, 0, 0, 0, 0, 0]).writes().thin().persists(),
@@ -27,20 +27,20 @@ const fn row(handler: fn(&mut CommandContext<'_>) -> PlanResult, action: u16, us
     row.only(PeripheralDeviceType::Disk).exclusive().while_sanitizing()
 }
 
-/// Whether the logical unit is being sanitized, or a sanitize operation failed.
+/// The state of the sanitize operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Neither.
+    /// No operation is running, and none has failed.
     #[default]
     Idle,
-    /// An operation runs; `progress` in units of 1/65536.
+    /// An operation is running. `progress` is in units of 1/65536; `unrestricted` is AUSE.
     Running { progress: u16, unrestricted: bool },
-    /// It failed; `unrestricted` (AUSE): EXIT FAILURE MODE may end that.
+    /// An operation has failed. If `unrestricted` (AUSE), EXIT FAILURE MODE may end this state.
     Failed { unrestricted: bool },
 }
 
 impl State {
-    /// Why commands other than those allowed while sanitizing fail; REQUEST SENSE reports it as well.
+    /// The sense data with which commands fail that are not allowed in this state. REQUEST SENSE reports them too.
     pub(crate) fn not_ready(&self) -> Option<Sense> {
         match self {
             State::Idle => None,
@@ -54,7 +54,7 @@ impl State {
         matches!(self, State::Running { .. })
     }
 
-    /// Whether an operation may begin: not beside another, nor unrestricted after one that failed restricted.
+    /// Fails if an operation is running, or if an unrestricted one would follow a failed restricted one.
     fn may_begin(&self, unrestricted: bool) -> Result<(), Sense> {
         match self {
             State::Running { .. } => self.not_ready().map_or(Ok(()), Err),
@@ -63,7 +63,7 @@ impl State {
         }
     }
 
-    /// The saved form, one byte or nothing: whether the medium is in an undefined state, neither old nor sanitized.
+    /// Encodes the state; empty if idle. The medium of any other state is undefined: neither old nor sanitized.
     pub(crate) fn save(&self) -> Vec<u8> {
         match self {
             State::Idle => Vec::new(),
@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// Takes what `save` gave: an operation that a restart cut short has failed.
+    /// Restores what [`State::save`] returned. An operation that a restart interrupted has failed.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[unrestricted @ 0..2] = bytes else {
             return Err(InvalidDefinition::new("invalid saved sanitize state"));
@@ -89,16 +89,16 @@ impl State {
 }
 
 impl Lu {
-    /// A sanitize operation (see [`Op::Sanitize`]) has come to its end; an error makes every access fail
-    /// until another operation succeeds or EXIT FAILURE MODE is allowed. The state is to be kept
-    /// ([`Lu::saved_state`]) before status.
+    /// Records the end of a sanitize operation (see [`Op::Sanitize`]). After an error every access fails until
+    /// another operation succeeds or EXIT FAILURE MODE is accepted. The caller must store the state
+    /// ([`Lu::saved_state`]) before it sends the status.
     pub fn sanitize_ended<E>(&self, result: Result<(), E>) {
         let mut state = self.change();
         state.sanitize = state.sanitize.ended(result.is_ok());
         state.mark_persistent_change();
     }
 
-    /// How far a sanitize operation is, in units of 1/65536.
+    /// Sets the progress of a sanitize operation, in units of 1/65536.
     pub fn sanitize_progress(&self, done: u16) {
         if let State::Running { progress, .. } = &mut self.change().sanitize {
             *progress = done;
@@ -148,9 +148,9 @@ fn exit_failure_mode(cx: &mut CommandContext<'_>) -> PlanResult {
     }
 }
 
-/// A block as one of the `passes` of an overwrite writes it, `pass` counted from 0: the pattern over and over
-/// from the block's first byte. With `invert` each pass has the inversion of the one before, the last one the
-/// pattern itself (SBC-4 section 5.30.2.2).
+/// The content of a block in an overwrite: the pattern, repeated from the first byte of the block on. `pass` counts
+/// from 0 to `passes` - 1. With `invert` each pass inverts the previous one, and the last pass has the pattern itself
+/// (SBC-4 section 5.30.2.2).
 pub fn overwrite_block(pattern: &[u8], block_size: u32, pass: u8, passes: u8, invert: bool) -> Vec<u8> {
     let mask = if invert && passes.wrapping_sub(pass).is_multiple_of(2) { 0xff } else { 0 };
     pattern.iter().map(|b| b ^ mask).cycle().take(block_size as usize).collect()
@@ -172,7 +172,7 @@ impl Overwrite {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         };
         let (passes, len) = (head[0] & 0x1f, be::get16(&head[2..]) as usize);
-        // TEST: only the normal operation.
+        // TEST must be 00b, the normal operation.
         if head[0] & 0x60 != 0 {
             return Err(Sense::parameter_field(0, 6));
         }
@@ -207,7 +207,7 @@ mod tests {
         run_with(n, &[op::SANITIZE, flags | 1, 0, 0, 0, 0, 0, len[0], len[1], 0], list)
     }
 
-    /// What the command comes to when its state is kept.
+    /// The plan of a command after its state is stored.
     fn begin(lu: &Lu, answer: PlanResult) -> PlanResult {
         commit(lu, answer).map(|(plan, _)| plan)
     }

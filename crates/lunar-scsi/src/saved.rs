@@ -1,5 +1,5 @@
-//! The bytes that keep what a logical unit must remember: a magic, sections of (id, length, bytes), and
-//! CRC-32C over all before it. Integers are big-endian.
+//! The format of a logical unit's saved state: a magic, sections of (id, length, bytes), and a CRC-32C over
+//! everything before it. Integers are big-endian.
 
 use crate::InvalidDefinition;
 use lunar_wire::be;
@@ -8,7 +8,7 @@ const MAGIC: &[u8; 8] = b"lunarLU\x01";
 const HEAD: usize = 5;
 const CRC: usize = 4;
 
-/// Puts sections together; empty ones are left out.
+/// Encodes sections; empty ones are omitted.
 pub(crate) fn encode(sections: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     for (id, bytes) in sections.iter().filter(|(_, b)| !b.is_empty()) {
@@ -21,7 +21,7 @@ pub(crate) fn encode(sections: &[(u8, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-/// Takes sections apart; nothing of it is trusted before the checksum fits.
+/// Decodes sections, after it has verified the checksum.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, InvalidDefinition> {
     if !bytes.starts_with(&MAGIC[..7]) {
         return Err(InvalidDefinition::new("not the saved state of a logical unit"));

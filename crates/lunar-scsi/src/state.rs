@@ -1,4 +1,4 @@
-//! What may change while a logical unit lives.
+//! The mutable state of a logical unit.
 
 use crate::unit_attention::UnitAttentions;
 use crate::{InvalidDefinition, LuSettings, NexusId, NexusPorts};
@@ -7,19 +7,19 @@ use lunar_wire::scsi::Sense;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A nexus, as its logical unit sees it.
+/// A nexus in the state of its logical unit.
 #[derive(Debug)]
 pub(crate) struct AttachedNexus {
     pub(crate) port: Arc<NexusPorts>,
     pub(crate) attentions: UnitAttentions,
 }
 
-/// What may change while a logical unit lives. Guarded by its lock; see `Lu::change`.
+/// The mutable state of a logical unit. `Lu::change` locks it.
 pub(crate) struct State {
     pub(crate) changed: bool,
-    /// Commands are answered BUSY.
+    /// New commands end with BUSY.
     pub(crate) busy: bool,
-    /// Grows with every change that is to be kept on stable storage.
+    /// The version of the saved state; it increases with every change of that state.
     pub(crate) saved_version: u64,
     /// Capacity in blocks.
     pub(crate) blocks: u64,
@@ -64,19 +64,19 @@ impl State {
         self.changed = true;
     }
 
-    /// Marks a change that is to be kept: where a command made it, its row must say so (`Row::persists`).
+    /// Marks a change of the saved state. If a command makes it, its row must be marked with `Row::persists`.
     pub(crate) fn mark_persistent_change(&mut self) {
         self.saved_version += 1;
         self.mark_changed();
     }
 
-    /// Why there is nothing to read or write. A medium of less than a block is none: READ CAPACITY has no way to
-    /// say "no blocks".
+    /// The sense data if there is nothing to read or write. A medium smaller than a block counts as no medium,
+    /// because READ CAPACITY cannot report zero blocks.
     pub(crate) fn no_medium(&self) -> Option<Sense> {
         self.medium.not_ready().or((self.blocks == 0).then_some(Sense::NOT_READY_NO_MEDIUM))
     }
 
-    /// Raises a unit attention on the nexuses that `on` picks.
+    /// Raises a unit attention on the nexuses for which `on` returns true.
     pub(crate) fn raise(&mut self, sense: Sense, mut on: impl FnMut(NexusId, &NexusPorts) -> bool) {
         for (&id, peer) in &mut self.nexuses {
             if on(id, &peer.port) {
@@ -86,7 +86,7 @@ impl State {
         self.mark_changed();
     }
 
-    /// Raises a unit attention on every nexus but this one.
+    /// Raises a unit attention on every nexus except `but`.
     pub(crate) fn raise_on_others(&mut self, sense: Sense, but: NexusId) {
         self.raise(sense, |id, _| id != but);
     }
@@ -107,7 +107,7 @@ impl State {
         self.mark_changed();
     }
 
-    /// Logical unit reset (SAM-5 section 6.3.3): what lives until then ends.
+    /// Logical unit reset (SAM-5 section 6.3.3).
     pub(crate) fn reset(&mut self) {
         self.modes.reset();
         self.medium.reset();

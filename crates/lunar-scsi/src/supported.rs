@@ -1,5 +1,4 @@
-//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-5), made from the
-//! table.
+//! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-5), from the command table.
 
 use crate::table::{self, ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Plan, PlanResult};
@@ -36,7 +35,7 @@ pub(crate) const ROWS: &[Row] = &[
 
 /// RCTD and REPD, byte 2.
 const MORE: u8 = 0x80;
-/// A command time-outs descriptor that names no time.
+/// A command timeouts descriptor that specifies no timeouts.
 const TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// ABORT TASK, ABORT TASK SET, CLEAR ACA, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
 const FUNCTIONS: u8 = 0xfa;
@@ -67,7 +66,7 @@ fn all(cx: &CommandContext<'_>, timeouts: bool) -> Vec<u8> {
     data
 }
 
-/// Options 1: no service action, 2: with one, 3: whatever fits (SPC-5 section 6.29.1).
+/// REPORTING OPTIONS 1: without service action, 2: with service action, 3: either (SPC-5 section 6.29.1).
 fn one(cx: &CommandContext<'_>, options: u8, timeouts: bool) -> Result<Vec<u8>, Sense> {
     let (opcode, action) = (cx.cdb[3], be::get16(&cx.cdb[4..]));
     let settings = cx.lu.settings();
@@ -95,7 +94,7 @@ fn detail(row: &Row, timeouts: bool) -> Vec<u8> {
 fn task_management(cx: &mut CommandContext<'_>) -> PlanResult {
     let mut data = vec![FUNCTIONS, 0, 0, 0];
     if cx.cdb[2] & MORE != 0 {
-        // Twelve more bytes, with time-outs of 0 (unspecified).
+        // Twelve more bytes, with timeouts of 0 (not specified).
         data[3] = 12;
         data.resize(16, 0);
     }

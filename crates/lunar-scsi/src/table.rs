@@ -1,45 +1,45 @@
-//! The command table: one row per operation code and service action. Each module brings its rows.
+//! The command table: one row per operation code and service action. Each module defines its rows.
 
 use crate::{Lu, LuSettings, NexusId, NexusPorts, PeripheralDeviceType, PlanResult, State};
 use lunar_wire::scsi::Sense;
 use std::sync::LazyLock;
 
-/// When a command is allowed despite a persistent reservation of another nexus (SPC-5 table 66, SBC-4 table 13).
+/// Whether a command is allowed despite a persistent reservation of another nexus (SPC-5 table 66, SBC-4 table 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReservationClass {
     /// Always.
     Always,
-    /// Under a write exclusive reservation, not under exclusive access: commands that read.
+    /// Under write exclusive, but not under exclusive access: commands that read.
     Reading,
-    /// Never from an unregistered nexus: commands that write or change.
+    /// Not for an unregistered nexus: commands that write or change something.
     Never,
 }
 
-/// What a command may change besides what its own nexus alone has.
+/// The state that a command may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeScope {
-    /// Nothing: it reads, or its effect ends at its own nexus.
+    /// Nothing, or only the state of its own nexus.
     Nothing,
-    /// The medium, or a state that other nexuses share: refused where the access list permits reading only.
+    /// The medium, or state that nexuses share. Rejected if the access list allows only reads.
     Shared,
 }
 
-/// How a command stands to others of the same logical unit.
+/// Whether a command may run concurrently with others of its logical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Runs beside others.
+    /// It runs beside others.
     Shared,
-    /// Alone: others wait, and it waits for others (COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, MODE
+    /// It runs alone: others wait for it, and it waits for others (COMPARE AND WRITE, ORWRITE, WRITE ATOMIC, MODE
     /// SELECT, SANITIZE).
     Exclusive,
 }
 
-/// Which device types support a command.
+/// The device types that support a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceTypes {
     /// Disks and CD-ROMs.
     All,
-    /// One of them.
+    /// One device type.
     Only(PeripheralDeviceType),
 }
 
@@ -49,41 +49,41 @@ pub(crate) struct Row {
     pub opcode: u8,
     /// Service action (byte 1, bits 4 to 0), for operation codes that have them.
     pub service_action: Option<u16>,
-    /// What it does.
+    /// Plans or executes the command.
     pub handler: fn(&mut CommandContext<'_>) -> PlanResult,
-    /// Under somebody else's reservation.
+    /// Whether it is allowed under another nexus's reservation.
     pub allowed: ReservationClass,
-    /// What it changes for others.
+    /// The state that it may change.
     pub changes: ChangeScope,
-    /// Ordering class.
+    /// Whether it runs beside other commands.
     pub concurrency: Concurrency,
-    /// CDB usage data (SPC-5 section 6.29): a set bit may be set in the CDB, every other is reserved. Its
-    /// length is the CDB's; byte 0 is the operation code, and the service action stands in its place.
+    /// CDB usage data (SPC-5 section 6.29): a bit that is clear here is reserved in the CDB. It has the length of the
+    /// CDB. Byte 0 is the operation code, and the service action is in its place.
     pub usage: &'static [u8],
     /// Device types that support it.
     pub types: DeviceTypes,
     /// It needs a medium that is loaded and started.
     pub medium: bool,
-    /// It changes the medium: refused when write protected.
+    /// It changes the medium: rejected if write protected.
     pub writes: bool,
-    /// It passes pending unit attentions by (INQUIRY, REPORT LUNS, REQUEST SENSE).
+    /// It does not report unit attentions (INQUIRY, REPORT LUNS, REQUEST SENSE).
     pub despite_attention: bool,
     /// It works in the ALUA states standby and unavailable (SPC-5 section 5.18.2.4).
     pub in_standby: bool,
-    /// It works while the logical unit is being sanitized (SBC-4 section 4.11.2).
+    /// It works during a sanitize operation (SBC-4 section 4.11.2).
     pub while_sanitizing: bool,
     /// Only a thin provisioned logical unit supports it.
     pub thin: bool,
     /// Only a medium with atomic writes supports it.
     pub atomic: bool,
-    /// It requires exactly the Data-Out of its CDB: more is rejected, as less is for every command.
+    /// It requires exactly the Data-Out of its CDB: more is rejected. Less is rejected for every command.
     pub exact: bool,
-    /// It may change what is kept on stable storage, and does so when that is there.
+    /// It may change the saved state. The new state is stored before the command takes effect.
     pub persists: bool,
 }
 
 impl Row {
-    /// A row for all device types that needs no medium, runs beside others, and has no exceptions.
+    /// A row without exceptions: for all device types, without a medium, beside other commands.
     pub const fn new(
         opcode: u8,
         handler: fn(&mut CommandContext<'_>) -> PlanResult,
@@ -112,62 +112,62 @@ impl Row {
         }
     }
 
-    /// For one service action.
+    /// Restricts the row to a service action.
     pub const fn action(self, service_action: u16) -> Row {
         Row { service_action: Some(service_action), ..self }
     }
 
-    /// For one device type.
+    /// Restricts the row to a device type.
     pub const fn only(self, device_type: PeripheralDeviceType) -> Row {
         Row { types: DeviceTypes::Only(device_type), ..self }
     }
 
-    /// Needs a medium.
+    /// The command needs a medium.
     pub const fn medium(self) -> Row {
         Row { medium: true, ..self }
     }
 
-    /// Needs a medium, and changes it.
+    /// The command needs a medium, and changes it.
     pub const fn writes(self) -> Row {
         Row { medium: true, writes: true, ..self }
     }
 
-    /// Runs alone.
+    /// The command runs alone.
     pub const fn exclusive(self) -> Row {
         Row { concurrency: Concurrency::Exclusive, ..self }
     }
 
-    /// Passes unit attentions by.
+    /// The command does not report unit attentions.
     pub const fn despite_attention(self) -> Row {
         Row { despite_attention: true, ..self }
     }
 
-    /// Works in standby and unavailable.
+    /// The command works in the states standby and unavailable.
     pub const fn in_standby(self) -> Row {
         Row { in_standby: true, ..self }
     }
 
-    /// Works while sanitizing.
+    /// The command works during a sanitize operation.
     pub const fn while_sanitizing(self) -> Row {
         Row { while_sanitizing: true, ..self }
     }
 
-    /// For thin provisioned logical units.
+    /// Restricts the row to thin provisioned logical units.
     pub const fn thin(self) -> Row {
         Row { thin: true, ..self }
     }
 
-    /// For media that write atomically.
+    /// Restricts the row to media with atomic writes.
     pub const fn atomic(self) -> Row {
         Row { atomic: true, ..self }
     }
 
-    /// Requires exactly the Data-Out that its CDB gives.
+    /// The command requires exactly the Data-Out of its CDB.
     pub const fn exact(self) -> Row {
         Row { exact: true, ..self }
     }
 
-    /// May change what is kept on stable storage.
+    /// The command may change the saved state.
     pub const fn persists(self) -> Row {
         Row { persists: true, ..self }
     }
@@ -179,7 +179,7 @@ impl Row {
             && (settings.max_atomic >= settings.block_size || !self.atomic)
     }
 
-    /// Refuses a CDB with a bit set that the usage data does not allow; NACA is among them.
+    /// Rejects a CDB with a reserved bit set, NACA included.
     pub(crate) fn check(&self, cdb: &[u8]) -> Result<(), Sense> {
         for (i, (&byte, &usage)) in cdb.iter().zip(self.usage).enumerate().skip(1) {
             let action = if i == 1 && self.service_action.is_some() { 0x1f } else { 0 };
@@ -192,26 +192,26 @@ impl Row {
     }
 }
 
-/// What a handler works with. The logical unit is locked: a handler must not call what locks it again
-/// ([`Lu::change`] and all that changes it), only [`Lu::settings`].
+/// The arguments of a handler. The logical unit is locked: a handler must not call [`Lu::change`], nor anything that
+/// calls it. [`Lu::settings`] is allowed.
 pub(crate) struct CommandContext<'a> {
     /// The CDB, at least 16 bytes.
     pub cdb: &'a [u8],
-    /// Parameter data, once it is there.
+    /// Parameter data; `None` until they are received.
     pub parameters: Option<&'a [u8]>,
     /// The logical unit.
     pub lu: &'a Lu,
-    /// Its state, locked.
+    /// The locked state of the logical unit.
     pub state: &'a mut State,
     /// The requesting nexus.
     pub nexus: NexusId,
     /// The ports of the requesting nexus.
     pub port: &'a NexusPorts,
-    /// The access list allows this nexus reads only.
+    /// The access list allows this nexus only reads.
     pub read_only: bool,
 }
 
-/// Every module's rows.
+/// The rows of all modules.
 const MODULES: &[&[Row]] = &[
     crate::ready::ROWS,
     crate::supported::ROWS,
@@ -235,7 +235,7 @@ const MODULES: &[&[Row]] = &[
     crate::sanitize::ROWS,
 ];
 
-/// Rows by operation code.
+/// Rows, indexed by operation code.
 static INDEX: LazyLock<Vec<Vec<&'static Row>>> = LazyLock::new(|| {
     let mut index = vec![Vec::new(); 256];
     for row in MODULES.iter().copied().flatten() {
@@ -244,12 +244,12 @@ static INDEX: LazyLock<Vec<Vec<&'static Row>>> = LazyLock::new(|| {
     index
 });
 
-/// Every row that a logical unit has, by operation code.
+/// All rows that a logical unit supports, in ascending order of operation codes.
 pub(crate) fn rows(settings: &LuSettings) -> impl Iterator<Item = &'static Row> {
     INDEX.iter().flatten().copied().filter(|r| r.is_for(settings))
 }
 
-/// The row of a command; INVALID FIELD IN CDB when only its service action is unknown.
+/// The row of a command. Fails with INVALID FIELD IN CDB if only the service action is unknown.
 pub(crate) fn find(settings: &LuSettings, cdb: &[u8]) -> Result<&'static Row, Sense> {
     let action = (cdb[1] & 0x1f) as u16;
     let mut known = INDEX[cdb[0] as usize].iter().filter(|r| r.is_for(settings)).peekable();
@@ -302,7 +302,7 @@ mod tests {
         );
     }
 
-    /// Rows that conflict with reservations of others and nevertheless change nothing for them.
+    /// Commands that reservations block, although they change nothing for other nexuses.
     const HARMLESS: [u8; 3] = [op::SEND_DIAGNOSTIC, op::SYNCHRONIZE_CACHE_10, op::SYNCHRONIZE_CACHE_16];
 
     #[test]

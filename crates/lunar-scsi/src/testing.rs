@@ -1,4 +1,4 @@
-//! What tests of this crate build on.
+//! Helpers for the tests of this crate.
 
 use crate::{
     CommandError, CommitOutcome, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op, PassthroughMode,
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Blocks of [`disk`].
 pub(crate) const BLOCKS: u64 = 2048;
 
-/// A thin disk of 1 MiB in blocks of 512 bytes.
+/// A thin provisioned disk of 1 MiB with 512-byte blocks.
 pub(crate) fn disk() -> LuSettings {
     LuSettings {
         device_type: PeripheralDeviceType::Disk,
@@ -37,7 +37,7 @@ pub(crate) fn disk() -> LuSettings {
     }
 }
 
-/// An ISO image of 1 MiB.
+/// A CD-ROM with an image of 1 MiB.
 pub(crate) fn cdrom() -> LuSettings {
     let blocks = LuSettings { block_size: 2048, physical_block_size: 2048, ..disk() };
     LuSettings {
@@ -54,7 +54,7 @@ pub(crate) fn lu(settings: LuSettings) -> Arc<Lu> {
     Arc::new(Lu::new(settings, None).unwrap())
 }
 
-/// The ports of an initiator of this name, through portal group 1 of 1 and 2.
+/// The ports of an initiator of this name at portal group 1. The target has groups 1 and 2.
 pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
     Arc::new(NexusPorts {
         initiator: initiator.into(),
@@ -66,19 +66,19 @@ pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
     })
 }
 
-/// A nexus without its POWER ON attention.
+/// A nexus whose POWER ON attention is cleared.
 pub(crate) fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
     let mut nexus = lu.attach(port(initiator), false);
     assert_eq!(run(&mut nexus, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
     nexus
 }
 
-/// Runs a CDB, filled up with zeros.
+/// Runs a CDB, padded with zeros.
 pub(crate) fn run(nexus: &mut Nexus, cdb: &[u8]) -> PlanResult {
     nexus.begin(&padded(cdb))
 }
 
-/// Runs a CDB whose plan is Parameters, with this parameter data.
+/// Runs a CDB whose plan is `Plan::Parameters`, with this parameter data.
 pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> PlanResult {
     match run(nexus, cdb)? {
         Plan::Parameters { .. } => nexus.parameters(&padded(cdb), parameters),
@@ -86,7 +86,7 @@ pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> Plan
     }
 }
 
-/// Commits a pending commit, if any: the resulting plan, and whether there was one.
+/// Commits a pending commit, if any. Returns the resulting plan, and whether there was one.
 pub(crate) fn commit(lu: &Lu, answer: PlanResult) -> Result<(Plan, bool), CommandError> {
     let draft = match answer? {
         Plan::Op(op) => match *op {
@@ -101,7 +101,7 @@ pub(crate) fn commit(lu: &Lu, answer: PlanResult) -> Result<(Plan, bool), Comman
     }
 }
 
-/// The Data-In of a CDB.
+/// Runs a CDB, and returns its Data-In.
 pub(crate) fn data(nexus: &mut Nexus, cdb: &[u8]) -> Vec<u8> {
     match run(nexus, cdb) {
         Ok(Plan::Data(data)) => data,

@@ -2,21 +2,20 @@
 
 use lunar_wire::scsi::Sense;
 
-/// More conditions than there are kinds of; the oldest stay.
+/// Maximum number of conditions, above the number of different ones. Further conditions are dropped.
 const MAX: usize = 16;
 
-/// Pending conditions, the next to report first. Each is there once.
+/// Pending conditions in the order in which they are reported, without duplicates.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnitAttentions(Vec<Sense>);
 
 impl UnitAttentions {
-    /// A fresh nexus: power on.
+    /// The conditions of a new nexus: POWER ON.
     pub(crate) fn power_on() -> UnitAttentions {
         UnitAttentions(vec![Sense::POWER_ON])
     }
 
-    /// Adds a condition. A reset (29h) takes the place of all others, but POWER ON stays the first of its
-    /// kind.
+    /// Adds a condition. A reset (29h) replaces all others, but does not replace a pending POWER ON.
     pub(crate) fn raise(&mut self, sense: Sense) {
         if sense.asc == Sense::POWER_ON.asc {
             let powered = self.0.contains(&Sense::POWER_ON);
@@ -27,12 +26,12 @@ impl UnitAttentions {
         }
     }
 
-    /// Takes the next one: it is reported.
+    /// Removes and returns the next condition to report.
     pub(crate) fn take(&mut self) -> Option<Sense> {
         if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
     }
 
-    /// What was taken was not reported: it is the next again, unless a reset has come since.
+    /// Returns a condition that could not be reported to the front, unless a reset is pending.
     pub(crate) fn put_back(&mut self, sense: Sense) {
         let reset = self.0.first().is_some_and(|s| s.asc == Sense::POWER_ON.asc);
         if !reset && !self.0.contains(&sense) {
@@ -46,7 +45,7 @@ impl UnitAttentions {
         self.0.retain(|s| *s != sense);
     }
 
-    /// None is pending.
+    /// Whether no condition is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -4,11 +4,11 @@ use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Compare, Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 
-/// Byte 1 of VERIFY: DPO, BYTCHK.
+/// CDB usage of byte 1 of VERIFY: DPO, BYTCHK.
 const VERIFY: u8 = 0x16;
-/// Byte 1 of WRITE AND VERIFY: DPO, the low bit of BYTCHK.
+/// CDB usage of byte 1 of WRITE AND VERIFY: DPO, the low bit of BYTCHK.
 const WRITE_VERIFY: u8 = 0x12;
-/// Byte 1 of the others: DPO, FUA.
+/// CDB usage of byte 1 of the other commands: DPO, FUA.
 const FLAGS: u8 = 0x18;
 
 const fn cdb_10(opcode: u8, flags: u8) -> [u8; 10] {
@@ -39,7 +39,7 @@ const fn writing(
         .only(PeripheralDeviceType::Disk)
 }
 
-/// NUMBER OF LOGICAL BLOCKS is byte 13 alone.
+/// CDB usage data. NUMBER OF LOGICAL BLOCKS is byte 13 only.
 const COMPARE_AND_WRITE: [u8; 16] =
     [0x89, FLAGS, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0xff, 0x1f, 0];
 

@@ -1,5 +1,4 @@
-//! Vital product data pages (SPC-5 section 7.7, SBC-4 section 6.6). What names the unit and its ports is in
-//! `designators`.
+//! Vital product data pages (SPC-5 section 7.7, SBC-4 section 6.6). The pages of designators are in `designators`.
 
 use crate::lba_range::MAX_TRANSFER;
 use crate::provisioning::{MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME};
@@ -8,10 +7,10 @@ use crate::{LuSettings, PeripheralDeviceType};
 use crate::{copy, designators};
 use lunar_wire::be;
 
-/// A page's body, behind the four bytes of its header.
+/// Builds the body of a page, which follows the four bytes of the header.
 type PageBody = fn(&CommandContext<'_>) -> Vec<u8>;
 
-/// Pages by code, in ascending order: page 00h lists them.
+/// Pages in ascending order of their codes, as page 00h lists them.
 const PAGES: &[(u8, DeviceTypes, PageBody)] = &[
     (0x00, DeviceTypes::All, |cx| pages(cx.lu.settings().device_type).map(|(code, ..)| *code).collect()),
     (0x80, DeviceTypes::All, |cx| cx.lu.settings().identity.serial.as_bytes().to_vec()),
@@ -28,9 +27,9 @@ const PAGES: &[(u8, DeviceTypes, PageBody)] = &[
     (0xb2, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| provisioning(cx.lu.settings().thin)),
 ];
 
-/// COMPARE AND WRITE, in blocks: all that its CDB can say.
+/// MAXIMUM COMPARE AND WRITE LENGTH in blocks: the maximum that the CDB can express.
 const MAX_COMPARE_AND_WRITE: u8 = 255;
-/// What initiators do best with, in bytes.
+/// OPTIMAL TRANSFER LENGTH in bytes.
 const OPTIMAL_TRANSFER: u32 = 1 << 20;
 
 fn pages(device_type: PeripheralDeviceType) -> impl Iterator<Item = &'static (u8, DeviceTypes, PageBody)> {
@@ -39,7 +38,7 @@ fn pages(device_type: PeripheralDeviceType) -> impl Iterator<Item = &'static (u8
         .filter(move |(_, types, _)| *types == DeviceTypes::All || *types == DeviceTypes::Only(device_type))
 }
 
-/// A whole page, or None when there is no such page.
+/// A complete page; `None` if it does not exist.
 pub(crate) fn page(cx: &CommandContext<'_>, code: u8) -> Option<Vec<u8>> {
     let kind = cx.lu.settings().device_type;
     let (_, _, make) = pages(kind).find(|(c, ..)| *c == code)?;
@@ -50,17 +49,17 @@ pub(crate) fn page(cx: &CommandContext<'_>, code: u8) -> Option<Vec<u8>> {
     Some(page)
 }
 
-/// Extended INQUIRY data (86h). Byte numbers of the standard are four higher.
+/// Extended INQUIRY data (86h). Offsets in the standard are four higher.
 fn extended_inquiry() -> Vec<u8> {
     let mut b = vec![0; 60];
     // HEADSUP, ORDSUP, SIMPSUP.
     b[1] = 0x07;
-    // V_SUP: a volatile cache.
+    // V_SUP: a volatile cache is supported.
     b[2] = 0x01;
     b
 }
 
-/// Block limits (B0h). Byte numbers of the standard are four higher.
+/// Block limits (B0h). Offsets in the standard are four higher.
 fn block_limits(settings: &LuSettings) -> Vec<u8> {
     let blocks = |bytes: u32| bytes / settings.block_size;
     let physical = blocks(settings.physical_block_size);
@@ -72,20 +71,20 @@ fn block_limits(settings: &LuSettings) -> Vec<u8> {
     be::put32(&mut b[4..], blocks(MAX_TRANSFER));
     be::put32(&mut b[8..], blocks(OPTIMAL_TRANSFER));
     if settings.thin {
-        // No limit to the blocks of an UNMAP, but to its descriptors.
+        // UNMAP is limited by the number of descriptors, not of blocks.
         be::put32(&mut b[16..], u32::MAX);
         be::put32(&mut b[20..], MAX_UNMAP_DESCRIPTORS as u32);
         be::put32(&mut b[24..], physical);
-        // UGAVALID: aligned to LBA 0.
+        // UGAVALID: the alignment is LBA 0.
         b[28] = 0x80;
     }
     be::put64(&mut b[32..], MAX_WRITE_SAME / settings.block_size as u64);
-    // Of any alignment and granularity.
+    // MAXIMUM ATOMIC TRANSFER LENGTH. Alignment and granularity are 0: any.
     be::put32(&mut b[40..], blocks(settings.max_atomic));
     b
 }
 
-/// Block device characteristics (B1h): nothing rotates. WABEREQ: what SANITIZE erased by block can be read.
+/// Block device characteristics (B1h): non-rotating medium. WABEREQ: a read after a block erase succeeds.
 fn characteristics(thin: bool) -> Vec<u8> {
     let mut b = vec![0; 60];
     be::put16(&mut b, 1);

@@ -1,4 +1,4 @@
-//! GET CONFIGURATION (MMC-6 section 6.6) and the capabilities mode page 2Ah: what the drive can do.
+//! GET CONFIGURATION (MMC-6 section 6.6) and the capabilities mode page 2Ah: the features of the drive.
 
 use super::present;
 use crate::table::CommandContext;
@@ -6,17 +6,17 @@ use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
-/// Profiles.
+/// Profile numbers.
 const CD_ROM: u16 = 0x0008;
 const DVD_ROM: u16 = 0x0010;
-/// Images up to 80 minutes are CDs, larger ones DVDs.
+/// Blocks of 80 minutes: a larger image has the profile DVD-ROM.
 const CD_BLOCKS: u64 = 80 * 60 * 75;
 
-/// REQUESTED TYPE: all features, those that are current, or one.
+/// Values of RT: the current features, or one feature. 0 means all.
 const CURRENT: u8 = 1;
 const ONE: u8 = 2;
 
-/// A feature descriptor is current always, or with a medium.
+/// A feature. If it is persistent it is always current, otherwise only with a medium.
 struct Feature {
     code: u16,
     version: u8,
@@ -24,15 +24,15 @@ struct Feature {
     data: &'static [u8],
 }
 
-/// Features in ascending order, but for the list of profiles.
+/// Features in ascending order, without the profile list (0000h).
 const FEATURES: &[Feature] = &[
-    // Core: SCSI family; INQ2, DBEVENT.
+    // Core: physical interface standard SCSI family; INQ2, DBEVENT.
     Feature { code: 0x0001, version: 2, persistent: true, data: &[0, 0, 0, 1, 0, 0, 0, 0] },
-    // Morphing: events are polled.
+    // Morphing: events must be polled.
     Feature { code: 0x0002, version: 1, persistent: true, data: &[0, 0, 0, 0] },
-    // Removable medium: a tray that ejects and locks.
+    // Removable medium: a tray with eject and lock.
     Feature { code: 0x0003, version: 0, persistent: true, data: &[0x29, 0, 0, 0] },
-    // Random readable: blocks of 2048 bytes, 16 of them at a time, no error recovery page needed.
+    // Random readable: 2048 bytes per block, 16 blocks per transfer, no error recovery page.
     Feature { code: 0x0010, version: 0, persistent: false, data: &[0, 0, 8, 0, 0, 16, 0, 0] },
 ];
 
@@ -80,7 +80,7 @@ pub(super) fn get(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(b, be::get16(&cx.cdb[7..]) as u32))
 }
 
-/// Feature 0000h: persistent and current; the larger profile first.
+/// Feature 0000h (profile list): persistent and current, the larger profile first.
 fn profiles(current: u16) -> Vec<u8> {
     let mut b = vec![0, 0, 0x03, 8];
     for profile in [DVD_ROM, CD_ROM] {
@@ -90,7 +90,7 @@ fn profiles(current: u16) -> Vec<u8> {
     b
 }
 
-/// Mode page 2Ah (MMC-3 section 5.5.10): reads CD-R, CD-RW and DVD-ROM; a tray that ejects and locks; 24
-/// times the speed of a CD (obsolete, but shown by hosts). Whether it is locked at present is not reported.
+/// Mode page 2Ah (MMC-3 section 5.5.10): reads CD-R, CD-RW and DVD-ROM; a tray with eject and lock; the speed of a
+/// 24x CD drive, which is obsolete but shown by hosts. The current lock state is not reported.
 pub(crate) const CAPABILITIES: [u8; 20] =
     [0x2a, 0x12, 0x0b, 0, 0, 0, 0x29, 0, 0x10, 0x80, 0, 0, 0, 0, 0x10, 0x80, 0, 0, 0, 0];

@@ -1,5 +1,5 @@
-//! The commands of a CD-ROM (MMC-6) that a disk lacks: an image is one finalized session with one data track.
-//! `toc` has the table of contents, `features` the features of the drive.
+//! MMC-6 commands that a CD-ROM has in addition to those of a disk. An image is one finalized session with one data
+//! track.
 
 mod features;
 mod toc;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    // The two highest bits of CONTROL are the FORMAT of hosts that use SFF-8020i.
+    // The two highest bits of CONTROL are FORMAT for hosts that use SFF-8020i.
     row(
         op::READ_TOC,
         toc::read,
@@ -62,19 +62,19 @@ const fn row(
     Row::new(opcode, handler, allowed, ChangeScope::Nothing, usage).only(PeripheralDeviceType::CdRom)
 }
 
-/// Whether a medium was present at the last report to each nexus.
+/// Whether a medium was present when an event was last reported to each nexus.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     was_present: BTreeMap<NexusId, bool>,
 }
 
 impl State {
-    /// A nexus went.
+    /// Removes a lost nexus.
     pub(crate) fn detach(&mut self, nexus: NexusId) {
         self.was_present.remove(&nexus);
     }
 
-    /// The media event that was not reported to a nexus yet.
+    /// The media event to report to a nexus: the change since its last report.
     fn event(&mut self, nexus: NexusId, present: bool) -> u8 {
         match (self.was_present.insert(nexus, present), present) {
             (Some(false), true) => NEW_MEDIA,
@@ -84,19 +84,19 @@ impl State {
     }
 }
 
-/// GET EVENT STATUS NOTIFICATION: media events and their class.
+/// Media events of GET EVENT STATUS NOTIFICATION, and their class.
 const NO_CHANGE: u8 = 0;
 const NEW_MEDIA: u8 = 2;
 const MEDIA_REMOVAL: u8 = 3;
 const MEDIA_CLASS: u8 = 4;
-/// No event class that was asked for is supported.
+/// NEA: no requested event class is supported.
 const NEA: u8 = 0x80;
 
 fn present(cx: &CommandContext<'_>) -> bool {
     cx.state.medium.not_ready() != Some(Sense::NOT_READY_NO_MEDIUM)
 }
 
-/// Polled only, media class only.
+/// GET EVENT STATUS NOTIFICATION: only polling, and only the media class.
 fn event_status(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[1] & 1 == 0 {
         return Err(Sense::cdb_field(1, 0).into());
@@ -107,28 +107,28 @@ fn event_status(cx: &mut CommandContext<'_>) -> PlanResult {
     let len = be::get16(&cx.cdb[7..]);
     if asked {
         let present = present(cx);
-        // An event that does not fit into the allocation length is reported the next time.
+        // An event that does not fit into the allocation length is reported next time.
         b[4] = if len > 4 { cx.state.cdrom.event(cx.nexus, present) } else { NO_CHANGE };
-        // Media present, or the tray open.
+        // Media present, or tray open.
         b[5] = if present { 0x02 } else { 0x01 };
     }
     Ok(Plan::data_cut(b, len as u32))
 }
 
-/// Standard disc information: one finalized session with one track.
+/// READ DISC INFORMATION, standard information: one finalized session with one track.
 fn disc(cx: &mut CommandContext<'_>) -> PlanResult {
     if cx.cdb[1] & 0x07 != 0 {
         return Err(Sense::cdb_field(1, 2).into());
     }
     let mut b = vec![0; 34];
     b[1] = 32;
-    // The last session is complete, the disc finalized.
+    // The last session is complete, and the disc is finalized.
     b[2] = 0x0e;
-    // First track, sessions, first and last track of the last session.
+    // Number of the first track, number of sessions, first and last track of the last session.
     b[3..7].fill(1);
     // URU: unrestricted use.
     b[7] = 0x20;
-    // Lead-in of a next session and the last possible lead-out: there are none.
+    // Start of the next session's lead-in, and last possible start of a lead-out: none.
     b[16..24].fill(0xff);
     Ok(Plan::data_cut(b, be::get16(&cx.cdb[7..]) as u32))
 }
@@ -156,7 +156,7 @@ fn track(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::data_cut(b, be::get16(&cx.cdb[7..]) as u32))
 }
 
-/// No fault, no changer; whether the tray is open.
+/// MECHANISM STATUS: no fault, no changer, and whether the tray is open.
 fn mechanism(cx: &mut CommandContext<'_>) -> PlanResult {
     let mut b = vec![0; 8];
     b[1] = if present(cx) { 0 } else { 0x10 };

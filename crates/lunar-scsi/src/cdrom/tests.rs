@@ -22,7 +22,7 @@ fn toc_lists_the_track_and_the_lead_out() {
     assert_eq!(data(n, &toc(0, 0, 0)), all);
     assert_eq!(data(n, &toc(0, 0, 1)), all);
     assert_eq!(data(n, &toc(0, 0, 0xaa)), [&[0, 10, 1, 1][..], &lead_out].concat());
-    // 512 blocks and the 150 before them: 8 seconds and 62 frames.
+    // 512 blocks after the 150 of the lead-in: 8 seconds and 62 frames.
     assert_eq!(data(n, &toc(1, 0, 0xaa))[8..], [0, 0, 8, 62]);
     assert_eq!(run(n, &toc(0, 0, 2)), fails(Sense::cdb_field(6, 7)));
     assert_eq!(run(n, &toc(0, 3, 0)), fails(Sense::cdb_field(2, 3)));

@@ -1,21 +1,21 @@
-//! READ TOC/PMA/ATIP (MMC-6 section 6.25): track 1 from block 0 to the lead-out at the end of the image.
+//! READ TOC/PMA/ATIP (MMC-6 section 6.25): track 1 begins at block 0, and the lead-out at the end of the image.
 
 use crate::table::CommandContext;
 use crate::{Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
-/// CONTROL of a data track; ADR 1: Q channel with positions stands before it.
+/// CONTROL of a data track. ADR 1: the Q sub-channel contains positions.
 pub(super) const DATA_TRACK: u8 = 0x04;
 const ADR_CONTROL: u8 = 0x10 | DATA_TRACK;
 /// Track number of the lead-out.
 const LEAD_OUT: u8 = 0xaa;
-/// Frames (blocks) before block 0, in a second, in a minute.
+/// Frames (blocks) before block 0, per second, and per minute.
 const LEAD_IN: u32 = 150;
 const SECOND: u32 = 75;
 const MINUTE: u32 = 60 * SECOND;
 
-/// Blocks of the medium; an image has fewer than 2^32.
+/// Number of blocks of the medium. An image has fewer than 2^32.
 pub(super) fn blocks(cx: &CommandContext<'_>) -> u32 {
     u32::try_from(cx.state.blocks).unwrap_or(u32::MAX)
 }
@@ -30,14 +30,14 @@ pub(super) fn read(cx: &mut CommandContext<'_>) -> PlanResult {
         2 => return Err(Sense::cdb_field(6, 7).into()),
         _ => return Err(Sense::cdb_field(2, 3).into()),
     };
-    // The length, then the first and the last track or session.
+    // The length (later), then the first and the last track or session.
     let mut data = vec![0, 0, 1, 1];
     be::put16(&mut data, body.len() as u16 + 2);
     data.extend_from_slice(&body);
     Ok(Plan::data_cut(data, be::get16(&cx.cdb[7..]) as u32))
 }
 
-/// Format 0: the tracks from a number on, and the lead-out.
+/// Format 0: the tracks from number `start` on, and the lead-out.
 fn tracks(start: u8, blocks: u32, msf: bool) -> Result<Vec<u8>, Sense> {
     let lead_out = track(LEAD_OUT, blocks, msf);
     match start {
@@ -47,7 +47,7 @@ fn tracks(start: u8, blocks: u32, msf: bool) -> Result<Vec<u8>, Sense> {
     }
 }
 
-/// A track descriptor, of formats 0 and 1.
+/// A track descriptor of formats 0 and 1.
 fn track(number: u8, lba: u32, msf: bool) -> [u8; 8] {
     let mut b = [0, ADR_CONTROL, number, 0, 0, 0, 0, 0];
     if msf {
@@ -58,14 +58,14 @@ fn track(number: u8, lba: u32, msf: bool) -> [u8; 8] {
     b
 }
 
-/// Format 2: points A0h to A2h of the lead-in, and track 1; always in MSF.
+/// Format 2: points A0h to A2h of the lead-in, and track 1. Positions are in MSF.
 fn raw(blocks: u32) -> Vec<u8> {
     let points = [(0xa0, [1, 0, 0]), (0xa1, [1, 0, 0]), (0xa2, minutes(blocks)), (1, minutes(0))];
     let entry = |(point, [m, s, f]): (u8, [u8; 3])| [1, ADR_CONTROL, 0, point, 0, 0, 0, 0, m, s, f];
     points.map(entry).concat()
 }
 
-/// Minute, second and frame; the last there is when it lies beyond.
+/// An LBA as minute, second and frame, limited to the last position that fits.
 fn minutes(lba: u32) -> [u8; 3] {
     let frames = lba.saturating_add(LEAD_IN);
     match u8::try_from(frames / MINUTE) {

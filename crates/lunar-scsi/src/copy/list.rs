@@ -5,28 +5,28 @@ use crate::{CopySegment, LuSettings};
 use lunar_wire::be;
 use lunar_wire::scsi::Sense;
 
-/// Bytes before the descriptors.
+/// Bytes before the CSCD descriptors.
 pub(super) const HEADER: usize = 16;
-/// CSCD descriptor by identification, and its length.
+/// Descriptor type of the identification descriptor CSCD descriptor, and its length in bytes.
 pub(super) const IDENTIFICATION: u8 = 0xe4;
 pub(super) const CSCD_LEN: usize = 32;
-/// Segment descriptors: block to block, and the same with a length in bytes; bytes before the field that
-/// gives the length of the rest.
+/// Segment descriptor types: block to block, and the same with a length in bytes. SEGMENT_HEADER is the number of
+/// bytes that DESCRIPTOR LENGTH does not count.
 pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
 pub(super) const BLOCK_TO_BLOCK_BYTES: u8 = 0x0a;
 const SEGMENT_HEADER: usize = 4;
-/// CSCD descriptor ID of the logical unit that got the command.
+/// CSCD descriptor ID of the logical unit that received the command.
 pub(super) const THIS: u16 = 0xffff;
 
-/// What LIST ID USAGE makes of the list identifier.
+/// LIST ID USAGE: the meaning of LIST IDENTIFIER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListIdUsage {
-    /// It identifies the copy for RECEIVE COPY RESULTS, one copy at a time (00b).
+    /// It identifies the copy for RECEIVE COPY RESULTS. Each identifier has one copy at a time (00b).
     One,
-    /// It identifies the last copy that ended (10b). The standard requires one at a time here too, but hosts
-    /// (QEMU) name all of several copies at the same time alike.
+    /// It identifies the copy that ended last (10b). The standard requires one copy at a time here too, but hosts
+    /// (QEMU) use one identifier for several concurrent copies.
     Last,
-    /// There is none (11b).
+    /// It has no meaning (11b).
     None,
 }
 
@@ -38,17 +38,17 @@ pub(super) struct CopyParameterList {
     pub(super) segments: Vec<CopySegment>,
 }
 
-/// One end of a copy, by its CSCD descriptor.
+/// The source or destination of a segment, from its CSCD descriptor.
 #[derive(Clone)]
 struct Cscd {
     naa: Vec<u8>,
-    /// In bytes; 0 when the descriptor does not give it.
+    /// In bytes; 0 if the descriptor does not state it.
     block_size: u32,
     cdrom: bool,
 }
 
 impl CopyParameterList {
-    /// Reads a whole list that `this` logical unit got.
+    /// Parses a complete parameter list that the logical unit `this` received.
     pub(super) fn parse(list: &[u8], this: &LuSettings) -> Result<CopyParameterList, Sense> {
         let Some((head, rest)) = list.split_at_checked(HEADER) else {
             return Err(Sense::PARAMETER_LIST_LENGTH);
@@ -75,7 +75,7 @@ impl CopyParameterList {
     }
 }
 
-/// The two lists of descriptors.
+/// Splits the descriptors into CSCD descriptors and segment descriptors.
 fn split(rest: &[u8], cscds_len: u16, segments_len: u32) -> Result<(&[u8], &[u8]), Sense> {
     let len = cscds_len as u64 + segments_len as u64;
     if len > MAX_DESCRIPTORS_LEN as u64 || len > rest.len() as u64 {
@@ -96,7 +96,7 @@ fn parse_cscds(bytes: &[u8]) -> Result<Vec<Cscd>, Sense> {
 }
 
 impl Cscd {
-    /// `at` is where it stands in the parameter list. LU ID TYPE and NUL are obsolete.
+    /// `at` is the offset of the descriptor in the parameter list. LU ID TYPE and NUL are obsolete.
     fn parse(b: &[u8], at: u16) -> Result<Cscd, Sense> {
         if b[0] != IDENTIFICATION {
             return Err(Sense::UNSUPPORTED_TARGET_TYPE.pointing(false, at, 7));
@@ -108,7 +108,7 @@ impl Cscd {
         };
         let len = b[7] as usize;
         match (b[4] & 0x0f, b[5] & 0x3f, len) {
-            // Binary, of the logical unit, NAA.
+            // Binary, association logical unit, NAA.
             (1, 0x03, 8 | 16) => {
                 Ok(Cscd { naa: b[8..8 + len].to_vec(), block_size: be::get24(&b[29..]), cdrom })
             }
@@ -119,11 +119,11 @@ impl Cscd {
     }
 }
 
-/// Reads segment descriptors.
+/// Parses segment descriptors.
 struct SegmentParser<'a> {
     cscds: &'a [Cscd],
     this: &'a LuSettings,
-    /// Where the next one stands in the parameter list.
+    /// Offset of the next descriptor in the parameter list.
     at: usize,
 }
 
@@ -143,7 +143,7 @@ impl SegmentParser<'_> {
         Ok(segments)
     }
 
-    /// The length of this type, which the descriptor must give as well.
+    /// The length of a descriptor, by its type. DESCRIPTOR LENGTH must agree.
     fn len(&self, b: &[u8]) -> Result<usize, Sense> {
         if b.len() < SEGMENT_HEADER {
             return Err(Sense::PARAMETER_LIST_LENGTH);
@@ -167,7 +167,7 @@ impl SegmentParser<'_> {
         if destination.cdrom {
             return Err(Sense::COPY_WRONG_TARGET.segment(number, 6));
         }
-        // DC has no meaning for a length in bytes.
+        // DC is ignored if the length is in bytes.
         let count_by_destination = b[0] == BLOCK_TO_BLOCK && b[1] & 0x02 != 0;
         let blocks = match b[0] {
             BLOCK_TO_BLOCK => be::get16(&b[10..]) as u64,
@@ -185,8 +185,8 @@ impl SegmentParser<'_> {
         })
     }
 
-    /// Bytes as blocks of the source. What does not come out even, or begins within a block, is not
-    /// supported.
+    /// Converts the length in bytes to blocks of the source. A length that is not a multiple of the block size, or a
+    /// byte offset within a block, is not supported.
     fn blocks(&self, b: &[u8], block_size: u32, number: u16) -> Result<u64, Sense> {
         let len = be::get32(&b[8..]);
         if len > MAX_SEGMENT_LEN {
@@ -201,7 +201,7 @@ impl SegmentParser<'_> {
         }
     }
 
-    /// The CSCD that the ID at a byte names.
+    /// The CSCD to which the CSCD descriptor ID at byte `at` refers.
     fn end(&self, b: &[u8], at: u16, number: u16) -> Result<Cscd, Sense> {
         match be::get16(&b[at as usize..]) {
             THIS => {

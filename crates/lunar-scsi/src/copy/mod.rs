@@ -1,6 +1,5 @@
-//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS (SPC-5 section 5.17, SPC-4 sections 6.4 and 6.24). `list`
-//! reads the parameter list, `segment` says which bytes a segment moves, `results` remembers how copies
-//! ended.
+//! EXTENDED COPY (LID1) and RECEIVE COPY RESULTS (SPC-5 section 5.17, SPC-4 sections 6.4 and 6.24). `list` parses the
+//! parameter list, `segment` computes the bytes that a segment copies, and `results` keeps the results.
 
 mod list;
 mod page;
@@ -22,7 +21,7 @@ const COPY_STATUS: &[u8] = &[0x84, 0x00, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 
 const OPERATING_PARAMETERS: &[u8] = &[0x84, 0x03, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
 const FAILED_SEGMENT: &[u8] = &[0x84, 0x04, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
 
-/// Rows of the command table. RECEIVE DATA (01h) is not among them: no data is held.
+/// Rows of the command table. RECEIVE DATA (01h) is not supported, because no data is held.
 pub(crate) const ROWS: &[Row] = &[
     Row::new(op::EXTENDED_COPY, copy, ReservationClass::Never, ChangeScope::Shared, EXTENDED_COPY)
         .action(0)
@@ -43,13 +42,13 @@ const fn receive(
         .only(PeripheralDeviceType::Disk)
 }
 
-/// CSCD descriptors, segment descriptors, and bytes of both, at most.
+/// Maximum number of CSCD descriptors, of segment descriptors, and of bytes of both.
 const MAX_CSCDS: usize = 16;
 const MAX_SEGMENTS: usize = 64;
 const MAX_DESCRIPTORS_LEN: usize = 32 * (MAX_CSCDS + MAX_SEGMENTS);
-/// Bytes that one segment copies at most.
+/// Maximum number of bytes that one segment copies.
 const MAX_SEGMENT_LEN: u32 = 256 << 20;
-/// Copies of one logical unit at the same time.
+/// Maximum number of concurrent copies of a logical unit.
 const MAX_COPIES: usize = 64;
 
 fn copy(cx: &mut CommandContext<'_>) -> PlanResult {

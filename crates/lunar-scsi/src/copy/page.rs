@@ -13,7 +13,7 @@ const DESCRIPTORS: u16 = 0x0008;
 const CSCD_IDS: u16 = 0x000c;
 const GENERAL: u16 = 0x8001;
 
-/// Operation codes with the number of their service actions, and these.
+/// Each operation code with the number of its supported service actions, and their codes.
 const SUPPORTED: [u8; 8] = [op::EXTENDED_COPY, 1, 0x00, op::RECEIVE_COPY_RESULTS, 3, 0x00, 0x03, 0x04];
 const TYPES: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION];
 
@@ -39,7 +39,7 @@ pub(crate) fn third_party_page(settings: &LuSettings) -> Vec<u8> {
     .concat()
 }
 
-/// Type, length, body, and zeros up to a multiple of four.
+/// A third-party copy descriptor: type, length, body, padded with zeros to a multiple of four bytes.
 fn descriptor(code: u16, body: &[u8]) -> Vec<u8> {
     let len = body.len().next_multiple_of(4);
     let mut b = [code.to_be_bytes(), (len as u16).to_be_bytes()].concat();

@@ -1,4 +1,5 @@
-//! RECEIVE COPY RESULTS: how copies stand or ended, and what the copy manager can do (SPC-4 section 6.24).
+//! RECEIVE COPY RESULTS (SPC-4 section 6.24): the status of running and ended copies, and the limits of the copy
+//! manager.
 
 use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, ListIdUsage};
 use super::{MAX_COPIES, MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
@@ -7,21 +8,21 @@ use crate::{CommandError, Lu, NexusId, Plan, PlanResult};
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, Status};
 
-/// Results that are kept per logical unit; the oldest make room.
+/// Maximum number of results that a logical unit keeps; the oldest is dropped first.
 const MAX_RESULTS: usize = 256;
 
-/// How a copy ended.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyResult {
-    /// Segments that were copied whole.
+    /// Number of segments that were copied completely.
     pub segments: u16,
-    /// Bytes that were copied.
+    /// Number of bytes that were copied.
     pub bytes: u64,
-    /// The sense that the command ended with, unless it ended with GOOD.
+    /// The sense data with which the command ended; `None` if its status is GOOD.
     pub failure: Option<Sense>,
 }
 
-/// Copies that run, and results that may be asked for.
+/// Running copies, and results for RECEIVE COPY RESULTS.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     copies: Vec<CopyRecord>,
@@ -32,12 +33,12 @@ struct CopyRecord {
     nexus: NexusId,
     id: u8,
     tracking: ListIdUsage,
-    /// None while it runs.
+    /// `None` while the copy runs.
     result: Option<CopyResult>,
 }
 
 impl State {
-    /// A copy begins.
+    /// Records the start of a copy.
     pub(super) fn begin(
         &mut self,
         nexus: NexusId,
@@ -76,20 +77,20 @@ impl State {
         self.copies.iter_mut().rfind(named).ok_or(Sense::cdb_field(2, 7))
     }
 
-    /// A nexus went, and its copies with it.
+    /// Removes a lost nexus with its copies.
     pub(crate) fn detach(&mut self, nexus: NexusId) {
         self.copies.retain(|c| c.nexus != nexus);
     }
 
-    /// A reset ends every copy and forgets every result.
+    /// A reset drops all copies and results.
     pub(crate) fn reset(&mut self) {
         self.copies.clear();
     }
 }
 
 impl Lu {
-    /// A copy (see [`Op::Copy`](crate::Op::Copy)) of this nexus has ended, be it by an abort: every copy must
-    /// come here, or its place stays taken while the nexus lives.
+    /// Records the end of a copy (see [`Op::Copy`](crate::Op::Copy)). Call this for every copy, an aborted one too;
+    /// otherwise it counts as running as long as the nexus exists.
     pub fn copy_ended(&self, nexus: NexusId, list_id: u8, result: CopyResult) {
         self.change().copy.end(nexus, list_id, result);
     }
@@ -117,7 +118,7 @@ pub(super) fn copy_status(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(cut(cx, b))
 }
 
-/// TRANSFER COUNT UNITS (bytes, KiB, MiB, GiB, TiB) and the count in the finest of them that holds it.
+/// TRANSFER COUNT UNITS (bytes, KiB, MiB, GiB or TiB) and TRANSFER COUNT, in the finest unit that fits.
 fn transfer_count(bytes: u64) -> (u8, u32) {
     (0..4)
         .find_map(|units: u8| Some((units, u32::try_from(bytes >> (10 * units)).ok()?)))
@@ -136,10 +137,10 @@ pub(super) fn failed_segment_details(cx: &mut CommandContext<'_>) -> PlanResult 
     Ok(cut(cx, b))
 }
 
-/// The limits, which are those that `list` enforces.
+/// The limits that `list` enforces.
 pub(super) fn operating_parameters(cx: &mut CommandContext<'_>) -> PlanResult {
     let mut b = vec![0; 44];
-    // SNLID: a list identifier is not necessary.
+    // SNLID: EXTENDED COPY is supported without a list identifier.
     b[4] = 0x01;
     be::put16(&mut b[8..], MAX_CSCDS as u16);
     be::put16(&mut b[10..], MAX_SEGMENTS as u16);
@@ -147,7 +148,7 @@ pub(super) fn operating_parameters(cx: &mut CommandContext<'_>) -> PlanResult {
     be::put32(&mut b[16..], MAX_SEGMENT_LEN);
     be::put16(&mut b[34..], MAX_COPIES as u16);
     b[36] = MAX_COPIES as u8;
-    // DATA SEGMENT GRANULARITY, as a power of two.
+    // DATA SEGMENT GRANULARITY, the exponent of a power of two.
     b[37] = cx.lu.settings().block_size.trailing_zeros() as u8;
     let types = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION];
     b[43] = types.len() as u8;

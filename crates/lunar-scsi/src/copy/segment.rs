@@ -1,22 +1,22 @@
-//! Which bytes of which media a segment of EXTENDED COPY moves.
+//! The byte ranges that a segment of EXTENDED COPY copies.
 
 use super::MAX_SEGMENT_LEN;
 use crate::dispatch::{Requester, passes_checks};
 use crate::{CopySegment, Nexus};
 use lunar_wire::scsi::{Sense, op};
 
-/// What a segment moves, in bytes of either medium, inside their capacities.
+/// The byte ranges of a segment on both media, within their capacities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRange {
-    /// First byte of the source.
+    /// First byte on the source.
     pub source: u64,
-    /// First byte of the destination.
+    /// First byte on the destination.
     pub destination: u64,
-    /// Bytes, at most 256 MiB; may be 0.
+    /// Length in bytes, at most 256 MiB; may be 0.
     pub len: u64,
 }
 
-/// A medium as copies see it.
+/// Block size in bytes, and number of blocks, of a medium.
 #[derive(Clone, Copy)]
 struct CopyMedium {
     block_size: u64,
@@ -24,10 +24,13 @@ struct CopyMedium {
 }
 
 impl CopySegment {
-    /// The bytes that this segment, the `number`th of its list, moves. `source` and `destination` are the
-    /// nexuses that the session of the command has with the logical units of these names; for a name that
-    /// it has none with, the copy fails with [`CopySegment::unreachable`]. Errors say that this nexus may
-    /// not read or write there now, that block sizes do not fit, or that the medium ends before.
+    /// The bytes that this segment copies. `number` is its index in the list. `source` and `destination` are the
+    /// nexuses of the command's session with the named logical units. If the session has none with one of them, the
+    /// copy fails with [`CopySegment::unreachable`].
+    ///
+    /// # Errors
+    /// The nexus may not read the source or write the destination now, the block sizes do not match, or a range
+    /// extends beyond its medium.
     pub fn range(&self, number: u16, source: &Nexus, destination: &Nexus) -> Result<CopyRange, Sense> {
         let from = medium(source, op::READ_10).ok_or(self.unreachable(number))?;
         let to =
@@ -35,12 +38,12 @@ impl CopySegment {
         self.between(from, to).map_err(|(sense, byte)| sense.segment(number, byte))
     }
 
-    /// The sense of a copy whose segment names a logical unit that the session has no access to.
+    /// The sense data if a segment names a logical unit that the session cannot access.
     pub fn unreachable(&self, number: u16) -> Sense {
         Sense::COPY_TARGET_UNREACHABLE.segment(number, 4)
     }
 
-    /// Errors come with the byte of the segment descriptor that is to blame.
+    /// An error contains the byte of the segment descriptor at fault.
     fn between(&self, from: CopyMedium, to: CopyMedium) -> Result<CopyRange, (Sense, u16)> {
         for (block_size, medium, byte) in
             [(self.source_block_size, from, 4), (self.destination_block_size, to, 6)]
@@ -64,14 +67,14 @@ impl CopySegment {
 }
 
 impl CopyMedium {
-    /// First byte of what begins at a block, if all of it is there.
+    /// The first byte of a range that begins at block `lba`; `None` if the range extends beyond the medium.
     fn offset(&self, lba: u64, len: u64) -> Option<u64> {
         let end = lba.checked_add(len / self.block_size)?;
         (end <= self.blocks).then(|| lba * self.block_size)
     }
 }
 
-/// The medium behind a nexus through which a command of this operation code would be let in.
+/// The medium of a nexus; `None` if a command with this operation code would be rejected now.
 fn medium(nexus: &Nexus, opcode: u8) -> Option<CopyMedium> {
     let lu = nexus.lu();
     let state = lu.change();

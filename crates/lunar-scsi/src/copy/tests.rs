@@ -6,7 +6,7 @@ use crate::{CopySegment, LuSettings, Nexus};
 const OWN: [u8; 8] = [0x30, 1, 2, 3, 4, 5, 6, 7];
 const OTHER: [u8; 16] = [0x60, 9, 9, 9, 9, 9, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8];
 
-/// An identification descriptor.
+/// An identification descriptor CSCD descriptor.
 fn cscd(naa: &[u8]) -> Vec<u8> {
     let mut b = vec![0; CSCD_LEN];
     (b[0], b[4], b[5], b[7]) = (0xe4, 1, 3, naa.len() as u8);
@@ -15,7 +15,7 @@ fn cscd(naa: &[u8]) -> Vec<u8> {
     b
 }
 
-/// A block to block segment.
+/// A block to block segment descriptor.
 fn b2b(flags: u8, ends: [u16; 2], blocks: u16, lbas: [u64; 2]) -> Vec<u8> {
     let mut b = vec![0; 28];
     (b[0], b[1], b[3]) = (0x02, flags, 0x18);
@@ -45,7 +45,7 @@ pub(crate) fn list(id: u8, usage: u8, cscds: &[Vec<u8>], segments: &[Vec<u8>]) -
     [b, cscds, segments].concat()
 }
 
-/// A list as hosts send it: within one logical unit, 4 blocks from 1 to 9.
+/// A typical list of a host: within one logical unit, 4 blocks from LBA 1 to LBA 9.
 pub(crate) fn usual() -> Vec<u8> {
     list(1, 0, &[cscd(&OWN)], &[b2b(0, [0, 0], 4, [1, 9])])
 }
@@ -71,7 +71,7 @@ fn receive(action: u8, id: u8) -> [u8; 16] {
     [0x84, action, id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]
 }
 
-/// Where a list goes wrong, as a disk with blocks of 512 bytes sees it.
+/// The sense data with which a disk with 512-byte blocks rejects a list.
 fn refused(list: &[u8]) -> Sense {
     copy(&mut nexus(&lu(disk()), "a"), list).unwrap_err().sense.unwrap()
 }

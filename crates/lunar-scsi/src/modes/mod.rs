@@ -1,4 +1,4 @@
-//! Mode parameters (SPC-5 section 7.5): what can be changed, and what is kept.
+//! Mode parameters (SPC-5 section 7.5): the changeable values, and the saved ones.
 
 mod pages;
 mod select;
@@ -22,7 +22,8 @@ const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
         .while_sanitizing()
 }
 
-/// Alone: a write that was begun with the write cache on ends before that is flushed and off.
+/// MODE SELECT runs exclusively: a write that began with the write cache on must end before the cache is flushed and
+/// disabled.
 const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
     Row::new(opcode, select::mode_select, ReservationClass::Never, ChangeScope::Shared, usage)
         .in_standby()
@@ -30,7 +31,7 @@ const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
         .exclusive()
 }
 
-/// What mode pages can change: a set of the bits below.
+/// The changeable values: a set of the following bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ChangeableValues(u8);
 
@@ -58,7 +59,7 @@ impl ChangeableValues {
 pub(crate) struct State {
     current: ChangeableValues,
     default: ChangeableValues,
-    /// None: never saved, the defaults hold.
+    /// `None` if no values were saved: the defaults apply.
     saved: Option<ChangeableValues>,
 }
 
@@ -68,7 +69,7 @@ impl State {
         State { current: default, default, saved: None }
     }
 
-    /// What WCE is when nothing is saved; whether that changes a current value.
+    /// Sets the default of WCE. Returns whether this changes the current value, which happens if no values are saved.
     pub(crate) fn set_default_write_cache(&mut self, on: bool) -> bool {
         let before = self.current;
         let changed = self.default.has(WCE) != on;
@@ -79,32 +80,32 @@ impl State {
         self.current != before
     }
 
-    /// WCE: writes need not be stable before their status.
+    /// WCE: writes may be acknowledged before they are on stable storage.
     pub(crate) fn write_cache(&self) -> bool {
         self.current.has(WCE)
     }
 
-    /// D_SENSE.
+    /// D_SENSE: sense data have descriptor format.
     pub(crate) fn descriptor_sense(&self) -> bool {
         self.current.has(D_SENSE)
     }
 
-    /// TAS.
+    /// TAS: tasks aborted by another nexus end with TASK ABORTED.
     pub(crate) fn task_aborted_status(&self) -> bool {
         self.current.has(TAS)
     }
 
-    /// SWP.
+    /// SWP: software write protect.
     pub(crate) fn software_write_protect(&self) -> bool {
         self.current.has(SWP)
     }
 
-    /// A reset brings the saved values back.
+    /// A reset restores the saved values, or the defaults.
     pub(crate) fn reset(&mut self) {
         self.current = self.saved_or_default();
     }
 
-    /// A reset takes WCE away.
+    /// Whether a reset would clear WCE.
     pub(crate) fn reset_ends_write_cache(&self) -> bool {
         self.write_cache() && !self.saved_or_default().has(WCE)
     }
@@ -113,12 +114,12 @@ impl State {
         self.saved.unwrap_or(self.default)
     }
 
-    /// The saved values, one byte; empty when none were saved.
+    /// Encodes the saved values in one byte; empty if none were saved.
     pub(crate) fn save(&self) -> Vec<u8> {
         self.saved.map(|v| v.0).into_iter().collect()
     }
 
-    /// Takes what `save` gave.
+    /// Restores what [`State::save`] returned.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[bits @ 0..16] = bytes else {
             return Err(InvalidDefinition::new("invalid saved mode pages"));

@@ -1,4 +1,4 @@
-//! The mode pages: fixed bytes, and the bits that can be changed.
+//! The mode pages: fixed bytes and changeable bits.
 
 use super::{ChangeableValues, D_SENSE, SWP, TAS, WCE};
 use crate::PeripheralDeviceType;
@@ -8,16 +8,16 @@ use crate::table::DeviceTypes;
 pub(super) struct ModePageTemplate {
     pub(super) code: u8,
     types: DeviceTypes,
-    /// The whole page, page code and length with it, before any change.
+    /// The whole page including page code and length, with no changeable bit set.
     fixed: &'static [u8],
-    /// Changeable bits: byte of the page, bit, value.
+    /// Changeable bits: byte of the page, mask, value of [`ChangeableValues`].
     fields: &'static [(usize, u8, u8)],
 }
 
 /// PS: the page can be saved.
 pub(super) const PS: u8 = 0x80;
 
-/// All pages, by code; the order in which 3Fh returns them.
+/// All pages in ascending order, which is the order of page code 3Fh.
 const PAGES: &[ModePageTemplate] = &[
     // Read-write error recovery (SBC-4 section 6.4.8).
     ModePageTemplate {
@@ -40,14 +40,14 @@ const PAGES: &[ModePageTemplate] = &[
         fixed: &[0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         fields: &[(2, 0x04, WCE)],
     },
-    // Control (SPC-5 section 7.5.9): one task set, SIMPLE tasks in any order.
+    // Control (SPC-5 section 7.5.9): one task set, unrestricted reordering of SIMPLE tasks.
     ModePageTemplate {
         code: 0x0a,
         types: DeviceTypes::All,
         fixed: &[0x0a, 0x0a, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0],
         fields: &[(2, 0x04, D_SENSE), (4, 0x08, SWP), (5, 0x40, TAS)],
     },
-    // Informational exceptions control (SPC-5 section 7.5.13): DEXCPT, none is reported.
+    // Informational exceptions control (SPC-5 section 7.5.13): DEXCPT, because no exception is reported.
     ModePageTemplate {
         code: 0x1c,
         types: DeviceTypes::All,
@@ -84,7 +84,7 @@ impl ModePageTemplate {
         page
     }
 
-    /// The page with a set bit for each that can be changed.
+    /// The page of changeable values: each changeable bit is set.
     pub(super) fn changeable(&self) -> Vec<u8> {
         let mut page = vec![0; self.fixed.len()];
         (page[0], page[1]) = (self.head(), self.fixed[1]);
@@ -92,7 +92,8 @@ impl ModePageTemplate {
         page
     }
 
-    /// Takes the values of a page of the right length; Err has the byte and the bit that may not be so.
+    /// Stores the values of a page of the right length. An error contains byte and bit of a value that cannot be
+    /// changed.
     pub(super) fn take(&self, page: &[u8], values: &mut ChangeableValues) -> Result<(), (usize, u8)> {
         let mask = self.changeable();
         for (i, ((&new, &fixed), &mask)) in page.iter().zip(self.fixed).zip(&mask).enumerate().skip(2) {

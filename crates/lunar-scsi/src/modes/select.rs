@@ -1,4 +1,4 @@
-//! MODE SELECT (SPC-5 sections 6.13 and 6.14). A list is taken as a whole or not at all.
+//! MODE SELECT (SPC-5 sections 6.13 and 6.14). A list is applied as a whole or not at all.
 
 use super::{ChangeableValues, pages};
 use crate::table::CommandContext;
@@ -11,7 +11,7 @@ const PF: u8 = 0x10;
 const SP: u8 = 0x01;
 /// SPF, byte 0 of a page.
 const SPF: u8 = 0x40;
-/// PS, reserved here.
+/// PS, byte 0 of a page; reserved in MODE SELECT.
 const PS: u8 = 0x80;
 
 pub(super) fn mode_select(cx: &mut CommandContext<'_>) -> PlanResult {
@@ -48,7 +48,7 @@ fn apply(cx: &mut CommandContext<'_>, values: ChangeableValues) -> Plan {
     Plan::Done
 }
 
-/// Header, block descriptor, pages.
+/// Parses header, block descriptor and pages.
 fn take(
     list: &[u8],
     long: bool,
@@ -74,7 +74,8 @@ fn take(
     take_pages(list, pages_at, settings, values)
 }
 
-/// The medium cannot be formatted: number and size of blocks are what they are, or 0, or "all".
+/// Checks a block descriptor. The medium cannot be formatted: number and size of blocks must be the current ones, 0,
+/// or all ones.
 fn check_descriptor(descriptor: &[u8], at: usize, settings: &LuSettings, state: &State) -> Result<(), Sense> {
     let (blocks, all, size, size_at) = if descriptor.len() == 16 {
         (be::get64(descriptor), u64::MAX, be::get32(&descriptor[12..]), 12)

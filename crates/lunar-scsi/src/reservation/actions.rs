@@ -1,5 +1,5 @@
-//! The service actions of PERSISTENT RESERVE OUT (SPC-5 section 5.14, tables 59 to 64). Each changes
-//! everything it is to change, or nothing.
+//! The service actions of PERSISTENT RESERVE OUT (SPC-5 section 5.14, tables 59 to 64). Each makes all of its changes
+//! or none.
 
 use super::NO_BIT;
 use super::registry::{Effect, Registrant, Registry};
@@ -10,12 +10,12 @@ use crate::{CommandError, TargetPort, TransportProtocol};
 use lunar_wire::scsi::{Sense, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The requesting nexus, and the ports of the target.
+/// The requesting nexus, the target's ports, and the logged-in initiator ports.
 pub(super) struct ReserveOutContext<'a> {
     pub(super) who: &'a Registrant,
     /// The ports of the target.
     pub(super) ports: &'a [TargetPort],
-    /// The initiator ports that are logged in, where ports are named.
+    /// The initiator ports that are logged in. Needed if the parameter list names ports.
     pub(super) known: &'a BTreeSet<InitiatorPort>,
 }
 
@@ -27,7 +27,7 @@ type EffectResult = Result<Effect, CommandError>;
 const CONFLICT: Status = Status::ReservationConflict;
 
 impl Registry {
-    /// Does what is asked for.
+    /// Performs a service action.
     pub(super) fn act(&mut self, context: &ReserveOutContext<'_>, request: &ReserveOut) -> EffectResult {
         match request.action {
             ServiceAction::Register | ServiceAction::RegisterAndIgnore => self.register(context, request),
@@ -39,7 +39,7 @@ impl Registry {
         }
     }
 
-    /// APTPL is refused where nothing is kept.
+    /// Rejects APTPL if the saved state is not stored.
     fn check_persists(&self, request: &ReserveOut, byte: u16) -> Result<(), Sense> {
         if request.persists && !self.can_persist { Err(Sense::parameter_field(byte, 0)) } else { Ok(()) }
     }
@@ -78,8 +78,8 @@ impl Registry {
         Ok(effect)
     }
 
-    /// Registers this nexus and those that SPEC_I_PT and ALL_TG_PT add. One of them with another key is a
-    /// conflict, as it would be if each registered for itself.
+    /// Registers this nexus and the nexuses that SPEC_I_PT and ALL_TG_PT add. If one of them has another key, it is a
+    /// conflict, as if each had registered itself.
     fn register_new(
         &mut self,
         context: &ReserveOutContext<'_>,
@@ -87,7 +87,7 @@ impl Registry {
         key: u64,
     ) -> Result<(), CommandError> {
         let mut nexuses = own_ports(context, request);
-        // A name said over and over costs no more than once.
+        // A repeated TransportID costs no more than one.
         let others: BTreeMap<_, _> = request.others.iter().flatten().map(|(id, at)| (id, at)).collect();
         for (id, at) in others {
             let ports = self.initiator_ports(context, id);
@@ -156,8 +156,8 @@ impl Registry {
         Ok(effect)
     }
 
-    /// The reservation passes to the requester; those with the holder's key lose their registrations, all others
-    /// under an all registrants type.
+    /// Transfers the reservation to the requester. Registrants with the holder's key lose their registrations. Under
+    /// an all registrants type, all other registrants do.
     fn preempt_reservation(
         &mut self,
         who: &Registrant,
@@ -180,7 +180,7 @@ impl Registry {
         Ok(effect)
     }
 
-    /// Those with this key lose their registrations, the requester too. SCOPE and TYPE are ignored.
+    /// Removes the registrations with this key, including the requester's. SCOPE and TYPE are ignored.
     fn preempt_registrations(&mut self, who: &Registrant, target: u64) -> EffectResult {
         let gone = self.select(|_, key| key == target);
         if gone.is_empty() {
@@ -219,7 +219,7 @@ impl Registry {
 }
 
 impl Registry {
-    /// The nexus that REGISTER AND MOVE names: one initiator port, a target port that is there, not the sender.
+    /// The nexus to which REGISTER AND MOVE moves: one initiator port, an existing target port, and not the sender.
     fn moves_to(
         &self,
         context: &ReserveOutContext<'_>,
@@ -239,15 +239,15 @@ impl Registry {
         if named.len() > 1 {
             named.retain(|port| self.keys.contains_key(port));
         }
-        // A TransportID contains no CHAP user. An ambiguous one is rejected, so that a reservation never moves to the
+        // A TransportID contains no CHAP user. Reject an ambiguous one, so that a reservation never moves to the
         // wrong user.
         let [to] = <[Registrant; 1]>::try_from(named).map_err(|_| Sense::parameter_field(24, NO_BIT))?;
         if to == *context.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
     }
 
-    /// The users of the initiator port in a TransportID, at least one. In this order: the sender's own user, if it is
-    /// its port; registered users; users that are logged in; else an empty one. A registration counts more than a
-    /// login: while the owner of a port is away, any initiator may log in with its name and ISID.
+    /// The users of the initiator port in a TransportID, at least one. In this order: the sender's own user if the
+    /// port is the sender's, the registered users, the logged-in users, an empty user. Registrations precede logins:
+    /// while a registered initiator is logged out, another user may log in with its name and ISID.
     fn users(&self, context: &ReserveOutContext<'_>, initiator: &str, isid: [u8; 6]) -> BTreeSet<String> {
         if context.who.is_named(initiator, isid) {
             return [context.who.user.clone()].into();
@@ -263,7 +263,7 @@ impl Registry {
         if known.is_empty() { [String::new()].into() } else { known }
     }
 
-    /// The initiator ports that a TransportID means.
+    /// The initiator ports that match a TransportID.
     fn initiator_ports(&self, context: &ReserveOutContext<'_>, id: &TransportId) -> BTreeSet<InitiatorPort> {
         let (name, isids) = match id {
             TransportId::Port(name, isid) => (name, BTreeSet::from([*isid])),
@@ -278,14 +278,14 @@ impl Registry {
     }
 }
 
-/// The nexuses of the sender's initiator port that a registration is for.
+/// The nexuses of the sender's initiator port to which a registration applies.
 fn own_ports(context: &ReserveOutContext<'_>, request: &ReserveOut) -> BTreeSet<Registrant> {
     let Registrant { initiator, isid, user, .. } = context.who;
     on_ports(context, request, &(initiator.clone(), *isid, user.clone())).into_iter().collect()
 }
 
-/// An initiator port through the target port of the sender, and with ALL_TG_PT through all others: those of its own
-/// protocol, for it reaches no others.
+/// The nexuses of an initiator port with the sender's target port and, with ALL_TG_PT, with all others. Only target
+/// ports of the initiator's protocol count, because it cannot reach others.
 fn on_ports(context: &ReserveOutContext<'_>, request: &ReserveOut, port: &InitiatorPort) -> Vec<Registrant> {
     let (initiator, isid, user) = port;
     let protocol = TransportProtocol::of_initiator(initiator);

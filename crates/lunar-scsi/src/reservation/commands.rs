@@ -1,4 +1,4 @@
-//! The commands: rows of the command table, and what joins the registry to the logical unit.
+//! The reservation commands: rows of the command table, and handlers that connect the registry with the logical unit.
 
 use super::actions::{InitiatorPort, ReserveOutContext};
 use super::registry::{Effect, Registrant, Registry};
@@ -35,8 +35,8 @@ const fn prout(action: u16, usage: &'static [u8]) -> Row {
     reserves(op::PERSISTENT_RESERVE_OUT, reserve_out, usage).action(action).in_standby().persists()
 }
 
-/// Rows of the command table. Keys decide of PERSISTENT RESERVE OUT, and handlers of RESERVE and RELEASE: as rows
-/// they are let through. SCOPE and TYPE may be set where they are ignored.
+/// Rows of the command table. All are allowed under reservations, because keys decide on PERSISTENT RESERVE OUT, and
+/// the handlers on RESERVE and RELEASE. SCOPE and TYPE may be set where they are ignored.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     reserves(op::RESERVE_6, reserve, &[0x16, 0, 0, 0, 0, 0]),
@@ -57,7 +57,7 @@ pub(crate) const ROWS: &[Row] = &[
     prout(7, &[0x5f, 7, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff, 0]),
 ];
 
-/// RESERVE(6) and (10) of the whole logical unit for the nexus itself; no other form is supported.
+/// RESERVE(6) and RESERVE(10) of the whole logical unit by the nexus itself. Other forms are not supported.
 fn reserve(cx: &mut CommandContext<'_>) -> PlanResult {
     let reservations = &mut cx.state.reservations;
     if reservations.covered(cx.port) {
@@ -72,7 +72,7 @@ fn reserve(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(Plan::Done)
 }
 
-/// RELEASE(6) and (10): GOOD without effect from any nexus that did not reserve.
+/// RELEASE(6) and RELEASE(10). A nexus that did not reserve gets GOOD, without effect.
 fn release(cx: &mut CommandContext<'_>) -> PlanResult {
     let reservations = &mut cx.state.reservations;
     if !reservations.registry.keys.is_empty() && !reservations.covered(cx.port) {
@@ -94,7 +94,7 @@ fn reserve_out(cx: &mut CommandContext<'_>) -> PlanResult {
     let action = ServiceAction::ALL[(cx.cdb[1] & 0x07) as usize];
     let len = request::length(action, cx.cdb)?;
     let Some(data) = cx.parameters else { return Ok(Plan::Parameters { len }) };
-    // While the parameter list was on its way somebody may have come by RESERVE.
+    // While the parameter list was in transit, another nexus may have sent RESERVE.
     if cx.state.reservations.reserved.is_some() {
         return Err(Status::ReservationConflict.into());
     }
@@ -109,12 +109,12 @@ fn reserve_out(cx: &mut CommandContext<'_>) -> PlanResult {
     Ok(finish(cx.state, action, effect, save))
 }
 
-/// Every initiator port that is logged in.
+/// All initiator ports that are logged in.
 fn known(state: &State) -> BTreeSet<InitiatorPort> {
     state.nexuses.values().map(|p| (p.port.initiator.clone(), p.port.isid, p.port.user.clone())).collect()
 }
 
-/// Raises the unit attentions, and says what remains to be done.
+/// Raises the unit attentions, and returns the remaining work.
 fn finish(state: &mut State, action: ServiceAction, effect: Effect, save: bool) -> Plan {
     let ids = logged_in(state);
     for (on, sense) in &effect.attentions {
@@ -135,7 +135,7 @@ fn finish(state: &mut State, action: ServiceAction, effect: Effect, save: bool) 
     }
 }
 
-/// The nexuses behind each registrant.
+/// The logged-in nexuses of each registrant.
 fn logged_in(state: &State) -> BTreeMap<Registrant, Vec<NexusId>> {
     let mut ids: BTreeMap<Registrant, Vec<NexusId>> = BTreeMap::new();
     for (id, peer) in &state.nexuses {

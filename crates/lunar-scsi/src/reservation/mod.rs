@@ -19,7 +19,7 @@ use registry::Registry;
 
 pub(crate) use commands::ROWS;
 
-/// The commands that are about reservations.
+/// The reservation commands.
 pub(crate) const OPCODES: [u8; 6] = [
     op::PERSISTENT_RESERVE_IN,
     op::PERSISTENT_RESERVE_OUT,
@@ -32,8 +32,8 @@ pub(crate) const OPCODES: [u8; 6] = [
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
 
-/// Operation codes and service actions that the RESERVE of another nexus permits (SPC-2 table 10, SBC-2
-/// table 9, and what came later and is like them); RELEASE has no effect then.
+/// Operation codes and service actions that are allowed under the RESERVE of another nexus (SPC-2 table 10, SBC-2
+/// table 9, and similar later commands). RELEASE then has no effect.
 const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
     (op::INQUIRY, None),
     (op::REQUEST_SENSE, None),
@@ -50,13 +50,13 @@ const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
 const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 impl Lu {
-    /// [`Lu::saved_state`] is not stored: registrations that are to persist through power loss (APTPL)
-    /// are refused, and so are mode pages that are to be saved (SP).
+    /// Declares that [`Lu::saved_state`] is not stored. Registrations that persist through power loss (APTPL) and
+    /// saved mode pages (SP) are then rejected.
     pub fn set_volatile(&self) {
         self.change().reservations.registry.can_persist = false;
     }
 
-    /// How many are registered, and whether there is a persistent reservation.
+    /// The number of registrants, and whether a persistent reservation exists.
     pub fn reservations(&self) -> (usize, bool) {
         let registry = &self.change().reservations.registry;
         (registry.keys.len(), registry.reservation.is_some())
@@ -72,40 +72,41 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Nobody registered.
+    /// A state without registrations.
     pub(crate) fn new(settings: &LuSettings) -> State {
         State { reserved: None, registry: Registry::new(settings.max_registrants) }
     }
 
-    /// Registrants at most; those beyond it stay, but none joins them.
+    /// Sets the maximum number of registrants. Existing registrants above it stay.
     pub(crate) fn set_max_registrants(&mut self, max: usize) {
         self.registry.max = max;
     }
 
-    /// A reservation keeps this nexus from a command.
+    /// Whether a reservation of another nexus conflicts with a command of this nexus.
     pub(crate) fn conflicts(&self, row: &Row, nexus: NexusId, port: &NexusPorts) -> bool {
         match self.reserved {
             // Persistent reservations conflict with RESERVE from any nexus.
             Some(_) if persistent(row.opcode) => true,
             Some(holder) if holder == nexus => false,
-            // START STOP UNIT and PREVENT ALLOW have forms that are never allowed: these use `ReservationClass::Never`.
+            // The forms of START STOP UNIT and PREVENT ALLOW that are never allowed use `ReservationClass::Never`.
             Some(_) if row.allowed != ReservationClass::Always => true,
             Some(_) => !DESPITE_RESERVE.contains(&(row.opcode, row.service_action)),
             None => !self.registry.permits(port, row.allowed),
         }
     }
 
-    /// What is to persist is kept.
+    /// Whether the saved state is stored.
     pub(crate) fn can_persist(&self) -> bool {
         self.registry.can_persist
     }
 
-    /// A nexus came: a registration that had no user is its own if it has one. Whether there was such a registration.
+    /// Records a new nexus. If it has a CHAP user, it adopts a matching registration without a user. Returns whether
+    /// there was one.
     pub(crate) fn attach(&mut self, port: &NexusPorts) -> bool {
         self.registry.adopt(&port.into())
     }
 
-    /// A nexus went: its RESERVE ends, its registration stays.
+    /// Records a lost nexus: its RESERVE ends, its registration stays.
     pub(crate) fn detach(&mut self, nexus: NexusId) {
         if self.reserved == Some(nexus) {
             self.reserved = None;
@@ -117,20 +118,20 @@ impl State {
         self.reserved = None;
     }
 
-    /// What persists through power loss (APTPL); empty for nothing.
+    /// Encodes the state that persists through power loss (APTPL); empty if nothing persists.
     pub(crate) fn save(&self) -> Vec<u8> {
         saved::encode(&self.registry)
     }
 
-    /// Takes what `save` gave.
+    /// Restores what [`State::save`] returned.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         self.registry = saved::decode(bytes, self.registry.max)?;
         saved::fold_names(&mut self.registry);
         Ok(())
     }
 
-    /// RESERVE and RELEASE do nothing, successfully: a persistent reservation permits this nexus to do everything
-    /// anyway (CRH, SPC-5 section 5.14.3).
+    /// Whether a persistent reservation allows this nexus all commands, so that RESERVE and RELEASE succeed without
+    /// effect (CRH, SPC-5 section 5.14.3).
     fn covered(&self, port: &NexusPorts) -> bool {
         self.registry.reservation.is_some() && self.registry.permits(port, ReservationClass::Never)
     }

@@ -5,17 +5,18 @@ use crate::{CommandError, NexusPorts, ReservationClass, TransportProtocol};
 use lunar_wire::scsi::{Sense, Status};
 use std::collections::BTreeMap;
 
-/// An I_T nexus as registrations name it: it outlives sessions. The target is the logical unit's own.
+/// The I_T nexus of a registration, which outlives sessions. The target is the logical unit's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Registrant {
-    /// iSCSI name of the initiator, or its port of SRP, compared byte by byte as logins compare it.
+    /// iSCSI name of the initiator, or its SRP port identifier. Names are folded at login, so they are compared byte
+    /// by byte.
     pub(crate) initiator: String,
-    /// ISID of its sessions; zero over SRP.
+    /// ISID of its sessions; zero for SRP.
     pub(crate) isid: [u8; 6],
     /// Relative target port identifier.
     pub(crate) tag: u16,
-    /// The CHAP user of its sessions. Empty without CHAP, and while unknown: for ports that were named by
-    /// others, and in what older versions kept.
+    /// The CHAP user of its sessions. Empty without CHAP, and while unknown: if another initiator named the port, or
+    /// an older version saved the registration.
     pub(crate) user: String,
 }
 
@@ -32,43 +33,43 @@ impl Registrant {
         TransportProtocol::of_initiator(&self.initiator)
     }
 
-    /// Name and ISID are those of its initiator port.
+    /// Whether name and ISID are those of the initiator port.
     pub(super) fn is_named(&self, initiator: &str, isid: [u8; 6]) -> bool {
         self.initiator == initiator && self.isid == isid
     }
 }
 
-/// A persistent reservation; its scope is the logical unit.
+/// A persistent reservation. Its scope is the logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PersistentReservation {
     /// Its type.
     pub(super) kind: ReservationType,
-    /// The holder; None under an all registrants type.
+    /// The holder; `None` under an all registrants type.
     pub(super) holder: Option<Registrant>,
 }
 
-/// Registrations and persistent reservation of a logical unit.
+/// The registrations and the persistent reservation of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Registry {
-    /// Keys; never 0.
+    /// The key of each registrant; never 0.
     pub(super) keys: BTreeMap<Registrant, u64>,
     pub(super) reservation: Option<PersistentReservation>,
     /// PRGENERATION.
     pub(super) generation: u32,
-    /// Everything persists through power loss (APTPL of the latest registration).
+    /// APTPL of the latest registration: the state persists through power loss.
     pub(super) persists: bool,
-    /// Somebody keeps what is to persist (PTPL_C).
+    /// PTPL_C: the saved state is stored.
     pub(super) can_persist: bool,
-    /// Registrants at most.
+    /// Maximum number of registrants.
     pub(super) max: usize,
 }
 
-/// What a service action brings about besides its status.
+/// The effects of a service action on other nexuses.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Effect {
-    /// Unit attentions, and on whom.
+    /// Unit attentions and their registrants.
     pub(super) attentions: Vec<(Registrant, Sense)>,
-    /// The preempted nexuses: PREEMPT AND ABORT aborts their tasks.
+    /// The preempted registrants, whose tasks PREEMPT AND ABORT aborts.
     pub(super) victims: Vec<Registrant>,
 }
 
@@ -79,7 +80,7 @@ impl Effect {
 }
 
 impl Registry {
-    /// Nobody registered.
+    /// A registry without registrants.
     pub(super) fn new(max: usize) -> Registry {
         Registry {
             keys: BTreeMap::new(),
@@ -91,7 +92,7 @@ impl Registry {
         }
     }
 
-    /// How a nexus stands to the reservation.
+    /// The role of a nexus in the reservation.
     pub(super) fn role(&self, who: &Registrant) -> RegistrantRole {
         let registered = self.keys.contains_key(who);
         match &self.reservation {
@@ -103,7 +104,7 @@ impl Registry {
         }
     }
 
-    /// The reservation, if there is one, permits a command of this class.
+    /// Whether the reservation, if any, allows this nexus a command of this class.
     pub(super) fn permits(&self, port: &NexusPorts, class: ReservationClass) -> bool {
         match &self.reservation {
             Some(r) if class != ReservationClass::Always => r.kind.permits(self.role(&port.into()), class),
@@ -111,18 +112,18 @@ impl Registry {
         }
     }
 
-    /// The key of the holder: 0 under an all registrants type.
+    /// The key of the holder; 0 under an all registrants type.
     pub(super) fn holder_key(&self) -> u64 {
         let holder = self.reservation.as_ref().and_then(|r| r.holder.as_ref());
         holder.and_then(|h| self.keys.get(h)).copied().unwrap_or(0)
     }
 
-    /// RESERVATION CONFLICT unless this nexus is registered with this key.
+    /// Fails with RESERVATION CONFLICT unless this nexus is registered with this key.
     pub(super) fn check_key(&self, who: &Registrant, key: u64) -> Result<(), CommandError> {
         if self.keys.get(who) == Some(&key) { Ok(()) } else { Err(Status::ReservationConflict.into()) }
     }
 
-    /// Gives the nexuses this key: all of them, or none when there is no room.
+    /// Registers the nexuses with this key. Fails without a change if there is no room for all of them.
     pub(super) fn enroll(&mut self, nexuses: Vec<Registrant>, key: u64) -> Result<(), CommandError> {
         let new = nexuses.iter().filter(|n| !self.keys.contains_key(n)).count();
         if self.keys.len() + new > self.max {
@@ -132,8 +133,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes registrations. A reservation that loses its holder ends, with a unit attention for those who shared it
-    /// (SPC-5 section 5.14.11.3).
+    /// Removes registrations. A reservation that loses its holder ends, and the nexuses that shared it get a unit
+    /// attention (SPC-5 section 5.14.11.3).
     pub(super) fn remove(&mut self, nexuses: &[Registrant], effect: &mut Effect) {
         for nexus in nexuses {
             self.keys.remove(nexus);
@@ -151,7 +152,8 @@ impl Registry {
         }
     }
 
-    /// A registration without a user passes to the first user that logs in with its name and ISID. False: there is none.
+    /// Passes a registration without a user to the first user that logs in with its name and ISID. Returns whether
+    /// there was one.
     pub(super) fn adopt(&mut self, who: &Registrant) -> bool {
         let plain = Registrant { user: String::new(), ..who.clone() };
         if who.user.is_empty() || self.keys.contains_key(who) {
@@ -167,13 +169,13 @@ impl Registry {
         true
     }
 
-    /// Puts a reservation in the place of any other.
+    /// Replaces the reservation.
     pub(super) fn establish(&mut self, kind: ReservationType, who: &Registrant) {
         let holder = (!kind.all_registrants()).then(|| who.clone());
         self.reservation = Some(PersistentReservation { kind, holder });
     }
 
-    /// Registrants that `pick` takes.
+    /// The registrants for which `pick` returns true.
     pub(super) fn select(&self, mut pick: impl FnMut(&Registrant, u64) -> bool) -> Vec<Registrant> {
         self.keys.iter().filter(|(n, k)| pick(n, **k)).map(|(n, _)| n.clone()).collect()
     }

@@ -4,10 +4,10 @@ use super::registry::Registry;
 use super::transport_id;
 use super::types::{RegistrantRole, ReservationType};
 
-/// The most that an ALLOCATION LENGTH of 16 bits takes.
+/// Maximum value of ALLOCATION LENGTH, which has 16 bits.
 const MAX: usize = 0xffff;
 
-/// PRGENERATION, ADDITIONAL LENGTH, and as many of the entries as any allocation length takes.
+/// PRGENERATION, ADDITIONAL LENGTH, and as many entries as fit into the maximum allocation length.
 fn listed(generation: u32, entries: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut out = vec![0; 8];
     let mut additional = 0u32;
@@ -37,8 +37,8 @@ pub(super) fn reservation(registry: &Registry) -> Vec<u8> {
     listed(registry.generation, entry.into_iter())
 }
 
-/// REPORT CAPABILITIES: CRH, SIP_C, ATP_C, PTPL_C; TMV, ALLOW COMMANDS 011b (TEST UNIT READY always, and the
-/// commands that read under write exclusive), PTPL_A; the types.
+/// REPORT CAPABILITIES: CRH, SIP_C, ATP_C, PTPL_C; TMV, PTPL_A, TYPE MASK; ALLOW COMMANDS 011b (TEST UNIT READY is
+/// always allowed, and commands that read are allowed under write exclusive).
 pub(super) fn capabilities(registry: &Registry) -> Vec<u8> {
     let types = ReservationType::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
     let active = 0x80 | 0x30 | registry.persists as u8;

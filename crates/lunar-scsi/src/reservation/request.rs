@@ -9,7 +9,7 @@ use lunar_wire::scsi::Sense;
 const BASIC: usize = 24;
 /// Bytes before the TransportIDs of SPEC_I_PT.
 const LIST: usize = 28;
-/// The longest parameter list taken: field pointers have 16 bits.
+/// Maximum length of a parameter list in bytes, because field pointers have 16 bits.
 const MAX: u32 = 65536;
 
 /// Service actions of PERSISTENT RESERVE OUT.
@@ -27,7 +27,7 @@ pub(crate) enum ServiceAction {
 }
 
 impl ServiceAction {
-    /// Every service action, at the place of its code.
+    /// All service actions, indexed by their codes.
     pub(crate) const ALL: [ServiceAction; 8] = [
         ServiceAction::Register,
         ServiceAction::Reserve,
@@ -44,7 +44,7 @@ impl ServiceAction {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ReserveOut {
     pub(super) action: ServiceAction,
-    /// SCOPE and TYPE as in the CDB.
+    /// SCOPE and TYPE, byte 2 of the CDB.
     pub(super) scope_and_type: u8,
     pub(super) key: u64,
     pub(super) action_key: u64,
@@ -52,23 +52,23 @@ pub(super) struct ReserveOut {
     pub(super) persists: bool,
     /// ALL_TG_PT.
     pub(super) all_ports: bool,
-    /// The TransportIDs of SPEC_I_PT, each with its place in the parameter list.
+    /// The TransportIDs of SPEC_I_PT, each with its offset in the parameter list.
     pub(super) others: Option<Vec<(TransportId, u16)>>,
-    /// Where REGISTER AND MOVE moves.
+    /// The destination of REGISTER AND MOVE.
     pub(super) destination: Option<Destination>,
 }
 
-/// The rest of the parameter list of REGISTER AND MOVE.
+/// The fields of the parameter list of REGISTER AND MOVE after the basic ones.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Destination {
-    /// UNREG: the sender's registration ends.
+    /// UNREG: the sender is unregistered.
     pub(super) unregister: bool,
     /// Relative target port identifier.
     pub(super) tag: u16,
     pub(super) to: TransportId,
 }
 
-/// The parameter list length of a CDB, if the service action can have one of that length.
+/// The parameter list length in a CDB. Fails if the service action does not allow it.
 pub(super) fn length(action: ServiceAction, cdb: &[u8]) -> Result<u32, Sense> {
     let len = be::get32(&cdb[5..]);
     let possible = match action {
@@ -80,7 +80,7 @@ pub(super) fn length(action: ServiceAction, cdb: &[u8]) -> Result<u32, Sense> {
 }
 
 impl ReserveOut {
-    /// Takes the parameter list apart. `data` is as long as the CDB says.
+    /// Decodes the parameter list. `data` has the parameter list length of the CDB.
     pub(super) fn decode(action: ServiceAction, cdb: &[u8], data: &[u8]) -> Result<ReserveOut, Sense> {
         if data.len() < BASIC {
             return Err(Sense::PARAMETER_LIST_LENGTH);
@@ -99,7 +99,7 @@ impl ReserveOut {
         })
     }
 
-    /// It names initiators other than its sender.
+    /// Whether the parameter list names other initiators.
     pub(super) fn names(&self) -> bool {
         self.others.is_some() || self.destination.is_some()
     }

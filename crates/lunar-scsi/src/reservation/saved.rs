@@ -1,7 +1,8 @@
-//! Registrations and reservation as bytes that persist through power loss (APTPL). Integers are big-endian: a version,
-//! the type or 0, the number of the holder among the registrants or `NOBODY`, then each registrant: key, target port,
-//! ISID, length of the name, name; in the second version also length of the CHAP user, user. The first version is
-//! written when no registrant has a user, because older versions of this program can read it.
+//! Encodes the registrations and the reservation that persist through power loss (APTPL). Integers are big-endian.
+//!
+//! The format is a version, the type or 0, the index of the holder among the registrants or `NOBODY`, then each
+//! registrant: key, target port, ISID, length of the name, name. The second version adds the length of the CHAP user,
+//! and the user. The first version is written if no registrant has a user, so that older versions can read it.
 
 use super::registry::{PersistentReservation, Registrant, Registry};
 use super::types::ReservationType;
@@ -10,13 +11,13 @@ use lunar_wire::iscsi::name::fold;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Without users.
+/// Version without users.
 const PLAIN: u8 = 1;
-/// With users.
+/// Version with users.
 const VERSION: u8 = 2;
 const NOBODY: u32 = u32::MAX;
 
-/// What to keep: nothing unless APTPL was asked for and somebody is registered.
+/// Encodes the registry; empty unless APTPL is set and there are registrants.
 pub(super) fn encode(registry: &Registry) -> Vec<u8> {
     if !registry.persists || registry.keys.is_empty() {
         return Vec::new();
@@ -49,8 +50,8 @@ fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Takes what [`encode`] gave. PRGENERATION begins again at 0. More registrants than `max` stay, but none
-/// joins them.
+/// Decodes what [`encode`] returned. PRGENERATION restarts at 0. Registrants above `max` stay, but no others can
+/// register.
 pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefinition> {
     let mut registry = Registry::new(max);
     if bytes.is_empty() {
@@ -66,7 +67,7 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
     let number = u32::from_be_bytes(rest.take().ok_or(short.clone())?);
     while !rest.0.is_empty() {
         let (who, key) = registrant(&mut rest, version).ok_or(short.clone())?;
-        // In order, as they were written: so there are no two of a kind, and the number means what it meant.
+        // Registrants were written in order. This excludes duplicates, and keeps the index of the holder valid.
         let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
         if key == 0 || who.initiator.is_empty() || !ordered {
             return Err(InvalidDefinition::new("invalid saved registration"));
@@ -81,8 +82,8 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
     Ok(registry)
 }
 
-/// Names were saved as hosts spelled them before logins folded them. Of two spellings of one name, the holder's
-/// registration stays.
+/// Folds names. Older versions saved them in the spelling of the host. If two spellings of a name collide, the
+/// holder's registration stays.
 pub(super) fn fold_names(registry: &mut Registry) {
     let folded = |mut who: Registrant| {
         if let Cow::Owned(name) = fold(&who.initiator) {
@@ -158,7 +159,7 @@ mod tests {
         Registrant { initiator: format!("iqn.{n}"), isid: [n; 6], tag: 1, user: String::new() }
     }
 
-    /// Some of them with a user.
+    /// A registry in which some registrants have a user.
     fn with_users(kind: Option<ReservationType>, n: u8) -> Registry {
         let mut r = registry(kind, n);
         let user = |who: Registrant| Registrant { user: "u".repeat(who.isid[0] as usize), ..who };

@@ -1,4 +1,4 @@
-//! TransportIDs of iSCSI (SPC-5 section 7.6.4.6) and of SRP (section 7.6.4.5).
+//! TransportIDs of iSCSI (SPC-5 section 7.6.4.6) and SRP (section 7.6.4.5).
 
 use super::registry::Registrant;
 use crate::TransportProtocol;
@@ -9,29 +9,29 @@ use lunar_wire::srp::PortId;
 
 const ISCSI: u8 = TransportProtocol::Iscsi as u8;
 const SRP: u8 = TransportProtocol::Srp as u8;
-/// What stands between the name and the digits of the ISID in format 01b.
+/// The text between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
 /// Bytes before the name.
 const HEAD: usize = 4;
-/// Bytes of a TransportID of SRP, and where the initiator port identifier stands in it.
+/// Bytes of an SRP TransportID, and offset of its initiator port identifier.
 const SRP_LEN: usize = 24;
 const SRP_PORT: usize = 8;
-/// ADDITIONAL LENGTH at least.
+/// Minimum value of ADDITIONAL LENGTH.
 const MIN_ADDITIONAL: usize = 20;
-/// The longest TransportID: head, name, separator, 12 digits, NUL and padding.
+/// Maximum length of a TransportID: head, name, separator, 12 digits, NUL and padding.
 pub(super) const MAX: usize = HEAD + (NAME_LEN + SEPARATOR.len() + 12 + 1).next_multiple_of(4);
 
-/// Initiator ports as a parameter list names them.
+/// The initiator ports that a TransportID in a parameter list names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TransportId {
     /// Format 00b: every initiator port of this name.
     Name(String),
-    /// Format 01b: one initiator port, by name and ISID. One of SRP is a name without an ISID.
+    /// Format 01b: one initiator port, by name and ISID. For SRP, the port identifier as text and a zero ISID.
     Port(String, [u8; 6]),
 }
 
-/// Takes the TransportID at the start of `bytes`, which stands at `at` in the parameter list: it and its
-/// length.
+/// Decodes the TransportID at the start of `bytes`, and returns it with its length. `at` is its offset in the
+/// parameter list.
 pub(super) fn decode(bytes: &[u8], at: usize) -> Result<(TransportId, usize), Sense> {
     let wrong = |byte: usize, bit| Sense::parameter_field((at + byte) as u16, bit);
     if bytes.len() < HEAD {
@@ -68,7 +68,7 @@ fn terminated(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(&bytes[..end]).ok()
 }
 
-/// An iSCSI name, folded as that of a login.
+/// An iSCSI name, folded as at login.
 fn name(text: &str) -> Option<String> {
     let name = prepare(text).ok().filter(|name| !name.is_empty())?;
     Some(name.into_owned())
@@ -83,7 +83,7 @@ fn port(text: &str) -> Option<TransportId> {
     Some(TransportId::Port(name(before)?, [isid[2], isid[3], isid[4], isid[5], isid[6], isid[7]]))
 }
 
-/// The TransportID of a registrant; of iSCSI in format 01b.
+/// Encodes the TransportID of a registrant; for iSCSI in format 01b.
 pub(super) fn encode(who: &Registrant) -> Vec<u8> {
     if let Ok(PortId(port)) = who.initiator.parse() {
         return [&[SRP, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
@@ -149,8 +149,8 @@ mod tests {
         assert_eq!(decode(&id(1, b"iqn.X,i,0xABcd"), 0), Ok((wanted, 24)));
     }
 
-    /// What is wrong, the bytes, and the byte of the parameter list pointed at when the TransportID begins at
-    /// 100.
+    /// For each fault: the bytes, and the byte of the field pointer if the TransportID begins at byte 100 of the
+    /// parameter list.
     #[test]
     fn each_flaw_is_pointed_at() {
         let edit = |at: usize, value: u8| {

@@ -1,4 +1,4 @@
-//! The types of a persistent reservation, and what each permits (SPC-5 table 66, section 5.14.2).
+//! The types of persistent reservations, and the commands that each allows (SPC-5 table 66, section 5.14.2).
 
 use crate::ReservationClass;
 use lunar_wire::scsi::Sense;
@@ -15,14 +15,14 @@ pub(crate) enum ReservationType {
     ExclusiveAccessAllRegistrants = 8,
 }
 
-/// How a nexus stands to a persistent reservation.
+/// The role of a nexus in a persistent reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegistrantRole {
-    /// It holds it; under an all registrants type every registrant does.
+    /// It holds the reservation. Under an all registrants type, every registrant does.
     Holder,
-    /// It is registered.
+    /// It is registered, but not a holder.
     Registrant,
-    /// It is not.
+    /// It is not registered.
     Stranger,
 }
 
@@ -37,12 +37,12 @@ impl ReservationType {
         ReservationType::ExclusiveAccessAllRegistrants,
     ];
 
-    /// The type of a TYPE field; none for obsolete and reserved values.
+    /// The type of a TYPE field; `None` for obsolete and reserved values.
     pub(crate) fn from_code(code: u8) -> Option<ReservationType> {
         ReservationType::ALL.into_iter().find(|k| *k as u8 == code)
     }
 
-    /// SCOPE and TYPE of a PERSISTENT RESERVE OUT CDB (byte 2): the scope must be the logical unit.
+    /// The type in SCOPE and TYPE (byte 2 of the CDB). The scope must be the logical unit.
     pub(crate) fn of_scope_and_type(byte: u8) -> Result<ReservationType, Sense> {
         if byte >> 4 != 0 {
             return Err(Sense::cdb_field(2, 7));
@@ -50,7 +50,7 @@ impl ReservationType {
         ReservationType::from_code(byte & 0x0f).ok_or(Sense::cdb_field(2, 3))
     }
 
-    /// Every registrant is a holder.
+    /// Whether every registrant is a holder.
     pub(crate) fn all_registrants(self) -> bool {
         matches!(
             self,
@@ -58,7 +58,7 @@ impl ReservationType {
         )
     }
 
-    /// Registrants share the access: they learn of its end by a unit attention.
+    /// Whether registrants share the access, and therefore get a unit attention when the reservation ends.
     pub(crate) fn shared(self) -> bool {
         !matches!(self, ReservationType::WriteExclusive | ReservationType::ExclusiveAccess)
     }
@@ -68,7 +68,7 @@ impl ReservationType {
         matches!(self, WriteExclusive | WriteExclusiveRegistrantsOnly | WriteExclusiveAllRegistrants)
     }
 
-    /// A command of this class goes through for a nexus of this role.
+    /// Whether a nexus of this role may run a command of this class.
     pub(crate) fn permits(self, role: RegistrantRole, class: ReservationClass) -> bool {
         let inside = match role {
             RegistrantRole::Holder => true,
@@ -88,7 +88,7 @@ impl ReservationType {
 mod tests {
     use super::*;
 
-    /// Type, role, and whether commands that read and commands that write go through.
+    /// Type, role, and whether commands that read and commands that write are allowed.
     #[rustfmt::skip]
     const ACCESS: &[(u8, RegistrantRole, bool, bool)] = &[
         (1, RegistrantRole::Holder,     true,  true),

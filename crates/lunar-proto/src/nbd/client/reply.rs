@@ -118,7 +118,7 @@ pub struct ServerMessage {
 /// request by its cookie.
 ///
 /// # Errors
-/// The server sends a reply that nobody requested, or an invalid one.
+/// The server sends an invalid reply, or one to no outstanding request.
 pub fn next_message<'a>(
     bytes: &[u8],
     export: &ExportInfo,

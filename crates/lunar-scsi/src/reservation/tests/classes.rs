@@ -4,7 +4,7 @@ use crate::table::{ReservationClass, rows};
 use crate::testing::{cdrom, disk};
 use lunar_wire::scsi::op;
 
-/// Commands that a write exclusive reservation permits, and an exclusive access reservation does not.
+/// Commands that write exclusive allows, but exclusive access does not.
 const READING: &[u8] = &[
     op::READ_6,
     op::READ_10,
@@ -23,7 +23,7 @@ const READING: &[u8] = &[
     op::READ_DEFECT_DATA_12,
 ];
 
-/// Commands that every reservation keeps out.
+/// Commands that every persistent reservation blocks.
 const NEVER: &[u8] = &[
     op::WRITE_6,
     op::WRITE_10,
@@ -50,7 +50,7 @@ const NEVER: &[u8] = &[
     op::MAINTENANCE_OUT,
 ];
 
-/// Commands that no persistent reservation keeps out.
+/// Commands that no persistent reservation blocks.
 const ALWAYS: &[u8] = &[
     op::TEST_UNIT_READY,
     op::REQUEST_SENSE,

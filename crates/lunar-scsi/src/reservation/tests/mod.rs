@@ -1,4 +1,4 @@
-//! Reservations as initiators see them: through nexuses of a logical unit.
+//! Reservations through the nexuses of a logical unit, as initiators use them.
 
 mod classes;
 mod parameters;

@@ -154,7 +154,7 @@ fn report_is_cut_to_the_allocation_length() {
     );
 }
 
-/// CVE-2025-57275: a registrant more than the table holds.
+/// CVE-2025-57275: one registrant more than the maximum.
 #[test]
 fn ten_thousand_registrants() {
     let settings = LuSettings { max_registrants: 9_999, ..disk() };

@@ -1,4 +1,4 @@
-//! Each service action: keys, conflicts, unit attentions, what is kept.
+//! Each service action: keys, conflicts, unit attentions, saved state.
 
 use super::world::{TestTarget, basic, out_cdb};
 use crate::testing::disk;
@@ -505,7 +505,7 @@ fn registrants_are_bounded_and_a_refusal_changes_nothing() {
 fn access_of_holder_registrant_and_others() {
     const CONFLICT: &str = "conflict";
     const GOOD: &str = "good";
-    // Type; read and write of a registrant; read and write of a stranger.
+    // Type; read and write of another registrant; read and write of an unregistered nexus.
     let table = [
         (1, GOOD, CONFLICT, GOOD, CONFLICT),
         (3, CONFLICT, CONFLICT, CONFLICT, CONFLICT),
@@ -578,7 +578,7 @@ fn reserve_6_and_10_keep_all_others_out() {
     }
 }
 
-/// Between the CDB of a PERSISTENT RESERVE OUT and its parameters another nexus reserves.
+/// Another nexus sends RESERVE between the CDB of a PERSISTENT RESERVE OUT and its parameter list.
 #[test]
 fn reserve_overtakes_a_parameter_list() {
     let mut world = TestTarget::new("A B");

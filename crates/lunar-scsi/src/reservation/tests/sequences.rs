@@ -1,4 +1,4 @@
-//! Random sequences: whatever is sent, what must hold holds.
+//! Invariants under random sequences of commands.
 
 use super::world::{TestTarget, basic, moving, read, send, transport_id};
 use crate::testing::{disk, run};
@@ -30,7 +30,7 @@ fn play(world: &mut TestTarget, step: &Step) {
         return world.attach(NAMES[who]);
     }
     let nexus = world.nexuses.get_mut(NAMES[who]).unwrap();
-    // Unit attentions stand in the way of nothing but the command that meets them.
+    // A unit attention affects only the command that reports it, so clear all of them first.
     while run(nexus, &[op::REQUEST_SENSE, 0, 0, 0, 18, 0]) != run(nexus, &[op::REQUEST_SENSE, 0, 0, 0, 18, 0])
     {
     }
@@ -49,9 +49,9 @@ fn play(world: &mut TestTarget, step: &Step) {
     };
 }
 
-/// Keys, reservation and full status agree.
+/// Checks that READ KEYS, READ RESERVATION and READ FULL STATUS agree.
 fn check(lu: &std::sync::Arc<Lu>) -> Result<(), TestCaseError> {
-    // A reset of the logical unit ends RESERVE, that would hide the reports.
+    // A logical unit reset ends RESERVE, which would block the reports.
     lu.reset();
     let mut observer = lu.attach(super::world::port("Z"), false);
     prop_assert!(run(&mut observer, &[0; 6]).is_err());

@@ -57,7 +57,7 @@ fn reservation_moves_to_no_user_by_chance() {
     );
 }
 
-/// Another user has logged in with the name and ISID of a port that is registered and away.
+/// Another user logs in with the name and ISID of a registered port that is logged out.
 #[test]
 fn move_goes_to_the_registered_user_who_is_away() {
     TestTarget::new("A@alice B").play(
@@ -116,7 +116,7 @@ fn saved_registrations_keep_their_users() {
     );
 }
 
-/// What older versions kept, and what was kept before CHAP was asked for.
+/// State that an older version saved, or that was saved before CHAP was required.
 #[test]
 fn saved_registrations_without_a_user_pass_to_the_first_one() {
     let mut world = TestTarget::new("A B");

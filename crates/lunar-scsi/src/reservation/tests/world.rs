@@ -1,12 +1,12 @@
-//! A logical unit with a few nexuses, driven by a small language. A line is `NEXUS VERB ARGUMENTS ->
-//! OUTCOME`.
+//! A logical unit with a few nexuses, driven by scripts. A line is `NEXUS VERB ARGUMENTS -> OUTCOME`.
 //!
-//! A nexus is an initiator (a letter), the portal group it came through (1 unless a digit says), and `'` for
-//! another ISID. A small letter is an initiator of SRP, and comes through the port of its group for that. Keys are
+//! A nexus is an initiator (a letter), its portal group (a digit, by default 1), and `'` for another ISID. A
+//! lower-case letter is an SRP initiator, which uses the SRP port of its group. `@USER` is the CHAP user. Keys are
 //! hexadecimal.
 //!
-//! Outcomes: `good`; `save`, `abort A B`, `abort A B save` (the plan); `conflict`; `5/26/00`, followed by
-//! `@20.3` or `@c2.3` for a pointer to a byte and a bit of parameters or CDB; what a report says.
+//! Outcomes: `good`; the plans `save`, `abort A B`, `abort A B save`; `conflict`; sense data such as `5/26/00`,
+//! followed by `@20.3` or `@c2.3` for a field pointer (byte and bit) into the parameter list or the CDB; the content
+//! of a report.
 
 use crate::testing::{disk, run, run_with};
 use crate::{
@@ -24,7 +24,7 @@ pub(super) struct TestTarget {
     pub(super) nexuses: BTreeMap<String, Nexus>,
 }
 
-/// The ports of the target: each of two portal groups has one for iSCSI and one for SRP.
+/// The ports of the target: each of two portal groups has an iSCSI port and an SRP port.
 fn ports() -> Arc<[TargetPort]> {
     let group = |group| {
         [TransportProtocol::Iscsi, TransportProtocol::Srp].map(|protocol| TargetPort { protocol, group })
@@ -32,13 +32,13 @@ fn ports() -> Arc<[TargetPort]> {
     [group(1), group(2)].concat().into()
 }
 
-/// The port of SRP of a small letter.
+/// The SRP port of a lower-case letter.
 fn srp(name: &str) -> Option<PortId> {
     let letter = name.bytes().next().filter(u8::is_ascii_lowercase)?;
     Some(PortId::new(0xaaaa, letter.into()))
 }
 
-/// The ports of a nexus of this name; behind `@` stands the CHAP user.
+/// The ports of a nexus with this name.
 pub(super) fn port(name: &str) -> Arc<NexusPorts> {
     let (name, user) = name.split_once('@').unwrap_or((name, ""));
     let tag = name.chars().find_map(|c| c.to_digit(10)).unwrap_or(1);
@@ -57,7 +57,7 @@ pub(super) fn port(name: &str) -> Arc<NexusPorts> {
     })
 }
 
-/// The TransportID of a nexus: format 01b, or 00b for the letter after `*`; that of SRP.
+/// The TransportID of a nexus: for iSCSI format 01b, or 00b after a `*`; for SRP its port.
 pub(super) fn transport_id(name: &str) -> Vec<u8> {
     if let Some(PortId(port)) = srp(name) {
         return [&[4, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
@@ -83,7 +83,7 @@ pub(super) fn out_cdb(action: u8, scope_and_type: u8, len: u32) -> Vec<u8> {
     cdb
 }
 
-/// The basic parameter list, its flags in byte 20.
+/// The basic parameter list with `flags` in byte 20.
 pub(super) fn basic(key: u64, action_key: u64, flags: u8) -> Vec<u8> {
     let mut list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
     list[20] = flags;
@@ -118,12 +118,12 @@ fn hex(word: &str) -> u64 {
 }
 
 impl TestTarget {
-    /// A disk with these nexuses, that have taken note of POWER ON.
+    /// A disk with these nexuses. Their POWER ON attentions are cleared.
     pub(super) fn new(names: &str) -> TestTarget {
         TestTarget::with(disk(), None, names)
     }
 
-    /// The same with other settings, and what was saved before.
+    /// Like [`TestTarget::new`], with other settings and with saved state.
     pub(super) fn with(settings: LuSettings, saved: Option<&[u8]>, names: &str) -> TestTarget {
         let lu = Arc::new(Lu::new(settings, saved).unwrap());
         let mut world = TestTarget { lu, nexuses: BTreeMap::new() };
@@ -137,7 +137,7 @@ impl TestTarget {
         self.nexuses.insert(name.into(), nexus);
     }
 
-    /// Plays a script: every line must have the outcome that it says.
+    /// Runs a script. Every line must have its stated outcome.
     pub(super) fn play(&mut self, script: &str) {
         for line in script.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
             let (what, wanted) = line.split_once("->").unwrap_or_else(|| panic!("no outcome: {line}"));
@@ -237,7 +237,7 @@ fn command(nexus: &mut Nexus, verb: &str, words: &[&str]) -> PlanResult {
     }
 }
 
-/// The target port that `move` names: that of the nexus, or any after `through`.
+/// The relative identifier of the target port that `move` names: that of the nexus, or the number after `through`.
 fn relative(words: &[&str]) -> u16 {
     match words {
         [.., "through", number] => hex(number) as u16,
@@ -261,8 +261,8 @@ fn register(nexus: &mut Nexus, action: u8, words: &[&str]) -> PlanResult {
     send(nexus, action, 0, &list)
 }
 
-/// `keys`: the keys; `held`: key and type, or none; `generation`; `status`: of each registrant, sorted by
-/// name, those of SRP last, key, `*` and type for a holder, port, and its name.
+/// `keys`: the keys. `held`: key and type, or none. `generation`. `status`: for each registrant key, `*` and type if
+/// it is a holder, port, and name; sorted by name, SRP last.
 fn report(nexus: &mut Nexus, verb: &str) -> Option<String> {
     let action = match verb {
         "keys" | "generation" => 0,
@@ -304,7 +304,7 @@ fn status(mut rest: &[u8]) -> Vec<String> {
     found
 }
 
-/// The letter that a TransportID is of, and the mark of another ISID.
+/// The letter of a TransportID, and the mark of another ISID.
 fn who(id: &[u8]) -> (char, &'static str) {
     if id[0] == 4 {
         assert_eq!((id.len(), &id[8..16]), (24, &[0, 0, 0, 0, 0, 0, 0xaa, 0xaa][..]));
