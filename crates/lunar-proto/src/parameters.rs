@@ -68,7 +68,7 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Keys and values as logins and `lunar sessions` print them. Keys of iSER are included if RDMAExtensions is Yes.
+    /// Keys and values as logins and `lunar session show` print them. Keys of iSER are included if RDMAExtensions is Yes.
     pub fn listing(&self) -> Vec<(&'static str, String)> {
         let yes = |flag: bool| String::from(if flag { "Yes" } else { "No" });
         let digest = |on: bool| String::from(if on { "CRC32C" } else { "None" });

@@ -1,9 +1,9 @@
 //! Each way in which a command ends moves each counter of its session once.
 
 use super::host::Host;
-use crate::iser::tests::test_target::{TestTarget, run_ready, run_test};
 use crate::session_info::account::{Account, FAILED};
 use crate::task_set_lock::LockMode;
+use crate::test_target::{TestTarget, run_ready, run_test};
 use lunar_scsi::CoreIndex;
 use lunar_wire::iscsi::{Bhs, opcode, request};
 use lunar_wire::scsi::{Status, TaskManagementFunction, cdb};

@@ -1,7 +1,7 @@
 //! The limit on unfinished task management functions.
 
 use super::host::Host;
-use crate::iser::tests::test_target::run_test;
+use crate::test_target::run_test;
 use lunar_wire::iscsi::opcode;
 use lunar_wire::scsi::{TaskManagementFunction, cdb};
 
