@@ -5,13 +5,13 @@ use crate::server::Server;
 use crate::tool::ToolOutput;
 
 impl Server {
-    /// Runs `lunar WORDS` with its admin socket.
+    /// Runs `lunar WORDS` with the admin socket of this server.
     pub fn asked(&self, words: &[&str]) -> ToolOutput {
         let socket = self.dir().join("admin.sock").display().to_string();
         lunar(&[words, &["--socket", &socket]].concat())
     }
 
-    /// Runs `lunar WORDS` with its admin socket, and returns the output. The command must succeed.
+    /// Runs `lunar WORDS` with the admin socket of this server. The command must succeed. Returns the output.
     pub fn said(&self, words: &[&str]) -> String {
         let ran = self.asked(words);
         assert!(ran.ok(), "{words:?}: {}", ran.said);

@@ -33,7 +33,7 @@ pub enum DataOutMode {
 }
 
 impl DataOutMode {
-    /// All of them.
+    /// Every mode.
     pub const ALL: [DataOutMode; 3] =
         [DataOutMode::Immediate, DataOutMode::Unsolicited, DataOutMode::Solicited];
 
@@ -74,13 +74,13 @@ impl DataOutCase {
         self.cdb[0]
     }
 
-    /// With all of its data, it ends with GOOD and does not change the state of the logical unit.
+    /// With all of its data, the command ends with GOOD and leaves mode pages and reservations unchanged.
     fn is_good(&self) -> bool {
         self.opcode() != SANITIZE && (self.opcode() != 0x5f || matches!(self.cdb[1], 0 | 6))
     }
 }
 
-/// A CDB of this length with `blocks` from `lba` on.
+/// A CDB for `blocks` from `lba` on, of the length that the group code of `opcode` implies.
 fn transfer(opcode: u8, flags: u8, lba: u8, blocks: u8) -> Vec<u8> {
     let mut cdb = match opcode >> 5 {
         0 => vec![0; 6],
@@ -185,10 +185,10 @@ fn send_less(raw: &mut Raw, mode: DataOutMode, case: &DataOutCase) {
         check_rejected(&reply, (OVER, (needed - len) as u32), &what);
         assert!(state(raw) == before, "{what}: the state has changed");
     }
-    // The command announces no direction, or the wrong one.
-    check_rejected(&raw.simple(0, &case.cdb), (OVER, needed as u32), "no direction");
+    // Neither R nor W is set; then R instead of W.
+    check_rejected(&raw.simple(0, &case.cdb), (OVER, needed as u32), "neither R nor W");
     let read = raw.command(0, 0x80 | READ, &case.cdb, needed as u32);
-    check_rejected(&raw.execute(&read, &[]), (UNDER, needed as u32), "R for W");
+    check_rejected(&raw.execute(&read, &[]), (UNDER, needed as u32), "R instead of W");
     assert!(state(raw) == before, "{:02x?}: the state has changed", case.cdb);
 }
 
@@ -213,7 +213,8 @@ fn send_more(raw: &mut Raw, mode: DataOutMode, case: &DataOutCase) {
     }
 }
 
-/// Sends each command with Data-Out to LUN 0, except these, with less and with more data than its CDB requires.
+/// Sends each command with Data-Out to LUN 0, except the operation codes in `except`, with less and with more data
+/// than its CDB requires.
 pub fn walk(raw: &mut Raw, mode: DataOutMode, except: &[u8]) {
     raw.write_blocks(0, 0, &[0; 32 * 512]).good();
     let mut cases = media();

@@ -23,7 +23,7 @@ pub struct Nbd {
     reads: Vec<(u64, usize)>,
 }
 
-/// The next event of a session.
+/// The next event of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NbdReply {
     /// A reply: cookie, error, data of a read.
@@ -76,7 +76,7 @@ impl Nbd {
         self.cookie
     }
 
-    /// Waits for the end of any request.
+    /// Waits for the reply to any request.
     pub fn next(&mut self, limit: Duration) -> NbdReply {
         let end = Instant::now() + limit;
         loop {

@@ -180,7 +180,7 @@ fn disk(dir: &Folder, target: &str) -> String {
 
 fn secret(path: &str, text: &str) {
     fs::write(path, text).expect("write a secret");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set its mode");
 }
 
 fn spawn(command: &mut Command, log: &str) -> Child {

@@ -144,7 +144,7 @@ impl QueuedSession {
         }
     }
 
-    /// Sends a command and waits for its end. The error is the reason why it has none.
+    /// Sends a command and waits for its end. The error is the reason if it does not end.
     pub fn ask(&mut self, command: Command, limit: Duration) -> Result<Completion, &'static str> {
         let tag = self.send(command);
         loop {

@@ -49,7 +49,7 @@ impl ConnectionHold {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().expect("no thread panics with it")
+        self.state.lock().expect("no thread panics while it holds the lock")
     }
 
     /// Waits while the hold is shut. True: it was shut.
@@ -57,7 +57,8 @@ impl ConnectionHold {
         let mut waiting = self.lock();
         let is_shut = waiting.is_shut;
         waiting.connections += 1;
-        let mut waiting = self.opened.wait_while(waiting, |w| w.is_shut).expect("no thread panics with it");
+        let mut waiting =
+            self.opened.wait_while(waiting, |w| w.is_shut).expect("no thread panics while it holds the lock");
         waiting.connections -= 1;
         is_shut
     }
@@ -83,27 +84,31 @@ impl Relay {
 
     /// Closes all connections, and each new connection at once.
     pub fn cut(&self) {
-        let mut state = self.state.lock().expect("no thread panics with it");
+        let mut state = self.state.lock().expect("no thread panics while it holds the lock");
         state.is_cut = true;
         state.passing.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
     /// Discards all further data of existing and new connections, which stay open.
     pub fn silence(&self) {
-        self.state.lock().expect("no thread panics with it").silence.store(true, Ordering::Relaxed);
+        self.state
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .silence
+            .store(true, Ordering::Relaxed);
     }
 
     /// Holds all further data of clients, on new connections too, until the hold is released. The server receives nothing more
     /// from a client that disconnects meanwhile.
     pub fn hold(&self) -> Arc<ConnectionHold> {
-        let gate = self.state.lock().expect("no thread panics with it").gate.clone();
+        let gate = self.state.lock().expect("no thread panics while it holds the lock").gate.clone();
         gate.lock().is_shut = true;
         gate
     }
 
     /// Forwards new connections again. Silenced connections stay silent, and held connections stay held.
     pub fn restore(&self) {
-        let mut state = self.state.lock().expect("no thread panics with it");
+        let mut state = self.state.lock().expect("no thread panics while it holds the lock");
         state.is_cut = false;
         state.gate = Arc::default();
         if state.silence.load(Ordering::Relaxed) {
@@ -113,7 +118,7 @@ impl Relay {
 }
 
 fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
-    let mut state = state.lock().expect("no thread panics with it");
+    let mut state = state.lock().expect("no thread panics while it holds the lock");
     if state.is_cut {
         return;
     }
@@ -137,7 +142,7 @@ fn pass(client: TcpStream, server: SocketAddr, state: &Mutex<State>) {
     }
 }
 
-/// Forwards data to their end. True: some were held.
+/// Forwards data until the stream ends. Returns true if any data were held.
 fn copy(from: &mut TcpStream, to: &mut TcpStream, silence: &AtomicBool, gate: &ConnectionHold) -> bool {
     let (mut chunk, mut was_held) = ([0; 65536], false);
     while let Ok(n @ 1..) = from.read(&mut chunk) {

@@ -146,7 +146,7 @@ pub fn extended_copy(from: &[u8], to: &[u8], blocks: u16) -> ([u8; 16], Vec<u8>)
     (cdb, list)
 }
 
-/// Bytes that differ from block to block and along a block.
+/// Bytes that differ from block to block and within a block.
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8) ^ ((i / 251) as u8).wrapping_mul(31) ^ seed).collect()
 }

@@ -84,8 +84,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with this configuration, and waits until it is ready. Portals should have port 0. The new folder of
-    /// the file is also the state folder, unless the text names another.
+    /// Starts a server with this configuration, and waits until it is ready. Portals should have port 0. The
+    /// configuration file is in a new folder, which is also the state folder unless the text names another.
     pub fn start(toml: &str) -> Server {
         Server::start_in(Folder::fresh(), toml)
     }

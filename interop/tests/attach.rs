@@ -42,7 +42,7 @@ impl Host {
         tool::run(self.command(lunar_bin()).args(arguments), LIMIT)
     }
 
-    /// Runs lunar, which must end with this exit status; its output.
+    /// Runs lunar, which must exit with this status. Returns its output.
     fn ends(&self, status: i32, arguments: &[&str]) -> String {
         let ran = self.lunar(arguments);
         let ended = ran.status.and_then(|status| status.code());
@@ -56,7 +56,7 @@ impl Host {
         said.lines().next().unwrap_or_default().to_owned()
     }
 
-    /// As above, with this initiator name.
+    /// As [`Host::attach`], with this initiator name.
     fn attach_as(&self, initiator: &str, arguments: &[&str]) -> String {
         let mut command = self.command(lunar_bin());
         let ran = tool::run(command.arg("attach").args(arguments).env("LUNAR_INITIATOR", initiator), LIMIT);
@@ -72,7 +72,7 @@ impl Host {
         value.trim_end_matches(',').trim_matches('"').to_owned()
     }
 
-    /// The state of the whole attachment, which follows the record.
+    /// Whether the attachment as a whole has this state, which follows the record in the JSON.
     fn is(&self, name: &str, state: &str) -> bool {
         self.ends(0, &["attached", name, "--json"]).contains(&format!("\n  \"state\": \"{state}\""))
     }
@@ -131,7 +131,7 @@ fn url(server: &Server) -> String {
     url_at(server.portal())
 }
 
-/// Random bytes, and their file.
+/// Writes pseudo-random bytes to a file, and returns its path.
 fn pattern(host: &Host, mebibytes: usize) -> PathBuf {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(mebibytes << 20);
@@ -151,7 +151,10 @@ fn must_read(host: &Host, uri: &str, wanted: &Path) {
     let copy = host.path("copy");
     let _ = fs::remove_file(&copy);
     tool::must("nbdcopy", &[uri, copy.to_str().expect("UTF-8")]);
-    assert!(fs::read(&copy).expect("read") == fs::read(wanted).expect("read"), "other bytes than written");
+    assert!(
+        fs::read(&copy).expect("read") == fs::read(wanted).expect("read"),
+        "nbdcopy read other bytes than were written"
+    );
 }
 
 /// Writes a file to the URI in the background, with a flush at the end.
@@ -170,7 +173,7 @@ fn must_end_well(mut child: Child) {
         if Instant::now() > end {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("it does not end");
+            panic!("the child does not end");
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -229,7 +232,7 @@ fn detach_rejects_a_disk_in_use() {
         Command::new("qemu-io").args(words).stdout(Stdio::null()).spawn().expect("start qemu-io");
     let end = Instant::now() + LIMIT;
     while !host.ends(0, &["attached", "disks-0"]).contains("1 NBD client") {
-        assert!(Instant::now() < end, "the client never came");
+        assert!(Instant::now() < end, "the client is not listed");
         thread::sleep(Duration::from_millis(50));
     }
     assert!(host.ends(28, &["detach", "disks-0"]).contains("1 NBD client"));
@@ -246,7 +249,7 @@ impl Client {
     fn to(uri: &str) -> Client {
         let path = uri.split("socket=").nth(1).expect("a socket");
         let mut stream = UnixStream::connect(path).expect("a server");
-        stream.read_exact(&mut [0; 18]).expect("its greeting");
+        stream.read_exact(&mut [0; 18]).expect("the greeting");
         // Fixed newstyle, no zeroes; IHAVEOPT, EXPORT_NAME with an empty name.
         let words = [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &[0, 0, 0, 1], &[0; 4]].concat();
         stream.write_all(&words).expect("an option");
@@ -287,7 +290,7 @@ fn forced_detach_fails_and_counts_waiting_writes() {
         let mut client = Client::to(&uri);
         client.write(0);
         assert_eq!(client.answer(), 0);
-        assert!(host.ends(28, &["detach", "disks-0"]).contains("1 NBD client"), "it lives");
+        assert!(host.ends(28, &["detach", "disks-0"]).contains("1 NBD client"), "the client lives");
         wires.iter().for_each(|wire| wire.cut());
         // Writes from here on reach no target.
         host.becomes("disks-0", "lost");
@@ -296,7 +299,7 @@ fn forced_detach_fails_and_counts_waiting_writes() {
         while host.attached_value("disks-0", "waiting_writes") != "3" {
             assert!(Instant::now() < end, "the writes never came");
         }
-        // It was killed, so the answers reach no process.
+        // The client is gone, so the answers reach no process.
         drop(client);
         let said = host.ends(8, &["detach", "disks-0", "--timeout", "1"]);
         assert!(said.contains("with 3 writes in flight"), "{said}");
@@ -308,9 +311,8 @@ fn forced_detach_fails_and_counts_waiting_writes() {
     }
 }
 
-/// Writes a byte to block 0 over a proxy that holds it, and cuts the proxy: the target may receive it at any time.
-/// After a reset by another nexus, the target fails one command of this session with a unit attention. The write
-/// must be that command, so the session examines the LUN before.
+/// Writes block 0 over a proxy that holds the write back, and cuts the proxy. The target may receive the write at any
+/// time.
 fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8) {
     let mut client = Client::to(uri);
     client.write_bytes(0, 7);
@@ -334,7 +336,7 @@ fn newer_writes_stay(server: &Server, wire: &CuttableProxy, uri: &str) {
     client.write_bytes(0, 9);
     assert_eq!(client.answer(), 0);
     let block = || fs::read(server.dir().join("disk.img")).expect("the disk")[..4096].to_vec();
-    assert!(block() == [9; 4096], "it is not there");
+    assert!(block() == [9; 4096], "the newer write was not stored");
     wire.deliver();
     let end = Instant::now() + LIMIT;
     while !wire.is_over() && block() == [9; 4096] {
@@ -359,13 +361,13 @@ fn writes_left_by_force_do_not_overwrite_newer_ones() {
     assert!(said.contains("1 write failed; the target may still execute 1 of them"), "{said}");
     assert!(!said.contains("not stored") && said.contains("lunar detach disks-0 --forget"), "{said}");
     assert!(host.is("disks-0", "unsettled"));
-    // While the target is away, no command drops them by accident.
+    // While the target is away, no command drops the unfinished writes by accident.
     for words in [&["detach", "disks-0"][..], &["detach", "disks-0", "--force"]] {
         let said = host.ends(4, words);
         assert!(said.contains("cannot detach disks-0: its target may still execute"), "{said}");
     }
     host.ends(4, &["attach", &format!("{url}?login_tries=1"), "--name", "other"]);
-    assert!(host.is("disks-0", "unsettled"), "another start has failed");
+    assert!(host.is("disks-0", "unsettled"), "a failed attach changed the record");
     let said =
         host.ends(15, &["attach", "iscsi://127.0.0.1:1/iqn.2026-11.org.example:x/0", "--name", "disks-0"]);
     assert!(said.contains("disks-0 has unfinished writes at"), "{said}");
@@ -397,7 +399,7 @@ fn detach_replaces_the_session_of_a_killed_process() {
     tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
     host.becomes("disks-0", "ended");
     host.ends(4, &["attach", &format!("{url}?login_tries=1")]);
-    assert!(host.is("disks-0", "unsettled"), "its start has failed");
+    assert!(host.is("disks-0", "unsettled"), "a failed attach changed the record");
     wire.mend();
     host.ends(0, &["detach", "disks-0"]);
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
@@ -406,7 +408,7 @@ fn detach_replaces_the_session_of_a_killed_process() {
     host.ends(0, &["detach", "disks-0"]);
 }
 
-/// An ISID makes another nexus under another name.
+/// The initiator name is part of a nexus: the same ISID under another name does not replace the old session.
 #[test]
 fn writes_of_an_old_name_do_not_overwrite_newer_ones() {
     for is_killed in [false, true] {
@@ -426,7 +428,10 @@ fn writes_of_an_old_name_do_not_overwrite_newer_ones() {
         let uri = host.attach_as(&new, &[&url]);
         newer_writes_stay(&server, &wire, &uri);
         let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
-        assert!(!log.contains("the logical unit is reset"), "the login under the old name is proof: {log}");
+        assert!(
+            !log.contains("the logical unit is reset"),
+            "a login under the old name ends the old session without a reset: {log}"
+        );
     }
 }
 
@@ -438,13 +443,13 @@ fn with_two_groups() -> (Server, [SocketAddr; 2]) {
     (server, [there, here])
 }
 
-/// Kills the process; its record then has this state.
+/// Kills the process, and waits until the attachment has this state.
 fn kill(host: &Host, state: &str) {
     tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
     host.becomes("disks-0", state);
 }
 
-/// Attaches again. Only a reset ends the old writes, and the new session is not disturbed.
+/// Attaches again. Only a reset ends the old writes, and it must not replace the new session.
 fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy, url: &str) {
     let uri = host.attach(&[url]);
     newer_writes_stay(server, wire, &uri);
@@ -551,12 +556,13 @@ fn reset_ends_writes_left_on_a_lost_path() {
     let wire = CuttableProxy::to(server.portal());
     let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
-    // SIGTERM ends it, as systemd does; the file is that of detach --force, so that it does not wait.
+    // SIGTERM, as systemd sends it. The file is that of `detach --force`, so the process does not wait for the
+    // target.
     let pid = host.pid("disks-0");
     fs::write(host.path("run/attached/disks-0.force"), "").expect("a file");
     tool::must("kill", &["-TERM", &pid.to_string()]);
     host.becomes("disks-0", "unsettled");
-    // The same disk at another address, which only the identity shows.
+    // The same disk at another address: only the identity shows that it is the same.
     let uri = host.attach(&[&url(&server), "--name", "other"]);
     host.ends(21, &["attached", "disks-0"]);
     let log = fs::read_to_string(host.path("run/attached/other.log")).expect("a log");
@@ -634,7 +640,7 @@ fn network_that_stays_away_fails_io_until_it_is_back() {
     server.kill9();
     host.becomes("disks-0", "lost");
     let ran = io();
-    assert!(!ran.ok() && ran.status.is_some(), "it neither failed nor ended: {}", ran.said);
+    assert!(!ran.ok() && ran.status.is_some(), "a signal ended it, or it succeeded: {}", ran.said);
     server.restart();
     host.becomes("disks-0", "attached");
     let ran = io();
@@ -655,13 +661,13 @@ struct ProxyState {
     held: Mutex<Option<HeldBytes>>,
 }
 
-/// Bytes that are held back from the target: how many, and what to do with them. The target sees no end of their connection.
+/// Bytes that are held back from the target, and the connection to the target, which stays open.
 #[derive(Default)]
 struct HeldBytes {
     bytes: Vec<u8>,
     to: Option<TcpStream>,
     is_delivered: bool,
-    /// The target has answered what was delivered, or has ended the connection.
+    /// Whether the target has responded to the delivered bytes, or has ended the connection.
     is_over: bool,
 }
 
@@ -684,18 +690,19 @@ impl CuttableProxy {
 
     fn cut(&self) {
         self.shared.is_cut.store(true, Ordering::SeqCst);
-        let held = self.shared.held.lock().expect("no panic");
+        let held = self.shared.held.lock().expect("no thread panics while it holds the lock");
         let kept = held.as_ref().and_then(|held| held.to.as_ref()?.local_addr().ok());
-        for socket in self.shared.sockets.lock().expect("no panic").drain(..) {
+        for socket in self.shared.sockets.lock().expect("no thread panics while it holds the lock").drain(..)
+        {
             if kept.is_none() || socket.local_addr().ok() != kept {
                 let _ = socket.shutdown(Shutdown::Both);
             }
         }
     }
 
-    /// New connections go there.
+    /// Forwards new connections to this address.
     fn lead_to(&self, to: SocketAddr) {
-        *self.shared.to.lock().expect("no panic") = to;
+        *self.shared.to.lock().expect("no thread panics while it holds the lock") = to;
     }
 
     fn mend(&self) {
@@ -716,18 +723,27 @@ impl CuttableProxy {
 
     /// Holds all further data of the present connection, until they are delivered.
     fn hold(&self) {
-        let [_, to] = &self.shared.sockets.lock().expect("no panic")[..] else { panic!("one connection") };
+        let [_, to] = &self.shared.sockets.lock().expect("no thread panics while it holds the lock")[..]
+        else {
+            panic!("one connection")
+        };
         let to = Some(to.try_clone().expect("a socket"));
-        *self.shared.held.lock().expect("no panic") = Some(HeldBytes { to, ..HeldBytes::default() });
+        *self.shared.held.lock().expect("no thread panics while it holds the lock") =
+            Some(HeldBytes { to, ..HeldBytes::default() });
     }
 
     fn held(&self) -> usize {
-        self.shared.held.lock().expect("no panic").as_ref().map_or(0, |held| held.bytes.len())
+        self.shared
+            .held
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .as_ref()
+            .map_or(0, |held| held.bytes.len())
     }
 
     /// Sends the held bytes. The target may have ended the connection.
     fn deliver(&self) {
-        let mut held = self.shared.held.lock().expect("no panic");
+        let mut held = self.shared.held.lock().expect("no thread panics while it holds the lock");
         let Some(HeldBytes { bytes, to: Some(to), is_delivered, .. }) = &mut *held else {
             panic!("nothing is held")
         };
@@ -735,16 +751,21 @@ impl CuttableProxy {
         *is_delivered = true;
     }
 
-    /// The target has answered what was delivered, or has ended the connection.
+    /// Whether the target has responded to the delivered bytes, or has ended the connection.
     fn is_over(&self) -> bool {
-        self.shared.held.lock().expect("no panic").as_ref().is_some_and(|held| held.is_over)
+        self.shared
+            .held
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .as_ref()
+            .is_some_and(|held| held.is_over)
     }
 }
 
 impl ProxyState {
     /// Whether the held bytes belong to this socket.
     fn is_held(&self, socket: &TcpStream) -> bool {
-        let held = self.held.lock().expect("no panic");
+        let held = self.held.lock().expect("no thread panics while it holds the lock");
         let to = held.as_ref().and_then(|held| held.to.as_ref()?.local_addr().ok());
         to.is_some() && to == socket.local_addr().ok()
     }
@@ -752,27 +773,31 @@ impl ProxyState {
     /// Stores the bytes if this socket is held.
     fn holds(&self, to: &TcpStream, bytes: &[u8]) -> bool {
         let holds = self.is_held(to);
-        if let Some(held) = self.held.lock().expect("no panic").as_mut().filter(|_| holds) {
+        if let Some(held) =
+            self.held.lock().expect("no thread panics while it holds the lock").as_mut().filter(|_| holds)
+        {
             held.bytes.extend_from_slice(bytes);
         }
         holds
     }
 
-    /// The target has answered.
+    /// Records that the target has sent data.
     fn hears(&self, from: &TcpStream) {
         let is_held = self.is_held(from);
-        if let Some(held) = self.held.lock().expect("no panic").as_mut().filter(|_| is_held) {
+        if let Some(held) =
+            self.held.lock().expect("no thread panics while it holds the lock").as_mut().filter(|_| is_held)
+        {
             held.is_over |= held.is_delivered;
         }
     }
 
-    /// One side has closed, so the other is closed too, except towards a target whose bytes are held.
+    /// Closes both sides after one has closed, except the side of a target whose bytes are held.
     fn end(&self, from: &TcpStream, to: &TcpStream) {
         if self.is_held(to) {
             return;
         }
         if self.is_held(from)
-            && let Some(held) = self.held.lock().expect("no panic").as_mut()
+            && let Some(held) = self.held.lock().expect("no thread panics while it holds the lock").as_mut()
         {
             held.is_over = true;
         }
@@ -780,13 +805,13 @@ impl ProxyState {
     }
 
     fn join(self: &Arc<Self>, from: TcpStream) {
-        let there = *self.to.lock().expect("no panic");
+        let there = *self.to.lock().expect("no thread panics while it holds the lock");
         let Ok(to) = TcpStream::connect(there) else { return };
         if self.is_cut.load(Ordering::SeqCst) {
             return;
         }
         let copies = [(&from, &to), (&to, &from)].map(|(a, b)| (a.try_clone(), b.try_clone()));
-        self.sockets.lock().expect("no panic").extend([from, to]);
+        self.sockets.lock().expect("no thread panics while it holds the lock").extend([from, to]);
         for (a, b) in copies {
             let (mut a, mut b, cut) = (a.expect("a socket"), b.expect("a socket"), self.clone());
             thread::spawn(move || {
@@ -819,7 +844,7 @@ fn path_cut_during_a_write_loses_no_data() {
         let (before, writer) = (wire.bytes(), write(&uri, &file));
         let end = Instant::now() + LIMIT;
         while wire.bytes() < before + (1 << 20) {
-            assert!(Instant::now() < end, "nothing goes over this path");
+            assert!(Instant::now() < end, "this path carries no I/O");
             thread::yield_now();
         }
         wire.cut();
@@ -922,10 +947,10 @@ fn flush_after_a_kill_reaches_the_target() {
         !io.expect("qemu-io").status.success()
     };
     let uri = host.attach(&[&url(&server)]);
-    assert!(!flush(&uri), "nothing was written");
+    assert!(!flush(&uri), "a flush without writes failed");
     tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
     host.becomes("disks-0", "ended");
-    assert!(flush(&host.attach(&["disks-0"])), "the target was not asked");
+    assert!(flush(&host.attach(&["disks-0"])), "the flush did not reach the target");
 }
 
 /// Another program may unmount the file without a flush. The process then flushes, and reports a failure.
@@ -944,7 +969,7 @@ fn file_unmounted_by_others_is_flushed() {
     assert!(output.contains("cannot flush all data"), "{output}");
 }
 
-/// Runs it as its user, not as root.
+/// Unmounts with fusermount3, as a user without root does.
 #[test]
 fn file_that_is_unmounted_from_outside_ends_its_attachment() {
     if !Path::new("/dev/fuse").exists() || !tool::have(&[Tool { program: "fusermount3", package: "fuse3" }]) {
@@ -973,10 +998,10 @@ fn process_has_the_name_of_its_program() {
     let (server, host) = (server(), Host::new());
     host.attach(&[&url(&server)]);
     let proc = PathBuf::from(format!("/proc/{}", host.pid("disks-0")));
-    let line = fs::read_to_string(proc.join("cmdline")).expect("it lives");
+    let line = fs::read_to_string(proc.join("cmdline")).expect("the process lives");
     assert!(line.starts_with("lunar\0attach\0--handed\0disks-0\0"), "{line:?}");
     let program = lunar_bin().file_name().expect("a name").to_string_lossy().into_owned();
-    assert_eq!(fs::read_to_string(proc.join("comm")).expect("it lives").trim_end(), program);
+    assert_eq!(fs::read_to_string(proc.join("comm")).expect("the process lives").trim_end(), program);
 }
 
 #[test]
@@ -987,7 +1012,7 @@ fn secret_is_in_no_argument_record_or_log() {
     host.attach(&[&url, "--save"]);
     let pid = host.pid("disks-0");
     for file in ["cmdline", "environ"] {
-        let bytes = fs::read(format!("/proc/{pid}/{file}")).expect("it lives");
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).expect("the process lives");
         assert!(!String::from_utf8_lossy(&bytes).contains(SECRET), "{file}");
     }
     for file in ["disks-0.json", "disks-0.log"] {
@@ -1027,7 +1052,7 @@ fn attach_saved_attaches_all() {
     let said = host.ends(15, &["attach", &other, "--name", "data", "--save"]);
     assert!(said.contains("data already exists with other settings"), "{said}");
     host.ends(0, &["detach", "data"]);
-    // A disk that is attached does not hide one that cannot be.
+    // An attached disk does not hide the failure of another one.
     fs::remove_file(folder.join("more.toml")).expect("remove");
     let dead = format!("url = \"iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1\"\n");
     fs::write(folder.join("a.toml"), dead).expect("write");
@@ -1044,17 +1069,17 @@ fn failure_leaves_nothing_behind() {
     let (server, host) = (server(), Host::new());
     let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0?login_tries=1");
     host.ends(4, &["attach", &dead, "--save", "--name", "a1"]);
-    assert!(!host.path("config/lunar/attach/a1.toml").exists(), "it was saved");
-    assert!(!host.path("run/attached/a1.log").exists(), "its log is left");
+    assert!(!host.path("config/lunar/attach/a1.toml").exists(), "the failed attachment was saved");
+    assert!(!host.path("run/attached/a1.log").exists(), "the log of a failed attachment is left");
     host.attach(&[&url(&server), "--name", "a1"]);
     let log = || fs::read_to_string(host.path("run/attached/a1.log")).expect("a log");
     let before = log();
     assert!(before.contains("a1 is attached"), "{before}");
     host.ends(15, &["attach", &dead, "--name", "a1"]);
-    assert_eq!(log(), before, "another's log");
+    assert_eq!(log(), before, "the log of another attachment changed");
     host.ends(0, &["detach", "a1"]);
     host.ends(4, &["attach", &dead, "--name", "a1"]);
-    assert!(log().starts_with(&before), "the log of one that was attached stays");
+    assert!(log().starts_with(&before), "the log of an earlier attachment is lost");
 }
 
 #[test]
@@ -1067,7 +1092,7 @@ fn detach_after_a_flush_succeeds_without_target() {
         tool::must("qemu-io", &["-f", "raw", "-c", words, uri]);
     };
     let uri = host.attach(&[&url(&server), "--recovery-timeout", "1"]);
-    io("write -P 9 0 1M", &uri); // and it flushes at its end
+    io("write -P 9 0 1M", &uri); // qemu-io flushes when it closes
     io("read -P 9 0 1M", &uri);
     server.kill9();
     host.becomes("disks-0", "lost");
@@ -1116,7 +1141,7 @@ fn foreground_notifies_systemd_and_stops_gracefully() {
     command.args(["attach", "--foreground", &url(&server)]).env("NOTIFY_SOCKET", host.path("notify"));
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start lunar");
     let mut word = [0; 64];
-    let len = manager.recv(&mut word).expect("a word");
+    let len = manager.recv(&mut word).expect("a notification");
     assert_eq!(&word[..len], b"READY=1");
     assert_eq!(host.pid("disks-0"), child.id());
     let sessions = || {

@@ -1,6 +1,5 @@
-//! What malformed and hostile input does: it is answered or ends its own connection; the process stays, does
-//! not grow, and a neighbour notices nothing. Each test stands for a class of vulnerability that some target
-//! had.
+//! Malformed and hostile input gets a response or ends its own connection. The process survives and does not grow,
+//! and other sessions are not disturbed. Each test covers a class of vulnerability that some target had.
 
 use interop::chap::{base64, hex};
 use interop::scsi::{
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 const C: u8 = 0x40;
 
-/// A server, and a neighbour that has written a pattern.
+/// A server, and a session of another initiator, the neighbour, which has written a pattern.
 struct WatchedServer {
     server: Server,
     neighbour: Raw,
@@ -35,7 +34,8 @@ impl WatchedServer {
         WatchedServer { server, neighbour, rss_kib }
     }
 
-    /// The neighbour's session and data are there, and the process is no larger than 64 MiB more.
+    /// Checks that the neighbour's session and data are intact, and that the process lives and grew by less than 64
+    /// MiB.
     fn unharmed(mut self) {
         assert!(self.server.lives(), "the server ended");
         self.neighbour.clear_attentions(0);
@@ -52,7 +52,7 @@ impl WatchedServer {
     }
 }
 
-/// xorshift: the same numbers in every run, unless LUNAR_SEED names others.
+/// xorshift64: the same numbers in every run, unless LUNAR_SEED sets another seed.
 struct Random(u64);
 
 impl Random {
@@ -117,7 +117,7 @@ fn user_names_that_begin_with_0x() {
     let scene = WatchedServer::of(with_user("0x616c696365", "alice's secret 1"));
     let secret = b"alice's secret 1";
     Chap::login(&Login::new(), scene.server.portal(), 5, "0x616c696365", secret)
-        .expect("the name of the target")
+        .expect("the user name as configured")
         .ping();
     for name in ["alice", "616c696365", "0X616c696365"] {
         let status = Chap::login(&Login::new(), scene.server.portal(), 5, name, secret).err();
@@ -268,14 +268,14 @@ fn write_same_with_ndob_and_no_buffer() {
             let stored = raw.read_blocks(0, 50, 4);
             assert!(
                 stored.iter().all(|b| *b == stored[0]) && matches!(stored[0], 0 | 7 | 9),
-                "no block of rubbish"
+                "the blocks hold other data"
             );
         }
     }
     scene.unharmed();
 }
 
-/// Opcode and length of the CDB.
+/// Operation code and CDB length of commands with Data-Out.
 const DATA_OUT: &[(u8, usize)] = &[
     (0x04, 6),
     (0x0a, 6),
@@ -326,10 +326,10 @@ fn data_out_commands_with_zero_or_wrong_expected_length() {
 }
 
 const CONFLICT: u8 = 0x18;
-/// Gives whole descriptors only, as many as fit.
+/// GET LBA STATUS returns whole descriptors only, as many as fit.
 const GET_LBA_STATUS: [u8; 2] = [0x9e, 0x12];
 
-/// A CDB without its length; place and size of the allocation length.
+/// CDB without its allocation length; offset and size of that field.
 const ALLOCATING: &[(&[u8], usize, usize)] = &[
     (&[0x12, 0, 0, 0, 0, 0], 3, 2),
     (&[0x12, 1, 0x00, 0, 0, 0], 3, 2),
@@ -398,7 +398,7 @@ fn allocation_lengths_from_0_to_65535() {
     scene.unharmed();
 }
 
-/// Ten thousand initiator ports, a hundred at a time, by SPEC_I_PT.
+/// Registers ten thousand initiator ports, a hundred with each command, with SPEC_I_PT.
 #[test]
 fn ten_thousand_registrants() {
     let scene = WatchedServer::new(&config::standard());
@@ -432,7 +432,7 @@ fn ten_thousand_registrants() {
     let keys = read_keys(&mut raw, 0).len();
     assert!(
         keys <= 1024 && keys.is_multiple_of(100) && keys >= 900,
-        "{keys} registrants: all of a list or none"
+        "{keys} registrants; the target must register all of a list or none"
     );
     assert!(refused >= 89, "{refused}");
     raw.simple(0, &[0; 6]).good();
@@ -447,13 +447,13 @@ fn corrupt_state_files_are_refused_and_kept() {
     server.kill9();
     let state = files(server.dir());
     let state: Vec<_> = state.into_iter().filter(|(path, _)| !is_ours(path)).collect();
-    assert!(!state.is_empty(), "the reservation is kept in a file");
+    assert!(!state.is_empty(), "no file holds the reservation");
     for rubbish in [&b"{"[..], b"\xff\xff\xff\xff rubbish", b"", &[b'9'; 100_000]] {
         for (path, good) in &state {
             fs::write(path, rubbish).expect("write");
             let said = Server::refused(server.dir(), &config::standard());
             let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
-            assert!(said.contains(name), "the message names {name}: {said}");
+            assert!(said.contains(name), "the message does not name {name}: {said}");
             assert!(fs::read(path).expect("still there") == rubbish, "{name} was overwritten");
             fs::write(path, good).expect("write");
         }
@@ -502,7 +502,7 @@ fn control_characters_in_names() {
     scene.unharmed();
 }
 
-/// Of 21 places one address has 16: one that is not given back soon shows.
+/// One address may have 16 of the 21 sessions, so a session that is not released soon causes a failure.
 #[test]
 fn connect_abort_and_reinstate_storms() {
     let toml = format!("[limits]\nsessions = 21\n{}", config::standard());
@@ -578,7 +578,7 @@ fn persistent_reserve_out_with_odd_parameter_lists() {
     scene.unharmed();
 }
 
-/// LUNs of every kind, from 3 on.
+/// A LUN of each kind, from LUN 3 on.
 const KINDS: &str = r#"
 [[target.lun]]
 lun = 3
@@ -604,7 +604,7 @@ path = "disc.iso"
 kind = "cdrom"
 "#;
 
-/// On LUNs of every kind.
+/// Sends random commands to LUNs of every kind.
 #[test]
 fn random_commands_are_all_answered() {
     let dir = Folder::fresh();
@@ -661,7 +661,7 @@ fn random_headers_leave_the_server_unharmed() {
     scene.unharmed();
 }
 
-/// A client that requests much and reads nothing holds its share of memory, and delays no other.
+/// A client that sends many reads and receives no data holds only its share of memory, and delays no other client.
 #[test]
 fn client_that_reads_nothing_harms_no_other() {
     let scene = WatchedServer::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
@@ -682,7 +682,7 @@ fn client_that_reads_nothing_harms_no_other() {
     scene.unharmed();
 }
 
-/// A client that announces writes and sends no data holds its share of memory, and delays no other.
+/// A client that sends many writes without data holds only its share of memory, and delays no other client.
 #[test]
 fn client_that_writes_nothing_harms_no_other() {
     let scene = WatchedServer::new(&format!("[limits]\nmemory = \"40MiB\"\n{}", config::standard()));
@@ -703,7 +703,7 @@ fn client_that_writes_nothing_harms_no_other() {
     scene.unharmed();
 }
 
-/// Connections that never log in are bounded, and those that did log in do not notice.
+/// The server limits the number and time of connections that do not log in, and existing sessions are not disturbed.
 #[test]
 fn connections_that_never_log_in() {
     let limits = "[limits]\nconnections_before_login = 16\nlogin_timeout_s = 1\n";
@@ -714,7 +714,7 @@ fn connections_that_never_log_in() {
     scene.unharmed();
 }
 
-/// EXTENDED COPY reads no logical unit that its initiator may not see.
+/// EXTENDED COPY does not read a logical unit that its initiator has no access to.
 #[test]
 fn extended_copy_stays_within_the_access_list() {
     let access = "[[target.access]]\ninitiators = [\"*masked\"]\nluns = [0]\n[[target.access]]\ninitiators = [\"*\"]\n";
@@ -733,7 +733,11 @@ fn extended_copy_stays_within_the_access_list() {
     assert!(matches!(refused.sense() >> 16, 5 | 0x0a), "{:06x}", sense(&refused.sense));
     assert_ne!(masked.read_blocks(0, 9, 1), [0x5e; 512]);
     copy(&mut scene.neighbour).good();
-    assert_eq!(scene.neighbour.read_blocks(0, 9, 1), [0x5e; 512], "where both are seen, it copies");
+    assert_eq!(
+        scene.neighbour.read_blocks(0, 9, 1),
+        [0x5e; 512],
+        "an initiator with access to both can copy"
+    );
     scene.unharmed();
 }
 

@@ -1,4 +1,5 @@
-//! The compatibility commands of `lunar bench`: the requests at a scripted target, and the results if it vanishes.
+//! The compatibility commands of `lunar bench`: their requests to a scripted target, and their results if it
+//! vanishes.
 
 use clap::Parser;
 use interop::script::{BLOCK, BLOCKS, HookAction, Script, ScriptConnection, Target};
@@ -19,7 +20,7 @@ enum Cli {
     Dd(dd::Args),
 }
 
-/// Runs a face; gives its document and its lines.
+/// Runs a compatibility command. Returns its document and its output.
 fn play(words: &[&str]) -> Result<(Document, String), Error> {
     let cli = Cli::try_parse_from([&["bench"], words].concat()).unwrap_or_else(|e| panic!("{e}"));
     let (handle, mut out) = (RunHandle::default(), Vec::new());
@@ -40,7 +41,7 @@ fn cdbs(target: &Target, codes: &[u8]) -> Vec<[u8; 16]> {
     cdbs.filter(|cdb| codes.contains(&cdb[0])).collect()
 }
 
-/// Answers READ and WRITE of any size: zeros, and nothing is kept.
+/// Serves READ and WRITE of any size: reads return zeros, and writes are discarded.
 fn any_size(link: &mut ScriptConnection, pdu: &Pdu) -> HookAction {
     let cdb = &pdu.bhs[32..48];
     match cdb[0] {
@@ -100,13 +101,13 @@ fn sgp_dd_rejects_wrong_block_and_cdb_sizes() {
 
 #[test]
 fn threads_of_sgp_dd_are_commands_in_flight() {
-    // Nothing is answered before all of them are there: with fewer it would wait for ever.
+    // The target responds only when 8 commands are in flight. With fewer, the run would never end.
     let waiting = Mutex::new(Vec::new());
     let hook = move |link: &mut ScriptConnection, pdu: &Pdu| {
         if pdu.opcode() != op::SCSI || pdu.bhs[32] != 0x28 {
             return HookAction::Usual;
         }
-        let mut waiting = waiting.lock().expect("no panic");
+        let mut waiting = waiting.lock().expect("no thread panics while it holds the lock");
         waiting.push(pdu.clone());
         if waiting.len() == 8 {
             waiting.drain(..).for_each(|pdu| link.data_in(&pdu, &[0; 2 * BLOCK]));
@@ -133,7 +134,7 @@ fn without_direct_small_blocks_travel_in_large_requests() {
     };
     let (document, said) = perftest("-a");
     assert!(said.contains("# -a: iscsi://") && said.contains(" has no page cache; "), "{said}");
-    assert_eq!(document.runs[0].outcome.read.ios, 128, "as its user sees it");
+    assert_eq!(document.runs[0].outcome.read.ios, 128, "the I/Os that the command reports");
     let reads = cdbs(&target, &[0x28]).len();
     assert!(reads < 16, "{reads} reads");
     perftest("-d");
@@ -156,7 +157,7 @@ fn dd_write_without_direct_is_complete() {
     assert!(disk[..3072].iter().any(|byte| *byte != 0) && disk[310_272..].iter().any(|byte| *byte != 0));
 }
 
-/// The disk of a scripted target has no room for a block of 1 MiB: that of a server has.
+/// Uses a server, because the disk of a scripted target is smaller than a block of 1 MiB.
 #[test]
 fn dd_copies_large_blocks_to_and_from_a_target_whole() {
     let toml = format!(
@@ -174,9 +175,9 @@ fn dd_copies_large_blocks_to_and_from_a_target_whole() {
     };
     copy(&file("in"), &url, "oflag=direct");
     copy(&url, &file("out"), "iflag=direct");
-    assert!(std::fs::read(file("out")).expect("made") == bytes);
+    assert!(std::fs::read(file("out")).expect("the output file") == bytes);
     copy(&url, &file("buffered"), "conv=fsync");
-    assert!(std::fs::read(file("buffered")).expect("made") == bytes);
+    assert!(std::fs::read(file("buffered")).expect("the output file") == bytes);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Each campaign of `cargo xtask campaign` still runs, and checks something: one short round of each, all at once.
+//! Runs one short round of each campaign of `cargo xtask campaign` in parallel. Each round must pass, and count its
+//! checks.
 #![forbid(unsafe_code)]
 
 use interop::lunar_bin;
@@ -7,7 +8,7 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
-/// A campaign, and counters of what a round must have done and checked.
+/// A campaign, and the counters that a round must increase.
 const CAMPAIGNS: [(&str, &[&str]); 6] = [
     ("kills", &["writes acknowledged", "blocks compared"]),
     ("late", &["newer writes acknowledged", "regions checked"]),
@@ -26,7 +27,7 @@ fn short_round_of_each_campaign_checks_and_passes() {
     let result: Value = serde_json::from_str(&ran.said).expect("JSON");
     for (name, counters) in CAMPAIGNS {
         let campaigns = result["campaigns"].as_array().expect("a list");
-        let campaign = campaigns.iter().find(|c| c["name"] == name).expect("it ran");
+        let campaign = campaigns.iter().find(|c| c["name"] == name).expect("the campaign ran");
         for counter in counters {
             let count = campaign["counters"][counter].as_u64();
             assert!(count > Some(0), "{name} counted no {counter}: {campaign}");

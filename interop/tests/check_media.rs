@@ -1,4 +1,5 @@
-//! `lunar check --media` refuses what `lunar serve` refuses, in the same words, and leaves a running server alone.
+//! `lunar check --media` rejects what `lunar serve` rejects, with the same message, and does not disturb a running
+//! server.
 
 use interop::command::lunar;
 use interop::{Folder, Server, TARGET};
@@ -14,7 +15,7 @@ const OTHER: &str = "iqn.2026-11.org.example:other";
 const LOCAL: &str = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
 const MIB: u64 = 1 << 20;
 
-/// A configuration, and what makes it one to refuse, for as long as that is there. None: this host cannot show it.
+/// A configuration, and a guard that preserves the cause of its rejection. None: this host cannot produce the cause.
 type Case = Option<(String, Box<dyn Any>)>;
 
 fn target(name: &str, luns: &str) -> String {
@@ -38,20 +39,20 @@ fn plain(toml: String) -> Case {
     Some((toml, Box::new(())))
 }
 
-/// The portal is at this address.
+/// A configuration with one portal at this address.
 fn listening(address: &str, keys: &str) -> String {
     let portal = format!("[[portal_group]]\ntag = 1\nportals = [{{ listen = \"{address}\"{keys} }}]\n");
     portal + &target(TARGET, "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1M\"\n")
 }
 
-/// a.img was served from this folder.
+/// Serves a.img once, with the state in this folder.
 fn served(folder: &Path) {
     let toml = format!("[server]\nstate_dir = \"{}\"\n{}", folder.display(), disk("size = \"1M\""));
     let toml = toml.replace("a.img", &folder.join("a.img").display().to_string());
     assert!(Server::start(&toml).stop().success());
 }
 
-/// Another server has this LUN, with the state of this folder.
+/// Starts another server with b.img as its LUN, and with its state in this folder.
 fn other_server(folder: &Path, name: &str, keys: &str) -> Box<dyn Any> {
     image(folder, "b.img");
     let lun = lun(&folder.join("b.img").display().to_string(), keys);
@@ -64,7 +65,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A command that undoes a case at its end.
+/// A command that runs on drop, and undoes a case.
 struct CleanupCommand(&'static str, Vec<String>);
 
 impl Drop for CleanupCommand {
@@ -73,7 +74,7 @@ impl Drop for CleanupCommand {
     }
 }
 
-/// A size that no file of this folder can have. None: its file system has no such size.
+/// A size that is too large for a file in this folder. None: the file system permits all tested sizes.
 fn beyond(folder: &Folder) -> Option<&'static str> {
     let probe = File::create(folder.join("probe")).ok()?;
     ["17T", "4000P"]
@@ -105,13 +106,13 @@ fn busy_device(folder: &Path) -> Case {
     Some((LOCAL.to_owned() + &target(TARGET, &lun), Box::new((exclusive, undo))))
 }
 
-/// The state of a LUN that is there is to be kept in this folder.
+/// A LUN whose image exists, with `state` as the state folder.
 fn state_in(folder: &Folder, state: &str) -> String {
     image(folder, "a.img");
     format!("[server]\nstate_dir = \"{state}\"\n{}", disk(""))
 }
 
-/// The folder of state is a file system of its own.
+/// The state folder is a tmpfs with these mount options.
 fn state_on(folder: &Folder, options: &str) -> Case {
     let state = folder.join("state").display().to_string();
     fs::create_dir(&state).ok()?;
@@ -133,7 +134,7 @@ fn closed_state(folder: &Folder) -> Case {
 
 type SetUp = fn(&Folder) -> Case;
 
-/// Each with a word of the message: the object.
+/// Cases, each with a part of the expected message: the object and the fault.
 const CASES: [(&str, SetUp); 32] = [
     ("4096 cores selected", |_| plain(format!("[server]\ncores = 4096\n{}", listening("127.0.0.1:0", "")))),
     ("0.0.0.0:3333 and 127.0.0.1:3333 overlap", |_| {
@@ -256,7 +257,7 @@ const CASES: [(&str, SetUp); 32] = [
     }),
 ];
 
-/// The errors among what a command has said.
+/// The error lines in the output of a command.
 fn errors(said: &str) -> Vec<&str> {
     said.lines().filter(|line| line.starts_with("error: ")).collect()
 }
@@ -320,14 +321,14 @@ fn check_media_reports_what_a_reload_does() {
     server.rewrite(&disk("").replace("a.img", "b.img"));
     assert_eq!(check().2, 0, "{}", check().1);
     server.rewrite(&disk(""));
-    let served = fs::metadata(dir.join("a.img")).expect("there").ino();
+    let served = fs::metadata(dir.join("a.img")).expect("a.img exists").ino();
     fs::rename(dir.join("b.img"), dir.join("a.img")).expect("replaced");
-    let there = fs::metadata(dir.join("a.img")).expect("there").ino();
+    let there = fs::metadata(dir.join("a.img")).expect("a.img exists").ino();
     let inodes = [format!("inode {served}"), format!("inode {there}")];
     let (_, said, status) = check();
     assert!(status != 0 && inodes.iter().all(|inode| said.contains(inode)), "{said}");
     server.signal(1);
-    until("refused", || server.log().contains("rejected: the configuration is unchanged"));
+    until("the reload is not rejected", || server.log().contains("rejected: the configuration is unchanged"));
     let log = server.log();
     let refused =
         log.lines().find(|line| line.contains("ERROR") && inodes.iter().all(|inode| line.contains(inode)));
@@ -348,7 +349,7 @@ fn check_media_only_notes_another_file_at_an_earlier_path() {
     let file = dir.join("lunar.toml").display().to_string();
     let read = |server: &Server, times: usize| {
         server.signal(1);
-        until("read again", || server.log().matches("lunar.toml reloaded").count() == times);
+        until("the file is not read again", || server.log().matches("lunar.toml reloaded").count() == times);
     };
     server.rewrite(&disk("").replace("a.img", "b.img"));
     read(&server, 1);

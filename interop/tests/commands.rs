@@ -1,4 +1,4 @@
-//! The commands that use targets, against the running server: what they print, and how they end.
+//! The commands that use targets, against a running server: their output and exit status.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ fn lunar(arguments: &[&str], vars: &[(&str, &str)]) -> CommandOutput {
     }
 }
 
-/// The exit status, and that there is a hint on stderr and nothing on stdout.
+/// Checks that stderr has a hint and that stdout is empty. Returns the exit status.
 fn fails(arguments: &[&str]) -> i32 {
     let ran = lunar(arguments, &[]);
     assert!(ran.err.contains("\n  hint: "), "{arguments:?}: {}", ran.err);
@@ -153,7 +153,7 @@ fn targets_are_accepted_in_each_notation() {
     {
         assert_eq!(lunar(&["ls", &url], &[]).status, 0, "{url}");
     }
-    // No target listens there, but the address is one.
+    // No target listens there, but each text is a valid address.
     for address in ["::1", "[::1%lo]:1", "fe80::1%lo"] {
         let ran = lunar(&["discover", address, "--timeout", "5"], &[]);
         assert!(ran.status == 4 || ran.status == 8, "{address}: {}", ran.err);

@@ -15,12 +15,12 @@ const SCOUT: &[u8] = b"discovery secret";
 const BINARY: [u8; 16] = [0, 1, 2, 0x0a, 0xff, 0xfe, 0x80, 0x7f, 0, 0, 13, 10, 9, 32, 0xc3, 0x28];
 const LONG_NAME: &str = "x.y:z";
 
-/// The keys of step 3 for a challenge.
+/// The keys of the third login step, which respond to a challenge.
 type Step<'a> = &'a dyn Fn(&Chap) -> Vec<(String, String)>;
-/// A way to write bytes as text.
+/// An encoding of bytes as text.
 type Encode<'a> = &'a dyn Fn(&[u8]) -> String;
 
-/// A fresh folder with these secrets, each in a file named after its user, and the tables that name them.
+/// A new folder with these secrets, each in its own file, and the tables that name them.
 fn users(secrets: &[(&str, &[u8])]) -> (Folder, String) {
     let (dir, mut tables) = (Folder::fresh(), String::new());
     for (i, (name, secret)) in secrets.iter().enumerate() {
@@ -32,7 +32,8 @@ fn users(secrets: &[(&str, &[u8])]) -> (Folder, String) {
     (dir, tables)
 }
 
-/// Alice, or a user of odd name or secret, must log in; the target answers challenges as "lunar".
+/// A server that requires CHAP of alice, or of a user with an unusual name or secret. The target responds to
+/// challenges as "lunar".
 fn guarded() -> Server {
     let long = LONG_NAME.repeat(51);
     let binary = hex(&BINARY);
@@ -54,7 +55,7 @@ fn guarded() -> Server {
     Server::start_in(dir, &config::with("", "mutual = \"lunar\"", &(access + &tables)))
 }
 
-/// Step 3 of a login of alice with more keys; gives the answer.
+/// Sends the third login step with these keys. Returns the connection, the login, the challenge and the response.
 fn third_step(server: &Server, keys: Step) -> (Raw, Login, Chap, Pdu) {
     let login = Login::new();
     let (mut raw, chap) = Chap::begin(&login, server.portal(), "5").expect("a challenge");
@@ -68,7 +69,7 @@ fn proof(chap: &Chap) -> Vec<(String, String)> {
     vec![("CHAP_N".into(), "alice".into()), ("CHAP_R".into(), hex(&chap.response(ALICE)))]
 }
 
-/// A right proof of alice and a challenge back.
+/// Logs in with a correct response of alice, and a challenge for the target.
 fn mutual(server: &Server, identifier: &str, challenge: &str) -> (Chap, Pdu) {
     let both = |chap: &Chap| {
         let back = [("CHAP_I".into(), identifier.into()), ("CHAP_C".into(), challenge.into())];
@@ -231,8 +232,7 @@ fn sec_011_a_reflected_challenge_is_refused() {
     raw.expect_close();
     let (_open, other) = Chap::begin(&Login::new(), server.portal(), "5").expect("a challenge");
     let (_, answer) = mutual(&server, &other.identifier.to_string(), &hex(&other.challenge));
-    // The challenge of another connection: if it is answered, then not with the secret that would open that
-    // one.
+    // The challenge of another connection: the target must not send the response that would log in there.
     let back = answer.value("CHAP_R").map(|r| unbinary(&r));
     assert!(answer.status() >> 8 == 2 || back != Some(other.response(ALICE)), "{answer:?}");
 }
@@ -328,8 +328,8 @@ fn sec_017_discovery_has_its_own_users() {
     assert_eq!(Login::discovery().try_on(server.portal()).err(), Some(0x0201));
 }
 
-/// SEC-018: a login that reinstates a connection or a session must authenticate as the owner; else the owner keeps
-/// it.
+/// SEC-018: a login that reinstates a connection or a session must authenticate as the owner. Otherwise, the owner
+/// keeps the session.
 #[test]
 fn sec_018_a_session_is_not_taken_over_by_others() {
     let server = guarded();
@@ -351,7 +351,7 @@ fn sec_018_a_session_is_not_taken_over_by_others() {
         .ping();
 }
 
-/// SEC-018: name and ISID of a session stand in READ FULL STATUS for all to read.
+/// SEC-018: READ FULL STATUS shows the name and ISID of a session to all initiators.
 #[test]
 fn sec_018_another_user_does_not_replace_a_session() {
     let server = guarded();
@@ -372,7 +372,7 @@ fn sec_018_another_user_does_not_replace_a_session() {
     beside.ping();
     again.logout(0, 0);
     beside.ping();
-    as_user("alice", ALICE).expect("the other user does not keep her out").ping();
+    as_user("alice", ALICE).expect("alice logs in beside the other user").ping();
     let scout = Login::discovery();
     let mut owner = Chap::login(&scout, server.portal(), 5, "scout", SCOUT).expect("scout");
     let mut beside =
@@ -492,7 +492,7 @@ fn key_033_responses_in_hex_and_base64() {
     }
 }
 
-/// A login in CHAP that turns into something else ends.
+/// Another request in the middle of CHAP ends the login.
 #[test]
 fn sec_007_a_command_in_the_middle_of_chap() {
     let server = guarded();

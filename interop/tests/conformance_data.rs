@@ -17,8 +17,8 @@ fn answer_to(raw: &Raw, r2t: &Pdu, data_sn: u32, offset: u32, data: &[u8], flags
     raw.data_out(r2t.tag(), r2t.transfer_tag(), data_sn, offset, data).flags(flags).bytes(8, &r2t.bhs[8..16])
 }
 
-/// The end of a task that must not be GOOD: sense, or `None` if the connection ended. Rejects and R2Ts may
-/// come before.
+/// Waits for the end of a task that must fail. Returns its sense, or `None` if the connection ended. Rejects and R2Ts
+/// may come before.
 fn failure(raw: &mut Raw, itt: u32) -> Option<u32> {
     loop {
         match raw.next_outcome() {
@@ -56,7 +56,7 @@ fn dat_005_unsolicited_data_that_was_not_allowed() {
     assert_eq!(raw.read_blocks(0, 3000, 1), [1; 512], "sense {sense:06x?}");
 }
 
-/// Everything up to the response of a task, the end of the connection, or silence.
+/// All PDUs up to the response of a task, the end of the connection, or 500 ms of silence.
 fn until_end(raw: &mut Raw, itt: u32) -> Vec<Pdu> {
     let mut seen = Vec::new();
     while let Received::Pdu(pdu) = raw.get(Duration::from_millis(500)) {
@@ -81,7 +81,7 @@ fn dat_008_too_little_unsolicited_data() {
     assert!(matches!(failure(&mut raw, write.tag()), None | Some(0x0b_0c0d)));
 }
 
-/// DAT-008: and too much of it, in immediate data, in Data-Out, and by their sum.
+/// DAT-008: too much unsolicited data, as immediate data, as Data-Out, and as their sum.
 #[test]
 fn dat_008_too_much_unsolicited_data() {
     let server = shared();
@@ -113,7 +113,7 @@ fn dat_008_right_unsolicited_data_is_taken() {
     let last = raw.data_out(write.tag(), NONE, 1, 2048, &bytes[2048..4096]);
     raw.send_all(&[write.clone(), first, last]);
     let reply = raw.collect(write.tag(), &bytes);
-    assert_eq!(reply.r2ts()[0].get32(40), 4096, "what came is not asked for again");
+    assert_eq!(reply.r2ts()[0].get32(40), 4096, "the R2T asks for received data again");
     reply.good();
     assert!(raw.read_blocks(0, 3150, 32) == bytes);
 }
@@ -161,7 +161,7 @@ fn dat_018_r2ts_cover_the_write_once_and_in_order() {
     assert!(raw.read_blocks(0, 3500, 2048) == bytes);
 }
 
-/// DAT-021: any order where it was agreed on, and an error where it was not.
+/// DAT-021: any order if DataPDUInOrder=No was negotiated, otherwise an error.
 #[test]
 fn dat_021_data_out_in_reverse() {
     let server = shared();
@@ -207,11 +207,11 @@ fn dat_023_data_out_of_an_unknown_task() {
         }
         raw.send(&good);
         raw.collect(write.tag(), &[]).good();
-        assert_eq!(raw.read_blocks(0, 5700, 1), [5; 512], "the task went on");
+        assert_eq!(raw.read_blocks(0, 5700, 1), [5; 512], "the task did not continue");
     }
 }
 
-/// DAT-023, DAT-024, DAT-028, REJ-010: a field that does not fit its task never stores anything elsewhere.
+/// DAT-023, DAT-024, DAT-028, REJ-010: a wrong field must not store data in other blocks.
 #[test]
 fn dat_024_data_out_with_wrong_fields() {
     let server = shared();
@@ -233,11 +233,11 @@ fn dat_024_data_out_with_wrong_fields() {
         }
         let mut raw = Raw::session(server.portal(), &[]);
         let blocks = raw.read_blocks(0, 5800, 4);
-        assert!(blocks[..512] == [1; 512] && blocks[1024..] == [1; 1024], "{what} spoiled its neighbours");
+        assert!(blocks[..512] == [1; 512] && blocks[1024..] == [1; 1024], "{what} changed other blocks");
     }
 }
 
-/// DAT-025, KEY-013, DAT-033: that A is never set is checked in every Data-In.
+/// DAT-025, KEY-013, DAT-033: the client checks in every Data-In that A is not set.
 #[test]
 fn dat_025_f_ends_each_burst() {
     let server = shared();
@@ -268,7 +268,7 @@ fn dat_026_less_data_than_the_r2t_asked_for() {
     assert!(matches!(failure(&mut raw, write.tag()), None | Some(0x0b_0c0d)));
 }
 
-/// DAT-026: more, in a second PDU.
+/// DAT-026: too much data, in a second PDU.
 #[test]
 fn dat_026_more_data_than_the_r2t_asked_for() {
     let server = shared();
@@ -296,7 +296,7 @@ fn dat_027_empty_data_out() {
     assert_eq!(raw.read_blocks(0, 8300, 2), [[1; 512], [2; 512]].concat());
 }
 
-/// DAT-027: Data-Out in pieces that are no multiple of four.
+/// DAT-027: Data-Out whose lengths are not multiples of four.
 #[test]
 fn dat_027_odd_pieces() {
     let server = shared();
@@ -318,8 +318,8 @@ fn dat_027_odd_pieces() {
     assert!(raw.read_blocks(0, 8400, 1) == bytes);
 }
 
-/// DAT-030: status with Data-In only when it is GOOD, which is checked in every Data-In; sense comes in a
-/// response.
+/// DAT-030: Data-In has a status only if it is GOOD, which the client checks in every Data-In. Sense comes in a SCSI
+/// Response.
 #[test]
 fn dat_030_sense_comes_in_a_response() {
     let errors = config::standard().replace(
@@ -334,7 +334,7 @@ fn dat_030_sense_comes_in_a_response() {
     raw.write_blocks(0, 0, &[1; 512]).good();
 }
 
-/// A command whose flags name the wrong direction moves no data, and its residual says so.
+/// A command whose flags name the wrong direction moves no data, and its residual is the whole expected length.
 #[test]
 fn wrong_direction_has_a_residual_of_all_data() {
     const UNDERFLOW: u8 = 2;
@@ -403,10 +403,10 @@ fn rsp_005_residuals_of_writes() {
         let mut raw = Raw::session(server.portal(), keys);
         raw.write_blocks(0, 8500, &[0; 4096]).good();
         let over = raw.write(0, &write10(8500, 4), &[1; 1024]);
-        assert_eq!(residual(&over), (OVER, 1024), "the CDB wants more than is sent");
+        assert_eq!(residual(&over), (OVER, 1024), "the CDB requires more than was sent");
         over.check(0x05_0e03);
         let under = raw.write(0, &write10(8504, 2), &[2; 2048]);
-        assert_eq!((residual(&under), under.status), ((UNDER, 1024), 0), "the CDB wants less");
+        assert_eq!((residual(&under), under.status), ((UNDER, 1024), 0), "the CDB requires less");
         let stored = raw.read_blocks(0, 8500, 8);
         assert_eq!(stored, [&[0; 2048][..], &[2; 1024], &[0; 1024]].concat());
     }
@@ -460,7 +460,7 @@ fn rsp_012_naca_is_refused_or_establishes_aca() {
     raw.simple(0, &[0; 6]).good();
 }
 
-/// DAT-011: any direction is fine when there is nothing to move.
+/// DAT-011: any direction is accepted if the command has no data.
 #[test]
 fn dat_011_directions_without_data() {
     let server = shared();
@@ -471,7 +471,7 @@ fn dat_011_directions_without_data() {
     }
 }
 
-/// DAT-024: a command in the wrong direction moves no data and disturbs no other.
+/// DAT-024: a command in the wrong direction moves no data, and does not disturb other commands.
 #[test]
 fn dat_024_the_wrong_direction() {
     let server = shared();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 const OTHER: &str = "iqn.2026-11.org.example:other";
 const HIDDEN: &str = "iqn.2026-11.org.example:hidden";
 
-/// Two portal groups with two and one portal, three targets of which one is hidden from all but one.
+/// Two portal groups, with two portals and with one, and three targets. Only one initiator has access to the third.
 fn three_targets() -> Server {
     let groups = "[session]\nnop_interval_s = 1\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n\
                   [[portal_group]]\ntag = 7\nportals = [\"127.0.0.1:0\"]\n";
@@ -22,7 +22,7 @@ fn three_targets() -> Server {
     )
 }
 
-/// Names with their addresses; anything else in the reply is a failure, as is an address before a name.
+/// Target names with their addresses. Fails on any other key, and on an address before a name.
 fn records(answer: &Pdu) -> Vec<(String, Vec<String>)> {
     assert_eq!(answer.opcode(), op::TEXT_RESPONSE, "{answer:?}");
     assert!(answer.data.is_empty() || answer.data.ends_with(b"\0"));
@@ -136,7 +136,7 @@ fn dsc_005_one_target_by_name() {
     }
 }
 
-/// DSC-007: the rule binds initiators; a target that is sent more keys answers all of them.
+/// DSC-007: the rule binds initiators. A target that receives more keys answers all of them.
 #[test]
 fn dsc_007_send_targets_with_another_key() {
     let server = shared();
@@ -172,8 +172,8 @@ fn dsc_011_advertised_addresses() {
     );
 }
 
-/// DSC-011: an initiator on IPv4 gets no address of an IPv6-only portal, and the reverse. It gets no target that has only
-/// such portals.
+/// DSC-011: an initiator on IPv4 gets no address of an IPv6-only portal, and vice versa. It gets no target that has
+/// only such portals.
 #[test]
 fn dsc_011_portals_for_all_addresses_of_both_families() {
     let portals = "portals = [\"0.0.0.0:0\", \"[::]:0\"]";
@@ -249,7 +249,7 @@ fn dsc_015_named_discovery_sessions_are_reinstated() {
     second.ping();
 }
 
-/// DSC-016: the keepalive of this server is one second.
+/// DSC-016: no NOP-In, although the keepalive interval of this server is one second.
 #[test]
 fn dsc_016_an_idle_discovery_session_is_silent() {
     let server = three_targets();

@@ -5,7 +5,7 @@ use interop::scsi::{READ, WRITE, cdb10, inquiry, pattern, read10, write10};
 use interop::{Login, NONE, Pdu, PduOutcome, Raw, Server, config, op, shared};
 
 const CRC: &[(&str, &str)] = &[("HeaderDigest", "CRC32C"), ("DataDigest", "CRC32C")];
-/// Extended CDB of a 32-byte CDB, and Bidirectional Read Length of 512.
+/// An Extended CDB AHS for a 32-byte CDB, and an AHS with a bidirectional read length of 512 bytes.
 const EXTENDED: [u8; 20] = [0, 17, 1, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const BIDI: [u8; 8] = [0, 5, 2, 0, 0, 0, 2, 0];
 
@@ -18,7 +18,7 @@ fn frm_001_integers_are_big_endian() {
     assert_eq!(answer.bhs[28..32], [1, 2, 3, 4]);
 }
 
-/// FRM-002, FRM-007: each PDU that arrives is checked; here is one of each type that a test can ask for.
+/// FRM-002, FRM-007: the client checks each PDU that it receives. Here it receives each type that a test can request.
 #[test]
 fn frm_002_reserved_fields_are_zero_in_every_pdu() {
     let server = shared();
@@ -60,7 +60,7 @@ fn frm_003_reserved_bits_of_requests_are_ignored() {
     assert_eq!(raw.ask(&noise(ping, 0x7f, &[(2, 4), (36, 48)])).data, b"x");
     let read = raw.command(0, 0x80 | READ, &read10(0, 1), 512);
     assert_eq!(raw.execute(&noise(read, 0x18, &[(2, 4)]), &[]).good().len(), 512);
-    // A place of its own: others write to the begin of this disk at the same time.
+    // A separate block: other tests write to the start of the shared disk at the same time.
     let write = raw.command(0, 0x80 | WRITE, &write10(3000, 1), 512);
     raw.send(&write);
     let r2t = raw.recv_for(write.tag());
@@ -112,7 +112,7 @@ fn frm_005_pdus_whatever_the_segmentation() {
     assert_eq!(raw.read_blocks(0, 9, 1), pattern(512, 9));
 }
 
-/// FRM-006: that padding is zero is checked in every PDU.
+/// FRM-006: the client checks in every PDU that padding is zero.
 #[test]
 fn frm_006_segments_are_padded_to_four_bytes() {
     let server = shared();
@@ -166,7 +166,7 @@ fn frm_009_additional_headers_are_walked_in_any_order() {
     }
 }
 
-/// An AHS that does not fit into TotalAHSLength is a format error and no read beyond it.
+/// An AHS that does not fit into TotalAHSLength is a format error. The target must not read beyond it.
 #[test]
 fn frm_009_a_broken_additional_header_harms_no_other_session() {
     let server = shared();
@@ -198,7 +198,7 @@ fn frm_011_luns_have_the_sam_form() {
     assert_eq!(raw.read(299, &inquiry(None, 36), 36).good()[0], 0x7f);
 }
 
-/// FRM-013, FRM-016, KEY-001: every PDU after the last Login Response is parsed with the digests agreed on.
+/// FRM-013, FRM-016, KEY-001: the client parses every PDU after the last Login Response with the negotiated digests.
 #[test]
 fn frm_013_all_four_digest_combinations() {
     let server = shared();
@@ -215,7 +215,7 @@ fn frm_013_all_four_digest_combinations() {
     }
 }
 
-/// FRM-014: the five vectors as they stand on the wire.
+/// FRM-014: the five CRC32C vectors of RFC 7143 on the wire.
 #[test]
 fn frm_014_crc32c_vectors_on_the_wire() {
     let server = shared();
@@ -336,7 +336,7 @@ fn frm_024_a_format_error_ends_the_session() {
     }
 }
 
-/// FRM-025: that no data segment is longer than what this side declared is checked in every PDU.
+/// FRM-025: the client checks in every PDU that no data segment exceeds its own MaxRecvDataSegmentLength.
 #[test]
 fn frm_025_each_side_obeys_the_others_segment_length() {
     let server = shared();

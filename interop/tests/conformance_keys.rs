@@ -58,7 +58,7 @@ fn key_009_portal_group_tags() {
     assert!(negotiate(server.portal(), "TargetPortalGroupTag", "1").refused());
 }
 
-/// KEY-010, KEY-011: the four pairs of offer and configuration, and what they allow.
+/// KEY-010, KEY-011: the four combinations of offer and configuration, and the data that they permit.
 #[test]
 fn key_010_initial_r2t_and_immediate_data() {
     for ours in ["true", "false"] {
@@ -235,7 +235,7 @@ fn key_027_node_architecture_is_taken_in_silence() {
     twice.data.extend_from_slice(format!("{key}=AHSL\0").as_bytes());
     assert_eq!(login.connect(server.portal()).login(&twice).status(), 0x0200);
     let pairs = Login::new().answers(server.portal(), &[]).expect("a login");
-    assert!(pairs.iter().all(|(k, _)| !k.starts_with("X")), "none of its own: {pairs:?}");
+    assert!(pairs.iter().all(|(k, _)| !k.starts_with("X")), "the target declares an X key: {pairs:?}");
 }
 
 /// KEY-037
@@ -263,7 +263,7 @@ fn key_037_login_keys_are_refused_in_full_feature_phase() {
         let write = raw.command(0, 0x80 | 0x20, &write10(0, 64), 32768);
         raw.send(&write);
         let r2t = raw.recv_for(write.tag());
-        assert_eq!((r2t.opcode(), r2t.get32(44)), (op::R2T, 32768), "nothing changed: {r2t:?}");
+        assert_eq!((r2t.opcode(), r2t.get32(44)), (op::R2T, 32768), "a negotiated value changed: {r2t:?}");
     }
 }
 
@@ -278,7 +278,7 @@ fn key_038_discovery_has_level_zero_and_one_connection() {
     assert!(matches!(value("MaxConnections"), Some("1" | "Irrelevant")), "{pairs:?}");
 }
 
-/// KEY-036: the longer segments, too, come only after the exchange.
+/// KEY-036: the target sends longer segments only after the exchange.
 #[test]
 fn key_036_segments_grow_in_full_feature_phase() {
     let server = shared();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 const C: u8 = 0x40;
 
-/// Keys that one side only declares: they are never an answer to an offer.
+/// Keys that one side only declares. They never answer an offer.
 const DECLARED: [&str; 4] =
     ["TargetPortalGroupTag", "TargetAlias", "MaxRecvDataSegmentLength", "TargetAddress"];
 
@@ -99,12 +99,12 @@ fn log_010_stage_transitions() {
     }
     let mut raw = login.connect(server.portal());
     let answer = raw.login(&login.request(1, None).flags(0x07));
-    assert_eq!((answer.status(), answer.bhs[1] & 0x8c), (0, 0x04), "NSG without T moves nothing");
+    assert_eq!((answer.status(), answer.bhs[1] & 0x8c), (0, 0x04), "NSG without T does not change the stage");
     assert_eq!(raw.login(&login.empty(1, Some(3))).bhs[1], 0x87);
 }
 
-/// LOG-011, LOG-012, LOG-013, LOG-016, LOG-022, LOG-027, LST-001: status 00/00 and the CSG of each answer,
-/// and StatSN from answer to answer and on into the session, are checked by the client.
+/// LOG-011, LOG-012, LOG-013, LOG-016, LOG-022, LOG-027, LST-001: the client checks status 0000h and the CSG of each
+/// response. It also checks that StatSN continues from response to response and into the full feature phase.
 #[test]
 fn log_011_a_login_in_three_steps() {
     let server = shared();
@@ -172,7 +172,7 @@ fn log_019_versions() {
     let login = Login::new();
     let mut raw = login.connect(server.portal());
     let answer = raw.login(&login.request(1, None).byte(2, 5));
-    assert_eq!((answer.status(), answer.bhs[2], answer.bhs[3]), (0, 0, 0), "0 to 5 holds 0");
+    assert_eq!((answer.status(), answer.bhs[2], answer.bhs[3]), (0, 0, 0), "the versions 0 to 5 include 0");
     let changed = raw.login(&login.empty(1, Some(3)).byte(2, 7).byte(3, 3));
     assert!(changed.status() >> 8 == 2 || (changed.bhs[2], changed.bhs[3]) == (0, 0), "{changed:?}");
     let mut raw = login.connect(server.portal());
@@ -283,7 +283,7 @@ fn log_035_a_failed_negotiation_fails_the_login() {
     }
 }
 
-/// LOG-036: every refusal ends the connection, and only that.
+/// LOG-036: a rejected login ends its own connection, and no other.
 #[test]
 fn log_036_a_refused_login_closes() {
     let server = shared();
@@ -320,7 +320,7 @@ fn log_037_redirections() {
     }
 }
 
-/// LOG-040: more answers than one login PDU may hold; the client checks the 8192 bytes of the default.
+/// LOG-040: the answers do not fit into one Login Response. The client checks the default limit of 8192 bytes.
 #[test]
 fn log_040_login_answers_obey_the_default_segment_length() {
     let server = shared();
@@ -385,7 +385,7 @@ fn log_042_six_exchanges_are_fine_and_a_thousand_end() {
             _ => return,
         }
     }
-    panic!("a login of a thousand empty exchanges goes on");
+    panic!("a login is still open after a thousand empty exchanges");
 }
 
 /// LOG-043

@@ -28,7 +28,7 @@ fn nam_002_spellings_of_one_name_are_folded() {
     let status = Login::new().target(&format!("{TARGET} ")).try_on(server.portal()).err();
     assert!(matches!(status, Some(0x0200 | 0x0203)), "{status:#06x?}");
     let status = Login::new().initiator("iqn.1993-08.org.debian:host_10").try_on(server.portal()).err();
-    assert_eq!(status, Some(0x0202), "the pattern admits one character more");
+    assert_eq!(status, Some(0x0202), "the pattern admits exactly one more character");
 }
 
 /// RFC 3722 sections 5 to 7, RFC 7143 section 11.13.5: Initiator Error.
@@ -76,7 +76,7 @@ fn nam_003_types_of_names() {
         "iqn.2026-11.org:a b",
     ] {
         let said = Server::refused(&Folder::fresh(), &config::standard().replace(TARGET, name));
-        assert!(said.contains("lunar.toml"), "the message names the place: {said}");
+        assert!(said.contains("lunar.toml"), "the message does not name the file: {said}");
     }
     let server = shared();
     for name in

@@ -23,7 +23,7 @@ fn neg_002_every_pair_ends_in_one_nul() {
     assert!(!answer.data.windows(2).any(|w| w == [0, 0]) && answer.data[0] != 0, "{answer:?}");
 }
 
-/// The end of the text ends its last pair: no byte follows that could belong to it.
+/// The end of the text also ends its last pair.
 #[test]
 fn last_pair_without_nul_is_taken() {
     let server = shared();
@@ -164,8 +164,8 @@ fn neg_015_irrelevant_is_no_failure() {
     assert!(value == "Irrelevant" || value.parse::<u32>().is_ok_and(|n| n <= 4096), "{value}");
 }
 
-/// NEG-016, SES-021, KEY-010, KEY-011, KEY-013: without an offer there is no answer, and the defaults are in
-/// force, whatever was negotiated for the same nexus before.
+/// NEG-016, SES-021, KEY-010, KEY-011, KEY-013: a key without an offer gets no answer, and its default applies.
+/// Earlier negotiations of the same nexus have no effect.
 #[test]
 fn neg_016_defaults_without_an_offer() {
     let server = shared();
@@ -300,7 +300,7 @@ fn neg_026_a_text_negotiation_counts_when_it_is_complete() {
     let half = raw.request(op::TEXT | 0x40).flags(0).ttt(NONE).keys(&smaller);
     let answer = raw.ask(&half);
     assert_eq!((answer.opcode(), answer.is_final()), (op::TEXT_RESPONSE, false), "{answer:?}");
-    assert_eq!(largest(&mut raw), Some(8192), "not yet");
+    assert_eq!(largest(&mut raw), Some(8192), "the sequence is not complete");
     let reset = raw.request(op::TEXT | 0x40).ttt(NONE).itt(half.tag()).keys(&[("X-com.example.a", "1")]);
     assert!(raw.ask(&reset).is_final());
     assert_eq!(largest(&mut raw), Some(8192), "the first sequence was dropped");
@@ -352,7 +352,7 @@ fn neg_030_a_key_twice_in_a_text_sequence() {
     assert_eq!(reply.pdus[0].data.len(), 8192, "the old value is in force");
 }
 
-/// NEG-008: a value may hold any byte but NUL; the answer holds none that the question did not.
+/// NEG-008: a value may contain any byte but NUL. The response contains only printable ASCII.
 #[test]
 fn neg_008_odd_bytes_in_values_are_handled() {
     let server = shared();

@@ -43,7 +43,7 @@ fn cmd_005_commands_run_in_the_order_of_cmd_sn() {
     raw.send_all(&[writes[3].clone(), writes[1].clone(), writes[2].clone()]);
     raw.expect_silence();
     raw.ping();
-    assert_eq!(raw.window.map(|w| w.0), Some(writes[0].get32(24)), "no hole is acknowledged");
+    assert_eq!(raw.window.map(|w| w.0), Some(writes[0].get32(24)), "no gap in CmdSN is acknowledged");
     raw.send(&writes[0]);
     for write in &writes {
         let answer = raw.recv();
@@ -80,7 +80,7 @@ fn cmd_007_commands_out_of_the_window_are_ignored() {
     assert_ne!(raw.read_blocks(0, 2100, 1), [0xbb; 512]);
 }
 
-/// CMD-008, CMD-014, CMD-009: that MaxCmdSN is never below ExpCmdSN - 1 is checked in every PDU.
+/// CMD-008, CMD-014, CMD-009: the client checks in every PDU that MaxCmdSN is not below ExpCmdSN - 1.
 #[test]
 fn cmd_008_immediate_commands_pass_a_closed_window() {
     let server = narrow(4);
@@ -118,7 +118,7 @@ fn cmd_012_an_open_window_is_reported() {
     }
 }
 
-/// SN-001, SN-003: the client checks StatSN in every PDU; here is every kind that counts.
+/// SN-001, SN-003: the client checks StatSN in every PDU. Here it receives each kind that increments StatSN.
 #[test]
 fn sn_001_stat_sn_counts_each_status() {
     let server = shared();
@@ -145,7 +145,7 @@ fn sn_002_r2t_and_nop_in_show_the_next_stat_sn() {
     let before = raw.exp_stat_sn;
     let nop = raw.recv();
     assert_eq!((nop.opcode(), nop.tag(), nop.stat_sn()), (op::NOP_IN, NONE, before));
-    assert_ne!(nop.transfer_tag(), NONE, "it wants an answer");
+    assert_ne!(nop.transfer_tag(), NONE, "the ping requests a response");
     let pong = Pdu::new(op::NOP_OUT | 0x40).itt(NONE).ttt(nop.transfer_tag()).bytes(8, &nop.bhs[8..16]);
     raw.send(&pong.cmd_sn(raw.cmd_sn).exp_stat_sn(raw.exp_stat_sn));
     let reply = raw.write_blocks(0, 2200, &[2; 2048]);
@@ -173,8 +173,8 @@ fn sn_006_data_sn_and_r2t_sn_count_from_zero_per_command() {
     }
 }
 
-/// SN-009, DAT-032, RSP-007: the device has no bidirectional command; one that comes ends with a SCSI
-/// Response of its own, whose two residuals fit the two lengths if they are given.
+/// SN-009, DAT-032, RSP-007: the device has no bidirectional commands. A received one ends with a SCSI Response. Its
+/// two residuals match the two lengths if they are present.
 #[test]
 fn sn_009_bidirectional_commands_end_with_a_scsi_response() {
     let server = shared();
@@ -225,7 +225,7 @@ fn sn_013_exp_data_sn_counts_data_in() {
     assert_eq!((long.flags, long.residual, long.pdus.len() >= 16), (2, 8192, true));
 }
 
-/// CMD-009: the window stays sane while many commands are open.
+/// CMD-009: the window stays valid while many commands are in flight.
 #[test]
 fn cmd_009_the_window_under_load() {
     let server = narrow(32);

@@ -24,7 +24,7 @@ fn nop_001_pings_are_answered() {
         let pong = raw.ask(&ping);
         assert_eq!((pong.opcode(), pong.transfer_tag()), (op::NOP_IN, NONE));
     }
-    assert_eq!(raw.window.map(|w| w.0), Some(raw.cmd_sn), "one of the two counted");
+    assert_eq!(raw.window.map(|w| w.0), Some(raw.cmd_sn), "one of the two advances CmdSN");
 }
 
 /// NOP-002
@@ -51,7 +51,7 @@ fn nop_004_no_response_to_a_nop_out_without_tag() {
     raw.ping();
 }
 
-/// NOP-006, NOP-008, SN-002: the target's ping, answered twice, then no more.
+/// NOP-006, NOP-008, SN-002: the client answers two pings of the target, and then no more.
 #[test]
 fn nop_008_an_initiator_that_does_not_answer_is_dropped() {
     let server = keepalive();
@@ -70,8 +70,7 @@ fn nop_008_an_initiator_that_does_not_answer_is_dropped() {
     );
 }
 
-/// ASY-002: a changed LUN map is reported by a message if the access list enables that, else by a unit
-/// attention.
+/// ASY-002: a message reports a changed LUN map if the access list enables that; otherwise, a unit attention does.
 #[test]
 fn asy_002_scsi_events_are_sent_where_enabled() {
     for aen in [true, false] {
@@ -113,7 +112,7 @@ fn asy_005_an_ignored_logout_request() {
         match raw.get(Duration::from_secs(1)) {
             Received::Closed => break,
             Received::Pdu(pdu) => assert_eq!(pdu.opcode(), op::ASYNC, "{pdu:?}"),
-            Received::Nothing => assert!(Instant::now() < end, "the connection stays"),
+            Received::Nothing => assert!(Instant::now() < end, "the connection stays open"),
         }
     }
     assert!(server.wait(Duration::from_secs(20)).success());
@@ -147,7 +146,7 @@ fn txt_001_two_text_requests_at_once() {
     }
 }
 
-/// TXT-004, TXT-009: that F and TTT fit each other is checked in every Text Response.
+/// TXT-004, TXT-009: the client checks in every Text Response that F and TTT match.
 #[test]
 fn txt_009_a_new_request_starts_from_the_beginning() {
     let server = twenty_targets();
@@ -208,7 +207,7 @@ fn txt_011_a_stale_transfer_tag() {
     raw.outcome(&unknown).refused(&[4, 9, 0x0a]);
 }
 
-/// NEG-004: text of full feature phase may be split, too; each part but the last gets an empty answer.
+/// NEG-004: text may also be split in full feature phase. Each part but the last gets an empty response.
 #[test]
 fn txt_005_text_in_parts() {
     let server = shared();
@@ -266,7 +265,7 @@ fn rej_007_a_flood_of_immediate_commands() {
     raw.simple(0, &[0; 6]).good();
 }
 
-/// REJ-011: text beyond the configured limit is refused, and nothing is kept of it.
+/// REJ-011: text beyond the configured limit is rejected and discarded.
 #[test]
 fn rej_011_text_without_end() {
     let server = Server::start(&format!("[limits]\ntext_bytes = \"16KiB\"\n{}", config::standard()));
@@ -279,11 +278,11 @@ fn rej_011_text_without_end() {
             other => return other.refused(&[4, 9, 0x0a]),
         }
     }
-    panic!("400 KiB of text were taken");
+    panic!("the target accepted 400 KiB of text");
 }
 
-/// REJ-012: that no reason is reserved or retired is checked in every Reject; here, in answer to a bad
-/// negotiation.
+/// REJ-012: the client checks in every Reject that the reason is not reserved or retired. Here, the target responds
+/// to a bad negotiation.
 #[test]
 fn rej_012_the_retired_reason_is_not_used() {
     let server = shared();
@@ -340,7 +339,7 @@ fn lgo_004_recovery_needs_level_two() {
     raw.ping();
 }
 
-/// A non-immediate Logout waits for its turn.
+/// A non-immediate Logout waits for the commands with lower CmdSN.
 #[test]
 fn lgo_001_a_logout_in_the_order_of_cmd_sn() {
     let server = shared();

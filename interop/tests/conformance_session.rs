@@ -9,7 +9,8 @@ use std::time::Duration;
 const QUICK: [(&str, &str); 2] = [("DefaultTime2Wait", "0"), ("DefaultTime2Retain", "0")];
 const SLOW: u16 = 2;
 
-/// Is a session with this TSIH still known? A login of another CID answers 02/0a if not, else 02/06 or 02/08.
+/// Whether the target still knows a session with this TSIH. A login with another CID fails with status 020ah if not,
+/// otherwise with 0206h or 0208h.
 fn is_known(server: &Server, login: &Login, tsih: u16) -> bool {
     match login.clone().session(tsih, 9).try_on(server.portal()) {
         Err(0x020a) => false,
@@ -50,15 +51,15 @@ fn ses_003_a_login_with_a_known_isid_reinstates() {
     let reads: Vec<_> = (0..3).map(|_| old.command(SLOW, 0x80 | READ, &read10(0, 1), 512)).collect();
     old.send_all(&reads);
     let mut new = login.clone().cmd_sn(0x5000).on(server.portal());
-    assert!(old.until_close().iter().all(|p| p.opcode() == op::ASYNC), "old tasks end without notice");
+    assert!(old.until_close().iter().all(|p| p.opcode() == op::ASYNC), "old tasks get no response");
     assert_ne!(new.tsih, 0);
     (0..3).for_each(|lun| new.clear_attentions(lun));
     assert_eq!(new.window.map(|w| w.0), Some(new.cmd_sn), "CmdSN of the new login is in force");
     new.read_blocks(0, 0, 1);
-    assert!(matches!(new.get(Duration::from_millis(600)), Received::Nothing), "no answer of an old task");
+    assert!(matches!(new.get(Duration::from_millis(600)), Received::Nothing), "no response of an old task");
 }
 
-/// SES-003: the ISID belongs to the initiator's name.
+/// SES-003: the same ISID under another initiator name is another session.
 #[test]
 fn ses_003_isid_of_another_initiator_is_another_session() {
     let server = shared();
@@ -82,11 +83,11 @@ fn ses_005_a_login_with_a_live_cid_reinstates_the_connection() {
     let again = login.clone().session(old.tsih, 0).cmd_sn(old.cmd_sn);
     let mut new = again.on(server.portal());
     old.expect_close();
-    assert_eq!(new.tsih, old.tsih, "the session lives on");
+    assert_eq!(new.tsih, old.tsih, "the session continues");
     new.clear_attentions(0);
     new.immediate_data = false;
     let reply = new.write_blocks(0, 0, &[3; 16384]);
-    assert_eq!(reply.r2ts().len(), 4, "what was negotiated for the session is in force");
+    assert_eq!(reply.r2ts().len(), 4, "the parameters of the session apply");
     reply.good();
     new.expect_silence();
 }
@@ -168,7 +169,7 @@ fn ses_014_a_logout_frees_the_session() {
     }
 }
 
-/// SES-015, SES-017, SES-018, REC-014: what is kept after a loss, and for how long.
+/// SES-015, SES-017, SES-018, REC-014: with DefaultTime2Retain=0, the target frees a lost session at once.
 #[test]
 fn ses_018_time_to_retain_zero_frees_at_once() {
     let server = shared();
@@ -231,7 +232,7 @@ fn ses_019_a_stopping_server_says_goodbye() {
     assert!(server.wait(Duration::from_secs(20)).success());
 }
 
-/// SES-020: the transitions that can be seen from outside, one after the other.
+/// SES-020: the state transitions that are visible from outside, one after the other.
 #[test]
 fn ses_020_states_from_outside() {
     let server = shared();
@@ -329,7 +330,11 @@ fn clr_004_resets_keep_the_numbers() {
         let response = raw.manage(function, 0);
         assert!(matches!(response, 0 | 5), "function {function}: {response}");
         (0..3).for_each(|lun| raw.clear_attentions(lun));
-        assert_eq!(raw.window.map(|w| w.0), Some(raw.cmd_sn), "CmdSN goes on from {cmd_sn}");
-        assert_eq!(raw.exp_stat_sn.wrapping_sub(stat_sn), raw.cmd_sn.wrapping_sub(cmd_sn) + 1, "and StatSN");
+        assert_eq!(raw.window.map(|w| w.0), Some(raw.cmd_sn), "CmdSN continues from {cmd_sn}");
+        assert_eq!(
+            raw.exp_stat_sn.wrapping_sub(stat_sn),
+            raw.cmd_sn.wrapping_sub(cmd_sn) + 1,
+            "StatSN continues"
+        );
     }
 }

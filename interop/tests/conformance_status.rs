@@ -15,7 +15,7 @@ fn lst_006_an_initiator_without_access_is_not_authorized() {
     Login::new().initiator("iqn.2026-11.org.example:good.1").on(server.portal()).ping();
 }
 
-/// LST-006: networks restrict as names do.
+/// LST-006: networks restrict access as names do.
 #[test]
 fn lst_006_a_network_without_access_is_not_authorized() {
     let access = "[[target.access]]\nnetworks = [\"192.0.2.0/24\"]\n";
@@ -98,11 +98,11 @@ fn lst_018_no_more_sessions_than_configured() {
     first.logout(0, 0);
     first.expect_close();
     let retry = || Login::new().try_on(server.portal()).inspect_err(|_| sleep(Duration::from_millis(50)));
-    assert!((0..20).any(|_| retry().is_ok()), "a place is free again");
+    assert!((0..20).any(|_| retry().is_ok()), "a session is free again");
     second.ping();
 }
 
-/// LST-018: and no more per initiator.
+/// LST-018: the limit for each initiator.
 #[test]
 fn lst_018_no_more_sessions_per_initiator_than_configured() {
     let server = Server::start(&format!("[limits]\nsessions_per_initiator = 1\n{}", config::standard()));

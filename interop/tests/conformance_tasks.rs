@@ -46,7 +46,7 @@ fn give(raw: &mut Raw, r2t: &Pdu, byte: u8) {
     raw.send(&raw.data_out(r2t.tag(), r2t.transfer_tag(), 0, 0, &[byte; 512]).bytes(8, &r2t.bhs[8..16]));
 }
 
-/// No PDU of any task for longer than the slow LUN takes.
+/// Checks that no PDU arrives for longer than a command of the slow LUN takes.
 fn nothing_more(raw: &mut Raw) {
     match raw.get(Duration::from_millis(800)) {
         Received::Nothing => {}
@@ -125,7 +125,7 @@ fn tmf_006_abort_task_of_an_unseen_command() {
     assert_eq!(raw.read_blocks(0, 9000, 1), [1; 512]);
 }
 
-/// TMF-006, TMF-016: a function waits for a command, until another function takes that command as received.
+/// TMF-006, TMF-016: a function waits for a missing command until another function marks that command as received.
 #[test]
 fn tmf_006_a_command_taken_as_received_is_not_awaited() {
     let server = own();
@@ -143,7 +143,7 @@ fn tmf_006_a_command_taken_as_received_is_not_awaited() {
     }
 }
 
-/// A unit attention is for the initiator to hear of: a command that was to report it, and was aborted, does not use it up.
+/// An aborted command does not clear the unit attention that it would have reported.
 #[test]
 fn aborted_command_keeps_its_unit_attention() {
     const POWER_ON: u32 = 0x062900;
@@ -207,8 +207,8 @@ fn tmf_010_a_function_acts_on_lower_cmd_sn() {
     assert_eq!(raw.read_blocks(SLOW, 20, 1), [7; 512]);
 }
 
-/// TMF-011, TMF-017: with one connection the order on it is what counts: what was answered comes before the
-/// response of the function, and nothing of the affected tasks after it.
+/// TMF-011, TMF-017: on one connection, the responses of affected tasks come before the response of the function, and
+/// none comes after it.
 #[test]
 fn tmf_011_the_response_is_the_last_word() {
     let server = shared();
@@ -221,11 +221,11 @@ fn tmf_011_the_response_is_the_last_word() {
         while raw.recv().tag() != tmf.tag() {}
         let ping = raw.request(op::NOP_OUT | 0x40).ttt(NONE);
         raw.send(&ping);
-        assert_eq!(raw.recv().tag(), ping.tag(), "a task went on after the response");
+        assert_eq!(raw.recv().tag(), ping.tag(), "a task continued after the response");
     }
 }
 
-/// TMF-012: ABORT TASK SET reaches the own tasks of one logical unit.
+/// TMF-012: ABORT TASK SET affects only the session's own tasks on one logical unit.
 #[test]
 fn tmf_012_abort_task_set_leaves_others_alone() {
     let server = own();
@@ -239,7 +239,8 @@ fn tmf_012_abort_task_set_leaves_others_alone() {
     assert_eq!((attention(&mut a, SLOW), attention(&mut b, SLOW)), (0, 0));
 }
 
-/// TMF-012, TMF-016: the others lose their tasks, too, without waiting for their data or their CmdSN holes.
+/// TMF-012, TMF-016: the tasks of other sessions end too. The function does not wait for their data or for gaps in
+/// their CmdSN.
 #[test]
 fn tmf_012_clear_task_set_and_lun_reset_reach_all_sessions() {
     for function in [CLEAR_TASK_SET, LUN_RESET] {
@@ -259,7 +260,8 @@ fn tmf_012_clear_task_set_and_lun_reset_reach_all_sessions() {
         b.cmd_sn = beyond.get32(24).wrapping_sub(1);
         let filler = b.command(0, 0x80, &[0; 6], 0);
         b.execute(&filler, &[]).good();
-        // It had arrived before the function and was in no task set: it does not begin, whatever status the target returns.
+        // This command arrived before the function, but in no task set. It must not start, whatever status the target
+        // returns.
         let answer = b.collect(beyond.tag(), &[]);
         b.cmd_sn = beyond.get32(24).wrapping_add(1);
         let of_b = if answer.status == BUSY { attention(&mut b, SLOW) } else { answer.sense() };
@@ -348,7 +350,8 @@ fn tmf_018_clear_aca_without_aca() {
     raw.simple(0, &[0; 6]).good();
 }
 
-/// An access list with a guest that may read, and a host that sees two LUNs of three.
+/// A server with a guest that has read-only access, and a host with access to two of three LUNs. Returns it with both
+/// sessions.
 fn limited() -> (Server, Raw, Raw) {
     let access = "[[target.access]]\ninitiators = [\"iqn.2026-11.org.example:guest\"]\nread_only = true\n\
                   [[target.access]]\ninitiators = [\"iqn.2026-11.org.example:part\"]\nluns = [0, 1]\n\
@@ -375,7 +378,7 @@ fn tmf_035_a_read_only_guest_resets_nothing() {
     for function in [CLEAR_TASK_SET, LUN_RESET, WARM_RESET, COLD_RESET] {
         assert_eq!(guest.manage(function, 0), UNAUTHORIZED, "function {function}");
     }
-    assert_eq!(guest.manage(ABORT_TASK_SET, 0), 0, "its own tasks");
+    assert_eq!(guest.manage(ABORT_TASK_SET, 0), 0, "a host may abort its own tasks");
     assert_eq!(host.simple(0, &[0; 6]).status, 0, "no attention was raised");
     guest.read_blocks(0, 0, 1);
     guest.write(0, &write10(0, 1), &[1; 512]).check(0x07_2700);
@@ -395,7 +398,7 @@ fn tmf_021_a_cold_reset_takes_all_luns_of_the_target() {
     assert_eq!(part.manage(COLD_RESET, 0), UNAUTHORIZED);
     assert_eq!(part.manage(WARM_RESET, 0), 0);
     assert_eq!(host.simple(2, &[0; 6]).status, 0, "the resetting host cannot see LUN 2");
-    assert_eq!(attention(&mut host, 0) >> 8, 0x06_29, "LUN 0 is");
+    assert_eq!(attention(&mut host, 0) >> 8, 0x06_29, "the resetting host can see LUN 0");
 }
 
 /// TMF-021
@@ -447,8 +450,8 @@ fn tmf_032_fast_abort_waits_for_no_data() {
     }
 }
 
-/// TMF-033, TMF-034, ASY-009, ASY-001: a session with FastAbort that loses a task to another one gets code 5, once per
-/// logical unit; no other session gets it.
+/// TMF-033, TMF-034, ASY-009, ASY-001: a session with FastAbort whose tasks another session aborts gets AsyncEvent 5,
+/// once for each logical unit. No other session gets it.
 #[test]
 fn tmf_033_other_sessions_hear_of_their_aborted_tasks() {
     let server = own();
@@ -492,10 +495,10 @@ fn asy_009_no_code_five_without_fast_abort() {
     assert_eq!(a.recv_for(reset.tag()).bhs[2], 0);
 }
 
-/// Less than the slow LUN takes.
+/// Shorter than a command of the slow LUN.
 const SOON: Duration = Duration::from_millis(300);
 
-/// Of its own session and of others (SAM-5 section 8.6).
+/// An ORDERED command waits for writes of its own session and of others (SAM-5 section 8.6).
 #[test]
 fn running_write_blocks_ordered_but_not_head_of_queue() {
     let server = own();
@@ -509,14 +512,14 @@ fn running_write_blocks_ordered_but_not_head_of_queue() {
     let write = slow_write(&mut raw, 30, 4);
     let head = test_unit_ready(&mut raw, HEAD_OF_QUEUE);
     raw.send_all(&[write.clone(), head.clone()]);
-    assert_eq!(raw.recv().tag(), head.tag(), "the write is at its medium now");
+    assert_eq!(raw.recv().tag(), head.tag(), "the write is being executed now");
     let ordered = test_unit_ready(&mut other, ORDERED);
     assert_eq!(other.ask(&ordered).tag(), ordered.tag());
-    let Received::Pdu(done) = raw.get(SOON) else { panic!("the write is still under way") };
+    let Received::Pdu(done) = raw.get(SOON) else { panic!("the write has not ended") };
     assert_eq!(done.tag(), write.tag());
 }
 
-/// A command that waits for exclusive access blocks others, but no longer after it was aborted.
+/// A command that waits for exclusive access blocks others only until it is aborted.
 #[test]
 fn aborted_ordered_command_blocks_no_command() {
     let server = own();
@@ -524,13 +527,15 @@ fn aborted_ordered_command_blocks_no_command() {
     let write = slow_write(&mut raw, 30, 5);
     let head = test_unit_ready(&mut raw, HEAD_OF_QUEUE);
     raw.send_all(&[write.clone(), head.clone()]);
-    assert_eq!(raw.recv().tag(), head.tag(), "the write is at its medium now");
+    assert_eq!(raw.recv().tag(), head.tag(), "the write is being executed now");
     let ordered = test_unit_ready(&mut other, ORDERED);
     other.send(&ordered);
     let abort = other.tmf(ABORT_TASK, SLOW, ordered.tag(), ordered.get32(24));
     assert_eq!(other.ask(&abort).bhs[2], 0);
     other.simple(SLOW, &[0; 6]).good();
-    let Received::Nothing = raw.get(Duration::from_millis(1)) else { panic!("it waited for the write") };
+    let Received::Nothing = raw.get(Duration::from_millis(1)) else {
+        panic!("the command waited for the write")
+    };
     assert_eq!(raw.recv().tag(), write.tag());
 }
 

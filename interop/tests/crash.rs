@@ -1,10 +1,9 @@
 //! `kill -9` of the server at random moments.
 //!
-//! What was acknowledged as stable must be there afterwards: FUA writes, writes before an acknowledged
-//! SYNCHRONIZE CACHE, every write when the write cache is off, and state that was to be kept. The death of a
-//! process does not lose the page cache: these tests find writes that were acknowledged before they were
-//! handed to the system, torn blocks, and files that a restart spoils. That the right writes are asked to be
-//! stable is proved by the tests of the executor, on a disk that loses its cache.
+//! Data that were acknowledged as stable must survive: FUA writes, writes before an acknowledged SYNCHRONIZE CACHE,
+//! all writes if the write cache is off, and persistent state. The page cache survives the end of a process. So these
+//! tests find writes that were acknowledged before the system had them, torn blocks, and files that a restart
+//! damages. The executor's tests use a disk that loses its cache, and prove that the right writes become stable.
 
 use interop::scsi::{WRITE, cdb10, read_keys, reserve_out, write10};
 use interop::{Folder, Login, Random, Raw, Received, Server, TARGET, op};
@@ -16,7 +15,7 @@ use std::time::Duration;
 const BLOCK: usize = 512;
 /// Blocks of one write.
 const SLOT_BLOCKS: u32 = 8;
-/// Writers at the same time, each with slots of its own.
+/// Concurrent writers, each with its own slots.
 const WRITERS: u32 = 2;
 const SLOTS: u32 = 48;
 /// Commands in flight of one writer.
@@ -31,13 +30,13 @@ fn configuration(keys: &str) -> String {
     )
 }
 
-/// The contents of a block: owner, LBA and generation, over and over.
+/// A block that repeats owner, LBA and generation.
 fn stamp(owner: u32, lba: u32, generation: u64) -> Vec<u8> {
     let one = [&owner.to_be_bytes()[..], &lba.to_be_bytes(), &generation.to_be_bytes()].concat();
     one.repeat(BLOCK / one.len())
 }
 
-/// The generation of a block, which must be whole; None for one that was never written.
+/// The generation of a block, which must not be torn. None if the block was never written.
 fn generation(owner: u32, lba: u32, block: &[u8]) -> Option<u64> {
     if block.iter().all(|b| *b == 0) {
         return None;
@@ -47,7 +46,7 @@ fn generation(owner: u32, lba: u32, block: &[u8]) -> Option<u64> {
     Some(generation)
 }
 
-/// The newest generation of a slot that was sent, was acknowledged, and was acknowledged as stable.
+/// The newest generations of a slot: sent, acknowledged, and acknowledged as stable.
 #[derive(Clone, Copy, Default)]
 struct Generations {
     sent: u64,
@@ -60,7 +59,7 @@ enum SentCommand {
         slot: usize,
         fua: bool,
     },
-    /// With what was acknowledged when it was sent.
+    /// With the generations that were acknowledged when it was sent.
     Flush {
         done: Vec<u64>,
     },
@@ -68,7 +67,7 @@ enum SentCommand {
 
 struct Writer {
     owner: u32,
-    /// Off: every acknowledged write is stable.
+    /// Whether the write cache is on. If not, every acknowledged write is stable.
     cached: bool,
     random: Random,
     slots: Vec<Generations>,
@@ -108,7 +107,7 @@ impl Writer {
                 Received::Nothing => panic!("no answer"),
                 Received::Pdu(pdu) => {
                     assert_eq!((pdu.opcode(), pdu.bhs[2], pdu.bhs[3]), (op::SCSI_RESPONSE, 0, 0), "{pdu:?}");
-                    let sent = in_flight.remove(&pdu.tag()).expect("a tag of ours");
+                    let sent = in_flight.remove(&pdu.tag()).expect("the tag of a command in flight");
                     self.ended(sent);
                 }
             }
@@ -228,7 +227,8 @@ fn write_atomic(lba: u32, blocks: u16) -> [u8; 16] {
     cdb
 }
 
-/// Writes one generation after the other to the first blocks until the connection ends; the last that was acknowledged.
+/// Writes one generation after the other to the first blocks until the connection ends. Returns the last acknowledged
+/// one.
 fn write_atomically(mut raw: Raw, mut generation: u64) -> u64 {
     loop {
         let data = (generation + 1).to_be_bytes().repeat(ATOMIC / 8);
@@ -271,7 +271,8 @@ fn killed_atomic_write_is_whole_or_absent() {
     }
 }
 
-/// The first half of an atomic write of ones is on the medium when the server is killed; its image.
+/// Kills the server, and leaves the first half of an atomic write of ones on the medium, with its record in the
+/// journal. Returns the image.
 fn cut_off(server: &mut Server) -> PathBuf {
     let image = server.dir().join("disk.img");
     Raw::session(server.portal(), &[]).write(0, &write_atomic(8, 8), &[1; 8 * BLOCK]).good();
@@ -279,7 +280,7 @@ fn cut_off(server: &mut Server) -> PathBuf {
     let journal = std::fs::read_dir(server.dir().join("atomic")).expect("a folder").next();
     let journal = journal.expect("a journal").expect("a journal").path();
     let mut record = std::fs::read(&journal).expect("a record");
-    assert!(record[..8] == [0; 8], "the record of a write that has ended is cleared");
+    assert!(record[..8] == [0; 8], "the record of a completed write is not cleared");
     record[..8].copy_from_slice(b"LUNARWA2");
     std::fs::write(&journal, record).expect("a record");
     let mut half = std::fs::read(&image).expect("an image");
@@ -296,7 +297,7 @@ fn restart_completes_a_partial_atomic_write() {
     assert_eq!(Raw::session(server.portal(), &[]).read_blocks(0, 8, 8), [1; 8 * BLOCK]);
 }
 
-/// The blocks of the other image are those before the write too.
+/// The other image has the same blocks as the first one before the write, so only its identity differs.
 #[test]
 fn partial_atomic_write_leaves_another_image_alone() {
     let mut server = Server::start_in(Folder::fresh(), &configuration(""));
@@ -356,8 +357,8 @@ fn preemption_that_cannot_be_saved_changes_nothing() {
     let mut other = Raw::session(server.portal(), &[]);
     other.clear_attentions(0);
     reserve_out(&mut other, 0, REGISTER, 0, 0, 2, APTPL).good();
-    std::fs::rename(&state, server.dir().join("away")).expect("the folder of state");
-    std::fs::write(&state, "no folder").expect("in its place");
+    std::fs::rename(&state, server.dir().join("away")).expect("move the state folder away");
+    std::fs::write(&state, "no folder").expect("write a file in its place");
     const PREEMPT: u8 = 4;
     const PREEMPT_AND_ABORT: u8 = 5;
     for action in [PREEMPT, PREEMPT_AND_ABORT] {
@@ -366,8 +367,8 @@ fn preemption_that_cannot_be_saved_changes_nothing() {
         holder.write_blocks(0, 0, &[1; BLOCK]).good();
         assert_eq!(other.write_blocks(0, 0, &[2; BLOCK]).status, CONFLICT);
     }
-    std::fs::remove_file(&state).expect("out of the way");
-    std::fs::rename(server.dir().join("away"), &state).expect("and back");
+    std::fs::remove_file(&state).expect("remove the file");
+    std::fs::rename(server.dir().join("away"), &state).expect("move the state folder back");
     server.restart();
     let mut holder = registrant(&server);
     assert_eq!(read_keys(&mut holder, 0).len(), 2);

@@ -1,4 +1,4 @@
-//! Data-Out: other amounts of it than a command's CDB asks for.
+//! Commands whose Data-Out is shorter or longer than their CDB requires.
 
 use interop::amounts::{DataOutMode, walk};
 use interop::{Raw, Server, config};

@@ -16,7 +16,8 @@ fn counters(raw: &mut Raw, lun: u16, page: u8) -> Vec<u64> {
     data[4..].chunks_exact(12).map(value).collect()
 }
 
-/// Small and large commands, with and without a task, over two sessions; LUN 0 is memory, LUN 1 null.
+/// Small commands, which the server executes inline, and large ones, over two sessions. LUN 0 is memory, LUN 1 is
+/// null.
 #[test]
 fn log_pages_count_operations() {
     let server = Server::start(&config::standard());
@@ -72,7 +73,7 @@ filters = [{ kind = "delay", read_us = 0, write_us = 500000 }]
     Server::start(&(config::standard() + slow))
 }
 
-/// SANITIZE OVERWRITE with 5Ah in every byte, without IMMED, is begun.
+/// Starts SANITIZE OVERWRITE with 5Ah in every byte, without IMMED.
 fn begin_overwrite(raw: &mut Raw) -> Pdu {
     raw.clear_attentions(3);
     let list = [1, 0, 0, 1, 0x5a];
@@ -83,14 +84,15 @@ fn begin_overwrite(raw: &mut Raw) -> Pdu {
     pdu
 }
 
-/// A sanitize operation continues after its task has ended (SBC-4 section 4.11); the function does not wait for it.
+/// A sanitize operation continues after its task has ended (SBC-4 section 4.11). `manage` ends the task, and must not
+/// wait for the operation.
 fn survives(manage: impl Fn(&mut Raw, &Pdu) -> u8) {
     let server = slow();
     let mut raw = Raw::session(server.portal(), &[]);
     let sanitize = begin_overwrite(&mut raw);
     let begun = Instant::now();
     assert_eq!(manage(&mut raw, &sanitize), 0);
-    assert!(begun.elapsed() < Duration::from_millis(1500), "it waited for the end");
+    assert!(begun.elapsed() < Duration::from_millis(1500), "it waited for the end of the operation");
     let mut other = Raw::session(server.portal(), &[]);
     other.clear_attentions(3);
     assert_eq!(other.simple(3, &[0; 6]).sense(), SANITIZING);
@@ -133,14 +135,14 @@ fn becomes_ready(raw: &mut Raw) {
         if reply.status == 0 {
             return;
         }
-        assert!(Instant::now() < end, "it is not ready: {reply:?}");
+        assert!(Instant::now() < end, "LUN 3 is not ready: {reply:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
 const BLOCK_ERASE: [u8; 10] = [0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Its session ends before its turn: nothing then shows it as running.
+/// The session ends before the operation starts. The logical unit must not report the operation as running.
 #[test]
 fn erase_whose_session_ends_leaves_the_unit_usable() {
     let server = slow();
@@ -156,7 +158,7 @@ fn erase_whose_session_ends_leaves_the_unit_usable() {
     assert_eq!(other.read_blocks(3, 0, 1), [7; 512]);
 }
 
-/// It waits for a running write, and is aborted before its turn.
+/// The operation waits for a running write, and is aborted before it starts.
 #[test]
 fn erase_aborted_before_its_start_erases_nothing() {
     let server = slow();
@@ -165,7 +167,8 @@ fn erase_aborted_before_its_start_erases_nothing() {
     other.clear_attentions(3);
     let write = other.command(3, 0x80 | WRITE, &write10(0, 1), 512).data(&[9; 512]);
     other.send(&write);
-    // Its answer shows that the write was taken: it is inside the gate of its logical unit.
+    // The response to the ping shows that the server has received the write, which holds the task set lock of its
+    // logical unit.
     other.ping();
     let erase = raw.command(3, 0x80, &BLOCK_ERASE, 0);
     raw.send(&erase);
@@ -176,7 +179,7 @@ fn erase_aborted_before_its_start_erases_nothing() {
     assert_eq!(raw.read_blocks(3, 0, 1), [9; 512]);
 }
 
-/// Its own command ends with it otherwise.
+/// Without an abort, the command ends with the operation.
 #[test]
 fn sanitize_command_waits_for_the_end() {
     let server = slow();
@@ -186,7 +189,7 @@ fn sanitize_command_waits_for_the_end() {
     assert_eq!(raw.read_blocks(3, 0, 1), [0x5a; 512]);
 }
 
-/// A write that waited for its data when the operation began must not leave that data behind.
+/// A write that waited for its data when the operation started must not store them.
 #[test]
 fn write_from_before_a_sanitize_operation_is_refused() {
     let server = slow();
@@ -199,7 +202,7 @@ fn write_from_before_a_sanitize_operation_is_refused() {
     let sanitize = begin_overwrite(&mut raw);
     let soon = Instant::now() + Duration::from_secs(20);
     while late.simple(3, &[0; 6]).sense() != SANITIZING {
-        assert!(Instant::now() < soon, "the sanitize operation is not seen");
+        assert!(Instant::now() < soon, "the sanitize operation does not start");
     }
     late.answer(&r2t, &[0xee; 512]);
     late.collect(write.tag(), &[]).check(SANITIZING);
@@ -211,7 +214,8 @@ const WARM_RESET: u8 = 6;
 const REGISTER: u8 = 0;
 const PREEMPT_AND_ABORT: u8 = 5;
 
-/// LUN 3 answers before LUN 2 would: a reset that took one logical unit after the other would let it.
+/// The read of LUN 3 takes less time than that of LUN 2. If a reset handled one logical unit after the other, it
+/// would end.
 #[test]
 fn target_reset_ends_tasks_of_all_logical_units() {
     let faster = r#"[[target.lun]]
@@ -235,7 +239,7 @@ filters = [{ kind = "delay", read_us = 300000, write_us = 0 }]
     }
 }
 
-/// A LUN 3 whose writes are a second late, and a copy from LUN 0 to it that takes some.
+/// Starts a copy from LUN 0 to LUN 3. Each write to LUN 3 takes a second, so the copy takes some.
 fn copying() -> (Server, Raw, Pdu) {
     let late = r#"[[target.lun]]
 lun = 3
@@ -272,7 +276,7 @@ fn preempted_nexus_stops_its_copy() {
     assert!(other.read_blocks(3, 0, 8200) == before, "something was written afterwards");
 }
 
-/// A host that holds its lock by COMPARE AND WRITE does so while another copies.
+/// COMPARE AND WRITE, with which hosts hold locks, does not wait for the copy of another host.
 #[test]
 fn compare_and_write_waits_for_no_whole_copy() {
     let (server, mut raw, copy) = copying();
@@ -284,7 +288,7 @@ fn compare_and_write_waits_for_no_whole_copy() {
         (cdb[8], cdb[9]) = (0x3f, 0xff);
         other.write(lun, &cdb, &[[0; 512], [1; 512]].concat()).good();
     }
-    assert!(matches!(raw.get(Duration::from_millis(1)), Received::Nothing), "the copy goes on");
+    assert!(matches!(raw.get(Duration::from_millis(1)), Received::Nothing), "the copy is still running");
     raw.collect(copy.tag(), &[]).good();
     assert_eq!(other.read_blocks(3, 9, 8192), vec![0x5e; 4 << 20]);
 }

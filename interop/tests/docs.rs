@@ -1,15 +1,15 @@
-//! The documents are true. Their shell lines run, one after the other, in a fresh folder for each document;
-//! their configurations are valid; the commands, options, keys, functions and files that they name are there.
+//! Checks the documents. The shell lines of each document run in order, in a new folder. Its configurations must be
+//! valid. The commands, options, keys, functions and files that it names must exist.
 //!
-//! The info string of a fence says how the test uses its lines:
-//! - `sh`: they run, those of `lunar bench reproduce` briefly. A line that begins with `lunar serve` and has no
-//!   `--run` starts the server that the lines after it use, until the next such line. Ports and addresses become
-//!   free ones of this host.
-//! - `sh` with a word of [`ELSEWHERE`]: they do not run here; their commands and options are looked up.
+//! The info string of a fenced block states how the test uses its lines:
+//! - `sh`: they run, `lunar bench reproduce` with `--brief`. A line that begins with `lunar serve` and has no `--run`
+//!   starts the server for the lines after it, until the next such line. Free ports and addresses of this host
+//!   replace those of the lines.
+//! - `sh` with a word of [`ELSEWHERE`]: they do not run; the test checks their commands and options.
 //! - `toml`: a whole configuration. It is checked unchanged, and is `lunar.toml` for the blocks that follow.
-//! - `toml saved NAME`: a saved attachment of that name, for what follows.
+//! - `toml saved NAME`: a saved attachment of that name, for the blocks that follow.
 //! - `toml part`: checked as a part of a configuration.
-//! - `text`, `bat`: for people.
+//! - `text`, `bat`: not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ use interop::server::{Folder, lunar_bin, wait_ready};
 use interop::tool::{self, Tool};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Marks of lines that need what a test has not.
+/// Marks of lines that a test cannot run.
 const ELSEWHERE: [&str; 4] = ["as-root", "on-another-host", "with-a-device", "with-cargo"];
 /// Programs in the lines that may be missing here.
 const TOOLS: [Tool; 7] = [
@@ -47,7 +47,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// README and the pages of docs that people write.
+/// README and the pages of docs that are not generated.
 fn documents() -> Vec<String> {
     let pages = fs::read_dir(root().join("docs")).expect("docs").flatten();
     let mut paths: Vec<String> = pages
@@ -129,13 +129,13 @@ struct DocumentServer {
 }
 
 impl DocumentServer {
-    /// SIGTERM; it must end well.
+    /// Sends SIGTERM. The server must exit with status 0.
     fn stop(self, place: &str) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the server lives");
         self.ends(place);
     }
 
-    /// It was asked to stop, and ends with status 0.
+    /// Waits for the end of a server after SIGTERM. It must exit with status 0.
     fn ends(mut self, place: &str) {
         let status = self.child.wait().expect("a child");
         assert!(status.success(), "{place}: the server ended with {status}");
@@ -149,7 +149,7 @@ impl Drop for DocumentServer {
     }
 }
 
-/// A document on its way through its blocks.
+/// The state of a document between two of its blocks.
 struct DocumentRunner {
     dir: Folder,
     running: Option<DocumentServer>,
@@ -232,16 +232,16 @@ impl DocumentRunner {
         self.running = Some(running);
     }
 
-    /// A line for a client of the running server, or for none.
+    /// The line with the addresses of the running server, if there is one.
     fn here(&self, line: &str) -> String {
         if line.starts_with("lunar serve") {
             return served(line);
         }
         let Some(running) = &self.running else { return line.into() };
         let line = line.replace("127.0.0.1:3260", &running.portals[0].to_string());
-        // The last one is that of SRP, where there is one.
+        // The last portal is that of SRP, if there is one.
         let line = line.replace("127.0.0.1:5555", &running.portals[running.portals.len() - 1].to_string());
-        // Other servers run at the same time.
+        // `pkill` would also end the servers of other tests.
         match line.strip_prefix("pkill ").and_then(|rest| rest.split_once(" -f ")) {
             Some((signal, _)) => format!("kill {signal} {}", running.child.id()),
             None => line,
@@ -249,12 +249,12 @@ impl DocumentRunner {
     }
 }
 
-/// An experiment that takes minutes and more takes seconds here.
+/// Shortens an experiment from minutes to seconds.
 fn briefly(line: &str) -> String {
     line.replace("lunar bench reproduce ", "lunar bench reproduce --brief 20 ")
 }
 
-/// A line that serves, on free ports of this host.
+/// A line of `lunar serve` with free ports of this host.
 fn served(line: &str) -> String {
     let line = match line.contains("--listen") || line.contains("--config") {
         true => line.into(),
@@ -263,7 +263,7 @@ fn served(line: &str) -> String {
     local(&line)
 }
 
-/// Free ports and addresses of this host alone, where a server listens; what it advertises stays.
+/// Replaces the addresses on which a server listens by free ports of this host. Addresses that it advertises stay.
 fn local(text: &str) -> String {
     let here = [
         (":3260", ":0"),
@@ -299,7 +299,7 @@ fn every_document_has_examples_and_known_markers() {
         assert!(known, "{}: a fence is marked {:?}", block.place(), block.info);
         run += usize::from(block.is_run());
     }
-    assert!(run >= 10, "{run} blocks run: they are not found");
+    assert!(run >= 10, "only {run} blocks run");
 }
 
 #[test]
@@ -316,15 +316,14 @@ fn help(words: &[&str]) -> Option<String> {
     ran.ok().then_some(ran.said)
 }
 
-/// The commands of lunar in a line of shell: a quoted one counts for itself.
+/// The lunar commands in a shell line. A command within quotes is one of its own.
 fn invocations(line: &str) -> Vec<Vec<String>> {
     let parts = line.split(['\'', '|', ';', '&']);
     let words = parts.map(|part| part.split_whitespace().map(String::from).collect::<Vec<_>>());
     words.filter(|words| words.first().is_some_and(|word| word == "lunar")).collect()
 }
 
-/// Whether a help text has an option, with or without a value, in columns or in paragraphs, or as another name
-/// of one.
+/// Whether a help text has an option, with or without a value, in columns or in paragraphs, also as an alias.
 fn lists(help: &str, option: &str) -> bool {
     [" ", "\n", "]"].iter().any(|end| help.contains(&format!("{option}{end}")))
 }
@@ -354,10 +353,10 @@ fn documented_commands_and_options_exist() {
             }
         }
     }
-    assert!(seen >= 10, "{seen} options: they are not found");
+    assert!(seen >= 10, "only {seen} options were found");
 }
 
-/// Options that stand alone in the text: some command of lunar has them.
+/// Options that the text names without a command must belong to some command.
 #[test]
 fn documented_options_exist() {
     let commands: &[&[&str]] = &[
@@ -388,7 +387,7 @@ fn documented_options_exist() {
             seen += 1;
         }
     }
-    assert!(seen >= 3, "{seen} options: they are not found");
+    assert!(seen >= 3, "only {seen} options were found");
 }
 
 /// `cargo test -p PACKAGE [--lib | --test PROGRAM] FILTER`: the sources that the filter must match.
@@ -445,7 +444,7 @@ fn documented_xtasks_exist() {
     assert!(seen.len() >= 3, "{seen:?}");
 }
 
-/// Settings of Linux's initiator of SRP.
+/// Settings of ib_srp, Linux's SRP initiator.
 const OF_IB_SRP: [&str; 5] = ["id_ext", "ioc_guid", "reconnect_delay", "fast_io_fail_tmo", "dev_loss_tmo"];
 
 #[test]
@@ -483,7 +482,7 @@ fn documented_keys_are_in_the_example() {
             }
         }
     }
-    assert!(seen >= 10, "{seen} keys: they are not found");
+    assert!(seen >= 10, "only {seen} keys were found");
 }
 
 #[test]
@@ -507,7 +506,7 @@ fn documented_exit_statuses_match_the_help() {
     rows.iter().for_each(|row| assert!(read("docs/use.md").contains(row), "docs/use.md lacks {row}"));
 }
 
-/// The text of every file below a folder, by its path from the project's root.
+/// Adds the text of every source file below a folder, by its path from the project's root.
 fn sources(folder: &str, into: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(root().join(folder)).expect("a folder").flatten() {
         let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
@@ -547,7 +546,7 @@ fn architecture_names_existing_files_and_items() {
     let mut all = BTreeMap::new();
     ["crates", "xtask", "interop", "fuzz"].iter().for_each(|folder| sources(folder, &mut all));
     let (mut files, mut names) = (0, 0);
-    // A path without a top-level folder is below the first of these. A bare name repeats a path.
+    // A path without a top-level folder is below the first of these. A bare file name may repeat a path.
     let folders = ["crates/lunar-target/src", ""].map(|folder| root().join(folder));
     let spans = spans("ARCHITECTURE.md");
     for span in &spans {
@@ -562,5 +561,5 @@ fn architecture_names_existing_files_and_items() {
             names += 1;
         }
     }
-    assert!(files >= 60 && names >= 8, "{files} files and {names} names: they are not found");
+    assert!(files >= 60 && names >= 8, "only {files} files and {names} names were found");
 }

@@ -16,7 +16,7 @@ const APTPL: u8 = 1;
 const CONFLICT: u8 = 0x18;
 const SLOW: u16 = 2;
 
-/// A host of its own name, ready for commands.
+/// A session of a host with this name, without pending unit attentions.
 fn host(server: &Server, name: &str) -> Raw {
     let mut raw = Login::new().initiator(&format!("{INITIATOR}.{name}")).on(server.portal());
     (0..3).for_each(|lun| raw.clear_attentions(lun));
@@ -44,13 +44,13 @@ fn esxi_reads_the_vital_product_data() {
     let device = raw.read(0, &inquiry(Some(0x83), 1024), 1024).good();
     assert!(
         device[4..].windows(2).any(|w| w[0] & 15 == 1 && w[1] & 0x3f == 3),
-        "an NAA designator: {device:02x?}"
+        "no NAA designator: {device:02x?}"
     );
     let limits = raw.read(0, &inquiry(Some(0xb0), 64), 64).good();
-    assert!(limits[5] >= 1, "COMPARE AND WRITE is offered");
+    assert!(limits[5] >= 1, "COMPARE AND WRITE is not offered");
 }
 
-/// Formatting VMFS holds a RESERVE(6) for a while.
+/// While ESXi formats VMFS, it holds a RESERVE(6) reservation.
 #[test]
 fn esxi_reserves_while_it_formats() {
     let server = Server::start(&config::standard());
@@ -61,7 +61,7 @@ fn esxi_reserves_while_it_formats() {
     assert_eq!(b.simple(0, &[0x16, 0, 0, 0, 0, 0]).status, CONFLICT);
     b.read(0, &inquiry(None, 96), 96).good();
     b.simple(0, &[0x17, 0, 0, 0, 0, 0]).good();
-    assert_eq!(b.write_blocks(0, 0, &[0; 512]).status, CONFLICT, "only the holder releases");
+    assert_eq!(b.write_blocks(0, 0, &[0; 512]).status, CONFLICT, "only the holder can release");
     a.simple(0, &[0x17, 0, 0, 0, 0, 0]).good();
     b.write_blocks(0, 0, &[0; 512]).good();
     b.simple(0, &[0x16, 0, 0, 0, 0, 0]).good();
@@ -70,7 +70,8 @@ fn esxi_reserves_while_it_formats() {
     b.expect_close();
 }
 
-/// Heartbeats and locks by COMPARE AND WRITE: of hosts that race for a lock exactly one gets it, each time.
+/// ESXi uses COMPARE AND WRITE for heartbeats and locks. Of the hosts that race for a lock, exactly one gets it each
+/// time.
 #[test]
 fn esxi_locks_by_compare_and_write() {
     let server = Server::start(&config::standard());
@@ -81,7 +82,7 @@ fn esxi_locks_by_compare_and_write() {
     nearly[100] = 2;
     let miscompare = compare_and_write(&mut first, 8, &nearly, &[3; 512]);
     assert_eq!((miscompare.status, miscompare.sense()), (2, 0x0e_1d00));
-    assert_eq!(miscompare.sense[3..7], 100u32.to_be_bytes(), "the place of the difference");
+    assert_eq!(miscompare.sense[3..7], 100u32.to_be_bytes(), "the offset of the difference");
     assert_eq!(first.read_blocks(0, 8, 1), [1; 512]);
     let barrier = Arc::new(Barrier::new(4));
     let race = |mut raw: Raw, barrier: Arc<Barrier>, me: u8| {
@@ -100,7 +101,7 @@ fn esxi_locks_by_compare_and_write() {
         (1..=4).map(|me| thread::spawn(race(host(&server, &format!("esx{me}")), barrier.clone(), me)));
     let hosts: Vec<_> = hosts.collect();
     let wins: u32 = hosts.into_iter().map(|t| t.join().expect("a host")).sum();
-    assert_eq!(wins, 20, "one winner a round");
+    assert_eq!(wins, 20, "one winner per round");
 }
 
 /// Under load, ESXi aborts slow tasks one by one, and keeps the session.
@@ -126,7 +127,7 @@ fn esxi_aborts_tasks_under_load() {
     assert!(raw.read_blocks(SLOW, 100, 1) == bytes);
 }
 
-/// Zeroing and unmapping as VMFS does it.
+/// VMFS zeroes and unmaps blocks.
 #[test]
 fn esxi_zeroes_and_unmaps() {
     let server = Server::start(&config::standard());
@@ -228,7 +229,7 @@ fn windows_cluster_keys_are_per_nexus() {
     }
 }
 
-/// Power loss: what was registered with APTPL is there again, for the same nodes.
+/// After a power loss, registrations with APTPL still exist for the same nodes.
 #[test]
 fn windows_cluster_reservations_survive_power_loss() {
     let mut server = Server::start(&config::standard());
@@ -261,7 +262,7 @@ fn windows_cluster_reservations_survive_power_loss() {
     assert!(read_keys(&mut on(&server, &other), 0).is_empty(), "the last registration had no APTPL");
 }
 
-/// The commands of the Linux disk driver when it finds a disk.
+/// The commands with which the Linux disk driver probes a disk.
 #[test]
 fn linux_probes_a_disk() {
     let server = shared();
@@ -301,7 +302,11 @@ fn linux_multipath_uses_alua_and_reservations() {
     let length = u32::from_be_bytes([groups[0], groups[1], groups[2], groups[3]]) as usize;
     assert_eq!((groups.len(), groups[4] & 15), (length + 4, 0), "active, optimized");
     let capabilities = one.read(0, &[0x5e, 2, 0, 0, 0, 0, 0, 0, 8, 0], 8).good();
-    assert_eq!((capabilities[1], capabilities[3] & 0x80), (8, 0x80), "and the type mask is valid");
+    assert_eq!(
+        (capabilities[1], capabilities[3] & 0x80),
+        (8, 0x80),
+        "the length is 8, and the type mask is valid"
+    );
     for path in [&mut one, &mut two] {
         reserve_out(path, 0, REGISTER_AND_IGNORE, 0, 0, 0x123abc, 0).good();
     }
@@ -314,7 +319,7 @@ fn linux_multipath_uses_alua_and_reservations() {
     assert_eq!(other.write_blocks(0, 0, &[3; 512]).status, CONFLICT, "a lost path keeps the reservation");
 }
 
-/// Two paths to one device see the same data at once, and a failed path's commands can be sent on the other.
+/// Two paths to one device see the same data, and commands of a failed path can be retried on the other.
 #[test]
 fn linux_multipath_fails_over() {
     let two_portals = config::standard().replace("\"127.0.0.1:0\"", "\"127.0.0.1:0\", \"127.0.0.1:0\"");

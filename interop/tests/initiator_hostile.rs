@@ -1,6 +1,6 @@
-//! Bad input from targets: `lunar` against a scripted target that breaks one rule. Each time there is a clear
-//! error and a hint within the time-out, a documented exit status, no control characters of the target on the
-//! terminal, and nothing that hangs or grows.
+//! Bad input from targets: `lunar` against a scripted target that breaks one rule. In each case `lunar` prints an
+//! error and a hint within the time-out, and exits with a documented status. It prints no control characters of the
+//! target. It must not hang, and its memory stays bounded.
 
 use std::process::Command;
 use std::time::Duration;
@@ -20,10 +20,10 @@ const NOT_FOUND: i32 = 21;
 const UNKNOWN_HOST: i32 = 23;
 const AUTHENTICATION: i32 = 24;
 
-/// Address space that a command may use, in KiB: a target's 16 MiB of text must not make it grow.
+/// Limit of a command's address space, in KiB. A target's 16 MiB of text must not exceed it.
 const MEMORY_KIB: u32 = 1_000_000;
 
-/// Runs a command with bounded memory, which has 6 s by its own clock; killed after 30 s.
+/// Runs a command with bounded memory and a time limit of 6 s. It is killed after 30 s.
 fn bounded(arguments: &[&str]) -> ToolOutput {
     let script = format!("ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -31,10 +31,10 @@ fn bounded(arguments: &[&str]) -> ToolOutput {
     run(&mut command, Duration::from_secs(30))
 }
 
-/// The command ends with the documented status and message.
+/// Checks that a command ends with a documented status and message. Returns its output.
 fn fails(name: &str, arguments: &[&str], statuses: &[i32]) -> String {
     let ran = bounded(arguments);
-    let status = ran.status.unwrap_or_else(|| panic!("{name}: it hangs: {}", ran.said));
+    let status = ran.status.unwrap_or_else(|| panic!("{name}: lunar hangs: {}", ran.said));
     let code = status.code().unwrap_or_else(|| panic!("{name}: {status}: {}", ran.said));
     assert!(statuses.contains(&code), "{name}: exit status {code}: {}", ran.said);
     assert!(ran.said.contains("hint: "), "{name}: {}", ran.said);
@@ -53,7 +53,7 @@ fn read(name: &str, target: &Target, statuses: &[i32]) -> String {
     fails(name, &["scsi", &target.url("command_timeout=2"), "28000000000000000800", "--in", "4096"], statuses)
 }
 
-/// Sends the usual first Login Response with a change.
+/// A target that changes its first Login Response.
 fn first_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target {
     let script = Script::new().at(op::LOGIN, move |link, pdu| {
         let keys = [("TargetPortalGroupTag", "1"), ("AuthMethod", "None")];
@@ -103,7 +103,7 @@ fn log_011_fields_of_a_login_response() {
     }
 }
 
-/// LOG-038: redirects to nowhere, to oddities, and in a ring.
+/// LOG-038: redirects to nowhere, to invalid addresses, and in a loop.
 #[test]
 fn log_038_redirects_that_lead_nowhere() {
     let to = |address: &'static [u8]| first_response(move |p| p.set16(36, 0x0101).data(address));
@@ -158,7 +158,7 @@ fn log_042_endless_logins() {
     }
 }
 
-/// A Text Response with a change.
+/// A target that changes its Text Response.
 fn text_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target {
     let script = Script::new().at(op::TEXT, move |link, pdu| {
         let answer = Pdu::new(op::TEXT_RESPONSE).itt(pdu.tag()).ttt(NONE).keys(&[("TargetName", TARGET)]);
@@ -169,7 +169,7 @@ fn text_response(change: impl Fn(Pdu) -> Pdu + Send + Sync + 'static) -> Target 
     script.listen()
 }
 
-/// DSC-012, NAM-001, TXT-008: every field of a Text Response, and records that are none.
+/// DSC-012, NAM-001, TXT-008: every field of a Text Response, and invalid records.
 #[test]
 fn dsc_012_fields_of_a_discovery_response() {
     type Change = fn(Pdu) -> Pdu;
@@ -250,8 +250,8 @@ fn data_in(pdu: &Pdu) -> Pdu {
     Pdu::new(op::DATA_IN).flags(0x81).itt(pdu.tag()).ttt(NONE).data(&[0x77; 4096])
 }
 
-/// FRM-024, DAT-028, SN-010: answers to a READ that break a rule, each on every new connection: the command
-/// fails at last.
+/// FRM-024, DAT-028, SN-010: responses to a READ that break a rule, on every connection. The command fails in the
+/// end.
 #[test]
 fn frm_024_responses_that_break_a_rule() {
     type Make = fn(&Pdu) -> Pdu;
@@ -283,7 +283,7 @@ fn frm_024_responses_that_break_a_rule() {
     }
 }
 
-/// FRM-025: a segment of almost 16 MiB that was not declared is not even received.
+/// FRM-025: a segment of almost 16 MiB, far beyond the declared limit, fails the command.
 #[test]
 fn frm_025_a_giant_segment() {
     let target = at_read(|link, pdu| {
@@ -309,7 +309,7 @@ fn sn_005_a_lost_response() {
     }
 }
 
-/// DAT-014: R2Ts for what the command has not got: nothing beyond its data is sent.
+/// DAT-014: R2Ts outside the data of the command. The initiator sends no data for them.
 #[test]
 fn dat_014_r2ts_outside_the_command() {
     type Ask = (u32, u32, u32);
@@ -336,8 +336,8 @@ fn dat_014_r2ts_outside_the_command() {
     }
 }
 
-/// NOP-003, NOP-004: a flood of pings in a session: each that asks is answered, and the command's time-out
-/// still counts. A target that floods again and again is given up.
+/// NOP-003, NOP-004: a flood of pings in a session. The initiator answers those that request a response, and the
+/// time-out of the command still applies. It gives up a target that floods every connection.
 #[test]
 fn nop_003_a_flood_of_pings() {
     let target = at_read(|link, _| {
@@ -350,7 +350,7 @@ fn nop_003_a_flood_of_pings() {
     read("a flood", &target, &[TIMED_OUT, UNREACHABLE, GENERAL]);
 }
 
-/// FRM-004, ASY-011: asynchronous messages with odd codes: those of vendors change nothing, unknown ones end
+/// FRM-004, ASY-011: asynchronous messages with odd codes. Vendor-specific codes have no effect; unknown codes end
 /// the session.
 #[test]
 fn asy_011_asynchronous_messages_with_odd_codes() {

@@ -1,6 +1,6 @@
-//! The initiator on the wire: `lunar` against a scripted target that behaves well, or loses a connection.
-//! Test names carry the id of the row in `conformance/rows.tsv`. Layout, reserved fields and numbers of every
-//! request are checked besides, wherever `Target::seen` is called.
+//! The requests of the initiator: `lunar` against a scripted target that is correct, or loses a connection. Test
+//! names contain the id of a row of `conformance/rows.tsv`. `Target::seen` also checks layout, reserved fields and
+//! numbers of every request.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use interop::{Pdu, op};
 const READ: &str = "28000000000000000800";
 const WRITE: &str = "2a000000000000000800";
 
-/// Runs a command for at most 20 s; its output.
+/// Runs a command with a time limit of 20 s, and returns its output.
 fn scsi(url: &str, arguments: &[&str]) -> String {
     let ran = lunar(&[&["scsi", url, "--timeout", "20", "--json"], arguments].concat());
     assert!(ran.ok(), "{:?}: {}", ran.status, ran.said);
@@ -29,7 +29,7 @@ fn read(target: &Target, settings: &str) {
     assert!(said.contains(&digits), "{said}");
 }
 
-/// Copies a disk of other bytes over the target's and back.
+/// Overwrites the target's disk with other bytes, and copies them back.
 fn copy_there_and_back(target: &Target, settings: &str) {
     let folder = Folder::fresh();
     let (there, back) = (folder.join("there"), folder.join("back"));
@@ -48,7 +48,7 @@ fn key(pdu: &Pdu, key: &str) -> Option<String> {
     pdu.value(key)
 }
 
-/// Calls a hook for the first request that it is asked about.
+/// Calls a hook for its first request only.
 fn once(
     hook: impl Fn(&mut ScriptConnection, &Pdu) -> HookAction,
 ) -> impl Fn(&mut ScriptConnection, &Pdu) -> HookAction {
@@ -56,8 +56,8 @@ fn once(
     move |link, pdu| if called.swap(true, SeqCst) { HookAction::Usual } else { hook(link, pdu) }
 }
 
-/// FRM-001, FRM-002, FRM-006, FRM-007, FRM-010: layout, reserved fields and padding of every kind of request,
-/// and no additional header. FRM-025, KEY-012: no segment beyond what the target declared.
+/// FRM-001, FRM-002, FRM-006, FRM-007, FRM-010: layout, reserved fields and padding of every kind of request, and no
+/// additional header. FRM-025, KEY-012: no segment beyond the limit that the target declared.
 #[test]
 fn frm_002_requests_are_well_formed() {
     let target = Script::new().answer("InitialR2T", "Yes").listen();
@@ -78,13 +78,13 @@ fn frm_002_requests_are_well_formed() {
     opcodes.dedup();
     assert_eq!(opcodes, [op::NOP_OUT, op::SCSI, op::LOGIN, op::TEXT, op::DATA_OUT, op::LOGOUT]);
     let offer = key(&target.requests(op::LOGIN)[3], "TaskReporting");
-    assert_eq!(offer.as_deref(), Some("ResponseFence,RFC3720"), "no promise that is not kept");
+    assert_eq!(offer.as_deref(), Some("ResponseFence,RFC3720"), "only values that the initiator supports");
     let (login, command) = (&target.requests(op::LOGIN)[0], &target.requests(op::SCSI)[0]);
     assert_eq!(command.get32(20), 4096, "Expected Data Transfer Length");
-    assert_eq!(login.get32(24), command.get32(24), "LOG-026: a login uses no CmdSN up");
+    assert_eq!(login.get32(24), command.get32(24), "LOG-026: a login consumes no CmdSN");
 }
 
-/// FRM-005: however the target's bytes are cut.
+/// FRM-005: a response that arrives byte by byte.
 #[test]
 fn frm_005_responses_in_any_segmentation() {
     let bytewise = Script::new().scsi(0x28, |link, pdu| {
@@ -111,8 +111,8 @@ fn frm_011_luns_have_the_sam_form() {
     }
 }
 
-/// FRM-013, FRM-014, FRM-015, FRM-016, KEY-001: all four combinations of digests, over data of odd lengths
-/// too; the digests are compared with those that a CRC32C of its own makes.
+/// FRM-013, FRM-014, FRM-015, FRM-016, KEY-001: all four combinations of digests, also for data of odd lengths. The
+/// scripted target checks the digests with its own CRC32C.
 #[test]
 fn frm_013_all_four_digest_combinations() {
     for header in ["none", "crc32c"] {
@@ -150,7 +150,7 @@ fn frm_017_a_bad_header_digest_ends_the_connection() {
     assert_eq!(target.seen().last().map(|s| s.link), Some(1));
 }
 
-/// LOG-005: no second request before the answer to the first.
+/// LOG-005: the initiator sends no second request before the response to the first.
 #[test]
 fn log_005_one_login_request_at_a_time() {
     let slow = Script::new().at(op::LOGIN, |_, _| {
@@ -184,7 +184,7 @@ fn log_024_isids_are_random() {
     assert_ne!(isids[0], isids[2]);
 }
 
-/// LOG-028, SN-004: StatSN is acknowledged through its wrap.
+/// LOG-028, SN-004: the initiator acknowledges StatSN, also where it wraps.
 #[test]
 fn log_028_responses_are_acknowledged() {
     for stat_sn in [0, 0xffff_fffc, 0xffff_ffff] {
@@ -196,7 +196,7 @@ fn log_028_responses_are_acknowledged() {
     }
 }
 
-/// LOG-038: a redirect is followed, for this login.
+/// LOG-038: the initiator follows a temporary redirect for this login only.
 #[test]
 fn log_038_redirects_are_followed() {
     let there = Script::new().listen();
@@ -206,7 +206,7 @@ fn log_038_redirects_are_followed() {
     assert_eq!((here.requests(op::SCSI).len(), there.requests(op::SCSI).len()), (0, 1));
 }
 
-/// NAM-002, NAM-004: one name, set in one place, for discovery and sessions; and names are sent as they are.
+/// NAM-002, NAM-004: one setting is the initiator name of discovery and of sessions, and names are sent unchanged.
 #[test]
 fn nam_004_one_name() {
     let name = "iqn.2026-11.org.example:the-host";
@@ -220,8 +220,8 @@ fn nam_004_one_name() {
     assert_eq!(key(&logins[2], "TargetName").as_deref(), Some(TARGET));
 }
 
-/// DSC-001, DSC-007, KEY-003, KEY-021, TXT-001, TXT-002: discovery without TargetName, by one Text Request
-/// that holds SendTargets alone.
+/// DSC-001, DSC-007, KEY-003, KEY-021, TXT-001, TXT-002: discovery without TargetName, with one Text Request that
+/// contains only SendTargets.
 #[test]
 fn dsc_001_discovery() {
     let target = Script::new().listen();
@@ -233,7 +233,7 @@ fn dsc_001_discovery() {
     assert_eq!((texts.len(), &*texts[0].data), (1, &b"SendTargets=All\0"[..]));
 }
 
-/// CMD-011: a target that takes one command at a time gets one.
+/// CMD-011: a target with a window of one command gets one command at a time.
 #[test]
 fn cmd_011_the_window_is_respected() {
     let target = Script::new().window(1).listen();
@@ -241,7 +241,7 @@ fn cmd_011_the_window_is_respected() {
     target.seen();
 }
 
-/// RSP-008: sense data are used as they come; nothing asks for them again.
+/// RSP-008: the initiator uses the sense data of the SCSI Response, and sends no REQUEST SENSE.
 #[test]
 fn rsp_008_sense_data_come_with_the_status() {
     let target = Script::new().listen();
@@ -251,8 +251,8 @@ fn rsp_008_sense_data_come_with_the_status() {
     assert!(target.requests(op::SCSI).iter().all(|command| command.bhs[32] != 0x03), "REQUEST SENSE");
 }
 
-/// SES-011, SES-009, SES-020, REC-001, REC-002, REC-011: a lost session is made anew, with its ISID and
-/// without a TSIH, and the command is sent again.
+/// SES-011, SES-009, SES-020, REC-001, REC-002, REC-011: the initiator reinstates a lost session with its ISID and
+/// without a TSIH, and retries the command.
 #[test]
 fn ses_011_a_lost_session_is_reinstated() {
     let target = Script::new().scsi(0x28, once(|_, _| HookAction::Close)).listen();
@@ -304,17 +304,17 @@ fn ses_015_the_default_time_is_waited_for() {
         let first = pdu.opcode() == op::LOGIN && pdu.bhs[1] >> 2 & 3 == 0;
         let read = pdu.opcode() == op::SCSI && pdu.bhs[32] == 0x28 && link.number == 0;
         if first || read {
-            kept.lock().expect("no panic").push(Instant::now());
+            kept.lock().expect("no thread panics while it holds the lock").push(Instant::now());
         }
         if read { HookAction::Close } else { HookAction::Usual }
     });
     read(&target.listen(), "");
-    let times = times.lock().expect("no panic");
+    let times = times.lock().expect("no thread panics while it holds the lock");
     assert!(times[2] - times[1] >= Duration::from_millis(1900), "{:?}", times[2] - times[1]);
 }
 
-/// SES-014, SES-019, LGO-001, LGO-007, LGO-010: a session ends by a logout of the whole session, after which
-/// nothing comes but the end of the connection.
+/// SES-014, SES-019, LGO-001, LGO-007, LGO-010: a session ends with a logout of the session. The initiator sends no
+/// PDU after it.
 #[test]
 fn lgo_001_sessions_end_by_logout() {
     let target = Script::new().listen();
@@ -357,7 +357,8 @@ fn asy_004_a_logout_on_demand() {
     }
 }
 
-/// ASY-004: the logout comes within the seconds of Parameter3, whatever is under way; that is done once more.
+/// ASY-004: the initiator logs out within the seconds of Parameter3, although a command is in flight, and retries
+/// that command.
 #[test]
 fn asy_004_a_logout_in_time() {
     let times = Arc::new(Mutex::new(Vec::new()));
@@ -370,16 +371,17 @@ fn asy_004_a_logout_in_time() {
         if is_slow {
             link.send(Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, 1).set16(42, 2));
         }
-        kept.lock().expect("no panic").push(Instant::now());
+        kept.lock().expect("no thread panics while it holds the lock").push(Instant::now());
         // A command that does not end before the connection does.
         if is_slow { HookAction::Done } else { HookAction::Usual }
     });
     read(&target.listen(), "");
-    let times = times.lock().expect("no panic");
+    let times = times.lock().expect("no thread panics while it holds the lock");
     assert!(times[1] - times[0] <= Duration::from_secs(2), "{:?}", times[1] - times[0]);
 }
 
-/// ASY-006, ASY-007: after a target has dropped the connection or session, the initiator waits as long as it asked.
+/// ASY-006, ASY-007: after a target has dropped the connection or session, the initiator waits for the time in its
+/// message.
 #[test]
 fn asy_006_a_dropped_connection() {
     for event in [2, 3] {
@@ -388,25 +390,31 @@ fn asy_006_a_dropped_connection() {
         let returned = back.clone();
         let target = Script::new().hook(move |link, pdu| {
             if link.number == 1 {
-                returned.lock().expect("no panic").get_or_insert_with(Instant::now);
+                returned
+                    .lock()
+                    .expect("no thread panics while it holds the lock")
+                    .get_or_insert_with(Instant::now);
             }
             if link.number > 0 || pdu.opcode() != op::SCSI {
                 return HookAction::Usual;
             }
             let drop = Pdu::new(op::ASYNC).itt(interop::NONE).byte(36, event).set16(38, 1).set16(40, 1);
             link.send(drop.set16(42, 20));
-            *kept.lock().expect("no panic") = Some(Instant::now());
+            *kept.lock().expect("no thread panics while it holds the lock") = Some(Instant::now());
             HookAction::Close
         });
         read(&target.listen(), "");
-        let (from, to) = (dropped.lock().expect("no panic"), back.lock().expect("no panic"));
-        let waited = to.expect("it came back") - from.expect("it was dropped");
+        let (from, to) = (
+            dropped.lock().expect("no thread panics while it holds the lock"),
+            back.lock().expect("no thread panics while it holds the lock"),
+        );
+        let waited = to.expect("the initiator came back") - from.expect("the connection was dropped");
         assert!(waited >= Duration::from_millis(900), "event {event}: {waited:?}");
     }
 }
 
-/// REC-013, TMF-003, TMF-004: a command without an answer is aborted on its connection, by its tag and CmdSN,
-/// and sent again.
+/// REC-013, TMF-003, TMF-004: the initiator aborts a command without a response on its connection, by tag and CmdSN,
+/// and retries it.
 #[test]
 fn rec_013_a_silent_command_is_aborted() {
     let target = Script::new().scsi(0x28, once(|_, _| HookAction::Done)).listen();
@@ -419,7 +427,8 @@ fn rec_013_a_silent_command_is_aborted() {
     assert_eq!(abort.pdu.get32(32), command.pdu.get32(24), "RefCmdSN");
 }
 
-/// REC-013, TMF-035: where an abort is refused, stronger means follow, down to a new session.
+/// REC-013, TMF-035: if the target rejects an abort, the initiator resets the logical unit, then the target, then the
+/// session.
 #[test]
 fn rec_013_abort_is_followed_by_resets() {
     let target = Script::new().hook(|link, pdu| match pdu.opcode() {
@@ -437,7 +446,7 @@ fn rec_013_abort_is_followed_by_resets() {
     assert_eq!(target.seen().last().map(|s| s.link), Some(1));
 }
 
-/// NOP-008, NOP-005: a target that has fallen silent is asked whether it lives, and given up.
+/// NOP-008, NOP-005: the initiator pings a silent target, and drops the connection if there is no response.
 #[test]
 fn nop_008_a_silent_target_is_disconnected() {
     let target = Script::new().hook(|link, pdu| {
@@ -455,8 +464,8 @@ fn nop_008_a_silent_target_is_disconnected() {
     assert_eq!(target.seen().last().map(|s| s.link), Some(1));
 }
 
-/// WRITE with what was agreed, whatever the target answers: DAT-004, DAT-015, DAT-025, KEY-010, KEY-011,
-/// KEY-013, KEY-014.
+/// WRITE keeps to each combination of negotiated values: DAT-004, DAT-015, DAT-025, KEY-010, KEY-011, KEY-013,
+/// KEY-014.
 #[test]
 fn dat_004_writes_keep_to_the_negotiated_lengths() {
     for (r2t, immediate) in [("Yes", "Yes"), ("Yes", "No"), ("No", "Yes"), ("No", "No")] {

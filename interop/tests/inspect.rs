@@ -1,4 +1,4 @@
-//! `lunar scsi`, `lunar info` and `lunar pr` against the running server: what they print, and how they end.
+//! `lunar scsi`, `lunar info` and `lunar pr` against a running server: their output and exit status.
 
 use interop::command::{CommandOutput, lunar, lunar_as};
 use interop::{Server, config, shared};
@@ -131,7 +131,7 @@ fn pr_reserves_holds_and_preempts() {
     assert!(status == 7 && err.contains("--new-key is missing"), "{err}");
 }
 
-/// A registration comes back with the ISID that the URL names, and a power cut does not take it.
+/// A registration belongs to the ISID in the URL, and survives a restart.
 #[test]
 fn registrations_belong_to_name_and_isid() {
     let mut server = Server::start(&config::standard());

@@ -23,7 +23,7 @@ fn reset(raw: Raw) {
     rustix::net::sockopt::set_socket_linger(&raw.stream, Some(Duration::ZERO)).expect("a socket");
 }
 
-/// A server with a session, and one of another initiator.
+/// A server, a session, and a session of another initiator.
 fn with_two_hosts() -> (Server, Raw, Raw) {
     let server = Server::start(&config::standard());
     let mut raw = of_isid(1).on(server.portal());

@@ -11,7 +11,7 @@ fn login(last: u8) -> Login {
     Login::new().isid([0x80, 0, 0, 3, 0, last])
 }
 
-/// A login that is answered, or None when the connection is closed instead.
+/// Logs in. None: the login failed, or the target closed the connection.
 fn try_login(server: &Server, login: &Login) -> Option<Raw> {
     let mut raw = Raw::connect(server.portal());
     raw.send(&login.request(1, Some(3)));
@@ -37,7 +37,7 @@ fn soft_limit_on_open_files_is_raised() {
     );
 }
 
-/// Connections leave descriptors for files of state, and the log has no line for each.
+/// Connections leave descriptors for state files, and the log has no line for each connection.
 #[test]
 fn connections_leave_descriptors_for_state_files() {
     let limits = "[limits]\nconnections = 500\nconnections_before_login = 500\n";
@@ -55,7 +55,7 @@ fn connections_leave_descriptors_for_state_files() {
     }
 }
 
-/// `connections` is more than there are descriptors: an address has its share of what there are.
+/// `connections` exceeds the number of descriptors. One address then gets only its share of the descriptors.
 #[test]
 fn address_leaves_descriptors_for_others() {
     let limits = "[limits]\nconnections = 4096\nconnections_before_login = 4096\n";
@@ -67,7 +67,7 @@ fn address_leaves_descriptors_for_others() {
     drop(crowd);
 }
 
-/// The fault is of the server: the log has it once, however many peers meet it.
+/// The fault is the server's, so the log reports it once, however many clients it affects.
 #[test]
 fn log_has_one_line_when_descriptors_run_out() {
     let limits = "[limits]\nconnections = 500\nconnections_before_login = 500\n";
@@ -93,7 +93,7 @@ fn log_has_one_line_when_descriptors_run_out() {
     assert!(server.lives());
 }
 
-/// A disk of 64 MiB in a process that may write 4 MiB to a file.
+/// A disk of 64 MiB, for a process whose files may have 4 MiB.
 const DISK: &str = "[[target.lun]]\nlun = 7\nbackend = \"file\"\npath = \"disk.img\"\n";
 const SPACE_ALLOCATION_FAILED: u32 = 0x07_27_07;
 
@@ -111,7 +111,7 @@ fn write_beyond_rlimit_fsize_fails_alone() {
     assert!(server.lives());
 }
 
-/// A file of state that may not have a byte.
+/// The process may not write a byte to a file, so it cannot save state.
 #[test]
 fn state_beyond_rlimit_fsize_fails_one_command() {
     let mut server = Server::start_by_shell(&config::standard(), "ulimit -f 0", "2>/dev/null");
@@ -146,17 +146,17 @@ fn already_closed_connections_take_no_entry() {
     drop(crowd);
     let stays = std::thread::scope(|scope| {
         let waits = scope.spawn(|| try_login(&server, &login(1)).is_some());
-        // It is in the queue behind the others when the kernel has taken its connection.
+        // Once the kernel has established its connection, it is queued behind the others.
         while established(&server) == 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
         server.resume();
-        waits.join().expect("no panic")
+        waits.join().expect("the thread does not panic")
     });
     assert!(stays, "{}", server.log());
 }
 
-/// Connections to the server's portal that are open at both ends.
+/// Established connections of the server's portal.
 fn established(server: &Server) -> usize {
     let port = format!(":{:04X}", server.portal().port());
     let table = fs::read_to_string("/proc/net/tcp").expect("Linux has it");
@@ -167,7 +167,7 @@ fn established(server: &Server) -> usize {
     table.lines().filter(is_open).count()
 }
 
-/// A login that waits for the end of the session that it replaces, and whose host goes meanwhile.
+/// A login waits for the end of the session that it replaces, and its client disconnects meanwhile.
 #[test]
 fn waiting_login_ends_with_its_connection() {
     let slow = "[[target.lun]]\nlun = 3\nbackend = \"memory\"\nsize = \"1MiB\"\n\
@@ -198,7 +198,8 @@ fn waiting_login_ends_with_its_connection() {
 #[test]
 fn core_dump_contains_no_memory() {
     let server = Server::start_by_shell(&config::standard(), "ulimit -c unlimited 2>/dev/null", "");
-    let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", server.pid())).expect("it lives");
+    let of =
+        |file: &str| fs::read_to_string(format!("/proc/{}/{file}", server.pid())).expect("the server lives");
     let limits = of("limits");
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("Linux has it");
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");

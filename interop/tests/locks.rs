@@ -1,4 +1,4 @@
-//! Two servers and foreign programs at one image or one identity.
+//! Servers and other programs that use one image or one identity.
 
 use interop::tool::{self, Tool};
 use interop::{Folder, Server, TARGET};
@@ -28,7 +28,7 @@ fn image(folder: &Folder, name: &str) -> std::path::PathBuf {
     path
 }
 
-/// The output of `lunar`, and its exit status.
+/// The exit status of `lunar`, and its output.
 fn lunar(arguments: &[&str]) -> (i32, String) {
     let (out, err, status) = interop::command::lunar(arguments);
     (status, out + &err)
@@ -63,7 +63,7 @@ fn fdinfo(pid: u32) -> String {
     entries.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect()
 }
 
-/// A loop device that only reads an image; it goes with the test.
+/// A loop device over an image, detached on drop.
 struct Loop(String);
 
 impl Loop {
@@ -156,7 +156,7 @@ fn image_that_qemu_reads_is_served_to_read() {
     Server::start_in(folder, &configuration(TARGET, &disk, "read_only = true"));
 }
 
-/// A backup or a database holds such a lock while it reads.
+/// Backup programs and databases hold such a lock while they read.
 #[test]
 fn whole_file_read_lock_leaves_readers_alone() {
     let folder = Folder::fresh();
@@ -211,11 +211,11 @@ fn image_below_a_loop_device_is_refused() {
     let folder = Folder::fresh();
     let disk = image(&folder, "disk.img");
     let path = disk.to_str().expect("a path");
-    // Its own name is gone: the kernel still knows the file.
+    // The file name of the loop device is gone, but the kernel still knows the file.
     let alias = folder.join("alias.img");
-    std::fs::hard_link(&disk, &alias).expect("another name");
+    std::fs::hard_link(&disk, &alias).expect("create another name");
     let device = Loop::over(alias.to_str().expect("a path"));
-    std::fs::remove_file(alias).expect("its name");
+    std::fs::remove_file(alias).expect("remove that name");
     let said = Server::refused(&folder, &configuration(TARGET, &disk, ""));
     let copied = lunar(&["copy", path, "null:1M"]);
     assert!(said.contains(&format!("is in use by the loop device {}", device.0)), "{said}");
@@ -223,7 +223,7 @@ fn image_below_a_loop_device_is_refused() {
     assert_eq!(copied.0, 0, "two readers: {}", copied.1);
 }
 
-/// A mount, until it is dropped.
+/// A mount, unmounted on drop.
 struct Mount(String);
 
 impl Drop for Mount {
@@ -232,7 +232,7 @@ impl Drop for Mount {
     }
 }
 
-/// Reading is allowed, as with serve of a read-only disk, but such a copy may be of no single moment.
+/// A copy is allowed, as a read-only LUN would be, but it may be inconsistent.
 #[test]
 fn copy_of_a_device_mounted_for_writing_warns() {
     const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
@@ -291,7 +291,7 @@ fn deleted_state_folder_lets_no_second_server_in() {
     let log = server.log();
     assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("0.lock")), "{log}");
     let said = Server::refused(&second, &with(&b));
-    assert!(said.contains(&process), "by name again: {said}");
+    assert!(said.contains(&process), "the message names the process again: {said}");
     drop(server);
     Server::start(&with(&b));
 }
@@ -319,9 +319,9 @@ fn two_servers_of_one_identity_are_refused_with_both_places() {
     server.signal(1);
     until_logged(&server, "lunar.toml reloaded", 1);
     let said = Server::refused(&second, &with(TARGET, &b, ""));
-    assert!(said.contains(&process), "a reload keeps it: {said}");
+    assert!(said.contains(&process), "a reload keeps the lock: {said}");
     let _other = Server::start(&with(OTHER, &b, "serial = \"1\""));
     server.kill9();
     let again = Server::start(&with(TARGET, &a, "serial = \"3\""));
-    assert!(!again.log().contains("WARN"), "what was killed holds nothing: {}", again.log());
+    assert!(!again.log().contains("WARN"), "a killed server holds no lock: {}", again.log());
 }

@@ -38,7 +38,7 @@ fn login_is_logged_with_its_chap_user() {
     let dir = Folder::fresh();
     let file = dir.join("alice.secret");
     fs::write(&file, SECRET).expect("a secret");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("set its mode");
     let user = "[[target.access]]\nchap = [\"alice\"]\n\
                 [[chap_user]]\nname = \"alice\"\nsecret_file = \"alice.secret\"\n";
     let server = Server::start_in(dir, &config::with("", "", user));
@@ -52,7 +52,7 @@ fn rejection_names_key_value_and_rule() {
     let login = Login::new().key("MaxBurstLength", "\x1b[1m12");
     assert_eq!(login.try_on(server.portal()).err(), Some(0x0200));
     says(&server, &["login refused", "MaxBurstLength=\\u{1b}[1m12: a number of 512 to 16777215"]);
-    assert!(!server.log().contains('\x1b'), "it would steer a terminal");
+    assert!(!server.log().contains('\x1b'), "a control character reaches the log");
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn rejected_connection_is_logged() {
 fn changed_size_is_logged() {
     let file = "[[target.lun]]\nlun = 7\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"\n";
     let server = Server::start(&config::with("", "", file));
-    let disk = fs::File::options().write(true).open(server.dir().join("disk.img")).expect("made");
-    disk.set_len(2 << 20).expect("grows");
+    let disk = fs::File::options().write(true).open(server.dir().join("disk.img")).expect("open the disk");
+    disk.set_len(2 << 20).expect("grow the disk");
     says(&server, &["LUN 7 of iqn.2026-11.org.example:disks changed its size to 2097152 bytes"]);
 }
 
@@ -103,14 +103,14 @@ fn restored_reservations_are_logged_at_start() {
 /// Stderr is a pipe that is not read; the server itself keeps it open.
 const UNREAD: &str = "mkfifo \"$1.pipe\"; exec 3<>\"$1.pipe\"";
 
-/// The pipe of [`UNREAD`], which never makes us wait.
+/// The pipe of [`UNREAD`], in non-blocking mode.
 fn pipe(server: &Server) -> fs::File {
     let mut options = fs::File::options();
     options.read(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
-    options.open(server.dir().join("lunar.toml.pipe")).expect("the shell has made it")
+    options.open(server.dir().join("lunar.toml.pipe")).expect("the shell creates it")
 }
 
-/// Writes until there is no room.
+/// Fills the pipe.
 fn fill(mut pipe: &fs::File) {
     for part in [[b'.'; 4096].as_slice(), b"."] {
         while pipe.write(part).is_ok() {}
@@ -124,7 +124,7 @@ fn unread_stderr_does_not_block_the_server() {
     let mut pipe = pipe(&server);
     let mut before = Raw::session(server.portal(), &[]);
     fill(&pipe);
-    // Each leaves two lines of log.
+    // Each session adds two lines to the log.
     for n in 0..4 {
         let mut raw = Login::new().isid([0x80, 0, 0, 2, 0, n]).on(server.portal());
         raw.logout(0, 0);
@@ -135,7 +135,7 @@ fn unread_stderr_does_not_block_the_server() {
     assert_eq!(server.stop().code(), Some(0));
     let mut left = vec![0; 1 << 20];
     let len = pipe.read(&mut left).expect("what the pipe holds");
-    assert!(left[len - 64..len].iter().all(|byte| *byte == b'.'), "the file has no free space");
+    assert!(left[len - 64..len].iter().all(|byte| *byte == b'.'), "the server wrote to the full pipe");
 }
 
 #[test]

@@ -1,17 +1,17 @@
-//! Writes that are taken piece by piece: their R2Ts, initiators that do not obey them, and ends in the middle.
+//! Writes that the target takes in pieces: their R2Ts, initiators that violate them, and writes that end early.
 
 use interop::scsi::{WRITE, pattern, write10};
 use interop::{Pdu, PduOutcome, Raw, Received, Server, config, op};
 use std::time::Duration;
 
-/// Bytes that are written at a time, and of the long write.
+/// Bytes of a piece, and of the long write.
 const PIECE: usize = 1 << 20;
 const LEN: usize = 5 * PIECE;
 /// ABORTED COMMAND, PROTOCOL SERVICE CRC ERROR.
 const CRC: u32 = 0x0b_4705;
 const ABORT_TASK: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Every byte of what must not be stored.
+/// Every byte of data that must not be stored.
 const BAD: u8 = 6;
 
 /// Enough R2Ts for two pieces.
@@ -24,7 +24,7 @@ fn session(server: &Server, keys: &[(&str, &str)]) -> Raw {
     raw
 }
 
-/// Announces a write of [`LEN`] bytes from block 0 on.
+/// Sends a write of [`LEN`] bytes from block 0 on, without its data.
 fn announce(raw: &mut Raw) -> Pdu {
     let write = raw.command(0, 0x80 | WRITE, &write10(0, (LEN / 512) as u16), LEN as u32);
     raw.send(&write);
@@ -35,8 +35,8 @@ fn end_of(r2t: &Pdu) -> usize {
     (r2t.get32(40) + r2t.get32(44)) as usize
 }
 
-/// Sends the first piece of a long write of `data`, and waits until it is asked for more than the second one: so the first is
-/// stored. Gives the R2Ts that are not answered.
+/// Sends the first piece of a long write of `data`, and waits for an R2T beyond the second piece: the first one is
+/// then stored. Returns the R2Ts that are still open.
 fn first_piece(raw: &mut Raw, write: &Pdu, data: &[u8]) -> Vec<Pdu> {
     let mut open = Vec::new();
     loop {
@@ -50,7 +50,7 @@ fn first_piece(raw: &mut Raw, write: &Pdu, data: &[u8]) -> Vec<Pdu> {
     }
 }
 
-/// The pieces of the medium that hold something.
+/// Whether each piece of the medium starts with other data than zeros.
 fn stored(server: &Server) -> [bool; 5] {
     let mut raw = session(server, &[]);
     [0, 1, 2, 3, 4].map(|n| raw.read_blocks(0, n * (PIECE / 512) as u32, 1) != [0; 512])
@@ -90,7 +90,7 @@ fn open_r2ts_of_a_long_write_are_limited() {
         let write = announce(&mut raw);
         let (mut open, mut sent) = (Vec::new(), 0);
         let answer = loop {
-            // More may come while some are open.
+            // More R2Ts may arrive while some are open.
             let patience = if open.is_empty() { PATIENCE } else { Duration::from_millis(100) };
             match raw.get(patience) {
                 Received::Pdu(pdu) if pdu.opcode() == op::R2T => open.push(pdu),
@@ -104,7 +104,7 @@ fn open_r2ts_of_a_long_write_are_limited() {
             }
             assert!(open.len() <= limit, "{} of {limit}", open.len());
             let ahead = open.last().map_or(0, end_of).saturating_sub(sent);
-            assert!(ahead <= 2 * PIECE, "{ahead} bytes are asked for");
+            assert!(ahead <= 2 * PIECE, "the target requests {ahead} bytes ahead");
         };
         assert_eq!((answer.tag(), answer.opcode(), answer.bhs[3]), (write.tag(), op::SCSI_RESPONSE, 0));
         assert!(raw.read_blocks(0, 0, (LEN / 512) as u16) == data, "{limit}");
@@ -126,7 +126,7 @@ fn long_write_accepts_data_in_each_negotiated_order() {
     assert!(raw.read_blocks(0, 0, (LEN / 512) as u16) == data);
 }
 
-/// DAT-024, DAT-026, DAT-028: the first piece is stored, and nothing of what does not fit.
+/// DAT-024, DAT-026, DAT-028: the first piece is stored, and no invalid data.
 #[test]
 fn invalid_data_of_a_long_write_is_not_stored() {
     let wrong: [(&str, &dyn Fn(Pdu) -> Pdu); 5] = [
@@ -145,7 +145,7 @@ fn invalid_data_of_a_long_write_is_not_stored() {
         let bad = raw.data_out(write.tag(), open[0].transfer_tag(), 0, PIECE as u32, &[BAD; 512]);
         raw.send(&spoil(bad.flags(0).bytes(8, &open[0].bhs[8..16])));
         open.iter().for_each(|r2t| raw.answer(r2t, &data));
-        // Rejected, and the task continues; or the end of the task.
+        // The target rejects the PDU and continues the task, or it ends the task.
         let status = loop {
             match raw.next_outcome() {
                 PduOutcome::Rejected(reason) => assert!(matches!(reason, 4 | 9), "{what}: {reason}"),
@@ -221,7 +221,7 @@ fn lost_connection_stops_a_long_write() {
     assert_eq!(stored(&server), FIRST);
 }
 
-/// A server whose initiators have a second to send what they are asked for, and whose disk is like this.
+/// A server with a data_out_timeout_s of 1, and with these keys of the disk.
 fn impatient(disk: &str) -> Server {
     let text = config::standard().replace("nop_interval_s = 0", "nop_interval_s = 0\ndata_out_timeout_s = 1");
     Server::start(&text.replacen("size = \"64MiB\"", &format!("size = \"64MiB\"\n{disk}"), 1))
@@ -241,7 +241,7 @@ fn long_write_whose_data_stop_ends_its_session() {
     assert_eq!(stored(&server), FIRST);
 }
 
-/// The session stays although the medium takes longer than data may take.
+/// The session continues although the medium takes longer than data_out_timeout_s.
 #[test]
 fn slow_medium_does_not_end_the_session() {
     let server = impatient("filters = [{ kind = \"delay\", write_us = 1500000 }]");

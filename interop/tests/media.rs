@@ -32,7 +32,7 @@ fn lun(number: u16, path: &str, keys: &str) -> String {
     format!("[[target.lun]]\nlun = {number}\nbackend = \"file\"\npath = \"{path}\"\n{keys}\n")
 }
 
-/// Waits until the server has noticed a change.
+/// Waits until `is` returns true. `what` is the message if that takes too long.
 fn until(what: &str, mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is() {
@@ -63,24 +63,27 @@ fn deleted_and_replaced_images_are_handled_as_set() {
     fs::rename(dir.join("b.img"), dir.join("kept")).expect("moved");
     file(&dir.join("n.img"), MIB);
     fs::rename(dir.join("n.img"), dir.join("c.img")).expect("replaced");
-    let moved = format!("b.img was moved to {}", dir.canonicalize().expect("there").join("kept").display());
+    let moved = format!(
+        "b.img was moved to {}",
+        dir.canonicalize().expect("the folder exists").join("kept").display()
+    );
     for what in ["a.img was deleted", &moved, "c.img was replaced by another file"] {
         until(what, || server.log().lines().any(|line| line.contains("ERROR") && line.contains(what)));
     }
-    until("withheld", || server.log().contains("c.img: writes are rejected"));
+    until("writes are not rejected", || server.log().contains("c.img: writes are rejected"));
     let save = format!("cp --sparse=always /proc/{}/fd/", server.pid());
-    assert_eq!(server.log().matches(&save).count(), 2, "of those that have no name");
+    assert_eq!(server.log().matches(&save).count(), 2, "one command for each file without a name");
     raw.write(0, &write10(0, 1), &[7; 512]).good();
     raw.simple(1, &[0; 6]).check(MANUAL_INTERVENTION);
     raw.read(1, &read10(0, 1), 512).check(MANUAL_INTERVENTION);
     raw.simple(2, &[0; 6]).check(MODE_PARAMETERS_CHANGED);
     raw.read(2, &read10(0, 1), 512).good();
     raw.write(2, &write10(0, 1), &[7; 512]).check(WRITE_PROTECTED);
-    fs::rename(dir.join("kept"), dir.join("b.img")).expect("back");
-    until("back", || raw.simple(1, &[0; 6]).status == 0);
+    fs::rename(dir.join("kept"), dir.join("b.img")).expect("rename it back");
+    until("LUN 1 is not ready again", || raw.simple(1, &[0; 6]).status == 0);
     raw.write(1, &write10(0, 1), &[7; 512]).good();
     let back = |line: &&str| line.contains("its medium is at its path again");
-    until("a line", || server.log().lines().filter(back).count() == 1);
+    until("the log does not report LUN 1", || server.log().lines().filter(back).count() == 1);
     assert!(
         server.log().lines().find(back).is_some_and(|line| line.contains("LUN 1 of")),
         "{}",
@@ -88,8 +91,10 @@ fn deleted_and_replaced_images_are_handled_as_set() {
     );
     let before = server.log().matches(&save).count();
     server.signal(SIGTERM);
-    until("it waits", || server.log().contains("the data of deleted files stays available for"));
-    assert_eq!(server.log().matches(&save).count(), before + 2, "said once more");
+    until("the server does not wait", || {
+        server.log().contains("the data of deleted files stays available for")
+    });
+    assert_eq!(server.log().matches(&save).count(), before + 2, "the server logs the commands once more");
     let said = server.log();
     let command = said
         .lines()
@@ -116,10 +121,10 @@ fn write_never_grows_a_shrunk_image() {
     let last = (MIB / 512 - 1) as u32;
     one.write(0, &write10(last, 1), &[7; 512]).good();
     File::options().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("shrunk");
-    let size = || fs::metadata(&path).expect("there").len();
+    let size = || fs::metadata(&path).expect("the file exists").len();
     let fails = |raw: &mut Raw, cdb: &[u8], data: &[u8]| {
         let reply = if data.is_empty() { raw.read(0, cdb, 512) } else { raw.write(0, cdb, data) };
-        // The first command finds the end of the file, or the server has found it before.
+        // Either this command finds the end of the file, or the server has found it before.
         assert!([LBA_OUT_OF_RANGE, CAPACITY_CHANGED].contains(&reply.sense()), "{:06x}", reply.sense());
         assert_eq!((reply.status, size()), (2, 4096));
     };
@@ -133,10 +138,14 @@ fn write_never_grows_a_shrunk_image() {
     let capacity = other.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).good();
     assert_eq!((capacity[..4].to_vec(), size()), (vec![0, 0, 0, 7], 4096));
     let sizes = "changed its size to 4096 bytes; it had 1048576";
-    until("a warning", || server.log().lines().any(|line| line.contains("WARN") && line.contains(sizes)));
+    until("the log has no warning", || {
+        server.log().lines().any(|line| line.contains("WARN") && line.contains(sizes))
+    });
     File::options().write(true).open(&path).and_then(|file| file.set_len(2 * MIB)).expect("grown");
     let sizes = "changed its size to 2097152 bytes; it had 4096";
-    until("a line", || server.log().lines().any(|line| line.contains("INFO") && line.contains(sizes)));
+    until("the log has no line", || {
+        server.log().lines().any(|line| line.contains("INFO") && line.contains(sizes))
+    });
 }
 
 #[test]
@@ -167,7 +176,7 @@ fn image_format_is_served_only_as_raw() {
     session(&server, 1).write(0, &write10(0, 1), &[7; 512]).good();
 }
 
-/// Runs `lunar copy` with the folder of a server as the user's state folder; its output, and its exit status.
+/// Runs `lunar copy` with the folder of a server as the user's state folder. Returns its stderr and its exit status.
 fn copy_with_state(state: &Path, source: &Path, destination: &Path) -> (String, Option<i32>) {
     let home = Folder::fresh();
     std::os::unix::fs::symlink(state, home.join("lunar")).expect("a link");
@@ -268,7 +277,7 @@ fn reload_rejects_a_link_to_another_device() {
         Server::start_in(folder, &configuration(&lun(0, "link", "").replace("\"file\"", "\"device\"")));
     fs::remove_file(&link).and_then(|()| std::os::unix::fs::symlink(&other.0, &link)).expect("switched");
     server.signal(1);
-    until("refused", || server.log().contains("rejected: the configuration is unchanged"));
+    until("the reload is not rejected", || server.log().contains("rejected: the configuration is unchanged"));
     let log = server.log();
     assert!(log.contains("link leads to another device (device 7:"), "{log}");
     drop(server);

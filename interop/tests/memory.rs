@@ -1,18 +1,18 @@
-//! Memory that runs out: whoever holds all of it, others go on, and what waits for it can be ended.
+//! Memory that runs out: one client that holds it does not block others, and commands that wait for memory can be
+//! ended.
 
 use interop::scsi::{READ, WRITE, pattern, read10, write10};
 use interop::{Login, Pdu, Raw, Received, Server, TARGET, op};
 use std::time::{Duration, Instant};
 
 const LIMIT_MIB: u64 = 64;
-/// LOGICAL UNIT RESET, and what it is answered with when it is done.
+/// LOGICAL UNIT RESET, and its response on success.
 const LUN_RESET: u8 = 5;
 const COMPLETE: u8 = 0;
 /// TASK SET FULL.
 const FULL: u8 = 0x28;
 
-/// As much memory as two of the largest commands, and a disk larger than that. Nobody is asked whether it is
-/// alive.
+/// A server with memory for two of the largest commands, a disk that is larger, and no keepalive.
 fn server() -> Server {
     Server::start(&format!(
         "[limits]\nmemory = \"{LIMIT_MIB}MiB\"\n[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\n\
@@ -31,7 +31,7 @@ fn login(last: u8) -> Login {
     Login::new().isid([0x80, 0, 0, 1, 0, last])
 }
 
-/// A session of another initiator, at an address of its own.
+/// A session of another initiator, from its own address.
 fn stranger(server: &Server, n: u8) -> Raw {
     let name = format!("iqn.2026-11.org.example:host{n}");
     let mut raw = login(9).initiator(&name).source([127, 0, 1, n].into()).on(server.portal());
@@ -39,8 +39,8 @@ fn stranger(server: &Server, n: u8) -> Raw {
     raw
 }
 
-/// Announces four WRITE AND VERIFY(10) of 8 MiB, which are taken as a whole, and sends nothing of them or the first bytes.
-/// Gives what they are asked for.
+/// Sends four WRITE AND VERIFY(10) of 8 MiB, which the target buffers as a whole, with no data or with their first
+/// bytes. Returns the responses.
 fn announces(raw: &mut Raw, begins: bool) -> Vec<Pdu> {
     const BLOCKS: u16 = 16384;
     let announced = |n: u32, raw: &mut Raw| {
@@ -58,7 +58,7 @@ fn announces(raw: &mut Raw, begins: bool) -> Vec<Pdu> {
     (0..4).map(|n| announced(n, raw)).collect()
 }
 
-/// Reads and writes as much as a command may move.
+/// Reads and writes with commands of the largest size.
 fn moves_much(raw: &mut Raw) {
     raw.read(0, &large_read(), 32 << 20).good();
     raw.write_blocks(0, 0, &pattern(16384 * 512, 3)).good();
@@ -79,7 +79,7 @@ fn announced_writes_without_data_take_no_memory() {
     moves_much(&mut session(&server, 2));
 }
 
-/// More than there is memory for, if they were taken as a whole.
+/// If the target buffered these writes as a whole, they would need more memory than there is.
 #[test]
 fn long_writes_hold_a_few_pieces_each() {
     const BLOCKS: u16 = 16384;
@@ -99,7 +99,7 @@ fn long_writes_hold_a_few_pieces_each() {
     let mut all: Vec<(Raw, u32)> = (0..16).map(begins).collect();
     all.iter_mut().for_each(|(raw, _)| raw.ping());
     let grown = server.rss_kib().saturating_sub(before) / 1024;
-    // The disk has what was written.
+    // 2 MiB for each write, 16 MiB that the disk holds now, and 8 MiB for the rest.
     assert!(grown < 2 * 16 + 16 + 8, "{grown} MiB for {} writes", all.len());
     for ((raw, tag), n) in all.iter_mut().zip(1..) {
         data.fill(n);
@@ -118,7 +118,7 @@ fn sessions_of_one_initiator_share_their_memory() {
     moves_much(&mut stranger(&server, 22));
 }
 
-/// Writes of 64 KiB with their first bytes, in sessions of one address that bear a name each.
+/// Writes of 64 KiB with their first bytes, in sessions of one address that each have another initiator name.
 #[test]
 fn small_buffers_of_one_address_leave_room_for_others() {
     let server = server();
@@ -133,7 +133,7 @@ fn small_buffers_of_one_address_leave_room_for_others() {
     hoards.iter_mut().for_each(Raw::ping);
 }
 
-/// A write of 64 KiB of which the first block comes, if it is taken.
+/// Sends a write of 64 KiB, and its first block if the target requests data.
 fn begins_small(raw: &mut Raw) {
     let write = raw.command(0, 0x80 | WRITE, &write10(0, 128), 128 * 512);
     raw.send(&write);
@@ -143,14 +143,14 @@ fn begins_small(raw: &mut Raw) {
     }
 }
 
-/// Sends a part of what was asked for, with more to come. False: the connection is closed.
+/// Sends a part of the data of an R2T, without F. Returns false if the connection is closed.
 fn drips(raw: &mut Raw, r2t: &Pdu, sn: u32, offset: u32, data: &[u8]) -> bool {
     let part = raw.data_out(r2t.tag(), r2t.transfer_tag(), sn, offset, data);
     let bytes = part.flags(0).bytes(8, &r2t.bhs[8..16]).encode(false, false);
     std::io::Write::write_all(&mut raw.stream, &bytes).is_ok()
 }
 
-/// There was room when the write was announced, and there is none when its data come.
+/// Memory was available when the command arrived, but is not when its data arrive.
 #[test]
 fn data_without_memory_end_the_write_with_task_set_full() {
     let server = server();
@@ -167,7 +167,7 @@ fn data_without_memory_end_the_write_with_task_set_full() {
     let end = late.collect(r2t.tag(), &data);
     assert_eq!((end.status, end.r2ts().len()), (FULL, 0), "{:?}", end.pdus);
     drop(hoards);
-    assert_eq!(late.read_blocks(0, 0, 1), [0; 512], "nothing of it is stored");
+    assert_eq!(late.read_blocks(0, 0, 1), [0; 512], "none of its data are stored");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn write_without_data_ends_its_session() {
     let server = Server::start(&text);
     let (mut silent, mut other) = (session(&server, 1), session(&server, 2));
     let r2t = held_write(&mut silent);
-    // Other commands are no excuse.
+    // Other commands do not extend the time limit.
     assert_eq!(silent.read_blocks(0, 0, 1), [0; 512]);
     assert!(matches!(silent.get(Duration::from_secs(30)), Received::Closed), "{r2t:?}");
     let message = "the initiator did not send the data of a write in time";
@@ -186,7 +186,7 @@ fn write_without_data_ends_its_session() {
     other.ping();
 }
 
-/// Data-Outs that bring nothing, or a byte each.
+/// Data-Outs without data, or with one byte each.
 #[test]
 fn slow_data_out_ends_its_session() {
     let keys = "nop_interval_s = 0\ndata_out_timeout_s = 1";
@@ -207,7 +207,7 @@ fn slow_data_out_ends_its_session() {
     interop::routed::until("the log", || (server.log().matches(message).count() == 2).then_some(()));
 }
 
-/// A write that waits for its data.
+/// Sends a write without its data, and returns the R2T.
 fn held_write(raw: &mut Raw) -> Pdu {
     let write = raw.command(0, 0x80 | WRITE, &write10(0, 64), 64 * 512);
     raw.send(&write);
@@ -221,8 +221,8 @@ fn large_read() -> [u8; 16] {
     [0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 }
 
-/// An ORDERED READ of 32 MiB stands between a write that waits for its data and writes that hold what memory
-/// there is. `room`: what its initiator expects, which is what a buffer is asked for.
+/// An ORDERED READ of 32 MiB waits behind a write without data, and in front of writes that hold the rest of the
+/// memory. `room` is its Expected Data Transfer Length, for which the target allocates a buffer.
 fn all_go_on(room: u32) {
     let server = server();
     let (mut a, mut b) = (session(&server, 1), session(&server, 2));
@@ -262,7 +262,7 @@ fn ordered_read_without_memory_blocks_no_command() {
     all_go_on(32 << 20);
 }
 
-/// A session that asked for more than it takes: answers fill the sockets, then all memory that it may have.
+/// A session that requests more data than it receives: the data fill the sockets, and then all memory of the session.
 fn glutton(server: &Server) -> Raw {
     let mut raw = session(server, 1);
     let reads: Vec<Pdu> = (0..12).map(|_| raw.command(0, 0x80 | READ, &large_read(), 32 << 20)).collect();
@@ -289,7 +289,7 @@ fn session_that_reads_nothing_can_be_reinstated() {
     assert_eq!(again.read_blocks(0, 0, 1), [0; 512]);
 }
 
-/// Commands that wait for one that does not come hold memory of the pool, and no more than a session may have.
+/// Commands that wait for a missing CmdSN hold memory of the pool, up to the limit of a session.
 #[test]
 fn data_of_early_commands_are_bounded() {
     const SEGMENT: usize = 8 << 20;
@@ -320,7 +320,7 @@ fn unread_nop_in_data_is_bounded() {
     assert!(grown < 2 * 16 + LIMIT_MIB, "{grown} MiB for {} connections", silent.len());
 }
 
-/// Sends NOP-Outs of 256 KiB until the target takes no more, and reads none of what comes back.
+/// Sends NOP-Outs of 256 KiB until the target receives no more, and reads no response.
 fn echoes(server: &Server, last: u8) -> Raw {
     let mut raw = login(last).key("MaxRecvDataSegmentLength", "262144").on(server.portal());
     let ping =
@@ -336,14 +336,14 @@ fn echoes(server: &Server, last: u8) -> Raw {
     raw
 }
 
-/// Memory of a load returns to the system after it.
+/// The memory of a load returns to the system after the load.
 #[test]
 fn memory_is_returned_after_a_load() {
     const LEFT_KIB: u64 = 24 << 10;
     let server = Server::start(&(interop::config::standard() + "[server]\ncores = 2\n"));
     session(&server, 0).read_blocks(0, 0, 1);
     let before = server.rss_kib();
-    // One size after the other, from sessions that take nothing: the allocator has them all at once, and in pieces.
+    // Sessions that receive no data hold buffers of one size after the other, which fragments the allocator's memory.
     for blocks in [128, 512, 1024, 2048, 4096] {
         let crowd: Vec<Raw> = (1..=16).map(|n| takes_nothing(&server, n, blocks)).collect();
         let end = Instant::now() + Duration::from_secs(60);
@@ -363,7 +363,7 @@ fn memory_is_returned_after_a_load() {
     println!("KiB: {before} before, {most} with a load, {} since", server.rss_kib());
 }
 
-/// A session that asks for 12 MiB, and reads nothing of that.
+/// A session that requests 12 MiB, and receives nothing.
 fn takes_nothing(server: &Server, last: u8, blocks: u16) -> Raw {
     let mut raw = session(server, last);
     let len = u32::from(blocks) * 512;

@@ -51,7 +51,7 @@ fn reload(server: &mut Server, luns: &str) -> bool {
         }
         thread::sleep(Duration::from_millis(5));
     }
-    panic!("nothing came of the reload");
+    panic!("the reload has no result");
 }
 
 /// Runs a command until the logical unit is not busy.
@@ -127,11 +127,11 @@ impl BackgroundWriter {
 
     fn end(mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        self.thread.take().expect("a thread").join().expect("the load");
+        self.thread.take().expect("a thread").join().expect("the writer does not panic");
     }
 }
 
-/// Writes 4 KiB and reads them back, with the present block size. A round during a change is not checked.
+/// Writes 4 KiB and reads them back, with the current block size. A round during a change is not checked.
 fn round(raw: &mut Raw, seed: u8) {
     let clear = |raw: &mut Raw| {
         let capacity = patiently(|| raw.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8));
@@ -145,7 +145,7 @@ fn round(raw: &mut Raw, seed: u8) {
     assert_ne!(written.status, RESERVATION_CONFLICT, "the registration is lost");
     let read = patiently(|| raw.read(0, &read10(8, blocks), 4096));
     if (written.status, read.status) == (GOOD, GOOD) && clear(raw) == Some(block) {
-        assert!(read.data == data, "another's bytes, or lost ones");
+        assert!(read.data == data, "other bytes than were written");
     }
 }
 
@@ -227,7 +227,7 @@ fn failed_reload_keeps_the_old_definition() {
     let other_server = interop::Folder::fresh();
     assert!(
         Server::refused(&other_server, &second).contains("is in use by another server"),
-        "it is locked again"
+        "the file is not locked again"
     );
 }
 
@@ -246,9 +246,9 @@ fn reload_ends_running_commands_on_the_old_medium() {
     while other.simple(0, &[0; 6]).status != BUSY {
         assert!(Instant::now() < end, "never busy");
     }
-    assert!(holder.collect(read.tag(), &[]).good() == pattern(512, 3), "from where it was sent to");
+    assert!(holder.collect(read.tag(), &[]).good() == pattern(512, 3), "the data of the old medium");
     assert_eq!(attentions(&mut holder), [MEDIUM]);
-    assert_eq!(holder.read_blocks(0, 0, 1), [0; 512], "from the other medium");
+    assert_eq!(holder.read_blocks(0, 0, 1), [0; 512], "the data of the new medium");
     assert_eq!(read_keys(&mut holder, 0), [KEY]);
 }
 
@@ -279,26 +279,29 @@ fn reload_keeps_the_served_file_after_a_replacement() {
     holder.write_blocks(0, 0, &pattern(512, 1)).good();
     let path = |name: &str| server.dir().join(name);
     let (served, kept, new) = (path("disk.img"), path("kept.img"), path("new.img"));
-    let mut bytes = vec![0; std::fs::metadata(&served).expect("it is served").len() as usize];
+    let mut bytes = vec![0; std::fs::metadata(&served).expect("the served file").len() as usize];
     bytes[..512].copy_from_slice(&pattern(512, 2));
     std::fs::write(&new, bytes).expect("a file");
-    std::fs::rename(&served, &kept).expect("it has another name");
-    std::fs::rename(new, &served).expect("it takes the place");
+    std::fs::rename(&served, &kept).expect("rename the served file");
+    std::fs::rename(new, &served).expect("put the new file in its place");
     for keys in ["", "read_only = true", "serial = \"9\""] {
         assert!(!reload(&mut server, &lun(0, "disk.img", keys)), "{keys}");
         assert_eq!(attentions(&mut holder), [], "{keys}");
         assert!(holder.read_blocks(0, 0, 1) == pattern(512, 1), "{keys}");
     }
     assert!(!server.log().contains("at its path again"), "{}", server.log());
-    std::fs::remove_file(&served).expect("it is not wanted");
-    assert!(reload(&mut server, &disk), "nothing is in its place");
-    std::fs::rename(&kept, &served).expect("back");
+    std::fs::remove_file(&served).expect("remove the new file");
+    assert!(reload(&mut server, &disk), "a reload while the path names no file");
+    std::fs::rename(&kept, &served).expect("rename it back");
     assert!(reload(&mut server, &lun(0, "disk.img", "serial = \"9\"")));
     assert_eq!(attentions(&mut holder), [INQUIRY]);
     assert_eq!(read_keys(&mut holder, 0), [KEY]);
     holder.write_blocks(0, 0, &pattern(512, 3)).good();
     server.stop();
-    assert!(std::fs::read(&served).expect("there").starts_with(&pattern(512, 3)), "it is the old file");
+    assert!(
+        std::fs::read(&served).expect("the served file").starts_with(&pattern(512, 3)),
+        "not the content of the old file"
+    );
 }
 
 #[test]
@@ -323,7 +326,7 @@ fn roll_back_succeeds_after_a_file_was_replaced() {
     let (_, said, status) = apply(&["--rollback"]);
     assert_eq!(status, 0, "{said}");
     assert_eq!(attentions(&mut raw), [INQUIRY]);
-    assert!(raw.read_blocks(0, 0, 1) == pattern(512, 1), "from the file that was open");
+    assert!(raw.read_blocks(0, 0, 1) == pattern(512, 1), "the data of the file that was open");
 }
 
 #[test]
@@ -344,11 +347,11 @@ fn roll_back_serves_a_disk_with_an_image_header() {
     let (_, said, status) = apply(&["--rollback"]);
     assert_eq!(status, 0, "{said}");
     raw.clear_attentions(0);
-    assert!(raw.read_blocks(0, 0, 1) == header, "from the disk of before");
+    assert!(raw.read_blocks(0, 0, 1) == header, "the data of the previous disk");
 }
 
-/// Writes wait for their data while two disks swap their LUNs: none reaches a medium. They were meant for the disk that had
-/// the LUN before, not for the one that has it now.
+/// Writes wait for their data while two disks swap their LUNs. None of them may reach a medium: they were meant for
+/// the disk that had the LUN before.
 #[test]
 fn waiting_writes_do_not_reach_another_disk() {
     let disks = |a, b| lun(a, "a.img", "") + &lun(b, "b.img", "block_size = 4096");
@@ -399,7 +402,7 @@ fn session_of_a_removed_access_entry_gains_nothing() {
     assert!(reload(&mut server, &tables("iqn.2026-11.org.example:another")));
     let end = Instant::now() + Duration::from_secs(10);
     while !matches!(reader.get(Duration::from_millis(100)), Received::Closed) {
-        assert!(Instant::now() < end, "the reader's session goes on");
+        assert!(Instant::now() < end, "the reader's session does not end");
     }
     ann.write_blocks(0, 0, &[2; 512]).good();
     assert_eq!(ann.read_blocks(0, 0, 1), [2; 512]);

@@ -20,7 +20,7 @@ fn ends(arguments: &[&str], what: &str, hint: &str) -> i32 {
     status
 }
 
-/// A portal that greets whoever has said something like this.
+/// A port that responds to the first bytes of each client with these words.
 fn greeting(words: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -50,7 +50,7 @@ fn refused_digest_hint_names_the_setting() {
     let status = ends(&["ls", &url], "Digest=None", "header_digest=crc32c,none");
     assert_eq!(status, 5);
     let url = target.url("header_digest=crc32c,none&data_digest=crc32c,none");
-    assert_eq!(lunar(&["ls", &url]).2, 0, "the remedy");
+    assert_eq!(lunar(&["ls", &url]).2, 0, "the login with the hint's setting");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn expired_timeout_is_named() {
     let portal = silent.local_addr().expect("an address");
     let late = format!("{}?login_timeout=0.3", url(portal, 0));
     assert_eq!(ends(&["ls", &late, "--timeout", "60"], "no login within", "login_timeout="), 8);
-    // READ(6) has no answer. It is not sent again: a tape would move on.
+    // READ(6) gets no response. It is not retried, because a tape would move on.
     let target = Script::new().scsi(0x08, |_, _| HookAction::Done).listen();
     let read = |settings: &str, more: &[&str]| {
         let url = target.url(&format!("{settings}&logout_timeout=0.3"));
@@ -101,7 +101,7 @@ fn timed_out_command_names_the_pending_step() {
         let what = format!("waiting for the login to {portal}");
         assert_eq!(ends(&["ls", &url, "--timeout", "300ms"], &what, "--timeout"), 8, "{url}");
     }
-    // TEST UNIT READY has no answer.
+    // TEST UNIT READY gets no response.
     let target = Script::new().scsi(0x00, |_, _| HookAction::Done).listen();
     let arguments = ["scsi", &target.url("logout_timeout=0.3"), "000000000000", "--timeout", "300ms"];
     assert_eq!(ends(&arguments, "to TEST UNIT READY", "--timeout"), 8);
@@ -117,7 +117,7 @@ fn doctor_blames_the_portal_that_refused() {
     let (report, said, status) = lunar(&["doctor", &target.url("")]);
     assert!(report.contains(&format!("\nbroken: login to {there}: refused")), "{report}");
     assert!(status == 21 || status == 5, "{status}: {report}");
-    // Said once, with what to do.
+    // The cause is reported once, with a hint.
     assert_eq!((report.matches("hint:").count() >= 1, said.contains("hint:")), (true, false), "{said}");
     assert!(said.lines().count() == 1 && said.ends_with("cannot be used: the report says why\n"), "{said}");
 }
@@ -126,7 +126,7 @@ fn doctor_blames_the_portal_that_refused() {
 fn doctor_finds_a_slow_disk() {
     let server = shared();
     let (report, _, status) = lunar(&["doctor", &url(server.portal(), 2)]);
-    assert_eq!(status, 0, "it can be used: {report}");
+    assert_eq!(status, 0, "the LUN cannot be used: {report}");
     assert!(
         report.contains("\nwarning: a read of 4096 bytes takes 5") && report.contains("disk behind"),
         "{report}"
@@ -151,7 +151,7 @@ fn copy_to_a_reserved_disk_has_its_exit_status() {
     assert_eq!(lunar(&["copy", &file, &url]).2, 0);
 }
 
-/// The commands in flight at the time limit never end; earlier work is kept.
+/// The commands in flight at the time limit never end. The earlier progress is kept.
 #[test]
 fn interrupted_copy_can_be_resumed() {
     let dir = Folder::fresh();
@@ -171,7 +171,7 @@ fn interrupted_copy_can_be_resumed() {
     assert!(said.contains("--resume to continue from the journal"), "{said}");
     let journal = std::fs::read_to_string(format!("{copy}.lunar-copy")).expect("a journal");
     assert!(!journal.contains("\"stable\":0,"), "{journal}");
-    // And without a place for a journal nothing of the kind is said.
+    // Without a place for a journal, there is no such hint.
     let (_, said, status) = lunar(&["copy", &url, "null:64M", "--timeout", "1"]);
     assert!(status == 8 && said.contains("no progress was saved"), "{status}: {said}");
 }

@@ -1,5 +1,5 @@
 //! Failover pairs: two routers in front of one target, and a host with a path through each. Whatever happens to the
-//! routers, what was acknowledged is there, and one that was put off writes no more.
+//! routers, acknowledged data are kept, and a router that has lost its role writes nothing.
 
 use interop::routed::until;
 use interop::scsi::{WRITE, read_keys, write10};
@@ -12,9 +12,9 @@ const BLOCK: usize = 512;
 const SLOTS: u32 = 32;
 /// The name under which the disk is routed.
 const ROUTED: &str = "iqn.2026-11.org.example:routed";
-/// A host gives up a path that does not answer for so long.
+/// Time after which a host gives up a path that does not respond.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// By then one router of a pair serves, whatever happened to the other.
+/// Time limit for one router of the pair to serve, whatever happened to the other.
 const SOON: Duration = Duration::from_secs(40);
 
 fn stamp(lba: u32, generation: u64) -> Vec<u8> {
@@ -40,7 +40,7 @@ fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
     )
 }
 
-/// Checks that the output of a router contains this.
+/// Whether the output of a router contains this text.
 fn shows(router: &Server, text: &str) -> bool {
     router.said(&["router", "show", "r1"]).contains(text)
 }
@@ -57,7 +57,7 @@ impl FailoverPair {
         ));
         let ports = [(); 2].map(|()| interop::ports::free());
         let first = Server::start(&router(target.portal(), 0, ports));
-        // On a busy machine the other one's patience could end before the preferred one has found the storage.
+        // On a busy machine, the second router could take over before the preferred one has found the storage.
         until("the preferred one becomes active", || is(&first, "active").then_some(()));
         let second = Server::start(&router(target.portal(), 1, ports));
         let world = FailoverPair { target, routers: [first, second] };
@@ -65,7 +65,7 @@ impl FailoverPair {
         world
     }
 
-    /// Waits until it is so.
+    /// Waits until `is` returns true. `what` is the message if that takes too long.
     fn until(&self, what: &str, is: impl Fn() -> bool) {
         let late = Instant::now() + SOON;
         while !is() {
@@ -87,12 +87,12 @@ impl FailoverPair {
         self.until(&format!("router {at} does not become {state}"), || self.is(at, state));
     }
 
-    /// Hosts find the disk through a router.
+    /// Waits until a router serves the disk.
     fn serves(&self, at: usize) {
         self.until(&format!("router {at} has no LUN"), || self.shows(at, "LUN 0:"));
     }
 
-    /// Changes places, as soon as the other router could take over.
+    /// Requests a switchover, as soon as the other router can take over.
     fn failover(&self, at: usize) {
         self.until("the other cannot take over", || {
             self.routers[at].asked(&["router", "failover", "r1"]).ok()
@@ -117,18 +117,19 @@ fn path(router: &Server) -> Raw {
 /// The result of a write on a path.
 enum PathResult {
     Done,
-    /// The path does not take it.
+    /// The path rejected it.
     Refused,
-    /// It does not answer.
+    /// The path does not respond.
     Silent,
     Gone,
 }
 
-/// A host with a path through each router. It writes one block at a time, again on the other path until it is done.
+/// A host with a path through each router. It writes one block at a time, and retries on the other path until that
+/// succeeds.
 struct MultipathHost {
     paths: [Option<Raw>; 2],
     at: usize,
-    /// The generation of each block that was acknowledged last.
+    /// The last acknowledged generation of each block.
     done: Vec<u64>,
     next: u64,
 }
@@ -164,7 +165,7 @@ impl MultipathHost {
         let data = stamp(lba, generation);
         let late = Instant::now() + SOON;
         loop {
-            assert!(Instant::now() < late, "no path takes a write");
+            assert!(Instant::now() < late, "no path executes the write");
             let Some(raw) = &mut self.paths[self.at] else {
                 self.at = 1 - self.at;
                 continue;
@@ -189,7 +190,7 @@ impl MultipathHost {
         }
     }
 
-    /// Every block has the generation that was acknowledged last.
+    /// Checks that every block has its last acknowledged generation.
     fn check(&self, raw: &mut Raw) {
         for (lba, generation) in (0..).zip(&self.done) {
             let data = raw.read_blocks(0, lba, 1);
@@ -207,7 +208,7 @@ fn standby_takes_over_from_a_killed_router() {
     world.routers[0].kill9();
     host.write_for(Duration::from_millis(500));
     assert!(world.is(1, "active") && host.at == 1);
-    // Its hosts stay where they are well.
+    // The restarted router does not take its role back.
     world.routers[0].restart();
     world.becomes(0, "standby");
     world.serves(0);
@@ -229,7 +230,7 @@ fn switchover_on_request_keeps_the_data_of_a_writing_host() {
     host.write_for(Duration::from_millis(300));
     world.becomes(1, "active");
     world.becomes(0, "standby");
-    // The standby router can take over, too.
+    // The standby router accepts the request too.
     world.failover(0);
     host.write_for(Duration::from_millis(300));
     world.becomes(0, "active");
@@ -245,7 +246,7 @@ fn switchover_on_request_keeps_the_data_of_a_writing_host() {
     assert!(!refused.ok() && refused.said.contains("not eligible"), "{}", refused.said);
     world.routers[0].said(&["router", "eligible", "r1", "on"]);
     host.write_for(Duration::from_millis(300));
-    assert!(world.is(1, "active"), "nothing is taken from one that does well");
+    assert!(world.is(1, "active"), "a healthy active router keeps its role");
     host.check(&mut path(&world.routers[1]));
 }
 
@@ -257,7 +258,7 @@ fn stalled_router_writes_nothing_after_a_take_over() {
     assert!(host.at == 0);
     let mut sleeper = host.paths[0].take().expect("a path");
     world.routers[0].pause();
-    // They stay in its socket.
+    // These writes stay in the socket of the paused router.
     let stale: Vec<u32> = (0..SLOTS).map(|lba| send(&mut sleeper, lba, &stamp(lba, u64::MAX))).collect();
     (0..SLOTS).for_each(|lba| host.write(lba));
     assert!(world.is(1, "active"));
@@ -265,7 +266,7 @@ fn stalled_router_writes_nothing_after_a_take_over() {
     for _ in &stale {
         let Received::Pdu(pdu) = sleeper.get(SOON) else { break };
         let is_good = pdu.opcode() == op::SCSI_RESPONSE && (pdu.bhs[2], pdu.bhs[3]) == (0, 0);
-        assert!(!is_good, "a write of one that was put off is done: {pdu:?}");
+        assert!(!is_good, "a router that has lost its role executed a write: {pdu:?}");
     }
     world.becomes(0, "standby");
     host.write_for(Duration::from_millis(300));
@@ -282,7 +283,7 @@ fn stopped_router_releases_its_role_at_once() {
     host.write_for(Duration::from_millis(300));
     assert!(world.is(1, "active"));
     assert!(world.routers[1].stop().success());
-    // Both have left no session.
+    // Neither router has left a session.
     let mut direct = Raw::session(world.target.portal(), &[]);
     assert_eq!(read_keys(&mut direct, 0), []);
     host.check(&mut direct);
@@ -332,12 +333,16 @@ fn standby_rejects_logins_and_names_the_active_router() {
     raw.write_blocks(0, 0, &[1; BLOCK]).check(0x02040b);
     let mut direct = Raw::session(world.target.portal(), &[]);
     const CONFLICT: u8 = 0x18;
-    assert_eq!(direct.write_blocks(0, 0, &[1; BLOCK]).status, CONFLICT, "nor does anybody else write");
+    assert_eq!(
+        direct.write_blocks(0, 0, &[1; BLOCK]).status,
+        CONFLICT,
+        "the reservation of the pair rejects other initiators"
+    );
     // REPORT TARGET PORT GROUPS: standby through this one, optimized and preferred through the other.
     let late = Instant::now() + SOON;
     loop {
         let reply = raw.read(0, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 256);
-        // Until the first heartbeat the other was not known.
+        // The router does not know its peer before the first heartbeat.
         let states = if reply.status == 0 { groups_of(&reply.data) } else { Vec::new() };
         if states.contains(&(2, 2)) && states.contains(&(1, 0x80)) {
             break;

@@ -1,11 +1,11 @@
-//! The table of conformance rows fits the tests.
+//! Checks that the table of conformance rows matches the tests.
 
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-/// Name of each test function with the comment before it: those of these tests and of the initiator's from outside by
-/// their names, those of the initiator's machines as crate::module::function.
+/// Name of each test function, and the comment before it. Integration tests have their plain names. Unit tests are
+/// named crate::module::function.
 fn tests() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut all = Vec::new();
@@ -68,7 +68,7 @@ fn rows_name_a_test_or_a_reason() {
         assert_eq!(row.len(), 10, "{line}");
         let (id, role, test, reason, feature) = (row[0], row[2], row[5], row[6], row[7]);
         let (test_i, reason_i) = (row[8], row[9]);
-        assert!(seen.insert(id), "{id} is there twice");
+        assert!(seen.insert(id), "{id} occurs twice");
         assert_ne!(test.is_empty(), reason.is_empty(), "{id}: a test or a reason");
         let found = |test: &str| tests.iter().any(|(name, c)| name == test && names(c, id));
         assert!(test.is_empty() || found(test), "{id}: {test}");

@@ -10,12 +10,12 @@ const OUT_OF_RESOURCES: u16 = 0x0302;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// Alice must log in with CHAP; every initiator may discover.
+/// A server whose first target requires CHAP of alice. Every initiator may discover.
 fn guarded(limits: &str) -> Server {
     let dir = Folder::fresh();
     let file = dir.join("alice.secret");
     fs::write(&file, SECRET).expect("a secret");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("set its mode");
     let tables = format!(
         "[[target.access]]\nchap = [\"alice\"]\n[limits]\n{limits}\n\
          [[chap_user]]\nname = \"alice\"\nsecret_file = \"alice.secret\"\n{}",
@@ -45,7 +45,7 @@ fn discovery_takes_no_session_of_a_host_with_chap() {
     let refused = Login::discovery().isid([0x80, 0, 0, 8, 0, 0]).try_on(server.portal()).err();
     assert_eq!(refused, Some(OUT_OF_RESOURCES));
     Login::discovery().source(ELSEWHERE).isid([0x80, 0, 0, 8, 0, 1]).on(server.portal());
-    alice(&server).expect("the names of discovery sessions prove nothing").ping();
+    alice(&server).expect("discovery sessions do not count").ping();
 }
 
 #[test]
@@ -57,10 +57,10 @@ fn claimed_name_takes_no_session_of_a_user() {
         open.clone().isid([0x80, 0, 0, 8, 0, 1]).try_on(server.portal()).err(),
         Some(OUT_OF_RESOURCES)
     );
-    let mut user = alice(&server).expect("a user has a count of its own");
+    let mut user = alice(&server).expect("a CHAP user has a separate limit");
     let again = Login::new().source(ELSEWHERE).isid([0x80, 0, 0, 8, 0, 2]);
     let status = Chap::login(&again, server.portal(), 5, "alice", SECRET).err();
-    assert_eq!(status, Some(OUT_OF_RESOURCES), "which ends");
+    assert_eq!(status, Some(OUT_OF_RESOURCES), "the limit of the user");
     open.source(ELSEWHERE).isid([0x80, 0, 0, 8, 0, 3]).on(server.portal()).ping();
     claimed.ping();
     user.ping();
@@ -84,7 +84,7 @@ fn silent_connections_of_one_address_leave_room_for_others() {
     drop(silent);
 }
 
-/// Addresses fill the table to its last place. A new one gets the place of the oldest login of the address with the most.
+/// The login table is full. A new address replaces the oldest login of the address with the most logins.
 #[test]
 fn full_login_table_admits_a_new_address() {
     let server = guarded("connections_before_login = 8\n");
@@ -103,11 +103,11 @@ fn closed_connections_free_their_entries() {
     let server = guarded("connections_before_login = 3\n");
     for _ in 0..20 {
         drop([(); 3].map(|()| Raw::connect_from(ELSEWHERE, server.portal())));
-        alice(&server).expect("those before are gone").ping();
+        alice(&server).expect("closed connections hold no entry").ping();
     }
 }
 
-/// The kernel shows the timer of a connection: 2 is keepalive, when nothing is on its way.
+/// In /proc/net/tcp, timer 2 of a connection without data in flight is keepalive.
 #[test]
 fn discovery_session_uses_tcp_keepalive() {
     let server = guarded("");

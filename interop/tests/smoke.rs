@@ -1,4 +1,4 @@
-//! The helper itself: one session does what every other test builds on.
+//! Tests the helpers on which every other test builds.
 
 use interop::scsi::pattern;
 use interop::{Chap, Login, Raw, Server, config, op, shared};

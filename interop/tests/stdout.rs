@@ -1,5 +1,5 @@
-//! What a command prints is there in whole, or the command fails: stdout on a device without room. A stderr that is full,
-//! closed or not read changes no exit status.
+//! A command fails if it cannot write all of its output, for example to a full device. A stderr that is full, closed
+//! or not read does not change the exit status.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use interop::server::{Folder, lunar_bin};
 use interop::{config, shared};
 
-/// A command whose stdout is full: its stderr, and its exit status.
+/// Runs a command whose stdout is full. Returns its stderr and its exit status.
 fn without_room(arguments: &[&str], run_dir: &str) -> (String, Option<i32>) {
     let full = File::options().write(true).open("/dev/full").expect("Linux has it");
     let mut command = Command::new(lunar_bin());
@@ -70,7 +70,7 @@ fn commands_with_a_target_fail_on_full_stdout() {
     }
 }
 
-/// The disk is attached, and stderr says so. In the foreground, the command ends.
+/// The disk is attached, and stderr reports that. In the foreground, the command ends.
 #[test]
 fn attach_to_full_stdout_is_reported() {
     let dir = Folder::fresh();
@@ -89,7 +89,7 @@ fn attach_to_full_stdout_is_reported() {
 fn reader_that_closes_the_pipe_is_no_failure() {
     let mut command = Command::new(lunar_bin());
     let mut child = command.args(["man", "copy"]).stdout(Stdio::piped()).spawn().expect("lunar runs");
-    // Closed before anything can be read from it, or after a byte.
+    // The reader closes the pipe after a byte, or before the command starts.
     let mut out = child.stdout.take().expect("a pipe");
     out.read_exact(&mut [0]).expect("a byte");
     drop(out);
@@ -164,11 +164,11 @@ fn unread_stdout_does_not_block_a_server() {
     command.args(["serve", "memory:1M", "--listen", &portal]).env("XDG_STATE_HOME", &*dir);
     let mut child = command.env("XDG_RUNTIME_DIR", &*dir).stdout(write).spawn().expect("lunar runs");
     while std::net::TcpStream::connect(&portal).is_err() {
-        assert!(child.try_wait().expect("a child").is_none(), "it ended");
+        assert!(child.try_wait().expect("a child").is_none(), "lunar serve ended");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
-        .expect("it lives");
+        .expect("lunar serve runs");
     assert_eq!(child.wait().expect("a child").code(), Some(0));
     drop(read);
 }

@@ -1,5 +1,5 @@
-//! Connections that come, misbehave and go by the hundred: a neighbour sees nothing of it, and nothing of
-//! them stays.
+//! Hundreds of connections that misbehave and close. They do not disturb another session, the neighbour, and leave no
+//! resources behind.
 
 use interop::scsi::{READ, WRITE, read10, write10};
 use interop::{Login, Pdu, Raw, Server, TARGET, config, op};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The growth of the server that a storm may leave, in KiB.
 const GROWTH_KIB: u64 = 64 << 10;
-/// Clients at the same time.
+/// Concurrent clients.
 const THREADS: u32 = 4;
 
 /// A session that does I/O until it is stopped, and fails on any wrong response.
@@ -52,7 +52,7 @@ fn open_files(server: &Server) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("the server lives").count()
 }
 
-/// Memory and open files go back to what they were; the files within a while.
+/// Waits until no more files are open than before, and checks that memory has not grown.
 fn settles(server: &Server, (rss_kib, files): (u64, usize)) {
     let end = Instant::now() + Duration::from_secs(20);
     while open_files(server) > files {
@@ -63,14 +63,14 @@ fn settles(server: &Server, (rss_kib, files): (u64, usize)) {
     assert!(grown < GROWTH_KIB, "the server has grown by {grown} KiB");
 }
 
-/// Open files and memory before a storm, including the connections of the test.
+/// Memory in KiB and open files before a storm, including the connections of the test.
 fn state(server: &Server) -> (u64, usize) {
     (server.rss_kib(), open_files(server))
 }
 
 type BadConnection = fn(SocketAddr, u32);
 
-/// Ways in which a connection goes wrong. In all of them, the client ends it.
+/// Connections that misbehave. In each case, the client closes the connection.
 const WAYS: [BadConnection; 8] = [
     |portal, _| Raw::connect(portal).cut(),
     |portal, n| {
@@ -106,7 +106,7 @@ const WAYS: [BadConnection; 8] = [
         raw.login(&login.request(0, Some(1)));
         raw.cut();
     },
-    // Gone with commands in flight, one of them waiting for its data.
+    // A disconnect with commands in flight, one of which waits for its data.
     |portal, n| {
         let mut raw = Login::new().on(portal);
         let slow = raw.command(2, 0x80 | READ, &read10(0, 8), 4096);
@@ -114,7 +114,7 @@ const WAYS: [BadConnection; 8] = [
         raw.send_all(&[slow, waits]);
         raw.cut();
     },
-    // Aborts what it has just begun.
+    // An abort and a reset of a command that was just sent.
     |portal, _| {
         let mut raw = Login::new().on(portal);
         let slow = raw.command(2, 0x80 | READ, &read10(0, 8), 4096);
@@ -136,7 +136,7 @@ fn garbage(seed: u32, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// `work` for every number below `count`, by several threads.
+/// Calls `work` for every number below `count`, on several threads.
 fn by_many(count: u32, work: impl Fn(u32) + Sync) {
     let next = AtomicU32::new(0);
     thread::scope(|scope| {
@@ -170,7 +170,8 @@ fn reinstate(portal: SocketAddr, n: u32) {
     let login = Login::new().isid([0x80, 0, 0, 0x55, 0, 1]);
     let mut raw = login.connect(portal);
     raw.send(&login.request(1, Some(3)));
-    // Others may take the place before or after the answer: then the connection ends, and that is right too.
+    // Another login may replace this session before or after the response. The connection then ends, which is
+    // correct.
     let Some(answer) = next(&mut raw) else { return };
     assert_eq!((answer.opcode(), answer.status()), (op::LOGIN_RESPONSE, 0), "{answer:?}");
     let data = [n as u8; 4096];
@@ -206,7 +207,7 @@ fn session_reinstated_in_parallel_under_io_ends_with_one() {
     assert!(server.lives());
 }
 
-/// Logs in with small segments over a plain socket; the connection and what the server said.
+/// Logs in over a plain socket, with the default MaxRecvDataSegmentLength.
 fn plain_login(server: &Server) -> std::io::Result<TcpStream> {
     let mut socket = TcpStream::connect(server.portal())?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -224,7 +225,7 @@ fn plain_login(server: &Server) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// It requests much more than it reads, and closes. Its core must continue to serve others.
+/// The client requests much more than it reads, and closes. Its core must continue to serve others.
 #[test]
 fn departed_reader_with_unread_data_frees_its_core() {
     let server = Server::start(&format!(

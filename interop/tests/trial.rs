@@ -1,4 +1,4 @@
-//! `lunar apply`, for good and on trial, and `lunar diff`: what of a configuration holds, and what comes back.
+//! `lunar apply`, permanently and on trial, and `lunar diff`: which changes stay, and which are rolled back.
 
 use interop::scsi::{inquiry, pattern};
 use interop::{Login, Raw, Server, TARGET, command};
@@ -27,16 +27,16 @@ fn configuration(target: &str, luns: &str) -> String {
     )
 }
 
-/// Asks the server; what it said on both streams, and the exit status.
+/// Runs a command with the server's admin socket. Returns its output and its exit status.
 fn ask(server: &Server, arguments: &[&str]) -> (String, i32) {
     let socket = server.dir().join("admin.sock").display().to_string();
     let (out, err, status) = command::lunar(&[arguments, &["--socket", &socket]].concat());
     (out + &err, status)
 }
 
-/// The file of another configuration, made of the one that is served.
+/// Writes a changed copy of the served configuration, and returns its path.
 fn changed(server: &Server, change: impl Fn(&str) -> String) -> String {
-    let served = std::fs::read_to_string(server.dir().join("lunar.toml")).expect("what it serves");
+    let served = std::fs::read_to_string(server.dir().join("lunar.toml")).expect("the served configuration");
     let path = server.dir().join("new.toml");
     std::fs::write(&path, change(&served)).expect("written");
     path.display().to_string()
@@ -80,7 +80,7 @@ fn is_as_before(raw: &mut Raw, before: &[u8]) {
     raw.clear_attentions(0);
     raw.clear_attentions(1);
     assert!(raw.read_blocks(1, 5, 1) == pattern(512, 7), "the data are back");
-    assert_eq!(serial(raw, 1), before, "it is the same disk");
+    assert_eq!(serial(raw, 1), before, "the disk was replaced");
 }
 
 #[test]
@@ -164,7 +164,8 @@ fn failed_roll_back_is_retried() {
 #[test]
 fn change_that_needs_a_restart_stays_pending() {
     let mut server = Server::start(&configuration(TARGET, &memory(0)));
-    let original = std::fs::read_to_string(server.dir().join("lunar.toml")).expect("what it serves");
+    let original =
+        std::fs::read_to_string(server.dir().join("lunar.toml")).expect("the served configuration");
     let with_cores = original.replacen("[server]\n", "[server]\ncores = 1\n", 1);
     let diff = |server: &Server| ask(server, &["diff"]).0;
     std::fs::write(server.dir().join("lunar.toml"), &with_cores).expect("written");
@@ -178,7 +179,7 @@ fn change_that_needs_a_restart_stays_pending() {
     assert!(said.starts_with(line), "{said}");
     assert_eq!(diff(&server), line, "after an apply");
     std::fs::write(server.dir().join("lunar.toml"), &original).expect("written");
-    assert_eq!(diff(&server), "nothing would change\n", "it is as it was");
+    assert_eq!(diff(&server), "nothing would change\n", "the original configuration");
     std::fs::write(server.dir().join("lunar.toml"), &with_cores).expect("written");
     server.rewrite(&with_cores);
     server.restart();

@@ -1,5 +1,5 @@
-//! `lunar bench --verify` through deaths: of the server, and of itself. Nothing that was acknowledged is lost,
-//! and what is altered behind its back is found.
+//! `lunar bench --verify` across kills of the server and of itself. No acknowledged data are lost, and a change by
+//! another program is detected.
 
 use interop::{Folder, Server, TARGET, lunar_bin};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Bytes of the disk that are used: few, so that blocks are written again and again.
+/// Size of the written range. It is small, so that blocks are overwritten often.
 const SPAN: u64 = 2 << 20;
 const UNIT: u64 = 4096;
 /// Bytes that the state grows by for each write.
@@ -52,13 +52,13 @@ fn check(server: &Server) -> u64 {
     verified(&bench(server, &["--verify-only"]).output().expect("lunar runs"))
 }
 
-/// Starts to write, and returns when the state file counts so many more writes.
+/// Starts to write, and returns when the state file has `writes` more records.
 fn begin(server: &Server, runtime: &str, writes: u64) -> Child {
     let len = || std::fs::metadata(server.dir().join("verify.state")).map_or(0, |state| state.len());
     let (before, end) = (len(), Instant::now() + Duration::from_secs(30));
     let child = bench(server, &["--runtime", runtime]).spawn().expect("lunar runs");
     while len() < before + writes * RECORDS {
-        assert!(Instant::now() < end, "it does not write");
+        assert!(Instant::now() < end, "lunar bench does not write");
         sleep(Duration::from_millis(5));
     }
     child
@@ -71,8 +71,8 @@ fn verify_finds_no_loss_after_a_server_restart() {
         let child = begin(&server, "6", MANY + 300 * round);
         server.kill9();
         server.restart();
-        // Its sessions come back, and it reads back all of it at the end.
-        assert!(verified(&child.wait_with_output().expect("it ends")) > SPAN / UNIT / 2);
+        // lunar bench logs in again, and reads back all blocks at its end.
+        assert!(verified(&child.wait_with_output().expect("lunar bench ends")) > SPAN / UNIT / 2);
         assert!(check(&server) > SPAN / UNIT / 2);
     }
 }
@@ -82,8 +82,8 @@ fn verify_state_continues_after_a_killed_run() {
     let server = server();
     for round in 0..4 {
         let mut child = begin(&server, "60", MANY + 300 * round);
-        child.kill().expect("it lives");
-        child.wait().expect("it ends");
+        child.kill().expect("lunar bench runs");
+        child.wait().expect("lunar bench ends");
         assert!(check(&server) > SPAN / UNIT / 2, "round {round}");
     }
     let output = bench(&server, &["--amount", "4m"]).output().expect("lunar runs");

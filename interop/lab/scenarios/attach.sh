@@ -1,6 +1,6 @@
 #!/bin/bash
-# `lunar attach` in the guest: a file system on its block device, while the target is restarted and its own process
-# killed; then the kernel's NBD client on its NBD server.
+# `lunar attach` in the guest: a file system on its block device, while the target is restarted and the attachment's
+# process is killed. Then the kernel's NBD client uses its NBD server.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
 url=iscsi://$PORTAL/$IQN/$LUN

@@ -1,7 +1,7 @@
 #!/bin/bash
-# A file system is written, each file flushed, while the host kills the server with SIGKILL and starts it again.
-# Every file whose fsync returned must be there, and the file system whole.
-#   KILLS  how often (default 2)
+# Writes files with fsync to a file system, while the host kills the server with SIGKILL and restarts it. Every file
+# whose fsync returned must exist, and the file system must be consistent.
+#   KILLS  number of kills (default 2)
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/server.sh"
 serve_here

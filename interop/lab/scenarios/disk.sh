@@ -1,5 +1,5 @@
 #!/bin/bash
-# Discovery, login, and a disk in full use; once per digest setting of DIGESTS (default "None CRC32C").
+# Discovery, login, data verification and file systems, once for each digest in DIGESTS (default "None CRC32C").
 . "$(dirname "$0")/lib.sh"
 step "discovery"; start_initiator 5
 discover "$PORTAL"

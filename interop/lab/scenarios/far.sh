@@ -1,10 +1,10 @@
 #!/bin/bash
-# The far line of `lunar bench reproduce sn5420-2002` as the kernel makes it: slower than loopback, slower still where the
-# window of TCP does not fill it, and nothing of it is left.
+# The emulated long-distance link of `lunar bench reproduce sn5420-2002`, made with netem. It must be slower than
+# loopback, and slower still if the TCP window is smaller than the bandwidth-delay product. Nothing of it may be left.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
 
-# average ROW: the last of the four figures that were measured in a row of the table of windows, in tenths of MB/s
+# average ROW: the last of the four measured values in this row of the TCP window table, in 0.1 MB/s
 average() {
     sed -n '/TCP window.*Lunar /,/^$/p' /run/output | sed '1,/measured/d' |
         awk -F'|' -v row="$1" '$1 ~ "^" row { split($2, f, " "); printf "%d\n", 10 * f[4]; exit }'
@@ -27,6 +27,6 @@ small=$(average "64 KB") wide=$(average "1 MB")
 [ "${wide:-0}" -gt "$small" ] && [ "$wide" -lt 1000 ] || fail_with_table "1 MB: $wide"
 
 step "nothing is left"
-[ -z "$(ip netns list)" ] || { ip netns list; fail "a namespace"; }
-ip -o link show type veth | grep . && fail "a device"
+[ -z "$(ip netns list)" ] || { ip netns list; fail "a network namespace is left"; }
+ip -o link show type veth | grep . && fail "a veth device is left"
 echo "PASS far"

@@ -1,13 +1,13 @@
 #!/bin/bash
-# The kernel's iSER initiator (ib_iser) over siw: discovery, login, a disk in full use, task management under load, a
-# larger disk; and the same disk over TCP at the same time.
+# The kernel's iSER initiator (ib_iser) over siw: discovery, login, data verification, file systems, task management
+# under load, a capacity change, and the same disk over TCP at the same time.
 : "${RDMA:=siw}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/server.sh"
 
-# in_session IFACE COMMAND...: what the helpers do, in the session of that interface
+# in_session IFACE COMMAND...: runs a helper on the session of that interface
 in_session() { local IFACE=$1; shift; "$@"; }
-# direct_write DEVICE, direct_read DEVICE: one block, the first
+# direct_write DEVICE, direct_read DEVICE: the first 4096 bytes, with O_DIRECT
 direct_write() { head -c 4096 /run/pattern | dd of="$1" bs=4k count=1 oflag=direct status=none 2>/run/refused; }
 direct_read() { dd if="$1" bs=4k count=1 iflag=direct status=none; }
 
@@ -45,8 +45,8 @@ try sg_persist -n --out --reserve --param-rk=0x5a --prout-type=1 "$disk"
 sg_persist -n --in --read-reservation "$other" | tee /run/reserved
 grep -q 'Key=0x5a' /run/reserved || fail "TCP does not see the reservation"
 direct_write "$disk" || fail "the holder cannot write"
-! direct_write "$other" || fail "another wrote to a reserved disk"
-direct_read "$other" | cmp -n 4096 - /run/pattern || fail "another cannot read"
+! direct_write "$other" || fail "TCP wrote to a disk that iSER has reserved"
+direct_read "$other" | cmp -n 4096 - /run/pattern || fail "TCP cannot read"
 try sg_persist -n --out --release --param-rk=0x5a --prout-type=1 "$disk"
 # any command may return the unit attention for it
 wait_for 10 "direct_write $other" || { cat /run/refused; fail "it is still reserved"; }

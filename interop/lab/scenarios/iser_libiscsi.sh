@@ -1,5 +1,6 @@
 #!/bin/bash
-# libiscsi's own iSER initiator over siw, or what RDMA names: suites of `iscsi-test-cu` that move data every way.
+# libiscsi's iSER initiator over siw, or over the device that RDMA names: suites of `iscsi-test-cu` that move data in
+# both directions.
 : "${RDMA:=siw}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/server.sh"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The commands that use targets, over iSER and the software iWARP of lunar, against the kernel's own target (LIO with
-# ib_isert) over siw in the same guest: discovery, CHAP, data there and back, a target that goes away, under a file system too,
-# and comes back.
+# Commands of `lunar` over iSER with its software iWARP, against LIO (ib_isert) over siw in the same guest: discovery,
+# CHAP, and data in both directions. The target also goes away and comes back, with commands and with a file system on
+# it.
 #   LUNAR   the program
 : "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
@@ -52,7 +52,7 @@ in_halves() {
     tail -c "+$((half + 1))" /run/pattern
 }
 
-# with commands under way
+# with commands in flight
 under_io() {
     step "the target goes away under I/O and comes back"
     "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$(url open "" commands=4)" >/run/copied 2>&1 & writer=$!
@@ -79,7 +79,7 @@ wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an
 cmp /run/pattern /run/open.img || fail "something was lost"
 cat /run/copied
 
-# what is under way comes to its end first
+# waits until the commands in flight have ended
 at_rest() {
     : >/run/pause
     sleep 1; sync; sleep 2

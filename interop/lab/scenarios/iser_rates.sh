@@ -3,10 +3,10 @@
 # guest, from disks of no content, and take turns. The rates depend on the machine, so the ratios count.
 #   LUNAR         the program
 #   RDMA          siw or rxe
-#   LOADS         what is measured: OPERATION-BLOCK-DEPTH... (default: all below)
-#   ROUNDS        how often each is measured (default 3)
-#   SECONDS_EACH  how long each time (default 3)
-# Each measurement is a line: rate LOAD NAME IO/s
+#   LOADS         the loads: OPERATION-BLOCK-DEPTH... (default: the four below)
+#   ROUNDS        measurements of each load and target (default 3)
+#   SECONDS_EACH  length of a measurement in seconds (default 3)
+# Each measurement prints a line: rate LOAD NAME IO/s
 : "${RDMA:=siw}" "${PROVIDER:=verbs}" "${ROUNDS:=3}" "${SECONDS_EACH:=3}"
 : "${LOADS:=randread-4k-32 randwrite-4k-32 randread-256k-8 randwrite-256k-8}"
 . "$(dirname "$0")/lib.sh"
@@ -16,8 +16,8 @@
 
 declare -A disk
 
-# opened NAME: a session with the target that PORTAL, IQN and LUN name. Whatever its disk says of itself, commands are cut
-# and queued alike.
+# opened NAME: logs in to the target that PORTAL, IQN and LUN name. The same queue settings for all disks make Linux
+# split and queue commands alike.
 opened() {
     iscsiadm -m node -o new -T "$IQN" -p "$PORTAL" -I iser >/dev/null
     login "$PORTAL"
@@ -30,7 +30,7 @@ opened() {
     echo "$1: ${disk[$1]}, $(blockdev --getsize64 "${disk[$1]}") bytes, $(cat "$queue/../device/queue_depth") commands"
 }
 
-# rate NAME LOAD: commands per second, by fio's terse output
+# rate NAME LOAD: commands per second, from fio's terse output
 rate() {
     local operation block depth field=8
     IFS=- read -r operation block depth <<<"$2"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The commands that use targets, over iSER and the software iWARP of lunar, against STGT over siw in the same guest:
-# discovery, data there and back, a target that is killed under I/O and under a file system, and comes back.
+# Commands of `lunar` over iSER with its software iWARP, against STGT over siw in the same guest: discovery and data
+# in both directions. The target is also killed and restarted, under I/O and under a file system.
 #   LUNAR   the program
 : "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# What the lab does between scenarios, tried on itself.
-#   LEAVE   not empty: leaves behind what scenarios may
-#   GUEST   same or new: this guest ran such a scenario before, or did not
-#   DIE     not empty: ends the guest
+# Tests the lab's cleanup between scenarios.
+#   LEAVE   not empty: leaves a target, a disk, a network and programs behind
+#   GUEST   same or new: whether this guest has run a scenario with LEAVE before
+#   DIE     not empty: resets the guest
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 IQN=iqn.2026-11.lab.guest
@@ -10,11 +10,11 @@ IQN=iqn.2026-11.lab.guest
 if [ -n "${GUEST-}" ]; then
     step "nothing is left"
     [ "$([ -e /left ] && echo same || echo new)" = "$GUEST" ] || fail "not the $GUEST guest"
-    [ -z "$(ls -d $T/iscsi/iqn* $T/core/fileio_0 2>/dev/null)" ] || fail "a target"
-    [ -z "$(ip netns list)$(ip -o link show type veth)" ] || fail "a network"
-    ! pidof sleep || fail "a program"
-    [ ! -e /run/open.img ] || fail "a file"
-    [ -z "$(ls /sys/block | grep ^sd)" ] || fail "a disk"
+    [ -z "$(ls -d $T/iscsi/iqn* $T/core/fileio_0 2>/dev/null)" ] || fail "a target is left"
+    [ -z "$(ip netns list)$(ip -o link show type veth)" ] || fail "a network is left"
+    ! pidof sleep || fail "a program is left"
+    [ ! -e /run/open.img ] || fail "a file is left"
+    [ -z "$(ls /sys/block | grep ^sd)" ] || fail "a disk is left"
 fi
 
 if [ -n "${LEAVE-}" ]; then

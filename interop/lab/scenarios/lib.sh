@@ -14,7 +14,7 @@ set -u
 
 step() { local up; read -r up _ </proc/uptime; printf '\n### [%7ss] %s\n' "$up" "$*"; }
 fail() { [ ! -s /run/server/log ] || tail -n 20 /run/server/log; echo "FAIL: $*"; exit 1; }
-# Runs a command and shows it; the scenario fails when it does.
+# Prints and runs a command. If it fails, the scenario fails.
 try() { printf '+ %s\n' "$*"; "$@" || fail "status $? from: $*"; }
 
 full() { [ -z "${BRIEF-}" ]; }
@@ -28,7 +28,7 @@ wait_for() {
     done
 }
 
-# Asks the host's side of the test for something and waits until it is done: ask NAME
+# ask NAME: requests an action from the test on the host, and waits until it is done
 ask() {
     [ -z "${PROVIDER-}" ] || { served_here "$1"; return; }
     echo "host: $1"
@@ -36,8 +36,8 @@ ask() {
     wait_for 60 "test -e /lab/$1.done" || fail "the host did not answer: $1"
 }
 
-# start_initiator REPLACEMENT_TIMEOUT_S: iscsid with an empty database and short keepalive. From then on IFACE is the
-# interface of open-iscsi to use: default (TCP), or iser.
+# start_initiator REPLACEMENT_TIMEOUT_S: starts iscsid with an empty database and a short keepalive. Sets IFACE, the
+# interface of open-iscsi to use: default (TCP) or iser.
 start_initiator() {
     modprobe -a libiscsi iscsi_tcp sd_mod sg || fail modprobe
     mkdir -p /etc/iscsi /run/lock/iscsi
@@ -53,7 +53,7 @@ start_initiator() {
     [ -n "${RDMA-}" ] || return 0
     soft_rdma "$RDMA"
     modprobe ib_iser || fail "modprobe ib_iser"
-    IFACE=iser      # one that open-iscsi always has
+    IFACE=iser      # a built-in interface of open-iscsi
 }
 
 # discover PORTAL: SendTargets names the target at that portal
@@ -70,7 +70,7 @@ discover() {
 
 set_node() { iscsiadm -m node -T "$IQN" -p "$1" -I "$IFACE" -o update -n "$2" -v "$3" || fail "set $2"; }
 
-# login PORTAL: with the credentials of CHAP and CHAP_MUTUAL, and the digests of DIGEST (None or CRC32C)
+# login PORTAL: logs in with the credentials of CHAP and CHAP_MUTUAL, and the digests of DIGEST (None or CRC32C)
 login() {
     [ -z "${DIGEST-}" ] || { set_node "$1" 'node.conn[0].iscsi.HeaderDigest' "$DIGEST"
         set_node "$1" 'node.conn[0].iscsi.DataDigest' "$DIGEST"; }
@@ -89,7 +89,7 @@ login() {
 
 logout() { try iscsiadm -m node -T "$IQN" -p "$1" -I "$IFACE" --logout; }
 
-# The block device of LUN in the session of a portal.
+# disk_of PORTAL: prints the block device of LUN in the session with this portal
 disk_of() {
     local session connection disk
     for session in /sys/class/iscsi_session/session*; do
@@ -104,8 +104,7 @@ disk_of() {
     return 1
 }
 
-# soft_rdma siw|rxe: an RDMA device in software over the network device eth0, called siw_eth0 or rxe_eth0; there once it
-# was asked for
+# soft_rdma siw|rxe: creates a soft RDMA device over eth0, named siw_eth0 or rxe_eth0, unless it exists
 soft_rdma() {
     case $1 in
         siw) modprobe -a ib_uverbs iw_cm siw || fail "no siw: lab siw builds it" ;;
@@ -116,10 +115,10 @@ soft_rdma() {
     try wait_for 10 "rdma link show $1_eth0/1 | grep -q ACTIVE"
 }
 
-# MIB of text whose lines all differ. (/dev/urandom and checksums are slow under emulation.)
+# pattern MIB: prints text whose lines all differ (/dev/urandom and checksums are slow under emulation)
 pattern() { seq 10000000 99999999 | head -c "$1"M; }
 
-# verify DEVICE MIB: writes, reads back past the caches, compares
+# verify DEVICE MIB: writes, reads back with O_DIRECT, and compares
 verify() {
     pattern "$2" >/run/pattern
     try dd if=/run/pattern of="$1" bs=1M oflag=direct conv=fsync status=none
@@ -127,17 +126,17 @@ verify() {
     echo "$2 MiB written to $1 and read back"
 }
 
-# blocks_of_all_sizes DEVICE: written at random places and read back
+# blocks_of_all_sizes DEVICE: writes blocks of 512 bytes to 1 MiB at random places, and verifies them
 blocks_of_all_sizes() {
     try fio --name=verified --filename="$1" --rw=randwrite --bsrange=512-1m --bs_unaligned=0 --ba=512 --iodepth=16 \
         --ioengine=libaio --direct=1 --size=16M --verify=crc32c --output=/run/fio.log
 }
 
-# resets_under_load DEVICE: nothing of what is written and read meanwhile is lost
+# resets_under_load DEVICE: resets the device during verified I/O, which must lose no data
 resets_under_load() {
     local resets=4 fio
     full || resets=2
-    # A write that is sent again later must not meet a newer one of the same block.
+    # A write that is retried must not overtake a newer write of the same block.
     fio --name=reset --filename="$1" --serialize_overlap=1 --rw=randwrite --bs=64k --iodepth=8 --ioengine=libaio --direct=1 --size=8M \
         --loops=100 --runtime=$((resets * 3 + 3)) --time_based --verify=crc32c --verify_backlog=16 >/run/fio.log 2>&1 &
     fio=$!
@@ -145,7 +144,7 @@ resets_under_load() {
     wait "$fio" || { cat /run/fio.log; dmesg | tail -n 20; fail "it read other data than it wrote"; }
 }
 
-# filesystem KIND DEVICE: makes one, writes a file, reads it after a fresh mount
+# filesystem KIND DEVICE: creates a file system, writes a file, and compares it after a remount
 filesystem() {
     modprobe "$1"
     pattern 8 >/run/pattern
@@ -166,8 +165,8 @@ filesystem() {
     esac
 }
 
-# start_writer: from now on, file after file is written to /mnt, and the number of each that fsync has acknowledged
-# is noted
+# start_writer: starts to write numbered files to /mnt. /run/acknowledged holds the number of the last file whose
+# fsync returned
 start_writer() {
     TEXT=$(pattern 1 | head -c 64K)
     rm -f /run/enough /run/broken /run/pause
@@ -194,7 +193,7 @@ keep_writing() {
 
 more_than() { [ "$(cat /run/acknowledged)" -gt "$1" ]; }
 
-# await_files COUNT: waits until the writer has written so many more
+# await_files COUNT: waits until the writer has written COUNT more files
 await_files() {
     local before
     before=$(cat /run/acknowledged)
@@ -204,7 +203,7 @@ await_files() {
 
 stop_writer() { : >/run/enough; wait "$writer"; }
 
-# check_files DEVICE: unmounts it; the file system must be whole, and every acknowledged file what was written
+# check_files DEVICE: unmounts the file system, which must be consistent, with every acknowledged file unchanged
 check_files() {
     local n last
     last=$(cat /run/acknowledged)

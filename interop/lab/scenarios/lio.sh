@@ -65,7 +65,7 @@ step "the portal is gone for good: reported after the recovery time"
 "$LUNAR" copy --force --block 64K --depth 1 /run/pattern "$(url open "" "commands=1&recovery_timeout=2")" >/run/copied 2>&1 & writer=$!
 sleep 0.5
 serve open 0
-if wait "$writer"; then fail "the writer saw nothing"; fi
+if wait "$writer"; then fail "the writer saw no error"; fi
 cat /run/copied
 grep -q "hint:" /run/copied || fail "it does not print a hint"
 echo "PASS lio"

@@ -40,6 +40,6 @@ step "log out of one, read through the other"
 logout "$two"
 wait_for 10 "paths_up 1" || fail "not one path"
 try dd if="$map" of=/dev/null bs=1M count=8 iflag=direct status=none
-try wait_for 20 "multipath -F"       # udev looks at the map when it was closed
+try wait_for 20 "multipath -F"       # udev opens the map after its last close
 logout "$one"
 echo "PASS multipath"

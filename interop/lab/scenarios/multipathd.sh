@@ -1,6 +1,6 @@
 # dm-multipath. Source it after lib.sh.
 
-# start_multipathd GROUPING [SETTING...]: how paths are grouped, and more settings of its file
+# start_multipathd GROUPING [SETTING...]: with this path_grouping_policy, and further lines for the defaults section
 start_multipathd() {
     local grouping=$1; shift
     modprobe -a dm_multipath dm_service_time scsi_dh_alua || fail modprobe

@@ -1,12 +1,13 @@
 #!/bin/bash
-# The commands that use targets against `lunar serve`, both in the guest, by iSER and SRP: software iWARP, and verbs over a
-# soft RDMA device of each kind. Data there and back, and a server that is killed under I/O and comes back.
+# Commands of `lunar` against `lunar serve`, both in the guest, over iSER and SRP: with software iWARP, and with verbs
+# over each kind of soft RDMA device. They copy data in both directions, also while the server is killed and
+# restarted.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 . "$(dirname "$0")/server.sh"
 
-# there_and_back URL
+# there_and_back URL: copies with verification, once while the server is killed and restarted
 there_and_back() {
     must_end 0 "512 MiB" ls "$1"
     must_end 0 verified copy --verify --force /run/pattern "$1"
@@ -28,7 +29,7 @@ for way in siw:iwarp siw:verbs rxe:verbs; do
     there_and_back "iser://$PORTAL/$IQN/0?provider=$PROVIDER"
     there_and_back "srp://$SRP_PORTAL/$PORT/0?provider=$PROVIDER"
     stop_server
-    # one device at a time has the address
+    # only one soft RDMA device at a time may use the address
     [ "$way" = siw:iwarp ] || try rdma link delete "${RDMA}_eth0"
 done
 echo "PASS own"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# dm-multipath over a failover pair of routers, each in a network of its own, with delay and loss on every hop: between the
-# host and the routers, between the routers and the storage (LIO), and between the two. The active router is killed, and
-# its line is cut, under a file system that is written to.
+# dm-multipath over a failover pair of routers, each in its own network namespace, with delay and loss on every hop:
+# from the host to the routers, from the routers to the storage (LIO), and between the routers. While files are
+# written, the active router is killed, and later the link of the active router is cut.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
@@ -13,7 +13,7 @@ IQN_PAIR=$IQN:pair
 STORAGE=10.9.0.1:3260
 HOP="delay 1ms loss 0.3%"
 
-# line NAME NUMBER: a network of its own at 10.9.0.NUMBER, over a line with delay and loss both ways
+# line NAME NUMBER: a network namespace with the address 10.9.0.NUMBER, behind a link with delay and loss both ways
 line() {
     try ip netns add "$1"
     try ip link add "line-$1" type veth peer name near netns "$1"
@@ -25,7 +25,7 @@ line() {
     try ip netns exec "$1" tc qdisc add dev near root netem $HOP
 }
 
-# configuration NUMBER OTHER: of the router at 10.9.0.NUMBER
+# configuration NUMBER OTHER: prints the configuration of the router at 10.9.0.NUMBER, whose peer is 10.9.0.OTHER
 configuration() {
     cat <<END
 [server]
@@ -52,10 +52,10 @@ END
 }
 
 declare -A router
-# start_router NAME NUMBER: each has a name of its own, as every initiator has to
+# start_router NAME NUMBER: every router needs its own initiator name
 start_router() {
     : >"/run/router-$2/out"
-    # Not by `ip netns exec`, which would keep what is mounted now.
+    # `ip netns exec` would create a mount namespace, which keeps the current mounts busy.
     LUNAR_INITIATOR=iqn.2026-11.lab.guest:router-$1 nsenter --net="/run/netns/$1" \
         "$LUNAR" serve --config "/run/router-$2/lunar.toml" >>"/run/router-$2/out" 2>>"/run/router-$2/err" &
     router[$1]=$!

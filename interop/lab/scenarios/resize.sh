@@ -7,7 +7,7 @@ disk=$(disk_of "$PORTAL")
 before=$(blockdev --getsize64 "$disk")
 ask grow
 step "the unit attention"
-# any command may bring it
+# any command may receive it
 wait_for 30 "dd if=$disk of=/dev/null bs=4k count=1 iflag=direct status=none; dmesg | grep -q 'Capacity data has changed'" ||
     fail "no CAPACITY DATA HAS CHANGED"
 try iscsiadm -m session --rescan

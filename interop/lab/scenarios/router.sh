@@ -1,7 +1,6 @@
 #!/bin/bash
-# The router between the kernel's own initiator and the kernel's own target (LIO), with a file system through it that
-# outlives the router's end; between it and STGT; and the kernel's own pretended SCSI devices (scsi_debug), a disk and a tape, passed through
-# to the kernel's initiator.
+# The router between the kernel's initiator and LIO, with a file system that survives kills of the router; between the
+# kernel's initiator and STGT; and in front of a disk and a tape of scsi_debug, in passthrough mode.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
@@ -11,7 +10,7 @@ LIO=$IQN:open
 BLOCK=iqn.2026-11.lab.guest:block PASS=iqn.2026-11.lab.guest:pass SG=iqn.2026-11.lab.guest:sg
 PORTAL=127.0.0.1:3290
 
-# configuration: LIO's disk by both paths
+# configuration: LIO's disk in block mode and in passthrough mode
 configuration() {
     cat <<END
 [server]
@@ -38,7 +37,7 @@ access = "all"
 END
 }
 
-# devices: $sg of this host
+# devices: passthrough of $sg
 devices() {
     cat <<END
 [server]
@@ -64,7 +63,7 @@ start_router() {
     wait_for 30 "grep -q '^ready' /run/router/out" || { cat /run/router/err; fail "the router does not start"; }
 }
 kill_router() { kill -9 "$router"; wait "$router" 2>/dev/null; : >/run/router/out; }
-# routed NAME: its LUN was found
+# routed NAME: waits until `lunar ls` finds LUN 0 of NAME
 routed() {
     local tries=20
     until "$LUNAR" ls "iscsi://$PORTAL/$1/0?login_tries=1" --timeout 20 >/run/must_end 2>&1; do
@@ -80,8 +79,8 @@ device() {
     sg=/dev/$(basename /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*)
 }
 
-# used PATH: what comes of each use of a tape. That of scsi_debug keeps data only in kernels since 6.15: before, what it
-# refuses has to be refused through the router too.
+# used PATH: prints the result of each use of a tape. The tape of scsi_debug stores data only since Linux 6.15. Before
+# that, the router must return the same errors as the device.
 used() {
     local tape=/dev/${1##*/}
     {
@@ -112,7 +111,7 @@ for IQN in $BLOCK $PASS; do
     discover $PORTAL
     login $PORTAL
     disk=$(disk_of $PORTAL)
-    [ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "LIO-ORG " ] || fail "it does not call itself as LIO does"
+    [ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "LIO-ORG " ] || fail "the vendor is not that of LIO"
     verify "$disk" 16
     cmp -n $((16 << 20)) /run/open.img /run/pattern || fail "the medium of LIO differs"
     filesystem ext4 "$disk"
@@ -161,7 +160,7 @@ IQN=$BLOCK LUN=1
 discover $PORTAL
 login $PORTAL
 disk=$(disk_of $PORTAL)
-[ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "IET     " ] || fail "it does not call itself as STGT does"
+[ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "IET     " ] || fail "the vendor is not that of STGT"
 verify "$disk" 16
 cmp -n $((16 << 20)) /run/stgt.img /run/pattern || fail "the medium of STGT differs"
 filesystem ext4 "$disk"
@@ -180,7 +179,7 @@ IQN=$SG
 discover $PORTAL
 login $PORTAL
 disk=$(disk_of $PORTAL)
-[ "$(cat "/sys/block/${disk##*/}/device/model")" = "scsi_debug      " ] || fail "it is another"
+[ "$(cat "/sys/block/${disk##*/}/device/model")" = "scsi_debug      " ] || fail "the model is not scsi_debug"
 verify "$disk" 8
 own=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block/*)
 blockdev --flushbufs "/dev/${own##*/}"
@@ -215,7 +214,7 @@ if [ -d /sys/module/st ]; then
     used "$(ls -d /sys/class/iscsi_session/session*/device/target*/*/scsi_tape/nst?)" >/run/routed
     cat /run/direct
     try diff /run/direct /run/routed
-    grep -q 'status: 0' /run/routed || fail "it was not used at all"
+    grep -q 'status: 0' /run/routed || fail "mt status did not succeed"
 fi
 logout $PORTAL
 kill_router

@@ -1,12 +1,12 @@
-# `lunar serve` in the guest, over its soft RDMA device. Source it after lib.sh. Where PROVIDER is not set, the server is
-# the host's, and nothing of this does anything.
+# `lunar serve` in the guest, over its soft RDMA device. Source it after lib.sh. If PROVIDER is not set, the server
+# runs on the host, and serve_here does nothing.
 #
-#   PROVIDER  verbs: what carries RDMA at our end
+#   PROVIDER  the server's RDMA provider: verbs or iwarp
 #   RDMA      siw or rxe
 #   LUNAR     the program
 
-# serve_here: a server with a disk, and one of no content as LUN 1, which serves until the scenario ends. Sets PORTAL (iSER),
-# unless it is set, TCP_PORTAL and SRP_PORTAL, and PORT, the target port of SRP.
+# serve_here: starts a server with a disk as LUN 0 and a null disk as LUN 1, which runs until the scenario ends. Sets
+# PORTAL (iSER) unless it is set, TCP_PORTAL, SRP_PORTAL, IQN, and PORT, the SRP target port.
 serve_here() {
     [ -n "${PROVIDER-}" ] || return 0
     : "${PORTAL:=10.0.2.15:3260}"
@@ -14,7 +14,7 @@ serve_here() {
     soft_rdma "$RDMA"
     mkdir -p $SERVER
     truncate -s 512M $SERVER/disk.img
-    # siw is TCP itself: TCP has another port
+    # siw uses TCP itself, so the TCP portal needs another port
     cat >$SERVER/lunar.toml <<TOML
 [server]
 state_dir = "$SERVER"
@@ -54,7 +54,7 @@ stop_server() {
     kill -9 "$server" && wait "$server"
 } 2>/dev/null
 
-# served_here NAME: what the host does where it serves
+# served_here NAME: the action that `ask NAME` requests, for a server in the guest
 served_here() {
     case $1 in
         kill-*) stop_server; sleep 1; start_server ;;
@@ -64,7 +64,7 @@ served_here() {
     esac
 }
 
-# channels_work: two channels of SRP, and each had commands (column 11, behind "SRP, channel 1 of 2")
+# channels_work: there are two SRP channels, and each had commands (column 11, after "SRP, channel 1 of 2")
 channels_work() {
     "$LUNAR" session list --socket $SERVER/admin.sock | tee /run/sessions
     [ "$(awk '$4 == "SRP," && $11 > 50' /run/sessions | wc -l)" = 2 ] || fail "not two channels that work"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# SCSI pass-through of the kernel's own pretended devices (scsi_debug) with the example program `sg`.
+# SCSI pass-through of the kernel's scsi_debug devices with the example program `sg`.
 #   SG      the program
 . "$(dirname "$0")/lib.sh"
 
@@ -37,7 +37,7 @@ try cmp -n 8192 -i 0:8192 "$disk" "$disk"
 step "an answer that is lost"
 "$SG" watch "$sg" >/run/watch & watcher=$!
 watched 'status 00h'
-option opts 4           # no answer at all
+option opts 4           # the device does not respond
 option every_nth 1
 sleep 1
 option every_nth 0
@@ -46,7 +46,7 @@ option opts 0
 
 step "a device that is taken away"
 echo 1 >"/sys/class/scsi_generic/${sg##*/}/device/delete"
-wait "$watcher" || fail "it did not end well"
+wait "$watcher" || fail "sg watch failed"
 cat /run/watch
 grep -q '^gone' /run/watch || fail "it does not know"
 grep -q 'unavailable state' /run/watch || fail "not in SCSI terms"

@@ -1,8 +1,8 @@
 #!/bin/bash
-# The kernel's SRP initiator (ib_srp) over siw, or what RDMA names: login, a disk in full use, task management under
-# load, several channels, the server killed and started again under a file system, a port that is not there.
-#   PORTAL  of SRP
-#   KILLS   how often it is killed (default 2)
+# The kernel's SRP initiator (ib_srp) over siw, or over the device that RDMA names: login, data verification, task
+# management under load, several channels, kills of the server under a file system, and an unknown target port.
+#   PORTAL  the SRP portal
+#   KILLS   number of kills (default 2)
 #   PORT    the target port: 16 hexadecimal digits, both id_ext and ioc_guid
 : "${RDMA:=siw}"
 . "$(dirname "$0")/lib.sh"
@@ -21,12 +21,12 @@ log_in "$PORT" || { dmesg | tail -n 10; fail "no login"; }
 wait_for 20 '[ -b "$(srp_disk)" ]' || fail "no disk"
 disk=$(srp_disk)
 port=$(ls -d /sys/class/srp_remote_ports/port-*)
-# I/O waits up to dev_loss_tmo while a lost connection is tried again. (With that off, too, ib_srp does not hold I/O back,
-# and fails it when its first try does.)
+# I/O waits up to dev_loss_tmo while ib_srp reconnects. (If dev_loss_tmo is off as well, ib_srp fails I/O after the
+# first failed reconnect.)
 echo 2 >"$port/reconnect_delay" && echo off >"$port/fast_io_fail_tmo" && echo 300 >"$port/dev_loss_tmo" || fail "no timeouts"
-# what a reset has ended gets no answer, and ib_srp sees that by its time alone
+# commands that a reset aborts get no response, so ib_srp has to time them out
 echo 5 >"/sys/block/${disk##*/}/device/timeout"
-[ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "LUNAR   " ] || fail "it is another"
+[ "$(cat "/sys/block/${disk##*/}/device/vendor")" = "LUNAR   " ] || fail "the vendor is not LUNAR"
 
 step "write and read back"; verify "$disk" $(full && echo 16 || echo 4)
 full && { step "blocks of all sizes"; blocks_of_all_sizes "$disk"; }

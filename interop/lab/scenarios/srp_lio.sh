@@ -1,13 +1,13 @@
 #!/bin/bash
-# The commands that use targets, over SRP and the software iWARP of lunar, against the kernel's own target (LIO with
-# ib_srpt) over siw in the same guest: login, data there and back, over several channels too, a target that goes away
-# under I/O and under a file system, and comes back.
+# Commands of `lunar` over SRP with its software iWARP, against LIO (ib_srpt) over siw in the same guest: login, and
+# data in both directions, also over several channels. The target also goes away and comes back, under I/O and under a
+# file system.
 #   LUNAR   the program
 : "${RDMA:=siw}" "${PROVIDER:=iwarp}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 
-# ib_srpt listens at [::] alone, and siw does not find an IPv4 address there.
+# ib_srpt listens only on [::], and siw does not accept IPv4 connections there.
 IP=fd00:1ab::15
 enable() { echo "$1" >"$group/enable" || fail "enable $1"; }
 url() { echo "srp://[$IP]:5555/$port/0?provider=$PROVIDER${1:+&$1}"; }
@@ -56,7 +56,7 @@ wait "$writer" || { cat /run/copied; dmesg | tail -n 20; fail "the writer saw an
 cmp /run/pattern /run/disk.img || fail "something was lost"
 cat /run/copied
 
-# how many of the kernel's have a peer: those of its target
+# number of connected queue pairs of the kernel, which are those of its target
 channels() { rdma resource show qp | grep -c 'state RTS .*comm \[rdma_cm\]'; }
 both_gone_and_back() {
     [ "$(channels)" = 2 ] || fail "$(channels) channels, not 2"

@@ -1,15 +1,15 @@
-# The kernel's own target (LIO), by its file system of settings, and `lunar` against it. Source it after lib.sh.
+# The kernel's target (LIO), configured through configfs, and `lunar` against it. Source it after lib.sh.
 #
-#   IQN     what the names of targets begin with
+#   IQN     prefix of the target names
 #   LUNAR   the program
 
 T=/sys/kernel/config/target
-# what is copied
+# size of the copied data
 MIB=$(full && echo 64 || echo 32)
 
-# start_target: its modules
+# start_target: loads the modules
 start_target() {
-    mkdir -p /etc/target/pr /var/target/pr      # before its module, which looks for the folder
+    mkdir -p /etc/target/pr /var/target/pr      # the module looks for the folder when it is loaded
     mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
     modprobe -a target_core_mod target_core_file iscsi_target_mod || fail modprobe
 }
@@ -24,7 +24,8 @@ backstore() {
     echo 1 >"$T/core/fileio_0/$1/attrib/emulate_tpu"
 }
 
-# target NAME AUTHENTICATION PORTAL...: one LUN, open to all names, at portals over TCP. STORE names another backstore.
+# target NAME AUTHENTICATION PORTAL...: one LUN, open to all initiators, on TCP portals. STORE selects another
+# backstore.
 target() {
     local name=$1 auth=$2 portal; shift 2
     local group=$T/iscsi/$IQN:$name/tpgt_1
@@ -37,8 +38,8 @@ target() {
     echo 0 >"$group/attrib/demo_mode_write_protect"
 }
 
-# iser_portal NAME PORTAL: a portal over iSER. It begins as one over TCP, and siw, which is TCP itself, cannot take its
-# port as well: so it begins where nobody sees it, in a network of its own.
+# iser_portal NAME PORTAL: an iSER portal. LIO creates every portal with a TCP listener first, and siw cannot use the
+# same TCP port. So the portal is created in a temporary network namespace.
 iser_portal() {
     local portal=$T/iscsi/$IQN:$1/tpgt_1/np/$2
     modprobe ib_isert || fail "modprobe ib_isert"
@@ -64,14 +65,14 @@ must_end() {
     echo "status $status, $text: $*"
 }
 
-# file_system_outlives GONE URL: what is written to a file system on the LUN, attached to this host, while the target goes
-# away and comes back, which the command GONE does
+# file_system_outlives GONE URL: attaches the LUN and writes files to it. Meanwhile the command GONE takes the target
+# away and brings it back. No acknowledged file may be lost.
 file_system_outlives() {
     local disk
     step "a file system, and a target that goes away"
     modprobe -a ublk_drv ext4 || fail modprobe
     disk=$("$LUNAR" attach "$2" --ublk --name data) || fail "attach $2"
-    # nothing is left to be written later
+    # no background initialization after the mount
     try mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
     try mount "$disk" /mnt
     start_writer

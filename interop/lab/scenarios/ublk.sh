@@ -1,7 +1,7 @@
 #!/bin/bash
-# A ublk device of the example program `ublk`: in full use, through `kill -9` of its process, and gone.
+# A ublk device of the example program `ublk`: data verification, `kill -9` of its process, and removal.
 #   UBLK    the program
-#   KILLS   how often its process is killed under load (default 2)
+#   KILLS   number of kills under load (default 2)
 . "$(dirname "$0")/lib.sh"
 
 # serve ARGUMENTS: starts the program in the background; its process is $server, its device $disk
@@ -12,7 +12,7 @@ serve() {
     disk=$(cat /run/device)
     [ -b "$disk" ] || { cat /run/ublk.log; fail "no device from: $*"; }
 }
-# refused TEXT ARGUMENTS: the program must fail and say this
+# refused TEXT ARGUMENTS: the program must fail and print TEXT
 refused() {
     local text=$1; shift
     ! "$UBLK" "$@" >/run/refused 2>&1 || fail "not refused: $*"
@@ -21,7 +21,7 @@ refused() {
 killed() { kill -9 "$server"; wait "$server" 2>/dev/null; }
 stopped() {
     kill -TERM "$server"
-    wait "$server" || { cat /run/ublk.log; fail "it did not end well"; }
+    wait "$server" || { cat /run/ublk.log; fail "it did not exit with status 0"; }
     [ ! -e "$disk" ] || fail "$disk is still there"
 }
 allocated() { stat -c %b "$1"; }

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Our verbs provider with itself, over a soft RDMA device of each kind that this kernel has.
-#   VERBS_LOOP  the example of that name of crates/lunar-rdma
+# Two endpoints of the verbs provider connected to each other, over each kind of soft RDMA device that the kernel
+# supports.
+#   VERBS_LOOP  the example program verbs_loop of crates/lunar-rdma
 . "$(dirname "$0")/lib.sh"
 modprobe -a ib_uverbs rdma_cm rdma_ucm iw_cm || fail modprobe
 passed=0

@@ -77,7 +77,7 @@ impl ScriptConnection {
     }
 
     pub(super) fn disk(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.shared.disk.lock().expect("no panic")
+        self.shared.disk.lock().expect("no thread panics while it holds the lock")
     }
 
     /// The next request. None: the initiator has closed the connection.
@@ -96,7 +96,7 @@ impl ScriptConnection {
     }
 
     fn fault(&self, what: String) {
-        self.shared.faults.lock().expect("no panic").push(what);
+        self.shared.faults.lock().expect("no thread panics while it holds the lock").push(what);
     }
 
     fn parse(&mut self) -> Option<Pdu> {
@@ -140,7 +140,7 @@ impl ScriptConnection {
             self.exp_cmd_sn = pdu.get32(24).wrapping_add(1);
         }
         let seen = ReceivedPdu { link: self.number, full_feature: self.full_feature, pdu: pdu.clone() };
-        self.shared.seen.lock().expect("no panic").push(seen);
+        self.shared.seen.lock().expect("no thread panics while it holds the lock").push(seen);
     }
 
     /// Advances the command window, and sets StatSN, ExpCmdSN and MaxCmdSN.

@@ -127,7 +127,7 @@ impl ScriptConnection {
             write.r2t_sn += 1;
             return self.send(r2t);
         }
-        let write = self.writes.remove(&pdu.tag()).expect("it is there");
+        let write = self.writes.remove(&pdu.tag()).expect("found before");
         self.disk()[write.at..write.at + write.data.len()].copy_from_slice(&write.data);
         self.send(Pdu::new(op::SCSI_RESPONSE).itt(pdu.tag()));
     }

@@ -90,7 +90,7 @@ impl InitiatorCheck {
         Ok(())
     }
 
-    /// The first request cannot know a StatSN, so its field is ignored.
+    /// Whether ExpStatSN of the previous request is to be ignored: the first Login Request cannot know a StatSN.
     fn is_second_login(&self, pdu: &Pdu) -> bool {
         pdu.opcode() == op::LOGIN && self.exp_stat_sn == Some(0)
     }

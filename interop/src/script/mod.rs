@@ -207,17 +207,17 @@ impl Target {
 
     /// The bytes of its disk.
     pub fn disk(&self) -> Vec<u8> {
-        self.shared.disk.lock().expect("no panic").clone()
+        self.shared.disk.lock().expect("no thread panics while it holds the lock").clone()
     }
 
     /// All requests so far. A request that breaks a rule fails the test.
     pub fn seen(&self) -> Vec<ReceivedPdu> {
-        let faults = self.shared.faults.lock().expect("no panic");
+        let faults = self.shared.faults.lock().expect("no thread panics while it holds the lock");
         assert!(faults.is_empty(), "the initiator breaks rules: {faults:#?}");
-        self.shared.seen.lock().expect("no panic").clone()
+        self.shared.seen.lock().expect("no thread panics while it holds the lock").clone()
     }
 
-    /// The requests of one opcode in full feature phase, or in login.
+    /// The requests with this opcode, in login and in full feature phase.
     pub fn requests(&self, opcode: u8) -> Vec<Pdu> {
         self.seen().into_iter().map(|seen| seen.pdu).filter(|pdu| pdu.opcode() == opcode).collect()
     }

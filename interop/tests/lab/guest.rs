@@ -35,12 +35,12 @@ const RDMA_TOOLS: [Tool; 5] = [
 /// The guest's address of the host's 127.0.0.1.
 const HOST: &str = "10.0.2.2";
 
-/// Waits for a free guest of the lab; None: the lab is missing, and the reason is printed.
+/// Waits for this test's turn in the lab. None: the lab is missing, and the reason is printed.
 pub fn lab() -> Option<Lab> {
     lab_with(&[], GuestKind::Plain)
 }
 
-/// As above, with RDMA in the guest's kernel.
+/// As [`lab`], with RDMA in the guest's kernel.
 pub fn lab_of_rdma() -> Option<Lab> {
     lab_with(&RDMA_TOOLS, GuestKind::Rdma)
 }
@@ -59,7 +59,7 @@ pub fn server(portals: usize, tables: &str) -> Server {
     server_over(portals, "\"tcp\"", tables)
 }
 
-/// The same, whose portals take these transports.
+/// As [`server`], with these transports on its portals.
 pub fn server_over(portals: usize, transports: &str, tables: &str) -> Server {
     let dir = interop::Folder::fresh();
     fs::write(dir.join("alice.secret"), "alice-secret-1234").expect("write a secret");
@@ -121,7 +121,7 @@ impl Scenario {
         fs::write(self.lab.share().join(format!("{what}.done")), "").expect("answer the guest");
     }
 
-    /// The scenario must end with PASS. Then its guest may run the next one.
+    /// Waits for the scenario, which must end with PASS. Its guest may then run the next one.
     pub fn must_pass(mut self) -> Lab {
         let ended = self.lab.wait(&self.job, LIMIT);
         let log = self.lab.log(&self.job);
@@ -134,7 +134,7 @@ impl Scenario {
     }
 }
 
-/// A program of the examples of a crate, from the folder of the program that is tested.
+/// The path of a crate's example program, which is built beside the program under test.
 pub fn example(package: &str, name: &str) -> PathBuf {
     let bin = interop::lunar_bin().with_file_name("examples").join(name);
     let build = format!("cargo build -p {package} --example {name}");

@@ -1,7 +1,7 @@
-//! The guests that run, which many scenarios share.
+//! The guest, which scenarios share one after the other.
 //!
-//! A guest is used again when the scenario before passed and the guest reports that nothing of it is left. Otherwise
-//! the next scenario gets a new guest, so no failure touches another scenario.
+//! A guest is used again if the previous scenario passed and the guest reports that nothing of it is left. Otherwise
+//! the next scenario gets a new guest, so a failure does not affect other scenarios.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use interop::tool;
 
-/// Scenarios in one guest: what they leave in the kernel's memory stays bounded.
+/// Scenarios in one guest at most, so that what they leave in the kernel's memory stays bounded.
 const SCENARIOS: u32 = 7;
-/// The guest removes what a scenario left within this, or is not used again.
+/// Time limit of a guest's cleanup. A guest that needs longer is not used again.
 const TIDY: Duration = Duration::from_secs(60);
 const SETUP: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(50);
@@ -41,13 +41,13 @@ impl GuestKind {
         }
     }
 
-    /// A guest of this kind is good enough for scenarios that want `other`.
+    /// Whether a guest of this kind can run scenarios that need `other`.
     fn includes(self, other: GuestKind) -> bool {
         self == other || self == GuestKind::Rdma
     }
 }
 
-/// A guest. It ends with this, and with this process.
+/// A guest, which ends when this is dropped, and with this process.
 struct Machine {
     kind: GuestKind,
     child: Child,
@@ -76,7 +76,7 @@ impl Machine {
         self.dir.join("share").join(number.to_string())
     }
 
-    /// The reason of its death, if known.
+    /// Its console and QEMU's log, which may contain the reason of its death.
     fn last_words(&self) -> String {
         let read = |name: &&str| {
             let bytes = fs::read(self.dir.join(name)).unwrap_or_default();
@@ -89,7 +89,7 @@ impl Machine {
         self.child.try_wait().is_ok_and(|status| status.is_none())
     }
 
-    /// Whether it can run one more scenario; the reason is printed if not.
+    /// Whether it can run one more scenario. Prints the reason if the previous one left something.
     fn is_fit_for(&mut self, kind: GuestKind) -> bool {
         if !self.kind.includes(kind) || self.jobs >= SCENARIOS {
             return false;
@@ -112,7 +112,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The script's own trap ends its QEMU.
+        // The script's trap ends QEMU.
         let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.dir);
@@ -123,7 +123,7 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/lab")
 }
 
-/// The right to use one guest. The guest ends with it, unless [`Lab::keep`] is called.
+/// Exclusive use of the guest for one test. Dropping it ends the guest, unless [`Lab::keep`] is called.
 pub struct Lab {
     place: Place,
     kind: GuestKind,
@@ -140,12 +140,12 @@ pub enum ScenarioResult {
     Status(i32),
     /// The guest died first.
     Guest,
-    /// The time limit ended it.
+    /// It exceeded its time limit.
     Late,
 }
 
 impl Lab {
-    /// Waits for a free place.
+    /// Waits until no other test uses the guest.
     pub fn take(kind: GuestKind) -> Lab {
         loop {
             if let Some(place) = free_places().into_iter().min_by_key(|place| cost(place, kind)) {
@@ -164,7 +164,7 @@ impl Lab {
         self.place.as_mut().expect("a scenario was started")
     }
 
-    /// Starts a scenario in the guest, or in a new one if there is none that is fit.
+    /// Starts a scenario in the guest, or in a new one if the guest cannot run it.
     pub fn start(&mut self, scenario: &str, variables: &[(&str, &str)]) -> ScenarioId {
         let kind = self.kind;
         if !self.place.as_mut().is_some_and(|machine| machine.is_fit_for(kind)) {
@@ -184,11 +184,11 @@ impl Lab {
         let is_request = |path: &Path| path.extension().is_some_and(|end| end == "wanted" || end == "done");
         let entries = fs::read_dir(self.share()).expect("the guest's folder").flatten();
         entries.map(|entry| entry.path()).filter(|path| is_request(path)).for_each(|path| {
-            fs::remove_file(path).expect("a request of the scenario before");
+            fs::remove_file(path).expect("remove a request of the previous scenario");
         });
     }
 
-    /// The folder that both sides see.
+    /// The folder that the host and the guest share.
     pub fn share(&mut self) -> PathBuf {
         self.machine().dir.join("share")
     }
@@ -196,7 +196,7 @@ impl Lab {
     /// The result of the scenario, if it has ended.
     pub fn ended(&mut self, job: &ScenarioId) -> Option<ScenarioResult> {
         let machine = self.machine();
-        let is_running = machine.is_running(); // before the look: a status may be its last act
+        let is_running = machine.is_running(); // read before the status, which the guest may write just before it ends
         match fs::read_to_string(machine.job(job.0).join("status")) {
             Ok(status) => Some(ScenarioResult::Status(status.trim().parse().unwrap_or(-1))),
             Err(_) => (!is_running).then_some(ScenarioResult::Guest),
@@ -229,7 +229,7 @@ impl Lab {
         read("log").unwrap_or_default() + &complaints + &last
     }
 
-    /// The scenario passed: the guest may run another.
+    /// Keeps the guest for another scenario, because this one passed.
     pub fn keep(&mut self) {
         self.is_kept = true;
     }

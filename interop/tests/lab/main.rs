@@ -1,8 +1,8 @@
-//! The Linux kernel's own initiator, in the guest of `interop/lab`, against the server on the host; and the kernel's
-//! own target, against the commands.
+//! The Linux kernel's initiator in the guest of `interop/lab` against the server on the host, and the kernel's target
+//! against the commands.
 //!
-//! Each test runs one scenario. Scenarios share guests ([`machine`]). What a scenario asks the host for (killing the server,
-//! growing its disk) it asks through a file in the folder that both see.
+//! Each test runs one scenario. Scenarios share guests ([`machine`]). A scenario requests actions of the host, such
+//! as a kill of the server, through files in the shared folder.
 #![forbid(unsafe_code)]
 
 mod guest;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use interop::tool::{self, Tool};
 
-/// The lab itself: a guest is cleaned and used again, and one that has died is replaced.
+/// Tests the lab itself: a guest is cleaned and used again, and a guest that has died is replaced.
 #[test]
 fn guest_is_cleaned_between_scenarios_and_replaced() {
     let Some(mut lab) = lab() else { return };

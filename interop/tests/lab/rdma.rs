@@ -89,7 +89,7 @@ fn kernels_srp_initiator_over_siw() {
     scenario.must_pass();
 }
 
-/// The guest has two channels, and each had commands.
+/// Checks that the guest has two channels, and that each had commands.
 fn two_channels_work(server: &Server) {
     let mut list = Command::new(interop::lunar_bin());
     list.args(["session", "list", "--json", "--socket"]).arg(server.dir().join("admin.sock"));
@@ -101,7 +101,7 @@ fn two_channels_work(server: &Server) {
     assert_eq!(sessions.as_array().expect("sessions").iter().filter(works).count(), 2, "{said}");
 }
 
-/// The target port of a target: FNV-1a of its name, as in docs/rdma.md.
+/// The SRP target port of a target: FNV-1a of its name, as in docs/rdma.md.
 fn srp_port(target: &str) -> String {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", target.bytes().fold(0xcbf2_9ce4_8422_2325, step))
@@ -140,7 +140,7 @@ fn verbs_provider_over_soft_devices() {
     lab.alone("verbs", &[("VERBS_LOOP", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
 
-/// A scenario with `lunar` in the guest as well, with RDMA by verbs over a soft device.
+/// Runs a scenario in which `lunar` is in the guest too, and uses verbs over a soft RDMA device.
 fn through_verbs(device: &str, scenario: &str) {
     let Some(lab) = lab_of_rdma() else { return };
     if !have_verbs() {
@@ -217,7 +217,7 @@ fn our_srp_initiator_by_verbs_over_rxe() {
     through_verbs("rxe", "srp_lio");
 }
 
-/// By iSER and SRP, over iwarp and over verbs with both soft devices.
+/// Over iSER and SRP, with the iwarp provider, and with verbs over both soft devices.
 #[test]
 fn lunar_and_lunar() {
     let Some(lab) = lab_of_rdma() else { return };

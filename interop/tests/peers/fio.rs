@@ -7,22 +7,22 @@ use std::process::Command;
 use std::time::Duration;
 
 const FIO: [Tool; 1] = [Tool { program: "fio", package: "fio" }];
-/// The first I/O engine with several reads in flight that this system permits.
+/// I/O engines with several reads in flight. The test uses the first one that this system permits.
 const ENGINES: [&str; 2] = ["io_uring", "libaio"];
-/// In the page cache, so that no disk's moods come into it.
+/// Bytes of the file. It is in the page cache, so the speed of the disk has no effect.
 const BYTES: usize = 64 << 20;
-/// The same for both.
+/// Block size of both programs.
 const BLOCK: &str = "256k";
-/// With more, fio reads into as many buffers in turn, and Lunar into the one that the CPU still has in its cache: that is
-/// what would be compared, by up to a factor of two.
+/// Queue depth of both programs. At higher depths fio cycles through its buffers, but Lunar reuses one that is in the
+/// CPU cache. That alone would make a difference of up to a factor of two.
 const DEPTH: &str = "1";
-/// Runs of each, in turn; the median of how far they are apart counts.
+/// Runs of each, in turn. The median of their differences is the result.
 const ROUNDS: usize = 7;
 /// The expected difference, and the difference that fails.
 const SHOULD: f64 = 0.10;
 const MUST: f64 = 0.30;
 
-/// Sequential reads of fio with an engine; None where that is refused.
+/// Bytes per second of sequential reads by fio with an engine. None: fio cannot use the engine.
 fn fio(engine: &str, file: &Path) -> Option<f64> {
     let (name, block) = (format!("--filename={}", file.display()), format!("--bs={BLOCK}"));
     let (engine, depth) = (format!("--ioengine={engine}"), format!("--iodepth={DEPTH}"));
@@ -36,7 +36,7 @@ fn fio(engine: &str, file: &Path) -> Option<f64> {
     report.filter(|_| ran.ok())?["jobs"][0]["read"]["bw_bytes"].as_f64().filter(|rate| *rate > 0.0)
 }
 
-/// Bytes a second of the same reads by `lunar bench`.
+/// Bytes per second of the same reads by `lunar bench`.
 fn lunar(file: &Path) -> f64 {
     let (lunar, file) = (lunar_bin(), file.display().to_string());
     let line = ["bench", "read", &file, "--bs", BLOCK, "--depth", DEPTH, "--runtime", "1", "--json"];
@@ -47,7 +47,7 @@ fn lunar(file: &Path) -> f64 {
     figure(&outcome["read"]["bytes"]) / figure(&outcome["elapsed_s"])
 }
 
-/// Both, one after the other: first the one, then the other.
+/// The rates of fio and `lunar bench`. The order in which they run alternates.
 fn round(n: usize, engine: &str, file: &Path) -> (f64, f64) {
     let theirs = || fio(engine, file).unwrap_or_else(|| panic!("fio with {engine} does not read"));
     match n % 2 {
@@ -69,7 +69,7 @@ fn median(figures: impl Iterator<Item = f64>) -> f64 {
 fn verdict(engine: &str, rounds: &[(f64, f64)]) -> (String, f64) {
     let theirs = median(rounds.iter().map(|round| round.0));
     let ours = median(rounds.iter().map(|round| round.1));
-    // Within a round the machine is the same.
+    // Within a round, both have the same conditions.
     let apart = median(rounds.iter().map(|(theirs, ours)| ours / theirs)) - 1.0;
     let report = format!(
         "{BLOCK} reads, depth {DEPTH}: fio ({engine}) {:.0} MB/s, lunar bench {:.0} MB/s: {:+.1} %, {}",

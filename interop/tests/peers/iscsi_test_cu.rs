@@ -1,5 +1,5 @@
-//! Every test of libiscsi's `iscsi-test-cu`, each in a process and against a server of its own: what one test
-//! leaves behind (reservations, an ejected medium) makes others fail.
+//! Every test of libiscsi's `iscsi-test-cu`, each in its own process and against its own server. What a test leaves
+//! behind (reservations, an ejected medium) would make others fail.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -11,28 +11,27 @@ use crate::{Lun, server, url};
 
 pub const TOOL: Tool = Tool { program: "iscsi-test-cu", package: "libiscsi-bin" };
 const LIMIT: Duration = Duration::from_secs(180);
-/// The same where a test is only compared: what hangs with one target is to hang with the other.
+/// Time limit of a test whose results are compared: a test that hangs with one target must hang with the other.
 const SHORT_LIMIT: Duration = Duration::from_secs(25);
 const WORKERS: usize = 2;
-/// The same where tests are compared: most of their time is spent in waits for a target of another project.
+/// Workers for tests whose results are compared. These tests mostly wait for a target of another project.
 const COMPARE_WORKERS: usize = 8;
 const MAX_SKIPPED: usize = 8;
-/// Fewer tests than this: the list was not understood.
+/// With fewer tests than this, the list was not understood.
 const MIN_TESTS: usize = 200;
 
-/// Suites (ending in a dot) and tests that want another LUN than the thin one.
+/// Suites (ending in a dot) and tests that need another LUN than the thin one.
 const LUNS: [(&str, Lun); 7] = [
     ("ALL.PreventAllow.", Lun::Removable),
     ("ALL.StartStopUnit.", Lun::Removable),
     ("ALL.NoMedia.", Lun::Removable),
     ("ALL.ReadOnly.", Lun::ReadOnly),
-    ("ALL.Sanitize.Reset", Lun::Slow), // wants to find the operation still under way
+    ("ALL.Sanitize.Reset", Lun::Slow), // needs an operation that is still in progress
     ("ALL.GetLBAStatus.UnmapSingle", Lun::Small), // mixes up logical and physical blocks
     ("ALL.WriteSame16.Unmap", Lun::Small), // else it writes more at once than MAXIMUM TRANSFER LENGTH
 ];
 
-/// Tests that fail or skip through no fault of the target, and why. One that passes after all is reported
-/// too.
+/// Tests that fail or skip through no fault of the target, and why. A test that passes nevertheless is an error.
 const EXCUSED: [(&str, TestResult, &str); 12] = [
     (
         "ALL.iSCSITMF.LUNResetSimpleAsync",
@@ -104,7 +103,7 @@ fn list() -> Vec<String> {
     list.lines().map(str::trim).filter(is_test).map(String::from).collect()
 }
 
-/// Why a row may be as it is; None: it may not.
+/// Why the result of a row is accepted. None: it is not.
 fn excused(row: &Row) -> Option<&'static str> {
     match EXCUSED.iter().find(|(test, ..)| *test == row.test) {
         Some((_, outcome, reason)) => (*outcome == row.outcome).then_some(reason),
@@ -116,10 +115,10 @@ fn run_all(tests: Vec<String>) -> Vec<Row> {
     in_parallel(WORKERS, tests, run_one)
 }
 
-/// `work` for each test, several at a time.
+/// Runs `work` for each test, on several threads.
 fn in_parallel<R: Send>(workers: usize, tests: Vec<String>, work: impl Fn(String) -> R + Sync) -> Vec<R> {
     let queue = Mutex::new(tests.into_iter());
-    let next = || queue.lock().expect("no worker panics with the queue").next();
+    let next = || queue.lock().expect("no worker panics while it holds the lock").next();
     let work = || std::iter::from_fn(next).map(&work).collect::<Vec<R>>();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
@@ -154,13 +153,13 @@ fn test(name: &str, urls: &[String; 2], limit: Duration) -> (TestResult, String)
     (outcome, format!("{}{ended}", ran.said))
 }
 
-/// The test itself was skipped. Before it, the tool prints the same word about features that other tests use.
+/// Whether the test itself was skipped. Before it, the tool prints the same word about features that other tests use.
 fn is_skipped(said: &str) -> bool {
     said.split_once("Suite: ").is_some_and(|(_, test)| test.contains("[SKIPPED]"))
 }
 
-/// Every test of some families in two ways, which must come to the same. One that does not is given a second chance in
-/// both: some depend on who is faster.
+/// Runs every test of some families in two ways, which must have the same result. If the results differ, both ways
+/// get a second try, because some tests depend on timing.
 pub fn compared(
     families: &[&str],
     one: impl Fn(&str) -> (TestResult, String) + Sync,
@@ -181,5 +180,5 @@ pub fn compared(
     for (name, a, b) in &other {
         println!("--- {name}: {:?}\n{}\n--- and: {:?}\n{}", a.0, a.1, b.0, b.1);
     }
-    assert!(other.is_empty(), "{} tests end in another way", other.len());
+    assert!(other.is_empty(), "{} tests have different results", other.len());
 }

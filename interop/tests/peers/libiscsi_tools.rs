@@ -40,7 +40,7 @@ fn iscsi_inq_reads_standard_data_and_every_page() {
     }
 }
 
-/// Sizes as the tool prints them, without and with header digests.
+/// Checks the size that the tool prints, for a URL with this query.
 fn reads_capacity(server: &Server, query: &str) {
     let said = must("iscsi-readcapacity16", &[&format!("{}{query}", url(server, 0, Lun::Thin))]);
     assert!(said.contains("Total size:67108864"), "{said}");
@@ -93,6 +93,6 @@ fn chap_admits_only_the_right_secret() {
     for url in [as_user("not-the-secret-1"), url(&server, 0, Lun::Thin)] {
         let limit = std::time::Duration::from_secs(20);
         let ran = tool::run(std::process::Command::new("iscsi-inq").arg(&url), limit);
-        assert!(!ran.ok() && ran.status.is_some(), "{url} was let in: {}", ran.said);
+        assert!(!ran.ok() && ran.status.is_some(), "{url} logged in: {}", ran.said);
     }
 }

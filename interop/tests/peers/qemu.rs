@@ -1,4 +1,4 @@
-//! `qemu-img` and `qemu-io`, whose iSCSI driver is what virtual machines use.
+//! `qemu-img` and `qemu-io`, whose iSCSI driver virtual machines use.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ fn convert_there_and_back_and_compare() {
     must("qemu-img", &["compare", "-f", "raw", "-F", "raw", file, &back]);
 }
 
-/// libiscsi sends numbers from 256 on as they are, where SAM-5 has another form for them.
+/// libiscsi sends LUNs from 256 on unchanged, without the flat space addressing of SAM-5.
 #[test]
 fn lun_with_a_large_number_is_found() {
     if !tool::have(&TOOLS) {
@@ -123,7 +123,7 @@ fn read_only_lun_refuses_a_write() {
     assert!(write(&["-r", "-f", "raw", "-c", "read -P 0 0 4k"]).ok());
 }
 
-/// By options: QEMU 7.2 crashes on a URL that has a query.
+/// Uses `--image-opts`, because QEMU 7.2 crashes on a URL with a query.
 #[test]
 fn header_digests_under_load() {
     if !tool::have(&TOOLS) {

@@ -1,4 +1,4 @@
-//! `lunar bench reproduce` against STGT and istgt, and against a target that runs: experiments of the seeds, briefly.
+//! `lunar bench reproduce` against STGT and istgt, and against a running target: short runs of the experiments.
 
 use interop::peer::{ISTGT, TGT};
 use interop::server::{Folder, lunar_bin};
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// No run is longer than so many milliseconds.
+/// Limit of each run, in milliseconds.
 const BRIEF: &str = "20";
 const PEERS: [&str; 4] = ["--against", "stgt", "--against", "istgt"];
 const NAMES: [&str; 3] = ["Lunar", "STGT", "istgt"];
@@ -29,7 +29,7 @@ fn reproduce(dir: &Path, seed: &str, with: &[&str]) -> Document {
     document
 }
 
-/// The same against both peers; None, and `skipped`, where they are not installed.
+/// The same against both peers. If they are not installed: None, after printing `skipped`.
 fn against_peers(seed: &str) -> Option<Document> {
     if !tool::have(&[&TGT[..], &ISTGT].concat()) {
         return None;
@@ -51,7 +51,7 @@ fn ratios_are_right(table: &ResultTable) {
     }
 }
 
-/// The tables of a server whose titles hold one of these; there is at least one for each.
+/// The tables of a server with one of these titles. There must be at least one for each title.
 fn of<'a>(document: &'a Document, who: &str, titles: &[&str]) -> Vec<&'a ResultTable> {
     let end = format!(", {who}");
     let is_one =
@@ -63,7 +63,7 @@ fn of<'a>(document: &'a Document, who: &str, titles: &[&str]) -> Vec<&'a ResultT
     document.tables.iter().filter(|table| titles.iter().any(|title| is_one(table, title))).collect()
 }
 
-/// Every cell of these rows was measured; of all rows, if none is named.
+/// Checks that every cell of these rows was measured. No rows stand for all rows.
 fn is_measured(table: &ResultTable, rows: &[&str]) {
     let wanted = table.rows.iter().filter(|row| rows.is_empty() || rows.contains(&row.0.as_str()));
     for (head, cells) in wanted {
@@ -135,7 +135,7 @@ fn scst_srpt_2010_is_measured() {
     }
 }
 
-/// A target that runs, with a disk that is full of something.
+/// A running target, whose disk holds data.
 struct RunningTarget {
     server: Server,
     disk: PathBuf,
@@ -165,7 +165,7 @@ impl RunningTarget {
     }
 }
 
-/// Whether a row of a table has figures, or none.
+/// Checks that all cells of a row were measured, or none.
 fn has_row(table: &ResultTable, row: &str, is_measured: bool) {
     let (_, cells) = table.rows.iter().find(|(head, _)| head == row).expect("the row");
     let all = cells.iter().all(|cell| cell.measured.is_some() == is_measured);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::iscsi_test_cu::{TOOL, TestResult, compared, outcome};
 use crate::qemu;
 
-/// A router before the disk of a peer, which is LUN 0 of [`TARGET`]; it has two portals.
+/// A router with two portals in front of the disk of a peer, which is LUN 0 of [`TARGET`].
 fn before(peer: &Peer, mode: &str) -> Server {
     let url = peer.open("");
     let server = Server::start(&format!(
@@ -57,12 +57,12 @@ fn qemu_uses_a_disk_of_istgt_through_the_router() {
     qemu_through(Peer::istgt());
 }
 
-/// Longer than the pause between two looks at an upstream.
+/// Longer than the interval between two probes of an upstream.
 const LOOKS: Duration = Duration::from_secs(90);
 /// NOT READY: MANUAL INTERVENTION REQUIRED; after ALUA reports the state, ACCESS STATE UNAVAILABLE.
 const OFF_LINE: [u32; 2] = [0x020403, 0x02040c];
 
-/// STGT reports the replacement by no unit attention. The router finds the new disk with its next probe.
+/// STGT raises no unit attention for the replacement. The router finds the new disk with its next probe.
 #[test]
 fn silently_replaced_disk_gets_no_commands() {
     let Some(peer) = Peer::tgt() else { return };
@@ -78,25 +78,25 @@ fn silently_replaced_disk_gets_no_commands() {
         sleep(Duration::from_secs(1));
         sense = raw.read(0, &read10(0, 1), 512).sense();
     }
-    assert!(raw.write_blocks(0, 0, &pattern(512, 2)).status != 0, "another disk is written");
+    assert!(raw.write_blocks(0, 0, &pattern(512, 2)).status != 0, "the router writes to another disk");
     assert!(router.log().contains("another logical unit"), "{}", router.log());
 }
 
-/// The results of a test with a fresh disk, directly and through the router.
+/// The result of a test with a new disk, without a router.
 fn direct(start: fn() -> Option<Peer>, name: &str) -> (TestResult, String) {
-    let peer = start().expect("it was there");
+    let peer = start().expect("the peer was available before");
     let at = |portal| format!("iscsi://{portal}/{OPEN}/{}", peer.lun());
     outcome(name, &[at(peer.address()), at(peer.second())])
 }
 
 fn through(start: fn() -> Option<Peer>, mode: &str, name: &str) -> (TestResult, String) {
-    let peer = start().expect("it was there");
+    let peer = start().expect("the peer was available before");
     let router = before(&peer, mode);
     outcome(name, &[url(&router, 0), url(&router, 1)])
 }
 
-/// Families of tests that show what a router could spoil: data both ways, residuals, sense, task management,
-/// reservations, unit attentions. EXTENDED COPY is not carried.
+/// Test families of what a router could break: data in both directions, residuals, sense, task management,
+/// reservations, unit attentions. The router does not forward EXTENDED COPY.
 const SPOILABLE: [&str; 18] = [
     "TestUnitReady",
     "Inquiry",
@@ -121,7 +121,7 @@ const SPOILABLE: [&str; 18] = [
 const OF_OTHERS: [&str; 7] =
     ["TestUnitReady", "Inquiry", "ModeSense6", "Read10", "Write10", "ReadCapacity16", "iSCSIResiduals"];
 
-/// Test families that only read and write blocks: the properties of the disk are those of the storage.
+/// Test families that do not depend on the properties of the storage's disk.
 const IN_BLOCKS: [&str; 10] = [
     "TestUnitReady",
     "Read10",
@@ -135,7 +135,7 @@ const IN_BLOCKS: [&str; 10] = [
     "iSCSITMF",
 ];
 
-/// A test has the same result at the upstream and through the router.
+/// Checks that each test has the same result at the upstream and through the router.
 fn assert_same_results_through_router(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
         compared(families, |name| direct(start, name), |name| through(start, "passthrough", name));
@@ -157,8 +157,8 @@ fn router_passes_iscsi_test_cu_like_istgt() {
     assert_same_results_through_router(&OF_OTHERS, Peer::istgt);
 }
 
-/// In blocks the router's own device server answers, which is Lunar's: what Lunar passes with a disk of its own, it passes
-/// with a disk elsewhere.
+/// In block mode, the router's device server responds, which is Lunar's. So each test must have the same result with
+/// a local disk of Lunar and with an upstream disk.
 fn assert_passes_in_block_mode(families: &[&str], start: fn() -> Option<Peer>) {
     if tool::have(&[TOOL]) && start().is_some() {
         let own = |name: &str| direct(|| Some(Peer::lunar()), name);

@@ -1,5 +1,5 @@
-//! The commands that use targets, against targets of other projects, and Lunar's own. Their output must
-//! come soon: with `--timeout` a command that waits too long ends with another status.
+//! The commands that use targets, against targets of other projects, and Lunar's own. They must end soon: with
+//! `--timeout`, a command that waits too long exits with another status.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use interop::{Peer, lunar_bin};
 
 const DIGESTS: &str = "header_digest=crc32c&data_digest=crc32c";
 
-/// `lunar` with these arguments.
+/// Runs `lunar` with these arguments.
 fn lunar(arguments: &[&str]) -> ToolOutput {
     let mut command = Command::new(lunar_bin());
     command.args(arguments).env_remove("LUNAR_LOG");
@@ -23,7 +23,7 @@ fn good(arguments: &[&str]) -> String {
     ran.said
 }
 
-/// It must end with this status and these words, before the first login was retried often.
+/// Checks the exit status and the message of a command. The time limit leaves no time for many login retries.
 fn fails(status: i32, words: &str, arguments: &[&str]) {
     let ran = lunar(&[arguments, &["--timeout", "10"]].concat());
     assert_eq!(ran.status.and_then(|s| s.code()), Some(status), "{arguments:?}: {}", ran.said);
@@ -81,7 +81,7 @@ fn copy_is_verified(peer: &Peer) {
     assert!(said.contains("verified"), "{said}");
     let back = dir.join("back.img").display().to_string();
     good(&["copy", &peer.open(""), &back]);
-    assert!(std::fs::read(&source).expect("read") == std::fs::read(&back).expect("read"), "it differs");
+    assert!(std::fs::read(&source).expect("read") == std::fs::read(&back).expect("read"), "the copy differs");
 }
 
 fn commands_work_with(peer: &Peer) {
@@ -123,7 +123,7 @@ fn commands_work_with_istgt() {
         let output = good(&["pr", &peer.open(""), "register", "read-full-status", "--new-key", "0xabc"]);
         assert!(output.contains("initiator") && output.contains(" iqn."), "{output}");
         let user = credentials().0;
-        // With a user of its own, istgt admits only initiators that request mutual CHAP.
+        // For a target that has a CHAP user, istgt admits only initiators that request mutual CHAP.
         fails(24, "02/01", &["ls", &peer.url(peer.address(), &user, MUTUAL, "")]);
     }
 }

@@ -18,7 +18,7 @@ fn guarded(storage: &Server) -> Server {
     let dir = Folder::fresh();
     let file = dir.join("bob.secret");
     std::fs::write(&file, SECRET).expect("a secret");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("set its mode");
     let lists = "[access.here]\nnetworks = [\"127.0.0.0/8\"]\n[access.far]\nnetworks = [\"10.0.0.0/8\"]\n\
                  [access.lab]\ninitiators = [\"iqn.*:lab-*\"]\n[access.bob]\nchap = [\"bob\"]\n\
                  [access.look]\nread_only = true\n\
@@ -78,7 +78,7 @@ fn access_list_rejections_are_counted() {
     let mut reader = session(router.portal(), &named("look"), &[0, 3]);
     reader.write_blocks(0, 0, &[1; 512]).check(WRITE_PROTECTED);
     reader.simple(0, &[0x16, 0, 0, 0, 0, 0]).check(WRITE_PROTECTED);
-    assert_eq!(reader.manage(LUN_RESET, 0), UNAUTHORIZED, "nor may it reset what others use");
+    assert_eq!(reader.manage(LUN_RESET, 0), UNAUTHORIZED, "a reader must not reset the LUN of others");
     let good = ls(&router, &format!("bob%{SECRET}@"));
     assert!(good.ok() && good.said.contains("LUN 3: disk, 8 MiB"), "{}", good.said);
     for user in ["", "bob%another-secret@", "eve%bobs-secret-12@"] {

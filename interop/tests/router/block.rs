@@ -110,7 +110,7 @@ fn fragmented() -> Script {
     })
 }
 
-/// First block, number of blocks and state of the descriptors of GET LBA STATUS, with room for so many.
+/// First block, number of blocks and state of the descriptors of GET LBA STATUS, with room for `most` of them.
 fn mapped(raw: &mut Raw, from: usize, most: usize) -> Vec<(u64, u32, u8)> {
     let room = (8 + 16 * most) as u32;
     let mut cdb = [0; 16];

@@ -1,13 +1,13 @@
-//! `lunar diff` and `lunar apply`: another configuration for a router that serves.
+//! `lunar diff` and `lunar apply`: another configuration for a running router.
 
 use crate::*;
 use interop::Relay;
 use interop::scsi::{pattern, read10};
 
-/// The file of a configuration that has another target and another limit.
+/// Writes a configuration with another target and another limit. Returns its path.
 fn other(router: &Server, storage: &Server) -> String {
     let file = router.dir().join("other.toml").display().to_string();
-    let served = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("what it serves");
+    let served = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("the served configuration");
     let text = served.replace(":0\"", &format!(":{}\"", router.portal().port()));
     let text = text.replace("[router.r1]\n", "[router.r1]\nmax_sessions = 3\n")
         + &upstream("b", &url(storage, &format!("/{B}")), "")
@@ -16,7 +16,7 @@ fn other(router: &Server, storage: &Server) -> String {
     file
 }
 
-/// Whether the target U admits logins, which it does when its disk was found.
+/// Whether target U exists. It is unavailable until its disk is found.
 fn has_u(router: &Server) -> bool {
     matches!(Login::new().target(U).try_on(router.portal()), Ok(_) | Err(0x0301))
 }
@@ -26,7 +26,7 @@ fn pair() -> (Server, Server, String) {
     let mut router = router_to(&url(&storage, &format!("/{A}")), "");
     let file = other(&router, &storage);
     // The file has the port that the router uses, so it equals the served configuration.
-    let text = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("what it serves");
+    let text = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("the served configuration");
     router.rewrite(&text);
     (storage, router, file)
 }
@@ -74,11 +74,11 @@ fn unconfirmed_change_is_rolled_back() {
     assert!(has_u(&router));
     let late = router.asked(&["apply", "--rollback"]);
     assert!(!late.ok() && late.said.contains("no configuration to roll back to"), "{}", late.said);
-    assert_eq!(host.read_blocks(3, 0, 1), [0; 512], "a host of the other target saw nothing of it");
+    assert_eq!(host.read_blocks(3, 0, 1), [0; 512], "the change disturbed a host of another target");
 }
 
-/// A router of a pair whose other one is not there, serving target A as T, a session of a host with it, and the text of its
-/// configuration.
+/// A router whose failover peer is absent, which serves target A as T. Returns it with a session of a host and the
+/// text of its configuration.
 fn alone_in_its_pair(storage: &Server) -> (Server, Raw, String) {
     let [own, peer] = [(); 2].map(|()| interop::ports::free());
     let pair = format!("[router.r1.failover]\npeer = \"127.0.0.1:{peer}\"\ngroup = 2\nprefer = true\n");
@@ -87,7 +87,7 @@ fn alone_in_its_pair(storage: &Server) -> (Server, Raw, String) {
     let router = Server::start(&text);
     let mut host = session(router.portal(), T, &[0, 3]);
     until("it serves", || reads(&mut host).then_some(()));
-    let text = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("what it serves");
+    let text = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("the served configuration");
     (router, host, text)
 }
 
@@ -142,7 +142,7 @@ fn added_upstream_path_is_used_by_passthrough_lun() {
     let mut host = session(router.portal(), T, &[0]);
     let reads = |host: &mut Raw| host.read(0, &read10(8, 1), 512).status == 0;
     host.write_blocks(0, 8, &pattern(512, 1)).good();
-    let served = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("what it serves");
+    let served = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("the served configuration");
     let both = served.replace(&format!("\"{relayed}\""), &format!("\"{relayed}\", \"{direct}\""));
     router.said(&["apply", &file_of(&router, &both)]);
     relay.cut();

@@ -26,7 +26,7 @@ fn bench(router: &Server, more: &[&str]) -> Command {
     command
 }
 
-/// Blocks that hold what was acknowledged.
+/// The number of blocks that hold acknowledged data.
 fn verified(output: &Output) -> u64 {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{out}{err}");
@@ -45,24 +45,24 @@ fn await_writes(router: &Server, count: u64) {
     until("writes go on", || (writes(router) >= before + count).then_some(()));
 }
 
-/// Writes that run until they are stopped, so that they outlast the fault.
+/// Starts writes, which run until `stop` and so outlast the fault.
 fn begin(router: &Server) -> Child {
     let child = bench(router, &["--runtime", "600"]).spawn().expect("lunar runs");
     await_writes(router, BLOCKS);
     child
 }
 
-/// Stops them; another process then reads back all acknowledged data.
+/// Stops the writes. Another process then reads back all acknowledged data.
 fn stop(router: &Server, child: Child) {
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("lunar bench runs");
+    let output = child.wait_with_output().expect("lunar bench ends");
     assert_eq!(output.status.code(), Some(TERMINATED), "{output:?}");
     let read = bench(router, &["--verify-only"]).output().expect("lunar runs");
     assert!(verified(&read) > BLOCKS / 2);
 }
 
-/// Verified writes during `trouble`; then all data are read back.
+/// Runs verified writes during `trouble`, and then reads back all data.
 fn under_writes(router: &Server, trouble: impl FnOnce()) {
     drop(session(router.portal(), T, &[0]));
     let child = begin(router);
@@ -159,7 +159,7 @@ fn loss_of_one_of_two_paths_causes_no_errors() {
     }
 }
 
-/// In passthrough mode, each host has its own path, and none is reported.
+/// Whether a path is down. In passthrough mode, each host has its own path, and none is reported.
 fn has_path_that_is_down(router: &Server) -> bool {
     let paths = r1(router)["upstreams"][0]["paths"].as_array().cloned().unwrap_or_default();
     paths.iter().any(|path| path["state"] == "down")
@@ -244,9 +244,9 @@ fn replaced_upstream_disk_gets_no_commands() {
         storage.restart();
         until("it is refused", || (settled_read(&mut raw).0 == MANUAL_INTERVENTION).then_some(()));
         let refused = raw.write_blocks(0, 0, &[1; 4096]);
-        assert!(refused.status != 0, "{mode}: it is written on the wrong disk");
+        assert!(refused.status != 0, "{mode}: the write reached the wrong disk");
         let second = std::fs::read(storage.dir().join("second.img")).expect("the other disk");
-        assert!(second.iter().all(|byte| *byte == 0), "{mode}: it was written");
+        assert!(second.iter().all(|byte| *byte == 0), "{mode}: the second disk was written");
         let log = router.log();
         let line = log.lines().find(|line| line.contains("the path leads to another logical unit"));
         let line = line.unwrap_or_else(|| panic!("{mode}: {log}"));
@@ -260,14 +260,14 @@ fn replaced_upstream_disk_gets_no_commands() {
         storage.rewrite(&text("first"));
         storage.restart();
         until("it is served again", || (settled_read(&mut raw).0 == 0).then_some(()));
-        // Hosts hear of the reset, too.
+        // Hosts also get the unit attention of the reset.
         std::thread::sleep(Duration::from_millis(800));
         assert_eq!(settled_read(&mut raw).0, 0);
         assert!(raw.read_blocks(0, 0, 8) == pattern(4096, 4));
     }
 }
 
-/// The exit status of a router whose upstream has died after this.
+/// The exit status of a router whose upstream is killed after `work`.
 fn status_after(mode: &str, work: impl FnOnce(&mut Raw)) -> Option<i32> {
     let mut storage = one_disk();
     let mut router = router_to(&a_lun(&storage), &format!("mode = \"{mode}\"\n"));

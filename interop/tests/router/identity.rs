@@ -11,7 +11,7 @@ fn identity(raw: &mut Raw, lun: u16) -> (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) {
     let (mut designators, mut rest) = (Vec::new(), &page[4..]);
     while let Some(len) = rest.get(3).map(|len| usize::from(*len) + 4) {
         let (one, more) = rest.split_at(len);
-        // Association 0: of the logical unit; ports differ.
+        // Association 0 is the logical unit. The designators of ports differ.
         if one[1] & 0x30 == 0 {
             designators.push(one.to_vec());
         }
@@ -38,7 +38,7 @@ fn identity_is_that_of_the_upstream_in_both_modes() {
     let mut other = session(router.portal(), B, &[0]);
     let (texts, _, designators) = identity(&mut other, 0);
     assert_eq!((serial(&mut other, 0).as_str(), &texts[..15]), ("another", &direct.0[..15]));
-    assert!(designators.iter().all(|d| !direct.2.contains(d)), "it would be taken for the one behind it");
+    assert!(designators.iter().all(|d| !direct.2.contains(d)), "hosts would take it for the upstream disk");
 }
 
 /// STGT pads its serial numbers with spaces on the left.

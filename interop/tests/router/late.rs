@@ -1,4 +1,4 @@
-//! Writes of a lost session that the storage may still execute: hosts get no response before they have ended.
+//! Writes of a lost session that the storage may still execute: hosts get no response before these writes have ended.
 
 use crate::*;
 use interop::op;
@@ -14,14 +14,14 @@ const LUN_RESET: u8 = 5;
 /// Function rejected (RFC 7143 section 11.6.1).
 const REJECTED: u8 = 255;
 const CHECK_CONDITION: u8 = 2;
-/// Longer than the time-outs of the upstream and of the router together.
+/// Longer than the sum of the time-outs of the upstream and of the router.
 const AFTER_ALL: Duration = Duration::from_secs(6);
 
 /// Storage whose session sends nothing after it has received a write. Logins wait until the test releases them.
 fn stalls(lets: &Arc<AtomicBool>) -> Target {
     let (lets, stalled) = (lets.clone(), Mutex::new(None));
     let script = Script::new().answer("ImmediateData", "Yes").hook(move |link, pdu| {
-        let mut stalled = stalled.lock().expect("no panic");
+        let mut stalled = stalled.lock().expect("no thread panics while it holds the lock");
         if stalled.is_none() && pdu.opcode() == op::SCSI && matches!(pdu.bhs[32], 0x2a | 0x8a) {
             *stalled = Some(link.number);
         }
@@ -45,7 +45,7 @@ fn router_at(portals: &[&Target], mode: &str, more: &str) -> Server {
     Server::start(&router_text(&keys, &(upstream("a", &places, more) + &map_target(T, "a"))))
 }
 
-/// A write that has reached the storage; its tag and CmdSN.
+/// Sends a write, waits until the storage has received it, and returns its tag and CmdSN.
 fn write(raw: &mut Raw, target: &Target) -> (u32, u32) {
     let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(4096, 1));
     raw.send(&write);
@@ -78,11 +78,14 @@ fn abort_response_waits_for_the_end_of_a_stalled_write() {
         let StalledWrite { lets, mut raw, tag, cmd_sn, _servers } = stalled_write(mode, "");
         assert!(
             matches!(raw.get(AFTER_ALL), interop::Received::Nothing),
-            "{mode}: it may still be carried out"
+            "{mode}: the storage may still execute the write"
         );
         let abort = raw.tmf(ABORT_TASK, 0, tag, cmd_sn);
         raw.send(&abort);
-        assert!(matches!(raw.get(AFTER_ALL), interop::Received::Nothing), "{mode}: nor was it aborted");
+        assert!(
+            matches!(raw.get(AFTER_ALL), interop::Received::Nothing),
+            "{mode}: the write is not aborted yet"
+        );
         lets.store(true, SeqCst);
         let answer = raw.recv_for(abort.tag());
         assert_eq!((answer.opcode(), answer.bhs[2]), (op::TMF_RESPONSE, 0), "{mode}: {answer:?}");
@@ -90,7 +93,7 @@ fn abort_response_waits_for_the_end_of_a_stalled_write() {
     }
 }
 
-/// It is unknown when the storage ends the write, so hosts must not treat it as undone.
+/// It is unknown when the storage ends the write, so hosts must not treat it as aborted.
 #[test]
 fn functions_are_rejected_while_a_write_may_run_late() {
     for mode in ["block", "passthrough"] {
@@ -109,7 +112,7 @@ fn functions_are_rejected_while_a_write_may_run_late() {
     }
 }
 
-/// The requests at this target in full feature phase, on connections made after the write.
+/// The number of requests in full feature phase that this target received on connections after that of the write.
 fn came_back(target: &Target) -> usize {
     let seen = target.seen();
     let is_write = |seen: &&interop::script::ReceivedPdu| {
@@ -119,7 +122,8 @@ fn came_back(target: &Target) -> usize {
     seen.iter().filter(|seen| seen.link > link && seen.full_feature).count()
 }
 
-/// All sessions of a line have one ISID: at one portal group the login over the second portal ends the session of the first.
+/// All upstream sessions of a host have one ISID. Within a portal group, a login over the second portal ends the
+/// session over the first.
 #[test]
 fn login_at_the_other_portal_of_a_group_ends_a_write() {
     let lets = Arc::new(AtomicBool::new(false));
@@ -127,14 +131,16 @@ fn login_at_the_other_portal_of_a_group_ends_a_write() {
     let router = router_at(&[&first, &second], "passthrough", "");
     let mut raw = session(router.portal(), T, &[0]);
     let (tag, _) = write(&mut raw, &first);
-    let interop::Received::Pdu(answer) = raw.get(PATIENCE) else { panic!("the login is no proof") };
+    let interop::Received::Pdu(answer) = raw.get(PATIENCE) else {
+        panic!("the login does not end the write")
+    };
     assert_eq!((answer.opcode(), answer.tag()), (op::SCSI_RESPONSE, tag), "{answer:?}");
     lets.store(true, SeqCst);
     // The router pings the storage each second.
     let pings = || second.requests(op::NOP_OUT).len();
     let before = pings();
     until("some seconds have passed", || (pings() >= before + 5).then_some(()));
-    assert_eq!(came_back(&first), 0, "it would end the session over the second portal");
+    assert_eq!(came_back(&first), 0, "a login would end the session over the second portal");
     assert_eq!(raw.simple(0, &[0; 6]).status, 0);
 }
 

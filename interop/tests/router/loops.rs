@@ -20,12 +20,12 @@ fn each_other(rest: &str, map: [&str; 2], own: [&str; 2]) -> [Server; 2] {
     let mut second = Server::start(&text(&first, 1));
     first.rewrite(&text(&second, 0));
     first.restart();
-    // It has probed the first at the start, and probes again only later.
+    // The second has probed the first at its start, and would probe it again only later.
     second.restart();
     [first, second]
 }
 
-/// An expected condition must not log a warning.
+/// A target may end the probe session. The router must not log a warning for that.
 #[test]
 fn target_that_ends_the_probe_session_is_served() {
     for rejects in [false, true] {
@@ -66,7 +66,7 @@ fn routers_of_each_others_own_disks_are_no_loop() {
     let mut routers = each_other("", [&transparent, &transparent], [&disks[0], &disks[1]]);
     for restarted in [0, 1] {
         assert_eq!(serial(&mut session(routers[1].portal(), A, &[0]), 0), "a0");
-        // It returns to a router that shows its disk already.
+        // The router restarts while the other one already shows its disk.
         routers[restarted].restart();
         assert_eq!(serial(&mut session(routers[0].portal(), B, &[0]), 0), "b0");
     }
@@ -75,7 +75,7 @@ fn routers_of_each_others_own_disks_are_no_loop() {
     assert!(!log(&routers).contains("duplicate target name"), "{}", log(&routers));
 }
 
-/// Two routers show all disks of each other, and a third target has a disk.
+/// Two routers show all disks of each other. The only disk is that of a third server.
 #[test]
 fn mutual_transparent_routers_show_each_disk_once() {
     let storage = storage_of(&target(A, &disk(0, "a0")));

@@ -58,7 +58,7 @@ fn local_disks_are_routed_like_remote_ones() {
     assert!(raw.read_blocks(0, 4, 8) == pattern(4096, 4));
 }
 
-/// A disk that exists from the start, so that hosts have a LUN for unit attentions.
+/// A second disk exists from the start, so that hosts have a LUN for unit attentions.
 #[test]
 fn late_upstream_adds_luns_and_raises_attentions() {
     let mut storage = storage();
@@ -67,13 +67,13 @@ fn late_upstream_adds_luns_and_raises_attentions() {
         upstream("a", &url(&storage, &format!("/{A}")), "") + "[router.r1.upstream.m]\nmemory = \"1MiB\"\n";
     let luns = "lun = [{ lun = 0, upstream = \"m\" }, { lun = 7, upstream = \"a\", from = 3 }]";
     let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}")) + &map_target(U, "a");
-    // Later changes are not awaited.
+    // After path_loss_timeout_s, the router serves T without its missing LUN.
     let router = Server::start(&router_text("path_loss_timeout_s = 1\n", &(upstreams + &maps)));
     let mut early = session(router.portal(), T, &[0]);
     let mut other = session(router.portal(), T, &[0]);
     early.simple(7, &[0; 6]).check(NO_SUCH_LUN);
     let later = Login::new().target(U).try_on(router.portal()).err();
-    assert_eq!(later, Some(0x0301), "a host is to come back, and not to take its disk for gone");
+    assert_eq!(later, Some(0x0301), "the host must retry, and not give up its disk");
     until("the reason in the log", || router.log().contains("cannot probe the upstream").then_some(()));
     storage.restart();
     for raw in [&mut early, &mut other] {
@@ -111,7 +111,7 @@ fn grown_upstream_lun_raises_attentions() {
         assert_eq!(last, 32767);
     }
     hosts[1].write_blocks(0, 32760, &pattern(4096, 6)).good();
-    assert!(hosts[0].read_blocks(0, 32760, 8) == pattern(4096, 6), "beyond where it ended");
+    assert!(hosts[0].read_blocks(0, 32760, 8) == pattern(4096, 6), "beyond the old capacity");
     assert!(hosts[0].read_blocks(0, 16, 8) == pattern(4096, 5));
 }
 
@@ -134,7 +134,7 @@ fn target_comes_back_with_all_its_luns_or_later() {
     until("the first disk is found", || {
         router.said(&["router", "show", "r1"]).contains("1 LUN").then_some(())
     });
-    assert_eq!(refusal(), Some(UNAVAILABLE), "it is there without its second disk");
+    assert_eq!(refusal(), Some(UNAVAILABLE), "the target is served without its second disk");
     storages[1].restart();
     drop(session(router.portal(), T, &[0, 1]));
     storages[1].kill9();
@@ -142,11 +142,12 @@ fn target_comes_back_with_all_its_luns_or_later() {
     drop(session(router.portal(), T, &[0]));
     assert!(
         begun.elapsed() > Duration::from_secs(5),
-        "a disk that stays away keeps the others away for some time only"
+        "a missing disk delays the others only for a limited time"
     );
 }
 
-/// The names of targets are known after their upstream was found. Before, no login is rejected with "not found".
+/// The router knows the names of targets only after it has found their upstream. Before that, no login is rejected
+/// with "not found".
 #[test]
 fn transparent_target_is_unavailable_until_it_is_found() {
     let mut storage = storage_of(&target(A, &disk(0, "a0")));

@@ -105,6 +105,6 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
     assert!(!none.ok() && none.said.contains("no router r9"), "{}", none.said);
     let nothing = storage.said(&["router", "list"]);
     assert_eq!(nothing, "no routers\n");
-    // It has probed its upstream and logged out.
+    // The router's probe of its upstream ended with a logout, which is no reason for a warning.
     assert!(!router.log().contains("WARN"), "{}", router.log());
 }

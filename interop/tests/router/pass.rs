@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const KEY: u64 = 0x5161;
 const WRITE_EXCLUSIVE: u8 = 1;
-/// An operation code that only its vendor knows.
+/// A vendor-specific operation code.
 const OWN_COMMAND: u8 = 0xc1;
 const ABORT_TASK: u8 = 1;
 const LUN_RESET: u8 = 5;
@@ -20,13 +20,13 @@ fn passing(place: &str) -> Server {
     Server::start(&router_text("mode = \"passthrough\"\n", &(upstream("a", place, "") + &map_target(T, "a"))))
 }
 
-/// A host whose nexus is the same each time that it logs in.
+/// A login of a host whose nexus is always the same.
 fn host(n: u8) -> Login {
     let name = format!("iqn.2026-11.org.example:host{n}");
     Login::new().target(T).initiator(&name).isid([0x80, 0, 0, n, 0, 1])
 }
 
-/// The holder writes, the other host gets a conflict, and the upstream has one key.
+/// Checks that the holder can write, that the other host gets a conflict, and that the upstream has one key.
 fn holds(storage: &Server, router: &Server, holder: &Login, other: &Login) {
     let mut mine = session_of(holder, router.portal(), &[0]);
     mine.write_blocks(0, 8, &pattern(512, 1)).good();
@@ -35,7 +35,11 @@ fn holds(storage: &Server, router: &Server, holder: &Login, other: &Login) {
     assert!(theirs.read_blocks(0, 8, 1) == pattern(512, 1));
     let mut direct = session(storage.portal(), A, &[0]);
     assert_eq!(read_keys(&mut direct, 0), [KEY]);
-    assert_eq!(direct.write_blocks(0, 8, &[9; 512]).status, CONFLICT, "it holds at the storage itself");
+    assert_eq!(
+        direct.write_blocks(0, 8, &[9; 512]).status,
+        CONFLICT,
+        "the reservation holds at the storage itself"
+    );
 }
 
 #[test]
@@ -85,7 +89,7 @@ fn commands_to_a_read_only_upstream_are_forwarded() {
     assert_eq!(refused[0], refused[1], "the device itself refuses writes");
 }
 
-/// RESERVE(6) ends with the session of its holder, however that ends.
+/// A RESERVE(6) reservation ends with the session of its holder, however that ends.
 #[test]
 fn reserve_6_reservation_ends_with_its_session() {
     let storage = storage_of(&target(A, &disk(0, "a0")));
@@ -113,7 +117,7 @@ fn scripted(script: Script) -> (Target, Server, Raw) {
     (target, router, raw)
 }
 
-/// Answers the vendor's command.
+/// A target that responds to the vendor-specific command.
 fn own(answer: impl Fn(&mut ScriptConnection, &Pdu) + Send + Sync + 'static) -> Script {
     Script::new().scsi(OWN_COMMAND, move |link, pdu| {
         answer(link, pdu);
@@ -131,7 +135,11 @@ fn unknown_command_is_forwarded_with_its_short_response() {
     let reply = raw.read(0, &own_cdb(), 512);
     assert_eq!((reply.flags & 6, reply.residual), (2, 412), "{reply:?}");
     assert!(reply.good() == pattern(100, 7));
-    let sent = target.requests(op::SCSI).into_iter().find(|pdu| pdu.bhs[32] == OWN_COMMAND).expect("it came");
+    let sent = target
+        .requests(op::SCSI)
+        .into_iter()
+        .find(|pdu| pdu.bhs[32] == OWN_COMMAND)
+        .expect("the command arrived");
     assert_eq!((&sent.bhs[32..42], sent.get32(20)), (&own_cdb()[..], 512));
 }
 
@@ -184,7 +192,7 @@ fn write_error_is_forwarded_unchanged() {
     assert_eq!((reply.flags & 6, reply.residual), (2, 512), "{reply:?}");
 }
 
-/// The device decides, with and without a router.
+/// The device checks the length, with and without a router.
 #[test]
 fn wrong_data_out_length_is_rejected_or_cut_upstream() {
     let storage = Server::start(&interop::config::standard());
@@ -244,7 +252,7 @@ fn abort_of_a_hung_task_is_forwarded_and_awaited() {
     raw.expect_silence();
 }
 
-/// The upstream keeps the order of tasks.
+/// The upstream orders the tasks, not the router.
 #[test]
 fn hung_ordered_command_blocks_no_other_host() {
     const ORDERED: u8 = 2;
@@ -256,7 +264,10 @@ fn hung_ordered_command_blocks_no_other_host() {
     let ordered = other.command(0, 0x80, &[0; 6], 0).flags(0x80 | ORDERED);
     assert_eq!(other.execute(&ordered, &[]).status, 0);
     let attribute = |pdu: &Pdu| pdu.bhs[1] & 7;
-    assert!(target.requests(op::SCSI).iter().any(|pdu| attribute(pdu) == ORDERED), "it went as it came");
+    assert!(
+        target.requests(op::SCSI).iter().any(|pdu| attribute(pdu) == ORDERED),
+        "the router has changed the task attribute"
+    );
     session_of(&host(3), router.portal(), &[0]).simple(0, &[0; 6]).good();
 }
 
@@ -289,8 +300,8 @@ fn busy_logical_unit_is_probed_again() {
     let (_target, router, _first) = scripted(target);
     is_busy.store(true, SeqCst);
     let mut raw = host(2).on(router.portal());
-    assert_eq!(raw.simple(0, &[0; 6]).sense(), 0x02_04_0a, "it is in transition");
-    assert!(!is_busy.load(SeqCst), "it was asked what it is");
+    assert_eq!(raw.simple(0, &[0; 6]).sense(), 0x02_04_0a, "the state is in transition");
+    assert!(!is_busy.load(SeqCst), "the router has not probed it");
     raw.simple(0, &[0; 6]).good();
 }
 
@@ -308,7 +319,7 @@ fn upstream_attentions_are_reported_to_each_host() {
     }
 }
 
-/// Much sooner than the next periodic probe of the upstream.
+/// The probe starts much sooner than the next periodic one.
 #[test]
 fn luns_changed_attention_starts_a_probe() {
     let text = |luns: &str| format!("{HEAD}{}", target(A, luns));

@@ -12,10 +12,10 @@ use std::sync::{Arc, OnceLock};
 const OLDER: u8 = 1;
 const NEWER: u8 = 2;
 const LEN: usize = 4096;
-/// Sessions of hosts. Each is on a core of its own, and so is the session upstream that carries its writes.
+/// Sessions of hosts. Each has its own core, and so has the upstream session that carries its writes.
 const HOSTS: usize = 2;
 
-/// A router on two cores before these addresses of a target.
+/// A router on two cores in front of these addresses of a target.
 fn router_at(target: &str, addresses: &[SocketAddr]) -> Server {
     let place = |address: &SocketAddr| format!("iscsi://{address}/{target}?login_timeout=2");
     let places = addresses.iter().map(place).collect::<Vec<_>>().join("\", \"");
@@ -23,7 +23,7 @@ fn router_at(target: &str, addresses: &[SocketAddr]) -> Server {
     Server::start(&format!("[server]\ncores = {HOSTS}\n{text}"))
 }
 
-/// Hosts of which each has a write in flight.
+/// Sends a write from each host.
 fn writing(hosts: &mut [Raw]) {
     for raw in hosts {
         let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(LEN, OLDER));
@@ -42,7 +42,7 @@ fn hosts(router: &Server, urls: usize) -> (Vec<Raw>, Vec<String>) {
     (hosts, recorded)
 }
 
-/// Switches: writes get no response, or logins wait.
+/// While `writes` is set, writes get no response. While `logins` is set, logins wait.
 #[derive(Default)]
 struct StallSwitch {
     writes: AtomicBool,
@@ -53,7 +53,7 @@ fn stalling(stall: &Arc<StallSwitch>) -> Target {
     stalling_in(1, stall)
 }
 
-/// The same in this portal group.
+/// As [`stalling`], in this portal group.
 fn stalling_in(group: u16, stall: &Arc<StallSwitch>) -> Target {
     let stall = stall.clone();
     let script = Script::new().group(group).answer("ImmediateData", "Yes").hook(move |_, pdu| {
@@ -73,7 +73,7 @@ fn is_read_or_write(seen: &ReceivedPdu) -> bool {
     is_write(&seen.pdu) || (seen.pdu.opcode() == op::SCSI && seen.pdu.bhs[32] == 0x28)
 }
 
-/// The ISIDs that have logged in, as the record writes them.
+/// The ISIDs that have logged in, in the format of the router's record.
 fn logged_in(seen: &[ReceivedPdu]) -> Vec<String> {
     let logins = seen.iter().filter(|seen| seen.pdu.opcode() == op::LOGIN);
     logins.map(|seen| seen.pdu.bhs[8..14].iter().map(|byte| format!("{byte:02x}")).collect()).collect()
@@ -121,7 +121,7 @@ fn names(seen: &[ReceivedPdu], isids: &[String]) -> Vec<String> {
     names
 }
 
-/// An ISID makes another nexus under another name.
+/// The initiator name is part of a nexus: only a login under the old name ends an old session.
 #[test]
 fn router_with_a_new_name_ends_sessions_of_its_old_name() {
     let [old, new] = ["old", "new"].map(|name| format!("iqn.2026-11.org.example:{name}"));
@@ -163,7 +163,7 @@ fn refusing(refuses: &Arc<AtomicBool>) -> Target {
     script.listen()
 }
 
-/// Ways in which LUNs are routed.
+/// The modes of a router.
 const MODES: [&str; 2] = ["block", "passthrough"];
 
 /// Storage with two portal groups, and a router that was killed with writes at the first group, whose logins now hang.
@@ -172,7 +172,7 @@ struct KilledRouter {
     stalled: Target,
     serves: Target,
     router: Server,
-    /// Requests that the second group had received by then.
+    /// Requests that the second group had received before the restart.
     before: usize,
 }
 
@@ -201,7 +201,7 @@ fn grouped(serves: Target, mode: &str, more: &str) -> KilledRouter {
     KilledRouter { stall, stalled, serves, router, before }
 }
 
-/// A host writes, and this storage has it in the end.
+/// Writes from a host, and checks that this storage executes the write.
 fn newer(router: &Server, serves: &Target, before: usize) {
     let mut raw = session(router.portal(), T, &[0]);
     let write = raw.command(0, 0x80 | WRITE, &write10(0, 8), 4096).data(&pattern(LEN, NEWER));
@@ -226,7 +226,7 @@ fn restarted_router_resets_units_of_another_group() {
         assert_eq!(
             seen.iter().filter(|seen| is_reset(&seen.pdu)).count(),
             1,
-            "{mode}: it disturbs other hosts"
+            "{mode}: each reset disturbs other hosts"
         );
         stall.logins.store(false, SeqCst);
     }
@@ -244,7 +244,7 @@ fn restarted_router_waits_where_resets_are_refused() {
         let resets = || serves.seen()[before..].iter().filter(|seen| is_reset(&seen.pdu)).count();
         until("it has tried twice", || (resets() > 1).then_some(()));
         assert!(!serves.seen()[before..].iter().any(|seen| is_write(&seen.pdu)), "{mode}");
-        // The login there is proof as well.
+        // A login at the first group also proves that the writes have ended.
         stall.writes.store(false, SeqCst);
         stall.logins.store(false, SeqCst);
         let answer = raw.recv_for(write.tag());
@@ -286,7 +286,7 @@ fn write_of_a_killed_router_never_undoes_a_newer_one() {
         let before = sessions(&storage);
         router.kill9();
         if urls == 1 {
-            // The storage continues, except for those writes.
+            // The relay forwards new connections, and still holds those writes.
             relays[0].restore();
         }
         router.restart();
@@ -304,18 +304,18 @@ fn write_of_a_killed_router_never_undoes_a_newer_one() {
     }
 }
 
-/// The lines of the record whose sessions have not ended in good order.
+/// The lines of the record whose sessions have not ended with a logout.
 fn owed(router: &Server) -> Vec<String> {
     let text = read_to_string(router.dir().join("r1.isids")).unwrap_or_default();
     text.lines().filter(|line| !line.contains(" at=none ")).map(str::to_owned).collect()
 }
 
-/// A host that is the same again after a restart of the router.
+/// A login whose nexus is the same after a restart of the router.
 fn same() -> Login {
     Login::new().target(T).isid([0x80, 0, 0, 0, 0, 7])
 }
 
-/// A router before two portal groups, both of which work, after a write.
+/// A router in front of two working portal groups, after a write of a host.
 fn written(mode: &str, groups: &[Target; 2]) -> Server {
     let keys = format!("mode = \"{mode}\"\npath_loss_timeout_s = 60\n");
     let router = Server::start(&router_text(&keys, &places(&[0, 1].map(|number| &groups[number]))));
@@ -323,7 +323,7 @@ fn written(mode: &str, groups: &[Target; 2]) -> Server {
     router
 }
 
-/// An upstream with these portals in this order, and what maps it.
+/// An upstream with these portals in this order, and its mapping.
 fn places(portals: &[&Target]) -> String {
     let waits = "login_timeout=1&fast_io_fail_timeout=1";
     let place = |target: &&Target| format!("iscsi://{}/{}?{waits}", target.address(), interop::TARGET);
@@ -342,7 +342,7 @@ fn stopped_router_leaves_no_session() {
         assert!(router.stop().success(), "{mode}: {}", router.log());
         assert_eq!(owed(&router), Vec::<String>::new(), "{mode}");
         assert!(!groups[0].requests(op::LOGOUT).is_empty(), "{mode}");
-        // The group is away now, and nothing of it is waited for.
+        // The first group stalls now, but the router need not wait for it.
         stall.logins.store(true, SeqCst);
         router.restart();
         newer(&router, &groups[1], before);
@@ -351,7 +351,7 @@ fn stopped_router_leaves_no_session() {
     }
 }
 
-/// A session upstream ends with its host, or with the mapping that it was for.
+/// An upstream session ends with its host, or with its mapping.
 #[test]
 fn unused_session_leaves_no_record() {
     for mode in MODES {
@@ -365,7 +365,7 @@ fn unused_session_leaves_no_record() {
     }
 }
 
-/// The number of logins with these ISIDs since then.
+/// The number of logins with this ISID after the first `before` requests.
 fn logins_of(isid: &str, target: &Target, before: usize) -> usize {
     let seen = target.seen().split_off(before);
     let first = seen.iter().filter(|seen| seen.pdu.opcode() == op::LOGIN && seen.pdu.bhs[1] & 0x0c == 0x04);
@@ -422,7 +422,7 @@ fn pass_router_replaces_an_old_session_once() {
     assert!(!owed(&router).iter().any(|line| line.contains("at=group:1,")), "{:?}", owed(&router));
 }
 
-/// A session that is sent to another portal group while storage may still carry out a write at the first one.
+/// The target redirects a session to another portal group while the first group may still execute a write.
 #[test]
 fn new_port_is_recorded_before_anything_is_sent_there() {
     for mode in MODES {

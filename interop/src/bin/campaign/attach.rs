@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// An attachment; it is killed on drop.
+/// A process of `lunar attach`, killed on drop.
 pub struct Attach {
     child: Child,
     dir: Folder,

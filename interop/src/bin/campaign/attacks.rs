@@ -8,18 +8,18 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Connections that each attacker keeps, of each kind.
+/// Connections of each kind that an attacker keeps open.
 const KEPT: usize = 72;
-/// Time limit of an attacker for a response.
+/// Time that an attacker waits for a response.
 const ATTACKER: Duration = Duration::from_millis(500);
 
-/// A client that floods the server.
+/// A client that floods the server with hostile connections.
 pub struct Attacker {
     portal: SocketAddr,
     sources: Vec<IpAddr>,
     random: Random,
     idle: VecDeque<TcpStream>,
-    /// Clients that send a byte now and then.
+    /// Connections that send one byte at a time, each with its unsent bytes in reverse order.
     slow: VecDeque<(TcpStream, Vec<u8>)>,
     sessions: VecDeque<TcpStream>,
     answers: u64,
@@ -42,7 +42,7 @@ const WAYS: [Attack; 12] = [
     Attacker::sends_mutated_requests,
 ];
 
-/// Values that no key expects.
+/// Values that are wrong for most keys.
 const VALUES: [&str; 14] = [
     "",
     "0",
@@ -80,7 +80,7 @@ const KEYS: [&str; 16] = [
 ];
 
 impl Attacker {
-    /// Its source addresses.
+    /// An attacker that connects from `sources`.
     pub fn new(portal: SocketAddr, sources: Vec<IpAddr>, random: Random) -> Attacker {
         let (idle, slow, sessions) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         Attacker { portal, sources, random, idle, slow, sessions, answers: 0 }
@@ -90,7 +90,7 @@ impl Attacker {
     pub fn run(&mut self, begun: &AtomicU64, attacks: u64) -> u64 {
         while begun.fetch_add(1, Relaxed) < attacks {
             let way = *self.random.pick(&WAYS);
-            let _ = way(self); // that the server has closed is its right
+            let _ = way(self); // the server may have closed the connection
             self.drip();
         }
         self.answers
@@ -110,7 +110,7 @@ impl Attacker {
         Some(stream)
     }
 
-    /// Sends a PDU; the answer, if one comes.
+    /// Sends a PDU, and returns the response, if any.
     fn ask(&mut self, stream: &mut TcpStream, pdu: &Pdu) -> Option<Pdu> {
         stream.write_all(&pdu.encode(false, false)).ok()?;
         let answer = answer(stream)?;
@@ -118,7 +118,7 @@ impl Attacker {
         Some(answer)
     }
 
-    /// Ends a connection in one way or another, some after the answer.
+    /// Ends a connection by a close, a half-close or a reset.
     fn end(&mut self, mut stream: TcpStream) -> Option<()> {
         match self.random.below(4) {
             0 => drop(stream),
@@ -257,16 +257,19 @@ impl Attacker {
         };
         let mut keys = vec![("CHAP_N", *self.random.pick(&["alice", "mallory", ""])), ("CHAP_R", &response)];
         if self.random.one_in(2) {
-            // It asks the target to answer the target's own challenge.
+            // Mutual CHAP. If `response` is the target's own challenge, this reflects it.
             keys.extend([("CHAP_I", "1"), ("CHAP_C", &response)]);
         }
         let pdu = login.empty(0, Some(1)).keys(&keys);
         let answer = self.ask(&mut stream, &pdu);
-        assert!(answer.is_none_or(|pdu| pdu.status() != 0 || !pdu.is_final()), "a wrong response gets in");
+        assert!(
+            answer.is_none_or(|pdu| pdu.status() != 0 || !pdu.is_final()),
+            "the target accepted a wrong CHAP response"
+        );
         self.end(stream)
     }
 
-    /// With the name and the ISID of the honest host, under its own CHAP user or none, and with any TSIH.
+    /// Logs in with the name and ISID of the honest host and with any TSIH, without CHAP or as its own CHAP user.
     fn takes_the_name_of_another(&mut self) -> Option<()> {
         let mut login = Login::new().initiator(HONEST).isid(HONEST_ISID);
         if self.random.one_in(2) {
@@ -332,11 +335,11 @@ impl Attacker {
         Some(())
     }
 
-    /// Lets each slow client send its next byte.
+    /// Sends the next byte of each slow login.
     fn drip(&mut self) {
         for (stream, bytes) in &mut self.slow {
             if let Some(byte) = bytes.pop() {
-                let _ = stream.write_all(&[byte]); // that the server has closed is its right
+                let _ = stream.write_all(&[byte]); // the server may have closed the connection
             }
         }
     }
@@ -356,7 +359,7 @@ impl Attacker {
     }
 }
 
-/// Makes the end of a connection a reset.
+/// Makes the close of this connection send a TCP reset.
 pub fn reset(stream: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
 }

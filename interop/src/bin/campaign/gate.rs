@@ -34,29 +34,29 @@ struct State {
     links: Vec<RelayedConnection>,
 }
 
-/// A connection here, and the one to the portal.
+/// A client's connection, and the relay's connection to the portal.
 #[derive(Default)]
 struct RelayedConnection {
     is_held: bool,
     cut: Option<Cut>,
-    /// Of the login that was answered.
+    /// ISID of the first successful login.
     isid: Option<[u8; 6]>,
     lanes: [Direction; 2],
 }
 
-/// Bytes on their way in one direction.
+/// Bytes of one direction that the relay has received and not sent on.
 #[derive(Default)]
 struct Direction {
     bytes: Vec<u8>,
     has_ended: bool,
 }
 
-/// The directions, which are indices of lanes.
+/// Indices of `lanes`: to the portal, and back to the client.
 const THERE: usize = 0;
 const BACK: usize = 1;
 
 impl HoldingRelay {
-    /// A gate before this portal.
+    /// A relay in front of this portal.
     pub fn to(portal: SocketAddr) -> HoldingRelay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -71,7 +71,8 @@ impl HoldingRelay {
         self.address
     }
 
-    /// An initiator port whose connection is held, if there is one, has logged in again.
+    /// Whether an initiator port with a held connection has logged in again. True if no held connection has logged
+    /// in.
     pub fn is_back(&self) -> bool {
         let state = self.shared.state();
         let ports = |is_held: bool| {
@@ -81,7 +82,7 @@ impl HoldingRelay {
         held.peek().is_none() || held.any(|isid| ports(false).any(|other| other == isid))
     }
 
-    /// Somebody is logged in over it.
+    /// Whether a logged-in connection is open in both directions.
     pub fn is_used(&self) -> bool {
         let is_used =
             |link: &RelayedConnection| link.isid.is_some() && !link.lanes.iter().any(|lane| lane.has_ended);
@@ -95,12 +96,12 @@ impl HoldingRelay {
         state.links.iter_mut().for_each(|link| link.is_held = true);
     }
 
-    /// New connections pass.
+    /// Accepts new connections again.
     pub fn open(&self) {
         self.shared.state().refuses = false;
     }
 
-    /// Delivers the held bytes, and then the ends of the connections. Returns the number of bytes.
+    /// Delivers the held bytes, and then the ends of the connections. Returns the number of bytes to the portal.
     pub fn release(&self) -> u64 {
         let mut state = self.shared.state();
         let held = state.links.iter_mut().filter(|link| link.is_held);
@@ -138,7 +139,7 @@ impl Drop for HoldingRelay {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread panics with it")
+        self.state.lock().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -147,7 +148,7 @@ fn pass(client: TcpStream, portal: SocketAddr, shared: &Arc<Shared>) {
     if state.refuses {
         return;
     }
-    // A portal that is not there is one that closes at once.
+    // If the portal does not accept, the client's connection closes at once.
     let Ok(server) = TcpStream::connect(portal) else { return };
     let number = state.links.len();
     state.links.push(RelayedConnection::default());
@@ -164,7 +165,7 @@ fn pass(client: TcpStream, portal: SocketAddr, shared: &Arc<Shared>) {
     }
 }
 
-/// Takes what comes.
+/// Receives bytes for this direction until the stream ends.
 fn take(mut from: &TcpStream, shared: &Shared, number: usize, lane: usize) {
     let mut chunk = [0; 65536];
     loop {
@@ -190,7 +191,7 @@ fn is_login(bytes: &[u8]) -> bool {
     bytes[0] == LOGGED_IN[0] && bytes[1] & LOGGED_IN[1] == LOGGED_IN[1] && bytes[36] == 0
 }
 
-/// Brings it on, as long as it may.
+/// Sends the bytes of this direction on, except while the connection is held.
 fn bring(mut to: &TcpStream, shared: &Shared, number: usize, lane: usize) {
     loop {
         let state = shared.state();
@@ -199,7 +200,8 @@ fn bring(mut to: &TcpStream, shared: &Shared, number: usize, lane: usize) {
             let lane = &link.lanes[lane];
             link.cut.is_none() && (link.is_held || lane.bytes.is_empty() && !lane.has_ended)
         };
-        let mut state = shared.changed.wait_while(state, waits).expect("no thread panics with it");
+        let mut state =
+            shared.changed.wait_while(state, waits).expect("no thread panics while it holds the lock");
         let link = &mut state.links[number];
         if let Some(how) = link.cut {
             drop(state);

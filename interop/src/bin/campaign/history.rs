@@ -1,11 +1,11 @@
 //! Checks that a history of sessions is possible if each block is an atomic register.
 //!
-//! Each write has a value of its own, so the write that a read saw is known. Then a register is linearizable exactly
-//! when its zones are in order (Gibbons and Korach, Testing Shared Memories, 1997): see [`zones`].
+//! Every write has a unique value, so the write that a read returned is known. A register is then linearizable
+//! exactly if its zones are in order (Gibbons and Korach, Testing Shared Memories, 1997): see [`zones`].
 
 use std::collections::{HashMap, HashSet};
 
-/// The time of an end that is unknown.
+/// End time of an operation whose end is unknown.
 pub const NEVER: u64 = u64::MAX;
 
 /// The effect of an operation.
@@ -17,7 +17,7 @@ pub enum OpKind {
     Write(u64),
     /// A write whose blocks appear together
     Atomic(u64),
-    /// COMPARE AND WRITE that found these values, and wrote the other
+    /// COMPARE AND WRITE that found these values, and replaced them by the last one
     Swap(Vec<u64>, u64),
 }
 
@@ -25,15 +25,15 @@ pub enum OpKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     pub session: usize,
-    /// Its place among the commands of its session
+    /// Position among the commands of its session
     pub order: u64,
     pub is_ordered: bool,
     pub is_head: bool,
     pub first: u64,
     pub blocks: u64,
-    /// Before it was sent, in nanoseconds
+    /// Time just before it was sent, in nanoseconds
     pub start: u64,
-    /// The time of its status; [`NEVER`] if it is unknown
+    /// Time of its status, in nanoseconds; [`NEVER`] if it is unknown
     pub end: u64,
     pub kind: OpKind,
 }
@@ -95,12 +95,12 @@ pub fn check(ops: &[Op], blocks: impl IntoIterator<Item = u64>) -> Result<(), St
     ops.iter().try_for_each(|op| whole(op, &writes))
 }
 
-/// All operations of one value in one block.
+/// The zone of a value in one block, from all operations with this value.
 #[derive(Clone, Copy, Debug)]
 struct ValueInterval<'a> {
     first_end: u64,
     last_start: u64,
-    /// The operation that ended first and the one that began last
+    /// The operation that ended first and the one that started last
     ops: [Option<&'a Op>; 2],
 }
 
@@ -124,8 +124,9 @@ impl ValueInterval<'_> {
     }
 }
 
-/// The zone of a value lies between the first end and the last start of its operations. When it is a forward one, the
-/// value held all the time between: two of them must not overlap, and no backward zone may lie in one.
+/// The zone of a value lies between the first end and the last start of its operations. In a forward zone, the end
+/// comes first, so the block had the value during the whole zone. Forward zones must not overlap, and no backward
+/// zone may lie within one.
 fn zones(here: &[&Op], block: u64) -> Result<(), String> {
     let zones = of_values(here, block)?;
     let (mut forward, backward): (Vec<_>, Vec<_>) = zones.into_iter().partition(ValueInterval::is_forward);
@@ -191,8 +192,8 @@ fn swaps(here: &[&Op], block: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Nothing of a session passes an ORDERED command of it (SAM-5 section 8.6), but HEAD OF QUEUE: what a read finds is
-/// not what such a write before it replaced.
+/// No command of a session passes its ORDERED commands (SAM-5 section 8.6), except HEAD OF QUEUE. So a read must not
+/// return a value that an earlier ORDERED write has replaced.
 fn orders(here: &[&Op], writes: &HashMap<u64, &Op>, block: u64) -> Result<(), String> {
     let mut sessions: HashMap<usize, Vec<&Op>> = HashMap::new();
     here.iter().for_each(|op| sessions.entry(op.session).or_default().push(op));
@@ -219,7 +220,8 @@ fn orders(here: &[&Op], writes: &HashMap<u64, &Op>, block: u64) -> Result<(), St
     Ok(())
 }
 
-/// If a read returns one block of an atomic write, it returns that write in all common blocks, except where newer writes are.
+/// If a read returns one block of an atomic write, it returns all common blocks of that write. Blocks that a newer
+/// write has overwritten are excepted.
 fn whole(op: &Op, writes: &HashMap<u64, &Op>) -> Result<(), String> {
     let (OpKind::Read(values) | OpKind::Swap(values, _)) = &op.kind else { return Ok(()) };
     let shown: HashSet<u64> = values.iter().copied().collect();
@@ -246,7 +248,7 @@ fn whole(op: &Op, writes: &HashMap<u64, &Op>) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// An operation of session 0 on blocks from 0 on.
+    /// An operation of session 0 on the first `blocks` blocks.
     fn op(kind: OpKind, blocks: u64, start: u64, end: u64) -> Op {
         Op { session: 0, order: start, is_ordered: false, is_head: false, first: 0, blocks, start, end, kind }
     }

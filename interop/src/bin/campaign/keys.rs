@@ -17,11 +17,11 @@ const WRITE_EXCLUSIVE: u8 = 1;
 const APTPL: u8 = 1;
 const CONFLICT: u8 = 0x18;
 
-/// A reservation of LUN 1 that persists.
+/// A persistent reservation of LUN 1 with APTPL.
 pub struct PersistentKey {
-    /// Acknowledged
+    /// The key that was acknowledged last
     key: u64,
-    /// Asked for
+    /// The key that was requested last
     next: u64,
 }
 
@@ -53,7 +53,7 @@ impl PersistentKey {
                     self.key = self.next;
                     tally.add("reservation changes", 1);
                 }
-                // It may have been executed or not.
+                // The target may have executed the change or not.
                 SessionEvent::Completion(_) | SessionEvent::Closed => return Ok(()),
                 SessionEvent::Nothing => return Err("no answer to PERSISTENT RESERVE OUT".into()),
             }
@@ -68,7 +68,8 @@ impl PersistentKey {
         Command { lun: LUN, ..command }
     }
 
-    /// The one key that may be there is there, and others may not write.
+    /// Checks that exactly one key is registered, the acknowledged or the requested one, and that other hosts cannot
+    /// write.
     pub fn check(&mut self, site: &Storage, other: &mut Raw, tally: &Tally) -> Result<(), String> {
         let keys = read_keys(other, LUN);
         if keys != [self.key] && keys != [self.next] {

@@ -1,8 +1,8 @@
 //! `kill -9` of a storage server, or of the router in front of it, during writes.
 //!
-//! The page cache outlives a process, so every acknowledged write must be there afterwards: of WRITE with and without
-//! FUA, WRITE ATOMIC, COMPARE AND WRITE, WRITE SAME and UNMAP. A write in flight may be there or not, block by block; an
-//! atomic one only as a whole. Registrations and a reservation with APTPL are as acknowledged.
+//! The page cache outlives a process, so every acknowledged write must be there afterwards. The writes are WRITE with
+//! and without FUA, WRITE ATOMIC, COMPARE AND WRITE, WRITE SAME and UNMAP. Any blocks of a write in flight may be
+//! there; of an atomic one, all blocks or none. Registrations and a reservation with APTPL must be as acknowledged.
 
 use crate::keys::PersistentKey;
 use crate::site::{self, ServedBy, Storage};
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Writers at the same time, each with slots of its own; they are the hosts 0 to 2.
+/// Concurrent writers, hosts 0 to 2, each with its own slots.
 const WRITERS: usize = 3;
-/// The host that only looks.
+/// The host that only reads.
 const READER: usize = 9;
 
 /// How sessions reach the storage; whether the router is killed instead of the storage; keys of the LUN.
@@ -32,7 +32,7 @@ const VARIANTS: [Variant; 8] = [
     (ServedBy::Block, true, "direct = true"),
 ];
 
-/// Some kills of one variant; seeds in a row go through all of them.
+/// Kills of one variant. Consecutive seeds use all variants.
 pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut random = Random::new(seed);
     let (way, kills_router, keys) = VARIANTS[(seed % VARIANTS.len() as u64) as usize];
@@ -50,7 +50,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// Time-outs of a router's upstream, so that it soon finds a storage that is back.
+/// Short time-outs of a router's upstream, so that it soon finds a restarted storage.
 const OPTIONS: &str = "?noop_interval=1&noop_timeout=5&login_timeout=10";
 
 fn victim(is_router: bool) -> &'static str {
@@ -88,7 +88,7 @@ fn one(
     reservation.check(site, &mut raw, tally)
 }
 
-/// Kills one and starts it again.
+/// Kills the storage or the router, and restarts it.
 fn kill(site: &mut Storage, kills_router: bool) {
     let server: &mut Server = match &mut site.router {
         Some(router) if kills_router => router,

@@ -1,4 +1,4 @@
-//! Late bytes of sessions that were replaced, reset or closed: none of them lands on newer data.
+//! Late bytes of sessions that were replaced, reset or closed: none of them may overwrite newer data.
 //!
 //! A trial leaves old commands behind: in the socket of a stopped server, or on a connection whose bytes a relay holds back.
 //! The old session then ends, newer data are acknowledged, and the rest of the old bytes arrives. The newer data must stay. A
@@ -95,7 +95,7 @@ impl LateTrial {
         if self.kind == LateKind::Long { STORED_BLOCKS } else { 0 }
     }
 
-    /// No old command can have started in time or continued: its bytes arrived together with the end, or later.
+    /// Whether no old command may have been executed: its bytes arrived together with the session's end, or later.
     fn begins_nothing(&self) -> bool {
         match self.end {
             ConnectionEnd::Reset | ConnectionEnd::Close => true,
@@ -105,12 +105,12 @@ impl LateTrial {
     }
 }
 
-/// The server, two hosts of it, and what the disks must hold.
+/// The server, two of its hosts, and the expected contents of its disks.
 struct LateStage {
     server: Server,
     /// Another initiator.
     host: Raw,
-    /// The initiator of the old sessions, over another session.
+    /// Another session of the initiator that opens the old sessions.
     mate: Raw,
     disks: [Vec<u8>; 2],
     stamp: u64,
@@ -188,7 +188,7 @@ impl LateStage {
         self.check(trial, places, old_stamp, tally)
     }
 
-    /// The session that leaves something behind.
+    /// The session whose bytes arrive late.
     fn old_session(&self, trial: &LateTrial) -> (Login, Raw) {
         let digest = |wanted: bool| if wanted { "CRC32C" } else { "None" };
         let unasked = trial.kind == LateKind::Unsolicited;
@@ -203,7 +203,8 @@ impl LateStage {
         (login, old)
     }
 
-    /// Ends the old session, and has newer data acknowledged. What of the connections is to stay open comes back.
+    /// Ends the old session, and writes newer data. Returns the old connection and a new one, as far as they must
+    /// stay open.
     fn end(
         &mut self,
         trial: &LateTrial,
@@ -297,7 +298,7 @@ impl LateStage {
         Ok(())
     }
 
-    /// A long write is carried out block by block, from the first on: its pieces land in order.
+    /// The server executes a long write in order, so only a prefix of its blocks may be stored.
     fn check_long(
         &mut self,
         trial: &LateTrial,
@@ -331,7 +332,7 @@ impl LateStage {
     }
 }
 
-/// The login without keys that would change how PDUs look.
+/// The login without the keys that change the form of PDUs.
 fn plain(login: &Login) -> Login {
     ["HeaderDigest", "DataDigest", "ImmediateData", "InitialR2T"]
         .iter()
@@ -343,7 +344,7 @@ fn leave(old: Raw, end: ConnectionEnd) -> Option<Raw> {
     let port = old.stream.local_addr().expect("connected").port();
     let portal = old.stream.peer_addr().expect("connected").port();
     if end == ConnectionEnd::Reset {
-        // A close would wait for processes that are being started, which have the descriptor too.
+        // A close would send nothing while a child process that is being spawned still holds the descriptor.
         rustix::net::connect_unspec(&old.stream).expect("a socket");
         until("the reset has arrived", || state_of(portal, port).is_none().then_some(()));
         return None;
@@ -353,7 +354,7 @@ fn leave(old: Raw, end: ConnectionEnd) -> Option<Raw> {
     Some(old)
 }
 
-/// The state of the connection from one port to another, as the end of the first one sees it (proc_net_tcp(5)).
+/// The TCP state of the socket at port `from` that is connected to port `to` (/proc/net/tcp).
 fn state_of(from: u16, to: u16) -> Option<u8> {
     let table = fs::read_to_string("/proc/net/tcp").expect("Linux has it");
     let (from, to) = (format!(":{from:04X}"), format!(":{to:04X}"));
@@ -364,7 +365,8 @@ fn state_of(from: u16, to: u16) -> Option<u8> {
     })
 }
 
-/// The old bytes of a trial, with one command for each region. It sends what must be at the server before.
+/// Returns the late bytes of a trial: one command for each region. Sends the PDUs that the server must receive
+/// before.
 fn left_behind(
     raw: &mut Raw,
     trial: &LateTrial,
@@ -385,12 +387,12 @@ fn left_behind(
     pdus.iter().flat_map(|pdu| pdu.encode(raw.header_digest, raw.data_digest)).collect()
 }
 
-/// Writes, past unit attentions.
+/// Writes, and retries after unit attentions.
 pub fn put(raw: &mut Raw, lun: u16, lba: u32, data: &[u8]) -> Result<(), String> {
     again(lun, || raw.write_blocks(lun, lba, data)).map(drop)
 }
 
-/// Reads, past unit attentions.
+/// Reads, and retries after unit attentions.
 fn get(raw: &mut Raw, lun: u16, lba: u32, blocks: u16) -> Result<Vec<u8>, String> {
     again(lun, || raw.read(lun, &cdb10(0x28, lba, blocks), u32::from(blocks) * BLOCK as u32))
 }

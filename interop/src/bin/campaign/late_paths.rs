@@ -1,8 +1,8 @@
-//! Late bytes of `lunar attach` and of a router, which relays to the storage hold back.
+//! Late bytes of `lunar attach` and of a router: relays in front of the storage hold them back.
 //!
-//! A relay delivers the held bytes after the initiator has logged in there again, so the storage has ended the old session.
-//! Earlier, on a live connection, the storage cannot distinguish late bytes from timely ones (docs/attach.md). The raw
-//! sessions of the other rounds test bytes that have arrived.
+//! A relay delivers the held bytes after the initiator has logged in there again, so the storage has ended the old
+//! session. Earlier, on a live connection, the storage cannot distinguish late bytes from timely ones
+//! (docs/attach.md). The rounds with raw sessions test bytes that the server has received already.
 
 use crate::NO_ANSWER;
 use crate::attach::Attach;
@@ -23,14 +23,14 @@ const DISK_BLOCKS: u64 = 2048;
 const AT_ONCE: usize = 12;
 const TRIALS: u32 = 3;
 const TRIES: u32 = 500;
-/// How long to wait for a session that returns to its relay. A slow machine may need more, as the time-outs of [`WAITS`] are
-/// short; what is held is lost then.
+/// Time limit for a session to return to its relay. On a slow machine it may be too short, because the time-outs of
+/// [`WAITS`] are short too. The held bytes are then dropped.
 const RETURN: Duration = Duration::from_secs(15);
-/// The time-outs of the initiator, which are short.
+/// Short time-outs of the initiator.
 const WAITS: &str = "noop_interval=1&noop_timeout=1&login_timeout=1&command_timeout=2&abort_timeout=1\
                      &lun_reset_timeout=1&target_reset_timeout=1";
 
-/// An initiator.
+/// The kind of initiator under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InitiatorKind {
     Attach,
@@ -38,7 +38,7 @@ enum InitiatorKind {
     Pass,
 }
 
-/// The initiator in front of the storage, and the ends of commands that were not fetched yet.
+/// The initiator in front of the storage, and the completions that no caller has waited for yet.
 struct Initiator {
     kind: InitiatorKind,
     side: Endpoint,
@@ -75,7 +75,8 @@ fn storage() -> String {
     )
 }
 
-/// A relay is silent while writes are in flight. They end, newer ones are acknowledged, and the old bytes arrive.
+/// A relay holds back writes in flight. The initiator ends them, newer writes are acknowledged, and then the old
+/// bytes arrive.
 fn trial(
     front: &mut Initiator,
     gates: &[HoldingRelay],
@@ -99,7 +100,7 @@ fn trial(
     let gate = *random.pick(&used);
     gate.hold();
     let old: Vec<u64> = blocks.iter().map(|block| front.begin(*block, next())).collect();
-    // With one way nothing ends before a login.
+    // With one path, no write can end before the next login.
     if gates.len() == 1 || random.one_in(2) {
         std::thread::sleep(Duration::from_millis(random.below(1500)));
         gate.open();
@@ -139,8 +140,8 @@ fn routed(urls: &[String], path: &str, tally: &Tally) -> Endpoint {
     Endpoint::Routed(Box::new(QueuedSession::new(raw)), router)
 }
 
-/// Waits for the session that is held to be back. Attachments and routers keep the ISID of a path, so its next login ends the
-/// session that is held, wherever that stood.
+/// Waits until the held session has logged in again. Attachments and routers keep the ISID of a path, so the next
+/// login ends the held session in any state.
 fn comes_back(gate: &HoldingRelay) -> bool {
     let end = Instant::now() + RETURN;
     while !gate.is_back() && Instant::now() < end {
@@ -165,12 +166,12 @@ impl Initiator {
         Ok(Initiator { kind, side, ends: HashMap::new() })
     }
 
-    /// All relays belong to one initiator port: the login over any of them has ended the old session.
+    /// Whether all relays belong to one initiator port. A login over any of them has then ended the old session.
     fn is_one_nexus(&self) -> bool {
         self.kind == InitiatorKind::Pass
     }
 
-    /// Begins a write.
+    /// Sends a write, and returns its number.
     fn begin(&mut self, block: u64, stamp: u64) -> u64 {
         let data = stamp.to_be_bytes().repeat(BLOCK as usize / 8);
         match &mut self.side {
@@ -207,12 +208,12 @@ impl Initiator {
         }
     }
 
-    /// Writes, again and again until it is acknowledged.
+    /// Repeats a write until it is acknowledged.
     fn surely(&mut self, block: u64, stamp: u64) -> Result<(), String> {
         self.again(|front| front.begin(block, stamp)).map(drop)
     }
 
-    /// The stamp of a block, which is the same all over it.
+    /// The stamp of a block, which must fill it.
     fn read(&mut self, block: u64) -> Result<u64, String> {
         let data = self.again(|front| match &mut front.side {
             Endpoint::Attached(nbd, _) => nbd.send(nbd::READ, block * u64::from(BLOCK), BLOCK, &[]),

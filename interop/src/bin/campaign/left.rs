@@ -1,4 +1,4 @@
-//! Commands that ended sessions leave behind.
+//! Commands whose session ends before the server has received all of them.
 
 use interop::scsi::{WRITE, cdb10, write10};
 use interop::{NONE, Pdu, Raw, op};
@@ -9,7 +9,8 @@ pub const BLOCK: usize = 512;
 pub const LONG_BLOCKS: u16 = 5120;
 /// Blocks of it that may be stored before its last bytes arrive: two pieces of 1 MiB.
 pub const STORED_BLOCKS: usize = 4096;
-/// Its data segments, and how many of them are held back. The socket of a stopped server has room for them.
+/// Bytes of its data segments. The last [`HELD`] segments are held back, which fit into the socket buffer of a
+/// stopped server.
 const SEGMENT: usize = 8192;
 const HELD: usize = 4;
 
@@ -20,9 +21,9 @@ pub enum LateKind {
     /// With an additional header segment.
     Extended,
     Unsolicited,
-    /// The R2T has come in time.
+    /// The R2T arrives before the session ends.
     Solicited,
-    /// Longer than what the target takes at once: pieces of it are stored, and its last R2T is answered in part.
+    /// Longer than one R2T: the target stores it in pieces, and part of the data for the last R2T is held back.
     Long,
     /// It waits for a command with a lower CmdSN.
     BehindHole,
@@ -32,7 +33,7 @@ pub enum LateKind {
     WriteSame,
 }
 
-/// All of them.
+/// Every kind.
 pub const KINDS: [LateKind; 10] = [
     LateKind::Immediate,
     LateKind::Extended,
@@ -47,7 +48,7 @@ pub const KINDS: [LateKind; 10] = [
 ];
 
 impl LateKind {
-    /// R2Ts ask for all of its data.
+    /// Whether R2Ts ask for all of its data.
     pub fn is_asked_for(self) -> bool {
         matches!(self, LateKind::Solicited | LateKind::Long)
     }
@@ -100,7 +101,7 @@ fn unmap(lba: u32, blocks: u16) -> Vec<u8> {
 }
 
 impl LateCommand {
-    /// Its PDUs. What has to be at the server before is sent.
+    /// Returns the late PDUs. Sends those that the server must receive before.
     pub fn pdus(&self, raw: &mut Raw) -> Vec<Pdu> {
         let LateCommand { kind, lun, lba, blocks, compared, stamp } = *self;
         let data = &stamped(stamp, blocks)[..];
@@ -111,7 +112,7 @@ impl LateCommand {
         match kind {
             LateKind::Immediate | LateKind::BehindHole => with(raw, &write10(lba, blocks), data),
             LateKind::Extended => {
-                // A bidirectional expected read length, of which a WRITE makes nothing (RFC 7143 section 11.2.2.4).
+                // An AHS with a bidirectional read length, which WRITE ignores (RFC 7143 section 11.2.2.4).
                 let command = raw.command(lun, 0x80 | WRITE, &write10(lba, blocks), length);
                 whole(command.ahs(&[0, 5, 2, 0, 0, 0, 0, 0]), raw, data)
             }

@@ -1,8 +1,8 @@
 //! Each block is an atomic register for all sessions, and reads return an atomic write whole or not at all.
 //!
-//! Sessions write and read overlapping ranges of a few blocks at depth, with all task attributes, with immediate data
-//! and by R2T. Now and then comes a write that is so long that the target takes it in pieces. Every write has a value of
-//! its own. What the reads saw is checked by [`crate::history`].
+//! Sessions write and read overlapping ranges of a few blocks at a queue depth above 1, with all task attributes,
+//! immediate data and R2Ts. Some writes are so long that the target takes them in pieces. Every write has a unique
+//! value. [`crate::history`] checks the values that reads returned.
 
 use crate::NO_ANSWER;
 use crate::history::{self, NEVER, Op, OpKind};
@@ -20,9 +20,10 @@ use std::time::Instant;
 const BLOCK: usize = 512;
 /// Blocks that all kinds of commands use.
 const BLOCKS: u64 = 48;
-/// Blocks behind them that only atomic writes write, and that reads see as a whole: two values in them are a fault more often.
+/// The next blocks, which only atomic writes write, and which reads often return as a whole: two values there are
+/// then a fault.
 const ATOMIC_BLOCKS: u64 = 64;
-/// The first block of long writes, behind those, and their length of 2.5 MiB.
+/// The first block of long writes, after those, and their length of 2.5 MiB.
 const LONG: u64 = BLOCKS + ATOMIC_BLOCKS;
 const LONG_BLOCKS: u64 = 5120;
 /// The blocks of a long write that are checked: at the ends of its pieces of 1 MiB, and at its own end.
@@ -68,10 +69,11 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
 enum Workload {
     /// All kinds of commands, several at a time
     Wild,
-    /// SIMPLE commands one at a time, and most of them atomic writes and reads of the same blocks: commands that must be
-    /// alone hold up those that would meet them
+    /// SIMPLE commands one at a time, mostly atomic writes and reads of the same blocks: a command that needs
+    /// exclusive access delays those that overlap it
     Calm,
-    /// The same, but every second session only writes, with all data immediate, and the others only read; always all blocks
+    /// The same, but every second session only writes, with all data immediate, and the others only read. Each
+    /// command has all atomic blocks
     Duel,
 }
 
@@ -82,13 +84,13 @@ struct Session {
     depth: QueuedSession,
     random: Random,
     epoch: Instant,
-    /// The block path of a router does not offer it
+    /// A router in block mode does not offer WRITE ATOMIC
     has_atomic: bool,
     mood: Workload,
     sent: u64,
     in_flight: HashMap<u32, Op>,
     done: Vec<Op>,
-    /// The values that reads returned, which a COMPARE AND WRITE expects
+    /// First block and values of the last read, which the next COMPARE AND WRITE expects
     seen: (u64, Vec<u64>),
 }
 
@@ -115,7 +117,7 @@ impl Session {
         Session { number, depth, random, epoch, has_atomic, mood, sent: 0, in_flight, done, seen }
     }
 
-    /// Its effect; a response that is not allowed is an error.
+    /// Sends this many commands, and returns their operations. A response that is not allowed is an error.
     fn run(mut self, commands: u64, tally: &Tally) -> Result<Vec<Op>, String> {
         while self.sent < commands || self.depth.in_flight() > 0 {
             let most = if self.mood == Workload::Wild { DEPTH } else { 1 };
@@ -196,7 +198,7 @@ impl Session {
     }
 
     fn ended(&mut self, end: &Completion, tally: &Tally) -> Result<(), String> {
-        let mut op = self.in_flight.remove(&end.tag).expect("a tag of ours");
+        let mut op = self.in_flight.remove(&end.tag).expect("the tag of a command in flight");
         op.end = self.now();
         if matches!(op.kind, OpKind::Swap(..)) && end.sense == MISCOMPARE {
             tally.add("miscompares", 1);
@@ -254,7 +256,7 @@ fn compare_and_write(lba: u32, blocks: u8) -> [u8; 16] {
     cdb
 }
 
-/// Blocks of these values: value and LBA, over and over; zeros for value 0.
+/// Blocks that repeat their value and LBA; zeros for value 0.
 fn stamps(first: u64, values: &[u64]) -> Vec<u8> {
     let stamp = |(lba, value): (u64, &u64)| match value {
         0 => vec![0; BLOCK],
@@ -263,7 +265,7 @@ fn stamps(first: u64, values: &[u64]) -> Vec<u8> {
     (first..).zip(values).flat_map(stamp).collect()
 }
 
-/// The values of blocks, each of which must be whole.
+/// The values of blocks, each of which must hold one value.
 fn values_of(first: u64, blocks: u64, data: &[u8]) -> Result<Vec<u64>, String> {
     if data.len() as u64 != blocks * BLOCK as u64 {
         return Err(format!("LBA {first}: {} bytes for {blocks} blocks", data.len()));

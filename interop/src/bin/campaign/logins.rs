@@ -1,5 +1,5 @@
-//! Floods of hostile logins, texts and discovery sessions: an honest host always gets in, and its data are right. The server
-//! grows without bound in nothing.
+//! Floods of hostile logins, texts and discovery sessions. An honest host can always log in, and its data stay
+//! correct. The server's memory, open files and log stay bounded.
 
 use crate::NO_ANSWER;
 use crate::attacks::{Attacker, reset};
@@ -24,14 +24,14 @@ const ATTACKS_SHORT: u64 = 400;
 const CELLS: u32 = 64;
 /// The growth that the server is allowed during a flood.
 const GROWTH_KIB: u64 = 512 << 10;
-/// Of lines about logins, ends of sessions and refusals, an address and all together have so many of each kind in each
-/// stretch of time (docs/operate.md, "Logs").
+/// Limits of log lines about logins, session ends and rejections: lines of each kind in [`STRETCH_S`] seconds, for
+/// one address and for all addresses together (docs/operate.md, "Logs").
 const LINES_OF_ADDRESS: u64 = 10;
 const LINES_OF_ALL: u64 = 50;
-/// Connections turned away, refusals, sessions that begin and that end.
+/// Rejected connections, rejected logins, session starts and session ends.
 const KINDS_OF_LINES: u64 = 4;
 const STRETCH_S: u64 = 10;
-/// Lines that no limit counts: those of start and end.
+/// Lines of the server's start and end, which have no limit.
 const OTHER_LINES: u64 = 100;
 /// `connections` of [limits], and the server's other open files.
 const FILES: usize = 4096 + 256;
@@ -46,7 +46,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     honest.visit(tally)?;
     let before = ProcessSize::of(&server);
     let sources = sources(&mut random);
-    // The honest host has one more.
+    // The honest host has another address.
     let addresses = sources.len() as u64 + 1;
     flood(&server, &mut honest, &mut random, sources, attacks, tally)?;
     honest.leave();
@@ -63,7 +63,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     if status == Some(0) { Ok(()) } else { Err(format!("the server ended with {status:?}")) }
 }
 
-/// The soft limit on open files becomes the hard one: thousands of connections are kept.
+/// Raises the soft limit on open files to the hard limit: the attackers keep thousands of connections.
 fn more_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -75,7 +75,7 @@ fn folder(tally: &Tally) -> Folder {
     for (name, secret) in [("alice", ALICE), ("mallory", MALLORY)] {
         let file = folder.join(name);
         fs::write(&file, secret).expect("a secret");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("its mode");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("set the file mode");
     }
     folder
 }
@@ -125,13 +125,13 @@ fn flood(
     })
 }
 
-/// One address, or several.
+/// One or several source addresses of the attackers.
 fn sources(random: &mut Random) -> Vec<IpAddr> {
     let count = *random.pick(&[1, 1, 3, 8]);
     (0..count).map(|n| Ipv4Addr::new(127, 9, random.below(250) as u8, n + 1).into()).collect()
 }
 
-/// The host that must always get in.
+/// The host that must always be able to log in.
 struct HonestHost {
     portal: SocketAddr,
     random: Random,
@@ -199,7 +199,7 @@ impl HonestHost {
     }
 }
 
-/// The Login Response to a request, which is none that refuses.
+/// Sends a Login Request, and returns its successful response.
 fn asks(raw: &mut Raw, request: &Pdu) -> Result<Pdu, String> {
     let request = request.clone().exp_stat_sn(raw.exp_stat_sn);
     raw.send(&request);
@@ -233,7 +233,7 @@ impl ProcessSize {
     }
 }
 
-/// After all attackers have gone, their resources are freed.
+/// Waits until the server has freed the resources of the attackers.
 fn settles(server: &Server, before: &ProcessSize) -> Result<(), String> {
     let end = Instant::now() + NO_ANSWER;
     loop {
@@ -249,15 +249,16 @@ fn settles(server: &Server, before: &ProcessSize) -> Result<(), String> {
     }
 }
 
-/// The lines that the limits of the server allow in this time. They count per time, and attacks take as long as the machine
-/// needs.
+/// The number of lines that the server's limits allow in this time. The limits are per time, and the time for the
+/// attacks depends on the machine.
 fn most_lines(elapsed: Duration, addresses: u64) -> u64 {
     let of_kind = LINES_OF_ALL.min(LINES_OF_ADDRESS * addresses);
     let stretches = elapsed.as_secs() / STRETCH_S + 1;
     OTHER_LINES + stretches * KINDS_OF_LINES * of_kind
 }
 
-/// The log has at most so many lines, and no panic. False: a server that logs each attack has no more.
+/// Checks that the log has at most `most` lines, and no panic. Returns false if the check proves nothing, because
+/// `most` also allows a line for each attack.
 fn log_is_bounded(log: &str, most: u64, attacks: u64) -> Result<bool, String> {
     if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
         return Err(format!("the log has: {line}"));

@@ -1,4 +1,4 @@
-//! Logs that cannot be written: the server continues, commands end with their own status, and no process panics.
+//! Logs that cannot be written: the server continues, commands exit with their usual status, and no process panics.
 
 use crate::NO_ANSWER;
 use crate::streams::{self, StderrKind};
@@ -37,14 +37,14 @@ enum Fault {
 const FAULTS: [Fault; 5] =
     [Fault::Unread, Fault::Closed, Fault::FullDevice, Fault::FullDisk, Fault::FileLimit];
 
-/// Commands for the shell that becomes the server, and the redirection.
+/// Shell commands before the server's start, and the redirection of its stderr.
 impl Fault {
     fn prelude(self) -> &'static str {
         match self {
             Fault::Unread => "mkfifo \"$1.pipe\"; exec 3<>\"$1.pipe\"",
             Fault::Closed => "mkfifo \"$1.pipe\"; exec 3<>\"$1.pipe\" 4>\"$1.pipe\" 3<&-",
             Fault::FullDevice | Fault::FullDisk => ":",
-            // 16 blocks of 512 bytes, of which few are left.
+            // 16 blocks of 512 bytes, most of which the file already uses.
             Fault::FileLimit => "head -c 7000 /dev/zero > \"$1.limited\"; ulimit -f 16",
         }
     }
@@ -97,7 +97,7 @@ const ACTIONS_OF_A_ROUND: [(&str, Action); 9] = [
     ("changes of the log's state", |stage, _| stage.changes()),
 ];
 
-/// A file system of 64 KiB that goes with its owner.
+/// A file system of 64 KiB, unmounted on drop.
 struct SmallFileSystem(PathBuf);
 
 impl SmallFileSystem {
@@ -127,9 +127,9 @@ impl Drop for SmallFileSystem {
 struct LogStage {
     fault: Fault,
     server: Server,
-    /// It outlives the server.
+    /// Declared after the server, so that it is unmounted later.
     disk: Option<SmallFileSystem>,
-    /// For what commands leave.
+    /// For the files of commands.
     folder: Folder,
     session: Raw,
     cells: [u64; CELLS as usize],
@@ -140,7 +140,7 @@ struct LogStage {
     is_faulty: bool,
 }
 
-/// A disk, and perhaps another target.
+/// A target with a disk, and another target unless `extra` is 0.
 pub fn configuration(extra: u32) -> String {
     let mut toml = format!(
         "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
@@ -155,7 +155,7 @@ pub fn configuration(extra: u32) -> String {
     toml
 }
 
-/// Files that are no configuration.
+/// Invalid configuration files.
 pub const BAD: [&str; 3] =
     ["this is no configuration", "[[target]]\nname = \"no name\"\n", "[sever]\ncores = 1\n"];
 
@@ -195,11 +195,11 @@ impl LogStage {
         Some(stage)
     }
 
-    /// The server's pipe, which never makes us wait.
+    /// The server's pipe, in non-blocking mode.
     fn pipe(&self) -> File {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
-        options.open(self.server.dir().join("lunar.toml.pipe")).expect("the shell has made it")
+        options.open(self.server.dir().join("lunar.toml.pipe")).expect("the shell creates it")
     }
 
     fn fill_pipe(&self) {
@@ -214,7 +214,8 @@ impl LogStage {
         let mut bytes = Vec::new();
         match self.fault {
             Fault::Unread => {
-                let error = self.pipe().read_to_end(&mut bytes).expect_err("the server has it open too");
+                let error =
+                    self.pipe().read_to_end(&mut bytes).expect_err("the server still holds the write end");
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
             }
             Fault::Closed | Fault::FullDevice => {}
@@ -232,7 +233,7 @@ impl LogStage {
         line.map_or(Ok(()), |line| Err(format!("the log has: {line}")))
     }
 
-    /// The log can be written again, or no more.
+    /// Makes the log writable, or unwritable again, where the fault permits it.
     fn changes(&mut self) -> Result<(), String> {
         self.is_faulty = !self.is_faulty;
         match (self.fault, self.is_faulty) {
@@ -273,7 +274,7 @@ impl LogStage {
         }
     }
 
-    /// The target of the last good file is there.
+    /// Waits until the target of the last valid file accepts a login.
     fn has_extra(&self) -> Result<(), String> {
         let login = Login::new().target(&format!("{EXTRA}{}", self.extra));
         let end = Instant::now() + NO_ANSWER;
@@ -300,7 +301,7 @@ impl LogStage {
         self.logs_in()
     }
 
-    /// The file of the configuration with another target; its path.
+    /// Writes a configuration with another target, and returns the path of a copy.
     fn new_file(&mut self) -> String {
         self.extra += 1;
         let extra = configuration(self.extra);
@@ -335,7 +336,7 @@ impl LogStage {
             .map_err(|why| format!("{words:?}, stdout {stdout:?}, stderr {stderr:?}: {why}"))
     }
 
-    /// A clean end.
+    /// Shuts the server down; it must exit with status 0.
     fn end(mut self) -> Result<(), String> {
         self.session.logout(0, 0);
         self.server.signal(SIGTERM);

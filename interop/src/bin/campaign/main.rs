@@ -35,12 +35,13 @@ use tally::Tally;
 /// One round of a campaign, of some 5 to 60 s: `pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String>`.
 ///
 /// - It starts its own servers in folders of [`Tally::folder`], on free ports, and ends them.
-/// - It makes each choice by `Random::new(seed)`, so that the seed repeats it as far as threads allow.
-/// - It counts all that it does and checks by [`Tally::add`].
+/// - It makes each choice with `Random::new(seed)`, so that the seed repeats the round as far as thread scheduling
+///   allows.
+/// - It counts its actions and checks with [`Tally::add`].
 /// - With [`Tally::is_short`] it ends after about 2 s.
 /// - No check depends on speed. But a server that does not answer within [`NO_ANSWER`] is a failure: "no answer".
-/// - An error or a panic of its thread is the failure of the round. It joins its threads and passes panics on
-///   ([`tally::joined`]). A reason names all that is needed to understand it.
+/// - An error or a panic of its thread fails the round. It joins its threads, and resumes their panics
+///   ([`tally::joined`]). The error contains all that is needed to understand the failure.
 type Round = fn(u64, &mut Tally) -> Result<(), String>;
 
 /// Name, purpose, function.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
-/// Failed rounds of one campaign whose files are kept: disks are finite.
+/// Failed rounds of a campaign whose files are kept, so that they do not fill the disk.
 const KEPT: usize = 5;
 
 /// Options that all campaigns share.
@@ -44,18 +44,18 @@ pub struct Failure {
     pub folder: Option<PathBuf>,
 }
 
-/// Each campaign in a thread of its own.
+/// Runs each campaign in its own thread.
 pub fn at_once(campaigns: &[Campaign], plan: &CampaignOptions) -> Vec<CampaignResult> {
     let outcomes = thread::scope(|scope| {
         let threads: Vec<_> =
             campaigns.iter().map(|c| scope.spawn(|| in_turns(std::slice::from_ref(c), plan))).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a campaign catches panics")).collect()
     });
-    let _ = fs::remove_dir(&plan.folder); // it stays when something in it is kept
+    let _ = fs::remove_dir(&plan.folder); // fails if files of a failed round are kept
     outcomes
 }
 
-/// A round of each campaign, then the next one of each.
+/// Runs one round of each campaign, then the next round of each.
 pub fn in_turns(campaigns: &[Campaign], plan: &CampaignOptions) -> Vec<CampaignResult> {
     let mut outcomes: Vec<CampaignResult> =
         campaigns.iter().map(|c| CampaignResult { name: c.0, ..CampaignResult::default() }).collect();
@@ -95,7 +95,7 @@ impl CampaignResult {
 }
 
 impl Failure {
-    /// The reason, where its files are, and how to repeat it.
+    /// The reason, the folder of its files, and the command that repeats it.
     pub fn text(&self, name: &str) -> String {
         let Failure { seed, reason, folder } = self;
         let files = folder.as_ref().map(|f| format!("\n  files: {}", f.display())).unwrap_or_default();

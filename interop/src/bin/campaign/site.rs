@@ -1,4 +1,4 @@
-//! Servers as the campaigns need them: a storage, and perhaps a router before it.
+//! The servers of campaigns: a storage server, and optionally a router in front of it.
 
 use crate::tally::Tally;
 use interop::routed::{session, until};
@@ -24,12 +24,12 @@ impl ServedBy {
 pub const HEAD: &str =
     "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
 
-/// A LUN with more keys.
+/// The table of a LUN with these keys.
 pub fn lun(number: u16, keys: &str) -> String {
     format!("[[target.lun]]\nlun = {number}\n{keys}\n")
 }
 
-/// A file of 160 MiB with more keys.
+/// The keys of a file backend of 160 MiB, and further keys.
 pub fn file(name: &str, keys: &str) -> String {
     format!("backend = \"file\"\npath = \"{name}\"\nsize = \"160MiB\"\nserial = \"{name}\"\n{keys}")
 }
@@ -71,7 +71,7 @@ impl Storage {
         login(host).target(target)
     }
 
-    /// A session of this host, as soon as these LUNs are present and ready.
+    /// Logs in, and waits until these LUNs are present and ready.
     pub fn session(&self, login: &Login, luns: &[u16]) -> Raw {
         let mut raw = session(login, self.portal(), luns);
         let mut is_ready = |lun: &u16| raw.simple(*lun, &[0; 6]).status == 0;
@@ -86,7 +86,7 @@ pub fn login(host: usize) -> Login {
     Login::new().initiator(&name).isid([0x80, 0, 0, 0, 0, host as u8])
 }
 
-/// The tables of router r, which shows the target at these URLs as [`ROUTED`].
+/// The tables of router r, which serves the target at these URLs as [`ROUTED`].
 pub fn router(mode: &str, urls: &[String], upstream: &str) -> String {
     let urls = urls.join("\", \"");
     format!(

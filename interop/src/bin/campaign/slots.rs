@@ -12,10 +12,10 @@ const SLOTS: usize = 41;
 /// The last slots are large, for R2Ts and for atomic writes that take their time.
 const LARGE: usize = 4;
 const LARGE_BYTES: usize = 1 << 20;
-/// The target takes a plain write of the very last slot in pieces.
+/// The last slot, whose plain writes the target takes in pieces.
 const LONG: usize = SLOTS - 1;
 const LONG_BYTES: usize = 3 << 20;
-/// From one slot to the next, and from one writer to the next, in blocks.
+/// Blocks from one slot to the next, and from one writer to the next.
 const SPACE: u64 = 64;
 const WRITER_SPACE: u64 = 16384;
 /// COMPARE AND WRITE has a byte for the number of blocks.
@@ -133,7 +133,7 @@ impl Writer {
             self.in_flight.insert(tag, None);
             return;
         }
-        // Large ones more often, because a kill is more likely to interrupt them.
+        // Large slots more often, because a kill is more likely to interrupt their writes.
         let large = free
             .iter()
             .copied()
@@ -152,7 +152,7 @@ impl Writer {
         }
     }
 
-    /// The next command of a slot. After one whose end is unknown comes one that writes all of its blocks.
+    /// The next command of a slot. After a command whose end is unknown, the next one writes all blocks of the slot.
     fn command(&mut self, number: usize) -> Command {
         let mut means = self.means(number);
         let is_immediate = !self.random.one_in(4);
@@ -188,9 +188,9 @@ impl Writer {
         Command { is_immediate, ..Command::new(&cdb).writes(out) }
     }
 
-    /// The end of a command: a failure leaves open what the slot holds.
+    /// Handles the end of a command. After a failure, the slot may hold the old or the new contents.
     fn ended(&mut self, end: &Completion, tally: &Tally) -> Result<(), String> {
-        let Some(number) = self.in_flight.remove(&end.tag).expect("a tag of ours") else {
+        let Some(number) = self.in_flight.remove(&end.tag).expect("the tag of a command in flight") else {
             tally.add("flushes", end.is_good().into());
             return Ok(());
         };
@@ -247,7 +247,7 @@ impl Writer {
     }
 }
 
-/// A block: host, slot and generation, over and over.
+/// A block that repeats host, slot and generation.
 fn fill(block: usize, host: usize, slot: usize, content: SlotContent) -> Vec<u8> {
     match content {
         SlotContent::Zero => vec![0; block],
@@ -258,7 +258,7 @@ fn fill(block: usize, host: usize, slot: usize, content: SlotContent) -> Vec<u8>
     }
 }
 
-/// A CDB of 16 bytes with address and length at the usual places.
+/// A 16-byte CDB with LOGICAL BLOCK ADDRESS at byte 2 and the number of blocks at byte 10.
 fn cdb16(opcode: u8, flags: u8, slot: &Slot) -> Vec<u8> {
     let (lba, blocks) = (slot.lba.to_be_bytes(), (slot.blocks as u32).to_be_bytes());
     [&[opcode, flags][..], &lba, &blocks, &[0, 0]].concat()

@@ -22,17 +22,17 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a block here, and their sectors.
+/// Bytes of a block, and its sectors of 512 bytes.
 const BLOCK: usize = 4096;
 const SECTORS: u32 = 8;
-/// The block from which on writes are long: the target takes them in pieces.
+/// The block of long writes, which the target takes in pieces.
 const LONG: u64 = 2048;
 const LONG_BYTES: usize = 3 << 20;
 /// Hosts of a router.
 const HOSTS: usize = 4;
-/// Longer than the time-outs of [`OPTIONS`] together: what has not ended then waits for the core.
+/// Longer than the sum of the time-outs in [`OPTIONS`]. A write that has not ended by then waits for the core.
 const OLD: Duration = Duration::from_secs(9);
-/// Old commands of the core may run within this time. It only affects how likely a fault is found.
+/// Time for the core to execute old commands. It only affects the probability of finding a fault.
 const SETTLE: Duration = Duration::from_millis(1500);
 const OPTIONS: &str = "?noop_interval=1&noop_timeout=1&login_timeout=1&command_timeout=2&abort_timeout=1\
                        &lun_reset_timeout=1&target_reset_timeout=1";
@@ -41,7 +41,7 @@ const OPTIONS: &str = "?noop_interval=1&noop_timeout=1&login_timeout=1&command_t
 const VARIANTS: [(&str, usize); 5] =
     [("attach", 2), ("block", 1), ("passthrough", 1), ("block", 2), ("passthrough", 2)];
 
-/// Some stalls of one variant; seeds in a row go through all of them.
+/// Stalls of one variant. Consecutive seeds use all variants.
 pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let (kind, urls) = VARIANTS[(seed % VARIANTS.len() as u64) as usize];
     let mut random = Random::new(seed);
@@ -67,7 +67,7 @@ fn storage(tally: &Tally) -> Server {
     Server::start_in(tally.folder(), &toml)
 }
 
-/// One stall.
+/// Stalls a core once, and checks the blocks.
 fn one(
     storage: &Server,
     front: &mut WriterKind,
@@ -110,7 +110,7 @@ fn one(
     front.repair()
 }
 
-/// Writes a block until that is acknowledged; false when it is not after some tries.
+/// Repeats a write of a block until it is acknowledged. Returns false after 20 failures.
 fn surely(front: &mut WriterKind, stamps: &mut Stamps, block: u64) -> Result<bool, String> {
     for attempt in 0..20 {
         let newest = front.send(stamps, block, Some(attempt));
@@ -144,7 +144,7 @@ fn length(block: u64) -> usize {
     if block == LONG { LONG_BYTES } else { BLOCK }
 }
 
-/// The program that writes.
+/// The initiator that writes.
 enum WriterKind {
     Attach(Box<(Attach, Nbd, HashMap<u64, u64>)>),
     Router(RouterHosts),
@@ -163,7 +163,7 @@ impl WriterKind {
         Ok(WriterKind::Router(RouterHosts { router, hosts, in_flight: HashMap::new(), next: 0 }))
     }
 
-    /// Sends a write with a new stamp, by this host of a router or by each in turn.
+    /// Sends a write with a new stamp, from this host of a router or from each host in turn.
     fn send(&mut self, stamps: &mut Stamps, block: u64, host: Option<usize>) -> u64 {
         let stamp = stamps.send(block);
         let data = crate::stamps::data(block, stamp, length(block));
@@ -174,19 +174,19 @@ impl WriterKind {
             }
             WriterKind::Router(hosts) => {
                 if !hosts.send(block, stamp, data, host) {
-                    stamps.ended(stamp, false); // no session is left
+                    stamps.ended(stamp, false); // no host has a session
                 }
             }
         }
         stamp
     }
 
-    /// Waits until all writes have ended, or for this time.
+    /// Waits until all writes have ended, at most for `limit`.
     fn wait(&mut self, stamps: &mut Stamps, limit: Duration) -> Result<(), String> {
         self.wait_until(stamps, limit, Stamps::none_flies)
     }
 
-    /// Waits until this write has ended, or for this time.
+    /// Waits until this write has ended, at most for `limit`.
     fn wait_for(&mut self, stamps: &mut Stamps, stamp: u64, limit: Duration) -> Result<(), String> {
         self.wait_until(stamps, limit, |stamps| stamps.has_ended(stamp))
     }
@@ -213,7 +213,7 @@ impl WriterKind {
         Ok(())
     }
 
-    /// New sessions in the place of those that have ended.
+    /// Replaces the sessions that have ended.
     fn repair(&mut self) -> Result<(), String> {
         let WriterKind::Router(hosts) = self else { return Ok(()) };
         let portal = hosts.router.portal();
@@ -238,7 +238,7 @@ struct RouterHosts {
 }
 
 impl RouterHosts {
-    /// By the first from this host on that has a session; false when none has.
+    /// Sends from the first host with a session, starting at `host`. Returns false if no host has one.
     fn send(&mut self, block: u64, stamp: u64, data: Vec<u8>, host: Option<usize>) -> bool {
         let first = host.unwrap_or_else(|| {
             self.next += 1;
@@ -255,13 +255,14 @@ impl RouterHosts {
         true
     }
 
-    /// Takes what has come for any host.
+    /// Handles the completions that have arrived for any host.
     fn take(&mut self, stamps: &mut Stamps) {
         for (number, host) in self.hosts.iter_mut().enumerate() {
             let Some(depth) = host.as_mut().filter(|depth| depth.in_flight() > 0) else { continue };
             match depth.next(Duration::from_millis(5)) {
                 SessionEvent::Completion(end) => {
-                    let stamp = self.in_flight.remove(&(number, end.tag)).expect("a tag of ours");
+                    let stamp =
+                        self.in_flight.remove(&(number, end.tag)).expect("the tag of a command in flight");
                     stamps.ended(stamp, end.is_good());
                 }
                 // The ends of its writes are unknown.

@@ -1,7 +1,7 @@
 //! Writes with stamps, and what a block may hold after them.
 //!
-//! A block holds the stamp of a write behind which no other one was acknowledged as a whole: a write that had ended,
-//! well or not, before another one was sent must not be there once that is acknowledged.
+//! If a write has ended, with success or not, before another write of its block is sent, the later write must replace
+//! it: once the later write is acknowledged, the block must not hold the earlier stamp.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ enum WriteState {
 struct Write {
     block: u64,
     end: WriteState,
-    /// The stamp that the next write had when it ended
+    /// The first stamp that was not yet in use when it ended
     ended_before: u64,
 }
 
@@ -41,35 +41,35 @@ impl Stamps {
         self.writes.last_key_value().map_or(1, |(last, _)| last + 1)
     }
 
-    /// The end of a write.
+    /// Records the end of a write.
     pub fn ended(&mut self, stamp: u64, is_good: bool) {
         let ended_before = self.next();
-        let write = self.writes.get_mut(&stamp).expect("a stamp of ours");
+        let write = self.writes.get_mut(&stamp).expect("a stamp of these writes");
         (write.end, write.ended_before) =
             (if is_good { WriteState::Good } else { WriteState::Failed }, ended_before);
     }
 
-    /// A write whose end is unknown.
+    /// Records that the end of a write will stay unknown.
     pub fn lost(&mut self, stamp: u64) {
-        self.writes.get_mut(&stamp).expect("a stamp of ours").end = WriteState::Lost;
+        self.writes.get_mut(&stamp).expect("a stamp of these writes").end = WriteState::Lost;
     }
 
-    /// Is a write of this block in flight, or lost?
+    /// Whether a write of this block is in flight. Lost writes do not count.
     pub fn is_flying(&self, block: u64) -> bool {
         self.writes.values().any(|write| write.block == block && write.end == WriteState::InFlight)
     }
 
-    /// Whether none is in flight.
+    /// Whether no write is in flight.
     pub fn none_flies(&self) -> bool {
         self.writes.values().all(|write| write.end != WriteState::InFlight)
     }
 
-    /// Has this write ended, however?
+    /// Whether this write has ended or is lost.
     pub fn has_ended(&self, stamp: u64) -> bool {
         self.writes[&stamp].end != WriteState::InFlight
     }
 
-    /// Has this write ended well?
+    /// Whether this write has ended with success.
     pub fn is_acknowledged(&self, stamp: u64) -> bool {
         self.writes[&stamp].end == WriteState::Good
     }
@@ -113,7 +113,7 @@ mod tests {
         stamps.ended(old, false);
         assert_eq!(stamps.check(5, &data(5, old, 512)), Ok(()));
         let new = stamps.send(5);
-        assert_eq!(stamps.check(5, &data(5, old, 512)), Ok(()), "the new one may not have happened");
+        assert_eq!(stamps.check(5, &data(5, old, 512)), Ok(()), "the new write may not have been executed");
         stamps.ended(new, true);
         assert_eq!(stamps.check(5, &data(5, new, 512)), Ok(()));
         assert!(stamps.check(5, &data(5, old, 512)).expect_err("late").contains("Failed"));

@@ -19,7 +19,7 @@ pub enum StderrKind {
     Unread,
 }
 
-/// Commands, what they print if all goes well, and their status.
+/// Command lines, whether they print to stdout on success, and their exit status.
 pub fn table(folder: &Path, server: &Server) -> Vec<(Vec<String>, bool, i32)> {
     let file = |name: &str, text: &str| {
         let path = folder.join(name);
@@ -53,7 +53,7 @@ pub fn table(folder: &Path, server: &Server) -> Vec<(Vec<String>, bool, i32)> {
     ]
 }
 
-/// Runs a command whose streams go there; what it said where they were taken.
+/// Runs a command with these streams, and returns the output of those that were captured.
 pub fn runs(folder: &Path, words: &[String], stdout: StderrKind, stderr: StderrKind) -> ToolOutput {
     let files = ["stdout", "stderr"].map(|name| folder.join(name));
     let [(out, _out), (err, _err)] = [stdout.open(&files[0]), stderr.open(&files[1])];
@@ -92,7 +92,7 @@ impl StderrKind {
     }
 }
 
-/// The exit status of a process; None: it still runs.
+/// Waits for the exit status of a process. None: it still ran after [`NO_ANSWER`], and was killed.
 fn ended(child: &mut Child) -> Option<ExitStatus> {
     let end = Instant::now() + NO_ANSWER;
     while Instant::now() < end {

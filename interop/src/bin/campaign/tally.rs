@@ -27,7 +27,12 @@ impl Tally {
 
     /// Adds to a counter.
     pub fn add(&self, counter: &'static str, n: u64) {
-        *self.counters.lock().expect("no thread panics with it").entry(counter).or_default() += n;
+        *self
+            .counters
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .entry(counter)
+            .or_default() += n;
     }
 
     /// A fresh folder, for a server (`Server::start_in`) or another process. It is kept when the round fails.
@@ -43,7 +48,7 @@ impl Tally {
 
     /// All counters.
     pub fn counters(self) -> Counters {
-        self.counters.into_inner().expect("no thread panics with it")
+        self.counters.into_inner().expect("no thread panics while it holds the lock")
     }
 }
 
