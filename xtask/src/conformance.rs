@@ -55,7 +55,7 @@ struct Row {
 }
 
 impl Row {
-    /// Whether the row applies to this role with our features.
+    /// Whether the row applies to this role with the supported features.
     fn binds(&self, role: &ConformanceRole) -> bool {
         [role.letter, "both"].contains(&self.role.as_str())
             && FEATURES.iter().any(|feature| self.feature.contains(feature))

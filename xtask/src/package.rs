@@ -1,5 +1,6 @@
-//! `cargo xtask package`: the crates that may be published, as a user gets them. Packages them without a network, unpacks them
-//! outside the workspace, and builds and runs a program there that uses the library. Then it checks the library's documentation.
+//! `cargo xtask package`: checks the crates that may be published, as users get them. Packages them without a
+//! network, and unpacks them outside the workspace. There it builds and runs a program that uses the library. Then it
+//! checks the library's documentation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use crate::root::{self, StepResult};
 const PROGRAM: &str = include_str!("../package/main.rs");
 const LIBRARY: &str = "lunar-initiator";
 
-/// Runs all of it.
+/// Runs all checks.
 pub fn run() -> Result<StepResult> {
     let crates = publishable()?;
     ensure!(crates.iter().any(|(name, _)| name == LIBRARY), "{LIBRARY} may not be published");
@@ -40,7 +41,7 @@ fn publishable() -> Result<Vec<(String, String)>> {
     Ok(published.map(|package| (text(package, "name"), text(package, "version"))).collect())
 }
 
-/// Makes the files that a registry would get.
+/// Creates the files that a registry would get.
 fn package(crates: &[(String, String)]) -> Result<()> {
     let mut arguments = vec!["package", "--quiet", "--offline", "--no-verify", "--allow-dirty"];
     arguments.extend(crates.iter().flat_map(|(name, _)| ["--package", name.as_str()]));
@@ -50,7 +51,8 @@ fn package(crates: &[(String, String)]) -> Result<()> {
 fn unpack(crates: &[(String, String)], folder: &Path) -> Result<()> {
     for (name, version) in crates {
         let packed = root::target_dir().join(format!("package/{name}-{version}.crate"));
-        // With the time of now (m): all packages have the same old one, and cargo would take an earlier build for current.
+        // `m` sets the current time. All packages contain the same old time, with which cargo would consider an
+        // earlier build current.
         let status = Command::new("tar").arg("xzmf").arg(&packed).arg("-C").arg(folder).status();
         ensure!(status.context("cannot run tar")?.success(), "cannot unpack {}", packed.display());
         for licence in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
@@ -61,8 +63,8 @@ fn unpack(crates: &[(String, String)], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A package of its own that has the packaged crates in place of those of a registry. It has the profile and the versions of the
-/// workspace: what is built already need not be built again.
+/// Writes a package that uses the packaged crates instead of those of a registry. It has the profile and the versions
+/// of the workspace, so that dependencies are not built again.
 fn write_program(crates: &[(String, String)], folder: &Path) -> Result<()> {
     let patches: String = crates
         .iter()
@@ -83,7 +85,7 @@ fn write_program(crates: &[(String, String)], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The documentation has no warnings. The step of unit tests runs its examples.
+/// Checks that the documentation has no warnings. The step of unit tests runs its examples.
 fn document() -> Result<()> {
     let mut doc = root::command("cargo");
     doc.args(["doc", "--quiet", "--offline", "--no-deps", "--package", LIBRARY, "--all-features"]);
@@ -92,7 +94,7 @@ fn document() -> Result<()> {
     Ok(())
 }
 
-/// A folder outside the workspace, removed on drop.
+/// A folder outside the workspace. It is removed on drop.
 struct Outside(PathBuf);
 
 impl Outside {

@@ -9,7 +9,7 @@ use super::rows::BenchRun;
 use super::server::{self, Backing, BenchServer};
 use super::table::{RatioLimit, RowResult};
 
-/// A lower share of the other build's figure is a regression; runs of one build differ by less.
+/// Ratio to the other build below which a row is a regression. Runs of one build differ by less.
 const OF_BASE: f64 = 0.97;
 /// As large as the part of a LUN that `blast` uses.
 const FILE_BYTES: usize = 256 << 20;

@@ -1,5 +1,5 @@
-//! iSER over a software RDMA device: Lunar with verbs against STGT and the kernel's target (LIO), all in one
-//! guest of the lab. The kernel's initiator measures them alternately.
+//! iSER over a software RDMA device: Lunar with verbs against STGT and the kernel's target (LIO), all in one guest of
+//! the lab. The kernel's initiator measures them in turn.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -89,7 +89,7 @@ fn engine(program: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) 
     Ok(LoadResult { iops, cpu_us_per_io: figure(&outcome["cpu"]["client_s"])? * 1e6 / ios.max(1.0) })
 }
 
-/// `iscsi-perf` ends with `iops average N (N MB/s)`; its CPU time is that of an ended child.
+/// `iscsi-perf` ends with `iops average N (N MB/s)`. Its CPU time is the growth of that of all ended children.
 fn libiscsi(server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let before = cpu_of_children()?;
     let mut command = pinned(Path::new("iscsi-perf"));
@@ -148,7 +148,7 @@ impl NbdExport {
         Ok(NbdExport { child, uri, dir })
     }
 
-    /// Reads up to `bytes` of the export with `nbdcopy`.
+    /// Reads the whole export with `nbdcopy`. Returns the number of bytes and the time.
     pub fn copy_out(&self) -> Result<(u64, Duration)> {
         let size =
             Command::new("nbdinfo").args(["--size", &self.uri]).output().context("cannot run nbdinfo")?;

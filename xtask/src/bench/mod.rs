@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: compares Lunar's target with the limit of the machine (`floor`) and with STGT, its
-//! initiator with libiscsi, and the path through its router with the direct one, as ratios of runs in one
-//! session.
+//! `cargo xtask bench`: compares Lunar with other programs, as ratios of runs in one session. The target is compared
+//! with the limit of the machine (`floor`) and with STGT, and the initiator with libiscsi. The path through the
+//! router is compared with the direct one.
 //!
 //! Client and servers are pinned to the same core, except in the lab's guest: figures are low that way, and
 //! stable. Each figure is the median of alternating runs. Only ratios are asserted, no times.

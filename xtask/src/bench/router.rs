@@ -51,7 +51,7 @@ impl RouterMode {
         format!("router ({}), {work}", self.name())
     }
 
-    /// A lower limit; writes are reported without one.
+    /// A lower limit. For writes and for passthrough it is reported, but not asserted.
     fn at_least(self, load: &BlastLoad, limit: f64) -> RatioLimit {
         let counts = self == RouterMode::Block && load.op == "read";
         if counts { RatioLimit::AtLeast(limit) } else { RatioLimit::ReportedAtLeast(limit) }

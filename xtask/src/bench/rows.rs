@@ -68,7 +68,7 @@ const IDLE_MIB: f64 = 64.0;
 const START_LUNS: u32 = 10_000;
 const START_S: f64 = 2.0;
 
-/// Everything that a row needs.
+/// The options and programs that every row needs.
 pub struct BenchRun<'a> {
     /// Durations and counts
     pub options: &'a Options,
@@ -198,7 +198,7 @@ impl BenchRun<'_> {
         let name = "CPU per I/O, 64 sessions";
         let mut outcomes = self.cpu_growth(name, 1, many, "1 session")?;
         if self.wants(name) {
-            // The share of the kernel: floor itself does almost nothing.
+            // This is the share of the kernel, because floor itself does almost nothing.
             let floor = server::floor(&self.programs.floor)?;
             outcomes.push(self.growth(
                 "floor's CPU per I/O, 64 sessions",
@@ -343,7 +343,7 @@ impl BenchRun<'_> {
         Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "libiscsi", reached[1].iops, limit)])
     }
 
-    /// A file in the page cache, because zeros would be skipped as holes.
+    /// Uses a file in the page cache, because zeros would be skipped as holes.
     fn nbd(&self) -> Result<Vec<RowResult>> {
         let name = "256 KiB read, depth 8, through the NBD export";
         if !self.programs.libnbd || !self.wants(name) {

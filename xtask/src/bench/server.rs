@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::load::IdleSessions;
 
-/// The core of all programs.
+/// The CPU core to which all programs are pinned.
 pub const CORE: &str = "0";
 const TARGET: &str = "iqn.2026-11.org.example:bench";
 const START: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ pub fn floor(program: &Path) -> Result<BenchServer> {
     Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })
 }
 
-/// A LUN of Lunar's configuration.
+/// The LUNs of Lunar's target.
 #[derive(Clone, Copy, Debug)]
 pub enum Backing<'a> {
     /// A number of null LUNs

@@ -91,7 +91,7 @@ impl RowResult {
     }
 }
 
-/// A number with three significant digits, or in whole thousands.
+/// A number with two decimals, or in thousands or millions.
 fn number(value: f64) -> String {
     match value {
         large if large >= 1e6 => format!("{:.2} M", large / 1e6),

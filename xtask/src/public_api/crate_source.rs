@@ -47,7 +47,7 @@ fn module(files: &[SourceFile], folder: &str, path: Vec<String>, items: Vec<Item
     Ok(Module { path, items, children })
 }
 
-/// Is it there with all features, outside of tests and of documentation?
+/// Whether an item exists with all features, outside of tests and of documentation.
 fn is_built(attributes: &[Attribute]) -> bool {
     attributes
         .iter()

@@ -1,8 +1,8 @@
-//! The public API of the library as a file, so that a review shows each change of it: `cargo xtask public-api --write` makes the
-//! file, and `cargo xtask tidy` compares it.
+//! The public API of the library as a file, so that a review shows each change of it. `cargo xtask public-api
+//! --write` writes the file, and `cargo xtask tidy` compares it.
 //!
-//! The file is Rust without bodies, comments and private parts, with every feature on. It comes from the source alone. So what
-//! the library exports of other crates is a `pub use`, and types are named as the source names them.
+//! The file is Rust without bodies, comments and private parts, with every feature on. It is derived from the source
+//! alone. So re-exports of other crates appear as `pub use`, and types have the names that the source uses.
 
 mod crate_source;
 mod outline;
@@ -25,7 +25,7 @@ const HEAD: &str = "\
 
 ";
 
-/// What to do with the file.
+/// Options of `cargo xtask public-api`.
 #[derive(clap::Args, Debug)]
 pub struct Options {
     /// Replace the file by the present API
@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<StepResult> {
     })
 }
 
-/// The first line at which the file differs from the present API.
+/// The first line at which the file differs from the current API.
 pub fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
     const REMEDY: &str = "run cargo xtask public-api --write, and review the difference";
     let now = match render(files) {

@@ -85,7 +85,7 @@ impl<'a> Outline<'a> {
         std::iter::once(public).chain(impls).collect()
     }
 
-    /// What a `pub use` brings: items of the crate themselves, and the name of others.
+    /// The items that a `pub use` exports: definitions of this crate, and only the names of items of other crates.
     fn import(&mut self, module: &'a Module, item: &ItemUse, import: &Import) -> Vec<Item> {
         let conditions: Vec<Attribute> = attributes(&Item::Use(item.clone()))
             .iter()
@@ -106,7 +106,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Can a user name what this module has, in another module than this one?
+    /// Whether users can name the items of `module` at its own path, and that is not `other`.
     fn is_public_module(&self, module: &Module, other: &Module) -> bool {
         let mut above = self.root;
         let is_public = module.path.iter().all(|name| {
@@ -131,7 +131,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Does it implement no private trait of this crate? A trait is known to be public by its visibility.
+    /// Whether an `impl` has no trait, or a trait that is not private to this crate.
     fn is_shown_trait(&self, from: &'a Module, item: &ItemImpl) -> bool {
         let Some((_, path, _)) = &item.trait_ else { return true };
         let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
@@ -158,7 +158,7 @@ impl<'a> Outline<'a> {
         foreign.filter_map(|(_, item)| public_impl(item).map(Item::Impl)).collect()
     }
 
-    /// Is the trait, or a type among its arguments, public here?
+    /// Whether the trait, or a type among its arguments, is public in this crate.
     fn names_shown(&self, from: &'a Module, item: &ItemImpl) -> bool {
         let Some((_, path, _)) = &item.trait_ else { return false };
         let arguments = path.segments.iter().filter_map(|segment| match &segment.arguments {
@@ -173,7 +173,7 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// Does this public module lead to the definition?
+/// Whether the definition is reachable through this public module.
 fn exports(root: &Module, module: &Module, definition: &Definition) -> bool {
     module.items.iter().filter(|item| is_public(item)).any(|item| match item {
         Item::Mod(inner) => module
@@ -194,7 +194,7 @@ fn exports(root: &Module, module: &Module, definition: &Definition) -> bool {
     })
 }
 
-/// A name of another crate.
+/// A `pub use` of a name of another crate.
 fn external(path: &[String], name: Option<&Ident>, conditions: &[Attribute]) -> Item {
     let path: Vec<Ident> = path.iter().map(|name| syn::parse_str(name).expect("a name of a path")).collect();
     match name {

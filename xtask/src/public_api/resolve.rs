@@ -1,10 +1,10 @@
-//! From a path in the source to the item that it names.
+//! Resolves paths in the source to the items that they name.
 
 use syn::{Ident, Item, UseTree, Visibility};
 
 use super::crate_source::Module;
 
-/// What a path of a module leads to.
+/// The target of a path.
 #[derive(Clone, Copy)]
 pub enum Target<'a> {
     /// A module of the crate
@@ -13,7 +13,7 @@ pub enum Target<'a> {
     Item(&'a Module, &'a Item),
 }
 
-/// One name that a `use` brings.
+/// One name that a `use` imports.
 #[derive(Clone, Debug)]
 pub struct Import {
     /// The path as written
@@ -22,7 +22,7 @@ pub struct Import {
     pub name: Option<Ident>,
 }
 
-/// The names that a `use` brings.
+/// The names that a `use` imports.
 pub fn imports(tree: &UseTree) -> Vec<Import> {
     let mut found = Vec::new();
     walk(tree, &mut Vec::new(), &mut found);
@@ -43,7 +43,7 @@ fn walk(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<Import>) {
     }
 }
 
-/// `use a::b::{self}` brings `b`.
+/// `use a::b::{self}` imports `b`.
 fn import(path: &[String], last: &Ident, name: &Ident) -> Import {
     match path.last() {
         Some(own) if last == "self" => {
@@ -56,10 +56,10 @@ fn import(path: &[String], last: &Ident, name: &Ident) -> Import {
     }
 }
 
-/// Imports that lead to each other end here.
+/// The maximum number of imports to follow, which also ends cycles of imports.
 const DEPTH: usize = 16;
 
-/// What a path means in a module; None if it leads out of the crate.
+/// Resolves a path in a module. None if it leads out of the crate.
 pub fn resolve<'a>(root: &'a Module, from: &'a Module, path: &[String]) -> Option<Target<'a>> {
     resolve_within(root, from, path, DEPTH)
 }
@@ -92,8 +92,8 @@ fn parent<'a>(root: &'a Module, module: &Module) -> Option<&'a Module> {
     above.iter().try_fold(root, |module, name| module.children.get(name))
 }
 
-/// A name of a module: an item, an inner module, or an import. An item and a module may have the same name: the item is meant
-/// where the path ends.
+/// A name of a module: an item, an inner module, or an import. If an item and a module have the same name, the last
+/// segment of a path means the item.
 fn lookup<'a>(
     root: &'a Module,
     module: &'a Module,
@@ -120,7 +120,7 @@ fn lookup<'a>(
     })
 }
 
-/// The full path of a name of another crate: imports of this crate are followed.
+/// The full path of a name of another crate, after the imports of this crate.
 pub fn external_path(root: &Module, from: &Module, path: &[String]) -> Vec<String> {
     follow(root, from, path, DEPTH).unwrap_or_else(|| path.to_vec())
 }
@@ -151,7 +151,7 @@ pub fn ident(item: &Item) -> Option<&Ident> {
     }
 }
 
-/// Is it `pub`, and not only inside the crate?
+/// Whether an item is `pub` without a restriction.
 pub fn is_public(item: &Item) -> bool {
     let visibility = match item {
         Item::Const(item) => &item.vis,

@@ -60,7 +60,7 @@ pub fn public_part(item: &Item, name: &Ident) -> Item {
     item
 }
 
-/// The public part of an `impl`; None if it has none. That of a trait keeps its associated types.
+/// The public part of an `impl`. None if it has no public part. An `impl` of a trait keeps its associated types.
 pub fn public_impl(item: &ItemImpl) -> Option<ItemImpl> {
     let mut item = item.clone();
     keep(&mut item.attrs);
@@ -106,7 +106,7 @@ fn trait_item(item: &mut TraitItem) {
     }
 }
 
-/// Private fields become one of no name: whether there are any decides who may construct a value.
+/// Replaces private fields by one named `_private`: their existence determines whether users can construct a value.
 fn public_fields(fields: &mut Fields) {
     let is_public = |field: &Field| matches!(field.vis, Visibility::Public(_));
     match fields {
@@ -129,7 +129,7 @@ fn public_fields(fields: &mut Fields) {
     fields.iter_mut().for_each(|field| keep(&mut field.attrs));
 }
 
-/// Whether an argument is mutable inside concerns the body alone.
+/// Removes `mut` from arguments, because it concerns only the body.
 fn bare(signature: &mut Signature) {
     for input in &mut signature.inputs {
         match input {

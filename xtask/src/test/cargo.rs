@@ -13,7 +13,7 @@ use super::programs::{self, TestProgram};
 use super::{StepReport, TestCounts, follow};
 use crate::root::{self, StepResult};
 
-/// A test that is silent for longer hangs.
+/// A program without output for longer than this has hung.
 const SILENCE: Duration = Duration::from_secs(10 * 60);
 /// More failures than this are not caused by a busy machine.
 const FEW: usize = 5;
@@ -122,11 +122,13 @@ fn exactly<T: ToString>(tests: &[T]) -> Vec<String> {
 fn run_all(plan: &TestSelection, jobs: Vec<ProgramRun>, width: usize) -> Result<Vec<FinishedRun>> {
     let workers = width.min(jobs.len());
     let (queue, ran) = (Mutex::new(VecDeque::from(jobs)), Mutex::new(Vec::new()));
-    let take = || queue.lock().expect("no panic").pop_front();
+    let take = || queue.lock().expect("no thread panics while it holds the lock").pop_front();
     let work = || {
         while let Some(job) = take() {
             let output = if width == 1 { run_aloud(plan, &job) } else { run_quietly(plan, &job) };
-            ran.lock().expect("no panic").push(output.map(|output| FinishedRun { job, output }));
+            ran.lock()
+                .expect("no thread panics while it holds the lock")
+                .push(output.map(|output| FinishedRun { job, output }));
         }
     };
     std::thread::scope(|scope| (0..workers).for_each(|_| _ = scope.spawn(work)));
@@ -162,7 +164,7 @@ fn run_job(
     let mut command =
         job.program.command(&[&["--show-output".to_owned()], job.arguments.as_slice()].concat());
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
-    // The output is parsed.
+    // The output is parsed, so it must have no colors.
     command.env("LUNAR_BIN", root::lunar_path()).env("CARGO_TERM_COLOR", "never");
     let mut output = ProgramOutput::default();
     let mut child = follow::spawn(command)?;
@@ -299,8 +301,8 @@ mod tests {
     /// Runs a script as a program; its arguments are in `$0` and following.
     fn ran(script: &str) -> (TestCounts, FlakyTests, Vec<String>) {
         let job = ProgramRun { program: TestProgram::of_shell(script), arguments: Vec::new() };
-        let ran = run_all(&ONE_BY_ONE, vec![job], 1).expect("it runs");
-        let flaky = rerun_failed(&ONE_BY_ONE, &ran).expect("it runs again");
+        let ran = run_all(&ONE_BY_ONE, vec![job], 1).expect("the program runs");
+        let flaky = rerun_failed(&ONE_BY_ONE, &ran).expect("the program runs again");
         (sum(&ran), flaky, ran.iter().flat_map(names).collect())
     }
 

@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn loop_device_is_detached_on_drop() {
-        let disk = match LoopDevice::attach().expect("no error but its absence") {
+        let disk = match LoopDevice::attach().expect("no other error than a missing loop device") {
             Ok(disk) => disk,
             Err(why) => return println!("skipped: {why}"),
         };
@@ -75,7 +75,7 @@ mod tests {
             let file = fs::read_to_string(&backing).unwrap_or_default();
             file.contains(&format!("disk-{} (deleted)", std::process::id()))
         };
-        let sectors = fs::read_to_string(format!("/sys/block/{name}/size")).expect("its size");
+        let sectors = fs::read_to_string(format!("/sys/block/{name}/size")).expect("the size");
         assert_eq!(sectors.trim().parse::<u64>().expect("a number") * 512, SIZE);
         assert!(is_ours(), "the open file keeps it attached");
         drop(disk);

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use super::hang;
 use super::output::HANG;
 
-/// After the command has ended, and stdout was silent for this long, the output is complete, even if another
-/// process keeps it open.
+/// If the command has ended and stdout was silent for this long, the output is complete, even if another process
+/// keeps it open.
 const EXIT_CHECK: Duration = Duration::from_secs(2);
 /// The time limit for the last lines of stderr.
 const STDERR_GRACE: Duration = Duration::from_millis(200);
@@ -91,8 +91,8 @@ mod tests {
             OutputLine::Out(line) => heard.push(line),
             OutputLine::Err(line) => said.push(line),
         })
-        .expect("it ends");
-        assert!(!shell.wait().expect("it ends").success());
+        .expect("the command ends");
+        assert!(!shell.wait().expect("the command ends").success());
         assert_eq!((heard.len(), heard[0].as_str()), (2, "one"));
         assert!(heard[1].starts_with(HANG) && said[0] == "beside", "{heard:?} {said:?}");
     }
@@ -107,7 +107,7 @@ mod tests {
                 heard.push(line);
             }
         })
-        .expect("it ends");
+        .expect("the command ends");
         let _ = root::command("kill").arg(&heard[0]).stderr(Stdio::null()).status();
         heard
     }
@@ -126,7 +126,7 @@ mod tests {
         let mut sleeper = root::command("sleep");
         sleeper.arg("1000");
         let mut sleeper = spawn(sleeper).expect("sleep");
-        follow(&mut sleeper, Duration::from_millis(100), |_| {}).expect("it is ended");
-        assert!(!sleeper.wait().expect("it ends").success());
+        follow(&mut sleeper, Duration::from_millis(100), |_| {}).expect("the command is killed");
+        assert!(!sleeper.wait().expect("the command ends").success());
     }
 }

@@ -69,18 +69,18 @@ fn commit() -> usize {
 /// Runs one target on each core; returns those that failed.
 fn run_all(fuzz: &Path, built: &Path, targets: &[String], seconds: u64) -> Vec<String> {
     let (next, failed) = (Mutex::new(targets.iter()), Mutex::new(Vec::new()));
-    let take = || next.lock().expect("no panic").next();
+    let take = || next.lock().expect("no thread panics while it holds the lock").next();
     let work = || {
         while let Some(target) = take() {
             if let Err(error) = run_one(fuzz, built, target, seconds) {
                 println!("fuzz {target}: {error:#}");
-                failed.lock().expect("no panic").push(target.clone());
+                failed.lock().expect("no thread panics while it holds the lock").push(target.clone());
             }
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     std::thread::scope(|scope| (0..cores).for_each(|_| _ = scope.spawn(work)));
-    failed.into_inner().expect("no panic")
+    failed.into_inner().expect("no thread panics while it holds the lock")
 }
 
 /// The names of the binaries in a manifest.

@@ -85,7 +85,7 @@ mod tests {
         };
         let details = end(shell.id());
         assert!(!details.is_empty());
-        shell.wait().expect("it ends with what it runs");
+        shell.wait().expect("the shell and its descendants end");
         // The innermost process is gone, or a zombie without a command line.
         let words = || fs::read(format!("/proc/{inner}/cmdline")).unwrap_or_default();
         while !words().is_empty() {

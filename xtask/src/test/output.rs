@@ -2,7 +2,7 @@
 
 use super::TestCounts;
 
-/// The maximum lines of output of a failed test: its end, which has the reason.
+/// The maximum number of lines that are kept of a failed test: the end of its output, which has the reason.
 const KEPT: usize = 40;
 
 /// The prefix of a report about a program that hung.
@@ -141,7 +141,7 @@ impl ProgramOutput {
         self.now.left = self.now.left.saturating_sub(names.len());
         self.counts.failed += names.len();
         self.failures.extend(names.into_iter().map(|name| FailedTest { name, printed: Vec::new() }));
-        let last = self.failures.last_mut().expect("there is one at least");
+        let last = self.failures.last_mut().expect("at least one failure");
         last.printed = printed.lines().map(str::to_owned).collect();
     }
 

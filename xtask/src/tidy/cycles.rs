@@ -8,7 +8,7 @@ use super::project::SourceFile;
 
 /// Crates, and the maximum number of files in a cycle.
 const LIMITS: [(&str, usize); 2] = [("lunar-initiator", 2), ("lunar-target", 2)];
-/// Test modules import what they test.
+/// Test modules import the code that they test.
 const TESTS: [&str; 2] = ["tests", "testing"];
 /// The maximum number of re-exports of a name.
 const MOST_HOPS: usize = 8;

@@ -6,10 +6,10 @@ use super::TidyFinding;
 use super::project::SourceFile;
 use super::rust::{is_product, lines_without_tests};
 
-/// A name that more places than this define has no meaning of its own.
+/// A type name with more definitions than this is not specific.
 const MAX_DEFINITIONS: usize = 2;
 
-/// Names that a convention defines wherever it applies.
+/// Names that a convention permits everywhere.
 const CONVENTIONAL: [(&str, &str); 7] = [
     ("Args", "arguments of a command, as clap's examples call them"),
     ("Error", "the error of a module or crate, as in std"),
@@ -22,7 +22,7 @@ const CONVENTIONAL: [(&str, &str); 7] = [
 
 const MAX_TEST_NAME: usize = 60;
 const MIN_TEST_WORDS: usize = 3;
-/// A test name states subject, condition and result; it is no sentence.
+/// A test name has a subject, a condition and a result. It is not a sentence.
 const SENTENCE_STARTS: [&str; 7] = ["a", "an", "the", "it", "who", "what", "nothing"];
 
 /// Type names that the product code defines too often.
@@ -75,7 +75,7 @@ pub fn tests(file: &SourceFile) -> Vec<TidyFinding> {
         .collect()
 }
 
-/// The name of the test on `line`, whose attributes stand right above it.
+/// The name of the test on `line`, whose attributes are directly above it.
 fn test_name<'a>(above: &[&str], line: &'a str) -> Option<&'a str> {
     let name = line.trim_start().trim_start_matches("async ").strip_prefix("fn ")?.split('(').next()?;
     let mut attributes = above.iter().rev().map(|line| line.trim()).take_while(|line| line.starts_with("#["));

@@ -16,7 +16,7 @@ const BANNED: [(&str, &str); 6] = [
 /// Files that may hold such words, and why.
 const EXCEPTIONS: [(&str, &str); 1] = [("xtask/src/tidy/prose.rs", "it lists them")];
 
-/// Words in the comments and strings of a source, or anywhere in a page, that are banned.
+/// Reports banned words in the comments and strings of a source, or anywhere in a page.
 pub fn check(file: &SourceFile) -> Vec<TidyFinding> {
     let is_source = file.path.ends_with(".rs");
     let is_text = is_source || [".md", ".toml"].iter().any(|end| file.path.ends_with(end));
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::tidy::project::file;
 
-    /// Put together here, so that the rule holds for this file's neighbours alone.
+    /// A banned word, which this file may contain.
     const TOLD: &str = "told";
 
     #[test]

@@ -19,7 +19,7 @@ const BANNED: [(&str, &str); 4] = [
     ("#[ignore", "fix the test, or let it print why it is skipped"),
 ];
 
-/// They panic if their stream is full or closed, and block while nothing reads it.
+/// Macros that panic if their stream is full or closed, and block while no process reads it.
 const PRINTING: [&str; 2] = ["println!", "print!"];
 
 /// Calls that compare text.
@@ -35,7 +35,8 @@ const WORD_MATCHES: [&str; 9] = [
     ".replace(",
 ];
 
-/// Places of messages. Their words may change; code must decide by `ErrorCode`, `Hint` and `io::ErrorKind`.
+/// Expressions that hold messages. Their words may change; code must decide by `ErrorCode`, `Hint` and
+/// `io::ErrorKind`.
 const MESSAGES: [&str; 9] = [
     " e.to_string()",
     "(e.to_string()",
@@ -92,7 +93,7 @@ pub fn lines_without_tests(path: &str, code: &str) -> usize {
     lines.windows(2).position(is_test_module).unwrap_or(lines.len())
 }
 
-/// Tables of cases may have any length.
+/// Functions that are too long. In tests, tables of cases may have any length.
 fn function_lengths(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     if is_test(&file.path) {
         return Vec::new();
@@ -105,7 +106,7 @@ fn function_lengths(file: &SourceFile, code: &str) -> Vec<TidyFinding> {
     .collect()
 }
 
-/// Tables of cases may have any width.
+/// Lines that are too long. In tests, tables of cases may have any width.
 fn columns(file: &SourceFile) -> Vec<TidyFinding> {
     if is_test(&file.path) {
         return Vec::new();

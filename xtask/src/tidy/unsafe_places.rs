@@ -1,4 +1,4 @@
-//! Where `unsafe` may stand, and why there.
+//! The places where `unsafe` is permitted, and why.
 
 use super::TidyFinding;
 use super::project::SourceFile;
