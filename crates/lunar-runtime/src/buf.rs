@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null_mut};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Alignment and granule of a buffer in bytes: what O_DIRECT asks for.
+/// Alignment and size granularity of a buffer in bytes, as O_DIRECT requires.
 pub const PAGE: usize = 4096;
 
 #[derive(Clone, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
@@ -41,14 +41,14 @@ pub(crate) struct MappedPages {
 // SAFETY: the mapping is owned exclusively, like a box.
 unsafe impl Send for MappedPages {}
 #[allow(unsafe_code)]
-// SAFETY: the same.
+// SAFETY: as for `Send`.
 unsafe impl Sync for MappedPages {}
 
 #[allow(unsafe_code)]
 impl MappedPages {
     fn new(pages: usize) -> io::Result<MappedPages> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, where the kernel finds room.
+        // SAFETY: a new mapping at an address that the kernel chooses; it overlaps no other memory.
         let at = unsafe { mmap_anonymous(null_mut(), pages * PAGE, access, MapFlags::PRIVATE) }?;
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(MappedPages { at, pages })
@@ -115,7 +115,8 @@ pub(crate) fn give_back() {
     }
 }
 
-/// A page-aligned buffer. Derefs to its bytes. One that came from a [`Pool`](crate::Pool) goes back there.
+/// A page-aligned buffer. Derefs to its bytes. A pooled buffer returns its memory to its [`Pool`](crate::Pool) on
+/// drop.
 pub struct Buf {
     /// A pooled buffer takes its pages when it is first touched. A buffer that waits for data holds none, so few
     /// pages serve many buffers and stay warm in the cache.
@@ -163,7 +164,7 @@ impl Buf {
         self.home.as_mut().is_none_or(PoolOrigin::claim)
     }
 
-    /// Whether it came from a pool and counts there.
+    /// Whether it came from a pool and counts against its limit.
     pub fn is_pooled(&self) -> bool {
         self.home.is_some()
     }
@@ -214,7 +215,7 @@ impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.pages();
-        let pages = self.pages.get_mut().expect("they are there now");
+        let pages = self.pages.get_mut().expect("the pages were allocated above");
         &mut pages.pages_mut().as_mut_bytes()[..self.len]
     }
 }
@@ -255,7 +256,7 @@ mod tests {
         assert!(b.iter().all(|x| *x == 0));
     }
 
-    /// Bytes of this process that lie in memory.
+    /// Resident memory of this process in bytes.
     fn resident() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").expect("statm");
         statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * PAGE

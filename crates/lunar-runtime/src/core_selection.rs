@@ -8,7 +8,7 @@ use std::io;
 pub enum CoreSelection {
     /// All cores that the process may use.
     All,
-    /// This many cores, the first that the process may use.
+    /// The first cores that the process may use, this many.
     Count(usize),
     /// The cores with these numbers.
     List(Vec<usize>),
@@ -44,7 +44,7 @@ impl CoreSelection {
     /// More cores than any machine has; the bound keeps a wrong list short.
     pub const MAX_CORES: usize = 4096;
 
-    /// This many cores; core 0 for 0, because no number of cores is 0.
+    /// Selects this many cores. 0 selects core 0, because a selection of no cores is invalid.
     pub fn from_number(number: usize) -> Option<CoreSelection> {
         match number {
             0 => Some(CoreSelection::List(vec![0])),

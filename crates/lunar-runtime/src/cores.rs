@@ -1,6 +1,7 @@
 //! One thread and one event loop per core. A closure sent to a core starts local tasks there.
 //!
-//! A loop that ends drops its tasks. What they drop may try to start others: none starts any more.
+//! A loop that ends drops its tasks. A destructor that runs then may spawn another task. That task is dropped and
+//! never runs.
 
 use crate::threads::THREADS;
 use crate::{memory, timer};
@@ -21,9 +22,9 @@ use std::thread::JoinHandle;
 /// lost: the runtime wakes the loop before there is room, and not again.
 pub(crate) const WAKES: usize = 1 << 14;
 
-/// Tasks that run before the loop checks for wake-ups: about one batch of commands.
+/// Number of tasks that run between two checks for wake-ups: about one batch of commands.
 const TASKS: usize = 256;
-/// Such checks before the loop polls for completions, which is a system call.
+/// Number of such checks between two polls for completions. A poll is a system call.
 const ROUNDS: usize = 8;
 
 /// Work for a core; None ends its loop.
@@ -146,7 +147,7 @@ impl Cores {
         let (done, end) = flume::bounded(1);
         self.run_on(core, move || {
             let work = Box::pin(work());
-            // The caller may wait no longer.
+            // Sending fails if the caller no longer waits.
             crate::spawn(async move { drop(done.send(work.await)) });
         });
         end
@@ -194,8 +195,8 @@ pub fn spawn<F: Future + 'static>(task: F) {
     }
 }
 
-/// Bytes of a task from which on it is boxed before it is handed on. Each of about 15 calls of compio moves it: without
-/// optimisation each has a copy in its frame, and these fill the stack of a thread.
+/// A task larger than this many bytes is boxed before it is passed to compio. About 15 functions of compio move the
+/// task. Without optimization, each keeps a copy in its frame, and the copies overflow the stack of a thread.
 const LARGE: usize = 4096;
 
 /// Sends a job, or the end, to a loop. A loop that has ended ignores it: the process is ending.
@@ -297,13 +298,13 @@ mod tests {
         let panicked = std::thread::spawn(|| {
             let cores = Cores::start(&[0]).expect("an event loop");
             cores.wait(0, || async {}).expect("it runs");
-            std::thread::sleep(Duration::from_millis(20)); // it waits for more
+            std::thread::sleep(Duration::from_millis(20)); // time for the loop to become idle
             std::panic::resume_unwind(Box::new("as asked"));
         });
         assert!(panicked.join().is_err());
     }
 
-    /// As what is left of a connection flushes.
+    /// Spawns a task while it is dropped, as the rest of a connection does that flushes.
     struct BeginsAnother(flume::Sender<()>);
 
     impl Drop for BeginsAnother {
@@ -330,7 +331,7 @@ mod tests {
         cores.end_loops();
         let ends: Vec<_> = cores.threads().drain(..).map(JoinHandle::join).collect();
         assert!(ends.iter().all(Result::is_ok), "{ends:?}");
-        assert_eq!(heard.into_iter().count(), 200, "all were dropped");
+        assert_eq!(heard.into_iter().count(), 200, "every task was dropped");
     }
 
     #[test]
@@ -359,7 +360,7 @@ mod tests {
         cores.stop();
     }
 
-    /// Lets others go first.
+    /// Yields once, and stays ready.
     async fn again() {
         let mut is_first = true;
         std::future::poll_fn(|cx| {
@@ -376,9 +377,9 @@ mod tests {
         let first = cores.place(Some(cpu));
         let others = [cores.place(Some(cpu)), cores.place(None)];
         assert_eq!((first.core(), others.each_ref().map(CorePlacement::core)), (1, [0, 2]));
-        assert_eq!(cores.place(Some(cpu)).core(), 1, "all have one");
+        assert_eq!(cores.place(Some(cpu)).core(), 1, "each core has one placement");
         drop(others);
-        assert_eq!(cores.place(Some(cpu)).core(), 0, "those of others were given back");
+        assert_eq!(cores.place(Some(cpu)).core(), 0, "the dropped placements no longer count");
         cores.stop();
     }
 
@@ -396,10 +397,11 @@ mod tests {
         let here = || async { std::thread::current().name().map(str::to_owned) };
         assert!(cores.wait(0, here).expect("an end").is_some_and(|name| name.starts_with("core ")));
         cores.stop();
-        assert!(cores.wait(0, here).is_err(), "there is no loop any more");
+        assert!(cores.wait(0, here).is_err(), "the loop has ended");
     }
 
-    /// Boxed, the task is moved a few times; else once for each call of compio, which fills 2 MiB without optimisation.
+    /// A boxed task is moved as a pointer. Unboxed, its copies in the frames of compio exceed the 2 MiB stack without
+    /// optimization.
     #[test]
     fn large_task_fits_the_stack_of_a_core() {
         let cores = Cores::one().expect("an event loop");

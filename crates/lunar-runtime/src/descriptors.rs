@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 const KEPT_BACK: usize = 32;
 /// Spare descriptors, closed for a moment when no other is free.
 const SPARE: usize = 4;
-/// An upper bound: children that close all descriptors one by one would take too long.
+/// An upper bound: a child process may close all descriptors up to the limit one by one, which would take too long.
 const MOST: u64 = 1 << 20;
 
 /// The hint when no descriptor is left.
@@ -63,7 +63,7 @@ pub fn with_spares<T>(work: impl Fn() -> io::Result<T>) -> io::Result<T> {
 
 fn refill(spares: &mut Vec<OwnedFd>) {
     while spares.len() < SPARE {
-        // Without a free descriptor, there is one spare less.
+        // If no descriptor is free, the number of spares decreases by one.
         let Ok(spare) = open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
         spares.push(spare);
     }
@@ -90,7 +90,7 @@ mod tests {
             if is_free { Ok(7) } else { Err(rustix::io::Errno::MFILE.into()) }
         });
         assert_eq!((done.expect("the spares are free"), tries.get()), (7, 2));
-        assert_eq!(SPARES.lock().expect("not poisoned").len(), SPARE, "they are held again");
+        assert_eq!(SPARES.lock().expect("not poisoned").len(), SPARE, "the spares are open again");
         let failed = with_spares(|| Err::<(), _>(rustix::io::Errno::NOSPC.into()));
         assert_eq!(failed.expect_err("another error").raw_os_error(), Some(28));
     }

@@ -89,7 +89,7 @@ mod tests {
         let hint = |path: &Path| secret_file(path, 16).unwrap_err().hint;
         let missing = Path::new("/no/such/secret");
         assert!(hint(missing).starts_with("create it with: "));
-        // Behind a file that is no folder.
+        // The path continues below a regular file.
         assert_eq!(hint(Path::new("/proc/version/x")), "check the file: ls -l /proc/version/x");
         let denied = for_unread(ErrorKind::PermissionDenied, &missing.display());
         assert!(denied.starts_with("allow only") && !denied.contains('>'), "{denied}");

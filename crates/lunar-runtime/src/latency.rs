@@ -21,7 +21,7 @@ impl LatencyTotal {
         *self = self.and(LatencyTotal { count: 1, sum_ns: ns, max_ns: ns });
     }
 
-    /// The total of both.
+    /// The combined total.
     pub fn and(self, other: LatencyTotal) -> LatencyTotal {
         LatencyTotal {
             count: self.count + other.count,

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The values of one core. A handle knows the slot of its value; all others look the id up.
+/// The values of one core. A handle knows the slot of its value; other users look up the id.
 #[derive(Default)]
 struct CoreValues {
     slots: Vec<Option<CoreValue>>,
@@ -81,7 +81,7 @@ impl<T: 'static> CoreLocal<T> {
     #[must_use]
     pub fn register(&self, value: Rc<T>) -> Registration<T> {
         let (slot, earlier) = VALUES.with_borrow_mut(|values| values.insert(self.id, value.clone()));
-        // Outside of the borrow: its drop may use this module.
+        // Dropped outside of the borrow: its destructor may use this module.
         drop(earlier);
         Registration { slot, value }
     }
@@ -93,7 +93,7 @@ impl<T: 'static> Default for CoreLocal<T> {
     }
 }
 
-/// Keeps a value as that of its core. Stays on that core.
+/// Keeps a value registered for its core. It stays on that core.
 pub struct Registration<T: 'static> {
     slot: usize,
     value: Rc<T>,
@@ -109,7 +109,7 @@ impl<T> Registration<T> {
 impl<T> Drop for Registration<T> {
     fn drop(&mut self) {
         let value = Rc::as_ptr(&self.value).cast();
-        // The thread may be ending, and its values with it.
+        // On an ending thread, the values may be destroyed already.
         drop(VALUES.try_with(|values| values.borrow_mut().remove(self.slot, value)));
     }
 }
@@ -185,7 +185,7 @@ mod tests {
         assert!(local.get().is_none());
         let registration = local.register(Rc::new(7));
         assert_eq!(local.get().as_deref(), Some(&7));
-        assert!(CoreLocal::<i32>::new().get().is_none(), "each has values of its own");
+        assert!(CoreLocal::<i32>::new().get().is_none(), "each `CoreLocal` has its own values");
         drop(registration);
         assert!(local.get().is_none());
     }
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(local.get().as_deref(), Some(&2));
     }
 
-    /// As a connection that owns another one.
+    /// A value that owns a registration, as a connection may own another one.
     struct Owner(Option<Registration<Owner>>);
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         let cores = Cores::start(&[0, 0]).expect("event loops");
         let handle = cores.wait(0, || async {
             let (handle, registration, messages) = CoreHandle::new(Rc::new(RefCell::new(0)));
-            let value = handle.local().expect("it is here");
+            let value = handle.local().expect("this is its core");
             crate::spawn(async move {
                 while let Ok((n, reply)) = messages.recv_async().await {
                     *value.borrow_mut() += n;

@@ -120,8 +120,8 @@ mod tests {
         assert_eq!(lines("::ffff:192.0.2.1"), 0, "the same host");
         assert_eq!((lines("2001:db8::1"), lines("2001:db8::2")), (LINES as usize, 0), "the same network");
         let others: usize = (2..200).map(|n| lines(&format!("192.0.2.{n}"))).sum();
-        assert_eq!(others, (OF_ALL - 2 * LINES) as usize, "all together are bounded");
-        // Since the last line of 192.0.2.4, which was the last of all.
+        assert_eq!(others, (OF_ALL - 2 * LINES) as usize, "the total is bounded");
+        // 90 of 192.0.2.4 and all 100 of each later address: the last allowed line was the tenth of 192.0.2.4.
         let left_out = 90 + 195 * 100;
         assert_eq!(seldom.may_of(address("192.0.2.1"), now + STRETCH), Some(Some(left_out)));
     }

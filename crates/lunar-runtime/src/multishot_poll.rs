@@ -39,7 +39,7 @@ impl MultishotPoll {
         MultishotPoll { socket, poll: RefCell::default(), seen: Cell::new(PollFlags::empty()) }
     }
 
-    /// Waits until the socket is readable or the peer is gone. If that is known already, it yields first, so that a
+    /// Waits until the socket is readable or the peer is gone. If either is known already, it yields first, so that a
     /// busy peer cannot starve others.
     pub async fn readable(&self) -> io::Result<()> {
         if self.is_readable() {

@@ -9,9 +9,9 @@
 //! charged to the owner in steps of 128 KiB per session. So the fast path writes to one counter that cores share, that of
 //! the pool.
 //!
-//! A promised buffer counts for its owner only. Its first data claim room in the pool, and take memory. Memory of 2 MiB or
-//! more comes from the system, which zeroes the pages that are touched. So announcements without data cost neither time nor
-//! room.
+//! A promised buffer counts for its owner only. It claims room in the pool, and takes memory, when its first data
+//! arrives. Memory of 2 MiB or more comes from the system, which zeroes the pages that are touched. So announcements
+//! without data cost neither time nor room.
 //!
 //! Buffers that a core has not used for 5 s are freed, and the allocator then returns free pages to the system.
 
@@ -431,7 +431,7 @@ impl PoolShare {
     /// Counts bytes for the account, after the owner.
     #[inline]
     fn claim(&self, bytes: usize) -> Result<(), PoolExhausted> {
-        // Never above the limit, not even for a moment: a concurrent request would wait without need.
+        // Never exceeds the limit, even briefly: a concurrent request would wait needlessly.
         let room = |used: usize| self.may_claim(bytes, used).then_some(used + bytes);
         let claimed = self.account.used.fetch_update(SeqCst, SeqCst, room);
         claimed.map(drop).map_err(|used| match used + bytes > self.account.limit {
@@ -440,8 +440,8 @@ impl PoolShare {
         })
     }
 
-    /// Whether `bytes` fit while `used` bytes are in use. An owner that has something leaves twice as much as it has
-    /// to others. Whatever number of owners hold their buffers, the next one finds room.
+    /// Whether `bytes` fit while `used` bytes are in use. An owner that already holds buffers must leave at least
+    /// twice as much free as it holds. So the next owner always finds room, however many owners hold buffers.
     #[inline]
     fn may_claim(&self, bytes: usize, used: usize) -> bool {
         let Some(left) = self.account.limit.checked_sub(used + bytes) else { return false };
@@ -458,7 +458,8 @@ impl PoolShare {
         bytes <= self.reserved && claimed <= bytes
     }
 
-    /// Takes bytes from the reserve if it has room. An owner leaves twice as much of it as it has to others.
+    /// Takes bytes from the reserve if it has room. An owner must leave at least twice as much of it free as it
+    /// holds.
     fn take_reserve(&self, bytes: usize) -> bool {
         let own = self.owner.reserve.fetch_add(bytes, SeqCst) + bytes;
         let room = |used: usize| {
@@ -596,7 +597,7 @@ mod tests {
     #[test]
     fn limit_holds_and_a_return_makes_room() {
         let pool = Pool::new(Pool::MAX_BUFFER);
-        let all = pool.try_get(Pool::MAX_BUFFER).expect("the first fits");
+        let all = pool.try_get(Pool::MAX_BUFFER).expect("the first buffer fits");
         assert!(pool.try_get(1).is_none());
         drop(all);
         assert_eq!(pool.used(), 0);
@@ -610,7 +611,7 @@ mod tests {
         let all = greedy.try_get(Pool::MAX_BUFFER).expect("a quarter");
         assert!(greedy.try_get(1).is_none());
         let rest: Vec<Buf> = (0..3).map(|_| pool.try_get(Pool::MAX_BUFFER).expect("room")).collect();
-        let first = modest.try_get(RESERVED_BYTES).expect("the first, beyond the limit");
+        let first = modest.try_get(RESERVED_BYTES).expect("the first buffer, above the limit");
         assert!(modest.try_get(1).is_none());
         assert!(pool.share().try_get(RESERVED_BYTES + 1).is_none());
         drop((first, all, rest));
@@ -624,7 +625,7 @@ mod tests {
         let (one, two, other) = (pool.share_of("a"), pool.share_of("a"), pool.share_of("b"));
         let all = one.try_get(Pool::MAX_BUFFER).expect("a quarter");
         assert!(two.try_get(2 << 20).is_none(), "the quarter is used up");
-        let first = two.try_get(RESERVED_BYTES).expect("each has its first");
+        let first = two.try_get(RESERVED_BYTES).expect("each share gets its first buffer");
         assert!(two.try_get(RESERVED_BYTES).is_none());
         assert!(other.try_get(Pool::MAX_BUFFER).is_some());
         drop((all, first, one, two));
@@ -649,7 +650,7 @@ mod tests {
         assert!(two.iter().all(Option::is_some));
     }
 
-    /// All buffers of this size that shares of one owner get, of which each gets so many.
+    /// All buffers of this size that `shares` shares of one owner get, at most `each` per share.
     fn hoard(pool: &Pool, owner: &str, shares: usize, bytes: usize, each: usize) -> Vec<Buf> {
         let of_one = |_| {
             let share = pool.share_of(owner);
@@ -669,7 +670,7 @@ mod tests {
         drop(held);
         assert_eq!(pool.used(), 0);
         let again = hoard(&pool, "a", 128, PAGE, 128);
-        assert_eq!(again.len(), 128 * 128, "what was given back is there again");
+        assert_eq!(again.len(), 128 * 128, "returned buffers are available again");
     }
 
     #[test]
@@ -682,7 +683,7 @@ mod tests {
         drop(held);
     }
 
-    /// An idle share keeps one step, which is nothing that others of its owner lack.
+    /// An idle share keeps one step. This step must not keep buffers from other shares of its owner.
     #[test]
     fn unused_steps_of_small_buffers_go_back_to_the_owner() {
         let pool = Pool::new(4 * Pool::MAX_BUFFER);
@@ -720,21 +721,21 @@ mod tests {
         let pool = Pool::new(4 * Pool::MAX_BUFFER);
         let shares = ["a", "b", "c", "d", "e"].map(|owner| pool.share_of(owner));
         let mut promised = shares.each_ref().map(|share| share.promise(Pool::MAX_BUFFER).expect("a promise"));
-        assert!(shares[0].promise(2 << 20).is_none(), "the share counts it");
+        assert!(shares[0].promise(2 << 20).is_none(), "the promise counts for its share");
         assert_eq!(pool.used(), 0);
         let claimed = promised.each_mut().map(Buf::claim);
         assert_eq!(claimed, [true, true, true, true, false]);
-        assert!(promised[0].claim(), "once is enough");
+        assert!(promised[0].claim(), "a second claim has no effect");
         assert_eq!(pool.used(), 4 * Pool::MAX_BUFFER);
-        assert!(pool.share_of("f").promise(2 << 20).is_none(), "there is no room now");
+        assert!(pool.share_of("f").promise(2 << 20).is_none(), "the pool is at its limit");
         assert!(pool.share_of("f").promise(RESERVED_BYTES).is_some_and(|mut first| first.claim()));
         drop(promised);
         assert_eq!(pool.used(), 0);
         assert!(shares[0].try_get(Pool::MAX_BUFFER).is_some());
     }
 
-    /// Two of one share and one of another wait, and room for two comes at once: the one that its share keeps
-    /// from it goes to the other share.
+    /// Two waiters of one share and one of another, and two buffers return at once. The limit of the first share
+    /// admits only one of its waiters, so the second buffer goes to the other share.
     #[test]
     fn waiter_over_its_share_wakes_the_next() {
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -776,7 +777,7 @@ mod tests {
         (Box::pin(pool.get(len)), Arc::new(Woken(true.into())))
     }
 
-    /// Polls those that are woken until none is: who got a buffer.
+    /// Polls the woken futures until none is woken. Returns the buffers with the index of their waiter.
     fn settle(all: &mut [Getting<'_>]) -> Vec<(usize, Buf)> {
         let mut came = Vec::new();
         for _ in 0..100 {
@@ -789,30 +790,30 @@ mod tests {
                 *get = Box::pin(std::future::pending());
             }
         }
-        panic!("they wake each other for ever")
+        panic!("the waiters wake each other endlessly")
     }
 
-    /// Two that leave too little to others wait before one of another owner, and room for one comes.
+    /// Two waiters that would leave too little to others precede one of another owner, and one buffer returns.
     #[test]
     fn waiter_over_its_owners_limit_wakes_the_next() {
         for bytes in [SMALL_BYTES, 2 << 20] {
             let pool = Pool::new(4 * Pool::MAX_BUFFER);
             let (greedy, modest) = (pool.share_of("a"), pool.share_of("b"));
             let held: Vec<Buf> = (0..8).map(|_| greedy.try_get(bytes).expect("room")).collect();
-            // Not its first any more, which it would get beyond the limit.
+            // The next buffer is then not its first one, which it would get above the limit.
             let first = modest.try_get(PAGE).expect("room");
             let mut others: Vec<Buf> = std::iter::from_fn(|| pool.try_get(bytes)).collect();
             let mut all = [&greedy, &greedy, &modest].map(|share| getting(share, bytes));
-            assert!(settle(&mut all).is_empty(), "{bytes}: there is no room");
+            assert!(settle(&mut all).is_empty(), "{bytes}: the pool is at its limit");
             others.pop();
             let came = settle(&mut all);
             assert_eq!(came.iter().map(|(who, _)| *who).collect::<Vec<_>>(), [2], "{bytes}");
             drop((held, first));
-            assert!(!settle(&mut all).is_empty(), "{bytes}: the owner has less now");
+            assert!(!settle(&mut all).is_empty(), "{bytes}: its owner is below the limit again");
         }
     }
 
-    /// One waits for much and one, after it, for little; room comes for the little one.
+    /// A waiter for a large buffer precedes one for a small buffer, and room for the small one returns.
     #[test]
     fn waiter_for_a_large_buffer_does_not_block_small_ones() {
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -839,7 +840,7 @@ mod tests {
         first[8999] = 1;
         let at = first.as_ptr();
         drop(first);
-        assert_eq!(second[8999], 1, "what was given back last");
+        assert_eq!(second[8999], 1, "the buffer returned last");
         assert_eq!(second.as_ptr(), at);
         drop(pool.try_get(9000));
         drop(second);
@@ -855,7 +856,7 @@ mod tests {
             buf
         };
         drop([touched(PAGE), touched(PAGE), touched(2 * PAGE)]);
-        assert_eq!(trim(), 0, "all were used");
+        assert_eq!(trim(), 0, "all buffers were used");
         drop(touched(PAGE));
         assert_eq!(trim(), 3 * PAGE, "one of the two, and the large one");
         assert_eq!((trim(), trim()), (PAGE, 0));

@@ -4,8 +4,8 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// How long an answer is valid for further batches. The system call costs a twentieth of a small command at depth 1;
-/// once in this time it costs less than 1 %.
+/// How long an answer stays valid for further batches. At depth 1, the system call costs a twentieth of a small
+/// command. Once in this time, it costs less than 1 %.
 const HOLDS: Duration = Duration::from_micros(100);
 
 /// Whether a cached answer of the kernel has expired. It is valid for one batch of work, and no longer than one tick
@@ -73,7 +73,7 @@ mod tests {
         let begun = Instant::now();
         assert!(recheck.is_due());
         recheck.next_batch();
-        // On a machine that is held up here the answer is old already.
+        // On a machine that stalls here, the answer may have expired already.
         assert!(!recheck.is_due() || begun.elapsed() >= HOLDS);
         std::thread::sleep(HOLDS);
         recheck.next_batch();

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const REGION: usize = Pool::MAX_BUFFER;
 /// Alignment of a region: a huge page, if the kernel has one.
 const ALIGN: usize = 2 << 20;
-/// Sizes of blocks: a page, and each twice the one before, up to a region.
+/// The number of block sizes: one page, then each twice the previous one, up to a region.
 const ORDERS: usize = (REGION / PAGE).trailing_zeros() as usize + 1;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -107,14 +107,15 @@ impl Regions {
 /// Pages of a region, freed on drop.
 pub(crate) struct RegionPages {
     region: Region,
-    /// Its first page there, and the binary logarithm of how many there are. Small: buffers are moved often.
+    /// The first page of the block in the region, and the binary logarithm of its number of pages. Small types,
+    /// because buffers are moved often.
     first: u32,
     order: u32,
 }
 
 // SAFETY: the pages are owned exclusively, like a box.
 unsafe impl Send for RegionPages {}
-// SAFETY: the same.
+// SAFETY: as for `Send`.
 unsafe impl Sync for RegionPages {}
 
 /// 2^`order` pages of unspecified content; None if regions are off, or `limit` bytes of regions have no room.
@@ -167,9 +168,9 @@ mod tests {
         spans.sort_unstable();
         assert!(spans.windows(2).all(|two| two[0].1 <= two[1].0), "{spans:?}");
         assert!(blocks.iter().all(|(order, (_, at))| at % (1 << order) == 0));
-        assert!(regions.take(ORDERS - 1, REGION).is_none(), "it is cut");
+        assert!(regions.take(ORDERS - 1, REGION).is_none(), "the region is split");
         blocks.into_iter().for_each(|(order, block)| regions.give(order, block));
-        assert_eq!(regions.take(ORDERS - 1, REGION), Some((0, 0)), "it is whole again");
+        assert_eq!(regions.take(ORDERS - 1, REGION), Some((0, 0)), "the blocks have joined again");
     }
 
     #[test]

@@ -31,6 +31,6 @@ mod tests {
         let (outer, inner) = with_scratch(|bytes| (place(bytes), with_scratch(place)));
         assert_eq!((outer.0 % 4096, outer.1, inner.0 % 4096, inner.1), (0, SCRATCH, 0, SCRATCH));
         assert_ne!(outer.0, inner.0);
-        assert_eq!(with_scratch(place), outer, "it is there once");
+        assert_eq!(with_scratch(place), outer, "each thread has one buffer");
     }
 }

@@ -281,7 +281,11 @@ mod tests {
             assert_eq!(out.waiting, all.len() - second);
             assert_eq!((out.left(), out.end()), (second as u64, all.len() as u64));
             fill(&mut out);
-            assert_eq!(out.bytes(), [&all[second..], &all].concat(), "and as much again");
+            assert_eq!(
+                out.bytes(),
+                [&all[second..], &all].concat(),
+                "the messages appended after {first} and {second} bytes"
+            );
         }
     }
 
@@ -323,7 +327,7 @@ mod tests {
             out.advance(95);
         }
         assert_eq!(out.waiting, 1000);
-        assert!(out.frames.len() < 2 * TOGETHER, "{} bytes are kept", out.frames.len());
+        assert!(out.frames.len() < 2 * TOGETHER, "{} bytes of frames are kept", out.frames.len());
         assert!(out.queue.len() <= 2, "one entry for many");
     }
 

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// Permits of a core: operations on its threads at a time.
 pub const AT_ONCE: usize = 64;
-/// The limit of threads of a core. Above the number of permits, because a thread is not free at the moment when it
-/// returns its result.
+/// The limit of threads of a core. It exceeds the number of permits, because a thread that returns its result is not
+/// free at once.
 pub(crate) const THREADS: usize = 2 * AT_ONCE;
 
 thread_local! {
@@ -86,7 +86,7 @@ pub async fn blocking<T: Send + 'static>(
 ) -> io::Result<T> {
     let turn = ThreadPermit::wait().await;
     let call = move || {
-        // Otherwise the panic would continue in the waiting task.
+        // Without this, the panic would continue in the waiting task.
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
         // The permit returns to the core with the result, even if the waiter is gone.
         BufResult(Ok(0), (done, turn))
@@ -105,13 +105,13 @@ mod tests {
     use compio::runtime::RuntimeBuilder;
     use std::time::Duration;
 
-    /// With io_uring and with polling.
+    /// Runs the test with io_uring and with polling.
     fn runs<F: Future>(test: impl Fn() -> F) {
         let mut polling = ProactorBuilder::new();
         polling.driver_type(DriverType::Poll);
         for mut proactor in [ProactorBuilder::new(), polling] {
             proactor.thread_pool_limit(THREADS);
-            // As a core has it: here, too, many threads wake at the same moment.
+            // The queue size of a core: here, too, many threads wake tasks at the same moment.
             let mut builder = RuntimeBuilder::new();
             builder.with_proactor(proactor).sync_queue_size(WAKES);
             let runtime = builder.build().expect("a runtime");
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    /// The loop of the core goes on while every thread is held up, and all of the work is done in the end.
+    /// The loop of the core continues while every permit is in use, and all work completes in the end.
     #[test]
     fn blocking_work_waits_for_a_permit() {
         runs(|| async {
@@ -130,7 +130,7 @@ mod tests {
                     let (inside, most, gone) = (inside.clone(), most.clone(), gone.clone());
                     compio::runtime::spawn(blocking(move || {
                         most.fetch_max(inside.fetch_add(1, SeqCst) + 1, SeqCst);
-                        let _ = gone.recv(); // until its sender goes
+                        let _ = gone.recv(); // until the sender is dropped
                         inside.fetch_sub(1, SeqCst);
                         Ok(())
                     }))
@@ -147,7 +147,7 @@ mod tests {
         });
     }
 
-    /// A permit returns when its waiter is dropped and when its work panics.
+    /// A permit is returned when its waiter is dropped, and when its work panics.
     #[test]
     fn no_thread_permit_is_lost() {
         runs(|| async {

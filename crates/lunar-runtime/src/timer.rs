@@ -39,7 +39,7 @@ pub(crate) fn start() -> io::Result<()> {
 fn run() {
     loop {
         let due = wait();
-        // Without the lock: a waker may start or drop another sleep.
+        // Outside the lock: a waker may start or drop another sleep.
         due.into_values().for_each(Waker::wake);
     }
 }

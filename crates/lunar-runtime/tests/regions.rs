@@ -1,4 +1,5 @@
-//! Buffers of pools that are cut from regions. In a process of its own: it is for all pools of one.
+//! Pool buffers that are cut from regions. A separate process, because regions are enabled for all pools of a
+//! process.
 
 use lunar_runtime::{Buf, Pool, regions};
 use std::thread;
@@ -23,11 +24,11 @@ fn buffers_of_pools_lie_in_regions_once_that_is_asked_for() {
     let other = pool.try_get(5000).expect("room");
     assert_ne!(place(&other), first);
     assert!(other.iter().all(|b| *b == 0), "unused memory");
-    // Given back by another core, which keeps nothing once it is gone.
+    // Returned on another thread, whose free lists vanish when it ends.
     thread::spawn(move || assert!(buf.iter().all(|b| *b == 7))).join().expect("a core");
     assert_eq!(place(&pool.try_get(8192).expect("room")), first);
-    assert!(Buf::zeroed(4096).region().is_none(), "of no pool");
+    assert!(Buf::zeroed(4096).region().is_none(), "a buffer without a pool");
     drop(other);
     let big = pool.try_get(Pool::MAX_BUFFER).expect("room");
-    assert_eq!(big.region().expect("the second one").index, 1);
+    assert_eq!(big.region().expect("a buffer of a region").index, 1);
 }

@@ -7,7 +7,7 @@ pub fn crc32c(parts: &[&[u8]]) -> u32 {
     if has_wide_multiply() { by_wide_multiply(parts) } else { by_instruction(parts) }
 }
 
-/// Four times as fast as the CRC32 instruction with AVX-512, half as fast without.
+/// With AVX-512, four times as fast as the CRC32 instruction; without it, half as fast.
 fn by_wide_multiply(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(Crc32Iscsi);
     parts.iter().for_each(|part| digest.update(part));

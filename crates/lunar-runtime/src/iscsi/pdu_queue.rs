@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(b[60..], crc32c(&[&b[52..60]]).to_le_bytes());
     }
 
-    /// FRM-015: the header digest covers them too.
+    /// FRM-015: the header digest covers the additional header segments.
     #[test]
     fn additional_headers_stand_before_the_digest() {
         let ahs = [0, 5, 1, 0, 7, 7, 7, 7];
@@ -146,7 +146,7 @@ mod tests {
             let extended = out.take_bytes();
             header.set_data_len(3);
             out.push(header, Payload::Bytes(vec![9; 3]), digests);
-            assert_eq!(out.take_bytes(), extended, "none is as without");
+            assert_eq!(out.take_bytes(), extended, "no AHS encodes as a plain PDU");
         }
     }
 }

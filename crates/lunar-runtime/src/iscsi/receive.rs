@@ -14,8 +14,8 @@ use std::io::{self, IoSliceMut};
 
 /// Bytes after which a receive loop yields to other connections.
 const TURN: usize = 128 << 10;
-/// After a large segment another is expected. Only this much is received with its header, because these bytes must be
-/// copied.
+/// After a large segment, another is expected. Then a receive reads only this many bytes with its header, because
+/// they must be copied.
 const PEEK: usize = 4 * BHS_LEN;
 /// An incomplete data segment above this size is received into a separate buffer.
 const LARGE: usize = 16 << 10;
@@ -48,7 +48,7 @@ pub trait PduHandler {
     fn give_back(&mut self, _answer: PredictedPdu) {}
     /// Whether there is no room for more responses now.
     fn is_full(&self) -> bool;
-    /// Takes a PDU. False: it wants no more.
+    /// Takes a PDU. Returns false when it wants no more.
     fn take(&mut self, pdu: ReceivedPdu<'_>) -> bool;
 }
 
@@ -164,7 +164,7 @@ impl PduReceiver {
         }
         self.partial.clear();
         let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
-        // The task of a large segment runs while the next one arrives.
+        // The task of a large segment must run while the next segment arrives.
         let ends_turn = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
         let received = self.parse(&buffer[..have + got - direct], sink)?;
         Ok(Some(ReceiveStep { got, room, received, ends_turn }))

@@ -2,7 +2,7 @@ use super::*;
 use std::cell::RefCell;
 use std::task::Poll;
 
-/// A connection that takes `room` bytes of those that wait.
+/// A connection that accepts `room` of its `waiting` bytes.
 #[derive(Default)]
 struct Fake {
     pump: SendPump,

@@ -4,7 +4,7 @@ use compio::runtime::RuntimeBuilder;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-/// With each driver that can be had here.
+/// Runs the test with each driver that is available here.
 fn in_loops(body: impl AsyncFn()) {
     let mut polling = ProactorBuilder::new();
     polling.driver_type(DriverType::Poll);
@@ -14,7 +14,7 @@ fn in_loops(body: impl AsyncFn()) {
     }
 }
 
-/// Sends five bytes from a client and five back, whatever the family.
+/// Sends five bytes from a client and back, over any address family.
 async fn echo(listener: Listener, client: Socket) {
     let (accepted, _) = listener.accept().await.expect("a connection");
     let stream = Stream::new(accepted).expect("a stream");
@@ -58,7 +58,7 @@ fn local_connection_is_not_paced() {
     });
 }
 
-/// The peer sees a reset, and of what it has not read no more than its own buffer held.
+/// The peer sees a reset, and receives at most those unread bytes that are in its own buffer.
 #[test]
 fn reset_discards_unsent_bytes() {
     in_loops(async || {
@@ -67,7 +67,7 @@ fn reset_discards_unsent_bytes() {
         stream.reset_on_close(true).expect("an option");
         let (mut peer, _) = bound.accept().expect("a connection");
         let (part, mut sent) = (vec![7; 1 << 16], 0);
-        while let Some(n) = stream.send(&[IoSlice::new(&part)]).expect("it is open") {
+        while let Some(n) = stream.send(&[IoSlice::new(&part)]).expect("the stream is open") {
             sent += n;
         }
         stream.reset();
@@ -115,13 +115,13 @@ fn send_all_to_closed_peer_fails() {
 fn deserted_socket_is_replaced_and_nothing_else() {
     let path = std::env::temp_dir().join(format!("lunar-net-{}.deserted", std::process::id()));
     drop(Listener::bind_unix(&path).expect("the first"));
-    let alive = Listener::bind_unix(&path).expect("the first is gone");
-    let taken = Listener::bind_unix(&path).expect_err("the second lives");
+    let alive = Listener::bind_unix(&path).expect("the first listener is closed");
+    let taken = Listener::bind_unix(&path).expect_err("a listener is active");
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     drop(alive);
     std::fs::remove_file(&path).expect("the socket");
     std::fs::write(&path, "kept").expect("a file");
-    Listener::bind_unix(&path).expect_err("a file is there");
+    Listener::bind_unix(&path).expect_err("the path is a regular file");
     assert_eq!(std::fs::read_to_string(&path).expect("the file"), "kept");
     std::fs::remove_file(path).expect("the file");
 }
@@ -134,10 +134,10 @@ fn connection() -> (Stream, TcpStream) {
     (Stream::new(accepted).expect("a stream"), peer)
 }
 
-/// Waits, and fails when that takes long.
+/// Waits until the stream is readable, and panics after a timeout.
 async fn readable(stream: &Stream) {
     let wait = compio::time::timeout(Duration::from_secs(10), stream.readable());
-    wait.await.expect("readable in time").expect("the stream is whole");
+    wait.await.expect("readable in time").expect("the stream is open");
 }
 
 async fn is_quiet(stream: &Stream) -> bool {
@@ -155,8 +155,11 @@ fn readiness_remains_after_a_partial_receive() {
                 readable(&stream).await;
                 assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(want));
             }
-            assert!(!stream.is_readable(), "it is known that nothing is left, and not asked for");
-            assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);
+            assert!(
+                !stream.is_readable(),
+                "a short receive shows that nothing is left, without a system call"
+            );
+            assert_eq!(stream.receive(&mut bytes).expect("the stream is open"), None);
             assert!(is_quiet(&stream).await, "round {round}");
         }
         peer.write_all(&[7; 8]).expect("sent");
@@ -168,15 +171,15 @@ fn readiness_remains_after_a_partial_receive() {
         readable(&stream).await;
         assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(1));
         // The receive filled its buffer, so the poll may have reported the ninth byte already.
-        assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);
+        assert_eq!(stream.receive(&mut bytes).expect("the stream is open"), None);
         if !is_quiet(&stream).await {
-            assert_eq!(stream.receive(&mut bytes).expect("it is open"), None);
+            assert_eq!(stream.receive(&mut bytes).expect("the stream is open"), None);
             assert!(is_quiet(&stream).await);
         }
     });
 }
 
-/// A receive stops at urgent data, which mean nothing here: who sends them waits until the next bytes.
+/// A receive stops at urgent data, which has no meaning here. The data behind it must not wait for the next bytes.
 #[test]
 fn data_behind_urgent_data_is_received() {
     in_loops(async || {
@@ -186,11 +189,11 @@ fn data_behind_urgent_data_is_received() {
         peer.write_all(&[2; 100]).expect("sent");
         readable(&stream).await;
         let (mut bytes, mut got) = ([0; 4096], 0);
-        got += stream.receive(&mut bytes).expect("it is open").unwrap_or(0);
+        got += stream.receive(&mut bytes).expect("the stream is open").unwrap_or(0);
         peer.write_all(&[3; 100]).expect("sent");
         while got < 300 {
             readable(&stream).await;
-            got += stream.receive(&mut bytes).expect("it is open").unwrap_or(0);
+            got += stream.receive(&mut bytes).expect("the stream is open").unwrap_or(0);
         }
         assert_eq!(got, 300);
     });
@@ -267,13 +270,13 @@ fn busy_peer_does_not_starve_other_tasks() {
             readable(&stream).await;
             assert_eq!(stream.receive(&mut [0; 1]).expect("bytes"), Some(1));
             waits += 1;
-            assert!(waits < 900, "it had no turn");
+            assert!(waits < 900, "the other task never ran");
         }
         task.await.expect("it ends");
     });
 }
 
-/// The ends of a connection that is open, of either family, with five bytes that were not received.
+/// Both ends of an open connection of either family, with five unread bytes at the first end.
 async fn unread(path: Option<&std::path::Path>) -> (Stream, Socket) {
     let (accepted, mut client) = match path {
         None => {
@@ -293,7 +296,7 @@ async fn unread(path: Option<&std::path::Path>) -> (Stream, Socket) {
     (stream, client)
 }
 
-/// What was seen of the peer is old after this.
+/// Waits until the cached state of the peer has expired.
 fn grow_old(stream: &Stream) {
     std::thread::sleep(Duration::from_millis(1));
     stream.recheck_peer();

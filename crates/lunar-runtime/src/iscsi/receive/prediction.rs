@@ -11,10 +11,10 @@ use crate::iscsi::pdu_queue::Digests;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode};
 use std::io::{self, IoSliceMut};
 
-/// Predicted responses of one receive: after one that brought few, and at most.
+/// Limit of predicted responses in one receive: after a receive that brought few, and the upper limit.
 const FEW: usize = 4;
 const MANY: usize = 32;
-/// Bytes of their data at most.
+/// Upper limit of their data in bytes.
 const DATA: usize = 256 << 10;
 /// Receives without a prediction after a wrong one: at first, and after many wrong ones.
 const PAUSE: u32 = 16;
@@ -53,7 +53,7 @@ pub struct ReceivePrediction {
     data: usize,
     /// Limit of predicted responses.
     most: usize,
-    /// Receives until the handler is asked again.
+    /// Receives until the handler makes the next prediction.
     pause: u32,
     next_pause: u32,
 }
@@ -78,7 +78,7 @@ impl ReceivePrediction {
         self.answers.push(answer);
     }
 
-    /// Asks the handler. False: no worthwhile prediction.
+    /// Asks the handler for a prediction. Returns false if it is not worthwhile.
     pub(super) fn look(&mut self, sink: &mut impl PduHandler) -> bool {
         if self.pause > 0 {
             self.pause -= 1;
@@ -92,7 +92,7 @@ impl ReceivePrediction {
         self.data > 0
     }
 
-    /// Adapts to a receive that brought `came` predicted responses.
+    /// Adapts the limit to a receive that brought `came` predicted responses.
     fn learn(&mut self, right: bool, came: usize) {
         if right {
             self.most = (2 * came).clamp(FEW, MANY);

@@ -1,4 +1,4 @@
-//! Every cut, and what is wrong.
+//! PDUs cut at every byte, and malformed PDUs.
 
 use super::*;
 use lunar_wire::iscsi::opcode;
@@ -35,7 +35,7 @@ fn pdu(digests: Digests, ahs: &[u8], data: &[u8]) -> Vec<u8> {
     encode(digests, Bhs::new(1), ahs, data)
 }
 
-/// Feeds bytes as receives of `step` bytes would bring them.
+/// Feeds the bytes in receives of `step` bytes.
 fn feed(bytes: &[u8], step: usize, digests: Digests, landing: bool) -> Result<Seen, ReceiveError> {
     let mut r = PduReceiver::new(digests, 1 << 20, vec![]);
     let mut seen = Seen { landing, ..Seen::default() };
@@ -63,7 +63,7 @@ fn pdus_arrive_whatever_the_segmentation() {
     }
 }
 
-/// Large segments after each other, small ones between them, and a peer that sends in pieces of all sizes.
+/// Consecutive large segments with small ones between them, from a peer that sends in pieces of several sizes.
 #[test]
 fn pdus_arrive_from_a_socket() {
     const LENGTHS: [usize; 9] = [50_001, 262_144, 262_143, 0, 5, 20_000, 300_000, 100, 17_002];

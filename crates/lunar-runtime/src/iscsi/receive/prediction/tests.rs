@@ -1,4 +1,4 @@
-//! Whatever is foreseen, what is handed over is what was sent.
+//! The delivered PDUs equal the sent ones, whatever the prediction.
 
 use super::*;
 use crate::iscsi::receive::encode;
@@ -6,10 +6,10 @@ use crate::iscsi::receive::encode;
 const NO: Digests = Digests { header: false, data: false };
 const BOTH: Digests = Digests { header: true, data: true };
 
-/// Commands whose answers are foreseen: tag, length of the data, and the buffer while it is here.
+/// Commands whose responses are predicted: tag, data length, and the buffer while it is not lent to a prediction.
 struct Asked {
     commands: Vec<(u32, usize, Option<Buf>)>,
-    /// Opcode, tag and data of what came, and whether it was received straight into its buffer.
+    /// Received PDUs: opcode, tag, data, and whether the data was received directly into the buffer of its command.
     came: Vec<(u8, u32, Vec<u8>, bool)>,
     intact: bool,
 }
@@ -33,7 +33,7 @@ impl PduHandler for Asked {
             if !sight.has_room(*len) {
                 return;
             }
-            let buf = if *len > 0 { Some(buf.take().expect("it is here")) } else { None };
+            let buf = if *len > 0 { Some(buf.take().expect("the buffer was returned")) } else { None };
             sight.push(PredictedPdu { tag: *tag, buf });
         }
     }
@@ -53,7 +53,7 @@ impl PduHandler for Asked {
         };
         if let Some(at) = self.commands.iter().position(|c| c.0 == tag) {
             let (_, len, buf) = self.commands.remove(at);
-            assert!(landed || len == 0 || buf.is_some(), "the buffer of {tag} is away");
+            assert!(landed || len == 0 || buf.is_some(), "the buffer of {tag} was not returned");
         }
         self.intact &= pdu.intact;
         self.came.push((opcode, tag, data, landed));
@@ -61,7 +61,7 @@ impl PduHandler for Asked {
     }
 }
 
-/// A PDU with so many bytes of data.
+/// A PDU with this many bytes of data.
 fn pdu(digests: Digests, (opcode, tag, len): (u8, u32, usize)) -> Vec<u8> {
     let mut header = Bhs::new(opcode);
     header.set_itt(tag);
@@ -78,7 +78,7 @@ const COMMANDS: [(u32, usize); 5] = [(1, 4096), (2, 0), (3, 20_001), (4, 513), (
 type Sent = [(u8, u32, usize)];
 const IN_ORDER: &Sent = &[(IN, 1, 4096), (END, 2, 0), (IN, 3, 20_001), (IN, 4, 513), (IN, 5, 2048)];
 
-/// Receives what is sent in pieces of so many bytes.
+/// Receives the PDUs of `sent` in pieces of `piece` bytes.
 fn receive(sent: &Sent, digests: Digests, piece: usize) -> Asked {
     let bytes: Vec<u8> = sent.iter().flat_map(|s| pdu(digests, *s)).collect();
     let mut asked = Asked::new(&COMMANDS);
@@ -93,9 +93,9 @@ fn receive(sent: &Sent, digests: Digests, piece: usize) -> Asked {
 fn any_prediction_delivers_the_pdus_that_were_sent() {
     let scripts: [&Sent; 7] = [
         IN_ORDER,
-        // another order
+        // out of order
         &[(IN, 3, 20_001), (IN, 1, 4096), (IN, 5, 2048), (IN, 4, 513), (END, 2, 0)],
-        // something between
+        // an unrelated PDU between them
         &[(IN, 1, 4096), (opcode::NOP_IN, 77, 5), (END, 2, 0), (IN, 3, 20_001)],
         // less data, more data, and a status instead of data
         &[(IN, 1, 4092), (END, 2, 0), (IN, 3, 20_001)],
@@ -140,7 +140,7 @@ fn wrong_digest_of_predicted_data_is_detected() {
             Err(e) => panic!("{e}"),
             Ok(_) => assert!(at < 8 || at >= 52 && !asked.intact, "byte {at}"),
         }
-        assert!(asked.commands.iter().all(|c| c.2.is_some()), "byte {at}: a buffer is away");
+        assert!(asked.commands.iter().all(|c| c.2.is_some()), "byte {at}: a buffer was not returned");
     }
 }
 
