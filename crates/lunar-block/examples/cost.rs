@@ -1,5 +1,5 @@
-//! What one operation costs on the core that asks for it, in nanoseconds. For looking at, not for
-//! judging: `cargo run --release -p lunar-block --example cost [FOLDER]`.
+//! Measures the cost of one operation on the calling core, in nanoseconds. The numbers are informative, and no test
+//! depends on them: `cargo run --release -p lunar-block --example cost [FOLDER]`.
 
 use lunar_block::filter::stats;
 use lunar_block::{Backend, BackendKind, BackendSpec, TryIo, open};
@@ -15,7 +15,7 @@ const CAPACITY: u64 = 64 << 20;
 const ROUNDS: u64 = 32_000;
 const DEPTH: u64 = 32;
 
-/// Offsets all over the disk, the same each time.
+/// Pseudo-random offsets within the disk, the same in each run.
 fn offset(round: u64, len: usize) -> u64 {
     round.wrapping_mul(0x9e37_79b9) * 4096 % (CAPACITY - len as u64) / 4096 * 4096
 }
@@ -32,7 +32,7 @@ fn is_done(outcome: TryIo) -> bool {
     }
 }
 
-/// Reads as a server does: on the spot if it can be, else the long way.
+/// Reads as a server does: inline if possible, otherwise asynchronously.
 async fn reads(name: &str, disk: &dyn Backend, len: usize) {
     let (mut buf, mut done) = (Buf::zeroed(len), 0);
     let begin = Instant::now();
@@ -59,7 +59,7 @@ async fn writes(name: &str, disk: &dyn Backend, len: usize) {
     print(&format!("{name}: write"), len, begin, done);
 }
 
-/// Writes the long way, many at once.
+/// Writes asynchronously, many at once.
 async fn deep_writes(name: &str, disk: &Arc<dyn Backend>, len: usize) {
     let begin = Instant::now();
     let lanes: Vec<_> = (0..DEPTH)

@@ -72,12 +72,12 @@ pub trait Backend: Send + Sync {
     /// processes. The caller must not use this backend meanwhile. A writable device has one open descriptor only.
     fn offer(&self, _offered: bool) {}
 
-    /// Fills `buf` from `offset` if that needs no waiting.
+    /// Fills `buf` from `offset` if that does not block.
     fn try_read(&self, _offset: u64, _buf: &mut [u8]) -> TryIo {
         TryIo::WouldWait
     }
 
-    /// Writes `data` at `offset` if that needs no waiting. Not for FUA writes.
+    /// Writes `data` at `offset` if that does not block. Not for FUA writes.
     fn try_write(&self, _offset: u64, _data: &[u8]) -> TryIo {
         TryIo::WouldWait
     }
@@ -118,7 +118,7 @@ pub trait Backend: Send + Sync {
     /// Frees space where it can; the bytes read as zeros afterwards.
     fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>>;
 
-    /// Writes zeros; with `unmap` it may free space instead.
+    /// Writes zeros; with `unmap`, it may free the space instead.
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// The best size of one read, in bytes, for a remote medium. A caller splits longer reads, so that it forwards

@@ -94,7 +94,7 @@ impl MemoryBackend {
         Ok(())
     }
 
-    /// As [`MemoryBackend::store`], once all of the memory is there.
+    /// As [`MemoryBackend::store`], after all chunks are allocated.
     fn store_atomic(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         within(self.capacity, offset, data.len() as u64)?;
         for part in parts(offset, data.len() as u64) {

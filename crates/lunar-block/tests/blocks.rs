@@ -1,4 +1,4 @@
-//! A block is read as it was before a write or as it is after it, never in part of each, on every kind of medium.
+//! Reads during concurrent writes return each block as it was before or after a write, never a mix, on every medium.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const CAPACITY: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// Writes the whole of `len` bytes with one number after the other, on the spot where that can be.
+/// Writes `len` bytes of one number repeatedly, with a new number each time, inline if possible.
 async fn write(disk: &dyn Backend, len: usize, ends: &AtomicBool) {
     let mut buf = Buf::zeroed(len);
     let mut number = 0_u8;
@@ -33,7 +33,7 @@ async fn write(disk: &dyn Backend, len: usize, ends: &AtomicBool) {
     }
 }
 
-/// How many of the blocks that it reads are not of one number.
+/// The number of blocks read that mix several numbers.
 async fn torn(disk: &dyn Backend, len: usize, reads: u32) -> u32 {
     let (mut buf, mut torn) = (Buf::zeroed(len), 0);
     for round in 0..reads {
@@ -51,7 +51,7 @@ async fn torn(disk: &dyn Backend, len: usize, reads: u32) -> u32 {
     torn
 }
 
-/// A writer on another core, and a reader here.
+/// Runs a writer on another thread and a reader here, and returns the number of torn blocks.
 fn beside(disk: &Arc<dyn Backend>, len: usize, reads: u32) -> u32 {
     let ends = Arc::new(AtomicBool::new(false));
     let (other, stop) = (disk.clone(), ends.clone());

@@ -1,5 +1,5 @@
-//! What every backend promises, checked on every backend and on every filter around one, on both drivers of
-//! the runtime, against a plain line of bytes.
+//! The contract of [`Backend`], checked against an array of bytes: on every backend, with every filter around one,
+//! and with both drivers of the runtime.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const CAPACITY: u64 = 640 * 1024;
 
-/// What happens to a disk.
+/// An operation of the test.
 #[derive(Clone, Debug)]
 enum Step {
     Write { offset: u64, len: u64, seed: u8, stable: bool, now: bool },
@@ -28,7 +28,7 @@ enum Step {
     Prefetch { offset: u64, len: u64 },
 }
 
-/// A range within the capacity: of sectors mostly, of any bytes sometimes, and not always small.
+/// A range within the capacity, small or large. Most ranges are aligned to sectors.
 fn range() -> impl Strategy<Value = (u64, u64)> {
     let unit = prop_oneof![3 => Just(512u64), 2 => Just(4096), 1 => Just(1)];
     let span = prop_oneof![4 => 0u64..20_000, 1 => 0u64..CAPACITY];
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Bytes that differ from place to place and from write to write; a `seed` of 0 is zeros.
+/// Bytes that depend on offset and seed; a `seed` of 0 gives zeros.
 fn pattern(seed: u8, offset: u64, len: u64) -> Vec<u8> {
     (offset..offset + len).map(|at| (at / 7) as u8 & seed | (seed >> 4)).collect()
 }
@@ -81,10 +81,10 @@ async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool, now: bo
         false => disk.write(offset, filled(bytes), fua).await,
     };
     result.expect("write");
-    assert_eq!(&buf[..], bytes, "the buffer comes back as it went");
+    assert_eq!(&buf[..], bytes, "the buffer is returned unchanged");
 }
 
-/// Extents cover the disk without a gap, one by one as well as several at a time, and what is not mapped is zeros.
+/// Checks that extents cover the disk without a gap, one or several at a time, and that unmapped ranges are zeros.
 async fn check_extents(disk: &dyn Backend, model: &[u8]) {
     for most in [1, 3] {
         let mut at = 0;
@@ -130,7 +130,7 @@ async fn apply(disk: &dyn Backend, model: &mut [u8], step: &Step) {
     }
 }
 
-/// The whole life of one disk.
+/// Applies the steps to a new disk, and compares its content with the model.
 async fn live(disk: &dyn Backend, steps: &[Step]) {
     let mut model = vec![0; CAPACITY as usize];
     for step in steps {
@@ -142,7 +142,7 @@ async fn live(disk: &dyn Backend, steps: &[Step]) {
     }
 }
 
-/// Runs the property on the disk that `make` makes, a new one each time.
+/// Runs the property on a new disk from `make` in each case.
 fn promise(cases: u32, make: impl AsyncFn(&Scratch) -> Arc<dyn Backend>) {
     for runtime in runtimes() {
         let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
@@ -184,7 +184,7 @@ fn lossy(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
     Arc::new(VolatileBackend::new(inner))
 }
 
-/// Every filter once, none of which shall be noticed.
+/// Wraps the backend in every filter, with settings that must not change results.
 fn filtered(inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
     let slow = delay(inner, Duration::from_nanos(1), Duration::ZERO);
     let sound = error(error(slow, FilterOp::Flush, 0.0, Some(1)), FilterOp::Write, 0.0, None);
@@ -212,7 +212,7 @@ fn stack_of_filters_keeps_the_contract() {
     promise(40, async |_| filtered(lossy(filtered(lossy(memory())))));
 }
 
-/// A server of a disk in memory whose clients may ask for any bytes.
+/// A server of a memory disk with a block size of 1 byte.
 fn server() -> NbdServer {
     let export = NbdExport {
         name: "disk".into(),
@@ -248,11 +248,12 @@ fn device_keeps_the_contract() {
     };
     for direct in [false, true] {
         let disk = open(&BackendSpec { direct, ..BackendSpec::path(&path) }).expect("a device");
-        // It is waited for, so this is tried once.
-        let in_use = open(&BackendSpec::path(&path)).err().expect("alone");
+        // An exclusive open retries a busy device for a while, so it is tested only once.
+        let in_use = open(&BackendSpec::path(&path)).err().expect("the device is in use");
         assert!(in_use.what.starts_with("is in use by"), "{in_use}");
-        let read =
-            open(&BackendSpec { read_only: true, ..BackendSpec::path(&path) }).err().expect("it is written");
+        let read = open(&BackendSpec { read_only: true, ..BackendSpec::path(&path) })
+            .err()
+            .expect("the device is being written");
         assert!(read.what.starts_with("is being written by"), "{read}");
         drop(disk);
         promise(20, async |_| {

@@ -1,4 +1,4 @@
-//! Files as people have them: missing, locked, cut short, shared by cores, read past the page cache.
+//! File backends: missing, locked, truncated, shared by cores, and with O_DIRECT.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn refused(spec: &BackendSpec) -> OpenError {
     open(spec).err().expect("a refusal")
 }
 
-/// A disk past the page cache, where the file system can.
+/// A disk with O_DIRECT; None if the file system does not support it.
 fn direct(scratch: &Scratch) -> Option<Arc<dyn Backend>> {
     let opened = open(&BackendSpec { direct: true, ..scratch.spec(MIB) });
     opened.inspect_err(|e| println!("skipped: O_DIRECT: {e}")).ok()
@@ -51,7 +51,7 @@ fn offered_medium_can_be_reopened() {
     let second = open(&reader).expect("offered");
     drop(second);
     first.offer(false);
-    // The name has gone, the file has not.
+    // The file has another name now, but is still open.
     let moved = scratch.0.with_extension("moved");
     std::fs::rename(&scratch.0, &moved).expect("renamed");
     let e = refused(&BackendSpec { path: moved.clone(), ..scratch.spec(MIB) });
@@ -65,7 +65,7 @@ fn examine_reports_what_open_would_and_changes_nothing() {
     let spec = scratch.spec(MIB);
     let found = |spec: &BackendSpec| examine(spec).map_err(|e| e.what);
     assert_eq!(found(&spec), Ok(ExamineReport { size: None, in_use: None, block_size: None }));
-    assert!(!scratch.0.exists(), "it is not made");
+    assert!(!scratch.0.exists(), "examine does not create the file");
     let e = examine(&BackendSpec { create: false, ..spec.clone() }).expect_err("missing");
     assert_eq!(e.hint, "check the path, or give a size to create it");
     let nowhere = BackendSpec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
@@ -73,14 +73,14 @@ fn examine_reports_what_open_would_and_changes_nothing() {
     let disk = open(&spec).expect("open");
     let reader = BackendSpec { read_only: true, ..spec.clone() };
     for (spec, how) in [(&spec, "is in use by"), (&reader, "is being written by")] {
-        let found = examine(spec).expect("it is there");
-        let in_use = found.in_use.expect("it is in use");
+        let found = examine(spec).expect("the file exists");
+        let in_use = found.in_use.expect("the file is in use");
         assert_eq!((in_use.error.what.as_str(), found.size), (&*format!("{how} another server"), Some(MIB)));
-        assert_eq!(in_use.error, refused(spec), "as opening says it");
+        assert_eq!(in_use.error, refused(spec), "the error of open");
     }
     drop(disk);
     assert_eq!(found(&spec), Ok(ExamineReport { size: Some(MIB), in_use: None, block_size: None }));
-    open(&spec).expect("the look has let go");
+    open(&spec).expect("examine released its locks");
     std::fs::write(&scratch.0, []).expect("emptied");
     assert_eq!(found(&BackendSpec { create: false, ..spec.clone() }), Err("is empty".into()));
     let folder = BackendSpec::path(std::env::temp_dir());
@@ -99,7 +99,7 @@ fn file_that_cannot_be_made_leaves_nothing_behind() {
     assert!(!scratch.0.exists());
     std::fs::write(&scratch.0, []).expect("written");
     assert!(open(&scratch.spec(i64::MAX as u64 - 511)).is_err());
-    assert!(scratch.0.exists(), "it was there before");
+    assert!(scratch.0.exists(), "an existing file is not removed");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn file_that_grows_or_shrinks_is_seen() {
     resize(2 * MIB);
     for runtime in runtimes() {
         let (result, _) = runtime.block_on(disk.read(MIB, Buf::zeroed(512)));
-        assert_eq!(result.expect_err("not yet seen").kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(result.expect_err("the new size is not known yet").kind(), io::ErrorKind::UnexpectedEof);
     }
     assert!(disk.refresh() && !disk.refresh());
     assert_eq!(disk.facts().capacity, 2 * MIB);
@@ -244,8 +244,7 @@ fn unmap_gives_space_back() {
     }
 }
 
-/// Eight writers on two cores and both drivers, each with its own bytes of every block: nobody's may be
-/// undone.
+/// Eight writers on two threads, one for each driver, write different parts of the same blocks. No write may be lost.
 #[test]
 fn narrow_direct_neighbours_do_not_undo_one_another() {
     const LANE: u64 = 64;
@@ -282,7 +281,7 @@ fn narrow_direct_neighbours_do_not_undo_one_another() {
     }
 }
 
-/// Runs futures side by side on this core.
+/// Runs futures concurrently on this core.
 async fn together(futures: impl Iterator<Item = impl Future<Output = ()>>) {
     let mut waiting: Vec<_> = futures.map(Box::pin).collect();
     std::future::poll_fn(|cx| {
@@ -303,7 +302,7 @@ fn direct_needs_whole_blocks_to_the_end() {
     assert_eq!(open(&scratch.spec(MIB)).expect("through the page cache").facts().capacity, 4196);
 }
 
-/// One backend, used by two cores with a runtime of their own each, flushes included.
+/// One backend, used by four threads with a runtime each, including flushes.
 #[test]
 fn all_cores_share_one_file() {
     let scratch = Scratch::new();

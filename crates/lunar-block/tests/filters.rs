@@ -1,4 +1,4 @@
-//! What each filter does to what passes, and what a lost cache leaves.
+//! The effect of each filter, and the data that survives a simulated power loss.
 
 mod common;
 
@@ -87,8 +87,8 @@ fn error_filter_fails_with_eio_and_never_inline() {
         assert!(matches!(disk.try_write(0, &[1; 512]), TryIo::WouldWait));
         let (result, buf) = disk.write(0, filled(&[1; 512]), false).await;
         assert_eq!(result.expect_err("always").raw_os_error(), Some(5));
-        assert_eq!(buf[0], 1, "the buffer comes back");
-        disk.unmap(0, 512).await.expect_err("a change too");
+        assert_eq!(buf[0], 1, "the buffer is returned");
+        disk.unmap(0, 512).await.expect_err("UNMAP counts as a write");
         assert!(read_ok(&*disk).await);
     });
 }
@@ -138,7 +138,7 @@ fn stats_count_what_ended_on_every_thread() {
 #[test]
 fn rate_lets_no_more_through_than_it_says() {
     for runtime in runtimes() {
-        // 100 a second, of which the burst gives ten at once: 20 more take a fifth of a second.
+        // 100 operations a second, and a burst of ten: the other 20 take a fifth of a second.
         let disk = rate(memory(4096), RateLimit::new(100, 0));
         runtime.block_on(async {
             let begin = Instant::now();
@@ -147,7 +147,10 @@ fn rate_lets_no_more_through_than_it_says() {
             }
             assert!(begin.elapsed() >= Duration::from_millis(190));
             let mut waits = (0..20).map(|_| disk.try_read(0, &mut [0; 512]));
-            assert!(waits.any(|outcome| matches!(outcome, TryIo::WouldWait)), "nor on the spot");
+            assert!(
+                waits.any(|outcome| matches!(outcome, TryIo::WouldWait)),
+                "inline operations are limited too"
+            );
         });
     }
 }
@@ -160,7 +163,7 @@ fn rate_counts_bytes_too() {
         for _ in 0..5 {
             disk.read(0, Buf::zeroed(1 << 16)).await.0.expect("read");
         }
-        // 320 KiB at 1 MiB/s; the last one need not be paid, and a tenth of a second was saved.
+        // 320 KiB at 1 MiB/s: the last operation runs on credit, and the burst covers a tenth of a second.
         assert!(begin.elapsed() >= Duration::from_millis(140));
     });
 }
@@ -177,7 +180,7 @@ fn describe_lists_the_stack_from_the_outside_in() {
     assert!(rows.contains(&("write_us".into(), "9".into())));
 }
 
-/// One thing that happens to a disk before the power fails; places are sectors of 512 bytes.
+/// An operation before the power loss. Positions are sectors of 512 bytes.
 #[derive(Clone, Debug)]
 enum Event {
     Write { at: u64, seed: u8, stable: bool },
@@ -196,7 +199,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Per sector, the values that it may have after the power failed.
+/// For each sector, the values that it may have after the power loss.
 struct Possible(Vec<Vec<u8>>);
 
 impl Possible {
@@ -236,7 +239,7 @@ async fn sectors(disk: &dyn Backend) -> Vec<u8> {
     let (result, buf) = disk.read(0, Buf::zeroed(SECTORS as usize * 512)).await;
     result.expect("read");
     let whole = |sector: &[u8]| sector.iter().all(|byte| *byte == sector[0]).then_some(sector[0]);
-    buf.chunks(512).map(|sector| whole(sector).expect("a sector of one write")).collect()
+    buf.chunks(512).map(|sector| whole(sector).expect("a sector that is not torn")).collect()
 }
 
 proptest! {
@@ -251,13 +254,13 @@ proptest! {
                 happen(&disk, &mut possible, event).await;
             }
             let newest: Vec<u8> = possible.0.iter().map(|values| values[values.len() - 1]).collect();
-            assert_eq!(sectors(&disk).await, newest, "with power nothing is lost");
+            assert_eq!(sectors(&disk).await, newest, "no data is lost before the power loss");
             disk.lose(seed).await.expect("lose");
             let left = sectors(&disk).await;
             for (at, value) in left.iter().enumerate() {
                 let allowed = &possible.0[at];
                 assert!(allowed.contains(value), "sector {at} is {value}, none of {allowed:?}");
-                assert!(seed.is_some() || *value == allowed[0], "without a seed all that can be lost is lost");
+                assert!(seed.is_some() || *value == allowed[0], "without a seed, all unstable data is lost");
             }
         });
     }

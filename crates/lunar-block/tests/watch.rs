@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
-/// A folder that goes with the test.
+/// A directory that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -39,7 +39,7 @@ fn disk(path: &Path) -> Arc<dyn Backend> {
 }
 
 fn missing(disk: &Arc<dyn Backend>) -> MissingMedium {
-    disk.missing().expect("it is missing")
+    disk.missing().expect("the medium is missing")
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn renamed_folder_takes_the_file_with_it() {
     assert!(!moved.is_replaced() && moved.name_now == folder.0.join("e/a").canonicalize().ok(), "{moved:?}");
     fs::create_dir(folder.0.join("d")).expect("another folder");
     folder.file("d/a", MIB);
-    assert!(missing(&disk).is_replaced(), "another file of the same name");
+    assert!(missing(&disk).is_replaced(), "another file is at the path");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn write_beyond_a_new_end_fails_and_nothing_grows() {
     let runtime = compio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(disk.write(MIB - 4096, Buf::zeroed(4096), false)).0.expect("within");
     OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("shrunk");
-    // What was seen of the size is old after this.
+    // Waits until the cached size check has expired.
     std::thread::sleep(std::time::Duration::from_millis(1));
     lunar_block::next_turn();
     let size = || fs::metadata(&path).expect("there").len();
@@ -194,6 +194,6 @@ fn new_or_empty_file_is_raw() {
     let direct = BackendSpec { direct: true, ..spec("zeros") };
     match open(&direct) {
         Err(e) if e.kind == ErrorKind::InvalidInput => println!("skipped: O_DIRECT: {e}"),
-        opened => drop(opened.expect("looked at past the page cache")),
+        opened => drop(opened.expect("examined with O_DIRECT")),
     }
 }

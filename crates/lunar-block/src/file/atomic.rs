@@ -7,8 +7,8 @@
 //! 3. Reserve the space, write the medium, and sync it.
 //! 4. Clear and sync the record.
 //!
-//! Other writes start only while no record is open. If step 3 fails, the changed old sectors are restored and synced before
-//! the record is cleared.
+//! Other writes start only while no record is open. If step 3 fails, the old content of the changed sectors is
+//! restored and synced before the record is cleared.
 
 use super::journal::changed;
 use super::space::cannot;

@@ -129,7 +129,7 @@ mod tests {
         [path, other, second].iter().for_each(|path| fs::remove_file(path).expect("removed"));
     }
 
-    /// As /sys shows them: what is there, and the identity that follows.
+    /// A directory tree as in /sys: the existing files, and the identity that follows from them.
     #[test]
     fn disk_is_known_by_its_first_name() {
         let disk = std::env::temp_dir().join(format!("lunar-identity-sys-{}", std::process::id()));
@@ -145,7 +145,7 @@ mod tests {
                 fs::create_dir_all(file.parent().expect("a folder")).expect("made");
                 fs::write(file, text).expect("written");
             }
-            // It is the same after it has grown.
+            // The identity does not change when the disk grows.
             assert_eq!([1, 2].map(|size| of_disk(&disk, size)), [id; 2]);
         }
         fs::remove_dir_all(&disk).expect("removed");

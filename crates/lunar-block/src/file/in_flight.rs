@@ -7,9 +7,9 @@
 //!
 //! No lock is taken and nothing is allocated while no reader blocks writers.
 //!
-//! All readers and writers of a medium share one table of counts: cached and direct I/O, zeros and unmap. After two failed
-//! tries a read takes the asynchronous path, and there keeps writers out of 256 KiB at a time. The memory backend locks 64
-//! KiB at a time instead. A router and an NBD client add nothing to the guarantee of their upstream.
+//! All readers and writers of a medium share one table of counts: cached and direct I/O, zeros and unmap. After two
+//! failed tries, a read takes the asynchronous path and blocks writers for 256 KiB at a time. The memory backend
+//! locks 64 KiB at a time instead. A router and an NBD client add nothing to the guarantee of their upstream.
 
 use crate::locked;
 use event_listener::Event;
@@ -235,7 +235,7 @@ mod tests {
         }
         let all: std::collections::HashSet<_> =
             RegionIndices { first: 5, number: COUNTS }.indices().collect();
-        assert_eq!(all.len() as u64, COUNTS, "each region of a row has a count of its own");
+        assert_eq!(all.len() as u64, COUNTS, "consecutive regions have separate counts");
     }
 
     #[test]
@@ -264,13 +264,16 @@ mod tests {
         let before = table.before(ONE).expect("no write is in flight");
         assert!(table.is_as_before(ONE, before), "no write has started");
         let mark = InFlightWrites::try_write(&table, ONE).expect("no reader blocks it");
-        assert!(table.before(ONE).is_none(), "a write is under way");
-        assert!(!table.is_as_before(ONE, before), "one has begun");
+        assert!(table.before(ONE).is_none(), "a write is in flight");
+        assert!(!table.is_as_before(ONE, before), "a write has started");
         drop(mark);
-        assert!(!table.is_as_before(ONE, before), "one has begun and ended");
-        let before = table.before(ONE).expect("it has ended");
+        assert!(!table.is_as_before(ONE, before), "a write has started and ended");
+        let before = table.before(ONE).expect("the write has ended");
         let elsewhere = InFlightWrites::try_write(&table, RegionIndices { first: 4, number: 9 });
-        assert!(elsewhere.is_some() && table.is_as_before(ONE, before), "not in this region");
+        assert!(
+            elsewhere.is_some() && table.is_as_before(ONE, before),
+            "a write in other regions does not count"
+        );
     }
 
     #[test]
@@ -278,16 +281,16 @@ mod tests {
         let table = Arc::new(InFlightWrites::default());
         let begun = InFlightWrites::try_write(&*table, ONE).expect("no reader blocks it");
         let mut still = pin!(table.still(ONE));
-        assert!(poll(still.as_mut()).is_pending(), "a write is under way");
-        assert!(InFlightWrites::try_write(&*table, ONE).is_none(), "no other one begins");
+        assert!(poll(still.as_mut()).is_pending(), "a write is in flight");
+        assert!(InFlightWrites::try_write(&*table, ONE).is_none(), "the reader blocks new writes");
         assert!(
             InFlightWrites::try_write(&*table, RegionIndices { first: 4, number: 1 }).is_some(),
-            "elsewhere it does"
+            "other regions are not blocked"
         );
         let mut writer = pin!(InFlightWrites::write(&table, ONE));
         assert!(poll(writer.as_mut()).is_pending());
         drop(begun);
-        let Poll::Ready(still) = poll(still.as_mut()) else { panic!("it has ended") };
+        let Poll::Ready(still) = poll(still.as_mut()) else { panic!("the write has ended") };
         assert!(poll(writer.as_mut()).is_pending());
         drop(still);
         assert!(poll(writer.as_mut()).is_ready());

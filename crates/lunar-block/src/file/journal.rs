@@ -22,7 +22,7 @@ use std::sync::Mutex;
 const MAGIC: [u8; 8] = *b"LUNARWA2";
 /// The magic of an older format, whose records lack the medium. They are left alone.
 const OLD_MAGIC: [u8; 8] = *b"LUNARWA1";
-/// Magic, offset, bytes, checksum of all, bytes of the medium's name.
+/// Magic, offset, length of the data, checksum of the record, length of the medium's name.
 const HEADER: usize = 28;
 const CHECKSUM: Range<usize> = 20..24;
 /// The unit that a medium writes atomically, in bytes.
@@ -107,7 +107,7 @@ impl StuckRecord {
 }
 
 impl JournalRecord {
-    /// None if it is cleared, or was incomplete when its writer ended.
+    /// None if the record was cleared, or was incomplete when its writer died.
     fn of(bytes: &[u8]) -> Option<JournalRecord> {
         let (header, rest) = bytes.split_at_checked(HEADER)?;
         let offset = u64::from_le_bytes(header[8..16].try_into().ok()?);
@@ -335,7 +335,7 @@ impl WriteJournal {
             match read(&path) {
                 Ok(bytes) => found.extend(bytes.and_then(|bytes| Some((path, RecordContent::of(&bytes)?)))),
                 Err(e) if self.is_of_path(&path) => return Err(StuckRecord::unread(&path, e)),
-                // It most likely belongs to another medium, which must be served.
+                // It most likely belongs to another medium. This medium must stay usable.
                 Err(e) => tracing::warn!(
                     "{}: this record of an atomic write cannot be read: {e}; it may be of {}; hint: repair it, or remove it \
                      if its medium does not come back",
@@ -358,15 +358,15 @@ impl WriteJournal {
         self.folder.join(format!("{:016x}{number}.journal", self.medium.hash_of_path()))
     }
 
-    /// The name for a record that is put aside: a free one, or that of the oldest.
+    /// The path to move a record aside to: a free one, or that of the oldest record moved aside.
     fn aside(&self) -> PathBuf {
         let path = |number| self.folder.join(format!("{:016x}.{number}.aside", self.medium.hash_of_path()));
         let age = |path: &PathBuf| path.metadata().and_then(|found| found.modified()).ok();
-        // None, which is that of a free name, comes first.
+        // A free path has the age None, which sorts first.
         (0..ASIDE).map(path).min_by_key(age).unwrap_or_else(|| path(0))
     }
 
-    /// A record file without a record and without another user.
+    /// Opens a record file that holds no record and has no other user.
     fn create(&self) -> io::Result<JournalFile> {
         // The directory may have been deleted.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
@@ -396,7 +396,7 @@ impl WriteJournal {
         *locked(&self.file) = Some(JournalFile { file, path });
     }
 
-    /// The file of its records; at first the one that it will be.
+    /// The path of its record file. Before the first record, the path that the file will have.
     #[cfg(test)]
     pub(super) fn file_now(&self) -> PathBuf {
         locked(&self.file).as_ref().map_or(self.path(0), |kept| kept.path.clone())
@@ -407,19 +407,19 @@ fn is_at(file: &File, path: &Path) -> bool {
     FileId::of_open(file).is_ok_and(|id| id.is_at(path))
 }
 
-/// Where locks are not offered, the names of paths keep journals apart.
+/// Without support for locks, journals are separate only by the file names that derive from their paths.
 fn is_locked_by_others(file: &File) -> bool {
     matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
-/// Keeps the space for the next record. Without space for a header, the file becomes empty: a file system that is full
-/// does that too.
+/// Clears the header and keeps the space for the next record. If a full file system cannot even store a cleared
+/// header, the file is truncated, which works without space.
 fn clear(file: &File) -> io::Result<()> {
     let overwritten = file.write_all_at(&[0; MAGIC.len()], 0).and_then(|()| file.sync_data());
     overwritten.or_else(|_| file.set_len(0).and_then(|()| file.sync_all()))
 }
 
-/// The files of records, in the order of their names.
+/// The record files, sorted by name.
 fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -431,7 +431,7 @@ fn journals(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// What is in a file that is not cleared.
+/// The content of a record file; None if it is cleared.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut file = match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -450,7 +450,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Makes names stable.
+/// Makes the names of files durable.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -463,7 +463,7 @@ mod tests {
 
     const LEN: usize = 5 * SECTOR;
 
-    /// A medium of ones, and the folder of its records, both gone at the end.
+    /// A medium of ones and its record directory, both removed on drop.
     struct Place {
         path: PathBuf,
         folder: PathBuf,
@@ -498,21 +498,22 @@ mod tests {
             journal
         }
 
-        /// What is there once it was opened again.
+        /// Replays as the next open does, and returns the outcome and the range of the write.
         fn replayed(&self) -> (Vec<ReplayOutcome>, Vec<u8>) {
             let replayed = self.journal().replay(&self.medium()).map_err(|stuck| stuck.error);
             let medium = std::fs::read(&self.path).expect("a medium");
             (replayed.expect("replayed"), medium[SECTOR..][..LEN].to_vec())
         }
 
-        /// How many files of records there are.
+        /// The number of record files with this extension.
         fn files(&self, extension: &str) -> usize {
             let paths =
                 std::fs::read_dir(&self.folder).expect("a folder").map(|entry| entry.expect("one").path());
             paths.filter(|path| path.extension().is_some_and(|found| found == extension)).count()
         }
 
-        /// Another file of ones comes to its path; where the first one is now.
+        /// Moves the medium away, and creates another file of ones at its path. Returns the new path of the first
+        /// medium.
         fn replace(&self) -> PathBuf {
             let away = self.path.with_extension("away");
             std::fs::rename(&self.path, &away).expect("moved");
@@ -572,7 +573,10 @@ mod tests {
         let [ReplayOutcome::Aside { path, .. }] = &replayed.expect("replayed")[..] else {
             panic!("not put aside")
         };
-        assert!(std::fs::read(path).is_ok_and(|bytes| JournalRecord::of(&bytes).is_some()), "it is kept");
+        assert!(
+            std::fs::read(path).is_ok_and(|bytes| JournalRecord::of(&bytes).is_some()),
+            "the record is kept"
+        );
         for _ in 0..ASIDE {
             place.put();
             _ = place.journal().replay(&place.medium());
@@ -580,7 +584,7 @@ mod tests {
         assert_eq!((place.files("aside"), place.files("journal")), (ASIDE as usize, 0));
     }
 
-    /// Ones, and twos in the first `new` sectors of the write; nothing can be written there.
+    /// A medium that rejects writes: ones, and twos in the first `new` sectors of the write.
     fn sealed(new: usize) -> File {
         let mut bytes = [1; 8 * SECTOR];
         bytes[SECTOR..][..new * SECTOR].fill(2);
@@ -615,11 +619,11 @@ mod tests {
             assert!(id.starts_with(&format!("inode {record}")), "{id}");
             assert_eq!(now, [1; LEN]);
         }
-        // Its own records do not replace that of the other.
+        // Records of the new medium must not replace that of the first one.
         place.put();
         assert_eq!(place.files("journal"), 2);
         assert_eq!(place.replayed().1, [2; LEN]);
-        std::fs::rename(&away, &place.path).expect("the first one is back");
+        std::fs::rename(&away, &place.path).expect("the first medium is back");
         assert_eq!(place.replayed(), (vec![DONE], vec![2; LEN]));
         assert_eq!(place.replayed().0, []);
     }
@@ -645,7 +649,7 @@ mod tests {
             std::fs::write(place.journal().path(number), &record).expect("a record");
         }
         let away = place.replace();
-        let e = place.journal().put(&place.whole()).expect_err("no place for it");
+        let e = place.journal().put(&place.whole()).expect_err("no free record file");
         assert!(e.to_string().contains("16 other media"), "{e}");
         std::fs::remove_file(away).expect("removed");
         assert_eq!(place.files("journal"), FILES as usize);
@@ -684,7 +688,7 @@ mod tests {
         assert!(refused.iter().all(|stuck| stuck.is_unread && stuck.path == path), "{refused:?}");
     }
 
-    /// As in a copy of a file system, which has the same inodes and times of birth.
+    /// A copy of a file system has the same inodes and birth times.
     #[test]
     fn of_records_of_one_identity_that_of_the_path_counts() {
         let place = Place::new("clones");

@@ -34,7 +34,7 @@ const PERMISSIONS: i64 = 64;
 /// Start and length of the bytes outside the protocol; 0: to the end.
 const OTHER_BYTES: [(i64, i64); 3] =
     [(0, USED), (USED + PERMISSIONS, UNSHARED - USED - PERMISSIONS), (UNSHARED + PERMISSIONS, 0)];
-/// A lock that covers more than these bytes is not of the protocol: its type shows the use.
+/// A lock that covers other bytes too does not follow the protocol: its type shows the use.
 const PROTOCOL: RangeInclusive<i64> = USED..=UNSHARED + PERMISSIONS - 1;
 
 /// The time limit for a lock: the kernel may keep the file of a killed server open until its requests end.
@@ -101,7 +101,7 @@ fn kinds(fs_type: u64, device: bool) -> LockKinds {
     }
 }
 
-/// The kinds of an open file. Without byte locks in the kernel, only flock or O_EXCL is used.
+/// The kinds for an open file. On a kernel without byte locks, only flock or O_EXCL is used.
 fn kinds_of(file: &File, device: bool) -> io::Result<LockKinds> {
     let kinds = kinds(rustix::fs::fstatfs(file)?.f_type as u64, device);
     let lacks_bytes =
@@ -285,7 +285,7 @@ impl LockEntry {
         Ok(())
     }
 
-    /// Upgrades from reading to writing. The new bytes are locked before the old ones are released for the check.
+    /// Upgrades from reading to writing. Locks the new bytes before it releases the old ones for the check.
     fn upgrade(&mut self, file: &File) -> Result<(), LockError> {
         self.take_bytes(file, FileAccess::Write, false)?;
         self.holders.iter().for_each(|other| self.release_bytes(&other.file, other.purpose));
@@ -360,7 +360,7 @@ impl LockEntry {
         if !self.kinds.bytes {
             return Ok(());
         }
-        // An exclusive lock anywhere.
+        // An exclusive lock on any byte.
         let mut found = conflict(file, libc::F_RDLCK, 0, 0)?;
         if purpose == FileAccess::Write {
             let mut rest = OTHER_BYTES.iter().map(|(start, len)| conflict(file, libc::F_WRLCK, *start, *len));
@@ -396,7 +396,7 @@ fn excluding(file: &File, purpose: FileAccess) -> io::Result<Option<ForeignLock>
     Ok(None)
 }
 
-/// The errors that mean that another process holds the lock.
+/// Maps the errors that mean that another process holds the lock.
 fn refused(e: io::Error, by: LockOwner) -> LockError {
     match e.raw_os_error() {
         Some(libc::EAGAIN | libc::EACCES) => LockError::InUse(by),

@@ -1,4 +1,4 @@
-//! Loop devices and what they lie over: the kernel knows the file itself, whatever became of its path.
+//! The backing files of loop devices. The kernel identifies the file itself, even if its path leads elsewhere.
 #![allow(unsafe_code)]
 
 use crate::FileId;
@@ -27,10 +27,11 @@ struct LoopInfo64 {
     init: [u64; 2],
 }
 
-/// What a loop device lies over, if this user may ask it: the file, and also the device if it is one.
+/// The backing file of a loop device, or None without permission to open the device. If the backing file is a block
+/// device, the second id is that of the device.
 pub fn backing(device: &Path) -> Option<[FileId; 2]> {
     let device = File::open(device).ok()?;
-    // SAFETY: the opcode writes a `struct loop_info64`, which `LoopInfo64` is laid out as; all bytes are values of it.
+    // SAFETY: the opcode writes a struct loop_info64. `LoopInfo64` has its layout, and accepts any bytes.
     let info = unsafe { ioctl(&device, Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }.ok()?;
     Some([FileId::File(info.device, info.inode), FileId::Device(info.rdevice)])
 }

@@ -158,7 +158,7 @@ impl OpenMedium {
         }
     }
 
-    /// The file through the page cache, before it is in use.
+    /// Runs `work` on the file through the page cache, before the medium is in use.
     fn cached<T>(&self, work: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
         let file = &self.files.plain;
         if !self.direct() {
@@ -205,7 +205,7 @@ impl OpenMedium {
         self.direct.is_none_or(|align| offset % align == 0 && len as u64 % align == 0)
     }
 
-    /// The whole blocks around a request.
+    /// The range of whole blocks that covers a request.
     pub(super) fn widen(&self, offset: u64, len: u64) -> Range<u64> {
         let align = self.direct.map_or(1, NonZeroU64::get);
         offset - offset % align..(offset + len).next_multiple_of(align)
@@ -255,7 +255,7 @@ impl OpenMedium {
     }
 }
 
-/// Opens it; true if this created it.
+/// Opens the path. True if this call created the file.
 fn open(spec: &BackendSpec) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).write(!spec.read_only).mode(0o600).custom_flags(claims(spec).bits() as i32);
@@ -481,7 +481,7 @@ impl ErrorContext<'_> {
 mod tests {
     use super::*;
 
-    /// A file that is to be made, and is not there.
+    /// The specification of a file that does not exist yet.
     fn spec(name: &str) -> BackendSpec {
         let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
         _ = std::fs::remove_file(&path);
@@ -493,10 +493,10 @@ mod tests {
         let spec = spec("made-twice");
         let (file, is_new) = open(&spec).expect("made");
         assert!(is_new);
-        let _first = OpenMedium::open(&spec).expect("its lock was free");
-        let e = OpenMedium::claim(file, is_new, &spec).err().expect("it is in use");
+        let _first = OpenMedium::open(&spec).expect("the lock was free");
+        let e = OpenMedium::claim(file, is_new, &spec).err().expect("the file is in use");
         assert_eq!(e.kind, io::ErrorKind::ResourceBusy);
-        std::fs::remove_file(&spec.path).expect("it is there");
+        std::fs::remove_file(&spec.path).expect("the file exists");
     }
 
     #[test]
@@ -517,7 +517,7 @@ mod tests {
         _ = OpenMedium::open(&spec).expect("made");
         let [one, other] = [0; 2].map(|_| open(&spec).expect("there").0);
         std::fs::remove_file(&spec.path).expect("removed");
-        let e = OpenMedium::claim(one, false, &spec).err().expect("it is gone");
+        let e = OpenMedium::claim(one, false, &spec).err().expect("the file was removed");
         assert_eq!(e.kind, io::ErrorKind::NotFound);
         _ = OpenMedium::open(&spec).expect("another");
         let e = OpenMedium::claim(other, false, &spec).err().expect("it is not this one");

@@ -38,28 +38,28 @@ use sync::Syncer;
 pub use watch::next_turn;
 use watch::{look_again, wait};
 
-/// How often a read on the spot is done before it takes the way that keeps writers out.
+/// Inline attempts of a read before it takes the asynchronous path, which blocks writers.
 const TRIES: u32 = 2;
-/// Bytes of a read that keeps writers out at a time.
+/// Bytes for which a read blocks writers at a time.
 const ALONE: usize = 256 << 10;
 
 /// A regular file or a block device.
 pub(crate) struct FileBackend {
     medium: OpenMedium,
     capacity: AtomicU64,
-    /// What the kernel has not yet refused for this file.
+    /// The optional operations that the kernel has not rejected for this file.
     can: FileFeatures,
     syncer: Arc<Syncer>,
     ranges: Arc<RangeLocks>,
     under_way: Arc<InFlightWrites>,
     journal: Option<Arc<WriteJournal>>,
-    /// The turn of atomic writes.
+    /// Serializes atomic writes.
     atomic: Arc<RangeLocks>,
-    /// The record of the last one.
+    /// The state of the record of the last atomic write.
     open: atomic::OpenRecord,
 }
 
-/// What may be tried; each is cleared for good when the kernel says that the file cannot do it.
+/// Optional operations. Each flag is cleared for good when the kernel reports that the file does not support it.
 struct FileFeatures {
     try_read: AtomicBool,
     try_write: AtomicBool,
@@ -123,7 +123,7 @@ impl FileBackend {
         (result, buf)
     }
 
-    /// Each block as it is before a write, or after it.
+    /// Returns each block as it was before or after a concurrent write.
     async fn read_whole_blocks(&self, offset: u64, buf: Buf) -> BufResult {
         let regions = RegionIndices::of(offset, buf.len() as u64);
         let before = self.under_way.before(regions);
@@ -134,7 +134,7 @@ impl FileBackend {
         self.read_alone(offset, buf).await
     }
 
-    /// Piece by piece, and without a writer beside any of them.
+    /// Reads in parts of [`ALONE`] bytes, and blocks writers during each part.
     async fn read_alone(&self, offset: u64, mut buf: Buf) -> BufResult {
         let (mut result, mut at, len) = (Ok(()), 0, buf.len());
         while result.is_ok() && at < len {
@@ -162,7 +162,7 @@ impl FileBackend {
         (result, buf)
     }
 
-    /// What is left to do for a stable write after it was written.
+    /// Completes a FUA write after its bytes were written.
     async fn settle(&self) -> io::Result<()> {
         match self.medium.files.through {
             Some(_) => self.syncer.verdict(),
@@ -170,8 +170,7 @@ impl FileBackend {
         }
     }
 
-    /// A direct write of less than whole blocks: reads them, changes them, writes them back, alone on that
-    /// range.
+    /// A direct write of partial blocks: a read-modify-write that locks its blocks exclusively.
     async fn write_around(&self, offset: u64, buf: Buf, fua: bool) -> BufResult {
         let whole = self.medium.widen(offset, buf.len() as u64);
         let handle = self.handle(whole.start, whole.end - whole.start, RangeAccess::Exclusive, fua).await;
@@ -187,8 +186,8 @@ impl FileBackend {
         (result, buf)
     }
 
-    /// The file together with the right to change a range of it. The page cache orders neighbours by itself;
-    /// direct I/O needs it as soon as one of them is narrower than a block.
+    /// A handle of the file with the lock for a write of this range. The page cache orders adjacent writes itself.
+    /// Direct I/O needs the lock as soon as one write covers part of a block.
     async fn handle(&self, offset: u64, len: u64, share: RangeAccess, fua: bool) -> FileHandle {
         let range = match self.medium.direct() {
             true => Some(wait(self.ranges.lock(self.medium.widen(offset, len), share)).await),
@@ -211,7 +210,7 @@ impl Backend for FileBackend {
     }
 
     fn refresh(&self) -> bool {
-        // If the size cannot be read now, the last one stays. Reads beyond the real end fail anyway.
+        // If the size cannot be read, the last known one stays valid: reads beyond the end fail anyway.
         match self.medium.size_now() {
             Ok(size) => self.capacity.swap(size, Relaxed) != size,
             Err(_) => false,
@@ -257,8 +256,8 @@ impl Backend for FileBackend {
         let checked = self.check_write(offset, data.len() as u64);
         inline(checked, data.len(), &self.can.try_write, io::ErrorKind::WriteZero, |at| {
             let rest = [IoSlice::new(&data[at..])];
-            // What has begun is ended here, though it may wait: to decide the command again could refuse the
-            // rest of it.
+            // A partial write is completed here, although it may block. A second execution of the command could be
+            // rejected, with a part of the data written.
             let how = if at == 0 { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
             if at > 0 {
                 look_again();
@@ -348,7 +347,7 @@ impl Backend for FileBackend {
     }
 }
 
-/// Repeats `step` from where the last one ended until `len` bytes are done or it would wait.
+/// Repeats `step`, each time from where the last one ended, until `len` bytes are done or it would block.
 fn inline(
     checked: io::Result<()>,
     len: usize,
@@ -383,7 +382,7 @@ mod tests {
     use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl};
     use std::path::{Path, PathBuf};
 
-    /// An open file of one page without a name.
+    /// An open, unlinked file of one page.
     fn nameless() -> FileBackend {
         let path = std::env::temp_dir().join(format!(
             "lunar-block-{}-{:?}",
@@ -411,27 +410,27 @@ mod tests {
         let file = nameless();
         let mark = InFlightWrites::try_write(&*file.under_way, RegionIndices::of(0, 512));
         let mut buf = [0; 512];
-        assert!(matches!(file.try_read(0, &mut buf), TryIo::WouldWait), "on the spot it would be torn");
+        assert!(matches!(file.try_read(0, &mut buf), TryIo::WouldWait), "an inline read would be torn");
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
             let mut read = file.read(0, Buf::zeroed(512));
             for _ in 0..20 {
                 let once = std::future::poll_fn(|cx| std::task::Poll::Ready(read.as_mut().poll(cx)));
-                assert!(once.await.is_pending(), "a write is under way");
+                assert!(once.await.is_pending(), "a write is in flight");
                 compio::time::sleep(std::time::Duration::from_millis(1)).await;
             }
             drop(mark);
-            read.await.0.expect("it has ended");
+            read.await.0.expect("the write has ended");
         });
         write(&file, false).expect("no reader is left");
     }
 
-    /// A file with a folder of records; both go at the end.
+    /// Runs the test on a file with a journal directory. Both are removed at the end.
     fn with_journal(name: &str, test: impl AsyncFnOnce(&BackendSpec, FileBackend)) {
         with_journal_in(name, None, test);
     }
 
-    /// The records are in this folder, or in one of their own.
+    /// As `with_journal`, with the records in `folder` if given.
     fn with_journal_in(name: &str, folder: Option<&Path>, test: impl AsyncFnOnce(&BackendSpec, FileBackend)) {
         let path = std::env::temp_dir().join(format!("lunar-{name}-{}", std::process::id()));
         let own = path.with_extension("records");
@@ -467,7 +466,7 @@ mod tests {
         });
     }
 
-    /// What is written stably goes to a device that is always full.
+    /// FUA writes go to a device that is always full.
     #[test]
     fn atomic_write_without_space_leaves_the_old_blocks() {
         with_journal("full", async |spec, mut file| {
@@ -483,10 +482,10 @@ mod tests {
         });
     }
 
-    /// At each sync of the file: its first byte, and whether a record is valid.
+    /// For each sync of the file: its first byte, and whether a record is valid.
     type Syncs = Arc<std::sync::Mutex<Vec<(u8, bool)>>>;
 
-    /// Syncs end like this, by their number.
+    /// Records the syncs. `end` returns the result of each sync, by its number.
     fn watch_syncs(
         spec: &BackendSpec,
         file: &mut FileBackend,
@@ -538,21 +537,21 @@ mod tests {
         });
     }
 
-    /// An atomic write that cannot be recorded changes nothing, and stops no other write.
+    /// An atomic write whose record cannot be stored changes nothing, and blocks no other write.
     async fn has_no_record(file: &FileBackend) {
         file.write(0, of(1, 8192), false).await.0.expect("written");
         file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space for its record");
         assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
         assert!(!file.open.is_open());
         file.write(0, of(3, 8192), true).await.0.expect("a plain write needs no record");
-        file.write_zeroes(0, 4096, false).await.expect("nor do zeros");
+        file.write_zeroes(0, 4096, false).await.expect("zeros need no record");
     }
 
     #[test]
     fn record_without_space_stops_no_other_write() {
         use rustix::fs::{MemfdFlags, SealFlags};
         with_journal("no-record", async |_, file| {
-            // Like an empty file on a full file system: it cannot grow, but it can become empty.
+            // As an empty file on a full file system: it can be truncated, but not extended.
             let full = rustix::fs::memfd_create("full", MemfdFlags::ALLOW_SEALING).expect("a file");
             rustix::fs::fcntl_add_seals(&full, SealFlags::GROW).expect("sealed");
             let path = file.journal.as_ref().expect("a journal").file_now();
@@ -567,7 +566,7 @@ mod tests {
         let Some(folder) = Tmpfs::mount("full-state", "64k") else { return };
         let room = || std::fs::remove_file(folder.0.join("other"));
         with_journal_in("full-state", Some(&folder.0), async |_, file| {
-            std::fs::write(folder.0.join("other"), [0; 1 << 17]).expect_err("it is full");
+            std::fs::write(folder.0.join("other"), [0; 1 << 17]).expect_err("the file system is full");
             has_no_record(&file).await;
             room().expect("removed");
             file.write_atomic(0, of(4, 8192)).await.0.expect("there is space again");
@@ -587,7 +586,7 @@ mod tests {
         std::future::poll_fn(|cx| std::task::Poll::Ready(work.as_mut().poll(cx))).await
     }
 
-    /// A file that becomes shorter while a write of 16 KiB waits for a reader; how the write ends.
+    /// Truncates the file while a write of 16 KiB waits for a reader. The write must fail without extending the file.
     async fn shrinks(
         spec: &BackendSpec,
         file: &FileBackend,
@@ -597,12 +596,12 @@ mod tests {
         let still = file.under_way.still(RegionIndices::of(0, 1 << 14)).await;
         let (mut polls, pause) = (0, std::time::Duration::from_millis(1));
         while polls < 20 || !is_waiting() {
-            assert!(poll_once(&mut write).await.is_pending(), "a reader keeps it out");
+            assert!(poll_once(&mut write).await.is_pending(), "a reader blocks the write");
             compio::time::sleep(pause).await;
             polls += 1;
         }
         shrink(spec);
-        // As if another write had looked at the size right before.
+        // Another write has checked the size just before the truncation.
         next_turn();
         file.look_for_end();
         file.capacity.store(1 << 16, Relaxed);
@@ -639,7 +638,7 @@ mod tests {
         });
     }
 
-    /// Where there is no ring, a write waits for its turn at the threads.
+    /// With the polling driver, a write waits for a thread permit.
     #[test]
     fn write_that_waits_for_its_turn_never_grows_a_file() {
         use compio::driver::{DriverType, ProactorBuilder};
@@ -660,7 +659,7 @@ mod tests {
                 turns.push(lunar_runtime::ThreadPermit::wait().await);
             }
             let mut write = file.write(0, of(2, 8192), false);
-            assert!(poll_once(&mut write).await.is_pending(), "all turns are taken");
+            assert!(poll_once(&mut write).await.is_pending(), "all permits are taken");
             shrink(&spec);
             drop(turns);
             assert_eq!(write.await.0.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);
@@ -669,7 +668,7 @@ mod tests {
         std::fs::remove_file(path).expect("a file");
     }
 
-    /// An atomic write of this range has failed: the old blocks were ones.
+    /// Undoes a failed atomic write of this range, whose old blocks were ones.
     async fn undo(file: &FileBackend, offset: u64, len: usize) -> io::Result<()> {
         let journal = file.journal.as_ref().expect("a journal");
         journal.put(&journal.record(offset, &of(1, len), &of(2, len))).expect("kept");
@@ -683,14 +682,14 @@ mod tests {
             file.write(0, of(2, 8192), false).await.0.expect("written");
             shrink(spec);
             for (offset, len) in [(0, 8192), (8192, 4096)] {
-                undo(&file, offset, len).await.expect("what is left is undone");
+                undo(&file, offset, len).await.expect("the rest of the range is restored");
                 assert!(!file.open.is_open() && size(spec) == 4096);
             }
             assert_eq!(std::fs::read(&spec.path).expect("a file"), [1; 4096]);
         });
     }
 
-    /// They may be shared with another file, and there may be no space for a copy of them.
+    /// Unchanged blocks may be shared with another file, and there may be no space for a copy of them.
     #[test]
     fn undo_writes_no_block_that_has_not_changed() {
         with_journal("undo-same", async |spec, mut file| {
@@ -698,12 +697,12 @@ mod tests {
             let reads = std::fs::File::open(&spec.path).expect("a file");
             file.syncer = Arc::new(Syncer::new(|| Ok(())));
             Arc::get_mut(&mut file.medium.files).expect("not shared").plain = reads;
-            undo(&file, 0, 8192).await.expect("nothing is to be written");
+            undo(&file, 0, 8192).await.expect("undo has nothing to write");
             assert!(!file.open.is_open());
         });
     }
 
-    /// The image is a copy that shares its blocks, on a file system with space for a part of them.
+    /// The medium is a reflink copy of an image, on a file system with free space for half of it.
     fn fails_whole(folder: &Volume) {
         let records = folder.0.with_extension("records");
         std::fs::create_dir_all(&records).expect("a folder");
@@ -721,13 +720,16 @@ mod tests {
                 Err(_) => step /= 2,
             }
         }
-        other.set_len(at - (1 << 19)).and_then(|()| other.sync_all()).expect("space for a half");
+        other
+            .set_len(at - (1 << 19))
+            .and_then(|()| other.sync_all())
+            .expect("free space for half of the image");
         drop((copy, first));
         let file = FileBackend::open(&spec).expect("a file");
         compio::runtime::Runtime::new().expect("a runtime").block_on(async {
             file.write_atomic(0, of(2, 1 << 20)).await.0.expect_err("no space");
             assert_eq!(file.read(0, Buf::zeroed(1 << 20)).await.1[..], [1; 1 << 20]);
-            assert!(!file.open.is_open(), "other writes go on");
+            assert!(!file.open.is_open(), "other writes are not blocked");
         });
         std::fs::remove_dir_all(records).expect("a folder");
     }
@@ -746,7 +748,7 @@ mod tests {
         }
     }
 
-    /// A file system whose files share blocks; None where it cannot be made.
+    /// A mounted file system with shared blocks (reflink); None if it cannot be created.
     struct Volume(PathBuf);
 
     impl Volume {
@@ -776,7 +778,7 @@ mod tests {
         }
     }
 
-    /// A small file system of its own; None, and `skipped`, without root.
+    /// A small tmpfs of its own. Without root, None, and the test is reported as skipped.
     struct Tmpfs(PathBuf);
 
     impl Tmpfs {
@@ -803,7 +805,7 @@ mod tests {
         }
     }
 
-    /// A file of ones whose atomic write of twos finds no space.
+    /// A file of ones, after an atomic write of twos failed without space.
     async fn without_space(
         spec: &BackendSpec,
         file: &mut FileBackend,
@@ -880,10 +882,10 @@ mod tests {
         let Ok(file) = FileBackend::open(&spec) else { return println!("skipped: O_DIRECT") };
         use std::os::fd::AsFd;
         let handle = ops::FileHandle::new(&file.medium.files, true, None);
-        // As the kernel keeps it for a write that is under way.
+        // A reference as the kernel holds it during a write.
         let kept = handle.as_fd().try_clone_to_owned().expect("a descriptor");
         drop((handle, file));
-        let refused = FileBackend::open(&spec).err().expect("it is in use");
+        let refused = FileBackend::open(&spec).err().expect("the file is in use");
         assert_eq!(refused.kind, io::ErrorKind::ResourceBusy);
         drop(kept);
         assert!(FileBackend::open(&spec).is_ok());
@@ -903,10 +905,10 @@ mod tests {
     fn failed_flush_makes_later_flushes_fail() {
         let mut file = nameless();
         file.syncer = broken();
-        write(&file, true).expect("nothing lost yet");
+        write(&file, true).expect("no sync has failed yet");
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(file.flush()).expect_err("lost");
         assert_eq!(write(&file, true).expect_err("lost").raw_os_error(), Some(5));
-        write(&file, false).expect("it promises nothing");
+        write(&file, false).expect("a write without FUA does not sync");
     }
 }

@@ -136,7 +136,7 @@ mod tests {
         hold.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// An end of a pipe as a file that lets its readers wait as long as the other end is silent.
+    /// A pipe as a file. Its reads block while the other end is silent.
     fn silent(end: PipeReader) -> Arc<OpenFiles> {
         Arc::new(OpenFiles { plain: OwnedFd::from(end).into(), through: None, claim: None })
     }
@@ -157,19 +157,19 @@ mod tests {
         let ranges = Arc::new(RangeLocks::default());
         runtime.block_on(async {
             let handle = held(&silent(end), ranges.lock(0..1, RangeAccess::Exclusive).await);
-            // A pipe has no offsets; this one says so.
+            // Offset -1 reads from a pipe, which has no offsets.
             let mut waiting = Box::pin(read(handle, u64::MAX, Buf::zeroed(1)));
             let once = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
             assert!(once && !is_free(&ranges), "it reads");
             drop(waiting);
-            assert!(!is_free(&ranges), "who asked has gone, the kernel has not");
+            assert!(!is_free(&ranges), "the caller is gone, but the kernel still reads");
             while !is_free(&ranges) {
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
         });
     }
 
-    /// Where there is no ring, reads and writes have their turns at the threads like everything else there.
+    /// With the polling driver, reads and writes wait for a thread permit, as all blocking calls do.
     #[test]
     fn without_a_ring_a_read_waits_for_its_turn() {
         let mut proactor = ProactorBuilder::new();
@@ -188,13 +188,13 @@ mod tests {
             let mut waiting: Pin<Box<dyn Future<Output = BufResult>>> =
                 Box::pin(read(FileHandle::reading(&files), 0, Buf::zeroed(1)));
             for _ in 0..20 {
-                assert!(!once(&mut waiting).await, "all turns are taken");
+                assert!(!once(&mut waiting).await, "all permits are taken");
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
             turns.pop();
             waiting.await.0.expect("zeros");
             let begun = read(FileHandle::reading(&files), 0, Buf::zeroed(1)).await;
-            begun.0.expect("its turn was given back");
+            begun.0.expect("the permit was returned");
         });
     }
 }

@@ -1,5 +1,5 @@
-//! A model of power loss: stable storage has the bytes of the last sync, and of what was written after it any sectors. What
-//! stands there must be the old or the new blocks of an atomic write, once the medium was opened again.
+//! A model of power loss. Stable storage has all bytes of the last sync, and any subset of the sectors written after
+//! it. After the medium is opened again, it must have either the old or the new blocks of an atomic write.
 
 use super::identity::MediumIdentity;
 use super::journal::WriteJournal;
@@ -14,10 +14,10 @@ const SECTOR: usize = 512;
 const OFFSET: usize = 3 * SECTOR;
 const LEN: usize = 9 * SECTOR;
 const SIZE: usize = 16 * SECTOR;
-/// Losses at each moment, each with other sectors.
+/// Simulated losses at each point, each with a different subset of sectors.
 const LOSSES: u64 = 16;
 
-/// A medium and its journal, as bytes.
+/// The bytes of a medium and of its journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MediumAndJournal {
     medium: Vec<u8>,
@@ -38,7 +38,7 @@ fn journal_in(folder: &Path) -> PathBuf {
     paths.into_iter().next().unwrap_or_else(|| folder.join("0.journal"))
 }
 
-/// The medium and the folder of its journal, which go with the test.
+/// A medium and its journal directory, both removed on drop.
 struct MediumDir(BackendSpec);
 
 impl MediumDir {
@@ -67,7 +67,7 @@ impl MediumDir {
         _ = std::fs::remove_dir_all(self.folder());
     }
 
-    /// The medium, opened after a loss that left this.
+    /// Restores the state after a loss, and returns the medium as it reads when opened.
     async fn opened(&self, left: &MediumAndJournal) -> Vec<u8> {
         std::fs::write(&self.0.path, &left.medium).expect("a medium");
         std::fs::write(journal_in(self.folder()), &left.journal).expect("a journal");
@@ -82,7 +82,7 @@ impl Drop for MediumDir {
     }
 }
 
-/// Some sectors are old and some are new.
+/// A random mix of old and new sectors.
 fn mixed(old: &[u8], new: &[u8], seed: u64) -> Vec<u8> {
     let len = old.len().max(new.len());
     let sector = |at: usize| {
@@ -92,7 +92,7 @@ fn mixed(old: &[u8], new: &[u8], seed: u64) -> Vec<u8> {
     (0..len).step_by(SECTOR).flat_map(|at| sector(at).iter().copied()).collect()
 }
 
-/// Ones, with the atomic write of this byte in it.
+/// A medium of ones after the atomic write of this byte.
 fn with(byte: u8) -> Vec<u8> {
     let mut bytes = vec![1; SIZE];
     bytes[OFFSET..][..LEN].fill(byte);
@@ -105,7 +105,7 @@ fn of(byte: u8, len: usize) -> Buf {
     buf
 }
 
-/// What both files have at each sync of the medium.
+/// Records the medium and the journal at each sync of the medium.
 fn watch(place: &MediumDir, file: &mut FileBackend) -> Arc<Mutex<Vec<MediumAndJournal>>> {
     let syncs = Arc::<Mutex<Vec<MediumAndJournal>>>::default();
     let (spec, seen) = (place.0.clone(), syncs.clone());
@@ -113,7 +113,7 @@ fn watch(place: &MediumDir, file: &mut FileBackend) -> Arc<Mutex<Vec<MediumAndJo
         locked(&seen).push(MediumAndJournal::at(&spec));
         Ok(())
     }));
-    // A stable write is a write and a sync then.
+    // Without the O_DSYNC descriptor, a FUA write is a write and a sync.
     Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
     syncs
 }
@@ -129,7 +129,7 @@ fn power_loss_leaves_an_atomic_write_whole_or_undone() {
         let mut file = FileBackend::open(&place.0).expect("a file");
         let syncs = watch(&place, &mut file);
         file.write(0, of(1, SIZE), false).await.0.expect("written");
-        // A record that was cleared stands where the next one comes.
+        // Leaves a cleared record, which the next record overwrites.
         file.write_atomic(OFFSET as u64, of(2, LEN)).await.0.expect("written");
         let before = MediumAndJournal::at(&place.0);
         locked(&syncs).clear();
@@ -145,12 +145,12 @@ fn power_loss_leaves_an_atomic_write_whole_or_undone() {
                 journal: journal.into(),
             };
             let kept = place.opened(&both(&with(2), &mixed(&first.journal, &second.journal, seed))).await;
-            assert!(kept == with(2) || kept == with(3), "the record is being kept, {seed}");
+            assert!(kept == with(2) || kept == with(3), "loss during the write of the record, seed {seed}");
             let written = mixed(&with(2), &second.medium, seed);
             let written = place.opened(&both(&written, &second.journal)).await;
-            assert!(written == with(3), "the blocks are being written, {seed}");
+            assert!(written == with(3), "loss during the write of the blocks, seed {seed}");
             let cleared = place.opened(&both(&with(3), &mixed(&second.journal, &end.journal, seed))).await;
-            assert!(cleared == with(3), "the record is being cleared, {seed}");
+            assert!(cleared == with(3), "loss while the record is cleared, seed {seed}");
         }
         assert!(place.opened(&end).await == with(3), "acknowledged");
     });
@@ -182,12 +182,12 @@ fn power_loss_after_an_atomic_write_spares_later_writes() {
         for seed in 0..LOSSES {
             let lost = MediumAndJournal { medium: mixed(&stable.medium, &with(5), seed), ..stable.clone() };
             let found = place.opened(&lost).await;
-            assert!(found == lost.medium, "no record replaces a later write, {seed}");
+            assert!(found == lost.medium, "a record replaced a later write, seed {seed}");
         }
     });
 }
 
-/// Before its record is kept, not one sector of an atomic write is on its way to the medium.
+/// An atomic write must not write to the medium before its record is stable.
 #[test]
 fn atomic_write_without_a_record_does_not_begin() {
     run(async {

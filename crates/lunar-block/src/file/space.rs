@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of one write of zeros without a better operation.
+/// Bytes of one write of zeros, if no better operation is available.
 const ZEROS: u64 = 1 << 20;
 
 impl FileBackend {
@@ -71,7 +71,7 @@ impl FileBackend {
         Ok(())
     }
 
-    /// The extents from `offset` on, `most` of them, with one trip to a thread that may wait.
+    /// The extents from `offset` on, at most `most` of them, in one call on a thread, because it may block.
     pub(super) async fn find(&self, offset: u64, len: u64, most: usize) -> io::Result<Vec<Extent>> {
         let handle = ops::FileHandle::reading(&self.medium.files);
         let (mut at, end) = (offset, offset.saturating_add(len));
@@ -84,7 +84,7 @@ impl FileBackend {
     }
 }
 
-/// The extent at `offset`. If the medium does not report it, everything counts as allocated.
+/// The extent at `offset`. If the file system does not report extents, everything counts as allocated.
 fn extent(file: BorrowedFd<'_>, offset: u64, len: u64) -> Extent {
     let seek = |to| rustix::fs::seek(file, to);
     let (until, mapped) = match seek(SeekFrom::Data(offset)) {

@@ -2,8 +2,9 @@
 //!
 //! One fdatasync at a time serves all callers that waited when it started. That is cheaper than one for each, and it
 //! is needed for correctness: the kernel reports a lost write once per descriptor and marks the pages clean, so that
-//! one of two concurrent calls would succeed. For the same reason a failure is permanent: a later fdatasync would
-//! succeed although the bytes are lost. Only reopening the file, and so reading what is on the medium, clears it.
+//! one of two concurrent calls would succeed. For the same reason, a failure is permanent: a later fdatasync would
+//! succeed although the bytes are lost. Only reopening the file clears it, because callers then read the content of
+//! the medium.
 
 use crate::locked;
 use event_listener::Event;
@@ -136,20 +137,20 @@ mod tests {
     fn failed_sync_stays_an_error() {
         let calls = Arc::new(AtomicU32::new(0));
         let counted = calls.clone();
-        // As the kernel does: the first call reports the loss, later ones succeed.
+        // As in the kernel: one call reports the loss, and later ones succeed.
         let syncer = Arc::new(Syncer::new(move || match counted.fetch_add(1, SeqCst) {
             1 => Err(Errno::IO),
             _ => Ok(()),
         }));
         run(async {
-            syncer.flush().await.expect("nothing lost yet");
+            syncer.flush().await.expect("no sync has failed yet");
             for _ in 0..3 {
                 let e = syncer.flush().await.expect_err("bytes are lost");
                 assert_eq!(e.raw_os_error(), Some(Errno::IO.raw_os_error()));
             }
         });
         assert!(syncer.verdict().is_err());
-        assert_eq!(calls.load(SeqCst), 2, "the failure is kept, without another call");
+        assert_eq!(calls.load(SeqCst), 2, "the failure is permanent, without another call");
     }
 
     #[test]
@@ -178,7 +179,10 @@ mod tests {
                 one.await.expect("joined").expect("synced");
             }
         });
-        assert!((2..=3).contains(&calls.load(SeqCst)), "one for the first, one for all who came later");
+        assert!(
+            (2..=3).contains(&calls.load(SeqCst)),
+            "one sync for the first caller, one for all later callers"
+        );
     }
 
     #[test]
@@ -191,9 +195,9 @@ mod tests {
         }));
         run(async {
             let early = compio::time::timeout(std::time::Duration::from_millis(1), syncer.flush()).await;
-            assert!(early.is_err(), "it left before the end");
+            assert!(early.is_err(), "the waiter was cancelled first");
             go.send(()).expect("somebody waits");
-            syncer.flush().await.expect_err("the loss was kept for the next one");
+            syncer.flush().await.expect_err("the next waiter gets the failure");
         });
     }
 }

@@ -1,7 +1,7 @@
 //! External changes of an open file or device: its path leads elsewhere, or it shrinks.
 //!
-//! A server looks once a second at the size and the path of each medium. Between two looks, a write could make a truncated
-//! file grow again. So the size is also read before the first write of each receive.
+//! A server checks the size and the path of each medium once a second. Between two checks, a write could extend a
+//! truncated file again. So the size is also read before the first write of each receive.
 
 use super::FileBackend;
 use super::medium::OpenMedium;
@@ -25,7 +25,7 @@ impl OpenMedium {
         let is_unlinked = !self.device
             && match &ours {
                 Ok(ours) => ours.nlink() == 0,
-                // A server of NFS has no such file any more.
+                // On NFS: the file no longer exists on the server.
                 Err(e) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),
             };
         let there = match (&ours, &there) {
@@ -43,7 +43,7 @@ impl OpenMedium {
             true => None,
             false => std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok(),
         };
-        // The kernel knows the name that it was opened by, also when only another one is left.
+        // The kernel reports the name that the file was opened by, even if only another name is left.
         let name_now = name_now.filter(|name| std::fs::metadata(name).is_ok_and(|found| is_ours(&found)));
         let (path, is_device) = (self.path.clone(), self.device);
         Some(MissingMedium { path, is_device, served, there, is_link, is_unlinked, name_now, descriptor })
@@ -91,20 +91,21 @@ pub(super) async fn wait<T>(work: impl Future<Output = T>) -> T {
     done
 }
 
-/// Makes the next check ask the system.
+/// Makes the next size check ask the kernel.
 pub(super) fn look_again() {
     LOOK.with(Recheck::forget);
 }
 
 impl FileBackend {
-    /// Checks that the range still exists, right before each step of a write, which never grows a file.
+    /// Checks that the range still exists. Called right before each step of a write, which must never extend a file.
     pub(super) fn still_there(&self, offset: u64, len: u64) -> io::Result<()> {
         self.look_for_end();
         self.check(offset, len)
     }
 
-    /// A write beyond the end would make the file grow again: the size is looked at before the first write of each receive,
-    /// unless that was done just now (100 microseconds), of each tick of the coarse clock (1 to 10 ms), and after each wait.
+    /// Reads the size unless the cached check is valid. A new check is due before the first write of each receive (if
+    /// the last one is older than 100 microseconds), at each tick of the coarse clock (1 to 10 ms), and after each
+    /// wait. A write beyond the end would extend a truncated file again.
     pub(super) fn look_for_end(&self) {
         if self.medium.device {
             return;

@@ -44,7 +44,7 @@ impl Hook for ErrorFilter {
     }
 
     fn now(&self, op: FilterOp, _bytes: u64) -> bool {
-        // Otherwise an inline attempt and the asynchronous one after it would draw twice.
+        // Otherwise an operation that is tried inline and then repeated asynchronously would draw twice.
         !self.hits(op)
     }
 

@@ -1,6 +1,6 @@
 //! Filters, which wrap a backend: [`delay`], [`error`], [`rate`] and [`stats`]. They stack in any order.
 //!
-//! A filter is a [`Hook`]: what happens before and after an operation of the backend within.
+//! A filter is a [`Hook`], called before and after each operation of the wrapped backend.
 
 mod delay;
 mod error;
@@ -38,12 +38,12 @@ trait Hook: Send + Sync {
         inner
     }
 
-    /// Whether the operation may be tried without waiting.
+    /// Whether the operation may be tried inline.
     fn now(&self, _op: FilterOp, _bytes: u64) -> bool {
         true
     }
 
-    /// Returns what [`Hook::now`] took, because the backend would wait.
+    /// Returns the tokens that [`Hook::now`] took, because the backend would block.
     fn not_now(&self, _bytes: u64) {}
 
     /// The delay before the operation, and an error to return instead of it.

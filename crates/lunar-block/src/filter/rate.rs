@@ -152,11 +152,11 @@ mod tests {
         let bucket = TokenBucket::new(1000);
         let now = 10 * SECOND;
         let at_once = (0..1000).filter(|_| bucket.try_take(1, now)).count();
-        assert_eq!(at_once, 101, "what a tenth of a second saved, and the one that makes the debt");
+        assert_eq!(at_once, 101, "the burst of a tenth of a second, and one on credit");
         assert_eq!(bucket.take(1, now), SECOND / 1000);
         assert_eq!(bucket.take(1, now), 2 * SECOND / 1000);
         let later = (0..1000).filter(|_| bucket.try_take(1, now + SECOND / 100)).count();
-        assert_eq!(later, 8, "ten milliseconds earned ten, and two were owed");
+        assert_eq!(later, 8, "ten milliseconds add ten tokens, of which two were owed");
     }
 
     #[test]

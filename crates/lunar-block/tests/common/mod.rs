@@ -1,4 +1,4 @@
-//! What the tests of this folder share.
+//! Shared code of the tests in this directory.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use compio::driver::{DriverType, ProactorBuilder};
@@ -12,7 +12,7 @@ pub fn filled(bytes: &[u8]) -> Buf {
     Buf::copy_of(bytes)
 }
 
-/// The runtimes that work here: io_uring may be forbidden.
+/// The available runtimes: io_uring may be forbidden.
 pub fn runtimes() -> Vec<Runtime> {
     let make = |kind| {
         let mut proactor = ProactorBuilder::new();
@@ -23,7 +23,7 @@ pub fn runtimes() -> Vec<Runtime> {
     [DriverType::Poll, DriverType::IoUring].into_iter().filter_map(make).collect()
 }
 
-/// A file in the folder `LUNAR_TEST_FOLDER`, or else the build's for temporary files, gone at the end.
+/// A file in the directory `LUNAR_TEST_FOLDER`, or else in cargo's temporary directory, removed on drop.
 pub struct Scratch(pub std::path::PathBuf);
 
 impl Scratch {
@@ -34,7 +34,7 @@ impl Scratch {
         Scratch(std::path::Path::new(&folder).join(name))
     }
 
-    /// A file of `size` bytes, made when it is opened.
+    /// The specification of a file of `size` bytes, which the open creates.
     pub fn spec(&self, size: u64) -> BackendSpec {
         BackendSpec { create: true, size: Some(size), kind: BackendKind::File, ..BackendSpec::path(&self.0) }
     }

@@ -1,4 +1,4 @@
-//! Locks of byte ranges (fcntl, of an open file description), one call each.
+//! Byte-range locks of an open file description (fcntl).
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -7,15 +7,15 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 
-/// A lock of somebody else.
+/// A lock of another holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ForeignLock {
     pub(super) first: i64,
     /// The last byte; `i64::MAX` for a lock to the end of the file.
     pub(super) last: i64,
-    /// An exclusive lock.
+    /// Whether it is exclusive.
     pub(super) is_write: bool,
-    /// Its process; a lock of a description has none.
+    /// The process that holds it; None for a lock of an open file description.
     pub(super) pid: Option<i32>,
 }
 
@@ -26,7 +26,7 @@ impl ForeignLock {
         ForeignLock { first: lock.l_start, last, is_write, pid: (lock.l_pid > 0).then_some(lock.l_pid) }
     }
 
-    /// It covers nothing else than these bytes.
+    /// Whether it covers only bytes of this range.
     pub(super) fn is_within(&self, bytes: &RangeInclusive<i64>) -> bool {
         bytes.contains(&self.first) && bytes.contains(&self.last)
     }
@@ -48,17 +48,17 @@ pub(super) fn set(file: &File, kind: i32, byte: i64) -> io::Result<()> {
     Ok(())
 }
 
-/// The oldest lock in the way of one of this kind.
+/// The oldest lock that conflicts with one of this kind.
 pub(super) fn conflict(file: &File, kind: i32, start: i64, len: i64) -> io::Result<Option<ForeignLock>> {
     let mut found = range(kind, start, len);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut found))?;
     Ok((i32::from(found.l_type) != libc::F_UNLCK).then(|| ForeignLock::new(found)))
 }
 
-/// All locks of bytes on a file that has one through this description, also those that hide behind an older one.
+/// All byte locks on a file, including those behind an older one. This description must hold one of them.
 pub(super) fn all(file: &File) -> io::Result<Vec<ForeignLock>> {
     let own = read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-    // The kernel names the file in its own way, which is not that of stat everywhere.
+    // The kernel names the file by a device number that differs from that of stat on some file systems.
     let name = own.lines().find_map(|line| parse(line.strip_prefix("lock:")?)).map(|(name, _)| name);
     let name = name.ok_or_else(|| io::Error::other("no lock is listed in /proc"))?;
     let locks = read_to_string("/proc/locks")?;
@@ -69,7 +69,7 @@ pub(super) fn all(file: &File) -> io::Result<Vec<ForeignLock>> {
 /// `1: OFDLCK ADVISORY  READ -1 08:01:7 100 EOF`
 fn parse(line: &str) -> Option<(&str, ForeignLock)> {
     let mut words = line.split_whitespace().skip(1);
-    // A waiter has an arrow here, flock another word.
+    // For a waiter, this word is an arrow; for flock, another type.
     matches!(words.next()?, "OFDLCK" | "POSIX").then_some(())?;
     let is_write = words.nth(1)? == "WRITE";
     let pid = words.next()?.parse().ok().filter(|pid| *pid > 0);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::MutexGuard;
 
-/// A file of one page that goes with the test. Until then no other test starts a program.
+/// A file of one page, removed on drop. Until then, no other test starts a program.
 struct Scratch(PathBuf, #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Scratch {
@@ -14,12 +14,12 @@ impl Scratch {
         Scratch(path, crate::turns::turn())
     }
 
-    /// A description of its own.
+    /// Opens a separate file description.
     fn open(&self) -> File {
         File::options().read(true).write(true).open(&self.0).expect("open")
     }
 
-    /// One that may only read.
+    /// Opens a separate, read-only file description.
     fn open_to_read(&self) -> File {
         File::open(&self.0).expect("open")
     }
@@ -31,7 +31,7 @@ impl Drop for Scratch {
     }
 }
 
-/// As another program finds the file: it has no part in the table of this process.
+/// Locks as another program would, outside the lock table of this process.
 fn stranger(file: &File, purpose: FileAccess) -> Result<LockEntry, LockError> {
     LockEntry::begin(LockHolder { id: 0, file: file.try_clone()?, purpose, offered: false }, false)
 }
@@ -56,7 +56,7 @@ fn locks_follow_the_file_system() {
         (ext4, false, both),
         (0x6969, false, bytes),
         (0xff53_4d42, false, LockKinds { flock: true, bytes: false }),
-        // As a signed number of 32 bits.
+        // The magic of SMB, sign-extended from 32 bits.
         (0xffff_ffff_ff53_4d42, false, LockKinds { flock: true, bytes: false }),
         (ext4, true, bytes),
     ];
@@ -102,15 +102,15 @@ fn bytes_say_to_qemu_what_is_done() {
     assert_eq!(seen(), [100, 201, 203]);
 }
 
-/// A lock of this type on these bytes; 0 bytes: to the end of the file.
+/// Type, first byte, and length of a lock; length 0 reaches to the end of the file.
 type Foreign = (i32, i64, i64);
 
 const READ_LOCK: i32 = libc::F_RDLCK;
 const WRITE_LOCK: i32 = libc::F_WRLCK;
 
-/// A foreign lock, whether it refuses a reader, and whether it refuses a writer.
+/// A foreign lock, whether it excludes a reader, and whether it excludes a writer.
 const FOREIGN: [(Foreign, bool, bool); 25] = [
-    // By QEMU's protocol.
+    // By the protocol of QEMU.
     ((READ_LOCK, USED + READ, 1), false, false),
     ((READ_LOCK, USED + WRITE, 1), true, true),
     ((READ_LOCK, USED + READ, 2), true, true),
@@ -140,7 +140,7 @@ const FOREIGN: [(Foreign, bool, bool); 25] = [
     ((WRITE_LOCK, 1 << 40, 1), true, true),
 ];
 
-/// Takes a lock: of the description, or of the process.
+/// Takes a lock, of the file description or of the process.
 fn take(file: &File, is_ofd: bool, (kind, start, len): Foreign) {
     let lock = libc::flock {
         l_type: kind as i16,
@@ -153,7 +153,7 @@ fn take(file: &File, is_ofd: bool, (kind, start, len): Foreign) {
     fcntl(file, how).expect("locked");
 }
 
-/// Whether a reader and a writer are refused.
+/// Whether opening as a reader is refused, and whether as a writer.
 fn refused(scratch: &Scratch) -> (bool, bool) {
     let refused = |purpose| is_in_use(try_it(&scratch.open(), purpose));
     (refused(FileAccess::Read), refused(FileAccess::Write))
@@ -163,7 +163,7 @@ fn refused(scratch: &Scratch) -> (bool, bool) {
 fn ofd_locks_of_others_count_by_their_range_and_type() {
     let scratch = Scratch::new("others");
     for (lock, reader, writer) in FOREIGN {
-        // A description keeps its bytes until it is closed.
+        // A description keeps its byte locks until it is closed.
         let other = scratch.open();
         take(&other, true, lock);
         assert_eq!(refused(&scratch), (reader, writer), "{lock:?}");
@@ -191,7 +191,7 @@ fn wide_read_lock_hides_no_lock_of_qemu() {
     assert_eq!(refused(&scratch), (true, true), "one writes");
 }
 
-/// Locks of a process end when it closes any descriptor of the file, so another process holds them.
+/// Another process that holds a lock. The kernel drops locks of a process when it closes any descriptor of the file.
 struct Process(std::process::Child);
 
 const PATH: &str = "LUNAR_TEST_LOCKED";
@@ -226,7 +226,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs as the other process; by itself it has nothing to do.
+/// The body of the other process. Without the environment variables, this test passes at once.
 #[test]
 fn process_holds_a_lock() {
     let (Ok(path), Ok(lock)) = (std::env::var(PATH), std::env::var(LOCK)) else { return };
@@ -246,7 +246,7 @@ fn offered_medium_reopens_without_losing_its_lock() {
     drop((old, first));
     assert!(is_in_use(stranger(&other, FileAccess::Write)) && is_in_use(stranger(&other, FileAccess::Read)));
     drop((new, second));
-    stranger(&other, FileAccess::Write).expect("free at last");
+    stranger(&other, FileAccess::Write).expect("no process holds a lock");
 }
 
 #[test]
@@ -256,11 +256,11 @@ fn upgrade_that_fails_leaves_the_reader_locked() {
     let reader = try_it(&own, FileAccess::Read).expect("free");
     let foreign = stranger(&other, FileAccess::Read).expect("shared");
     reader.offer(true);
-    assert!(is_in_use(try_it(&again, FileAccess::Write)), "another program reads it");
+    assert!(is_in_use(try_it(&again, FileAccess::Write)), "another program reads the file");
     reader.offer(false);
     drop((foreign, other));
     let other = scratch.open();
-    assert!(is_in_use(stranger(&other, FileAccess::Write)), "it is still read");
+    assert!(is_in_use(stranger(&other, FileAccess::Write)), "the reader still holds its lock");
     drop(stranger(&other, FileAccess::Read).expect("readers share"));
     drop(other);
     reader.offer(true);
@@ -275,10 +275,10 @@ fn after_a_downgrade_readers_are_let_in_and_writers_are_not() {
     let old = try_it(&first, FileAccess::Write).expect("free");
     old.offer(true);
     let _new = try_it(&second, FileAccess::Read).expect("offered");
-    assert!(is_in_use(stranger(&scratch.open(), FileAccess::Read)), "it may still be written");
+    assert!(is_in_use(stranger(&scratch.open(), FileAccess::Read)), "the writer still holds its lock");
     drop((old, first));
     let other = scratch.open();
-    drop(stranger(&other, FileAccess::Read).expect("only read now"));
+    drop(stranger(&other, FileAccess::Read).expect("only a reader holds a lock"));
     assert!(is_in_use(stranger(&scratch.open(), FileAccess::Write)));
 }
 
@@ -287,7 +287,7 @@ fn write_still_in_the_kernel_keeps_its_bytes_locked() {
     let scratch = Scratch::new("kept");
     let own = scratch.open();
     let claim = try_it(&own, FileAccess::Write).expect("free");
-    let kept = own.try_clone().expect("as the kernel keeps it");
+    let kept = own.try_clone().expect("a reference as the kernel holds it");
     drop((claim, own));
     assert!(is_in_use(try_it(&scratch.open(), FileAccess::Write)));
     drop(kept);
@@ -300,7 +300,7 @@ fn holder_is_named() {
     let (other, own) = (scratch.open(), scratch.open());
     set(&other, libc::F_RDLCK, USED + WRITE).expect("locked");
     let Err(LockError::InUse(LockOwner::Known(user))) = probe(&own, FileAccess::Write) else {
-        panic!("it is in use")
+        panic!("the file is in use")
     };
     let process = format!("(process {})", std::process::id());
     assert!(user.who.starts_with("another program: ") && user.who.ends_with(&process), "{}", user.who);
