@@ -1,13 +1,14 @@
 //! Copies a disk or a stream to a disk or a stream, with many requests in flight.
 //!
-//! A plan splits the source into pieces, workers copy them, and the progress tracks up to where everything is done.
-//! [`copy`] writes to a disk, [`stream`] to a stream, and [`verify`] compares.
+//! A plan splits the source into pieces, workers copy them, and the progress tracks the offset before which
+//! everything is copied. [`copy`] writes to a disk, [`stream`] to a stream, and [`verify`] compares.
 //!
 //! # Rules
 //!
-//! As many workers as requests in flight take piece after piece. A checkpoint flushes first, and then records up to where
-//! everything is copied. `Offload` copies a piece nearer to the data: EXTENDED COPY between LUNs of one target, in
-//! `lunar-initiator`. This is a crate of its own, because only the command uses it.
+//! There are as many workers as requests in flight. Each takes one piece after another. A checkpoint flushes first,
+//! and then records the offset before which everything is copied. `Offload` copies a piece without a transfer through
+//! this host: EXTENDED COPY between LUNs of one target, in `lunar-initiator`. This is a separate crate, because only
+//! the command uses it.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +45,7 @@ pub enum CopySource {
     Stream(flume::Receiver<io::Result<Buf>>),
 }
 
-/// The treatment of zeros.
+/// The handling of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPolicy {
     /// Holes where the destination supports them.
@@ -60,7 +61,7 @@ pub struct CopyStyle {
     pub block: u64,
     /// Requests in flight.
     pub depth: usize,
-    /// What becomes of zeros.
+    /// The handling of zeros.
     pub sparse: ZeroPolicy,
     /// Replaces unreadable ranges of the source by zeros and reports them.
     pub skip_errors: bool,
@@ -68,7 +69,7 @@ pub struct CopyStyle {
 
 /// A copy to a disk.
 pub struct CopyJob {
-    /// What is read.
+    /// The source.
     pub source: CopySource,
     /// The destination; offsets stay the same.
     pub destination: Arc<dyn Backend>,
@@ -158,7 +159,7 @@ impl CopyFailure {
 /// Byte counters of a running copy.
 #[derive(Default)]
 pub struct CopyMeter {
-    /// All bytes dealt with.
+    /// All bytes processed.
     pub done: CopyCounter,
     /// Read from the source.
     pub read: CopyCounter,

@@ -7,7 +7,7 @@ use lunar_runtime::Buf;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The longest run of zeros that is one piece: the progress shows, and a stop is obeyed, between two.
+/// The longest piece of zeros. A longer one would delay progress reports and stops, which happen between pieces.
 const LONGEST_ZEROS: u64 = 64 << 20;
 
 /// A range of the source and its content.
@@ -53,7 +53,7 @@ impl CopyPlan {
         CopyPlan { source, ranges: ranges.into(), extent: (0, true), block, end }
     }
 
-    /// Where the source ends, as far as it is known; after the last piece it is.
+    /// The end of the source, as far as known; final after the last piece.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -98,8 +98,8 @@ impl CopyPlan {
     }
 }
 
-/// The end of the extent at the start of `range`, and whether it is allocated, cut at granules: data may have
-/// zeros at its end, zeros are nothing else.
+/// The end of the extent at the start of `range`, and whether it is allocated, rounded to granules. Allocated extents
+/// are rounded up, because data may end in zeros. Holes are rounded down.
 async fn extent(disk: &dyn Backend, range: Range<u64>) -> (u64, bool) {
     let asked = range.end - range.start;
     // If the medium does not report extents, everything is read.

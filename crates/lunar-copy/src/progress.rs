@@ -124,7 +124,7 @@ mod tests {
         assert!(progress.enter(done(100..110)));
         assert_eq!(progress.prefix(), 120);
         assert!(progress.enter(done(90..105)));
-        assert_eq!(progress.prefix(), 120, "also if something reaches in from before");
+        assert_eq!(progress.prefix(), 120, "a range that overlaps the prefix does not change it");
     }
 
     #[test]

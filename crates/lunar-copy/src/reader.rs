@@ -1,4 +1,4 @@
-//! Reading the source, also where its medium is damaged.
+//! Reading the source, including one on a damaged medium.
 
 use crate::{CopyErrorCause, CopyFailure, CopyMeter};
 use lunar_block::Backend;
@@ -54,7 +54,7 @@ impl SourceReader {
     }
 }
 
-/// The two parts of a range, the first last; one if it is small.
+/// The two halves of a range, in reverse order; one part if it is small.
 fn halves(range: Range<u64>) -> Vec<Range<u64>> {
     let half = ((range.end - range.start) / 2).next_multiple_of(SMALLEST);
     let middle = range.end.min(range.start + half.max(SMALLEST));

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The longest time between two checkpoints, while anything moves.
+/// The longest time between two checkpoints while data is copied.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(5);
 
 /// The checkpoint callback: the stable offset and the unreadable ranges before it.
@@ -70,7 +70,7 @@ pub async fn verify(job: CopyJob, leave: &[Range<u64>]) -> CopyOutcome {
     CopyOutcome { stable: progress.prefix(), bad: progress.bad_before(u64::MAX), failure, complete }
 }
 
-/// Runs to the end, a failure or a stop; returns whether it was the end.
+/// Runs until the end, a failure or a stop. Returns true at the end.
 async fn run(
     job: CopyJob,
     leave: Vec<Range<u64>>,
@@ -108,9 +108,9 @@ async fn run(
     let planner = spawn(planner(plan, room, stop.clone(), pieces));
     settle(&outbox, &stop, &mut progress, marks, &*destination).await;
     for worker in workers {
-        worker.await.expect("workers end by themselves");
+        worker.await.expect("no worker is cancelled");
     }
-    let end = planner.await.expect("the plan ends by itself").unwrap_or_else(|failure| {
+    let end = planner.await.expect("the planner is not cancelled").unwrap_or_else(|failure| {
         progress.fail(failure);
         None
     });

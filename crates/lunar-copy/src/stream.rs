@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A read ahead and its piece.
+/// A read-ahead in progress and its range.
 type ReadAhead = (Range<u64>, JoinHandle<(Result<Vec<Range<u64>>, CopyFailure>, Buf)>);
 
 /// Sends the bytes of `range` of the source to `out`, in order. `stable` of the outcome is the sent offset;
@@ -73,7 +73,7 @@ impl StreamCopy {
                 }
             }
             let Some((range, read)) = self.ahead.pop_front() else { return Ok(true) };
-            let (result, buf) = read.await.expect("reads end by themselves");
+            let (result, buf) = read.await.expect("no read is cancelled");
             let bad = result?;
             let sent = buf.len() as u64;
             if !self.send(buf, range.end - range.start - sent, out).await {

@@ -37,7 +37,7 @@ pub(crate) enum PieceTask {
 }
 
 impl CopyWork {
-    /// Does one piece. `spare` is a buffer that a worker keeps from one to the next.
+    /// Processes one piece. `spare` is a buffer that a worker keeps between pieces.
     pub(crate) async fn perform(&self, piece: CopyPiece, spare: &mut Buf) -> PieceResult {
         let range = piece.range();
         let result = match self.task {
@@ -68,7 +68,7 @@ impl CopyWork {
         Ok(Vec::new())
     }
 
-    /// Reads and writes a range in blocks; one intended for an offload may have several.
+    /// Reads and writes a range block by block. A piece planned for an offload may have several blocks.
     async fn carry(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<Vec<Range<u64>>, CopyFailure> {
         let (mut at, end, mut bad) = (offset, offset + len, Vec::new());
         while at < end {
@@ -183,7 +183,7 @@ impl CopyWork {
         Ok(bad)
     }
 
-    /// Where the source is a hole, the destination is a hole too or has zeros.
+    /// A hole of the source must be a hole or zeros in the destination.
     async fn compare_zeros(&self, range: Range<u64>, spare: &mut Buf) -> Result<(), CopyFailure> {
         let mut at = range.start;
         while at < range.end {
@@ -198,7 +198,7 @@ impl CopyWork {
         Ok(())
     }
 
-    /// Reads back at most a block of a range, which must be zeros, and returns its length.
+    /// Reads back at most one block of a range, checks that it is zeros, and returns its length.
     async fn zeros_there(&self, offset: u64, len: u64, spare: &mut Buf) -> Result<u64, CopyFailure> {
         let len = len.min(self.style.block);
         *spare = self.read_back(offset, sized(spare, len)).await?;

@@ -3,7 +3,7 @@
 use lunar_block::offload::GRANULE;
 use std::ops::Range;
 
-/// Whether all bytes are zero. Fast by comparing the bytes with themselves, one place further on.
+/// Whether all bytes are zero. Compares the bytes with themselves, shifted by one, because memcmp is fast.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     match bytes {
         [first, rest @ ..] => *first == 0 && *rest == bytes[..rest.len()],
@@ -11,7 +11,7 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     }
 }
 
-/// The runs of granules that are zeros and those that are not, in turn, over the whole of `bytes`.
+/// The alternating runs of zero granules and other granules over the whole of `bytes`.
 pub(crate) fn runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     for (n, granule) in bytes.chunks(GRANULE as usize).enumerate() {

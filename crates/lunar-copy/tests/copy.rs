@@ -1,4 +1,4 @@
-//! Copies: equal whatever the extents are, honest about what failed, stable when they say so.
+//! Copies with any layout of extents, with failures of either side, and with power loss.
 
 #[path = "../../lunar-block/tests/common/mod.rs"]
 mod common;
@@ -47,7 +47,7 @@ async fn simply(job: CopyJob) -> CopyOutcome {
     copy(job, None, |_, _| Ok(())).await
 }
 
-/// Bytes that differ from place to place, and are never zero.
+/// Bytes that depend on the offset and are never zero.
 fn pattern(offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64).map(|at| (at % 251) as u8 + 1).collect()
 }
@@ -64,7 +64,7 @@ async fn content(disk: &dyn Backend, len: u64) -> Vec<u8> {
     buf.to_vec()
 }
 
-/// A disk that is full of the pattern.
+/// A disk filled with the pattern.
 async fn full(size: u64) -> Arc<dyn Backend> {
     let disk = memory(size);
     put(&*disk, 0, &pattern(0, size as usize)).await;
@@ -74,7 +74,7 @@ async fn full(size: u64) -> Arc<dyn Backend> {
 #[derive(Clone, Debug)]
 struct Case {
     size: u64,
-    /// What is written to the source.
+    /// The writes to the source: offset and length.
     data: Vec<(u64, usize)>,
     style: CopyStyle,
     zeroed: bool,
@@ -123,7 +123,7 @@ proptest! {
             assert!(outcome.complete && outcome.failure.is_none() && outcome.stable == case.size);
             assert_eq!(meter.done.get(), case.size);
             let moved = meter.written.get() + meter.zeroed.get() + meter.skipped.get();
-            assert_eq!(moved, case.size, "every byte is accounted for once");
+            assert_eq!(moved, case.size, "every byte is counted once");
             assert!(case.style.sparse == ZeroPolicy::Auto || meter.written.get() == case.size);
             let (expected, got) = (content(&*source, case.size).await, content(&*destination, case.size + case.larger).await);
             assert!(got[..case.size as usize] == expected[..]);
@@ -146,7 +146,7 @@ proptest! {
             let mut work = job(&source, &destination, case.style);
             let pipe = flume::bounded(2);
             (work.source, work.zeroed) = (CopySource::Stream(pipe.1), true);
-            // What is poured is collected, and goes into the destination as a stream.
+            // The streamed bytes are collected and then copied to the destination as a stream.
             let streaming = compio::runtime::spawn(stream(
                 CopySource::Disk(source.clone()), 0..case.size, case.style, out, Arc::default(), Arc::default(),
             ));
@@ -176,7 +176,7 @@ proptest! {
             let source = full(SIZE).await;
             let medium = memory(SIZE);
             let lossy = Arc::new(VolatileBackend::new(medium.clone()));
-            // Some writes take longer than others that began later.
+            // Some writes take longer than writes that start later.
             let slow: Arc<dyn Backend> = Arc::new(Uneven(lossy.clone()));
             let work = CopyJob { style: CopyStyle { block: GRANULE, ..STYLE }, ..job(&source, &slow, STYLE) };
             let stop = work.stop.clone();
@@ -236,7 +236,7 @@ impl Backend for Uneven {
     }
 }
 
-/// A disk with places that cannot be read, or written.
+/// A disk with unreadable and unwritable ranges.
 struct Damaged {
     inner: Arc<dyn Backend>,
     unreadable: Vec<Range<u64>>,
@@ -303,7 +303,7 @@ fn first_unreadable_range_ends_the_copy() {
                 Damaged::reading(full(SIZE).await, vec![9 * GRANULE..9 * GRANULE + 1, SIZE - 1..SIZE]);
             let destination = memory(SIZE);
             let outcome = simply(job(&source, &destination, STYLE)).await;
-            let failure = outcome.failure.expect("it cannot be read");
+            let failure = outcome.failure.expect("the source is unreadable there");
             assert!(
                 matches!(failure.cause, CopyErrorCause::Read(ref e) if e.raw_os_error() == Some(5)),
                 "{failure}"
@@ -311,7 +311,7 @@ fn first_unreadable_range_ends_the_copy() {
             assert_eq!((failure.offset, outcome.stable), (8 * GRANULE, 8 * GRANULE));
             assert!(!outcome.complete);
             let got = content(&*destination, outcome.stable).await;
-            assert!(got == pattern(0, got.len()), "what lies before it is there");
+            assert!(got == pattern(0, got.len()), "the data before the failure is copied");
         });
     }
 }
@@ -332,7 +332,7 @@ fn unreadable_ranges_are_skipped_and_reported() {
         skipped.iter().for_each(|range| expected[range.start as usize..range.end as usize].fill(0));
         assert!(content(&*destination, SIZE).await == expected);
         let checked = verify(job(&source, &destination, STYLE), &outcome.bad).await;
-        assert!(checked.complete, "what was left out is not compared: {checked:?}");
+        assert!(checked.complete, "left-out ranges are not compared: {checked:?}");
     });
 }
 
@@ -401,14 +401,14 @@ fn failed_flush_is_no_success() {
         assert!(matches!(outcome.failure.expect("not stable").cause, CopyErrorCause::Flush(_)));
         assert_eq!((outcome.stable, outcome.complete), (0, false));
         let outcome = copy(job(&source, &destination, STYLE), Some(1), |stable, _| {
-            assert_eq!(stable, 0, "nothing is called stable");
+            assert_eq!(stable, 0, "no checkpoint claims durable data");
             Ok(())
         });
         assert!(!outcome.await.complete);
     });
 }
 
-/// A disk whose flush fails once. Many file systems report a lost page only once.
+/// A disk with one failed flush. Many file systems report a lost page only once.
 struct Forgetful {
     inner: Arc<dyn Backend>,
     flushes: AtomicU32,
@@ -494,7 +494,7 @@ fn first_difference_is_named() {
             let failure = outcome.failure.expect("they differ");
             assert!(matches!(failure.cause, CopyErrorCause::Differs) && failure.offset == place, "{failure}");
         }
-        // A hole of the source, and something in its place.
+        // A hole of the source with data at the same offset of the destination.
         let (source, destination) = (memory(SIZE), memory(SIZE));
         put(&*destination, 12345, &[1]).await;
         let failure = verify(job(&source, &destination, STYLE), &[]).await.failure.expect("they differ");
@@ -502,7 +502,7 @@ fn first_difference_is_named() {
     });
 }
 
-/// Counts who is in it at the same time.
+/// A disk that records how many requests are in flight at a time.
 struct Crowd {
     inner: Arc<dyn Backend>,
     inside: AtomicU32,
@@ -621,7 +621,7 @@ fn stop_is_heard_while_a_stream_is_silent() {
     });
 }
 
-/// A disk of which nothing behind this offset can be read before it is let go.
+/// A disk whose reads from this offset on wait until the gate is dropped.
 struct Stuck {
     inner: Arc<dyn Backend>,
     from: u64,
@@ -636,7 +636,7 @@ impl Backend for Stuck {
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             if offset >= self.from {
-                // Closed, it is open.
+                // Returns when the sender is dropped.
                 let _ = self.gate.recv_async().await;
             }
             self.inner.read(offset, buf).await
@@ -668,7 +668,7 @@ impl Backend for Stuck {
     }
 }
 
-/// The caller of a stop may exit before requests in flight end.
+/// A stop must checkpoint at once, because the process may exit before the requests in flight end.
 #[test]
 fn stop_checkpoints_before_in_flight_requests_end() {
     runtimes().remove(0).block_on(async {
@@ -694,12 +694,12 @@ fn stop_checkpoints_before_in_flight_requests_end() {
     });
 }
 
-/// Copies between two disks, until it has had enough.
+/// Copies between two disks. Unsupported after `left` attempts.
 struct Near {
     from: Arc<dyn Backend>,
     to: Arc<dyn Backend>,
     left: AtomicU32,
-    /// How often the connection is lost yet.
+    /// The number of attempts that still fail with a lost connection.
     losses: AtomicU32,
 }
 
@@ -726,7 +726,7 @@ impl Offload for Near {
 #[test]
 fn offloaded_ranges_are_not_read() {
     runtimes().remove(0).block_on(async {
-        // One range may have two losses; of twelve, one of the five ranges has a third.
+        // A range tolerates two losses. With twelve losses, at least one of the five ranges has three.
         for (left, losses) in [(3, 0), (1000, 0), (1000, 2), (1000, 12)] {
             let (source, destination) = (full(SIZE).await, memory(SIZE));
             let (from, to) = (source.clone(), destination.clone());
