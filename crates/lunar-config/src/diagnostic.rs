@@ -97,7 +97,7 @@ pub struct InvalidValue {
     pub hint: String,
 }
 
-/// A value on the command line.
+/// Conversion of an invalid argument of the command line.
 impl From<InvalidValue> for Diagnostic {
     fn from(invalid: InvalidValue) -> Diagnostic {
         Diagnostic::new(invalid.what, invalid.hint).with_code(ErrorCode::InvalidArgument)

@@ -1,5 +1,5 @@
-//! Reads a parsed TOML table key by key. Every key that is asked for is known; `done` reports the rest.
-//! Unlike a derived deserializer it continues after an error, so that one run reports all errors.
+//! Reads a parsed TOML table key by key. A key is known if a call looks it up; `done` reports the other keys. Unlike
+//! a derived deserializer, it continues after an error, so that one run reports all errors.
 
 use crate::diagnostic::{Diagnostics, InvalidValue, nearest};
 use crate::value;
