@@ -1,4 +1,4 @@
-//! A connection to an admin socket within a time: a server that hangs lets the connections wait once their queue is full.
+//! Connects to an admin socket with a timeout. Connections to a server that hangs block once its backlog is full.
 
 use rustix::io::retry_on_intr;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -11,17 +11,17 @@ use std::time::Duration;
 /// Time limit of a check for a listener.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Connects. Each write to the stream has the same time. When it is over the error is that of a call that would block.
+/// Connects. `timeout` also applies to each write to the stream. A timeout is reported as `WouldBlock`.
 pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // unix(7): connect waits as long as a send.
+    // The send timeout also limits connect (unix(7)).
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     let address = SocketAddrUnix::new(path)?;
     retry_on_intr(|| rustix::net::connect(&socket, &address))?;
     Ok(UnixStream::from(socket))
 }
 
-/// A server has the socket at this path, whether it hangs or not.
+/// Whether a server listens at this path, even one that hangs.
 pub(super) fn is_answered(path: &Path) -> bool {
     match connect(path, LOOK) {
         Ok(_) => true,

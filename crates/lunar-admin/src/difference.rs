@@ -6,12 +6,12 @@ use std::fmt;
 /// A difference between two configurations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Where it is, from the outside in: a target, and a LUN of it.
+    /// Its place, outermost first: a target, then a LUN of it.
     pub place: Vec<String>,
-    /// What becomes of it.
+    /// The change.
     #[serde(flatten)]
     pub change: Change,
-    /// It takes effect at the next start of the server.
+    /// Whether it takes effect only at the next start of the server.
     pub needs_restart: bool,
 }
 
@@ -19,25 +19,25 @@ pub struct Difference {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum Change {
-    /// The part is new.
+    /// The object is new.
     Added {
-        /// What it is, if its name does not say that.
+        /// The kind of object, if the name does not show it.
         what: String,
     },
-    /// The part goes.
+    /// The object is removed.
     Removed,
-    /// One of its settings becomes another.
+    /// A setting changes.
     Changed {
         /// The setting.
         key: String,
-        /// As it was; empty if it was not set. It holds no secret.
+        /// The old value; empty if it was not set. Never a secret.
         from: String,
-        /// As it is to be; empty if it is not set.
+        /// The new value; empty if it is not set.
         to: String,
     },
 }
 
-/// One line.
+/// A difference on one line.
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.place.join(": "))?;

@@ -16,8 +16,8 @@ pub fn state() -> Result<PathBuf, Diagnostic> {
 }
 
 /// The runtime folder, for servers and attachments: `$LUNAR_RUN_DIR`, `$XDG_RUNTIME_DIR/lunar`, `/run/lunar` for
-/// root, or the folder of state. Of root only an `XDG_RUNTIME_DIR` outside `/run/user` counts: logins have one there, services
-/// have none, and both are to find the same.
+/// root, or the folder of state. For root, an `XDG_RUNTIME_DIR` below `/run/user` is ignored: login sessions have one
+/// there and services have none, but both must use the same folder.
 pub fn run() -> Result<PathBuf, Diagnostic> {
     let root = rustix::process::geteuid().is_root();
     let hint =
@@ -34,12 +34,12 @@ pub fn admin_socket() -> Result<PathBuf, Diagnostic> {
     Ok(run().map_err(hint)?.join("lunar.sock"))
 }
 
-/// The folder of what is attached now: `attached` in the folder of [`run`].
+/// The folder of the records of active attachments: `attached` in the folder of [`run`].
 pub fn attached() -> Result<PathBuf, Diagnostic> {
     Ok(run()?.join("attached"))
 }
 
-/// Parent of the runtime folders of logins; services have none there.
+/// Parent of the runtime folders of login sessions; services have none there.
 const LOGINS: &str = "/run/user";
 
 fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
@@ -48,20 +48,20 @@ fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf>
     absolute(env("LUNAR_RUN_DIR")).or_else(|| of_xdg.map(|folder| folder.join("lunar"))).or_else(of_root)
 }
 
-/// The folder in which the atomic writes of all media are recorded.
+/// The directory of the journals of atomic writes.
 pub fn atomic(state_dir: &Path) -> PathBuf {
     state_dir.join("atomic")
 }
 
-/// The admin socket of a server that finds the first place taken: `lunar-PID.sock` beside it.
+/// The admin socket of a further server: `lunar-PID.sock` in the directory of `first`, where another server listens.
 pub fn second_admin_socket(first: &Path) -> PathBuf {
     first.with_file_name(format!("{SECOND}{}.sock", std::process::id()))
 }
 
-/// How the names of further admin sockets begin; the process follows.
+/// Prefix of the names of further admin sockets; the process id follows.
 const SECOND: &str = "lunar-";
 
-/// The admin sockets beside the first, each with its process.
+/// The further admin sockets in the directory of `first`, each with its process id.
 pub(crate) fn second_admin_sockets(first: &Path) -> Vec<(PathBuf, u32)> {
     let folder = first.parent().and_then(|folder| std::fs::read_dir(folder).ok());
     let pid = |name: &str| name.strip_prefix(SECOND)?.strip_suffix(".sock")?.parse().ok();
@@ -101,7 +101,7 @@ fn state_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBu
     absolute(env("HOME")).map(|home| home.join(".local/state/lunar"))
 }
 
-/// A variable counts only when it is an absolute path, as the XDG base directory specification says.
+/// A relative path in a variable is ignored, as the XDG Base Directory Specification requires.
 fn absolute(value: Option<OsString>) -> Option<PathBuf> {
     value.map(PathBuf::from).filter(|path| path.is_absolute())
 }

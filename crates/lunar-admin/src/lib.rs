@@ -43,7 +43,7 @@ pub enum Request {
     Router {
         /// Its name.
         name: String,
-        /// What.
+        /// The operation.
         action: RouterAction,
     },
     /// Compare another configuration with the current one.
@@ -120,7 +120,7 @@ const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// Time for a client to send its request; other clients wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Maximum number of pending requests; their clients may have ended.
+/// Maximum number of pending requests, including those whose clients are gone.
 const MOST_WAITING: usize = 16;
 
 /// The admin socket of a running server. Dropping it removes the socket.
@@ -149,7 +149,7 @@ impl Admin {
                     Ok(()) => {}
                     Err(e) => {
                         tracing::debug!("admin socket: {e}");
-                        // Out of descriptors, say: do not spin.
+                        // A lasting error, such as no free descriptor, must not make this loop spin.
                         std::thread::sleep(Duration::from_millis(10));
                     }
                 }
@@ -168,12 +168,12 @@ impl Admin {
 }
 
 impl Admin {
-    /// Listens at `first`, or, when another server answers there, at a place of its own beside it
-    /// ([`folders::second_admin_socket`]). Sockets of processes that are no more are removed.
+    /// Listens at `first`. If another server listens there, listens at [`folders::second_admin_socket`] instead.
+    /// Removes sockets of dead processes.
     pub fn start_beside(first: &Path, server: Arc<dyn ServerControl>) -> Result<Admin, Diagnostic> {
         for (path, pid) in folders::second_admin_sockets(first) {
             if Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists() {
-                // A socket that stays does no harm.
+                // A leftover socket is harmless.
                 _ = std::fs::remove_file(path);
             }
         }
@@ -184,7 +184,7 @@ impl Admin {
         }
     }
 
-    /// Where it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -193,7 +193,7 @@ impl Admin {
 impl Drop for Admin {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // It wakes up the thread. A connection to the path could reach another server.
+        // A connection wakes the thread. Without one, the thread ends with the process.
         if rustix::net::shutdown(&self.listener, Shutdown::Both).is_ok()
             && let Some(thread) = self.thread.take()
         {
@@ -254,7 +254,7 @@ fn bind(path: &Path) -> Result<UnixListener, Diagnostic> {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot(path, &e)),
         _ => {}
     }
-    // Before the mode is set, the check of credentials alone keeps others out.
+    // Until the mode is set, only the check of credentials excludes other users.
     let listener = UnixListener::bind(path).map_err(|e| cannot(path, &e))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(|e| cannot(path, &e))?;
     Ok(listener)
@@ -269,7 +269,7 @@ fn may_ask(peer: u32, own: u32) -> bool {
 fn answer(mut stream: UnixStream, server: &Arc<dyn ServerControl>, waiting: &Arc<()>) -> io::Result<()> {
     let response = match asked(&mut stream)? {
         Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
-        // One is held by who takes connections.
+        // The accepting thread holds one reference.
         Ok(request) if Arc::strong_count(waiting) <= MOST_WAITING => {
             return ask_beside(stream, server.clone(), request, waiting.clone());
         }

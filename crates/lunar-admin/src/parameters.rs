@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Negotiated keys and their values, in the order in which `iscsi-scst-adm --op show` lists them.
+/// Negotiated keys and their values, in the order of `iscsi-scst-adm --op show`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[allow(missing_docs)]
@@ -40,7 +40,7 @@ pub struct Parameters {
     pub iser: Option<IserParameters>,
 }
 
-/// What there is besides over iSER (RFC 7145 section 6).
+/// Additional keys of iSER (RFC 7145 section 6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 #[allow(missing_docs)]
@@ -75,7 +75,7 @@ impl From<&lunar_proto::parameters::Parameters> for Parameters {
             error_recovery_level: p.error_recovery_level,
             header_digest: digest(p.header_digest),
             data_digest: digest(p.data_digest),
-            // RFC 7143 section 13.25 made markers obsolete: they are always refused.
+            // Markers are obsolete (RFC 7143 section 13.25) and always rejected.
             of_marker: yes(false),
             if_marker: yes(false),
             of_mark_int: "Reject".into(),
@@ -130,7 +130,7 @@ mod tests {
     use super::super::session::tests::session;
     use super::*;
 
-    /// The keys and the order of the listing that started it all.
+    /// Keys and order of `iscsi-scst-adm --op show`.
     const SEED: &str = "InitialR2T ImmediateData MaxConnections MaxRecvDataSegmentLength MaxXmitDataSegmentLength \
         MaxBurstLength FirstBurstLength DefaultTime2Wait DefaultTime2Retain MaxOutstandingR2T DataPDUInOrder \
         DataSequenceInOrder ErrorRecoveryLevel HeaderDigest DataDigest OFMarker IFMarker OFMarkInt IFMarkInt";

@@ -9,15 +9,15 @@ use std::fmt::{self, Write};
 pub struct RouterReport {
     /// Its name.
     pub name: String,
-    /// `serving`, `draining`, or its part in a pair: `active`, `standby`, `taking`, `yielding`.
+    /// `serving`, `draining`, or its role in a failover pair: `active`, `standby`, `taking`, `yielding`.
     pub state: String,
-    /// It was drained: it rejects logins.
+    /// Whether it was drained, so that it rejects logins.
     pub draining: bool,
     /// When it started, in seconds since 1970.
     pub started: u64,
     /// Logins that succeeded.
     pub logins_accepted: u64,
-    /// Sessions now.
+    /// Current sessions.
     pub logins_active: u64,
     /// Logins rejected for access, a missing or unavailable target, or a limit of sessions.
     pub target_access_failures: u64,
@@ -51,7 +51,7 @@ pub struct TargetReport {
 pub struct LunReport {
     /// Its LUN here.
     pub lun: u16,
-    /// Where it is.
+    /// Its source.
     pub from: String,
     /// Its health, or why hosts do not see it.
     pub health: LunHealth,
@@ -107,11 +107,11 @@ impl fmt::Display for LunHealth {
 pub struct UpstreamReport {
     /// Its name.
     pub name: String,
-    /// Where it is, without secrets.
+    /// Its URLs, without secrets.
     pub urls: Vec<String>,
     /// Logical units that were found.
     pub luns: usize,
-    /// Why it cannot be used.
+    /// The reason why it cannot be used.
     pub obstacle: Option<String>,
     /// The paths to its logical units.
     pub paths: Vec<PathReport>,
@@ -120,11 +120,11 @@ pub struct UpstreamReport {
 /// A path to a logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathReport {
-    /// The logical unit there.
+    /// The logical unit.
     pub lun: String,
-    /// Where the path leads, without secrets.
+    /// Its URL, without secrets.
     pub url: String,
-    /// How it is.
+    /// Its state.
     pub state: String,
     /// The core that uses it.
     pub core: Option<String>,
@@ -154,9 +154,9 @@ pub struct Failover {
     pub peer: String,
     /// Its state; None when it does not answer.
     pub state: Option<String>,
-    /// This router may become active.
+    /// Whether this router may become active.
     pub eligible: bool,
-    /// This router is the preferred one.
+    /// Whether this router is the preferred one.
     pub preferred: bool,
 }
 
@@ -174,7 +174,7 @@ impl RouterReport {
     }
 }
 
-/// All instances, a line each.
+/// All instances, one a line.
 pub fn list(routers: &[RouterReport]) -> String {
     let row = |r: &RouterReport| {
         let (luns, there) = (r.luns().count(), r.luns().filter(|lun| lun.health.is_there()).count());
@@ -229,13 +229,13 @@ pub fn stats(routers: &[RouterReport]) -> String {
     rows::table(HEAD, routers.iter().map(row)) + "\n" + &hops
 }
 
-/// The moment as `2026-11-22 10:30:00 UTC`.
+/// A time as `2026-11-22 10:30:00 UTC`.
 fn started(s: u64) -> String {
     let text = rows::utc(s);
     format!("{} {} UTC", &text[..10], &text[11..19])
 }
 
-/// All paths, a line each.
+/// All paths, one a line.
 pub fn paths(routers: &[RouterReport]) -> String {
     let or_none = |text: Option<String>| text.unwrap_or("-".into());
     let row = |r: &RouterReport, u: &UpstreamReport, p: &PathReport| {

@@ -1,6 +1,6 @@
-//! Tables, durations and moments for people.
+//! Tables, durations and times for people.
 
-/// A head and rows, their columns aligned.
+/// A header and rows with aligned columns.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(String::from)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -12,7 +12,7 @@ pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = 
     rows.iter().map(line).collect()
 }
 
-/// Names come from peers: nothing that a terminal would obey.
+/// Escapes control characters: names come from peers, and a terminal would interpret them.
 pub(super) fn shown(text: &str) -> String {
     text.escape_debug().to_string()
 }

@@ -16,7 +16,7 @@ pub struct SessionReport {
     pub initiator_address: String,
     /// iSCSI name of the target; None in a discovery session.
     pub target: Option<String>,
-    /// Address and port of the target that it came to.
+    /// Address and port of the portal that accepted the connection.
     pub portal: String,
     /// Portal group tag.
     pub portal_group: u16,
@@ -42,20 +42,20 @@ pub struct SessionReport {
     pub connected_s: u64,
 }
 
-/// A session over SRP: a channel between two ports.
+/// An SRP session: a channel between two ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Srp {
     /// Port of the initiator: 0x and 32 hexadecimal digits.
     pub initiator_port: String,
     /// Port of the target, likewise.
     pub target_port: String,
-    /// Which of the channels between them it is, from 1 on.
+    /// The number of this channel between the two ports, from 1.
     pub channel: usize,
-    /// How many there are.
+    /// The number of channels between the two ports.
     pub channels: usize,
 }
 
-/// What a session did.
+/// Activity of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// SCSI commands.
@@ -68,7 +68,7 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Bytes received.
     pub write_bytes: u64,
-    /// Commands that did not end with GOOD.
+    /// Commands that ended with a status other than GOOD.
     pub errors: u64,
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Srp {
     }
 }
 
-/// The identity as keys and values, then the counters, one in each line.
+/// The identity as `key=value` lines, then the parameters, then the counters.
 impl fmt::Display for SessionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Initiator={}", shown(&self.initiator))?;
@@ -108,7 +108,7 @@ impl fmt::Display for SessionReport {
     }
 }
 
-/// Where the target of others stands.
+/// The TARGET column of a discovery session.
 const DISCOVERY: &str = "(discovery)";
 
 /// All sessions as a table.
@@ -118,7 +118,7 @@ pub fn table(sessions: &[SessionReport]) -> String {
     rows::table(HEAD, sessions.iter().map(row))
 }
 
-/// What carries it. Each channel of SRP is a session here.
+/// The transport. Each channel of SRP is a session here.
 fn carried(session: &SessionReport) -> String {
     match &session.srp {
         Some(Srp { channel, channels, .. }) if *channels > 1 => {

@@ -88,7 +88,7 @@ fn error_code_travels_by_its_name() {
     assert_eq!([read(""), read(",\"code\":\"of-a-later-version\"")], [other.clone(), other]);
 }
 
-/// Takes each request and answers it when it is let go.
+/// Reports each request on `taken`, and answers it after a message on `go` or its end.
 struct Slow {
     taken: std::sync::mpsc::SyncSender<()>,
     go: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
@@ -138,7 +138,7 @@ fn silent_client_is_disconnected() {
     let path = folder.0.join("lunar.sock");
     let _admin = Admin::start(&path, Arc::new(Fake)).unwrap();
     let _silent = UnixStream::connect(&path).unwrap();
-    assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2, "after the other was cut");
+    assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2, "after the silent client was disconnected");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn server_that_hangs_is_reported_when_the_time_is_over() {
         said(execute(&path, &Request::Confirm {}, limit)),
         format!("{hangs}; it may still execute the request")
     );
-    // Its queue is full.
+    // Fills the backlog of the socket.
     let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&path, limit).ok()).take(100_000).collect();
     assert!(waiting.len() < 100_000);
     assert_eq!(said(sessions(&path, limit).map(|_| String::new())), hangs);
