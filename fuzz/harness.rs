@@ -1,4 +1,4 @@
-// Fuzz targets over their seeds, without a fuzzer: a test of a crate includes this and names its targets.
+// Runs fuzz targets over their seeds without a fuzzer. A test of a crate includes this file and lists its targets.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ fn seeds_run_without_panic() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each seed with some bytes changed, and cut somewhere.
+    /// Runs each target with a seed that has some bytes changed, and with a prefix of it.
     #[test]
     fn damaged_seeds_run_without_panic(
         pick: prop::sample::Index,

@@ -1,7 +1,8 @@
-//! Two nexuses of one logical unit. Input: a byte of settings (CD, removable, blocks of 4096 bytes, write
-//! cache off, read-only, not thin, passed on with a shared nexus, with one of its own), the blocks as two bytes,
-//! then commands: a byte with the nexus (its lowest bit) and the bytes of the CDB beyond 16, in words, the CDB, the
-//! length of the parameters as a byte, the parameters.
+//! Commands of two nexuses on one logical unit. Input: a byte of settings, the number of blocks as two bytes, then
+//! commands. The bits of the settings are CD, removable, blocks of 4096 bytes, write cache off, read-only, thick
+//! provisioning, passthrough with a shared nexus, and passthrough with a nexus each. A command is a byte with the
+//! nexus (lowest bit) and the length of the CDB beyond 16 bytes in words (next three bits), the CDB, the length of
+//! the parameter list as a byte, and the parameter list.
 
 use lunar_scsi::{
     CommitOutcome, CopyResult, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op, PassthroughMode,
@@ -75,16 +76,16 @@ pub fn run(input: &[u8]) {
             assert!(len > 0);
             let parameters = &parameters[..parameters.len().min(len as usize)];
             let answer = kept(&lu, nexus.parameters(&cdb, parameters));
-            assert!(!matches!(answer, Ok(Plan::Parameters { .. })), "parameters are wanted twice");
+            assert!(!matches!(answer, Ok(Plan::Parameters { .. })), "the parameter list is requested twice");
             check(&answer, &settings);
             end(&lu, nexus, &answer);
         }
     }
     let (_, saved) = lu.saved_state();
-    assert!(Lu::new(settings, Some(&saved)).is_ok(), "what was saved is refused");
+    assert!(Lu::new(settings, Some(&saved)).is_ok(), "the saved state is rejected");
 }
 
-/// The nexus, the CDB, the parameters, and what comes after them.
+/// The nexus, the CDB, the parameter list, and the rest of the input.
 type Command<'a> = (usize, Vec<u8>, &'a [u8], &'a [u8]);
 
 fn command(input: &[u8]) -> Option<Command<'_>> {
@@ -95,7 +96,7 @@ fn command(input: &[u8]) -> Option<Command<'_>> {
     Some((usize::from(first & 1), cdb.to_vec(), parameters, rest))
 }
 
-/// Completes a command that changes saved state, as if the state were on stable storage.
+/// Commits a change of saved state, as if it were on stable storage.
 fn kept(lu: &Lu, answer: PlanResult) -> PlanResult {
     match answer? {
         Plan::Op(op) => match *op {
@@ -113,7 +114,7 @@ fn kept(lu: &Lu, answer: PlanResult) -> PlanResult {
     }
 }
 
-/// What outlives its command comes to its end.
+/// Ends operations that outlive their command.
 fn end(lu: &Lu, nexus: &Nexus, answer: &PlanResult) {
     let Ok(Plan::Op(op)) = answer else { return };
     match &**op {
@@ -123,8 +124,8 @@ fn end(lu: &Lu, nexus: &Nexus, answer: &PlanResult) {
     }
 }
 
-/// No plan reaches beyond the medium, none writes where nothing may be written, and sense goes with its
-/// status.
+/// Checks that a plan stays within the medium and writes only to a writable one, and that a failure has sense data
+/// exactly with CHECK CONDITION.
 fn check(answer: &PlanResult, settings: &LuSettings) {
     let plan = match answer {
         Err(failure) => {
@@ -153,7 +154,7 @@ fn check(answer: &PlanResult, settings: &LuSettings) {
         _ => return,
     };
     assert!(inside(offset, len, settings), "{plan:?} leaves the medium");
-    assert!(!(writes && settings.read_only), "{plan:?} writes to what is read-only");
+    assert!(!(writes && settings.read_only), "{plan:?} writes to a read-only medium");
 }
 
 fn inside(offset: u64, len: u64, settings: &LuSettings) -> bool {

@@ -1,8 +1,7 @@
-//! The stream of a connection. Input: a byte of framing (header digest, data digest, landing, no memory at
-//! first), the size of a receive as a byte, then pieces: a byte of form, the length as two bytes, the bytes.
-//! Form 0 is raw bytes. Form 1 is a PDU: 48 bytes of header, as many words of additional headers as its byte
-//! 4 says, data; lengths and digests are made right. Form 2 is the same with the data 64 times over, and form
-//! 3 with one of its bits turned.
+//! The byte stream of a connection. Input: a byte of flags (header digest, data digest, data placed in task buffers),
+//! the size of a receive as a byte, then pieces: a byte of form, the length as two bytes, the bytes. Form 0 is raw
+//! bytes. Form 1 is a PDU: 48 bytes of header, additional headers of as many words as byte 4 states, data; lengths
+//! and digests are filled in. Form 2 repeats the data 64 times. Form 3 is form 1 with one bit flipped.
 
 use lunar_target::testing::{Frame, Framing};
 use lunar_wire::iscsi::{BHS_LEN, Bhs};
@@ -21,9 +20,9 @@ pub fn run(input: &[u8]) {
     let (whole, broken) = framing.frames(&stream, stream.len());
     whole.iter().for_each(|frame| check(&framing, frame));
     let bytes: usize = whole.iter().map(|f| BHS_LEN + f.ahs.len() + f.data.len()).sum();
-    assert!(bytes <= stream.len(), "more came out than went in");
+    assert!(bytes <= stream.len(), "more bytes delivered than received");
     let pieces = framing.frames(&stream, 1 + 97 * *step as usize);
-    assert!(pieces == (whole, broken), "the segmentation makes a difference");
+    assert!(pieces == (whole, broken), "the result depends on the segmentation");
 }
 
 fn check(framing: &Framing, frame: &Frame) {

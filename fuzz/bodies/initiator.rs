@@ -1,9 +1,9 @@
-//! A session in full feature phase, against a target of which every byte is chosen. Input: a byte of flags
-//! (data digests), then pieces: a byte of form, the length as two bytes, the bytes. Form 0 is raw bytes. Form
-//! 1 is a PDU: 48 bytes of header, data; lengths, digests, StatSN, ExpCmdSN and MaxCmdSN are made right. Form 2
-//! is the same with the tag of a command in flight, of which byte 16 says which. Form 3 sends a command: a byte
-//! of direction, its length as two bytes. Form 4 cuts the connection. Form 5 asks in key text. Form 6 is form 1 with
-//! the tag of that exchange. Form 7 gives a command up, of which a byte says which.
+//! A session in full feature phase, with arbitrary bytes from the target. Input: a byte of flags (data digests), then
+//! pieces: a byte of form, the length as two bytes, the bytes. Form 0 is raw bytes. Form 1 is a PDU: 48 bytes of
+//! header, data; lengths, digests, StatSN, ExpCmdSN and MaxCmdSN are filled in. Form 2 is the same with the tag of a
+//! command in flight, which byte 16 selects. Form 3 submits a command: a byte of direction, its length as two bytes.
+//! Form 4 drops the connection. Form 5 sends a Text Request. Form 6 is form 1 with the tag of that request. Form 7
+//! aborts the command that a byte selects.
 
 use lunar_initiator::testing::Session;
 use lunar_wire::iscsi::{BHS_LEN, Bhs};
@@ -33,7 +33,7 @@ fn act(session: &mut Session, form: u8, piece: &[u8]) {
                 header.set_itt(tag);
             }
             let bytes = session.encode(header, data);
-            // In two parts, so that a segment may be on its way when the next thing happens.
+            // In two parts, so that a segment may be incomplete at the next event.
             let (first, second) = bytes.split_at(bytes.len() / 2);
             session.receive(first);
             session.receive(second);

@@ -1,7 +1,7 @@
-//! A login as the initiator plays it. Input: a byte of wishes (1 discovery, 2 CHAP, 4 mutual, 8 a session to
-//! join, 16 CHAP or none), then for each response its flags, a place and a byte that the header has there
-//! instead (place 0: none; place 255: the text gets the target's proof), the length of its data as two bytes,
-//! the data.
+//! The login of the initiator. Input: a byte of options (1 discovery, 2 CHAP, 4 mutual CHAP, 8 join a session, 16
+//! CHAP optional), then responses. A response is its flags, an offset and the byte to write there in the header
+//! (offset 0: none; 255: the text gets the CHAP response of the target), the length of the data as two bytes, and the
+//! data.
 
 use lunar_proto::Pdu;
 use lunar_proto::chap::{Algorithm, Secret};
@@ -35,7 +35,7 @@ pub fn run(input: &[u8]) {
         assert!(request.data.len() <= SEGMENT_LEN && request.header.data_len() == request.data.len());
         assert!(!(request.header.is_final() && request.header.continues()));
         stat_sn += 1;
-        assert!(stat_sn <= 64, "a login without end");
+        assert!(stat_sn <= 64, "the login does not end");
     }
 }
 
@@ -65,7 +65,7 @@ fn wish(wishes: u8) -> LoginParams {
     }
 }
 
-/// A response that fits, but for one byte.
+/// A valid response with one byte replaced.
 fn header(wish: &LoginParams, flags: u8, place: u8, byte: u8, stat_sn: u32) -> Bhs {
     let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
     h.set_flags(flags);
@@ -82,7 +82,7 @@ fn header(wish: &LoginParams, flags: u8, place: u8, byte: u8, stat_sn: u32) -> B
     Bhs::from_bytes(bytes)
 }
 
-/// The target's proof for the challenge of a request, if there is one.
+/// Appends the CHAP response of the target, if the request has a challenge.
 fn prove(request: &Pdu, text: &mut Vec<u8>) {
     let value = |key| pairs(&request.data).filter_map(Result::ok).find(|p| p.0 == key).map(|p| p.1);
     let (Some(id), Some(challenge)) = (value("CHAP_I").and_then(number), value("CHAP_C")) else { return };

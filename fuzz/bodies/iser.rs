@@ -1,4 +1,4 @@
-//! A message of iSER: its header and its PDU, and what is said while a connection is made.
+//! iSER: the header, the PDU, and the private data of the connection setup.
 
 use lunar_wire::iser::{HEADER_LEN, IserCapabilities, IserHeader, IserPdu, OVERHEAD};
 

@@ -1,6 +1,6 @@
-//! An iWARP connection: what the other side sends. Input: the size of a receive as a byte, a byte of switches (1: with
-//! CRCs, 2: this side was called), then frames of five bytes each: operation and flags, a choice of steering tag,
-//! offset or number, length, content. A frame of 0xff takes the rest of the input as it is.
+//! The receiving side of an iWARP connection. Input: the size of a receive as a byte, a byte of flags (1: CRC, 2:
+//! passive side), then frames of five bytes: opcode and flags, a choice of steering tag, offset or message number,
+//! length, content. From a frame that starts with 0xff on, the input is raw bytes.
 
 use lunar_rdma::iwarp::{Engine, FirstFrame, NegotiatedMpa};
 use lunar_rdma::{EndpointEvent, EndpointEvents, MemoryRegion, RemoteAddress};
@@ -11,15 +11,15 @@ use lunar_wire::iwarp::ddp::{opcode, queue};
 use lunar_wire::iwarp::{DdpHeader, ReadRequest, TaggedHeader, UntaggedHeader, mpa};
 use std::rc::Rc;
 
-/// Bytes of each memory, and of the longest message.
+/// Bytes of each memory region, and of the longest message.
 const LEN: usize = 64;
 
-/// An end with something of everything: memory, reads under way, a message that waits.
+/// An endpoint with memory regions, RDMA Reads in flight, and a queued message.
 struct End {
     engine: Engine,
     sink: RemoteAddress,
     source: RemoteAddress,
-    /// What the connection begins with.
+    /// Its first bytes on the connection.
     said: Vec<u8>,
 }
 
@@ -27,18 +27,18 @@ fn end(switches: u8) -> End {
     let first = (switches & 2 != 0).then_some(FirstFrame::Send);
     let agreed = NegotiatedMpa { crc: switches & 1 != 0, ord: 2, ird: 2, receives: (4, LEN), first };
     let mut engine = Engine::new(&agreed, Some(148), vec![]);
-    let sink = engine.expose(MemoryRegion::Sink(Buf::zeroed(LEN))).expect("room for it");
-    let source = engine.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(LEN)))).expect("room for it");
+    let sink = engine.expose(MemoryRegion::Sink(Buf::zeroed(LEN))).expect("a memory region");
+    let source = engine.expose(MemoryRegion::Source(Rc::new(Buf::zeroed(LEN)))).expect("a memory region");
     (0..3).for_each(|id| engine.read(id, source, Buf::zeroed(LEN), 0, LEN));
     engine.send(b"hello", Payload::Zeros(300), None);
     let said = engine.take_bytes();
     End { engine, sink, source, said }
 }
 
-/// The FPDUs of an input.
+/// The FPDUs that an input describes.
 fn stream(mut input: &[u8], end: &End, crc: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // As the first read asks for it.
+    // The sink of the first RDMA Read.
     let read = RemoteAddress { stag: 0x1_ffff, offset: 1 << 32 };
     let mut numbers = [1, 1];
     while let Some((frame, rest)) = input.split_first_chunk::<5>() {
@@ -66,7 +66,7 @@ fn put(
     numbers: &mut [u32; 2],
 ) {
     let (opcode, last) = (kind & 7, kind & 0x10 == 0);
-    // By default the next number; sometimes another one.
+    // The next message number, or a wrong one if the flag is set.
     let mut number = |queue: usize| {
         let this = numbers[queue] + u32::from(kind & 0x20 != 0);
         numbers[queue] += u32::from(last);
@@ -99,7 +99,7 @@ fn put(
     to.extend_from_slice(&digest);
 }
 
-/// What comes of a stream in pieces of so many bytes: events, messages, answers, and memory.
+/// The result of a stream that arrives in pieces of `step` bytes: events, messages, answers, and memory.
 fn talk(input: &[u8], switches: u8, step: usize) -> (String, Vec<u8>, Vec<u8>, Vec<u8>) {
     let mut end = end(switches);
     let bytes = stream(input, &end, switches & 1 != 0);
@@ -112,17 +112,20 @@ fn talk(input: &[u8], switches: u8, step: usize) -> (String, Vec<u8>, Vec<u8>, V
     end.engine.take_news(&mut into);
     check(&into, bytes.len());
     let answers = end.engine.take_bytes();
-    assert!(answers.len() <= end.said.len() + 1000 + 4 * bytes.len(), "answers out of proportion");
+    assert!(
+        answers.len() <= end.said.len() + 1000 + 4 * bytes.len(),
+        "answers are disproportionate to the input"
+    );
     let memory = match end.engine.revoke(end.sink.stag) {
         Some(MemoryRegion::Sink(buf)) => buf.to_vec(),
-        other => panic!("{other:?} where memory was"),
+        other => panic!("{other:?} instead of the memory region"),
     };
     (format!("{:?}", into.list), into.bytes, answers, memory)
 }
 
-/// Reads come back once each, and the end is the last and only one.
+/// Checks that each RDMA Read completes once, and that End occurs once, as the last event.
 fn check(into: &EndpointEvents, sent: usize) {
-    assert!(into.bytes.len() <= sent, "more came out than went in");
+    assert!(into.bytes.len() <= sent, "more bytes delivered than received");
     let mut reads = Vec::new();
     for (at, event) in into.list.iter().enumerate() {
         match event {
@@ -131,7 +134,7 @@ fn check(into: &EndpointEvents, sent: usize) {
                 assert_eq!(buf.len(), LEN);
                 reads.push(*id);
             }
-            EndpointEvent::End(_) => assert_eq!(at + 1, into.list.len(), "something after the end"),
+            EndpointEvent::End(_) => assert_eq!(at + 1, into.list.len(), "an event after the end"),
         }
     }
     assert!(matches!(into.list.last(), Some(EndpointEvent::End(_))));
@@ -141,5 +144,9 @@ fn check(into: &EndpointEvents, sent: usize) {
 pub fn run(input: &[u8]) {
     let [step, switches, rest @ ..] = input else { return };
     let whole = talk(rest, *switches, usize::MAX);
-    assert_eq!(talk(rest, *switches, 1 + usize::from(*step)), whole, "the segmentation matters");
+    assert_eq!(
+        talk(rest, *switches, 1 + usize::from(*step)),
+        whole,
+        "the result depends on the segmentation"
+    );
 }

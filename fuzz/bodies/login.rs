@@ -1,6 +1,6 @@
-//! A connection until it is logged in. Input: for each PDU a byte of flags, a byte that is 0 for a Login
-//! Request, the length of its data as two bytes, the data. The first bit of the first flags' reserved bits
-//! asks for CHAP.
+//! The login phase of a target. Input: for each PDU, a byte of flags, a byte that is 0 for a Login Request or else
+//! the opcode, the length of the data as two bytes, the data. In the first flags, the reserved bit 0x20 makes CHAP
+//! required.
 
 use lunar_proto::chap::{Authentication, ChapUser, Secret};
 use lunar_proto::login::{Login, LoginPolicy, LoginStep, SEGMENT_LEN, TargetInfo};

@@ -1,5 +1,5 @@
-//! How an iWARP connection begins. Input: a byte that is odd for a reply, then what follows its key; with a first
-//! byte above 0x7f the key is part of the input.
+//! The MPA startup of an iWARP connection. Input: a byte of flags (odd: a reply; from 0x80: the key is part of the
+//! input), then the bytes after the key.
 
 use lunar_wire::iwarp::MpaFrame;
 use lunar_wire::iwarp::mpa::{MAX_PRIVATE, REPLY_KEY, REQUEST_KEY, is_request};
@@ -10,7 +10,7 @@ pub fn run(input: &[u8]) {
     let bytes = if *switches < 0x80 { [&key[..], rest].concat() } else { rest.to_vec() };
     let whole = MpaFrame::decode(&key, &bytes);
     for cut in 0..bytes.len().min(64) {
-        // Early bytes decide the same as all of them, or nothing yet.
+        // A prefix gives the same result as all bytes, or None.
         let part = MpaFrame::decode(&key, &bytes[..cut]);
         assert!(part == Ok(None) || part == whole, "{part:?} after {cut} bytes, {whole:?} after all");
     }

@@ -1,5 +1,5 @@
-//! An NBD client's bytes, from its flags on. Input: the size of a receive as a byte, then the bytes; a byte of
-//! 0xfe between messages stands for the magic of an option, 0xff for that of a request, so that a fuzzer need
+//! The bytes of an NBD client, from its flags on. Input: the size of a receive as a byte, then the bytes. Between
+//! messages, the byte 0xfe stands for the magic of an option and 0xff for that of a request, so that a fuzzer need
 //! not find them.
 
 use lunar_nbd::server::testing::{ClientTranscript, talk};
@@ -26,13 +26,17 @@ pub fn run(input: &[u8]) {
     let bytes = expand(rest);
     let whole = talk(offers(), &bytes, bytes.len().max(1));
     check(&whole, bytes.len());
-    assert_eq!(talk(offers(), &bytes, 1 + 7 * usize::from(*step)), whole, "the segmentation matters");
+    assert_eq!(
+        talk(offers(), &bytes, 1 + 7 * usize::from(*step)),
+        whole,
+        "the result depends on the segmentation"
+    );
 }
 
 fn check(talk: &ClientTranscript, sent: usize) {
     let payloads: usize = talk.requests.iter().map(|(_, _, payload)| REQUEST_LEN + payload.len()).sum();
-    assert!(payloads <= sent, "more came out than went in");
-    assert!(talk.said.len() <= sent.div_ceil(OPTION_LEN) * 1024, "an answer out of proportion");
+    assert!(payloads <= sent, "more bytes delivered than received");
+    assert!(talk.said.len() <= sent.div_ceil(OPTION_LEN) * 1024, "answers are disproportionate to the input");
     let Some(agreed) = talk.agreed else { return assert!(talk.requests.is_empty()) };
     for (request, verdict, payload) in &talk.requests {
         match verdict {
@@ -43,7 +47,7 @@ fn check(talk: &ClientTranscript, sent: usize) {
                 assert!(end <= SIZE && end % block == 0 && request.offset % block == 0);
                 let writes = matches!(command, NbdCommand::Write { .. });
                 assert_eq!(payload.len(), if writes { request.len as usize } else { 0 });
-                assert!(agreed.export == 0 || !writes, "a read-only export was to be written");
+                assert!(agreed.export == 0 || !writes, "a write to a read-only export is accepted");
             }
         }
     }
@@ -78,7 +82,7 @@ fn expand(mut rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that follow a header, as it says itself.
+/// The length that a header states for the bytes after it.
 fn body_len(header: &[u8]) -> usize {
     if let Ok(header) = header.try_into() {
         return OptionHeader::decode(header).map_or(0, |option| option.len as usize);

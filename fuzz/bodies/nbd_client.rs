@@ -1,7 +1,7 @@
-//! An NBD server's bytes, from its greeting on. Input: the size of a receive as a byte, the flags of the greeting,
-//! then messages; at the start of one a byte of 0xfe stands for the magic of a reply to an option, 0xff for
-//! that of a chunk, and 0xfd for that of a simple reply, so that a fuzzer need not find them. The same bytes are
-//! also read as a URL.
+//! The bytes of an NBD server, from its greeting on. Input: the size of a receive as a byte, the flags of the
+//! greeting, then messages. At the start of a message, the byte 0xfe stands for the magic of an option reply, 0xff
+//! for that of a structured reply chunk, and 0xfd for that of a simple reply, so that a fuzzer need not find them.
+//! The same bytes are also parsed as a URL.
 
 use lunar_nbd::client::NbdUrl;
 use lunar_nbd::client::testing::{ServerTranscript, talk};
@@ -12,7 +12,7 @@ use lunar_wire::nbd::{
     SIMPLE_REPLY_MAGIC, greeting,
 };
 
-/// What is in flight; their cookies are 1 << 32 and the next ones.
+/// Commands in flight. Their cookies count up from 1 << 32.
 const COMMANDS: [(NbdCommand, u64, u32); 6] = [
     (NbdCommand::Read { whole: false }, 0, 64),
     (NbdCommand::Read { whole: false }, 4096, 1024),
@@ -30,7 +30,11 @@ pub fn run(input: &[u8]) {
     let bytes = expand(rest);
     let whole = talk(&COMMANDS, &bytes, bytes.len().max(1));
     check(&whole, bytes.len());
-    assert_eq!(talk(&COMMANDS, &bytes, 1 + 7 * usize::from(*step)), whole, "the segmentation matters");
+    assert_eq!(
+        talk(&COMMANDS, &bytes, 1 + 7 * usize::from(*step)),
+        whole,
+        "the result depends on the segmentation"
+    );
 }
 
 fn check(talk: &ServerTranscript, sent: usize) {
@@ -91,7 +95,7 @@ fn expand(mut rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that follow a header, as it says itself; those of a simple reply follow as they are.
+/// The length that a header states for the bytes after it. A simple reply states none: its data counts as raw bytes.
 fn body_len(header: &[u8]) -> usize {
     let option = header.first_chunk().and_then(OptionReply::decode).map(|reply| reply.len);
     let chunk = header.first_chunk().and_then(ChunkHeader::decode).map(|chunk| chunk.len);

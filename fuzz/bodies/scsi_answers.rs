@@ -1,4 +1,5 @@
-//! What a logical unit answers to the commands that ask what it is: every decoder over the same bytes.
+//! Responses to INQUIRY, MODE SENSE, PERSISTENT RESERVE IN and other informational commands. Every decoder reads the
+//! same bytes.
 
 use lunar_wire::scsi::fields::{FieldValue, read};
 use lunar_wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
@@ -54,7 +55,7 @@ fn plain(value: &FieldValue) {
     }
 }
 
-/// Nothing in it steers a terminal.
+/// Checks that the text has no control characters for a terminal.
 fn shown(text: &str) {
     assert!(!text.contains(char::is_control), "{text:?}");
 }

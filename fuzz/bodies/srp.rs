@@ -1,4 +1,4 @@
-//! What either side of SRP says: every decoder over the same bytes, and back.
+//! Information units of SRP, from both sides. Every decoder reads the same bytes, and the result is encoded again.
 
 use lunar_wire::srp::{
     DataBuffer, FromInitiator, FromTarget, LoginFormat, LoginReject, LoginRequest, LoginResponse, SrpCommand,

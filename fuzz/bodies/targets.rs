@@ -1,11 +1,11 @@
-//! The answer to SendTargets. Input: a byte that says in what parts it comes, then its text.
+//! The response to SendTargets. Input: a byte for the size of its parts, then its text.
 
 use lunar_proto::initiator::targets::{PortalAddress, parse};
 use lunar_proto::initiator::{TextClient, TextStep};
 use lunar_proto::name;
 use lunar_wire::iscsi::{Bhs, NONE, opcode};
 
-/// Bytes of text that are taken.
+/// Upper limit of the text in bytes.
 const LIMIT: usize = 65536;
 
 pub fn run(input: &[u8]) {
@@ -24,20 +24,22 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// What is read can be written, and read again.
+/// Checks that an address can be written and parsed again.
 fn hold(address: &PortalAddress) {
-    let again = PortalAddress::parse(&address.to_string()).expect("an address that was written here");
+    let again = PortalAddress::parse(&address.to_string()).expect("an address in its own notation");
     assert_eq!((again.host, again.port), (address.host.clone(), address.port));
 }
 
-/// An exchange in which the text comes in parts, some with the C bit and some without.
+/// A text exchange whose response comes in parts, alternately with and without the C bit.
 fn ask(text: &[u8], part: usize) -> Vec<u8> {
     let (mut exchange, _) = TextClient::new(1, b"SendTargets=All\0".to_vec(), 8192, LIMIT);
     let mut header = Bhs::new(opcode::TEXT_RESPONSE);
     header.set_itt(1);
     for (i, data) in text.chunks(part).enumerate() {
         header.set_flags(if i % 2 == 0 { 0x40 } else { 0 });
-        let TextStep::Send(request) = exchange.response(&header, data) else { panic!("an end too early") };
+        let TextStep::Send(request) = exchange.response(&header, data) else {
+            panic!("the exchange ends too early")
+        };
         assert!(request.data.is_empty() && request.header.is_final());
     }
     header.set_flags(0x80);

@@ -1,4 +1,4 @@
-//! Key text. Input: a byte of flags for a Text Request that the rest is the data of.
+//! Key=value text. Input: the flags of a Text Request as a byte, then its data.
 
 use lunar_proto::login::SessionType;
 use lunar_proto::text::{SendTargets, TargetRecord, TextServer, TextStep};
@@ -17,7 +17,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// The pairs that are read can be written, and read again as the same.
+/// Checks that parsed pairs can be written and parsed again.
 fn read_and_write_back(text: &[u8]) {
     let (mut again, mut buf) = (vec![], [0; 64]);
     for pair in pairs(text) {
@@ -31,7 +31,7 @@ fn read_and_write_back(text: &[u8]) {
     assert!(pairs(&again).eq(pairs(text)));
 }
 
-/// The form of a name is its own form (RFC 3722).
+/// Checks that a prepared name (RFC 3722) does not change when it is prepared again.
 fn name(value: &str) {
     if let Ok(prepared) = prepare(value) {
         assert_eq!(prepare(&prepared).as_ref(), Ok(&prepared));
@@ -39,7 +39,7 @@ fn name(value: &str) {
     let _ = lunar_proto::name::check(value);
 }
 
-/// Sends the text, then asks for the rest of the answer until it ends.
+/// Sends the text, then requests the rest of the response until it ends.
 fn exchange(session_type: SessionType, flags: u8, text: &[u8]) {
     let mut exchange = TextServer::new(session_type, 65536);
     let (mut flags, mut ttt, mut data) = (flags, NONE, text);
@@ -60,5 +60,5 @@ fn exchange(session_type: SessionType, flags: u8, text: &[u8]) {
         }
         (flags, ttt, data) = (FINAL, pdu.header.ttt(), &[]);
     }
-    panic!("an answer without end");
+    panic!("the response does not end");
 }

@@ -1,5 +1,5 @@
-//! The data of a write. Input: a byte of switches, then EDTL, wanted and immediate length as two bytes each,
-//! then for each Data-Out a byte of its tag and F bit, DataSN as a byte, Buffer Offset and length as two
+//! The data transfer of a write. Input: a byte of flags, then EDTL, the wanted length and the immediate length as two
+//! bytes each. For each Data-Out: a byte with its tag and F bit, DataSN as a byte, Buffer Offset and length as two
 //! bytes each.
 
 use lunar_proto::parameters::Parameters;
@@ -35,6 +35,6 @@ pub fn run(input: &[u8]) {
         }
     }
     if sequencer.is_complete() && sequencer.failure().is_none() {
-        assert!(got.iter().take(wanted as usize).all(|b| *b), "complete, and yet a byte is missing");
+        assert!(got.iter().take(wanted as usize).all(|b| *b), "complete although a byte is missing");
     }
 }

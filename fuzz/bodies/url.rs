@@ -1,4 +1,4 @@
-//! URLs. Input: the text of one.
+//! URLs. Input: the text of a URL.
 
 use lunar_initiator::{ErrorCode, Url};
 
@@ -8,7 +8,7 @@ pub fn run(input: &[u8]) {
         Ok(url) => {
             let shown = url.to_string();
             assert!(!shown.contains(char::is_control));
-            let again = Url::parse(&shown).expect("a URL that was written here");
+            let again = Url::parse(&shown).expect("a URL in its own notation");
             assert_eq!(again.to_string(), shown);
             assert_eq!((again.portal, again.target, again.lun), (url.portal, url.target, url.lun));
         }

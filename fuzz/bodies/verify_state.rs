@@ -1,12 +1,13 @@
-//! The file of --verify-state. Input: one, whose checksums are also put right, so that what is behind them is seen.
+//! The file of `--verify-state`. Input: the bytes of a file. They are read as they are and again with correct
+//! checksums, so that the code behind the checksums runs too.
 
 use lunar_bench::verify::WriteLedger;
 use lunar_runtime::iscsi::digest::crc32c;
 
-/// Bytes in front of the target's name.
+/// Bytes before the target's name.
 const FIXED: usize = 48;
 const RECORD: usize = 24;
-/// Bytes of a span above which the table of its blocks takes more memory than a fuzzer has.
+/// Spans above this size in bytes are skipped: their block table needs more memory than a fuzzer has.
 const LARGE: u64 = 1 << 30;
 
 pub fn run(input: &[u8]) {
