@@ -444,7 +444,7 @@ fn documented_xtasks_exist() {
     assert!(seen.len() >= 3, "{seen:?}");
 }
 
-/// Settings of ib_srp, Linux's SRP initiator.
+/// Settings of `ib_srp`, Linux's SRP initiator.
 const OF_IB_SRP: [&str; 5] = ["id_ext", "ioc_guid", "reconnect_delay", "fast_io_fail_tmo", "dev_loss_tmo"];
 
 #[test]

@@ -221,7 +221,7 @@ fn lost_connection_stops_a_long_write() {
     assert_eq!(stored(&server), FIRST);
 }
 
-/// A server with a data_out_timeout_s of 1, and with these keys of the disk.
+/// A server with a `data_out_timeout_s` of 1, and with these keys of the disk.
 fn impatient(disk: &str) -> Server {
     let text = config::standard().replace("nop_interval_s = 0", "nop_interval_s = 0\ndata_out_timeout_s = 1");
     Server::start(&text.replacen("size = \"64MiB\"", &format!("size = \"64MiB\"\n{disk}"), 1))
@@ -241,7 +241,7 @@ fn long_write_whose_data_stop_ends_its_session() {
     assert_eq!(stored(&server), FIRST);
 }
 
-/// The session continues although the medium takes longer than data_out_timeout_s.
+/// The session continues although the medium takes longer than `data_out_timeout_s`.
 #[test]
 fn slow_medium_does_not_end_the_session() {
     let server = impatient("filters = [{ kind = \"delay\", write_us = 1500000 }]");

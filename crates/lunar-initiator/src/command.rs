@@ -1,7 +1,6 @@
-//! A SCSI command for a logical unit, and its result. Task management functions for [`Session::manage`].
+//! A SCSI command for a logical unit, and its result. Task management functions for
+//! [`Session::manage`](crate::Session::manage).
 
-#[cfg(doc)]
-use crate::Session;
 use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;

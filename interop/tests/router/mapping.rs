@@ -67,7 +67,7 @@ fn late_upstream_adds_luns_and_raises_attentions() {
         upstream("a", &url(&storage, &format!("/{A}")), "") + "[router.r1.upstream.m]\nmemory = \"1MiB\"\n";
     let luns = "lun = [{ lun = 0, upstream = \"m\" }, { lun = 7, upstream = \"a\", from = 3 }]";
     let maps = map(&format!("map = \"lun\"\nname = \"{T}\"\n{luns}")) + &map_target(U, "a");
-    // After path_loss_timeout_s, the router serves T without its missing LUN.
+    // After `path_loss_timeout_s`, the router serves T without its missing LUN.
     let router = Server::start(&router_text("path_loss_timeout_s = 1\n", &(upstreams + &maps)));
     let mut early = session(router.portal(), T, &[0]);
     let mut other = session(router.portal(), T, &[0]);

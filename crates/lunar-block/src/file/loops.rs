@@ -31,7 +31,7 @@ struct LoopInfo64 {
 /// device, the second id is that of the device.
 pub fn backing(device: &Path) -> Option<[FileId; 2]> {
     let device = File::open(device).ok()?;
-    // SAFETY: the opcode writes a struct loop_info64. `LoopInfo64` has its layout, and accepts any bytes.
+    // SAFETY: the opcode writes a `struct loop_info64`. `LoopInfo64` has its layout, and accepts any bytes.
     let info = unsafe { ioctl(&device, Getter::<LOOP_GET_STATUS64, LoopInfo64>::new()) }.ok()?;
     Some([FileId::File(info.device, info.inode), FileId::Device(info.rdevice)])
 }
