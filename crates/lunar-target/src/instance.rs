@@ -60,6 +60,16 @@ impl Instance {
         }
         .fetch_add(1, Relaxed);
     }
+
+    /// Checks that a login may enter after `leaving` sessions have ended.
+    pub(crate) fn admits(&self, leaving: usize) -> Result<(), LoginStatus> {
+        if self.draining.load(Relaxed) {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
+        let staying = self.logins_active.load(SeqCst).saturating_sub(leaving);
+        let has_room = staying < self.max_sessions.load(Relaxed);
+        if has_room { Ok(()) } else { Err(LoginStatus::OUT_OF_RESOURCES) }
+    }
 }
 
 /// A session of an instance. Dropping it releases its place.

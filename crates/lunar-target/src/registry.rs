@@ -109,6 +109,12 @@ struct SessionEntry {
     place: AdmissionSlot,
 }
 
+impl SessionEntry {
+    fn chosen((tsih, entry): (&u16, &SessionEntry)) -> ChosenSession {
+        (*tsih, entry.mailbox.clone(), entry.info.clone())
+    }
+}
+
 /// All sessions, by TSIH.
 #[derive(Default)]
 pub struct Registry {
@@ -126,8 +132,8 @@ struct SessionTable {
 pub struct RegisterRequest {
     /// The session's identity.
     pub key: SessionKey,
-    /// TSIH of the login; 0: a new session.
-    pub tsih: u16,
+    /// The earlier sessions that end first.
+    pub replaces: Replaced,
     /// Connection ID.
     pub cid: u16,
     /// The mailbox of the session.
@@ -136,12 +142,32 @@ pub struct RegisterRequest {
     pub info: Arc<SessionInfo>,
 }
 
+/// The earlier sessions that a login replaces.
+#[derive(Clone, Copy, Debug)]
+pub enum Replaced {
+    /// The session with the same identity, for a login with this TSIH. 0: a new session.
+    Session(u16),
+    /// All channels between the same ports (SRP).
+    Channels,
+}
+
+impl RegisterRequest {
+    fn replaces(&self, entry: &SessionEntry) -> bool {
+        match self.replaces {
+            Replaced::Session(_) => entry.key == self.key,
+            Replaced::Channels => entry.info.has_same_ports(&self.info),
+        }
+    }
+}
+
 /// A session in the registry. Dropping it removes the session.
 pub struct SessionGuard {
     registry: Arc<Registry>,
     info: Arc<SessionInfo>,
     /// The handle of the session.
     pub tsih: u16,
+    /// The number of sessions that it replaced.
+    pub replaced: usize,
 }
 
 impl Drop for SessionGuard {
@@ -152,9 +178,12 @@ impl Drop for SessionGuard {
 
 enum RegisterStep {
     Registered(u16),
-    /// A session with the same identity must end first.
-    ReplaceFirst(u16, flume::Sender<SessionMessage>, Arc<SessionInfo>),
+    /// These sessions must end first.
+    ReplaceFirst(Vec<ChosenSession>),
 }
+
+/// A session that is to end: its TSIH, its mailbox and the facts about it.
+pub type ChosenSession = (u16, flume::Sender<SessionMessage>, Arc<SessionInfo>);
 
 /// The time that a replaced session has for an orderly end, before and after its fence is closed. A stalled core does
 /// not manage it.
@@ -182,14 +211,11 @@ struct EndingSessions {
 }
 
 /// Asks sessions to end.
-fn request_end(
-    chosen: Vec<(u16, flume::Sender<SessionMessage>, Arc<SessionInfo>)>,
-    reason: EndReason,
-) -> EndingSessions {
+fn request_end(chosen: Vec<ChosenSession>, reason: EndReason) -> EndingSessions {
     let (done, ended) = flume::bounded(0);
     // The message arrives, or the session has gone. An unread message is dropped with the last sender, so none of ours
     // may outlive the wait.
-    let ask = |(tsih, mailbox, info): (u16, flume::Sender<SessionMessage>, Arc<SessionInfo>)| {
+    let ask = |(tsih, mailbox, info): ChosenSession| {
         let _ = mailbox.send(SessionMessage::End { reason, done: done.clone() });
         (tsih, info)
     };
@@ -201,13 +227,19 @@ impl Registry {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Registers a session. A session that it reinstates first ends with all its tasks (RFC 7143 section 6.3.5).
+    /// Registers a session. Sessions that it replaces first end with all their tasks (RFC 7143 section 6.3.5).
+    /// `may_replace` is called before they end, and its error leaves them working.
     pub async fn register(
         self: &Arc<Self>,
         request: &RegisterRequest,
         limits: &TargetLimits,
+        mut may_replace: impl FnMut(&[ChosenSession]) -> Result<(), LoginStatus>,
     ) -> Result<SessionGuard, LoginStatus> {
-        let (mut wanted, mut kept, mut tries) = (request.tsih, None, 0);
+        let mut wanted = match request.replaces {
+            Replaced::Session(tsih) => tsih,
+            Replaced::Channels => 0,
+        };
+        let (mut kept, mut tries, mut replaced) = (None, 0, 0);
         loop {
             let step = self.try_register(request, wanted, kept, limits);
             if step.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES)
@@ -220,10 +252,13 @@ impl Registry {
             }
             match step? {
                 RegisterStep::Registered(tsih) => {
-                    return Ok(SessionGuard { registry: self.clone(), info: request.info.clone(), tsih });
+                    let (registry, info) = (self.clone(), request.info.clone());
+                    return Ok(SessionGuard { registry, info, tsih, replaced });
                 }
-                RegisterStep::ReplaceFirst(tsih, old, info) => {
-                    self.wait_for_end(request_end(vec![(tsih, old, info)], EndReason::Reinstated)).await;
+                RegisterStep::ReplaceFirst(old) => {
+                    may_replace(&old)?;
+                    replaced += old.len();
+                    self.wait_for_end(request_end(old, EndReason::Reinstated)).await;
                     // A reinstated session keeps its handle.
                     kept = kept.or((wanted != 0).then_some(wanted));
                     wanted = 0;
@@ -240,19 +275,22 @@ impl Registry {
         limits: &TargetLimits,
     ) -> Result<RegisterStep, LoginStatus> {
         let mut table = self.lock();
-        let sessions = &table.sessions;
-        if let Some((tsih, old)) = sessions.iter().find(|(_, e)| e.key == request.key) {
-            return match wanted {
-                0 => Ok(RegisterStep::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
-                w if w != *tsih => Err(LoginStatus::NO_SUCH_SESSION),
-                _ if request.cid != old.cid => Err(LoginStatus::TOO_MANY_CONNECTIONS),
-                _ => Ok(RegisterStep::ReplaceFirst(*tsih, old.mailbox.clone(), old.info.clone())),
-            };
+        let replaced = || table.sessions.iter().filter(|(_, entry)| request.replaces(entry));
+        match (wanted, replaced().next()) {
+            (0, _) => {}
+            (_, Some((tsih, old))) if *tsih == wanted => {
+                if request.cid != old.cid {
+                    return Err(LoginStatus::TOO_MANY_CONNECTIONS);
+                }
+            }
+            _ => return Err(LoginStatus::NO_SUCH_SESSION),
         }
-        if wanted != 0 {
-            return Err(LoginStatus::NO_SUCH_SESSION);
+        // The limits are checked before a session ends for a login that they refuse.
+        let place = table.place(request, limits).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
+        let replaced: Vec<_> = replaced().map(SessionEntry::chosen).collect();
+        if !replaced.is_empty() {
+            return Ok(RegisterStep::ReplaceFirst(replaced));
         }
-        let place = table.place(&request.info, limits).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
         let kept = kept.filter(|t| !table.sessions.contains_key(t));
         let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
         let RegisterRequest { key, cid, mailbox, info, .. } = request;
@@ -279,11 +317,12 @@ impl Registry {
     }
 
     /// Ends the chosen sessions, and waits until they are over. Returns their number.
+    #[cfg(test)]
     pub async fn end(&self, chosen: impl Fn(&SessionInfo) -> bool, reason: EndReason) -> usize {
         let chosen: Vec<_> = {
             let table = self.lock();
             let chosen = table.sessions.iter().filter(|(_, entry)| chosen(&entry.info));
-            chosen.map(|(tsih, entry)| (*tsih, entry.mailbox.clone(), entry.info.clone())).collect()
+            chosen.map(SessionEntry::chosen).collect()
         };
         let count = chosen.len();
         self.wait_for_end(request_end(chosen, reason)).await;
@@ -335,12 +374,14 @@ impl SessionTable {
         is_it && self.sessions.remove(&tsih).is_some()
     }
 
-    /// A slot for one more session, if the limits and the share of its address allow it. Discovery sessions take no
-    /// slots from normal ones.
-    fn place(&self, info: &SessionInfo, limits: &TargetLimits) -> Option<AdmissionSlot> {
+    /// A slot for the session of a login, if the limits and the share of its address allow it. The sessions that it
+    /// replaces do not count. Discovery sessions take no slots from normal ones.
+    fn place(&self, request: &RegisterRequest, limits: &TargetLimits) -> Option<AdmissionSlot> {
+        let info = &request.info;
         let origin = SourcePrefix::from(info.address.ip());
         let (mut used, mut of_groups, mut of_name) = (0, fair_share::GroupCounts::default(), 0);
-        for other in self.sessions.values().filter(|e| e.info.discovery == info.discovery) {
+        let stays = |e: &&SessionEntry| e.info.discovery == info.discovery && !request.replaces(e);
+        for other in self.sessions.values().filter(stays) {
             let counts = other.place.counts_for(origin);
             // Without CHAP any initiator can claim a name.
             let is_same = (&other.info.initiator, &other.info.user) == (&info.initiator, &info.user);

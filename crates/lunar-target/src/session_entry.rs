@@ -3,7 +3,7 @@
 use crate::InstanceSession;
 use crate::config::{TargetConfig, TargetNode};
 use crate::end_reason::EndReason;
-use crate::registry::{RegisterRequest, SessionGuard, SessionKey, SessionMessage};
+use crate::registry::{ChosenSession, RegisterRequest, Replaced, SessionGuard, SessionKey, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState, luns_update};
 use crate::session_info::SessionInfo;
 use lunar_wire::iscsi::status::LoginStatus;
@@ -36,7 +36,8 @@ pub struct RegisteredSession {
 }
 
 impl RegisteredSession {
-    /// Registers a session with this identity, which replaces one with the same identity.
+    /// Registers a session with this identity, after the end of the sessions that it replaces. A login that fails
+    /// leaves those working.
     ///
     /// # Errors
     /// The status with which the login fails.
@@ -45,13 +46,14 @@ impl RegisteredSession {
         config: &Arc<TargetConfig>,
         info: Arc<SessionInfo>,
         key: SessionKey,
-        tsih: u16,
+        replaces: Replaced,
         mut count: ConnectionGuard,
     ) -> Result<RegisteredSession, LoginStatus> {
         let (mailbox, messages) = flume::unbounded();
-        let request = RegisterRequest { key, tsih, cid: info.cid, mailbox, info: info.clone() };
+        let request = RegisterRequest { key, replaces, cid: info.cid, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| config.targets.get(name));
-        let guard = shared.registry.register(&request, &config.limits).await?;
+        let may_replace = |replaced: &[ChosenSession]| may_replace(shared, target, replaced, &mut count);
+        let guard = shared.registry.register(&request, &config.limits, may_replace).await?;
         // A stop ends the sessions that were registered before, and flushes after them.
         if shared.stopping.load(SeqCst) {
             return Err(LoginStatus::SERVICE_UNAVAILABLE);
@@ -69,6 +71,25 @@ impl RegisteredSession {
         }
         Ok(RegisteredSession { info, guard, depth, messages, count })
     }
+}
+
+/// Refuses a login before sessions end for it. The checks after their end are for changes in the meantime.
+fn may_replace(
+    shared: &ServerState,
+    target: Option<&TargetNode>,
+    replaced: &[ChosenSession],
+    count: &mut ConnectionGuard,
+) -> Result<(), LoginStatus> {
+    if shared.stopping.load(SeqCst) {
+        return Err(LoginStatus::SERVICE_UNAVAILABLE);
+    }
+    if let Some(instance) = target.and_then(|target| target.instance.as_ref()) {
+        let is_of = |session: &&InstanceSession| Arc::ptr_eq(session.instance(), instance);
+        let places = replaced.iter().filter_map(|(_, _, info)| info.instance_session.get()).filter(is_of);
+        instance.admits(places.count())?;
+    }
+    // From now on no other connection can take the slot of this one.
+    if count.logged_in() { Ok(()) } else { Err(LoginStatus::OUT_OF_RESOURCES) }
 }
 
 /// Counts the session in the SCSI routing instance of its target, if there is one.
@@ -109,5 +130,128 @@ pub fn log_end(
     };
     if let Some(left_out) = shared.ended.may_of(address.ip(), Instant::now()) {
         tracing::info!(%initiator, %address, %target, tsih, reason, left_out, "session ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Instance;
+    use crate::session_info::SessionTransport;
+    use crate::test_target::{NAME, TestTarget, config, run_test_with};
+    use std::sync::atomic::Ordering::Relaxed;
+
+    fn info(peer: SocketAddr) -> Arc<SessionInfo> {
+        Arc::new(SessionInfo {
+            initiator: "iqn.2026-11.org.example:host".into(),
+            alias: None,
+            address: peer,
+            portal: peer,
+            target: Some(NAME.into()),
+            tag: 1,
+            isid: [0; 6],
+            cid: 0,
+            discovery: false,
+            transport: SessionTransport::Tcp,
+            user: None,
+            parameters: Default::default(),
+            since: Instant::now(),
+            counters: Default::default(),
+            instance_session: Default::default(),
+            fence: Default::default(),
+            nexuses: Default::default(),
+        })
+    }
+
+    /// A login of the only initiator port with this slot.
+    async fn log_in(target: &TestTarget, count: ConnectionGuard) -> Result<RegisteredSession, LoginStatus> {
+        let (config, info) = (target.shared.config(), info(peer(1)));
+        let key = SessionKey {
+            initiator: info.initiator.clone(),
+            isid: info.isid,
+            target: info.target.clone(),
+            tag: info.tag,
+            portal: None,
+            user: None,
+        };
+        RegisteredSession::register(&target.shared, &config, info, key, Replaced::Session(0), count).await
+    }
+
+    fn peer(host: u8) -> SocketAddr {
+        ([10, 0, 0, host], 1).into()
+    }
+
+    /// Checks that a login is refused with `status` after `change`, and that the session before it goes on.
+    fn refused_login_keeps_session(status: LoginStatus, change: fn(&TestTarget, &Instance)) {
+        let instance = Arc::new(Instance::new("r1"));
+        let of_target = instance.clone();
+        let configure = |config: &mut TargetConfig| {
+            config.limits.connections_before_login = 1;
+            config.targets.values_mut().for_each(|target| target.instance = Some(of_target.clone()));
+        };
+        run_test_with(configure, async move |target| {
+            let first = log_in(&target, target.count(peer(1))).await.expect("a session");
+            let count = target.count(peer(1));
+            change(&target, &instance);
+            assert_eq!(log_in(&target, count).await.err(), Some(status));
+            assert!(first.messages.is_empty(), "nothing ended the session");
+            let listed = target.shared.registry.find(first.guard.tsih).expect("the session");
+            assert!(Arc::ptr_eq(&listed, &first.info));
+        });
+    }
+
+    #[test]
+    fn login_during_stop_keeps_old_session() {
+        let stop = |target: &TestTarget, _: &Instance| target.shared.stopping.store(true, SeqCst);
+        refused_login_keeps_session(LoginStatus::SERVICE_UNAVAILABLE, stop);
+    }
+
+    #[test]
+    fn login_to_draining_instance_keeps_old_session() {
+        let drain = |_: &TestTarget, instance: &Instance| instance.draining.store(true, Relaxed);
+        refused_login_keeps_session(LoginStatus::SERVICE_UNAVAILABLE, drain);
+    }
+
+    #[test]
+    fn login_above_instance_limit_keeps_old_session() {
+        let limit = |_: &TestTarget, instance: &Instance| instance.max_sessions.store(0, Relaxed);
+        refused_login_keeps_session(LoginStatus::OUT_OF_RESOURCES, limit);
+    }
+
+    #[test]
+    fn login_above_session_limit_keeps_old_session() {
+        refused_login_keeps_session(LoginStatus::OUT_OF_RESOURCES, |target, _| {
+            let mut reduced = config();
+            reduced.limits.sessions = 0;
+            target.shared.set_config(Arc::new(reduced));
+        });
+    }
+
+    #[test]
+    fn login_without_slot_keeps_old_session() {
+        // The only slot before login goes to a connection from another address.
+        let evict = |target: &TestTarget, _: &Instance| drop(target.count(peer(2)));
+        refused_login_keeps_session(LoginStatus::OUT_OF_RESOURCES, evict);
+    }
+
+    #[test]
+    fn reinstatement_at_the_limits_is_accepted() {
+        let instance = Arc::new(Instance::new("r1"));
+        instance.max_sessions.store(1, Relaxed);
+        let of_target = instance.clone();
+        let configure = |config: &mut TargetConfig| {
+            config.limits.sessions = 1;
+            config.targets.values_mut().for_each(|target| target.instance = Some(of_target.clone()));
+        };
+        run_test_with(configure, async move |target| {
+            let first = log_in(&target, target.count(peer(1))).await.expect("a session");
+            lunar_runtime::spawn(async move {
+                let ended = first.messages.recv_async().await;
+                drop((first, ended));
+            });
+            let second = log_in(&target, target.count(peer(1))).await.expect("the same session");
+            assert_eq!((second.guard.replaced, target.sessions()), (1, 1));
+            assert_eq!(instance.logins_active.load(Relaxed), 1);
+        });
     }
 }

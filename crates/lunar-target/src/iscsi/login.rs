@@ -7,7 +7,7 @@ use super::receive::PduReceiver;
 use super::transport::IscsiTransport;
 use crate::access::LoginContext;
 use crate::config::RdmaProvider;
-use crate::registry::SessionKey;
+use crate::registry::{Replaced, SessionKey};
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::session_entry::{self, Addresses, RegisteredSession};
 use crate::session_info::{SessionInfo, SessionTransport};
@@ -94,7 +94,8 @@ async fn negotiate(
     let session = shared.registry.find(machine.tsih());
     let info = info(&machine, addresses, transport, bound.tag, parameters, session);
     let key = key(&info, &bound);
-    let entering = RegisteredSession::register(shared, &config, info, key, machine.tsih(), count);
+    let replaced = Replaced::Session(machine.tsih());
+    let entering = RegisteredSession::register(shared, &config, info, key, replaced, count);
     // This may wait for the end of the session that it replaces.
     let Some(entered) = either(async { Some(entering.await) }, async {
         fresh.gone().await;

@@ -2,8 +2,7 @@
 //! sections 5.4 and 6.2 to 6.4).
 
 use crate::access::LoginContext;
-use crate::end_reason::EndReason;
-use crate::registry::SessionKey;
+use crate::registry::{Replaced, SessionKey};
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::session_entry::{Addresses, RegisteredSession};
 use crate::session_info::{SessionInfo, SessionTransport};
@@ -124,9 +123,11 @@ async fn enter(
     let initiator = request.initiator.to_string();
     let name = target(&login_context, &initiator, request.target)?;
     let info = info(initiator, name.clone(), bound, addresses);
-    let previous = previous(shared, &info, request.keep_channels).await;
+    let kept = request.keep_channels && has_channels(shared, &info);
+    // Each channel has an identity of its own, so a login that keeps the others replaces none.
+    let replaced = if request.keep_channels { Replaced::Session(0) } else { Replaced::Channels };
     let key = key(&info);
-    let entered = RegisteredSession::register(shared, &config, info, key, 0, count).await;
+    let entered = RegisteredSession::register(shared, &config, info, key, replaced, count).await;
     let mut entered = entered.map_err(|status| {
         config.refused(bound.tag, &name, status);
         refusal(status, request.keep_channels)
@@ -140,7 +141,7 @@ async fn enter(
         it_iu_len: IU_LEN as u32,
         ti_iu_len: RESPONSE_LEN,
         formats: FORMATS,
-        previous,
+        previous: previous(kept, entered.guard.replaced),
         immediate: immediate_offset.is_some(),
     };
     Ok(AcceptedLogin {
@@ -222,15 +223,16 @@ fn refusal(status: LoginStatus, keeps_channels: bool) -> LoginRefusal {
     }
 }
 
-/// The fate of the other channels of the nexus: they stay, or are over when this returns.
-async fn previous(shared: &ServerState, info: &SessionInfo, keep: bool) -> PreviousChannels {
-    let is_of_nexus = |other: &SessionInfo| other.has_same_ports(info);
-    if keep {
-        let any = shared.registry.list().iter().any(|(_, other)| is_of_nexus(other));
-        return if any { PreviousChannels::Kept } else { PreviousChannels::None };
-    }
-    match shared.registry.end(is_of_nexus, EndReason::Reinstated).await {
-        0 => PreviousChannels::None,
+/// The nexus has other channels.
+fn has_channels(shared: &ServerState, info: &SessionInfo) -> bool {
+    shared.registry.list().iter().any(|(_, other)| other.has_same_ports(info))
+}
+
+/// The fate of the other channels of the nexus.
+fn previous(kept: bool, replaced: usize) -> PreviousChannels {
+    match (kept, replaced) {
+        (true, _) => PreviousChannels::Kept,
+        (_, 0) => PreviousChannels::None,
         _ => PreviousChannels::Ended,
     }
 }

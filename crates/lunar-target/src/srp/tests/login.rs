@@ -1,9 +1,12 @@
 use super::test_target::{HostResponse, NAME, command, login, run_ready};
 use super::{TestTarget, golden, on_core};
+use crate::Instance;
 use crate::config::{AccessRule, ChapAccount, IpNetwork};
 use crate::srp::port_id;
 use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{LoginFormat, LoginReject, LoginRejectReason, LoginRequest, PortId, PreviousChannels};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A rule that allows everything to these names, and to this network.
 fn access(initiators: &[&str], network: Option<[u8; 4]>) -> AccessRule {
@@ -169,6 +172,19 @@ fn excess_channel_is_rejected_and_others_stay() {
         for host in &mut hosts {
             assert_eq!(host.execute(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
         }
+    });
+}
+
+#[test]
+fn refused_single_channel_login_keeps_channels() {
+    on_core(async move || {
+        let instance = Arc::new(Instance::new("r1"));
+        let target = TestTarget::with(|target| target.instance = Some(instance.clone()));
+        let mut first = target.host(1, false).await.receive_attentions().await;
+        instance.draining.store(true, Relaxed);
+        let refused = target.connect_srp(&login(1).encode(LoginFormat::RdmaCm)).await.err();
+        assert_eq!(refused.map(|refused| refused.reason), Some(LoginRejectReason::UNABLE));
+        assert_eq!(first.execute(&command(2, &cdb::test_unit_ready())).await, HostResponse::good(2));
     });
 }
 
