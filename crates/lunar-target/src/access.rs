@@ -1,10 +1,9 @@
 //! Access control: which initiators may log in, how they authenticate, and which LUNs they see.
 
-use crate::LogicalUnit;
 use crate::config::{AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, TargetConfig, TargetNode};
+use crate::{LogicalUnit, LoginError};
 use lunar_proto::chap::{Algorithm, Authentication, ChapUser, Secret};
-use lunar_proto::login::{LoginPolicy, TargetInfo};
-use lunar_wire::iscsi::status::LoginStatus;
+use lunar_proto::login::TargetInfo;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,17 +39,17 @@ impl LoginContext {
     /// None: the target has no access list, so every initiator may use all of it.
     ///
     /// # Errors
-    /// AUTHORIZATION FAILURE when no rule matches.
+    /// [`LoginError::NotAllowed`] when no rule matches.
     pub fn entry<'a>(
         &self,
         target: &'a TargetNode,
         initiator: &str,
-    ) -> Result<Option<&'a AccessRule>, LoginStatus> {
+    ) -> Result<Option<&'a AccessRule>, LoginError> {
         if target.access.is_empty() {
             return Ok(None);
         }
         let entry = target.access.iter().find(|a| rule_matches(a, initiator, self.peer));
-        entry.map(Some).ok_or(LoginStatus::AUTHORIZATION_FAILURE)
+        entry.map(Some).ok_or(LoginError::NotAllowed)
     }
 
     /// The LUNs of a target as this initiator sees them.
@@ -152,25 +151,33 @@ fn authentication(
     }
 }
 
-impl LoginPolicy for LoginContext {
-    fn discovery(&self) -> Result<Authentication, LoginStatus> {
+impl LoginContext {
+    /// How initiators authenticate for discovery.
+    ///
+    /// # Errors
+    /// [`LoginError::DiscoveryDisabled`].
+    pub fn discovery(&self) -> Result<Authentication, LoginError> {
         let DiscoveryConfig { disabled, chap, mutual } = &self.config.discovery;
         if *disabled {
-            return Err(LoginStatus::SESSION_TYPE_UNSUPPORTED);
+            return Err(LoginError::DiscoveryDisabled);
         }
         Ok(authentication(&self.config.session.chap_algorithms, chap.as_ref(), mutual.as_ref()))
     }
 
-    fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginStatus> {
+    /// The target of this name, as this initiator may see it.
+    ///
+    /// # Errors
+    /// The reason for which the initiator may not log in to it.
+    pub fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginError> {
         let target =
             self.config.targets.get(name).filter(|target| target.portal_groups.contains(&self.group));
         let target = target.ok_or_else(|| match self.config.awaited.contains(&self.group) {
-            true => LoginStatus::SERVICE_UNAVAILABLE,
-            false => LoginStatus::NOT_FOUND,
+            true => LoginError::NotServing,
+            false => LoginError::TargetNotFound,
         })?;
         let entry = self.entry(target, initiator)?;
         if target.offline {
-            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+            return Err(LoginError::NotServing);
         }
         let redirect = target.redirects.iter().find(|r| r.portal_group == self.group);
         Ok(TargetInfo {
@@ -184,18 +191,22 @@ impl LoginPolicy for LoginContext {
         })
     }
 
-    fn authorize(
+    /// Checks after authentication that this initiator, with this CHAP user, may use the target. None: discovery.
+    ///
+    /// # Errors
+    /// [`LoginError::NotAllowed`].
+    pub fn authorize(
         &self,
         target: Option<&str>,
         initiator: &str,
         user: Option<&str>,
-    ) -> Result<(), LoginStatus> {
+    ) -> Result<(), LoginError> {
         // Authentication used the accounts of this rule only. What remains is a rule that requires an account.
         let Some(target) = target.and_then(|t| self.config.targets.get(t)) else { return Ok(()) };
         match self.entry(target, initiator)? {
             Some(AccessRule { chap: Some(users), .. }) => {
                 let listed = user.is_some_and(|u| users.iter().any(|x| x.name == u));
-                if listed { Ok(()) } else { Err(LoginStatus::AUTHORIZATION_FAILURE) }
+                if listed { Ok(()) } else { Err(LoginError::NotAllowed) }
             }
             _ => Ok(()),
         }

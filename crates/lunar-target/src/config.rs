@@ -7,11 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Instance, LogicalUnit};
+use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
 pub use lunar_proto::parameters::Digests;
 use lunar_proto::parameters::Offer;
-use lunar_wire::iscsi::status::LoginStatus;
 use zeroize::Zeroizing;
 
 /// Everything that is served, to which initiators, and within which limits.
@@ -38,10 +37,10 @@ pub struct TargetConfig {
 
 impl TargetConfig {
     /// Counts a login that was rejected at a portal group.
-    pub(crate) fn refused(&self, group: u16, target: &str, status: LoginStatus) {
+    pub(crate) fn refused(&self, group: u16, target: &str, error: LoginError) {
         let own = || self.targets.get(target)?.instance.as_ref();
         if let Some(instance) = self.instances.get(&group).or_else(own) {
-            instance.refused(status);
+            instance.refused(error);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! SCSI routing instances: several targets with common counters and limits.
 
+use crate::LoginError;
 use lunar_runtime::latency::LatencyCounter;
-use lunar_wire::iscsi::status::LoginStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::SystemTime;
@@ -49,26 +49,28 @@ impl Instance {
 
 impl Instance {
     /// Counts a rejected login.
-    pub(crate) fn refused(&self, status: LoginStatus) {
-        match status {
-            LoginStatus::AUTHENTICATION_FAILURE => &self.authentication_failures,
-            LoginStatus::AUTHORIZATION_FAILURE
-            | LoginStatus::NOT_FOUND
-            | LoginStatus::SERVICE_UNAVAILABLE
-            | LoginStatus::OUT_OF_RESOURCES => &self.target_access_failures,
-            _ => return,
+    pub(crate) fn refused(&self, error: LoginError) {
+        match error {
+            LoginError::AuthenticationFailed => &self.authentication_failures,
+            LoginError::NotAllowed
+            | LoginError::TargetNotFound
+            | LoginError::NotServing
+            | LoginError::OutOfResources => &self.target_access_failures,
+            LoginError::DiscoveryDisabled | LoginError::TooManyConnections | LoginError::NoSuchSession => {
+                return;
+            }
         }
         .fetch_add(1, Relaxed);
     }
 
     /// Checks that a login may enter after `leaving` sessions have ended.
-    pub(crate) fn admits(&self, leaving: usize) -> Result<(), LoginStatus> {
+    pub(crate) fn admits(&self, leaving: usize) -> Result<(), LoginError> {
         if self.draining.load(Relaxed) {
-            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+            return Err(LoginError::NotServing);
         }
         let staying = self.logins_active.load(SeqCst).saturating_sub(leaving);
         let has_room = staying < self.max_sessions.load(Relaxed);
-        if has_room { Ok(()) } else { Err(LoginStatus::OUT_OF_RESOURCES) }
+        if has_room { Ok(()) } else { Err(LoginError::OutOfResources) }
     }
 }
 
@@ -84,14 +86,14 @@ impl InstanceSession {
     ///
     /// # Errors
     /// When the instance has as many sessions as it may, or accepts none now.
-    pub fn enter(instance: &Arc<Instance>) -> Result<InstanceSession, LoginStatus> {
+    pub fn enter(instance: &Arc<Instance>) -> Result<InstanceSession, LoginError> {
         if instance.draining.load(Relaxed) {
-            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+            return Err(LoginError::NotServing);
         }
         let most = instance.max_sessions.load(Relaxed);
         let admitted = |active| (active < most).then_some(active + 1);
         let entered = instance.logins_active.fetch_update(SeqCst, SeqCst, admitted);
-        entered.map_err(|_| LoginStatus::OUT_OF_RESOURCES)?;
+        entered.map_err(|_| LoginError::OutOfResources)?;
         instance.logins_accepted.fetch_add(1, Relaxed);
         Ok(InstanceSession { instance: instance.clone(), has_left: AtomicBool::new(false) })
     }
@@ -122,15 +124,15 @@ mod tests {
     #[test]
     fn rejected_logins_are_counted_by_cause() {
         let instance = Instance::new("r1");
-        for status in [
-            LoginStatus::AUTHORIZATION_FAILURE,
-            LoginStatus::NOT_FOUND,
-            LoginStatus::SERVICE_UNAVAILABLE,
-            LoginStatus::OUT_OF_RESOURCES,
-            LoginStatus::AUTHENTICATION_FAILURE,
-            LoginStatus::INITIATOR_ERROR,
+        for error in [
+            LoginError::NotAllowed,
+            LoginError::TargetNotFound,
+            LoginError::NotServing,
+            LoginError::OutOfResources,
+            LoginError::AuthenticationFailed,
+            LoginError::NoSuchSession,
         ] {
-            instance.refused(status);
+            instance.refused(error);
         }
         assert_eq!(instance.target_access_failures.load(Relaxed), 4);
         assert_eq!(instance.authentication_failures.load(Relaxed), 1);
@@ -141,13 +143,13 @@ mod tests {
         let instance = Arc::new(Instance::new("r1"));
         instance.max_sessions.store(1, Relaxed);
         let instance_session = InstanceSession::enter(&instance).expect("the first");
-        assert_eq!(InstanceSession::enter(&instance).err(), Some(LoginStatus::OUT_OF_RESOURCES));
+        assert_eq!(InstanceSession::enter(&instance).err(), Some(LoginError::OutOfResources));
         instance_session.leave();
         drop(instance_session);
         assert_eq!(instance.logins_active.load(Relaxed), 0);
         assert!(InstanceSession::enter(&instance).is_ok());
         instance.draining.store(true, Relaxed);
-        assert_eq!(InstanceSession::enter(&instance).err(), Some(LoginStatus::SERVICE_UNAVAILABLE));
+        assert_eq!(InstanceSession::enter(&instance).err(), Some(LoginError::NotServing));
         assert_eq!(instance.logins_accepted.load(Relaxed), 2);
         assert_eq!(instance.logins_active.load(Relaxed), 0);
     }

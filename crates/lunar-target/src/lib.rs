@@ -14,6 +14,7 @@ mod iscsi;
 mod iser;
 pub mod lock_file;
 mod logical_unit;
+mod login_error;
 mod missing_medium;
 mod nexus_list;
 mod passthrough;
@@ -40,6 +41,7 @@ pub use connection_slots::AdmissionError;
 pub use instance::{Instance, InstanceSession};
 pub use lock_file::LockFile;
 pub use logical_unit::LogicalUnit;
+pub use login_error::LoginError;
 pub use missing_medium::OnMissing;
 pub use nexus_list::NexusList;
 pub use passthrough::{

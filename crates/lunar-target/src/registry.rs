@@ -4,9 +4,8 @@ use crate::access::LunMap;
 use crate::config::TargetLimits;
 use crate::end_reason::EndReason;
 use crate::fair_share::{self, AdmissionSlot, SourcePrefix};
-use crate::{LogicalUnit, session_info::SessionInfo};
+use crate::{LogicalUnit, LoginError, session_info::SessionInfo};
 use lunar_scsi::NexusId;
-use lunar_wire::iscsi::status::LoginStatus;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -233,8 +232,8 @@ impl Registry {
         self: &Arc<Self>,
         request: &RegisterRequest,
         limits: &TargetLimits,
-        mut may_replace: impl FnMut(&[ChosenSession]) -> Result<(), LoginStatus>,
-    ) -> Result<SessionGuard, LoginStatus> {
+        mut may_replace: impl FnMut(&[ChosenSession]) -> Result<(), LoginError>,
+    ) -> Result<SessionGuard, LoginError> {
         let mut wanted = match request.replaces {
             Replaced::Session(tsih) => tsih,
             Replaced::Channels => 0,
@@ -242,9 +241,7 @@ impl Registry {
         let (mut kept, mut tries, mut replaced) = (None, 0, 0);
         loop {
             let step = self.try_register(request, wanted, kept, limits);
-            if step.as_ref().is_err_and(|status| *status == LoginStatus::OUT_OF_RESOURCES)
-                && tries < MAX_TRIES
-            {
+            if step.as_ref().is_err_and(|error| *error == LoginError::OutOfResources) && tries < MAX_TRIES {
                 // Sessions whose peers have closed the connection end in a moment, and must not count.
                 tries += 1;
                 compio::time::sleep(RETRY_INTERVAL).await;
@@ -273,26 +270,26 @@ impl Registry {
         wanted: u16,
         kept: Option<u16>,
         limits: &TargetLimits,
-    ) -> Result<RegisterStep, LoginStatus> {
+    ) -> Result<RegisterStep, LoginError> {
         let mut table = self.lock();
         let replaced = || table.sessions.iter().filter(|(_, entry)| request.replaces(entry));
         match (wanted, replaced().next()) {
             (0, _) => {}
             (_, Some((tsih, old))) if *tsih == wanted => {
                 if request.cid != old.cid {
-                    return Err(LoginStatus::TOO_MANY_CONNECTIONS);
+                    return Err(LoginError::TooManyConnections);
                 }
             }
-            _ => return Err(LoginStatus::NO_SUCH_SESSION),
+            _ => return Err(LoginError::NoSuchSession),
         }
         // The limits are checked before a session ends for a login that they refuse.
-        let place = table.place(request, limits).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
+        let place = table.place(request, limits).ok_or(LoginError::OutOfResources)?;
         let replaced: Vec<_> = replaced().map(SessionEntry::chosen).collect();
         if !replaced.is_empty() {
             return Ok(RegisterStep::ReplaceFirst(replaced));
         }
         let kept = kept.filter(|t| !table.sessions.contains_key(t));
-        let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginStatus::OUT_OF_RESOURCES)?;
+        let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginError::OutOfResources)?;
         let RegisterRequest { key, cid, mailbox, info, .. } = request;
         let (key, mailbox, info) = (key.clone(), mailbox.clone(), info.clone());
         let entry = SessionEntry { key, cid: *cid, mailbox, info, place };

@@ -6,7 +6,6 @@ use crate::connection_slots::{AdmissionError, ConnectionSlots, EvictionNotice, L
 use crate::fair_share::{self, SourcePrefix};
 use crate::registry::{Registry, SessionMessage};
 use crate::session_info::SessionInfo;
-use lunar_proto::login::LoginPolicy;
 use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{LogRateLimit, OncePerMinute, Pool, descriptors};
 use lunar_scsi::{TargetPort, TransportProtocol};

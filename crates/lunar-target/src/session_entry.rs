@@ -1,12 +1,11 @@
 //! Registration of a session after a successful login, and its log lines.
 
-use crate::InstanceSession;
 use crate::config::{TargetConfig, TargetNode};
 use crate::end_reason::EndReason;
 use crate::registry::{ChosenSession, RegisterRequest, Replaced, SessionGuard, SessionKey, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState, luns_update};
 use crate::session_info::SessionInfo;
-use lunar_wire::iscsi::status::LoginStatus;
+use crate::{InstanceSession, LoginError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -40,7 +39,7 @@ impl RegisteredSession {
     /// leaves those working.
     ///
     /// # Errors
-    /// The status with which the login fails.
+    /// The reason for which the login fails.
     pub async fn register(
         shared: &Arc<ServerState>,
         config: &Arc<TargetConfig>,
@@ -48,7 +47,7 @@ impl RegisteredSession {
         key: SessionKey,
         replaces: Replaced,
         mut count: ConnectionGuard,
-    ) -> Result<RegisteredSession, LoginStatus> {
+    ) -> Result<RegisteredSession, LoginError> {
         let (mailbox, messages) = flume::unbounded();
         let request = RegisterRequest { key, replaces, cid: info.cid, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| config.targets.get(name));
@@ -56,13 +55,13 @@ impl RegisteredSession {
         let guard = shared.registry.register(&request, &config.limits, may_replace).await?;
         // A stop ends the sessions that were registered before, and flushes after them.
         if shared.stopping.load(SeqCst) {
-            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+            return Err(LoginError::NotServing);
         }
         instance_session(target, &info)?;
         let most = config.limits.commands_per_session;
         let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
         if !count.logged_in() {
-            return Err(LoginStatus::OUT_OF_RESOURCES);
+            return Err(LoginError::OutOfResources);
         }
         let now = shared.config();
         if !Arc::ptr_eq(&now, config) {
@@ -79,9 +78,9 @@ fn may_replace(
     target: Option<&TargetNode>,
     replaced: &[ChosenSession],
     count: &mut ConnectionGuard,
-) -> Result<(), LoginStatus> {
+) -> Result<(), LoginError> {
     if shared.stopping.load(SeqCst) {
-        return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        return Err(LoginError::NotServing);
     }
     if let Some(instance) = target.and_then(|target| target.instance.as_ref()) {
         let is_of = |session: &&InstanceSession| Arc::ptr_eq(session.instance(), instance);
@@ -89,11 +88,11 @@ fn may_replace(
         instance.admits(places.count())?;
     }
     // From now on no other connection can take the slot of this one.
-    if count.logged_in() { Ok(()) } else { Err(LoginStatus::OUT_OF_RESOURCES) }
+    if count.logged_in() { Ok(()) } else { Err(LoginError::OutOfResources) }
 }
 
 /// Counts the session in the SCSI routing instance of its target, if there is one.
-fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(), LoginStatus> {
+fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(), LoginError> {
     let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
     let instance_session = InstanceSession::enter(instance)?;
     // The session is not known to others yet.
@@ -164,7 +163,7 @@ mod tests {
     }
 
     /// A login of the only initiator port with this slot.
-    async fn log_in(target: &TestTarget, count: ConnectionGuard) -> Result<RegisteredSession, LoginStatus> {
+    async fn log_in(target: &TestTarget, count: ConnectionGuard) -> Result<RegisteredSession, LoginError> {
         let (config, info) = (target.shared.config(), info(peer(1)));
         let key = SessionKey {
             initiator: info.initiator.clone(),
@@ -181,8 +180,8 @@ mod tests {
         ([10, 0, 0, host], 1).into()
     }
 
-    /// Checks that a login is refused with `status` after `change`, and that the session before it goes on.
-    fn refused_login_keeps_session(status: LoginStatus, change: fn(&TestTarget, &Instance)) {
+    /// Checks that a login is refused with `error` after `change`, and that the session before it goes on.
+    fn refused_login_keeps_session(error: LoginError, change: fn(&TestTarget, &Instance)) {
         let instance = Arc::new(Instance::new("r1"));
         let of_target = instance.clone();
         let configure = |config: &mut TargetConfig| {
@@ -193,7 +192,7 @@ mod tests {
             let first = log_in(&target, target.count(peer(1))).await.expect("a session");
             let count = target.count(peer(1));
             change(&target, &instance);
-            assert_eq!(log_in(&target, count).await.err(), Some(status));
+            assert_eq!(log_in(&target, count).await.err(), Some(error));
             assert!(first.messages.is_empty(), "nothing ended the session");
             let listed = target.shared.registry.find(first.guard.tsih).expect("the session");
             assert!(Arc::ptr_eq(&listed, &first.info));
@@ -203,24 +202,24 @@ mod tests {
     #[test]
     fn login_during_stop_keeps_old_session() {
         let stop = |target: &TestTarget, _: &Instance| target.shared.stopping.store(true, SeqCst);
-        refused_login_keeps_session(LoginStatus::SERVICE_UNAVAILABLE, stop);
+        refused_login_keeps_session(LoginError::NotServing, stop);
     }
 
     #[test]
     fn login_to_draining_instance_keeps_old_session() {
         let drain = |_: &TestTarget, instance: &Instance| instance.draining.store(true, Relaxed);
-        refused_login_keeps_session(LoginStatus::SERVICE_UNAVAILABLE, drain);
+        refused_login_keeps_session(LoginError::NotServing, drain);
     }
 
     #[test]
     fn login_above_instance_limit_keeps_old_session() {
         let limit = |_: &TestTarget, instance: &Instance| instance.max_sessions.store(0, Relaxed);
-        refused_login_keeps_session(LoginStatus::OUT_OF_RESOURCES, limit);
+        refused_login_keeps_session(LoginError::OutOfResources, limit);
     }
 
     #[test]
     fn login_above_session_limit_keeps_old_session() {
-        refused_login_keeps_session(LoginStatus::OUT_OF_RESOURCES, |target, _| {
+        refused_login_keeps_session(LoginError::OutOfResources, |target, _| {
             let mut reduced = config();
             reduced.limits.sessions = 0;
             target.shared.set_config(Arc::new(reduced));
@@ -231,7 +230,7 @@ mod tests {
     fn login_without_slot_keeps_old_session() {
         // The only slot before login goes to a connection from another address.
         let evict = |target: &TestTarget, _: &Instance| drop(target.count(peer(2)));
-        refused_login_keeps_session(LoginStatus::OUT_OF_RESOURCES, evict);
+        refused_login_keeps_session(LoginError::OutOfResources, evict);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! session.
 
 use super::connection::{OpenedConnection, OpenedSession};
+use super::login_status::{IscsiPolicy, error_of};
 use super::pdu_queue::Digests;
 use super::receive::PduReceiver;
 use super::transport::IscsiTransport;
@@ -76,7 +77,7 @@ async fn negotiate(
     loop {
         // The peer sent nothing: it may have probed the port.
         let Some((header, data)) = fresh.next().await? else { return Ok(None) };
-        match machine.request(&header, &data, &login_context) {
+        match machine.request(&header, &data, &IscsiPolicy(&login_context)) {
             LoginStep::Reply(pdu) => fresh.send(&pdu).await?,
             LoginStep::Drop => {
                 return Err(io::Error::other("the first PDU is no Login Request"));
@@ -107,8 +108,8 @@ async fn negotiate(
     };
     let entered = match entered {
         Ok(entered) => entered,
-        Err(status) => {
-            let pdu = machine.refuse(status);
+        Err(error) => {
+            let pdu = machine.refuse(error.into());
             refused(shared, &login_context, addresses, &machine, &pdu);
             fresh.send(&pdu).await?;
             return Ok(None);
@@ -181,8 +182,8 @@ fn refused(
     pdu: &Pdu,
 ) {
     let status = pdu.header.login_status();
-    if let Some(target) = machine.target_name() {
-        login_context.config.refused(login_context.group, target, status);
+    if let Some((target, error)) = machine.target_name().zip(error_of(status)) {
+        login_context.config.refused(login_context.group, target, error);
     }
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
     // The reason is printable already.

@@ -6,6 +6,7 @@ mod front_end;
 mod full_feature;
 mod keepalive;
 pub mod login;
+mod login_status;
 mod scsi_command;
 mod services;
 pub mod session;

@@ -1,14 +1,13 @@
 //! The login: checks the private data of a connection against the configuration, and registers the session (SRP r16a
 //! sections 5.4 and 6.2 to 6.4).
 
+use crate::LoginError;
 use crate::access::LoginContext;
 use crate::registry::{Replaced, SessionKey};
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::session_entry::{Addresses, RegisteredSession};
 use crate::session_info::{SessionInfo, SessionTransport};
-use lunar_proto::login::LoginPolicy;
 use lunar_proto::parameters::Parameters;
-use lunar_wire::iscsi::status::LoginStatus;
 use lunar_wire::srp::{
     LINUX_IU_LEN, LoginFormat, LoginReject, LoginRejectReason, LoginRequest, LoginResponse, PortId,
     PreviousChannels, SrpError,
@@ -128,9 +127,9 @@ async fn enter(
     let replaced = if request.keep_channels { Replaced::Session(0) } else { Replaced::Channels };
     let key = key(&info);
     let entered = RegisteredSession::register(shared, &config, info, key, replaced, count).await;
-    let mut entered = entered.map_err(|status| {
-        config.refused(bound.tag, &name, status);
-        refusal(status, request.keep_channels)
+    let mut entered = entered.map_err(|error| {
+        config.refused(bound.tag, &name, error);
+        refusal(error, request.keep_channels)
     })?;
     // One credit more than commands, so that one is always left for task management.
     entered.depth = entered.depth.clamp(1, MAX_CREDITS - 1) + 1;
@@ -180,21 +179,18 @@ fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result
     const UNKNOWN_PORT: LoginRefusal =
         LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no target has this port ID");
     let is_asked_for = |name: &&String| port_id(name) == port;
-    let count = |name: &str, status| login_context.config.refused(login_context.group, name, status);
+    let count = |name: &str, error| login_context.config.refused(login_context.group, name, error);
     let Some(name) = login_context.config.targets.keys().find(is_asked_for) else {
-        count("", LoginStatus::NOT_FOUND);
+        count("", LoginError::TargetNotFound);
         return Err(UNKNOWN_PORT);
     };
-    let info = login_context.target(name, initiator).map_err(|status| {
-        count(name, status);
-        refusal(status, false)
+    let info = login_context.target(name, initiator).map_err(|error| {
+        count(name, error);
+        refusal(error, false)
     })?;
     if info.authentication.required {
-        count(name, LoginStatus::AUTHENTICATION_FAILURE);
-        return Err(LoginRefusal(
-            LoginRejectReason::NOT_ASSOCIATED,
-            "the target requires CHAP, which SRP does not have",
-        ));
+        count(name, LoginError::AuthenticationFailed);
+        return Err(refusal(LoginError::AuthenticationFailed, false));
     }
     match info.redirect {
         Some(_) => Err(LoginRefusal(
@@ -205,21 +201,30 @@ fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result
     }
 }
 
-fn refusal(status: LoginStatus, keeps_channels: bool) -> LoginRefusal {
-    match status {
-        LoginStatus::NOT_FOUND => {
+fn refusal(error: LoginError, keeps_channels: bool) -> LoginRefusal {
+    match error {
+        LoginError::TargetNotFound => {
             LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "the target is not in this portal group")
         }
-        LoginStatus::AUTHORIZATION_FAILURE => {
+        LoginError::NotAllowed => {
             LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no access rule matches the initiator")
         }
-        LoginStatus::OUT_OF_RESOURCES if keeps_channels => {
+        LoginError::AuthenticationFailed => LoginRefusal(
+            LoginRejectReason::NOT_ASSOCIATED,
+            "the target requires CHAP, which SRP does not have",
+        ),
+        LoginError::OutOfResources if keeps_channels => {
             LoginRefusal(LoginRejectReason::TOO_MANY_CHANNELS, "the session limits of [limits] are used up")
         }
-        LoginStatus::OUT_OF_RESOURCES => {
+        LoginError::OutOfResources => {
             LoginRefusal(LoginRejectReason::NO_RESOURCES, "the session limits of [limits] are used up")
         }
-        _ => LoginRefusal(LoginRejectReason::UNABLE, "the target accepts no logins now"),
+        LoginError::NotServing
+        | LoginError::DiscoveryDisabled
+        | LoginError::TooManyConnections
+        | LoginError::NoSuchSession => {
+            LoginRefusal(LoginRejectReason::UNABLE, "the target accepts no logins now")
+        }
     }
 }
 
